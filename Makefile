@@ -1,0 +1,43 @@
+PYTHON ?= python3
+PYTEST_ARGS ?=
+
+BIN := .venv/bin
+RUFF_ARGS := --isolated --line-length 120 --target-version py310
+# D1 wants a docstring on every public name; D105 and D107 exempt dunder methods.
+RUFF_RULES := --select E,F,W,I,UP,B,C4,SIM,RUF,PT,PTH,N,D1 --ignore D105,D107 --per-file-ignores "tests/**:D1"
+
+.DEFAULT_GOAL := help
+.PHONY: help demo test check bench clean
+.DELETE_ON_ERROR:
+
+help:  ## print this list
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+
+demo: .venv/core  ## analyse the bundled recording of a small CPU training (no torch needed)
+	$(BIN)/diagnose analyze sample_traces/cpu_mlp/trace.json.gz
+
+test: .venv/full  ## run the tests; PYTEST_ARGS="--corpus DIR" adds those on recorded traces
+	$(BIN)/pytest $(PYTEST_ARGS)
+
+check: .venv/full  ## lint, format, types and import contracts
+	$(BIN)/ruff check $(RUFF_ARGS) $(RUFF_RULES)
+	$(BIN)/ruff format --check $(RUFF_ARGS)
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+bench: .venv/full  ## measure load time and memory side by side with HTA
+	$(BIN)/python -m benchmarks.load
+
+clean:  ## remove the virtual environment, caches and build output
+	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	find . -name __pycache__ -type d -prune -exec rm -rf {} +
+
+# Stamp files: pip runs again only when what it read has changed.
+.venv/core: setup.cfg pyproject.toml
+	$(PYTHON) -m venv .venv
+	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/full: .venv/core constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
+	@touch $@

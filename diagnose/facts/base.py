@@ -1,0 +1,66 @@
+"""Facts: named pure functions of a rank, each computed once, on demand. What a recording lacks is `Missing`, not 0."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import wraps
+from typing import TypeVar, cast
+
+from diagnose.trace.model import Rank
+
+T = TypeVar("T")
+
+
+class Missing(Exception):
+    """The recording does not hold what a fact needs."""
+
+    def __init__(self, what: str, how_to_record_it: str) -> None:
+        """`what` is a noun phrase ("call stacks"), `how_to_record_it` an imperative sentence."""
+        super().__init__(f"{what}: {how_to_record_it}")
+        self.what = what
+        self.how_to_record_it = how_to_record_it
+
+
+class Facts:
+    """A rank and the facts computed of it so far. Pass it to a fact to get its value."""
+
+    def __init__(self, rank: Rank, step_range: tuple[int, int] | None = None) -> None:
+        """`step_range`: use only recorded steps whose numbers are in it, both ends included."""
+        self.rank = rank
+        self.step_range = step_range
+        self._known: dict[str, object] = {}
+
+    def _get(self, name: str, compute: Callable[[Facts], T]) -> T:
+        if name not in self._known:
+            try:
+                self._known[name] = compute(self)
+            except Missing as missing:
+                self._known[name] = missing
+        value = self._known[name]
+        if isinstance(value, Missing):
+            raise value
+        return cast(T, value)
+
+
+FACTS: dict[str, Callable[[Facts], object]] = {}
+"""Every fact by name."""
+
+
+def fact(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
+    """Make a function of Facts a fact: registered under its name, computed once per Facts, `Missing` remembered too."""
+    name = compute.__name__
+
+    @wraps(compute)
+    def cached(facts: Facts) -> T:
+        return facts._get(name, compute)
+
+    FACTS[name] = cached
+    return cached
+
+
+def optional(get: Callable[[Facts], T], facts: Facts) -> T | None:
+    """The fact's value, or None if it is Missing."""
+    try:
+        return get(facts)
+    except Missing:
+        return None

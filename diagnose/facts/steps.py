@@ -1,0 +1,163 @@
+"""How long is a step? From the last device end of one step to the last device end of the next.
+
+The host's `ProfilerStep#N` spans are not step times: the host runs ahead until the launch queue is full (five equal
+steps of one public trace show spans of 35 to 96 ms). They only say which launches belong together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.device import device_work
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.schema import SpanKind
+
+PARTIAL_STEP = 0.7
+"""A last step with less than this share of the median step's device operations was cut off by the window's end."""
+
+
+class Measure(str, Enum):
+    """What the bounds of steps are."""
+
+    DEVICE = "device"
+    """Last device end to last device end."""
+    HOST = "host"
+    """Start to start of the host's step markers: no device work was recorded."""
+    ONE_STEP = "one_step"
+    """The only step: from its start on the host to its last device end, filling and draining included."""
+    WINDOW = "window"
+    """No steps: all recorded work, as if it were one step."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps that figures are taken from. They follow each other without gaps."""
+
+    measure: Measure
+    numbers: tuple[int, ...]
+    """Numbers of the used steps, in order; one 0 for a window."""
+    bounds_ns: IntArray
+    """Used step k is [bounds_ns[k], bounds_ns[k + 1]). Shape (used + 1,)."""
+    recorded: int
+    """Steps marked in the recording, used or not."""
+    dropped: tuple[int, ...]
+    """Numbers of the recorded steps that are not used."""
+
+    @property
+    def count(self) -> int:
+        """How many steps are used."""
+        return len(self.numbers)
+
+    @property
+    def start_ns(self) -> int:
+        """Start of the first used step."""
+        return int(self.bounds_ns[0])
+
+    @property
+    def end_ns(self) -> int:
+        """End of the last used step."""
+        return int(self.bounds_ns[-1])
+
+    @property
+    def times_ns(self) -> IntArray:
+        """Duration of each used step. Shape (used,)."""
+        return np.diff(self.bounds_ns)
+
+    @property
+    def window_ns(self) -> int:
+        """Duration of all used steps together."""
+        return self.end_ns - self.start_ns
+
+
+@fact
+def steps(facts: Facts) -> Steps:
+    """The used steps. The first recorded one is not used (when it began on the device is unknown), nor a cut-off last.
+
+    Raises Missing if the recording holds neither device work nor ops, or no step of the asked range.
+    """
+    rank = facts.rank
+    work = device_work(facts)
+    if rank.steps and len(work.ids):
+        found = _on_device(facts)
+    elif rank.steps:
+        found = _on_host(facts)
+    else:
+        found = None
+    if found is None:
+        if facts.step_range is not None:
+            raise Missing("marked steps", "Call prof.step() after each step, or analyse without --steps.")
+        return _window(facts)
+    return _selected(found, facts.step_range)
+
+
+def _on_device(facts: Facts) -> Steps | None:
+    marks, work = facts.rank.steps, device_work(facts)
+    inside = work.step >= 0
+    counts = np.bincount(work.step[inside], minlength=len(marks))
+    if not counts.any():
+        return None
+    ends = np.full(len(marks), -1, dtype=np.int64)
+    np.maximum.at(ends, work.step[inside], work.end_ns[inside])
+    last = len(marks)
+    if last >= 3 and counts[-1] < PARTIAL_STEP * float(np.median(counts)):
+        last -= 1
+    with_work = [k for k in range(last) if counts[k]]
+    if len(with_work) == 1:
+        only = with_work[0]
+        bounds = np.array([min(marks[only].start_ns, int(ends[only])), ends[only]], dtype=np.int64)
+        return _made(facts, Measure.ONE_STEP, [only], bounds)
+    bounds = np.maximum.accumulate(ends[with_work])
+    return _made(facts, Measure.DEVICE, with_work[1:], bounds)
+
+
+def _on_host(facts: Facts) -> Steps:
+    marks = facts.rank.steps
+    bounds = np.array([*(mark.start_ns for mark in marks), marks[-1].end_ns], dtype=np.int64)
+    first = 1 if len(marks) > 1 else 0
+    return _made(facts, Measure.HOST, list(range(first, len(marks))), bounds[first:])
+
+
+def _made(facts: Facts, measure: Measure, used: list[int], bounds: IntArray) -> Steps:
+    numbers = [mark.number for mark in facts.rank.steps]
+    return Steps(
+        measure=measure,
+        numbers=tuple(numbers[k] for k in used),
+        bounds_ns=bounds,
+        recorded=len(numbers),
+        dropped=tuple(number for k, number in enumerate(numbers) if k not in set(used)),
+    )
+
+
+def _window(facts: Facts) -> Steps:
+    work, spans = device_work(facts), facts.rank.spans
+    if len(work.ids):
+        bounds = [int(work.start_ns.min()), int(work.end_ns.max())]
+    else:
+        ops = spans[spans["kind"].isin([SpanKind.OP.value, SpanKind.LOADER.value, SpanKind.COLLECTIVE.value])]
+        if not len(ops):
+            raise Missing("device work and ops", "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
+        bounds = [int(ops["start_ns"].min()), int((ops["start_ns"] + ops["dur_ns"]).max())]
+    return Steps(Measure.WINDOW, (0,), np.array(bounds, dtype=np.int64), len(facts.rank.steps), ())
+
+
+def _selected(found: Steps, step_range: tuple[int, int] | None) -> Steps:
+    if step_range is None:
+        return found
+    low, high = step_range
+    keep = [k for k, number in enumerate(found.numbers) if low <= number <= high]
+    if not keep:
+        usable = f"{found.numbers[0]}-{found.numbers[-1]}"
+        raise Missing(f"steps {low}-{high}", f"The usable steps of this recording are {usable}.")
+    first, last = keep[0], keep[-1]
+    left_out = found.numbers[:first] + found.numbers[last + 1 :]
+    return Steps(
+        found.measure,
+        found.numbers[first : last + 1],
+        found.bounds_ns[first : last + 2],
+        found.recorded,
+        tuple(sorted(found.dropped + left_out)),
+    )

@@ -1,0 +1,1 @@
+"""Bytes to trace: one reader per format, the only code that knows a format."""

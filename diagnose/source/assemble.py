@@ -1,0 +1,237 @@
+"""From a reader's columns to a Rank: one clock, sorted tables, tracks, links and steps. The same for every format."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from diagnose.source import clock, integrity
+from diagnose.source.base import Damage, InputError
+from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, category, is_kind, printable
+from diagnose.source.header import Header
+from diagnose.source.tables import side_tables
+from diagnose.trace import kinds, schema, steps
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import Provenance, Rank
+from diagnose.trace.schema import LinkKind, SpanKind
+
+@dataclass
+class Recording:
+    """One file as read, before it becomes a Rank."""
+
+    path: Path
+    format: str
+    events: int
+    header: Header
+    columns: Columns
+    thread_names: dict[tuple[str, str], str]
+    damage: Damage
+
+
+def assemble(recording: Recording) -> Rank:
+    """The Rank of a recording. Raises InputError when no event in it has a time."""
+    columns = recording.columns
+    raw = {name: _joined(columns.spans, name) for name in list(columns.spans)}
+    if not raw:
+        raise InputError(f"{recording.path} holds no timed events, so there is nothing to analyse.")
+    times = clock.to_ns(raw.pop("ts_ns"), raw.pop("dur_us"), recording.header.base_ns, recording.damage)
+    if not times.keep.any():
+        raise InputError(f"{recording.path} holds no event with a usable time, so there is nothing to analyse.")
+    tracks, track_of = _tracks(columns, recording.thread_names)
+    on_device = is_kind(raw["kind"], ON_DEVICE)
+    raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])
+    raw["track"] = track_of[raw["track"]]
+    raw |= {"start_ns": times.start_ns, "dur_ns": times.dur_ns}
+    order = clock.order(raw, times.keep, recording.damage)
+    raw = {name: values[order] for name, values in raw.items()}
+    clock.clip_overlaps(raw, is_kind(raw["kind"], DEVICE_WORK), recording.damage)
+    id_of = np.full(columns.rows, -1, dtype=np.int64)
+    id_of[order] = np.arange(len(order))
+    spans = _spans(raw, columns.names.labels())
+    links = _links(spans, columns, id_of)
+    marks = steps.find(spans)
+    spans = spans.assign(step=_step_of(spans, links, marks.steps)).loc[:, list(schema.SPANS.columns)]
+    tables = side_tables(columns, id_of, spans, tracks, links)
+    for table in schema.TABLES:
+        schema.check({"spans": spans, "tracks": tracks, "links": links, **tables}[table.name], table)
+    provenance = _provenance(recording, spans, tables, marks.marker, times.resolution_ns)
+    return Rank(
+        index=recording.header.rank or 0,
+        zero_unix_ns=times.zero_unix_ns,
+        spans=spans,
+        tracks=tracks,
+        links=links,
+        steps=marks.steps,
+        provenance=provenance,
+        integrity=integrity.notes(recording.damage, spans, tables, links, marks.steps, provenance),
+        **tables,
+    )
+
+
+def _joined(columns: dict[str, list[Array]], name: str) -> Array:
+    """A whole column; its pieces are let go, so that memory holds one copy."""
+    pieces = columns.pop(name)
+    return np.concatenate(pieces) if len(pieces) != 1 else pieces[0]
+
+
+def _spans(raw: dict[str, Array], names: list[str]) -> pd.DataFrame:
+    name = category(raw["name"], names)
+    kind = _kinds_by_name(raw["kind"], name)
+    return pd.DataFrame(
+        {
+            "start_ns": raw["start_ns"],
+            "dur_ns": raw["dur_ns"],
+            "kind": pd.Categorical.from_codes(kind, dtype=schema.enum_dtype(SpanKind)),
+            "name": name,
+            "track": raw["track"].astype(np.int32),
+            "correlation": raw["correlation"],
+            "external_id": raw["external_id"],
+        },
+        copy=False,
+    )
+
+
+def _kinds_by_name(kind: Array, name: pd.Categorical) -> Array:
+    """Kinds, with loader fetches, collectives and markers told from other ops and annotations by their name."""
+    op, annotation = schema.code(SpanKind.OP), schema.code(SpanKind.ANNOTATION)
+    host = (kind == op) | (kind == annotation)
+    becomes = {
+        kinds.Activity.LOADER: schema.code(SpanKind.LOADER),
+        kinds.Activity.COLLECTIVE: schema.code(SpanKind.COLLECTIVE),
+        kinds.Activity.STEP: annotation,
+        kinds.Activity.OPTIMIZER_STEP: annotation,
+        kinds.Activity.ZERO_GRAD: annotation,
+    }
+    by_code = np.array([becomes.get(kinds.activity(label), -1) for label in name.categories], dtype=np.int8)
+    target = by_code[name.codes]
+    return np.where(host & (target >= 0), target, kind).astype(np.int8)
+
+
+def _tracks(columns: Columns, thread_names: dict[tuple[str, str], str]) -> tuple[pd.DataFrame, IntArray]:
+    """The tracks table, and for each raw track code (host codes first, then device codes) its row."""
+    rows = Vocabulary()
+    host = [rows[printable(str(pid)), printable(str(tid)), -1, -1] for pid, tid in columns.host_tracks]
+    device = [rows[_device_track(*key)] for key in columns.device_tracks]
+    frame = pd.DataFrame(list(rows), columns=["process", "thread", "device", "stream"])
+    frame["name"] = [printable(thread_names.get((process, thread), "")) for process, thread, *_ in rows]
+    text = {name: pd.Series(frame[name].tolist(), dtype="str") for name in ("process", "thread", "name")}
+    frame = frame.assign(**text).astype({"device": np.int32, "stream": np.int64})
+    return frame.loc[:, list(schema.TRACKS.columns)], np.array(host + device, dtype=np.int64)
+
+
+_SYNC_ROW = 1_000_000
+"""kineto since 2026-04 puts stream syncs on row stream + 1 000 000 (libkineto/src/CuptiActivity.h)."""
+
+
+def _device_track(pid: object, tid: object, device: object, stream: object) -> tuple[str, str, int, int]:
+    """(process, thread, device, stream) of device work: from its arguments, else from the row it is drawn on."""
+    row = _digits(tid)
+    in_stream = _digits(stream)
+    if in_stream < 0:
+        in_stream = row - _SYNC_ROW if row >= _SYNC_ROW else row
+    on_device = _digits(device)
+    if on_device < 0:
+        on_device = _digits(pid)
+    on_device, in_stream = min(max(on_device, 0), 1 << 30), min(max(in_stream, 0), 1 << 62)
+    return str(on_device), f"stream {in_stream}", on_device, in_stream
+
+
+def _digits(value: object) -> int:
+    text = str(value).removeprefix("stream").strip()
+    return int(text) if text.isascii() and text.isdigit() and len(text) < 19 else -1
+
+
+def _links(spans: pd.DataFrame, columns: Columns, id_of: IntArray) -> pd.DataFrame:
+    kind = spans["kind"].cat.codes.to_numpy()
+    correlation = spans["correlation"].to_numpy()
+    calls = np.flatnonzero(is_kind(kind, (SpanKind.RUNTIME, SpanKind.DRIVER)))
+    work = np.flatnonzero(is_kind(kind, DEVICE_WORK))
+    launch = _matched(calls, correlation[calls], work, correlation[work])
+    syncs = columns.side.get(SpanKind.SYNC)
+    waits = forward = (np.zeros(0, dtype=np.int64),) * 2
+    if syncs:
+        ids = id_of[np.concatenate(syncs["row"])]
+        awaited = np.concatenate(syncs["wait_on_correlation"])[ids >= 0]
+        waits = _matched(calls, correlation[calls], ids[ids >= 0], awaited)
+    if ops := columns.side.get(SpanKind.OP):
+        forward = _forward_of(ops, id_of)
+    parts = ((LinkKind.LAUNCH, launch), (LinkKind.FORWARD_OF, forward), (LinkKind.WAITS_FOR, waits))
+    codes = np.repeat([schema.code(one) for one, _ in parts], [len(ids) for _, (ids, _) in parts])
+    return pd.DataFrame(
+        {
+            "from_id": np.concatenate([pair[0] for _, pair in parts]),
+            "to_id": np.concatenate([pair[1] for _, pair in parts]),
+            "kind": pd.Categorical.from_codes(codes, dtype=schema.enum_dtype(LinkKind)),
+        }
+    )
+
+
+def _matched(sources: IntArray, source_key: IntArray, targets: IntArray, target_key: IntArray) -> tuple[IntArray, IntArray]:
+    """(source, target) for every target whose key is positive and is a source's; of equal sources the first."""
+    order = np.argsort(source_key, kind="stable")
+    keys = source_key[order]
+    at = np.searchsorted(keys, target_key)
+    hit = (target_key > 0) & (at < len(keys))
+    hit[hit] = keys[at[hit]] == target_key[hit]
+    return sources[order[at[hit]]], targets[hit]
+
+
+def _forward_of(ops: dict[str, list[Array]], id_of: IntArray) -> tuple[IntArray, IntArray]:
+    """(forward op, backward op) by sequence number: the last forward op of the number before the backward op."""
+    ids = id_of[np.concatenate(ops["row"])]
+    sequence, thread = np.concatenate(ops["sequence"]), np.concatenate(ops["forward_thread"])
+    known = (ids >= 0) & (sequence >= 0)
+    forward, backward = known & (thread <= 0), known & (thread > 0)
+    order = np.lexsort((ids[forward], sequence[forward]))
+    f_ids, f_seq = ids[forward][order], sequence[forward][order]
+    big = np.int64(len(id_of) + 1)
+    at = np.searchsorted(f_seq * big + f_ids, sequence[backward] * big + ids[backward]) - 1
+    hit = at >= 0
+    hit[hit] = f_seq[at[hit]] == sequence[backward][hit]
+    return f_ids[at[hit]], ids[backward][hit]
+
+
+def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -> Array:
+    """Step of each span, int32: a host span's by its start, device work's by its launch, else -1."""
+    step = steps.assign(marks, spans["start_ns"].to_numpy())
+    kind = spans["kind"].cat.codes.to_numpy()
+    step[is_kind(kind, ON_DEVICE)] = steps.NO_STEP
+    launch = links[links["kind"] == LinkKind.LAUNCH.value]
+    step[launch["to_id"].to_numpy()] = step[launch["from_id"].to_numpy()]
+    return step.astype(np.int32)
+
+
+def _provenance(
+    recording: Recording, spans: pd.DataFrame, tables: dict[str, pd.DataFrame], marker: str, resolution_ns: int
+) -> Provenance:
+    header = recording.header
+    present = set(spans["kind"].unique())
+    used = {*tables["kernels"]["device"], *tables["copies"]["device"]}
+    recorded = {
+        "shapes": bool(len(tables["ops"]) and (tables["ops"]["shapes"] != "").any()),
+        "stacks": SpanKind.PYTHON.value in present or bool((tables["ops"]["stack"] != "").any()),
+        "memory": len(tables["memory"]) > 0,
+        "sync_events": len(tables["syncs"]) > 0,
+        "device": bool(present & {kind.value for kind in DEVICE_WORK}),
+        "launches": SpanKind.RUNTIME.value in present or SpanKind.DRIVER.value in present,
+        "ops": len(tables["ops"]) > 0,
+    }
+    rocm = header.rocm or any(name.startswith("hip") for name in spans["name"].cat.categories)
+    return Provenance(
+        path=str(recording.path),
+        format=recording.format,
+        bytes=recording.path.stat().st_size,
+        events=recording.events,
+        rank=header.rank,
+        world_size=header.world_size,
+        backend="cpu" if not recorded["device"] else "rocm" if rocm else "cuda",
+        devices=tuple(device for device in header.devices if device.index in used),
+        recorded=frozenset(name for name, there in recorded.items() if there),
+        resolution_ns=resolution_ns,
+        versions=header.versions,
+        step_marker=marker,
+    )

@@ -1,0 +1,51 @@
+"""What every reader promises, and what may go wrong on the way."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Protocol
+
+from diagnose.trace.model import Rank
+
+
+class InputError(Exception):
+    """Something the user can mend about the input. The message is one or two sentences: what is wrong, what to do."""
+
+
+class Reader(Protocol):
+    """Reads one file format into a Rank."""
+
+    format: str
+
+    def claims(self, path: Path, head: bytes) -> bool:
+        """Whether a file that starts with `head` (decompressed) is of this format."""
+
+    def read(self, path: Path) -> Rank:
+        """The rank in the file. Raises InputError when nothing sound can be got from it."""
+
+
+@dataclass
+class Damage:
+    """What a reader lost or mended on the way: counts, filled while reading, turned into integrity notes afterwards."""
+
+    cut_off: bool = False
+    """The text ends before the event list does."""
+    compressed_data_broken: bool = False
+    """The compressed stream ends early or fails its checksum."""
+    lost_events: int = 0
+    """Events whose text could not be read."""
+    mended_events: int = 0
+    """Events read after repair: stray quotes, control characters, NaN, bytes that are not UTF-8."""
+    without_time: int = 0
+    """Events with no usable start."""
+    implausible_times: int = 0
+    """Events more than a day away from the rest, or longer than a day."""
+    negative_durations: int = 0
+    """Taken as 0."""
+    duplicates: int = 0
+    """Identical events, dropped."""
+    clipped: int = 0
+    """Device work that overlapped the next work on its stream by over a second, cut there."""
+    header_values_lost: list[str] = field(default_factory=list)
+    """Named header keys whose value was not what the format promises."""

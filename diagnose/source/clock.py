@@ -1,0 +1,92 @@
+"""Recorded times to int64 nanoseconds, and the order of spans: what cannot be true is dropped or cut, and counted."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from diagnose.source.base import Damage
+from diagnose.trace.intervals import IntArray
+
+DAY_US = 86_400e6
+"""No window of torch.profiler lasts a day: what lies further from the rest, or lasts longer, was not measured."""
+
+IMPOSSIBLE_OVERLAP_NS = 1_000_000_000
+"""Work on one stream runs in order. Overlaps of microseconds are real (programmatic dependent launch, graph branches);
+past a second the recorder lost an end (ROCm flush artefacts last seconds to centuries)."""
+
+
+@dataclass(frozen=True)
+class Times:
+    """Times of all rows, in the rows' order."""
+
+    start_ns: IntArray
+    dur_ns: IntArray
+    keep: npt.NDArray[np.bool_]
+    """Rows whose times can be true."""
+    zero_unix_ns: int
+    resolution_ns: int
+
+
+def to_ns(ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], base_ns: int, damage: Damage) -> Times:
+    """Times from the zero of the earliest kept event. `ts` is float64 us, or int64 ns (-1: no time).
+
+    Exact: whole and fractional microseconds are converted apart, so that a double's 53 bits hold both.
+    """
+    if ts.dtype == np.int64:
+        whole, fraction_ns, known = ts // 1000, ts % 1000, ts >= 0
+    else:
+        known = np.isfinite(ts) & (np.abs(ts) < 9e15)
+        whole = np.floor(np.where(known, ts, 0.0))
+        fraction_ns = np.rint((np.where(known, ts, 0.0) - whole) * 1000).astype(np.int64)
+        whole = whole.astype(np.int64)
+    damage.without_time += int((~known).sum())
+    middle = float(np.median(whole[known])) if known.any() else 0.0
+    dur_known = np.isfinite(dur_us)
+    dur_us = np.where(dur_known, dur_us, 0.0)
+    plausible = known & (np.abs(whole - middle) < DAY_US) & (dur_us < DAY_US)
+    damage.implausible_times += int((known & ~plausible).sum())
+    negative = plausible & (dur_us < 0)
+    damage.negative_durations += int((negative | (plausible & ~dur_known)).sum())
+    zero = int(whole[plausible].min()) if plausible.any() else 0
+    start_ns = np.where(plausible, (whole - zero) * 1000 + fraction_ns, 0)
+    dur_ns = np.rint(np.where(plausible, np.maximum(dur_us, 0.0), 0.0) * 1000).astype(np.int64)
+    in_us = not (fraction_ns[plausible].any() or (dur_ns % 1000).any())
+    return Times(start_ns, dur_ns, plausible, base_ns + zero * 1000, 1000 if in_us else 1)
+
+
+def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage: Damage) -> IntArray:
+    """Kept rows in order of start (file order among equals), without exact repeats of an identified event.
+
+    Repeats are told by a correlation or external id: whole-microsecond files hold chance twins without one.
+    """
+    rows = np.flatnonzero(keep)
+    rows = rows[np.argsort(raw["start_ns"][rows], kind="stable")]
+    start = raw["start_ns"][rows]
+    tied = np.zeros(len(rows), dtype=bool)
+    same = start[1:] == start[:-1]
+    tied[1:] |= same
+    tied[:-1] |= same
+    tied &= (raw["correlation"][rows] > 0) | (raw["external_id"][rows] > 0)
+    asked = rows[tied]
+    columns = ("start_ns", "dur_ns", "kind", "name", "track", "correlation", "external_id")
+    repeats = pd.DataFrame({name: raw[name][asked] for name in columns}).duplicated().to_numpy()
+    damage.duplicates += int(repeats.sum())
+    drop = np.zeros(len(keep), dtype=bool)
+    drop[asked[repeats]] = True
+    return rows[~drop[rows]]
+
+
+def clip_overlaps(raw: dict[str, npt.NDArray[Any]], device_work: npt.NDArray[np.bool_], damage: Damage) -> None:
+    """Cut device work at the start of the next work on its stream where it overlaps that impossibly long."""
+    at = np.flatnonzero(device_work)
+    at = at[np.argsort(raw["track"][at], kind="stable")]
+    track, start, dur = raw["track"][at], raw["start_ns"][at], raw["dur_ns"][at]
+    until_next = start[1:] - start[:-1]
+    cut = (track[1:] == track[:-1]) & (dur[:-1] - until_next > IMPOSSIBLE_OVERLAP_NS)
+    damage.clipped += int(cut.sum())
+    raw["dur_ns"][at[:-1][cut]] = until_next[cut]

@@ -1,0 +1,283 @@
+"""A chrome-trace JSON text as batches of events, in bounded memory, whatever is wrong with it.
+
+The text is an object with a `traceEvents` list, or the bare list. It is cut where one event ends and the next begins,
+and each batch is decoded as a list of typed structs. A cut is a guess (the same characters may stand inside a string),
+but a guess that proves itself: reading from a true start, `[` + text + `]` is valid JSON only if the cut is a true end.
+Text that does not decode is walked event by event: read, else mended, else counted as lost.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, Generic, TypeVar
+
+import msgspec
+
+from diagnose.source.base import Damage, InputError
+
+E = TypeVar("E")
+
+MAX_EVENT_BYTES = 64 << 20
+MAX_HEADER_BYTES = 16 << 20
+MAX_GUESSES = 8  # cuts tried on a batch before it is walked
+
+_BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:)')
+_TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|"', re.DOTALL)
+_KEY = re.compile(rb'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*(?=\S)', re.DOTALL)
+_SCALAR = re.compile(rb"[^\s,\]}]+(?=[\s,\]}])")
+_SPACE = re.compile(rb"[\s,]*")
+_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id)"\s*:)', re.DOTALL)
+_BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:inf|nan|infinity)(?=\s*[,}\]])", re.IGNORECASE)
+_BARE_QUOTE = re.compile(rb'(?<!\\)"')
+_BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrtu])')
+
+
+class TraceText(Generic[E]):
+    """One pass over a trace's text: `batches()` first, then `header` holds the named top-level values."""
+
+    def __init__(
+        self,
+        pieces: Iterator[bytes],
+        path: Path,
+        event: type[E],
+        header_keys: frozenset[str],
+        damage: Damage,
+    ) -> None:
+        """`event` is the msgspec struct of one event; top-level keys outside `header_keys` are passed over unread."""
+        self.header: dict[str, Any] = {}
+        self._pieces = pieces
+        self._path = path
+        self._decode: Callable[[bytes], list[E]] = msgspec.json.Decoder(list[event]).decode  # type: ignore[valid-type]
+        self._decode_one: Callable[[bytes], E] = msgspec.json.Decoder(event).decode
+        self._event = event
+        self._header_keys = header_keys
+        self._damage = damage
+        self._buffer = b""
+        self._at = 0
+
+    def batches(self) -> Iterator[list[E]]:
+        """All events in file order. Raises InputError if the text is not a chrome trace."""
+        first = self._next_byte()
+        if first == b"[":
+            self._at += 1
+            yield from self._event_list()
+        elif first == b"{":
+            self._at += 1
+            yield from self._object()
+        else:
+            raise InputError(f"{self._path} is not a profiler trace: it is not JSON.")
+
+    def _object(self) -> Iterator[list[E]]:
+        seen_events = False
+        while True:
+            key = self._key()
+            if key is None:
+                break
+            if key == "traceEvents" and self._next_byte() == b"[":
+                seen_events = True
+                self._at += 1
+                yield from self._event_list()
+            elif not self._value(key):
+                break
+        if not seen_events:
+            why = "it ends before its traceEvents list begins" if self._damage.cut_off else "it has no traceEvents list"
+            raise InputError(
+                f"{self._path} is JSON, but not a profiler trace: {why}. "
+                "diagnose reads what torch.profiler's export_chrome_trace or tensorboard_trace_handler writes."
+            )
+
+    def _fill(self) -> bool:
+        """Append the next piece to what is left of the buffer; False at the end of the text."""
+        piece = next(self._pieces, b"")
+        self._buffer = self._buffer[self._at :] + piece
+        self._at = 0
+        return bool(piece)
+
+    def _next_byte(self) -> bytes:
+        while True:
+            found = _SPACE.match(self._buffer, self._at)
+            assert found is not None
+            self._at = found.end()
+            if self._buffer[:3] == b"\xef\xbb\xbf" and self._at == 0:
+                self._at = 3
+            elif self._at < len(self._buffer) or not self._fill():
+                return self._buffer[self._at : self._at + 1]
+
+    def _key(self) -> str | None:
+        """The next top-level key, the cursor at its value; None when the object ends or is cut off."""
+        if self._next_byte() != b'"':
+            self._damage.cut_off |= self._next_byte() != b"}"
+            return None
+        while not (found := _KEY.match(self._buffer, self._at)):
+            if len(self._buffer) - self._at > MAX_HEADER_BYTES or not self._fill():
+                self._damage.cut_off = True
+                return None
+        self._at = found.end()
+        return found[1].decode("utf-8", "replace")
+
+    def _value(self, key: str) -> bool:
+        """Pass over one top-level value, keeping it if its key is named; False when the text ends inside it."""
+        keep = key in self._header_keys
+        depth, at, kept = 0, self._at, b""
+        while True:
+            end, depth, at = _value_end(self._buffer, at, depth, len(self._buffer))
+            if end is not None:
+                break
+            if keep and len(kept) < MAX_HEADER_BYTES:
+                kept += self._buffer[self._at : at]
+            self._at = at
+            if len(self._buffer) - at > MAX_EVENT_BYTES or not self._fill():
+                self._damage.cut_off = True
+                return False
+            at = self._at
+        if keep:
+            self._keep(key, kept + self._buffer[self._at : end])
+        self._at = end
+        return True
+
+    def _keep(self, key: str, text: bytes) -> None:
+        try:
+            self.header[key] = json.loads(text.decode("utf-8", "replace"), strict=False)
+        except (ValueError, RecursionError):
+            self._damage.header_values_lost.append(key)
+
+    def _event_list(self) -> Iterator[list[E]]:
+        """Batches of the list the cursor stands in; leaves the cursor behind its closing bracket."""
+        more = True
+        while more:
+            more = self._fill()
+            if len(self._buffer) > MAX_EVENT_BYTES:
+                raise InputError(f"{self._path} is not a profiler trace: one event is over {MAX_EVENT_BYTES >> 20} MB.")
+            batch = self._whole_events()
+            if batch is not None:
+                more = True
+                yield batch
+                continue
+            walked: list[E] = []
+            closed = self._walk(walked, final=not more)
+            if walked:
+                yield walked
+            if closed:
+                return
+        self._damage.cut_off = True
+
+    def _whole_events(self) -> list[E] | None:
+        """Decode the buffer up to its last event boundary; None when no guess at one holds."""
+        buffer = self._buffer
+        for cut in _last_boundaries(buffer):
+            try:
+                batch = self._decode(b"[%b]" % buffer[: cut.start() + 1])
+            except msgspec.ValidationError:
+                return None
+            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+                continue
+            self._at = cut.end()
+            return batch
+        return None
+
+    def _walk(self, events: list[E], final: bool) -> bool:
+        """Read events one at a time from the buffer, into `events`; True when the list's end was met."""
+        buffer, at = self._buffer, 0
+        while True:
+            found = _SPACE.match(buffer, at)
+            assert found is not None
+            at = self._at = found.end()
+            if buffer[at : at + 1] == b"]":
+                self._at = at + 1
+                return True
+            if at == len(buffer):
+                return False
+            boundary = _BETWEEN.search(buffer, at)
+            guess = boundary.start() + 1 if boundary else len(buffer)
+            event, end = self._one(buffer, at, guess)
+            if event is not None:
+                events.append(event)
+            elif boundary is not None or buffer[end : end + 64].lstrip()[:1] in (b",", b"]"):
+                self._damage.lost_events += 1
+            else:
+                self._at = len(buffer) if final else at
+                return False
+            at = end
+
+    def _one(self, buffer: bytes, start: int, guess: int) -> tuple[E | None, int]:
+        """The event at `start`, None if unreadable, and where it ends; `guess` is the next boundary its text suggests."""
+        try:
+            return self._decode_one(buffer[start:guess]), guess
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        end, _, _ = _value_end(buffer, start, 0, min(len(buffer), guess + (1 << 20)))
+        for stop in (end, guess):
+            if stop is None:
+                continue
+            text = buffer[start:stop]
+            event = self._mended(text)
+            if event is not None:
+                return event, stop
+        return None, guess if guess < len(buffer) or end is None else end
+
+    def _mended(self, text: bytes) -> E | None:
+        """An event from text that is not quite JSON, or whose values have the wrong type; None if it is beyond that."""
+        try:
+            return self._decode_one(text)
+        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            pass
+        for mend in (lambda raw: raw, _mend_numbers, _mend_quotes):
+            text = mend(text)
+            try:
+                value = json.loads(text.decode("utf-8", "replace"), strict=False)
+            except (ValueError, RecursionError):
+                continue
+            if not isinstance(value, dict):
+                return None
+            try:
+                event = msgspec.convert({**value, "args": value.get("args") or {}}, self._event)
+            except msgspec.ValidationError:
+                return None
+            self._damage.mended_events += 1
+            return event
+        return None
+
+
+def _last_boundaries(buffer: bytes) -> Iterator[re.Match[bytes]]:
+    """Up to MAX_GUESSES places where an event seems to end and another to begin, the last one first."""
+    reach = 1 << 14
+    found: list[re.Match[bytes]] = []
+    while not found:
+        found = list(_BETWEEN.finditer(buffer, max(0, len(buffer) - reach)))
+        if reach >= len(buffer):
+            break
+        reach *= 16
+    return reversed(found[-MAX_GUESSES:])
+
+
+def _value_end(buffer: bytes, at: int, depth: int, limit: int) -> tuple[int | None, int, int]:
+    """Where the JSON value at `at` ends, if it does before `limit`; else None with the depth and place reached."""
+    if depth == 0 and buffer[at : at + 1] not in (b"{", b"[", b'"'):
+        scalar = _SCALAR.match(buffer, at)
+        return (scalar.end() if scalar else None), 0, at
+    for token in _TOKEN.finditer(buffer, at, limit):
+        first = token[0][0]
+        if first == 0x22 and len(token[0]) == 1:
+            return None, depth, token.start()
+        depth += (first in b"[{") - (first in b"]}")
+        at = token.end()
+        if depth <= 0:
+            return at, 0, at
+    return None, depth, at
+
+
+def _mend_numbers(text: bytes) -> bytes:
+    return _BARE_NUMBER.sub(b"null", text)
+
+
+def _mend_quotes(text: bytes) -> bytes:
+    """Escape what stands bare inside the value of the first "name" (kineto before 2026-07 did not)."""
+
+    def escape(found: re.Match[bytes]) -> bytes:
+        inner = _BARE_QUOTE.sub(rb"\\" + b'"', _BAD_ESCAPE.sub(rb"\\\\\\\\", found[2]))
+        return found[1] + inner + found[3]
+
+    return _NAME.sub(escape, text, count=1)

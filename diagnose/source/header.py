@@ -1,0 +1,110 @@
+"""The named top-level keys of a Kineto trace. Every other key is never read: traces have carried whole environments."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from typing import Any
+
+from diagnose.source.base import Damage
+from diagnose.trace.model import Device
+
+_VERSIONS = {
+    "cuda_runtime_version": "cuda_runtime",
+    "cuda_driver_version": "cuda_driver",
+    "hip_runtime_version": "hip_runtime",
+    "hip_driver_version": "hip_driver",
+    "cupti_version": "cupti",
+}
+_FLAGS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory"}
+
+HEADER_KEYS = frozenset(
+    {"deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds", "roctracer_version"}
+    | _VERSIONS.keys()
+    | _FLAGS.keys()
+)
+
+
+_VERSION = re.compile(r"\d[\d.]{0,23}")
+
+
+@dataclass(frozen=True)
+class Header:
+    """What a trace says of itself."""
+
+    devices: tuple[Device, ...]
+    rank: int | None
+    world_size: int | None
+    base_ns: int
+    versions: dict[str, str]
+    asked_for: frozenset[str]
+    """Of shapes, stacks, memory: what the profiler was told to record."""
+    rocm: bool
+
+
+def read_header(raw: dict[str, Any], damage: Damage) -> Header:
+    """The header from its raw JSON values; a value of the wrong type counts as absent, and is noted in `damage`."""
+    versions = {label: _version(raw[key]) for key, label in _VERSIONS.items() if key in raw}
+    distributed = raw.get("distributedInfo")
+    info: dict[str, Any] = distributed if isinstance(distributed, dict) else {}
+    if "nccl_version" in info:
+        versions["nccl"] = _version(info["nccl_version"])
+    base = _integer(raw.get("baseTimeNanoseconds"))
+    if "baseTimeNanoseconds" in raw and base is None:
+        damage.header_values_lost.append("baseTimeNanoseconds")
+    return Header(
+        devices=tuple(_devices(raw.get("deviceProperties") or raw.get("computeProperties"))),
+        rank=_integer(info.get("rank")),
+        world_size=_integer(info.get("world_size")),
+        base_ns=base or 0,
+        versions={label: version for label, version in versions.items() if version},
+        asked_for=frozenset(label for key, label in _FLAGS.items() if raw.get(key)),
+        rocm=any(key.startswith("hip_") for key in raw) or "roctracer_version" in raw,
+    )
+
+
+def _devices(value: object) -> list[Device]:
+    if not isinstance(value, list):
+        return []
+    return [_device(k, item) for k, item in enumerate(value) if isinstance(item, dict)]
+
+
+def _device(position: int, item: dict[str, Any]) -> Device:
+    def number(*keys: str) -> int:
+        return next((found for key in keys if (found := _integer(item.get(key))) is not None), 0)
+
+    name = item.get("name")
+    threads = number("maxThreadsPerMultiprocessor", "maxThreadsPerMultiProcessor")
+    multiprocessors = number("numSms", "multiProcessorCount", "maxComputeUnits")
+    if not multiprocessors and 0 < threads < 512:
+        # torch 2.13's Python writer (profiler/_chrome_trace_export.py) puts the SM count there and omits numSms.
+        multiprocessors, threads = threads, 0
+    index = _integer(item.get("id"))
+    return Device(
+        index=position if index is None else index,
+        name=name[:200] if isinstance(name, str) else "",
+        memory_bytes=number("totalGlobalMem"),
+        multiprocessors=multiprocessors,
+        compute_capability=(number("computeMajor", "major"), number("computeMinor", "minor")),
+        max_threads_per_multiprocessor=threads,
+        warp_size=number("warpSize"),
+    )
+
+
+def _integer(value: object) -> int | None:
+    if isinstance(value, bool) or not isinstance(value, (int, float, str)):
+        return None
+    try:
+        number = int(value)
+    except (ValueError, OverflowError):
+        return None
+    return number if abs(number) < 1 << 63 else None
+
+
+def _version(value: object) -> str:
+    """The version as text; empty unless it is made of digits and dots (it goes into reports)."""
+    number = _integer(value) if isinstance(value, int) else None
+    if number is not None and 1000 <= number < 1_000_000:
+        return f"{number // 1000}.{number % 1000 // 10}"
+    text = str(value)
+    return text if _VERSION.fullmatch(text) else ""

@@ -1,0 +1,207 @@
+"""What is missing or damaged in one recording, and what that makes unreliable."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import numpy as np
+import pandas as pd
+
+from diagnose.source.base import Damage
+from diagnose.trace import kinds
+from diagnose.trace.model import IntegrityNote, Provenance, Severity, Step
+from diagnose.trace.schema import LinkKind, SpanKind
+
+SHARE_WORTH_A_WARNING = 0.02
+"""Below this share of unpaired launches or work the figures of a step hardly move."""
+PARTIAL_STEP = 0.7
+"""A border step with less than this share of the launches of the median step was cut by the window."""
+
+_RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
+
+
+def notes(
+    damage: Damage,
+    spans: pd.DataFrame,
+    tables: dict[str, pd.DataFrame],
+    links: pd.DataFrame,
+    steps: tuple[Step, ...],
+    provenance: Provenance,
+) -> tuple[IntegrityNote, ...]:
+    """All notes on a recording, the gravest first."""
+    found = [*_damage(damage), *_pairs(spans, links), *_steps(spans, steps), *_absent(spans, tables, provenance)]
+    gravity = list(Severity)
+    return tuple(sorted(found, key=lambda note: -gravity.index(note.severity)))
+
+
+def _damage(damage: Damage) -> Iterator[IntegrityNote]:
+    if damage.compressed_data_broken:
+        yield IntegrityNote(
+            "The gzip file is damaged or ends early.",
+            f"Whatever came after that point is missing. {_RECORD_AGAIN}",
+            Severity.ERROR,
+        )
+    if damage.cut_off:
+        yield IntegrityNote(
+            "The file ends in the middle.",
+            f"Events and header values after that point are missing; the last step may be incomplete. {_RECORD_AGAIN}",
+            Severity.ERROR,
+        )
+    counts = (
+        (damage.lost_events, "could not be read and were left out", "Times they took count as idle.", Severity.ERROR),
+        (
+            damage.without_time + damage.implausible_times,
+            "had no usable time, or one more than a day away from the rest, and were left out",
+            "Times they took count as idle.",
+            Severity.WARNING,
+        ),
+        (damage.negative_durations, "had no duration or a negative one, taken as 0", "Busy time may be low.", Severity.WARNING),
+        (damage.clipped, "overlapped the next work on their stream by over a second and were cut there", "Their durations are upper bounds.", Severity.WARNING),
+        (damage.duplicates, "were exact repeats and were dropped", "None, if the file was merged from parts.", Severity.NOTE),
+        (damage.mended_events, "were not valid JSON and were mended", "None on times; names may differ in a character.", Severity.NOTE),
+    )
+    for count, what, effect, severity in counts:
+        if count:
+            yield IntegrityNote(f"{count:,} events {what}.", effect, severity)
+    for key in damage.header_values_lost:
+        yield IntegrityNote(f"The header value {key} could not be read.", "It is taken as not recorded.", Severity.WARNING)
+
+
+def _pairs(spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
+    """Launches without device work, device work without launches, work before its launch."""
+    kind = spans["kind"]
+    work = spans[kind.isin([SpanKind.KERNEL.value, SpanKind.MEMCPY.value, SpanKind.MEMSET.value])]
+    calls = spans[kind.isin([SpanKind.RUNTIME.value, SpanKind.DRIVER.value])]
+    launch = links[links["kind"] == LinkKind.LAUNCH.value]
+    if not len(calls) or not len(work):
+        return
+    unlaunched = len(work) - len(launch)
+    if unlaunched:
+        early = int((~work.index.isin(launch["to_id"]) & (work["start_ns"] < calls["start_ns"].min() + 1)).sum())
+        grave = unlaunched - early > SHARE_WORTH_A_WARNING * len(work)
+        yield IntegrityNote(
+            f"{unlaunched:,} of {len(work):,} device operations have no launch in the file.",
+            "They were launched before recording began, or records were dropped: they count as busy time, "
+            "but belong to no step and no op.",
+            Severity.WARNING if grave else Severity.NOTE,
+        )
+    api = calls["name"].cat
+    by_code = [kinds.api_kind(name) for name in api.categories]
+    launching = np.isin(api.codes, [k for k, one in enumerate(by_code) if one == kinds.ApiKind.KERNEL_LAUNCH])
+    empty = calls.index[launching].difference(launch["from_id"])
+    if len(empty) > SHARE_WORTH_A_WARNING * max(int(launching.sum()), 1):
+        yield IntegrityNote(
+            f"{len(empty):,} of {int(launching.sum()):,} kernel launches have no kernel in the file.",
+            "Device records were dropped, or recording stopped before the device did: busy time is too low there.",
+            Severity.WARNING,
+        )
+    graphs = np.isin(api.codes, [k for k, one in enumerate(by_code) if one == kinds.ApiKind.GRAPH_LAUNCH])
+    without = calls.index[graphs].difference(launch["from_id"])
+    if len(without):
+        yield IntegrityNote(
+            f"{len(without):,} of {int(graphs.sum()):,} graph launches have no kernels in the file.",
+            "The device looks idle while those graphs ran. Profile with a newer driver and CUPTI, or without graphs.",
+            Severity.ERROR,
+        )
+    yield from _causality(spans, launch)
+
+
+def _causality(spans: pd.DataFrame, launch: pd.DataFrame) -> Iterator[IntegrityNote]:
+    start = spans["start_ns"].to_numpy()
+    early = start[launch["from_id"].to_numpy()] - start[launch["to_id"].to_numpy()]
+    count = int((early > 1000).sum())
+    if count:
+        yield IntegrityNote(
+            f"{count:,} device operations start before the call that launched them, by up to {early.max() / 1000:,.0f} us.",
+            "The host's and the device's clock disagree: launch delays and causes of short gaps are off by as much.",
+            Severity.WARNING if count > SHARE_WORTH_A_WARNING * len(launch) else Severity.NOTE,
+        )
+
+
+def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNote]:
+    if not steps:
+        yield IntegrityNote(
+            "No training steps are marked.",
+            "All figures are for the whole recorded window. Call prof.step() after each step, or let diagnose profile "
+            "find the steps.",
+            Severity.WARNING,
+        )
+        return
+    if len(steps) == 1:
+        yield IntegrityNote(
+            "Only one step was recorded.",
+            "Its time includes filling and draining the device's queue. Record at least three steps.",
+            Severity.WARNING,
+        )
+    for position in incomplete_border_steps(spans, steps):
+        which = "first" if position == 0 else "last"
+        yield IntegrityNote(
+            f"The {which} recorded step ({steps[position].number}) is incomplete.",
+            "It is not used for step times.",
+            Severity.NOTE,
+        )
+
+
+def incomplete_border_steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> list[int]:
+    """Positions of the first or last step if the window cut it: too few device operations against the median step."""
+    work = spans["kind"].isin([SpanKind.KERNEL.value, SpanKind.MEMCPY.value, SpanKind.MEMSET.value]).to_numpy()
+    own = spans["step"].to_numpy()[work]
+    if len(steps) < 3 or not len(own):
+        return []
+    counts = np.bincount(own[own >= 0], minlength=len(steps))
+    enough = PARTIAL_STEP * float(np.median(counts))
+    return [position for position in (0, len(steps) - 1) if counts[position] < enough]
+
+
+def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Provenance) -> Iterator[IntegrityNote]:
+    """What was not recorded, and what cannot be said without it."""
+    recorded = provenance.recorded
+    if "device" not in recorded:
+        yield IntegrityNote(
+            "No device work was recorded.",
+            "Nothing can be said about a GPU. If the run used one, profile with ProfilerActivity.CUDA.",
+            Severity.NOTE,
+        )
+    elif "launches" not in recorded:
+        yield IntegrityNote(
+            "No runtime calls were recorded.",
+            "Why the device was idle cannot be told. Profile with ProfilerActivity.CPU as well.",
+            Severity.WARNING,
+        )
+    elif "ops" not in recorded:
+        yield IntegrityNote(
+            "No framework ops were recorded.",
+            "Kernels cannot be traced to ops. Profile with ProfilerActivity.CPU as well.",
+            Severity.WARNING,
+        )
+    if "shapes" not in recorded:
+        yield IntegrityNote(
+            "Input shapes were not recorded.", "FLOPs and bytes of ops are unknown. Use record_shapes=True.", Severity.NOTE
+        )
+    if "stacks" not in recorded:
+        yield IntegrityNote(
+            "Call stacks were not recorded.", "Source lines cannot be named. Use with_stack=True.", Severity.NOTE
+        )
+    if "device" in recorded and "sync_events" not in recorded and provenance.backend == "cuda":
+        yield IntegrityNote(
+            "Synchronisation events were not recorded.",
+            "Which event a stream waits for has to be inferred. Use "
+            "experimental_config=_ExperimentalConfig(enable_cuda_sync_events=True).",
+            Severity.NOTE,
+        )
+    unfinished = int((~tables["ops"]["finished"]).sum()) if len(tables["ops"]) else 0
+    if unfinished:
+        yield IntegrityNote(
+            f"{unfinished:,} ops were still running when recording ended.", "Their durations are lower bounds.", Severity.NOTE
+        )
+    distorting = spans[spans["kind"] == SpanKind.OVERHEAD.value]
+    if provenance.resolution_ns > 1:
+        yield IntegrityNote(
+            "Times are in whole microseconds.", "Shorter gaps and operations cannot be told apart.", Severity.NOTE
+        )
+    if len(distorting) and (total := int(distorting["dur_ns"].sum())) > 1_000_000:
+        yield IntegrityNote(
+            f"The profiler's own work took {total / 1e6:,.1f} ms ({len(distorting):,} events).",
+            "Steps it falls into are slower than they are without the profiler.",
+            Severity.NOTE,
+        )

@@ -1,0 +1,87 @@
+"""A file as a stream of decompressed pieces, in bounded memory."""
+
+from __future__ import annotations
+
+import zlib
+from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import BinaryIO
+
+from diagnose.source.base import Damage, InputError
+
+PIECE_BYTES = 4 << 20
+GZIP_MAGIC = b"\x1f\x8b"
+BOMB_BYTES = 1 << 30
+BOMB_RATIO = 250  # real traces shrink 8 to 50 times under gzip; a bomb about 1000 times
+
+
+def pieces(path: Path, damage: Damage) -> Iterator[bytes]:
+    """The file's content in order, about PIECE_BYTES at a time, inflated if gzip; never an empty piece.
+
+    Reading and inflating run one piece ahead on another thread (zlib and file reads release the interpreter lock).
+    Raises InputError if the file cannot be read, or expands like a compression bomb.
+    """
+    try:
+        file = path.open("rb")
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+    with file, ThreadPoolExecutor(1, thread_name_prefix="diagnose-read") as pool:
+        content = _inflated(file, path, damage) if _is_gzip(file) else _plain(file)
+        pending = pool.submit(next, content, b"")
+        while piece := pending.result():
+            pending = pool.submit(next, content, b"")
+            yield piece
+
+
+def head(path: Path, size: int = 4096) -> bytes:
+    """The first bytes of the content, inflated if gzip. Raises InputError if the file cannot be read."""
+    try:
+        with path.open("rb") as file:
+            content = _inflated(file, path, Damage()) if _is_gzip(file) else _plain(file)
+            return next(content, b"")[:size]
+    except OSError as error:
+        raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
+
+
+def _is_gzip(file: BinaryIO) -> bool:
+    magic = file.read(len(GZIP_MAGIC))
+    file.seek(0)
+    return magic == GZIP_MAGIC
+
+
+def _plain(file: BinaryIO) -> Iterator[bytes]:
+    while piece := file.read(PIECE_BYTES):
+        yield piece
+
+
+def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
+    engine, in_member = zlib.decompressobj(wbits=31), False
+    read = written = 0
+    try:
+        while raw := file.read(1 << 20):
+            read += len(raw)
+            while raw:
+                in_member = True
+                if piece := engine.decompress(raw, PIECE_BYTES):
+                    written += len(piece)
+                    _refuse_bomb(path, read, written)
+                    yield piece
+                raw = engine.unconsumed_tail
+                if engine.eof:
+                    raw = engine.unused_data.lstrip(b"\0")
+                    engine, in_member = zlib.decompressobj(wbits=31), False
+        if in_member:
+            if piece := engine.flush():
+                yield piece
+            damage.compressed_data_broken = not engine.eof
+    except zlib.error:
+        damage.compressed_data_broken = True
+
+
+def _refuse_bomb(path: Path, read: int, written: int) -> None:
+    if written > BOMB_BYTES and written > BOMB_RATIO * read:
+        raise InputError(
+            f"{path} expands more than {BOMB_RATIO} times, as no trace does: it looks like a compression bomb. "
+            "If it is a trace, decompress it first (gunzip) and analyse the result."
+        )

@@ -1,0 +1,107 @@
+"""The side tables of a rank, from a reader's columns."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import numpy as np
+import pandas as pd
+
+from diagnose.source.columns import Array, Columns, Vocabulary, category
+from diagnose.trace import kinds, schema
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.schema import LinkKind, SpanKind
+
+def side_tables(
+    columns: Columns, id_of: IntArray, spans: pd.DataFrame, tracks: pd.DataFrame, links: pd.DataFrame
+) -> dict[str, pd.DataFrame]:
+    """Every side table by name, labelled by span id; `id_of` gives the id of each of the reader's rows, or -1."""
+    texts = columns.texts
+    side = {kind: _side(columns.side.pop(kind), id_of) for kind in list(columns.side)}
+    kernels = side.get(SpanKind.KERNEL)
+    copies = side.get(SpanKind.MEMCPY)
+    syncs = side.get(SpanKind.SYNC)
+    collectives = _side(columns.collectives, id_of) if columns.collectives else None
+    for frame in (kernels, copies):
+        if frame is not None:
+            of_span = tracks.iloc[spans["track"].to_numpy()[frame.index]]
+            frame["device"] = of_span["device"].to_numpy()
+            frame["stream"] = of_span["stream"].to_numpy()
+    if kernels is not None:
+        kernels["occupancy"] = _share(kernels["occupancy_percent"].to_numpy())
+        _work_items_to_blocks(kernels, spans, links)
+    if copies is not None:
+        names = spans["name"].cat
+        codes = names.codes.to_numpy()[copies.index]
+        for name, of_name in (("direction", kinds.copy_direction), ("host_memory", kinds.host_memory)):
+            labels = np.array([schema.code(of_name(label)) for label in names.categories], dtype=np.int8)
+            copies[name] = pd.Categorical.from_codes(labels[codes], dtype=schema.enum_dtype(type(of_name(""))))
+    if syncs is not None:
+        by_code = [schema.code(_SYNC_KINDS.get(label, schema.SyncKind.UNKNOWN)) for label in columns.sync_kinds]
+        codes = np.array(by_code, dtype=np.int8)[syncs["sync_kind"].to_numpy()]
+        syncs["sync_kind"] = pd.Categorical.from_codes(codes, dtype=schema.enum_dtype(schema.SyncKind))
+    frames = {
+        "kernels": kernels,
+        "copies": copies,
+        "syncs": syncs,
+        "collectives": collectives,
+        "ops": side.get(SpanKind.OP),
+        "memory": side.get(SpanKind.MEMORY),
+    }
+    tables = {table.name: table for table in schema.TABLES}
+    return {name: _typed(frame, tables[name], texts) for name, frame in frames.items()}
+
+
+_SYNC_KINDS = {
+    "Stream Sync": schema.SyncKind.STREAM,
+    "Context Sync": schema.SyncKind.CONTEXT,
+    "Event Sync": schema.SyncKind.EVENT,
+    "Stream Wait Event": schema.SyncKind.STREAM_WAIT_EVENT,
+}
+
+
+def _side(columns: dict[str, list[Array]], id_of: IntArray) -> pd.DataFrame:
+    frame = pd.DataFrame({name: np.concatenate(pieces) for name, pieces in columns.items()})
+    frame.index = pd.Index(id_of[frame.pop("row").to_numpy()], name="id")
+    return frame[frame.index >= 0].sort_index()
+
+
+def _typed(frame: pd.DataFrame | None, table: schema.Table, texts: dict[str, Vocabulary]) -> pd.DataFrame:
+    """The frame with exactly the columns of its table; an empty one where there is none."""
+    columns: dict[str, object] = {}
+    index = pd.Index([], dtype=np.int64, name="id") if frame is None else frame.index
+    for name, column in table.columns.items():
+        values = np.zeros(0, dtype=np.int64) if frame is None else frame[name]
+        if column.dtype == "names":
+            columns[name] = category(np.asarray(values), texts[name].labels() if name in texts else [])
+        elif column.dtype in schema.ENUMS:
+            dtype = schema.enum_dtype(schema.ENUMS[column.dtype])
+            columns[name] = pd.Categorical([], dtype=dtype) if frame is None else values
+        else:
+            columns[name] = _cast(np.asarray(values), np.dtype(column.dtype))
+    return pd.DataFrame(columns, index=index)
+
+
+def _cast(values: Array, dtype: np.dtype[Any]) -> Array:
+    if dtype.kind == "i":
+        info = np.iinfo(dtype)
+        values = np.clip(values, info.min, info.max)
+    return values.astype(dtype)
+
+
+def _share(percent: Array) -> Array:
+    """Percent as a share; -100 and the like mean that the recorder could not compute it."""
+    return np.where((percent >= 0) & (percent <= 100), percent / 100, np.nan)
+
+
+def _work_items_to_blocks(kernels: pd.DataFrame, spans: pd.DataFrame, links: pd.DataFrame) -> None:
+    """HIP's module launches record the grid in work-items: divide it by the block (trace-format survey, ROCm)."""
+    launch = links[links["kind"] == LinkKind.LAUNCH.value]
+    names = spans["name"].cat
+    module_launch = np.flatnonzero([name.startswith("hipExtModuleLaunch") for name in names.categories])
+    in_items = np.isin(names.codes.to_numpy()[launch["from_id"].to_numpy()], module_launch)
+    rows = kernels.index.isin(launch["to_id"].to_numpy()[in_items])
+    for axis in "xyz":
+        block = np.maximum(kernels[f"block_{axis}"].to_numpy(), 1)
+        grid = kernels[f"grid_{axis}"].to_numpy()
+        kernels[f"grid_{axis}"] = np.where(rows, -(-grid // block), grid)

@@ -1,0 +1,300 @@
+"""What a kernel, op, API call, annotation or Python frame name *is*: the only place with name patterns.
+
+Pure functions for any text, linear in its length. Where known, the host op says what was computed; a kernel's name how.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+from dataclasses import dataclass
+from enum import Enum
+from typing import TypeVar
+
+from diagnose.trace.schema import Direction, HostMemory
+
+_K = TypeVar("_K", bound="_Kind")
+
+
+class _Kind(str, Enum):
+    """A member is a kind and the pattern of its names; `of` is the first that matches, the last takes everything."""
+
+    pattern: re.Pattern[str]
+
+    def __new__(cls: type[_K], value: str, pattern: str) -> _K:
+        member = str.__new__(cls, value)
+        member._value_, member.pattern = value, re.compile(pattern)
+        return member
+
+    @classmethod
+    def of(cls: type[_K], name: str) -> _K:
+        return next(kind for kind in cls if kind.pattern.search(name))
+
+
+# gpu-knowledge 2.2, in its order; added cuDNN FFT and direct convolutions, cuBLAS transposes, TorchRec, KV caches.
+class KernelKind(_Kind):
+    """What device work computes, as far as its name tells. MEMORY is a copy or fill by the driver, COPY by a kernel."""
+
+    MEMORY = "memory", r"^(Memcpy|Memset)\b|^MEMORY_COPY_|__amd_rocclr_(copy|fill)Buffer|^(copy|fill)Buffer"
+    COMMUNICATION = (
+        "communication",
+        r"^(nccl|rccl|mscclpp?|hccl)(_|[A-Z])|deep_?ep|(inter|intra)node(_ll)?::|(latency|notify)_(dispatch|combine)"
+        r"|get_dispatch_layout|hybrid_ep|nvshmem|userbuffers|cross_device_reduce|_shot_all_?reduce|multimem_|lamport",
+    )
+    TRITON_TEMPLATE = "triton_template", r"^triton_(tem|mm|bmm|flex)_"
+    TRITON_POINTWISE = "triton_pointwise", r"^triton_poi_"
+    TRITON_REDUCTION = "triton_reduction", r"^triton_(red|per|spl)_"
+    TRITON_FOREACH = "triton_foreach", r"^triton_for_"
+    TRITON_OTHER = "triton_other", r"^triton_"
+    EMBEDDING = (
+        "embedding",
+        r"split_embedding|EmbeddingBag|embedding_(bag|backward|dense|codegen)|bounds_check_indices|linearize_|lxu_cache"
+        r"|compute_grad_weight|krn_partial|sum_and_scatter|fbgemm_gpu::permute",
+    )
+    OPTIMIZER = "optimizer", r"(?i)Fused(Ada|Opt|Sgd)|Adam(W|(Math)?Functor)|LAMB(Stage|_cuda)|SGDFunctor|NovoGrad|muon"
+    FOREACH = "foreach", r"multi_tensor_apply_kernel|multi_tensor_(l2norm|scale|axpby)"
+    ATTENTION = (
+        "attention",
+        r"flash_(fwd|bwd)|flash::|Flash(Attn|Attention)|[Ff]mha|FMHA|Attention(Backward)?Kernel|mem_eff|native_sdpa|sage_fwd"
+        r"|attn_(fwd|bwd)|bwd_kernel_(dk_dv|dq|fuse)|(paged|unified)_attention|flex_attention|attn_softmax",
+    )
+    SOFTMAX_LOSS = "softmax_loss", r"(?i)softmax|cross_entropy|nll_loss|NLLCriterion|_ce_fwd"
+    NORM = (
+        "norm",
+        r"(?i)(layer|rms|batch|group|instance)_?norm(?!alize)|RowwiseMoments|GammaBeta|ln_(fwd|bwd)_|fused_ln\b|cudnn::bn_"
+        r"|ComputeInternalGradients|Compute(Backward)?FusedParams|Welford",
+    )
+    CONV = (
+        "conv",
+        r"(?i)conv(?!er)|implicit_?gemm|[sh]cudnn|winograd|[fdw]prop|[dw]grad|igemm_(fwd|bwd|wrw)|depthwise|fft[12]d_"
+        r"|im2(d2)?col|col2im|computeOffsetsKernel|(cask|cutlass)_cudnn|^flip_filter|^pointwise_mult_and_sum_complex",
+    )
+    LAYOUT = "layout", r"(?i)nchwToNhwc|nhwcToNchw|transpose_(\d|[NC]\w+2|kernel|readW)|TransformGeneric|SubTensorOp"
+    ROPE = "rope", r"(?i)rotary|(^|_)rope"
+    GEMM = (
+        "gemm",
+        r"(?i)(?<!fb)gemm|nvjet|^Cijk_|Custom_Cijk|Tensile|wvSplitK|splitKreduce|gemv|cublas|_matmul|matmul_|^bmm_|xmma_"
+        r"|cutlass::(Kernel2?|device_kernel)|epilogue::impl::globalKernel",
+    )
+    INDEX_SORT = (
+        "index_sort",
+        r"(?i)radixsort|Device(Scan|Select|Reduce|Compact)|rocprim|thrust|sort|topk|index_?(select|put|add|copy|elementwise)"
+        r"|indexing_|indexFunc|gather|scatter|nonzero|masked_|unique|bitonic",
+    )
+    CAST_QUANT = "cast_quant", r"(?i)quant|per_token_cast|cast_(to|back|and)|to_fp8|hfp8|FP8row|float16\w*_copy|_cast_"
+    COPY = "copy", r"CatArray|chunk_cat|split_with_sizes|copy_(kernel_cuda|device)|_copy_|reshape_and_cache|store_kv"
+    FILL = "fill", r"FillFunctor|fill_kernel"
+    RNG_DROPOUT = "rng_dropout", r"(?i)dropout|distribution_|philox|bernoulli|curand"
+    POOL_INTERP = "pool_interp", r"(?i)_pool|pool_|upsample|interpolat|grid_sample|roi_align|nms"
+    RNN = "rnn", r"(?i)lstm|gru_|rnn"
+    MOE_ROUTE = "moe_route", r"(?i)moe|permute|routing|expert"
+    REDUCTION = "reduction", r"reduce_kernel|ReduceOp|reduce_1Block|dot_kernel|reduce_segments|reduce_fused"
+    ELEMENTWISE = "elementwise", r"(?i)elementwise|CUDAFunctor|silu|(g|sw|ge)[ei]?g?lu|act_and_mul|(Un|Bin)aryFunctor"
+    OTHER = "other", ""
+
+
+# Kineto CuptiCbidRegistry.cpp and the API references, without the leading cuda, cu or hip.
+class ApiKind(_Kind):
+    """What a runtime or driver call does. HOST_MALLOC also registers; stream-ordered allocation never blocks: OTHER."""
+
+    KERNEL_LAUNCH = "kernel_launch", r"^(Ext|Hcc|Drv)?(Module)?Launch(Kernel|Cooperative|Multi|Grid|ByPtr|\Z)"
+    GRAPH_LAUNCH = "graph_launch", r"^GraphLaunch\Z"
+    COPY = "copy", r"^(Drv)?Memcpy"
+    MEMSET = "memset", r"^(Drv)?Memset"
+    STREAM_SYNC = "stream_sync", r"^StreamSynchronize\Z"
+    DEVICE_SYNC = "device_sync", r"^(Device|Ctx|Thread)Synchronize\Z"
+    EVENT_SYNC = "event_sync", r"^EventSynchronize\Z"
+    EVENT_RECORD = "event_record", r"^EventRecord(WithFlags)?\Z"
+    EVENT_QUERY = "event_query", r"^EventQuery\Z"
+    STREAM_WAIT = "stream_wait", r"^StreamWaitEvent\Z"
+    MALLOC = "malloc", r"^(Malloc(3D|Pitch|Managed|(3D|Mipmapped)?Array)?|MemAlloc(Pitch|Managed)?|Mem(Create|Map))\Z"
+    FREE = "free", r"^(Free((Mipmapped)?Array)?|Mem(Free|Unmap|Release))\Z"
+    HOST_MALLOC = "host_malloc", r"^(Mem)?(Host(Alloc|Malloc|Register)|(Alloc|Malloc)Host)\Z"
+    HOST_FREE = "host_free", r"^(Mem)?(Host(Free|Unregister)|FreeHost)\Z"
+    OTHER = "other", ""
+
+
+# trace-formats 1.8; COMPILE, GARBAGE_COLLECTION and CHECKPOINT as torch 2.13 records them.
+class Activity(_Kind):
+    """What a host span is to a training loop, by the name of its annotation, op or Python frame."""
+
+    STEP = "step", r"^ProfilerStep#[0-9]{1,18}\Z"
+    LOADER = "loader", r"^enumerate\(DataLoader\)#"
+    OPTIMIZER_STEP = "optimizer_step", r"^Optimizer\.step#"
+    ZERO_GRAD = "zero_grad", r"^Optimizer\.zero_grad#"
+    COMPILE = "compile", r" \(dynamo_timed\)\Z|^_compile\.compile_inner\Z|/convert_frame\.py\(\d+\): _compile\Z"
+    GARBAGE_COLLECTION = "garbage_collection", r"^(Python GC|<built-in function collect>)\Z"
+    COLLECTIVE = "collective", r"^(record_param_comms\Z|(nccl|gloo|mpi):|_?c10d(_functional)?::|symm_mem::|nccl[A-Z])"
+    CHECKPOINT = "checkpoint", r"(^|/)torch/(serialization|distributed/checkpoint/\w+)\.py\(\d+\): (async_)?save\Z"
+    OTHER = "other", ""
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in Python code. `line` is where the function starts, as profilers record it."""
+
+    file: str
+    line: int
+    function: str
+
+
+_EXAMINED = 2000  # Characters of a kernel's name that are looked at: bounds the time of every pattern.
+# gpu-knowledge 2.4. Added to SIMT: cuDNN's direct convolutions. Helpers run beside a matmul and multiply nothing.
+_MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
+_HELPER = re.compile(r"splitKreduce|ReduceSplitK|globalKernel|OffsetsKernel|dot_do_o|convert_dq|_combine")
+_SIMT = re.compile(
+    r"_ffma_|simt|(maxwell|pascal|volta|turing|ampere|hopper)_[sdhczg]c?gemm|_scudnn|magma_[sdcz]gemm|^sgemm|gemv|dot_kernel"
+    r"|winograd|fft[12]d_|_engine<float|plicit_convolve_sgemm|dgrad2d_alg\w{1,9}<float"
+)
+_TENSOR_CORE = re.compile(
+    r"[shidcb](884|1688|16816|16832|8816|161616)(?!\d)|tensorop|tensor16x8x|nvjet|[Gg]mma|wgmma|hmma|imma|qmma|mma_sync|xdl"
+    r"|MI\d+x\d+x\d+|mfma|gtcx\d|sm(90|100|103|120)_xmma|sm(7|8)\d_xmma_\w*(tf32|bf16|f16|fp16|i8|e4m3|e5m2)"
+)
+_TENSILE = "Cijk_[A-Za-z]+_[A-Za-z]+_"
+_DTYPES = (
+    ("fp8", r"(?i:e4m3|e5m2|fp8(?!KVCache))|F8|^nvjet_(sm\d+_)?q"),
+    ("fp4", r"(?i:e2m1)"),
+    ("tf32", rf"tf32|tfloat32|xf32|{_TENSILE}(S_?MX|X)"),
+    ("bf16", rf"(?i:bf16|bfloat16)|^nvjet_(sm\d+_)?t|{_TENSILE}B|DF16b|_ZN2ck\w*[IE_]t{{2,3}}ft"),
+    ("fp16", rf"(?i:fp16|float16|half)|f16|h(884|1688|16816)|hgemm|^nvjet_(sm\d+_)?h|{_TENSILE}H|DF16_"),
+    ("tf32", r"[sc]1688"),
+    ("int8", rf"_i8_|I8II|i(8816|16832)|{_TENSILE}(4x)?[iI]8"),
+    ("fp64", rf"double|f64|fp64|[dz](884|gemm)|{_TENSILE}[DZ]"),
+    ("fp32", rf"float|f32|[sc]gemm|scudnn|{_TENSILE}[SC]"),
+)
+# gpu-knowledge 2.1: what Nsight's demangler writes otherwise than Kineto's; Itanium-mangled names.
+_NSIGHT_LAMBDA = re.compile(r"\[lambda\(([^()\[\]]*)\) \(instance (\d+)\)\]")
+_NSIGHT_CAST = re.compile(r"\((?:unsigned )?(?:int|bool|char|short|long|long long)\)(?=-?\d)")
+_MANGLED = re.compile(r"_Z[NKL]*(?=\d)")
+_GROUP = re.compile(r"<[^<>(){}]*>|\([^<>(){}]*\)|\{[^<>(){}]*\}")
+_ARGUMENT = re.compile(
+    r"\b(?!([a-z]+|\w*(_t|Half|Params|Metadata|_traits|Type|Accessor|Batched|Iterator|IteratorBase)|\w*[Ff]loat(\d+|8_\w+)"
+    r"|gpu_kernel_impl\w*|gpu_index_kernel|ReduceOp|[AB]UnaryFunctor|BinaryFunctor)\b)[A-Za-z_]\w{2,}\b(?!::)"
+)
+# Kineto cupti_strings.cpp.
+_DIRECTIONS = {"HD": Direction.H2D, "DH": Direction.D2H, "DD": Direction.D2D, "HH": Direction.H2H, "PP": Direction.P2P}
+# gpu-knowledge 4.2; before NCCL 2.7 ncclAllReduceRingLLKernel_sum_f32.
+_NCCL = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)")
+# trace-formats 1.6, python_function. torch cuts sys.path off, so that installed packages show as `torch/...`.
+_FRAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.*)\Z", re.DOTALL)
+_INSTALLED = re.compile(r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)")
+_LIBRARY = re.compile(
+    r"(torch(vision|audio|data|rec|titan|metrics)?|triton|numpy|pandas|scipy|PIL|transformers|accelerate|peft|trl|timm|apex"
+    r"|(pytorch_)?lightning|diffusers|deepspeed|megatron|transformer_engine|vllm|tqdm|wandb|typing_extensions)(\.py)?(/|\Z)"
+)
+
+
+def normalise(name: str) -> str:
+    """`name` in Kineto's spelling, whichever tool demangled it, without `void ` and the list of arguments."""
+    text = name.strip().replace("<unnamed>", "(anonymous namespace)").replace("operator ()", "operator()")
+    text = _NSIGHT_CAST.sub("", _NSIGHT_LAMBDA.sub(r"{lambda(\1)#\2}", text))
+    text = re.sub(" (?=[>*&])", "", text).removeprefix("void ").removesuffix(".kd").strip()
+    depth = 0
+    for at in range(len(text) - 1, 0, -1) if text.endswith(")") else ():
+        depth += (text[at] == ")") - (text[at] == "(")
+        if depth == 0:
+            return text if text[at - 1].isspace() or text.endswith(("operator", "::"), 0, at) else text[:at]
+    return text
+
+
+def short_name(name: str, width: int = 60) -> str:
+    """A kernel's name for people: no namespaces, no arguments, of template arguments the one that says the most."""
+    text = " ".join(normalise(name[:_EXAMINED]).split()) or name[:width]
+    text = _demangled(text) or text
+    plain = text.replace(")>(", ")(")
+    for _ in range(64 if "::" in text or "<" in text else 0):
+        plain = _GROUP.sub("", plain)
+    head = re.split(r"[<({]", plain)[0].split(" ")[-1] if plain != text or "::" in text else text
+    kernel = next((part for part in reversed(head.split("::")) if part not in ("", "operator")), text)
+    start = text.find(kernel + "<")
+    argument = _ARGUMENT.search(text, start + len(kernel)) if start >= 0 else None
+    short = f"{kernel}<{argument[0]}>" if argument else kernel
+    return short if len(short) <= width else short[: max(width, 2) - 1] + "…"
+
+
+def _demangled(text: str) -> str:
+    """The qualified name at the head of an Itanium-mangled one, without its types; empty if it is none."""
+    start, parts = _MANGLED.match(text), list[str]()
+    at = start.end() if start else len(text)
+    while size := re.compile(r"[0-9]{1,4}").match(text, at):
+        at = size.end() + int(size[0])
+        parts.append(text[size.end() : at])
+    return "::".join(part for part in parts if not part.startswith("_GLOBAL__N"))
+
+
+def _examined(name: str) -> str:
+    """What kernel patterns are matched against; a mangled name stands behind what it says."""
+    text = normalise(name[:_EXAMINED])
+    return f"{_demangled(text)} {text}".lstrip()
+
+
+def kernel_kind(name: str) -> KernelKind:
+    """What the device work of this name computes. FOREACH may be an optimizer, clipping or a copy: ask the host op."""
+    return KernelKind.of(_examined(name))
+
+
+def uses_tensor_cores(name: str) -> bool | None:
+    """Whether a matmul-like kernel runs on matrix units; None where its name does not say, or it is no such kernel."""
+    text, dtype = _examined(name), math_dtype(name)
+    if KernelKind.of(text) not in _MATMULS or _HELPER.search(text):
+        return None
+    if _SIMT.search(text) and not re.search("884|1688|16816", text):
+        return False
+    half = dtype in ("fp16", "bf16") and re.search("(?i)flash|sdpa|fmha", text)
+    return True if half or dtype in ("fp8", "fp4", "tf32") or _TENSOR_CORE.search(text) else None
+
+
+def math_dtype(name: str) -> str | None:
+    """The type a matmul-like kernel multiplies in: fp8, fp4, tf32, bf16, fp16, int8, fp64 or fp32; None if unknown."""
+    text = _examined(name)
+    matching = (dtype for dtype, pattern in _DTYPES if re.search(pattern, text))
+    return next(matching, None) if KernelKind.of(text) in _MATMULS else None
+
+
+def api_kind(name: str) -> ApiKind:
+    """What a call of the CUDA runtime, the CUDA driver or HIP does."""
+    call = re.fullmatch(r"(?:cuda|cu|hip)([A-Z]\w*?)(?:_v\d+|_ptsz|_ptds|_spt)*", name[:200])
+    return ApiKind.of(call[1]) if call else ApiKind.OTHER
+
+
+def copy_direction(name: str) -> Direction:
+    """Where a copy of this name goes. Arrays are device memory."""
+    ends = re.search(r"\b([HDAP])to([HDAP])\b", name)
+    return _DIRECTIONS.get((ends[1] + ends[2]).replace("A", "D"), Direction.UNKNOWN) if ends else Direction.UNKNOWN
+
+
+def host_memory(name: str) -> HostMemory:
+    """The kind of host memory that a copy of this name touches. ROCm only says `Host`: UNKNOWN."""
+    said = [kind for kind in (HostMemory.PAGEABLE, HostMemory.PINNED, HostMemory.MANAGED) if kind.value.title() in name]
+    on_device = copy_direction(name) in (Direction.D2D, Direction.P2P)
+    return said[0] if said else HostMemory.NONE if on_device else HostMemory.UNKNOWN
+
+
+def activity(name: str) -> Activity:
+    """What the host span of this name is to the training loop."""
+    return Activity.of(re.split(", (?:seq|op_id|sizes) = ", name, maxsplit=1)[0])  # As NVTX ranges end.
+
+
+def step_number(name: str) -> int | None:
+    """The number in a profiler step's name."""
+    return int(name[len("ProfilerStep#") :].partition(",")[0]) if activity(name) is Activity.STEP else None
+
+
+def collective_of(name: str) -> str | None:
+    """The collective a NCCL or RCCL kernel runs, such as all_reduce; None for generic kernels, which run any."""
+    found = _NCCL.match(_examined(name))
+    return re.sub("(?<=[a-z])(?=[A-Z])", "_", found[1]).lower() if found else None
+
+
+def frame_site(name: str) -> Site | None:
+    """Where the function of a Python frame stands; None for built-ins and modules."""
+    frame = _FRAME.match(name)
+    return Site(frame[1], int(frame[2]), frame[3]) if frame else None
+
+
+def is_user_frame(name: str) -> bool:
+    """Whether a Python frame is the user's own code, rather than Python's, generated, or of an installed library."""
+    site = frame_site(name)
+    file = site.file.replace("\\", "/") if site else "<"
+    standard = file.partition("/")[0].removesuffix(".py") in sys.stdlib_module_names
+    return not (standard or _INSTALLED.search(file) or _LIBRARY.match(file))

@@ -1,0 +1,110 @@
+"""The recorded run as values: ranks with their tables, steps, and what is known about the recording itself."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import pandas as pd
+
+
+class Severity(str, Enum):
+    """How much an integrity note matters."""
+
+    NOTE = "note"
+    """Nothing in the report is wrong; something is not in it."""
+    WARNING = "warning"
+    """Some figures are less reliable than they look."""
+    ERROR = "error"
+    """Part of the recording is lost, or the figures it names are unreliable."""
+
+
+@dataclass(frozen=True)
+class IntegrityNote:
+    """Something missing or damaged in a recording."""
+
+    what: str
+    """One sentence: what is wrong, with the count."""
+    effect: str
+    """One sentence: what that makes unreliable or impossible, and how to record it where that is known."""
+    severity: Severity
+
+
+@dataclass(frozen=True)
+class Device:
+    """A device as the recorder described it. 0 where the recorder says nothing."""
+
+    index: int
+    name: str
+    memory_bytes: int
+    multiprocessors: int
+    compute_capability: tuple[int, int]
+    max_threads_per_multiprocessor: int
+    warp_size: int
+
+
+@dataclass(frozen=True)
+class Step:
+    """One recorded training step, as its marker delimits it on the host."""
+
+    number: int
+    """The number in the marker's name; the position where it has none."""
+    start_ns: int
+    end_ns: int
+
+
+@dataclass(frozen=True)
+class Provenance:
+    """Where a rank's tables come from and what could be known at all."""
+
+    path: str
+    format: str
+    bytes: int
+    """Size of the file on disk."""
+    events: int
+    """Events read, of every phase."""
+    rank: int | None
+    """As recorded; None when the recording does not say."""
+    world_size: int | None
+    backend: str
+    """"cuda", "rocm" or "cpu"."""
+    devices: tuple[Device, ...]
+    """Devices that did work in this trace, where the recording describes them."""
+    recorded: frozenset[str]
+    """Of shapes, stacks, memory, sync_events, device, launches: what this recording holds."""
+    resolution_ns: int
+    """Smallest time the recording can tell apart: 1 or 1000."""
+    versions: dict[str, str]
+    """Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known."""
+    step_marker: str
+    """What the steps were found by, in words; empty when there are none."""
+
+
+@dataclass(frozen=True)
+class Rank:
+    """One process of the run: columnar tables (see `trace.schema`), immutable once made."""
+
+    index: int
+    zero_unix_ns: int
+    """What 0 in the tables is in Unix time; ranks are compared after adding it."""
+    spans: pd.DataFrame
+    kernels: pd.DataFrame
+    copies: pd.DataFrame
+    syncs: pd.DataFrame
+    collectives: pd.DataFrame
+    ops: pd.DataFrame
+    memory: pd.DataFrame
+    tracks: pd.DataFrame
+    links: pd.DataFrame
+    steps: tuple[Step, ...]
+    provenance: Provenance
+    integrity: tuple[IntegrityNote, ...]
+
+
+@dataclass(frozen=True)
+class Run:
+    """All ranks of a run that were given, in order of their index."""
+
+    ranks: tuple[Rank, ...]
+    integrity: tuple[IntegrityNote, ...]
+    """What is wrong with the set of files, rather than with one of them."""

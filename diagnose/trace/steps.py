@@ -1,0 +1,98 @@
+"""Finding training steps in a trace, and giving every span its step. Used by every reader."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from diagnose.trace import kinds
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import Step
+from diagnose.trace.schema import SpanKind
+
+NO_STEP = -1
+MIN_REPEATS = 3  # a marker seen less often says too little about a period
+
+
+@dataclass(frozen=True)
+class StepMarks:
+    """The steps of a rank, in order of time, and what they were found by ("" when there are none)."""
+
+    steps: tuple[Step, ...]
+    marker: str
+
+
+NO_MARKS = StepMarks((), "")
+
+
+def find(spans: pd.DataFrame) -> StepMarks:
+    """Steps from `ProfilerStep#N`, else from the optimizer's or the loader's markers.
+
+    A `ProfilerStep#N` span is a step. An optimizer's `step` ends one: step k lasts from the end of call k-1 to the end
+    of call k. A loader's `__next__` begins one. The last two need MIN_REPEATS calls of one name on one thread.
+    """
+    marks = _marks(spans, kinds.Activity.STEP)
+    if len(marks):
+        return _from_profiler_steps(marks)
+    ends = _most_repeated(_marks(spans, kinds.Activity.OPTIMIZER_STEP))
+    if len(ends) >= MIN_REPEATS:
+        bounds = (ends["start_ns"] + ends["dur_ns"]).to_numpy()
+        return StepMarks(_between(bounds), f"the ends of {ends['name'].iloc[0]}")
+    begins = _most_repeated(_marks(spans, kinds.Activity.LOADER))
+    if len(begins) >= MIN_REPEATS:
+        return StepMarks(_between(begins["start_ns"].to_numpy()), f"the starts of {begins['name'].iloc[0]}")
+    return NO_MARKS
+
+
+def assign(steps: tuple[Step, ...], moment_ns: IntArray) -> IntArray:
+    """Position of the step that each moment is in, or NO_STEP. Shape (moments,)."""
+    if not steps:
+        return np.full(len(moment_ns), NO_STEP, dtype=np.int64)
+    starts = np.array([step.start_ns for step in steps])
+    ends = np.array([step.end_ns for step in steps])
+    at = np.searchsorted(starts, moment_ns, side="right") - 1
+    inside = (at >= 0) & (moment_ns < ends[np.maximum(at, 0)])
+    return np.where(inside, at, NO_STEP)
+
+
+def _marks(spans: pd.DataFrame, activity: kinds.Activity) -> pd.DataFrame:
+    """Host spans whose name says `activity`, in order of start."""
+    names = spans["name"].cat
+    wanted = np.flatnonzero([kinds.activity(name) == activity for name in names.categories])
+    if not len(wanted):
+        return spans.iloc[:0]
+    found = spans[np.isin(names.codes.to_numpy(), wanted)]
+    return found[found["kind"].isin([SpanKind.ANNOTATION.value, SpanKind.OP.value, SpanKind.LOADER.value])]
+
+
+def _from_profiler_steps(marks: pd.DataFrame) -> StepMarks:
+    """One step per number, on the thread that has most of them; of repeats and nested ones the first wins."""
+    marks = marks[marks["track"] == marks["track"].mode().iloc[0]]
+    steps: list[Step] = []
+    seen: set[int] = set()
+    for name, start, dur in zip(marks["name"], marks["start_ns"], marks["dur_ns"], strict=True):
+        number = kinds.step_number(name)
+        if number is None or number in seen or (steps and start < steps[-1].start_ns + 1):
+            continue
+        seen.add(number)
+        if steps and steps[-1].end_ns > start:
+            steps[-1] = Step(steps[-1].number, steps[-1].start_ns, int(start))
+        steps.append(Step(number, int(start), int(start + dur)))
+    return StepMarks(tuple(steps), "ProfilerStep")
+
+
+def _most_repeated(marks: pd.DataFrame) -> pd.DataFrame:
+    """The marks of the (name, thread) that occurs most; of equals the one whose first mark comes last."""
+    if not len(marks):
+        return marks
+    groups = marks.groupby(["name", "track"], observed=True, sort=False)["start_ns"].agg(["size", "min"])
+    name, track = groups.sort_values(["size", "min"]).index[-1]
+    return marks[(marks["name"] == name) & (marks["track"] == track)]
+
+
+def _between(bounds: IntArray) -> tuple[Step, ...]:
+    return tuple(
+        Step(k, int(start), int(end)) for k, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
+    )

@@ -1,0 +1,35 @@
+"""Options, fixtures and the hypothesis profile that all tests share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Timing never fails a test: CI machines are shared.
+settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("untimed")
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    group = parser.getgroup("corpus", "recorded traces that are not part of the repository")
+    group.addoption("--corpus", type=Path, metavar="DIR", help="also run the tests that read the traces in DIR")
+    group.addoption("--require-corpus", action="store_true", help="end with an error when --corpus is not given")
+
+
+def pytest_configure(config: pytest.Config) -> None:
+    folder: Path | None = config.getoption("--corpus")
+    if folder is not None and not folder.is_dir():
+        raise pytest.UsageError(f"--corpus: no folder at {folder}")
+    if folder is None and config.getoption("--require-corpus"):
+        raise pytest.UsageError("--require-corpus needs --corpus DIR")
+
+
+@pytest.fixture(scope="session")
+def corpus(request: pytest.FixtureRequest) -> Path:
+    """The folder of recorded traces."""
+    folder: Path | None = request.config.getoption("--corpus")
+    if folder is None:
+        pytest.skip("reads recorded traces: give their folder with --corpus DIR")
+    return folder.resolve()
