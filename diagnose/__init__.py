@@ -1,0 +1,54 @@
+"""Why is this PyTorch training run slow, what to change, and what each change would save.
+
+The stages, each in a module or folder of its own; data flows one way, from the top to the bottom:
+
+    trace       what a training run looked like: tables, and pure functions on them
+    source      bytes to trace: one reader per file format
+    facts       what can be measured on a trace
+    pipeline    the order of the stages: paths to a Diagnosis
+    reports     a Diagnosis as text
+    cli         the command line
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from os import PathLike
+    from typing import Any
+
+    from diagnose.diagnosis import Diagnosis
+    from diagnose.trace.model import Run
+
+__version__ = "0.1.0"
+
+__all__ = ["__version__", "analyze", "load", "to_hta"]
+
+
+def load(*paths: str | PathLike[str]) -> Run:
+    """Read traces (files, folders, glob patterns) as tables: `load("rank0.json.gz").ranks[0].spans`.
+
+    Raises `diagnose.source.base.InputError` if there is nothing sound to read.
+    """
+    from diagnose.source import ranks
+
+    return ranks.load([str(path) for path in paths])
+
+
+def analyze(*paths: str | PathLike[str], steps: tuple[int, int] | None = None, jobs: int | None = None) -> Diagnosis:
+    """Diagnose traces (files, folders, glob patterns); `steps` uses only the recorded steps from its first to its last.
+
+    Raises `diagnose.source.base.InputError` if there is nothing sound to read.
+    """
+    from diagnose import pipeline
+
+    return pipeline.diagnose([str(path) for path in paths], steps, jobs)
+
+
+def to_hta(run: Run) -> Any:
+    """A filled `hta.trace_analysis.TraceAnalysis` of the run, without HTA's own loading. Needs torch-diagnose[hta]."""
+    from diagnose.facts import _hta
+
+    return _hta.to_hta(run)
+

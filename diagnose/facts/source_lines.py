@@ -1,0 +1,68 @@
+"""Which line of the user's code was running, where call stacks were recorded."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.host import enclosing_op, host_threads
+from diagnose.trace import kinds, nesting, schema
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Site
+from diagnose.trace.schema import SpanKind
+
+
+@fact
+def frame_sites(facts: Facts) -> dict[int, Site]:
+    """Site by code of the `name` category, for frames of the user's own code. Raises Missing without stacks."""
+    if "stacks" not in facts.rank.provenance.recorded:
+        raise Missing("call stacks", "Record with with_stack=True.")
+    spans = facts.rank.spans
+    names = spans["name"].cat
+    is_python = spans["kind"].cat.codes.to_numpy() == schema.code(SpanKind.PYTHON)
+    sites: dict[int, Site] = {}
+    for code in np.unique(names.codes.to_numpy()[is_python]):
+        name = names.categories[code]
+        if kinds.is_user_frame(name) and (site := kinds.frame_site(name)):
+            sites[int(code)] = site
+    return sites
+
+
+def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site | None]:
+    """The innermost line of the user's code open at each moment on its thread, else on the main thread.
+
+    All None where no stacks were recorded.
+    """
+    try:
+        sites = frame_sites(facts)
+    except Missing:
+        return [None] * len(moments_ns)
+    spans = facts.rank.spans
+    codes = spans["name"].cat.codes.to_numpy()
+    is_python = spans["kind"].cat.codes.to_numpy() == schema.code(SpanKind.PYTHON)
+    ids = np.flatnonzero(is_python & np.isin(codes, list(sites)))
+    track = spans["track"].to_numpy()[ids].astype(np.int64)
+    start = spans["start_ns"].to_numpy()[ids]
+    end = start + spans["dur_ns"].to_numpy()[ids]
+    found = nesting.innermost_at(moments_ns, tracks, track, start, end)
+    lost = found < 0
+    main = np.full(int(lost.sum()), host_threads(facts).main, dtype=np.int64)
+    found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
+    return [sites[int(codes[ids[k]])] if k >= 0 else None for k in found]
+
+
+def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:
+    """The line of the user's code that led to each host span; also from an op's own call stack (old recordings)."""
+    spans = facts.rank.spans
+    found = sites_at(facts, spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64))
+    stacks = facts.rank.ops["stack"]
+    if any(site is None for site in found) and len(stacks.cat.categories) > 1:
+        for k, op in enumerate(enclosing_op(facts, ids)):
+            if found[k] is None and op >= 0 and op in stacks.index:
+                found[k] = _from_stack(str(stacks[op]))
+    return found
+
+
+def _from_stack(stack: str) -> Site | None:
+    frames = (frame.strip() for frame in stack.split(";"))
+    return next((kinds.frame_site(frame) for frame in frames if kinds.is_user_frame(frame)), None)

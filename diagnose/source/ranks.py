@@ -1,0 +1,181 @@
+"""Which file is which rank: from paths the user gives to recordings, and from recordings to a run."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from diagnose.source import stream
+from diagnose.source.base import InputError, Reader
+from diagnose.source.kineto import KinetoReader
+from diagnose.trace.model import IntegrityNote, Provenance, Rank, Run, Severity
+
+READERS: tuple[Reader, ...] = (KinetoReader(),)
+
+_TRACE_NAMES = ("*.json", "*.json.gz", "*.trace", "*.trace.gz")
+_NOT_TRACES = re.compile(r"(^|/)(manifest|report|about|expected)\.json$|\.detail\.json(\.gz)?$|\.tmp$")
+_RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
+
+_OTHER_FORMATS = (
+    (b"SQLite format 3\0", "an SQLite database, perhaps exported by Nsight Systems, which this version cannot read yet"),
+    (b"\x80", "a pickle, perhaps a memory snapshot, which diagnose never loads because a pickle can run code"),
+    (b"PK\x03\x04", "a zip archive; unpack it first"),
+    (b"\x0a", "binary, perhaps a Perfetto or XPlane protobuf, which this version cannot read"),
+)
+
+
+@dataclass(frozen=True)
+class TraceFile:
+    """A file to read as one rank."""
+
+    path: Path
+    named: bool
+    """The user named this very file, so it must be readable; otherwise it was found in a folder."""
+
+
+def find(paths: Sequence[str | Path]) -> tuple[TraceFile, ...]:
+    """The trace files that the paths (files, folders, glob patterns) stand for, in a stable order.
+
+    Raises InputError if a path does not exist or holds no trace.
+    """
+    found: dict[Path, TraceFile] = {}
+    for given in paths:
+        for path in _expanded(given):
+            if path.is_dir():
+                for inside in _in_folder(path):
+                    found.setdefault(inside.resolve(), TraceFile(inside, named=False))
+            else:
+                found[path.resolve()] = TraceFile(path, named=True)
+    if not found:
+        raise InputError("No trace was given. Name a file that torch.profiler wrote, or a folder of them.")
+    return tuple(found.values())
+
+
+def _expanded(given: str | Path) -> list[Path]:
+    path = Path(given)
+    if path.exists():
+        return [path]
+    if matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207: patterns may be absolute
+        return [Path(match) for match in matches]
+    raise InputError(f"{given} does not exist. Check the path.")
+
+
+def _in_folder(folder: Path) -> list[Path]:
+    files = sorted({file for pattern in _TRACE_NAMES for file in folder.rglob(pattern) if file.is_file()}, key=_natural)
+    files = [file for file in files if not _NOT_TRACES.search(file.as_posix())]
+    if not files:
+        raise InputError(
+            f"{folder} holds no trace (no *.json or *.json.gz). Record one with torch.profiler, for example with "
+            "on_trace_ready=torch.profiler.tensorboard_trace_handler(folder)."
+        )
+    return files
+
+
+def _natural(path: Path) -> list[tuple[int, int, str]]:
+    """Sort key that puts rank2 before rank10."""
+    parts = re.split(r"(\d+)", path.as_posix())
+    return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
+
+
+def read(path: Path) -> Rank:
+    """The rank in one file. Raises InputError with the reason if it cannot be had."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a trace.")
+    head = stream.head(path)
+    if not head:
+        raise InputError(f"{path} is empty, or its compressed content is broken from the start. Record it again.")
+    for reader in READERS:
+        if reader.claims(path, head):
+            return reader.read(path)
+    for magic, what in _OTHER_FORMATS:
+        if head.startswith(magic):
+            raise InputError(f"{path} is {what}.")
+    raise InputError(f"{path} is not a profiler trace: it is not JSON.")
+
+
+@dataclass(frozen=True)
+class Arrangement:
+    """Which of the files that were read are used as which rank."""
+
+    indexes: tuple[int | None, ...]
+    """Rank of each file, None if another file has it already."""
+    integrity: tuple[IntegrityNote, ...]
+
+
+def arrange(recordings: Sequence[Provenance]) -> Arrangement:
+    """Ranks of files: as recorded in the file, else from its name, else the next free number in order."""
+    taken: dict[int, int] = {}
+    indexes: list[int | None] = []
+    repeated: list[str] = []
+    claims = [one.rank if one.rank is not None else _rank_in_name(one.path) for one in recordings]
+    for position, claim in enumerate(claims):
+        free = next(k for k in range(len(recordings) + 1) if k not in taken and k not in claims)
+        index = free if claim is None else claim
+        if index in taken:
+            first = Path(recordings[taken[index]].path).name
+            repeated.append(f"{Path(recordings[position].path).name} (rank {index}, as {first})")
+            indexes.append(None)
+        else:
+            taken[index] = position
+            indexes.append(index)
+    return Arrangement(tuple(indexes), tuple(_set_notes(recordings, set(taken), repeated)))
+
+
+def _rank_in_name(path: str) -> int | None:
+    found = _RANK_IN_NAME.search(Path(path).name)
+    return int(found[1]) if found else None
+
+
+def _set_notes(recordings: Sequence[Provenance], ranks: set[int], repeated: list[str]) -> list[IntegrityNote]:
+    notes = []
+    if repeated:
+        notes.append(
+            IntegrityNote(
+                f"{len(repeated)} files are of a rank that another file is of already: {_listed(repeated)}.",
+                "They are not used. Analyse one recording of one run at a time.",
+                Severity.WARNING,
+            )
+        )
+    world = max((one.world_size or 0 for one in recordings), default=0)
+    missing = sorted(set(range(world)) - ranks)
+    if missing and world <= 1_000_000:
+        one = "The only rank given is" if len(ranks) == 1 else "The ranks given are"
+        notes.append(
+            IntegrityNote(
+                f"{one} {_listed([str(rank) for rank in sorted(ranks)])} of {world}.",
+                "Whether a collective was transferring or waiting for a rank that is not here cannot be told.",
+                Severity.NOTE,
+            )
+        )
+    return notes
+
+
+def _listed(items: Sequence[str]) -> str:
+    shown = ", ".join(items[:MAX_NAMED])
+    return shown if len(items) <= MAX_NAMED else f"{shown} and {len(items) - MAX_NAMED} more"
+
+
+def load(paths: Sequence[str | Path]) -> Run:
+    """All ranks of a run as tables, in this process. Raises InputError if there is nothing to load."""
+    ranks, notes = [], []
+    for file in find(paths):
+        try:
+            ranks.append(read(file.path))
+        except InputError as error:
+            if file.named:
+                raise
+            notes.append(unreadable(error))
+    if not ranks:
+        raise InputError(notes[0].what if notes else "No trace was given.")
+    arranged = arrange([rank.provenance for rank in ranks])
+    kept = [replace(rank, index=index) for rank, index in zip(ranks, arranged.indexes, strict=True) if index is not None]
+    return Run(tuple(sorted(kept, key=lambda rank: rank.index)), (*arranged.integrity, *notes))
+
+
+def unreadable(error: InputError) -> IntegrityNote:
+    """The note on a file of a folder that could not be read."""
+    return IntegrityNote(str(error), "It is left out.", Severity.WARNING)

@@ -1,0 +1,192 @@
+"""Peak rates of devices, by the name and size the recorder gives: what a kernel could reach at best.
+
+A device that is not known for sure has no peaks: a wrong peak is worse than none. In particular the variants for China
+(A800, H800, H20, L20) look like their parents and are not.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass, replace
+
+from diagnose.trace.model import Device
+
+
+@dataclass(frozen=True)
+class Peaks:
+    """What one device can do at most: dense, accumulating in fp32. None: not supported, or not known."""
+
+    name: str
+    fp32_tflops: float
+    tf32_tflops: float | None
+    fp16_tflops: float
+    bf16_tflops: float | None
+    fp8_tflops: float | None
+    memory_gbps: float
+    """Decimal gigabytes per second, as all rates here."""
+    memory_gb: float
+    """Nominal capacity."""
+    multiprocessors: int
+    link_gbps: float | None
+    """To the other devices of its node, one direction. None also where it takes a bridge that may be absent."""
+    pcie_generation: int | None
+    """None where the host is not reached through PCIe."""
+    scaled: float = 1.0
+    """Below 1: this is a slice of the device (MIG, MPS limit, partition), and its rates are this share of the whole."""
+
+    def tflops(self, dtype: str) -> float | None:
+        """The rate for a type as `kinds.math_dtype` names it."""
+        rates = {
+            "fp32": self.fp32_tflops,
+            "tf32": self.tf32_tflops,
+            "fp16": self.fp16_tflops,
+            "bf16": self.bf16_tflops,
+            "fp8": self.fp8_tflops,
+        }
+        return rates.get(dtype)
+
+
+def _known(
+    name: str,
+    tflops: tuple[float, float | None, float, float | None, float | None],
+    memory: tuple[float, float],
+    multiprocessors: int,
+    link: float | None,
+    pcie: int | None,
+) -> Peaks:
+    """`tflops` are fp32, tf32, fp16, bf16, fp8; `memory` is GB/s and GB."""
+    return Peaks(name, *tflops, *memory, multiprocessors, link, pcie)
+
+
+# gpu-knowledge section 1: vendor data sheets, NVIDIA's sparse figures halved. Least certain are the rates of A10G and
+# the multiprocessors of GB200 (148 to 152). A B200 has PCIe 6, its hosts have 5. Rates of the same silicon:
+_V100 = (15.7, None, 125.0, None, None)
+_A100 = (19.5, 156.0, 312.0, 312.0, None)
+_H100 = (67.0, 495.0, 989.0, 989.0, 1979.0)
+_MI300 = (163.4, 653.7, 1307.0, 1307.0, 2615.0)
+
+V100_16 = _known("V100 SXM2 16 GB", _V100, (900, 16), 80, 150, 3)
+V100_32 = _known("V100 SXM2 32 GB", _V100, (900, 32), 80, 150, 3)
+V100_PCIE_16 = _known("V100 PCIe 16 GB", (14.0, None, 112.0, None, None), (900, 16), 80, None, 3)
+V100_PCIE_32 = replace(V100_PCIE_16, name="V100 PCIe 32 GB", memory_gb=32)
+T4 = _known("T4", (8.1, None, 65.0, None, None), (320, 16), 40, None, 3)
+A10 = _known("A10", (31.2, 62.5, 125.0, 125.0, None), (600, 24), 72, None, 4)
+A10G = _known("A10G", (35.0, 35.0, 70.0, 70.0, None), (600, 24), 80, None, 4)
+A100_40 = _known("A100 SXM 40 GB", _A100, (1555, 40), 108, 300, 4)
+A100_80 = _known("A100 SXM 80 GB", _A100, (2039, 80), 108, 300, 4)
+A100_PCIE_40 = _known("A100 PCIe 40 GB", _A100, (1555, 40), 108, None, 4)
+A100_PCIE_80 = _known("A100 PCIe 80 GB", _A100, (1935, 80), 108, None, 4)
+A40 = _known("A40", (37.4, 74.8, 149.7, 149.7, None), (696, 48), 84, None, 4)
+L4 = _known("L4", (30.3, 60.0, 121.0, 121.0, 242.0), (300, 24), 58, None, 4)
+L40S = _known("L40S", (91.6, 183.0, 362.0, 362.0, 733.0), (864, 48), 142, None, 4)
+RTX_3090 = _known("RTX 3090", (35.6, 35.6, 71.0, 71.0, None), (936, 24), 82, None, 4)
+RTX_4090 = _known("RTX 4090", (82.6, 82.6, 165.0, 165.0, 330.0), (1008, 24), 128, None, 4)
+RTX_5090 = _known("RTX 5090", (104.8, 104.8, 209.5, 209.5, 419.0), (1792, 32), 170, None, 5)
+H100 = _known("H100 SXM", _H100, (3350, 80), 132, 450, 5)
+H100_PCIE = _known("H100 PCIe", (51.0, 378.0, 756.0, 756.0, 1513.0), (2000, 80), 114, None, 5)
+H100_NVL = _known("H100 NVL", (60.0, 417.0, 835.0, 835.0, 1671.0), (3900, 94), 132, None, 5)
+H200 = _known("H200 SXM", _H100, (4800, 141), 132, 450, 5)
+GH200_96 = _known("GH200 96 GB", _H100, (4000, 96), 132, 450, None)
+GH200_144 = _known("GH200 144 GB", _H100, (4900, 144), 132, 450, None)
+B200 = _known("B200", (80.0, 1125.0, 2250.0, 2250.0, 4500.0), (8000, 180), 148, 900, 5)
+GB200 = _known("GB200", (80.0, 1250.0, 2500.0, 2500.0, 5000.0), (8000, 186), 148, 900, None)
+# One of two dies of a package, which is what torch sees; its share of the package's links depends on the board.
+MI250X = _known("MI250X, one die", (23.9, None, 191.5, 191.5, None), (1638, 64), 110, None, 4)
+# The same die with 104 compute units: the rates above times 104 / 110.
+MI210 = _known("MI210 or MI250, one die", (22.6, None, 181.0, 181.0, None), (1638, 64), 104, None, 4)
+MI300X = _known("MI300X", _MI300, (5300, 192), 304, 448, 5)
+MI325X = _known("MI325X", _MI300, (6000, 256), 304, 448, 5)
+MI355X = _known("MI355X", (157.3, None, 2500.0, 2500.0, 5000.0), (8000, 288), 256, 536, 5)
+
+# gpu-knowledge 1.1: what device names contain. Several candidates: the recorded size decides.
+_NAMES: dict[str, tuple[Peaks, ...]] = {
+    "V100-SXM2-16GB": (V100_16,),
+    "V100-SXM2-32GB": (V100_32,),
+    "V100-PCIE-16GB": (V100_PCIE_16,),
+    "V100-PCIE-32GB": (V100_PCIE_32,),
+    "Tesla T4": (T4,),
+    "A10": (A10,),
+    "A10G": (A10G,),
+    "A100-SXM4-40GB": (A100_40,),
+    "A100-SXM4-80GB": (A100_80,),
+    "A100-SXM-80GB": (A100_80,),
+    "A100-PG509-200": (A100_40,),
+    "A100-PCIE-40GB": (A100_PCIE_40,),
+    "A100 80GB PCIe": (A100_PCIE_80,),
+    "A40": (A40,),
+    "L4": (L4,),
+    "L40S": (L40S,),
+    "RTX 3090": (RTX_3090,),
+    "RTX 4090": (RTX_4090,),
+    "RTX 5090": (RTX_5090,),
+    "H100 80GB HBM3": (H100,),
+    "H100 PCIe": (H100_PCIE,),
+    "H100 NVL": (H100_NVL,),
+    "H100": (H100, H100_PCIE, H100_NVL),
+    "H200": (H200,),
+    "GH200 144G": (GH200_144,),
+    "GH200 480GB": (GH200_96,),
+    "B200": (B200,),
+    "GB200": (GB200,),
+    "MI210": (MI210,),
+    "MI250": (MI210,),
+    "MI250X": (MI250X, MI210),
+    "MI300X": (MI300X,),
+    "MI325X": (MI325X,),
+    "MI355X": (MI355X,),
+}
+_TOKENS = sorted(_NAMES, key=len, reverse=True)
+# Another product: RTX 3090 Ti, RTX 5090 D, RTX 4090 Laptop GPU, H200 NVL, V100-SXM2-32GB-LS.
+_OTHER_PRODUCT = re.compile(r"[ -](Ti|SUPER|D|LS|NVL|Laptop|Max-Q|Mobile|v\d)\b", re.IGNORECASE)
+# AMD devices whose marketing name the recorder could not find, by compute capability; size decides.
+_UNNAMED = ("", "AMD Radeon Graphics")
+_AMD = {(9, 0): (MI250X, MI210), (9, 4): (MI300X, MI325X), (9, 5): (MI355X,)}
+
+
+def peaks(device: Device) -> Peaks | None:
+    """The peaks of `device`, scaled to its share of multiprocessors where it is a slice; None if it is not known."""
+    name = device.name.strip()
+    if name in _UNNAMED:
+        candidates = _AMD.get(device.compute_capability, ()) if device.warp_size == 64 else ()
+        return next((known for known in candidates if _fits(device, known)), None)
+    for token in _TOKENS:
+        found = re.search(rf"(?<![A-Za-z0-9]){re.escape(token)}(?![A-Za-z0-9])", name)
+        if found:
+            return None if _OTHER_PRODUCT.match(name, found.end()) else _choose(device, _NAMES[token])
+    return None
+
+
+def _choose(device: Device, candidates: tuple[Peaks, ...]) -> Peaks | None:
+    """The only candidate, whole or a slice of it; of several the one that fits, as a whole."""
+    if len(candidates) == 1:
+        return _slice(device, candidates[0])
+    return next((known for known in candidates if _fits(device, known)), None)
+
+
+def _fits(device: Device, known: Peaks) -> bool:
+    """Whether the recorded size is that of `known`, whose nominal GB are GiB of which a few percent are reserved."""
+    memory = device.memory_bytes / (known.memory_gb * 2**30)
+    return device.multiprocessors == known.multiprocessors and 0.92 < memory < 1.02
+
+
+def _slice(device: Device, known: Peaks) -> Peaks:
+    """`known`, its rates in proportion if `device` has over 5 % fewer multiprocessors (0: not recorded)."""
+    share = device.multiprocessors / known.multiprocessors
+    if not 0 < share < 0.95:
+        return known
+
+    def part(rate: float | None) -> float | None:
+        return None if rate is None else rate * share
+
+    return replace(
+        known,
+        fp32_tflops=known.fp32_tflops * share,
+        tf32_tflops=part(known.tf32_tflops),
+        fp16_tflops=known.fp16_tflops * share,
+        bf16_tflops=part(known.bf16_tflops),
+        fp8_tflops=part(known.fp8_tflops),
+        memory_gbps=known.memory_gbps * share,
+        memory_gb=device.memory_bytes / 1e9 or known.memory_gb,
+        multiprocessors=device.multiprocessors,
+        scaled=share,
+    )

@@ -1,0 +1,94 @@
+"""Small traces for tests, drawn in microseconds and read by the real reader."""
+
+from __future__ import annotations
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+from diagnose.facts.base import Facts
+from diagnose.source import ranks
+from diagnose.trace.model import Rank
+
+MAIN = 100
+"""Thread (and process) of everything on the host, unless said otherwise."""
+
+
+class Drawing:
+    """A trace in the making: times are in us from 0, `start` to `end`."""
+
+    def __init__(self, **header: Any) -> None:
+        self.header: dict[str, Any] = {"schemaVersion": 1, **header}
+        self.events: list[dict[str, Any]] = []
+        self._correlation = 0
+
+    def span(self, cat: str, name: str, start: float, end: float, tid: Any = MAIN, **args: Any) -> Drawing:
+        """Anything on a host thread."""
+        self.events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": MAIN, "tid": tid, "ts": start, "dur": end - start, "args": args}
+        )
+        return self
+
+    def step(self, number: int, start: float, end: float) -> Drawing:
+        return self.span("user_annotation", f"ProfilerStep#{number}", start, end)
+
+    def op(self, name: str, start: float, end: float, tid: Any = MAIN, **args: Any) -> Drawing:
+        return self.span("cpu_op", name, start, end, tid, **args)
+
+    def frame(self, name: str, start: float, end: float, tid: Any = MAIN) -> Drawing:
+        return self.span("python_function", name, start, end, tid, **{"Python id": len(self.events)})
+
+    def call(self, name: str, start: float, end: float, tid: Any = MAIN, **args: Any) -> Drawing:
+        """A runtime call that starts no device work."""
+        self._correlation += 1
+        return self.span("cuda_runtime", name, start, end, tid, correlation=self._correlation, **args)
+
+    def launch(
+        self,
+        name: str,
+        call: tuple[float, float],
+        run: tuple[float, float],
+        *,
+        stream: int = 7,
+        device: int = 0,
+        tid: Any = MAIN,
+        api: str = "cudaLaunchKernel",
+        cat: str = "kernel",
+        **args: Any,
+    ) -> Drawing:
+        """A runtime call and the device work that it starts."""
+        self.call(api, *call, tid=tid)
+        return self.work(name, run, stream=stream, device=device, cat=cat, correlation=self._correlation, **args)
+
+    def copy(
+        self, kind: str, call: tuple[float, float], run: tuple[float, float], size: int, *, tid: Any = MAIN, stream: int = 7
+    ) -> Drawing:
+        """A copy, `kind` as in "HtoD (Pageable -> Device)"."""
+        return self.launch(
+            f"Memcpy {kind}", call, run, stream=stream, tid=tid, api="cudaMemcpyAsync", cat="gpu_memcpy", bytes=size
+        )
+
+    def work(
+        self, name: str, run: tuple[float, float], *, stream: int = 7, device: int = 0, cat: str = "kernel", **args: Any
+    ) -> Drawing:
+        """Device work without a launch."""
+        args = {"device": device, "stream": stream, **args}
+        self.events.append(
+            {"ph": "X", "cat": cat, "name": name, "pid": device, "tid": stream, "ts": run[0], "dur": run[1] - run[0], "args": args}
+        )
+        return self
+
+    def text(self) -> str:
+        return json.dumps({**self.header, "traceEvents": self.events})
+
+    def write(self, path: Path) -> Path:
+        path.write_text(self.text())
+        return path
+
+    def rank(self) -> Rank:
+        with tempfile.TemporaryDirectory() as folder:
+            return ranks.read(self.write(Path(folder) / "trace.json"))
+
+    def facts(self, step_range: tuple[int, int] | None = None) -> Facts:
+        return Facts(self.rank(), step_range)
