@@ -32,7 +32,7 @@ class HostActivity(str, Enum):
     LOADER = "loader"
     """Fetching the next batch."""
     OTHER_RANK = "other_rank"
-    """In a collective on the host, which mostly waits for other ranks."""
+    """In a collective on the host, which mostly waits for other ranks; or in no op while another thread is in one."""
     HOST_COPY = "host_copy"
     """In a call that starts a copy; from pageable memory the call does the copying."""
     LAUNCH = "launch"
@@ -53,8 +53,8 @@ class HostThreads:
     """Tracks that launched device work in the used steps, and the main one."""
 
 
-_BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
-_ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
+BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
+ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
 _HOST_KINDS = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION)
 
 
@@ -125,7 +125,7 @@ def api_calls(facts: Facts) -> ApiCalls:
         start_ns=start,
         end_ns=start + spans["dur_ns"].to_numpy()[ids],
         track=spans["track"].to_numpy()[ids].astype(np.int64),
-        blocks=np.isin(call_kind, [positions[one] for one in _BLOCKING]) | to_pageable | (is_copy & synchronous),
+        blocks=np.isin(call_kind, [positions[one] for one in BLOCKING]) | to_pageable | (is_copy & synchronous),
     )
 
 
@@ -159,7 +159,7 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         HostActivity.GARBAGE_COLLECTION: spans_where(on_thread & _named(spans, Activity.GARBAGE_COLLECTION)),
         HostActivity.COMPILE: spans_where(on_thread & _named(spans, Activity.COMPILE)),
         HostActivity.CHECKPOINT: spans_where(on_thread & _named(spans, Activity.CHECKPOINT)),
-        HostActivity.ALLOCATION: calls_where(calls.of(*_ALLOCATING)),
+        HostActivity.ALLOCATION: calls_where(calls.of(*ALLOCATING)),
         HostActivity.SYNC: calls_where(calls.blocks),
         HostActivity.LOADER: spans_where(kind_is(SpanKind.LOADER)),
         HostActivity.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
@@ -171,7 +171,10 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
     for activity, pieces in found.items():
         own = intervals.union(pieces)
         exclusive[activity] = intervals.subtract(own, taken)
-        taken = intervals.union(Intervals(*(np.concatenate(pair) for pair in zip(taken, own, strict=True))))
+        taken = intervals.merge(taken, own)
+    elsewhere = ~on_thread & (kind == schema.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
+    waiting = intervals.subtract(intervals.union(spans_where(elsewhere)), taken)
+    exclusive[HostActivity.OTHER_RANK] = intervals.merge(exclusive[HostActivity.OTHER_RANK], waiting)
     return exclusive
 
 
@@ -190,17 +193,6 @@ class HostTime:
 
 
 @fact
-def main_thread_ops(facts: Facts) -> IntArray:
-    """Ids of the ops on the main thread, in order of start."""
-    spans = facts.rank.spans
-    on_main = spans["track"].to_numpy() == host_threads(facts).main
-    is_op = np.isin(
-        spans["kind"].cat.codes.to_numpy(), [schema.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
-    )
-    return np.flatnonzero(on_main & is_op)
-
-
-@fact
 def host_time(facts: Facts) -> HostTime:
     """The training threads' time over the used steps by activity; PYTHON is what no other activity covers."""
     used = steps(facts)
@@ -212,15 +204,39 @@ def host_time(facts: Facts) -> HostTime:
 
 
 def enclosing_op(facts: Facts, ids: IntArray) -> IntArray:
-    """Id of the innermost op open on the same thread when each span starts, or -1. Shape (ids,)."""
-    return _enclosing(facts, ids, (SpanKind.OP, SpanKind.COLLECTIVE))
+    """Id of the innermost op open on the same thread when each host span starts, or -1. Shape (ids,)."""
+    op, start, end, track = _ops_on_threads_of(facts, ids)
+    moments = facts.rank.spans["start_ns"].to_numpy()[ids]
+    threads = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
+    found = nesting.innermost_at(moments, threads, track, start, end)
+    return np.where(found >= 0, op[np.maximum(found, 0)], nesting.NONE) if len(op) else found
 
 
-def _enclosing(facts: Facts, ids: IntArray, wanted: tuple[SpanKind, ...]) -> IntArray:
+def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
+    """Id of the outermost op open on the same thread when each host span starts, or -1. Shape (ids,).
+
+    The outermost op is the one the program called: `aten::item` rather than `aten::_local_scalar_dense`.
+    """
+    op, start, end, track = _ops_on_threads_of(facts, ids)
+    found = enclosing_op(facts, ids)
+    if not len(op):
+        return found
+    up = nesting.parents(track, start, end)
+    at = np.searchsorted(op, found)
+    climbing = np.flatnonzero(found >= 0)
+    while len(climbing):
+        climbing = climbing[up[at[climbing]] >= 0]
+        at[climbing] = up[at[climbing]]
+    return np.where(found >= 0, op[np.minimum(at, len(op) - 1)], nesting.NONE)
+
+
+def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(id, start, end, track) of the ops on the threads of the given spans, in order of start."""
     spans = facts.rank.spans
-    track, start = spans["track"].to_numpy().astype(np.int64), spans["start_ns"].to_numpy()
-    kind = spans["kind"].cat.codes.to_numpy()
-    chosen = np.flatnonzero(np.isin(kind, [schema.code(one) for one in wanted]) & np.isin(track, np.unique(track[ids])))
-    end = start[chosen] + spans["dur_ns"].to_numpy()[chosen]
-    found = nesting.innermost_at(start[ids], track[ids], track[chosen], start[chosen], end)
-    return np.where(found >= 0, chosen[np.maximum(found, 0)], nesting.NONE) if len(chosen) else found
+    track = spans["track"].to_numpy().astype(np.int64)
+    is_op = np.isin(
+        spans["kind"].cat.codes.to_numpy(), [schema.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
+    )
+    op = np.flatnonzero(is_op & np.isin(track, np.unique(track[ids])))
+    start = spans["start_ns"].to_numpy()[op]
+    return op, start, start + spans["dur_ns"].to_numpy()[op], track[op]

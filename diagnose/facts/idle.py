@@ -9,7 +9,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.base import Facts, Missing, fact, optional
-from diagnose.facts.breakdown import device_time, shared_out
+from diagnose.facts.breakdown import breakdown, device_time, shared_out
 from diagnose.facts.device import device_work
 from diagnose.facts.host import ApiCalls, HostActivity, api_calls, host_activities
 from diagnose.facts.source_lines import sites_at
@@ -71,6 +71,7 @@ _BY_LENGTH = (
     HostActivity.PYTHON,
 )
 _CAUSES = list(IdleCause)
+_ON_DEVICE = (IdleCause.DEVICE_WAIT, IdleCause.BETWEEN_KERNELS, IdleCause.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -93,8 +94,9 @@ def idle_gaps(facts: Facts) -> IdleGaps:
     spans = facts.rank.spans
     at = np.searchsorted(work.start_ns, gaps.ends)
     ended = at < len(work.ids)
-    next_work = np.where(ended, work.ids[np.minimum(at, len(work.ids) - 1)], -1)
-    launch = np.where(ended, work.launch[np.minimum(at, len(work.ids) - 1)], -1)
+    row = np.minimum(at, len(work.ids) - 1)
+    next_work = np.where(ended, work.ids[row], -1)
+    launch = np.where(ended, work.launch[row], -1)
     known = launch >= 0
     call_start = np.where(known, spans["start_ns"].to_numpy()[launch], gaps.starts)
     call_end = call_start + np.where(known, spans["dur_ns"].to_numpy()[launch], 0)
@@ -144,7 +146,10 @@ def _queued(facts: Facts, gaps: Intervals, launch: IntArray, call_end: IntArray)
 def _sites(
     facts: Facts, gaps: Intervals, late: Intervals, cause: npt.NDArray[np.int8], launch: IntArray, calls: ApiCalls
 ) -> list[Site | None]:
-    """The user's line at the start of the blocking call for a sync, else in the middle of the host's delay."""
+    """The user's line at the start of the blocking call for a sync, else in the middle of the host's delay.
+
+    None where the cause lies on the device.
+    """
     moments = (late.starts + late.ends) // 2
     blocking = np.flatnonzero(calls.blocks)
     if len(blocking):
@@ -152,7 +157,11 @@ def _sites(
         after_sync = (cause == _CAUSES.index(IdleCause.SYNC)) & (before >= 0)
         moments = np.where(after_sync, calls.start_ns[blocking[np.maximum(before, 0)]], moments)
     track = facts.rank.spans["track"].to_numpy()[np.maximum(launch, 0)].astype(np.int64)
-    return sites_at(facts, moments, track)
+    on_host = ~np.isin(cause, [_CAUSES.index(one) for one in _ON_DEVICE])
+    sites: list[Site | None] = [None] * gaps.count
+    for k, site in zip(np.flatnonzero(on_host), sites_at(facts, moments[on_host], track[on_host]), strict=True):
+        sites[int(k)] = site
+    return sites
 
 
 @dataclass(frozen=True)
@@ -163,6 +172,8 @@ class IdleShare:
     site: Site | None
     ns: int
     """Per step."""
+    share: float
+    """`ns` over the step."""
     gaps: int
     """In all used steps."""
 
@@ -182,7 +193,8 @@ def idle(facts: Facts) -> tuple[IdleShare, ...]:
     ranked = sorted(groups.items(), key=lambda item: -item[1][0])
     busy = steps(facts).window_ns - sum(durations)
     _, *per_step = shared_out([busy, *(ns for _, (ns, _) in ranked)], steps(facts).count)
+    step_ns = max(breakdown(facts).step_ns, 1)
     return tuple(
-        IdleShare(_CAUSES[cause], site, ns, gaps)
+        IdleShare(_CAUSES[cause], site, ns, ns / step_ns, gaps)
         for ((cause, site), (_, gaps)), ns in zip(ranked, per_step, strict=True)
     )

@@ -54,6 +54,11 @@ def union(pieces: Intervals) -> Intervals:
     return Intervals(starts[opens], reach[closes])
 
 
+def merge(*sets: Intervals) -> Intervals:
+    """Normal set of the time in any of the sets, which need not be normal."""
+    return union(Intervals(*(np.concatenate(edges) for edges in zip(*sets, strict=True))))
+
+
 def clip(a: Intervals, start: int, end: int) -> Intervals:
     """Normal set of the part of `a` inside [start, end)."""
     starts, ends = np.maximum(a.starts, start), np.minimum(a.ends, end)

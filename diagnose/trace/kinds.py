@@ -9,7 +9,7 @@ import re
 import sys
 from dataclasses import dataclass
 from enum import Enum
-from typing import TypeVar
+from typing import Any, TypeVar
 
 from diagnose.trace.schema import Direction, HostMemory
 
@@ -17,18 +17,19 @@ _K = TypeVar("_K", bound="_Kind")
 
 
 class _Kind(str, Enum):
-    """A member is a kind and the pattern of its names; `of` is the first that matches, the last takes everything."""
+    """A member is a kind and the pattern of its names. They are tried in order; the last takes the rest."""
 
     pattern: re.Pattern[str]
 
-    def __new__(cls: type[_K], value: str, pattern: str) -> _K:
+    def __new__(cls, value: str, pattern: str) -> Any:
         member = str.__new__(cls, value)
         member._value_, member.pattern = value, re.compile(pattern)
         return member
 
-    @classmethod
-    def of(cls: type[_K], name: str) -> _K:
-        return next(kind for kind in cls if kind.pattern.search(name))
+
+def _kind_of(kinds: type[_K], name: str) -> _K:
+    """The kind of `name`."""
+    return next(kind for kind in kinds if kind.pattern.search(name))
 
 
 # gpu-knowledge 2.2, in its order; added cuDNN FFT and direct convolutions, cuBLAS transposes, TorchRec, KV caches.
@@ -39,7 +40,7 @@ class KernelKind(_Kind):
     COMMUNICATION = (
         "communication",
         r"^(nccl|rccl|mscclpp?|hccl)(_|[A-Z])|deep_?ep|(inter|intra)node(_ll)?::|(latency|notify)_(dispatch|combine)"
-        r"|get_dispatch_layout|hybrid_ep|nvshmem|userbuffers|cross_device_reduce|_shot_all_?reduce|multimem_|lamport",
+        + r"|get_dispatch_layout|hybrid_ep|nvshmem|userbuffers|cross_device_reduce|_shot_all_?reduce|multimem_|lamport",
     )
     TRITON_TEMPLATE = "triton_template", r"^triton_(tem|mm|bmm|flex)_"
     TRITON_POINTWISE = "triton_pointwise", r"^triton_poi_"
@@ -49,39 +50,39 @@ class KernelKind(_Kind):
     EMBEDDING = (
         "embedding",
         r"split_embedding|EmbeddingBag|embedding_(bag|backward|dense|codegen)|bounds_check_indices|linearize_|lxu_cache"
-        r"|compute_grad_weight|krn_partial|sum_and_scatter|fbgemm_gpu::permute",
+        + r"|compute_grad_weight|krn_partial|sum_and_scatter|fbgemm_gpu::permute",
     )
     OPTIMIZER = "optimizer", r"(?i)Fused(Ada|Opt|Sgd)|Adam(W|(Math)?Functor)|LAMB(Stage|_cuda)|SGDFunctor|NovoGrad|muon"
     FOREACH = "foreach", r"multi_tensor_apply_kernel|multi_tensor_(l2norm|scale|axpby)"
     ATTENTION = (
         "attention",
         r"flash_(fwd|bwd)|flash::|Flash(Attn|Attention)|[Ff]mha|FMHA|Attention(Backward)?Kernel|mem_eff|native_sdpa|sage_fwd"
-        r"|attn_(fwd|bwd)|bwd_kernel_(dk_dv|dq|fuse)|(paged|unified)_attention|flex_attention|attn_softmax",
+        + r"|attn_(fwd|bwd)|bwd_kernel_(dk_dv|dq|fuse)|(paged|unified)_attention|flex_attention|attn_softmax",
     )
     SOFTMAX_LOSS = "softmax_loss", r"(?i)softmax|cross_entropy|nll_loss|NLLCriterion|_ce_fwd"
     NORM = (
         "norm",
         r"(?i)(layer|rms|batch|group|instance)_?norm(?!alize)|RowwiseMoments|GammaBeta|ln_(fwd|bwd)_|fused_ln\b|cudnn::bn_"
-        r"|ComputeInternalGradients|Compute(Backward)?FusedParams|Welford",
+        + r"|ComputeInternalGradients|Compute(Backward)?FusedParams|Welford",
     )
     CONV = (
         "conv",
         r"(?i)conv(?!er)|implicit_?gemm|[sh]cudnn|winograd|[fdw]prop|[dw]grad|igemm_(fwd|bwd|wrw)|depthwise|fft[12]d_"
-        r"|im2(d2)?col|col2im|computeOffsetsKernel|(cask|cutlass)_cudnn|^flip_filter|^pointwise_mult_and_sum_complex",
+        + r"|im2(d2)?col|col2im|computeOffsetsKernel|(cask|cutlass)_cudnn|^flip_filter|^pointwise_mult_and_sum_complex",
     )
-    LAYOUT = "layout", r"(?i)nchwToNhwc|nhwcToNchw|transpose_(\d|[NC]\w+2|kernel|readW)|TransformGeneric|SubTensorOp"
+    LAYOUT = "layout", r"(?i)nchwToN|nhwcToN|(?<!cast_)transpose_(\d|[NC]\w+2|kernel|readW)|TransformGeneric|SubTensor"
     ROPE = "rope", r"(?i)rotary|(^|_)rope"
     GEMM = (
         "gemm",
         r"(?i)(?<!fb)gemm|nvjet|^Cijk_|Custom_Cijk|Tensile|wvSplitK|splitKreduce|gemv|cublas|_matmul|matmul_|^bmm_|xmma_"
-        r"|cutlass::(Kernel2?|device_kernel)|epilogue::impl::globalKernel",
+        + r"|cutlass::(Kernel2?|device_kernel)|epilogue::impl::globalKernel",
     )
     INDEX_SORT = (
         "index_sort",
         r"(?i)radixsort|Device(Scan|Select|Reduce|Compact)|rocprim|thrust|sort|topk|index_?(select|put|add|copy|elementwise)"
-        r"|indexing_|indexFunc|gather|scatter|nonzero|masked_|unique|bitonic",
+        + r"|indexing_|indexFunc|gather|scatter|nonzero|masked_|unique|bitonic",
     )
-    CAST_QUANT = "cast_quant", r"(?i)quant|per_token_cast|cast_(to|back|and)|to_fp8|hfp8|FP8row|float16\w*_copy|_cast_"
+    CAST_QUANT = "cast_quant", r"(?i)quant|per_token_cast|cast_(t|back|and)|to_fp8|hfp8|FP8row|float16\w*_copy|_cast_"
     COPY = "copy", r"CatArray|chunk_cat|split_with_sizes|copy_(kernel_cuda|device)|_copy_|reshape_and_cache|store_kv"
     FILL = "fill", r"FillFunctor|fill_kernel"
     RNG_DROPOUT = "rng_dropout", r"(?i)dropout|distribution_|philox|bernoulli|curand"
@@ -171,7 +172,6 @@ _ARGUMENT = re.compile(
     r"\b(?!([a-z]+|\w*(_t|Half|Params|Metadata|_traits|Type|Accessor|Batched|Iterator|IteratorBase)|\w*[Ff]loat(\d+|8_\w+)"
     r"|gpu_kernel_impl\w*|gpu_index_kernel|ReduceOp|[AB]UnaryFunctor|BinaryFunctor)\b)[A-Za-z_]\w{2,}\b(?!::)"
 )
-# Kineto cupti_strings.cpp.
 _DIRECTIONS = {"HD": Direction.H2D, "DH": Direction.D2H, "DD": Direction.D2D, "HH": Direction.H2H, "PP": Direction.P2P}
 # gpu-knowledge 4.2; before NCCL 2.7 ncclAllReduceRingLLKernel_sum_f32.
 _NCCL = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)")
@@ -230,13 +230,13 @@ def _examined(name: str) -> str:
 
 def kernel_kind(name: str) -> KernelKind:
     """What the device work of this name computes. FOREACH may be an optimizer, clipping or a copy: ask the host op."""
-    return KernelKind.of(_examined(name))
+    return _kind_of(KernelKind, _examined(name))
 
 
 def uses_tensor_cores(name: str) -> bool | None:
     """Whether a matmul-like kernel runs on matrix units; None where its name does not say, or it is no such kernel."""
     text, dtype = _examined(name), math_dtype(name)
-    if KernelKind.of(text) not in _MATMULS or _HELPER.search(text):
+    if _kind_of(KernelKind, text) not in _MATMULS or _HELPER.search(text):
         return None
     if _SIMT.search(text) and not re.search("884|1688|16816", text):
         return False
@@ -248,17 +248,17 @@ def math_dtype(name: str) -> str | None:
     """The type a matmul-like kernel multiplies in: fp8, fp4, tf32, bf16, fp16, int8, fp64 or fp32; None if unknown."""
     text = _examined(name)
     matching = (dtype for dtype, pattern in _DTYPES if re.search(pattern, text))
-    return next(matching, None) if KernelKind.of(text) in _MATMULS else None
+    return next(matching, None) if _kind_of(KernelKind, text) in _MATMULS else None
 
 
 def api_kind(name: str) -> ApiKind:
     """What a call of the CUDA runtime, the CUDA driver or HIP does."""
     call = re.fullmatch(r"(?:cuda|cu|hip)([A-Z]\w*?)(?:_v\d+|_ptsz|_ptds|_spt)*", name[:200])
-    return ApiKind.of(call[1]) if call else ApiKind.OTHER
+    return _kind_of(ApiKind, call[1]) if call else ApiKind.OTHER
 
 
 def copy_direction(name: str) -> Direction:
-    """Where a copy of this name goes. Arrays are device memory."""
+    """Where a copy of this name goes, in the words of Kineto's cupti_strings.cpp. Arrays are device memory."""
     ends = re.search(r"\b([HDAP])to([HDAP])\b", name)
     return _DIRECTIONS.get((ends[1] + ends[2]).replace("A", "D"), Direction.UNKNOWN) if ends else Direction.UNKNOWN
 
@@ -272,7 +272,7 @@ def host_memory(name: str) -> HostMemory:
 
 def activity(name: str) -> Activity:
     """What the host span of this name is to the training loop."""
-    return Activity.of(re.split(", (?:seq|op_id|sizes) = ", name, maxsplit=1)[0])  # As NVTX ranges end.
+    return _kind_of(Activity, re.split(", (?:seq|op_id|sizes) = ", name, maxsplit=1)[0])  # As NVTX ranges end.
 
 
 def step_number(name: str) -> int | None:

@@ -1,0 +1,74 @@
+"""The command line: words into calls, a result into an exit code. One file per command; commands load when called."""
+
+from __future__ import annotations
+
+import os
+import sys
+from importlib import import_module
+
+import click
+
+from diagnose import __version__
+
+COMMANDS = {"analyze": "Say where the time of recorded training steps goes."}
+"""Command -> its line in the help."""
+
+INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
+
+
+class Commands(click.Group):
+    """A group whose commands are imported only when used, so that `--help` is quick."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        """Names of all commands."""
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        """The command, imported."""
+        if cmd_name not in COMMANDS:
+            return None
+        command = import_module(f"diagnose.cli.{cmd_name}").command
+        assert isinstance(command, click.Command)
+        return command
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        """The list of commands, without importing them."""
+        with formatter.section("Commands"):
+            formatter.write_dl(list(COMMANDS.items()))
+
+
+@click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
+@click.version_option(__version__, prog_name="diagnose")
+def group() -> None:
+    """Say why a PyTorch training run is slow, and what to change.
+
+    Example: diagnose analyze trace.json.gz
+    """
+
+
+def main() -> None:
+    """Run the command line and exit. See the README for exit codes."""
+    try:
+        code = group.main(prog_name="diagnose", standalone_mode=False)
+        sys.stdout.flush()
+    except click.exceptions.Exit as exit_:
+        code = exit_.exit_code
+    except click.ClickException as error:
+        error.show()
+        code = 2
+    except (click.Abort, KeyboardInterrupt):
+        click.echo("Interrupted.", err=True)
+        code = 130
+    except BrokenPipeError:
+        os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        code = 0
+    except MemoryError:
+        click.echo("Error: not enough memory for this trace. Analyse fewer ranks at once (--jobs 1).", err=True)
+        code = 2
+    except Exception as error:
+        if os.environ.get("DIAGNOSE_DEBUG"):
+            raise
+        kind = type(error).__name__
+        click.echo(f"Error: diagnose itself failed ({kind}). Please report it, with DIAGNOSE_DEBUG=1 set.", err=True)
+        code = INTERNAL_ERROR
+    sys.exit(code or 0)

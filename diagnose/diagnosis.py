@@ -1,0 +1,233 @@
+"""The Diagnosis: the one value that reports see. A versioned JSON contract (diagnosis.schema.json).
+
+Times are integer nanoseconds per step unless the name says otherwise; unknown is None, never 0.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diagnose import __version__
+from diagnose.facts.breakdown import Breakdown, round_half_up
+from diagnose.facts.copies import Copies
+from diagnose.facts.digest import Absent, RankDigest
+from diagnose.facts.host import HostTime
+from diagnose.facts.idle import IdleShare
+from diagnose.facts.input import Input
+from diagnose.facts.kernels import Kernel
+from diagnose.facts.launches import Launches
+from diagnose.facts.memory import AllocationCalls, Memory
+from diagnose.facts.overlap import Communication
+from diagnose.facts.python import Op, PythonLine
+from diagnose.facts.steps import Measure
+from diagnose.facts.syncs import Sync
+from diagnose.trace.model import Device, IntegrityNote
+
+SCHEMA_VERSION = 1
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file that was read."""
+
+    path: str
+    format: str
+    rank: int
+    events: int
+    bytes: int
+    recorded: tuple[str, ...]
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """What was analysed."""
+
+    sources: tuple[Source, ...]
+    devices: tuple[Device, ...]
+    world_size: int | None
+    backend: str
+    framework: dict[str, str]
+    """Versions by name: cuda_runtime, cuda_driver, hip_runtime, nccl, ..."""
+    manifest: dict[str, Any] | None
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """Over the used steps."""
+
+    median: int
+    mean: int
+    min: int
+    max: int
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """The steps that the figures are of."""
+
+    recorded: int
+    used: int
+    numbers: tuple[int, ...]
+    measure: Measure
+    marker: str
+    """What the steps were found by; empty if there are none."""
+    step_time_ns: StepTime
+    unprofiled_step_time_ns: int | None
+    overhead_ratio: float | None
+
+
+class RankSummary(msgspec.Struct, frozen=True):
+    """One rank's step in brief."""
+
+    rank: int
+    step_time_ns: StepTime | None
+    breakdown: Breakdown | None
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What is known about a run. Sections about one rank are of `rank`: the one with the longest median step."""
+
+    schema_version: int
+    tool_version: str
+    provenance: Provenance
+    rank: int
+    steps: Steps | None
+    """None: nothing in the recording could be measured."""
+    breakdown: Breakdown | None
+    idle: tuple[IdleShare, ...] | None
+    host: HostTime | None
+    kernels: tuple[Kernel, ...] | None
+    launches: Launches | None
+    syncs: tuple[Sync, ...] | None
+    copies: tuple[Copies, ...] | None
+    input: Input | None
+    communication: Communication | None
+    memory: tuple[Memory, ...] | None
+    allocation: AllocationCalls | None
+    ops: tuple[Op, ...] | None
+    python: tuple[PythonLine, ...] | None
+    ranks: tuple[RankSummary, ...]
+    findings: tuple[Any, ...]
+    outcomes: tuple[Any, ...]
+    absent: tuple[Absent, ...]
+    """What could not be looked at, and how to record it."""
+    integrity: tuple[IntegrityNote, ...]
+    replay: dict[str, Any] | None
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether anything could be measured."""
+        return self.steps is not None
+
+    def to_json(self) -> str:
+        """The Diagnosis as JSON text, indented."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Diagnosis:
+        """A Diagnosis from its JSON. Raises msgspec.ValidationError if it is none, or of another schema version."""
+        return msgspec.json.decode(text, type=cls)
+
+
+def of_ranks(digests: Sequence[RankDigest], integrity: Sequence[IntegrityNote]) -> Diagnosis:
+    """The Diagnosis of a run from its ranks' digests, in order of rank; `integrity` is what is wrong with their set."""
+    shown = max(digests, key=lambda one: (statistics.median(one.steps.times_ns) if one.steps else -1, -one.index))
+    return Diagnosis(
+        schema_version=SCHEMA_VERSION,
+        tool_version=__version__,
+        provenance=_provenance(digests),
+        rank=shown.index,
+        steps=_steps(shown),
+        breakdown=shown.breakdown,
+        idle=shown.idle,
+        host=shown.host,
+        kernels=shown.kernels,
+        launches=shown.launches,
+        syncs=shown.syncs,
+        copies=shown.copies,
+        input=shown.input,
+        communication=shown.communication,
+        memory=shown.memory,
+        allocation=shown.allocation,
+        ops=shown.ops,
+        python=shown.python,
+        ranks=tuple(RankSummary(one.index, _step_time(one), one.breakdown) for one in digests),
+        findings=(),
+        outcomes=(),
+        absent=shown.absent,
+        integrity=(*integrity, *_merged_notes(digests)),
+        replay=None,
+    )
+
+
+def _provenance(digests: Sequence[RankDigest]) -> Provenance:
+    first = digests[0].provenance
+    devices = {(device.name, device.index): device for one in digests for device in one.provenance.devices}
+    return Provenance(
+        sources=tuple(
+            Source(
+                path=one.provenance.path,
+                format=one.provenance.format,
+                rank=one.index,
+                events=one.provenance.events,
+                bytes=one.provenance.bytes,
+                recorded=tuple(sorted(one.provenance.recorded)),
+            )
+            for one in digests
+        ),
+        devices=tuple(devices.values()),
+        world_size=max((one.provenance.world_size or 0 for one in digests), default=0) or None,
+        backend=first.backend,
+        framework=first.versions,
+        manifest=None,
+    )
+
+
+def _steps(shown: RankDigest) -> Steps | None:
+    time = _step_time(shown)
+    if shown.steps is None or time is None:
+        return None
+    return Steps(
+        recorded=shown.steps.recorded,
+        used=0 if shown.steps.measure == Measure.WINDOW else len(shown.steps.numbers),
+        numbers=() if shown.steps.measure == Measure.WINDOW else shown.steps.numbers,
+        measure=shown.steps.measure,
+        marker=shown.provenance.step_marker,
+        step_time_ns=time,
+        unprofiled_step_time_ns=None,
+        overhead_ratio=None,
+    )
+
+
+def _step_time(one: RankDigest) -> StepTime | None:
+    if one.steps is None:
+        return None
+    times = one.steps.times_ns
+    return StepTime(
+        median=round(statistics.median(times)), mean=round_half_up(sum(times), len(times)), min=min(times), max=max(times)
+    )
+
+
+def _merged_notes(digests: Sequence[RankDigest]) -> list[IntegrityNote]:
+    """The ranks' notes; one that several share is given once, with the ranks it is of."""
+    owners: dict[IntegrityNote, list[int]] = {}
+    for one in digests:
+        for note in one.integrity:
+            owners.setdefault(note, []).append(one.index)
+    if len(digests) == 1:
+        return list(owners)
+
+    def labelled(note: IntegrityNote, ranks: list[int]) -> IntegrityNote:
+        who = "All ranks" if len(ranks) == len(digests) else f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        return IntegrityNote(f"{who}: {note.what}", note.effect, note.severity)
+
+    return [labelled(note, ranks) for note, ranks in owners.items()]
+
+
+def json_schema() -> str:
+    """The JSON Schema of a Diagnosis, as the text of diagnosis.schema.json."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Diagnosis)), indent=2).decode() + "\n"
+
+
+SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")

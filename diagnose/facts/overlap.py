@@ -1,0 +1,71 @@
+"""How much of the communication does compute hide?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.base import Facts, fact
+from diagnose.facts.breakdown import device_time, round_half_up
+from diagnose.facts.device import WorkClass, device_work
+from diagnose.facts.steps import steps
+from diagnose.trace import intervals, kinds
+from diagnose.trace.intervals import Intervals
+
+
+@dataclass(frozen=True)
+class Collective:
+    """Communication kernels of one operation."""
+
+    operation: str
+    calls: int
+    """In all used steps."""
+    ns: int
+    """Time in which at least one ran, per step: transfer and waiting for other ranks together."""
+    exposed_ns: int
+    """Of it, while no compute ran."""
+
+
+@dataclass(frozen=True)
+class Communication:
+    """Communication on the device, ns per step. From one rank transfer and waiting cannot be told apart."""
+
+    ns: int
+    exposed_ns: int
+    collectives: tuple[Collective, ...]
+    """Longest first."""
+
+
+@fact
+def communication(facts: Facts) -> Communication:
+    """Communication in the used steps; zeros if there is none. Raises Missing without device work."""
+    work, used, time = device_work(facts), steps(facts), device_time(facts)
+    mine = (work.work_class == WorkClass.COMMUNICATION) & (work.end_ns > used.start_ns) & (work.start_ns < used.end_ns)
+    operation = _operations(facts, work.ids[mine])
+    start, end = work.start_ns[mine], work.end_ns[mine]
+    found = []
+    for name in sorted(set(operation)):
+        these = np.array([one == name for one in operation])
+        together = intervals.clip(intervals.union(Intervals(start[these], end[these])), used.start_ns, used.end_ns)
+        exposed = intervals.intersect(together, time.exposed_communication).total
+        found.append(
+            Collective(
+                name, int(these.sum()), round_half_up(together.total, used.count), round_half_up(exposed, used.count)
+            )
+        )
+    return Communication(
+        ns=round_half_up(time.communication.total, used.count),
+        exposed_ns=round_half_up(time.exposed_communication.total, used.count),
+        collectives=tuple(sorted(found, key=lambda one: -one.ns)),
+    )
+
+
+def _operations(facts: Facts, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
+    """The operation of each communication kernel: as recorded, else from its name, else "unknown"."""
+    recorded = facts.rank.collectives["operation"]
+    names = facts.rank.spans["name"].iloc[ids]
+    by_name = {name: kinds.collective_of(name) or "unknown" for name in names.unique()}
+    return [
+        str(recorded[one]) if one in recorded.index else by_name[name] for one, name in zip(ids, names, strict=True)
+    ]

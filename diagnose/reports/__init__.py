@@ -1,0 +1,1 @@
+"""A Diagnosis as text. No arithmetic beyond formatting."""

@@ -1,0 +1,278 @@
+"""What a report says, as titled tables of text: shared by the terminal and Markdown, so that both say the same."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.facts.host import HostActivity
+from diagnose.facts.idle import IdleCause
+from diagnose.facts.steps import Measure
+from diagnose.reports.units import duration, share, size
+from diagnose.trace import kinds
+from diagnose.trace.kinds import Site
+from diagnose.trace.schema import HostMemory
+
+MOST_ROWS = 8
+"""Rows of a table in a report for people; JSON has more."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table."""
+
+    label: str
+    cells: tuple[str, ...]
+    part: float = 0.0
+    """Share of the step, for a bar."""
+
+
+@dataclass(frozen=True)
+class Section:
+    """A titled table. `columns` names the cells; the first column is the label's."""
+
+    title: str
+    columns: tuple[str, ...]
+    rows: tuple[Row, ...]
+    note: str = ""
+    """A sentence below the table."""
+
+
+CAUSES = {
+    IdleCause.GARBAGE_COLLECTION: "Python's garbage collector ran",
+    IdleCause.COMPILE: "torch.compile was compiling",
+    IdleCause.CHECKPOINT: "a checkpoint was written",
+    IdleCause.ALLOCATION: "the driver allocated or freed memory",
+    IdleCause.SYNC: "the host had waited for the GPU",
+    IdleCause.LOADER: "the data loader had no batch ready",
+    IdleCause.OTHER_RANK: "the host waited for another rank",
+    IdleCause.HOST_COPY: "the host was in a copy call",
+    IdleCause.LAUNCH: "the launching call was slow",
+    IdleCause.OPS: "the host was dispatching ops",
+    IdleCause.PYTHON: "Python ran between ops",
+    IdleCause.DEVICE_WAIT: "queued work waited on the device",
+    IdleCause.BETWEEN_KERNELS: "turn-around between queued kernels",
+    IdleCause.UNKNOWN: "unknown: the launch was not recorded",
+}
+
+ACTIVITIES = {
+    HostActivity.GARBAGE_COLLECTION: "garbage collection",
+    HostActivity.COMPILE: "compiling",
+    HostActivity.CHECKPOINT: "writing a checkpoint",
+    HostActivity.ALLOCATION: "allocating device memory",
+    HostActivity.SYNC: "waiting for the GPU",
+    HostActivity.LOADER: "fetching batches",
+    HostActivity.OTHER_RANK: "waiting for other ranks",
+    HostActivity.HOST_COPY: "in copy calls",
+    HostActivity.LAUNCH: "in launch calls",
+    HostActivity.OPS: "in framework ops",
+    HostActivity.PYTHON: "in Python between ops",
+}
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """How long a step is, and of what that was measured."""
+    steps = diagnosis.steps
+    if steps is None:
+        return "Nothing in this recording could be measured."
+    time = steps.step_time_ns
+    spread = f"{duration(time.min)} to {duration(time.max)}"
+    if steps.measure == Measure.WINDOW:
+        return f"No steps are marked; the recorded window is {duration(time.median)}"
+    if steps.measure == Measure.ONE_STEP or steps.used == 1:
+        return f"One step takes {duration(time.median)} (only one could be measured)"
+    return f"One step takes {duration(time.median)} ({steps.used} of {steps.recorded} recorded steps, {spread})"
+
+
+def subject(diagnosis: Diagnosis) -> str:
+    """What ran on what."""
+    provenance = diagnosis.provenance
+    names = sorted({device.name for device in provenance.devices if device.name})
+    device = ", ".join(names) or {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU"}[provenance.backend]
+    ranks = len(diagnosis.ranks)
+    world = f" of {provenance.world_size}" if provenance.world_size else ""
+    which = f"rank {diagnosis.rank}{world}" if ranks == 1 else f"{ranks} ranks{world}"
+    versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
+    return " · ".join([device, which, *versions[:2]])
+
+
+def sections(diagnosis: Diagnosis) -> Iterator[Section]:
+    """The tables of a report, the most important first; empty ones are left out."""
+    if diagnosis.steps is None:
+        return
+    made = (
+        _breakdown(diagnosis),
+        _idle(diagnosis),
+        _host(diagnosis),
+        _input_and_launches(diagnosis),
+        _kernels(diagnosis),
+        _syncs(diagnosis),
+        _copies(diagnosis),
+        _communication(diagnosis),
+        _ops(diagnosis),
+        _python(diagnosis),
+        _ranks(diagnosis),
+    )
+    yield from (section for section in made if section.rows)
+
+
+def _per(diagnosis: Diagnosis) -> str:
+    """What a time is per, for a column head."""
+    window = diagnosis.steps is not None and diagnosis.steps.measure == Measure.WINDOW
+    return "time" if window else "per step"
+
+
+def _breakdown(diagnosis: Diagnosis) -> Section:
+    whole = diagnosis.breakdown
+    if whole is None:
+        return Section("", (), ())
+    parts = (
+        ("compute", whole.compute_ns),
+        ("communication nothing hides", whole.exposed_communication_ns),
+        ("copies nothing hides", whole.exposed_copy_ns),
+        ("idle", whole.idle_ns),
+    )
+    rows = tuple(_timed(label, ns, whole.step_ns) for label, ns in parts)
+    slowest = f" (rank {diagnosis.rank}, the slowest)" if len(diagnosis.ranks) > 1 else ""
+    return Section(f"Where the GPU's time goes{slowest}", ("", _per(diagnosis), "share"), rows)
+
+
+def _timed(label: str, ns: int, whole: int, *more: str) -> Row:
+    return Row(label, (duration(ns), share(ns, whole), *more), ns / whole if whole else 0.0)
+
+
+def _step_ns(diagnosis: Diagnosis) -> int:
+    assert diagnosis.steps is not None
+    return diagnosis.steps.step_time_ns.mean
+
+
+def _idle(diagnosis: Diagnosis) -> Section:
+    rows = [
+        _timed(CAUSES[one.cause] + _at(one.site), one.ns, _step_ns(diagnosis), f"{one.gaps:,}")
+        for one in (diagnosis.idle or ())[:MOST_ROWS]
+        if one.ns
+    ]
+    return Section("Why the GPU was idle", ("", _per(diagnosis), "share", "gaps"), tuple(rows))
+
+
+def _at(site: Site | None) -> str:
+    return f", {place(site)}" if site else ""
+
+
+def place(site: Site) -> str:
+    """A source line: file:line (function)."""
+    return f"{site.file}:{site.line} ({site.function})"
+
+
+def _host(diagnosis: Diagnosis) -> Section:
+    host = diagnosis.host
+    if host is None:
+        return Section("", (), ())
+    ranked = sorted(((ns, activity) for activity, ns in host.parts.items() if ns), key=lambda pair: -pair[0])
+    rows = tuple(_timed(ACTIVITIES[activity], ns, host.step_ns) for ns, activity in ranked)
+    return Section("What the training threads did", ("", _per(diagnosis), "share"), rows)
+
+
+def _input_and_launches(diagnosis: Diagnosis) -> Section:
+    rows = []
+    if (wait := diagnosis.input) is not None:
+        where = {True: " in the training process", False: " from workers", None: ""}[wait.in_process]
+        hidden = "" if wait.exposed_ns is None else f", GPU idle for {duration(wait.exposed_ns)} of it"
+        rows.append(Row("data loader", (f"{duration(wait.host_ns)} per step fetching{where}{hidden}",)))
+    if (launch := diagnosis.launches) is not None:
+        text = (
+            f"{launch.per_step:,} per step, {duration(launch.call_ns)} of host time; queue depth {launch.depth_median:,} "
+            f"(median), {share(launch.empty_queue_share, 1)} into an empty queue"
+        )
+        rows.append(Row("launches", (text,)))
+        if launch.tiny_kernels:
+            tiny = f"{launch.tiny_kernels:,} per step under 5 us, {duration(launch.tiny_kernel_ns)} together"
+            rows.append(Row("tiny kernels", (tiny,)))
+    if (calls := diagnosis.allocation) is not None and calls.calls:
+        rows.append(Row("driver allocation", (f"{calls.calls:,} calls, {duration(calls.host_ns)} per step",)))
+    for memory in diagnosis.memory or ():
+        if memory.peak_allocated_bytes is not None and memory.peak_reserved_bytes is not None:
+            text = f"peak {size(memory.peak_allocated_bytes)} used, {size(memory.peak_reserved_bytes)} reserved"
+            rows.append(Row(f"memory of device {memory.device}", (text,)))
+    return Section("Input, launches, memory", ("", ""), tuple(rows))
+
+
+def _kernels(diagnosis: Diagnosis) -> Section:
+    unit = {True: "yes", False: "no", None: ""}
+    rows = [
+        _timed(
+            kinds.short_name(one.name, 44), one.ns, _step_ns(diagnosis), f"{one.calls:,}", one.kind.value, unit[one.tensor_cores]
+        )
+        for one in (diagnosis.kernels or ())[:MOST_ROWS]
+    ]
+    return Section("Longest kernels", ("", _per(diagnosis), "share", "calls", "kind", "tensor cores"), tuple(rows))
+
+
+def _syncs(diagnosis: Diagnosis) -> Section:
+    rows = [
+        _timed(
+            one.call + (f" in {one.asked_by}" if one.asked_by else "") + _at(one.site),
+            one.blocked_ns,
+            _step_ns(diagnosis),
+            f"{one.calls:,}",
+        )
+        for one in (diagnosis.syncs or ())[:MOST_ROWS]
+    ]
+    return Section("Where the host waits for the GPU", ("", _per(diagnosis), "share", "calls"), tuple(rows))
+
+
+def _copies(diagnosis: Diagnosis) -> Section:
+    rows = []
+    for one in (diagnosis.copies or ())[:MOST_ROWS]:
+        memory = "" if one.host_memory in (HostMemory.NONE, HostMemory.UNKNOWN) else f", {one.host_memory.value}"
+        speed = f"{size(one.bandwidth_bytes_per_s)}/s" if one.bandwidth_bytes_per_s else "unknown"
+        moved = size(one.bytes) if one.bytes is not None else "unknown"
+        rows.append(
+            Row(one.direction.value + memory, (duration(one.ns), duration(one.exposed_ns), f"{one.calls:,}", moved, speed))
+        )
+    return Section("Copies", ("", _per(diagnosis), "not hidden", "calls", "bytes", "speed"), tuple(rows))
+
+
+def _communication(diagnosis: Diagnosis) -> Section:
+    if diagnosis.communication is None:
+        return Section("", (), ())
+    rows = tuple(
+        Row(one.operation, (duration(one.ns), duration(one.exposed_ns), f"{one.calls:,}"))
+        for one in diagnosis.communication.collectives[:MOST_ROWS]
+    )
+    note = "Includes waiting for other ranks, which one rank's trace cannot tell from transfer."
+    return Section("Communication", ("", _per(diagnosis), "not hidden", "calls"), rows, note)
+
+
+def _ops(diagnosis: Diagnosis) -> Section:
+    if diagnosis.breakdown is not None:
+        return Section("", (), ())
+    rows = [
+        _timed(one.name, one.self_ns, _step_ns(diagnosis), f"{one.calls:,}") for one in (diagnosis.ops or ())[:MOST_ROWS]
+    ]
+    note = "Over all threads, so shares may add up to more than the step."
+    return Section("Longest ops on the host (without the ops inside them)", ("", _per(diagnosis), "share", "calls"), tuple(rows), note)
+
+
+def _python(diagnosis: Diagnosis) -> Section:
+    rows = [
+        _timed(place(one.site) if one.site else "outside your code", one.ns, _step_ns(diagnosis))
+        for one in (diagnosis.python or ())[:MOST_ROWS]
+        if one.ns
+    ]
+    return Section("Python between ops, by function", ("", _per(diagnosis), "share"), tuple(rows))
+
+
+def _ranks(diagnosis: Diagnosis) -> Section:
+    if len(diagnosis.ranks) < 2:
+        return Section("", (), ())
+    rows = []
+    for one in diagnosis.ranks[:64]:
+        part = one.breakdown
+        cells = (
+            duration(one.step_time_ns.median) if one.step_time_ns else "-",
+            *((share(ns, part.step_ns) for ns in (part.compute_ns, part.exposed_communication_ns, part.idle_ns)) if part else "---"),
+        )
+        rows.append(Row(f"rank {one.rank}", tuple(cells)))
+    return Section("Ranks", ("", "step", "compute", "communication", "idle"), tuple(rows))

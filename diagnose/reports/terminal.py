@@ -1,0 +1,85 @@
+"""A Diagnosis on a terminal. Names from the trace are shown as text, never as markup."""
+
+from __future__ import annotations
+
+import io
+
+from rich.console import Console, Group, RenderableType
+from rich.padding import Padding
+from rich.table import Table
+from rich.text import Text
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.reports import content, units
+from diagnose.reports.content import Section
+from diagnose.reports.markdown import unique_absent
+from diagnose.trace.model import Severity
+
+MOST_WIDTH = 100
+BAR_WIDTH = 12
+_SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
+
+
+def render(diagnosis: Diagnosis, width: int = 80, color: bool = False) -> str:
+    """The whole report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked."""
+    out = io.StringIO()
+    console = Console(file=out, width=min(width, MOST_WIDTH), force_terminal=color, no_color=not color, highlight=False)
+    console.print(_report(diagnosis, console.width))
+    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+
+
+def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
+    parts: list[RenderableType] = [
+        Text(content.headline(diagnosis), style="bold"),
+        Text(content.subject(diagnosis), style="dim"),
+    ]
+    parts += [_section(section, width) for section in content.sections(diagnosis)]
+    if diagnosis.absent:
+        parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unique_absent(diagnosis)]))
+    if diagnosis.integrity:
+        notes = [(f"{note.what} ", note.effect, _SEVERITY_STYLE[note.severity]) for note in diagnosis.integrity]
+        parts.append(_bullets("About this recording", notes))
+    return Group(*parts)
+
+
+def _title(text: str) -> Text:
+    return Text(f"\n{text}", style="bold cyan")
+
+
+def _section(section: Section, width: int) -> RenderableType:
+    table = Table(box=None, padding=(0, 2, 0, 0), show_header=any(section.columns), header_style="dim", expand=False)
+    single = len(section.columns) == 2 and not any(section.columns)
+    bars = not single and any(row.part for row in section.rows) and len(section.columns) <= 4
+    table.add_column("", overflow="fold" if single else "ellipsis", no_wrap=not single, ratio=None)
+    for head in section.columns[1:]:
+        table.add_column(head, justify="left" if single else "right", no_wrap=not single)
+    if bars:
+        table.add_column("", no_wrap=True, style="cyan")
+    room = _label_room(section, width, bars)
+    for row in section.rows:
+        label = row.label if single else units.clipped(row.label, room)
+        cells = [Text(label), *(Text(cell) for cell in row.cells)]
+        if bars:
+            cells.append(Text(units.bar(row.part, 1.0, BAR_WIDTH)))
+        table.add_row(*cells)
+    parts: list[RenderableType] = [_title(section.title), Padding(table, (0, 0, 0, 2))]
+    if section.note:
+        parts.append(Padding(Text(section.note, style="dim"), (0, 0, 0, 2)))
+    return Group(*parts)
+
+
+def _label_room(section: Section, width: int, bars: bool) -> int:
+    """Columns left for the label when every other cell is shown whole."""
+    rest = sum(
+        max(len(head), *(len(row.cells[k]) for row in section.rows)) + 2 for k, head in enumerate(section.columns[1:])
+    )
+    return max(width - rest - 4 - (BAR_WIDTH + 2) * bars, 12)
+
+
+def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
+    table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    for first, rest, style in items:
+        table.add_row("·", Text.assemble((first, style), (rest, "dim")))
+    return Group(_title(title), Padding(table, (0, 0, 0, 2)))

@@ -1,0 +1,47 @@
+"""Numbers for people: times, shares, sizes. One way to write each."""
+
+from __future__ import annotations
+
+
+def duration(ns: int | float) -> str:
+    """Three significant digits and a unit: 222 ms, 14.7 ms, 850 us, 1.24 s. Below 1 us in ns."""
+    for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
+        if abs(ns) >= 0.9995 * factor:
+            return f"{three_digits(ns / factor)} {unit}"
+    return f"{ns:.0f} ns"
+
+
+def three_digits(value: float) -> str:
+    """A number with three significant digits, and all digits before the point."""
+    size = abs(value)
+    decimals = 0 if size >= 99.95 else 1 if size >= 9.995 else 2
+    return f"{value:,.{decimals}f}"
+
+
+def share(part: float, whole: float) -> str:
+    """A share as percent with one decimal; "-" of nothing."""
+    return f"{100 * part / whole:.1f} %" if whole else "-"
+
+
+def size(count: float) -> str:
+    """Bytes in decimal units, as bandwidths are given in: 19.3 MB."""
+    for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):
+        if abs(count) >= 0.9995 * factor:
+            return f"{three_digits(count / factor)} {unit}"
+    return f"{count:.0f} B"
+
+
+def bar(part: float, whole: float, width: int) -> str:
+    """A bar of eighth blocks, `width` characters for the whole."""
+    eighths = round(8 * width * part / whole) if whole else 0
+    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+
+
+def clipped(text: str, width: int) -> str:
+    """The text in at most `width` characters, its end replaced by an ellipsis."""
+    return text if len(text) <= width else text[: width - 1] + "…"
+
+
+def clipped_left(text: str, width: int) -> str:
+    """The text in at most `width` characters, its beginning replaced by an ellipsis: for paths."""
+    return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
