@@ -51,4 +51,3 @@ def to_hta(run: Run) -> Any:
     from diagnose.facts import _hta
 
     return _hta.to_hta(run)
-

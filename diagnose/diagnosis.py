@@ -12,7 +12,6 @@ from typing import Any
 
 import msgspec
 
-from diagnose import __version__
 from diagnose.facts.breakdown import Breakdown, round_half_up
 from diagnose.facts.copies import Copies
 from diagnose.facts.digest import Absent, RankDigest
@@ -130,12 +129,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=cls)
 
 
-def of_ranks(digests: Sequence[RankDigest], integrity: Sequence[IntegrityNote]) -> Diagnosis:
+def of_ranks(digests: Sequence[RankDigest], integrity: Sequence[IntegrityNote], tool_version: str) -> Diagnosis:
     """The Diagnosis of a run from its ranks' digests, in order of rank; `integrity` is what is wrong with their set."""
     shown = max(digests, key=lambda one: (statistics.median(one.steps.times_ns) if one.steps else -1, -one.index))
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
-        tool_version=__version__,
+        tool_version=tool_version,
         provenance=_provenance(digests),
         rank=shown.index,
         steps=_steps(shown),
@@ -204,9 +203,8 @@ def _step_time(one: RankDigest) -> StepTime | None:
     if one.steps is None:
         return None
     times = one.steps.times_ns
-    return StepTime(
-        median=round(statistics.median(times)), mean=round_half_up(sum(times), len(times)), min=min(times), max=max(times)
-    )
+    median, mean = round(statistics.median(times)), round_half_up(sum(times), len(times))
+    return StepTime(median=median, mean=mean, min=min(times), max=max(times))
 
 
 def _merged_notes(digests: Sequence[RankDigest]) -> list[IntegrityNote]:
@@ -219,7 +217,8 @@ def _merged_notes(digests: Sequence[RankDigest]) -> list[IntegrityNote]:
         return list(owners)
 
     def labelled(note: IntegrityNote, ranks: list[int]) -> IntegrityNote:
-        who = "All ranks" if len(ranks) == len(digests) else f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        listed = f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
+        who = "All ranks" if len(ranks) == len(digests) else listed
         return IntegrityNote(f"{who}: {note.what}", note.effect, note.severity)
 
     return [labelled(note, ranks) for note, ranks in owners.items()]

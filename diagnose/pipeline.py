@@ -9,7 +9,7 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose import diagnosis
+from diagnose import __version__, diagnosis
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.digest import RankDigest, digest
@@ -31,7 +31,7 @@ def diagnose(
     jobs: int | None = None,
     progress: Progress = lambda done, total: None,
 ) -> Diagnosis:
-    """Diagnose the run recorded in `paths`, with up to `jobs` processes (default 1); `progress` gets (done, total) files.
+    """Diagnose the run in `paths` with up to `jobs` processes (default 1); `progress` gets (done, total) files.
 
     Raises InputError if a named file, or all files of a folder, cannot be read.
     """
@@ -50,7 +50,7 @@ def diagnose(
     arranged = ranks.arrange([one.provenance for one in digests])
     placed = zip(digests, arranged.indexes, strict=True)
     used = sorted((replace(one, index=index) for one, index in placed if index is not None), key=lambda one: one.index)
-    return diagnosis.of_ranks(used, (*arranged.integrity, *notes))
+    return diagnosis.of_ranks(used, (*arranged.integrity, *notes), __version__)
 
 
 def _digests(files: Sequence[TraceFile], step_range: StepRange | None, jobs: int) -> Iterator[RankDigest | InputError]:
@@ -63,7 +63,7 @@ def _digests(files: Sequence[TraceFile], step_range: StepRange | None, jobs: int
         try:
             yield from pool.map(_digest, *arguments)
         except BrokenProcessPool as error:
-            raise InputError("A process that read a trace was killed, perhaps for memory. Try a smaller --jobs.") from error
+            raise InputError("A reading process was killed, perhaps for memory. Try a smaller --jobs.") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
 

@@ -58,7 +58,7 @@ def test_no_file_is_too_long() -> None:
 
 @pytest.mark.parametrize(
     "program",
-    ["import diagnose", "from diagnose.cli import main; main(['--help'])"],
+    ["import diagnose", "import sys; sys.argv[1:] = ['--help']; from diagnose.cli import main; main()"],
     ids=["import diagnose", "diagnose --help"],
 )
 def test_starting_loads_nothing_heavy(program: str) -> None:

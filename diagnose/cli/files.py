@@ -23,7 +23,7 @@ def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[str]) -> None:
         if name == STDOUT:
             continue
         if path.resolve() in read:
-            raise click.ClickException(f"{name} is the trace itself; writing there would destroy it. Choose another name.")
+            raise click.ClickException(f"{name} is the trace itself: writing there would destroy it. Choose another.")
         if path.is_dir():
             raise click.ClickException(f"{name} is a folder. Name a file.")
         folder = path.resolve().parent

@@ -1,1 +1,1 @@
-"""What can be measured on a rank's trace. Each module answers one question; facts are lazy, cached, and never advise."""
+"""What can be measured on a rank's trace. One module per question; facts are lazy, cached, never advise."""

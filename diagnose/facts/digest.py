@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TypeVar
 
 from diagnose.facts.base import Facts, Missing
@@ -48,26 +48,26 @@ class Absent:
 
 @dataclass(frozen=True)
 class RankDigest:
-    """All that leaves a rank's process."""
+    """All that leaves a rank's process. None: this recording cannot give it, `absent` says why."""
 
     index: int
     provenance: Provenance
     integrity: tuple[IntegrityNote, ...]
-    steps: StepTimes | None
-    breakdown: Breakdown | None
-    idle: tuple[IdleShare, ...] | None
-    host: HostTime | None
-    kernels: tuple[Kernel, ...] | None
-    launches: Launches | None
-    syncs: tuple[Sync, ...] | None
-    copies: tuple[Copies, ...] | None
-    input: Input | None
-    communication: Communication | None
-    memory: tuple[Memory, ...] | None
-    allocation: AllocationCalls | None
-    ops: tuple[Op, ...] | None
-    python: tuple[PythonLine, ...] | None
     absent: tuple[Absent, ...]
+    steps: StepTimes | None = None
+    breakdown: Breakdown | None = None
+    idle: tuple[IdleShare, ...] | None = None
+    host: HostTime | None = None
+    kernels: tuple[Kernel, ...] | None = None
+    launches: Launches | None = None
+    syncs: tuple[Sync, ...] | None = None
+    copies: tuple[Copies, ...] | None = None
+    input: Input | None = None
+    communication: Communication | None = None
+    memory: tuple[Memory, ...] | None = None
+    allocation: AllocationCalls | None = None
+    ops: tuple[Op, ...] | None = None
+    python: tuple[PythonLine, ...] | None = None
 
 
 def digest(facts: Facts) -> RankDigest:
@@ -85,15 +85,14 @@ def digest(facts: Facts) -> RankDigest:
         rows = known(get)
         return None if rows is None else rows[:MOST_ROWS]
 
-    used = known(steps)
-    rank = facts.rank
+    rank, used = facts.rank, known(steps)
     if used is None:
-        nothing = {name: None for name in RankDigest.__dataclass_fields__ if name not in ("index", "provenance", "integrity")}
-        return RankDigest(rank.index, rank.provenance, rank.integrity, **{**nothing, "absent": tuple(absent)})  # type: ignore[arg-type]
-    return RankDigest(
+        return RankDigest(rank.index, rank.provenance, rank.integrity, absent=tuple(absent))
+    found = RankDigest(
         index=rank.index,
         provenance=rank.provenance,
         integrity=rank.integrity,
+        absent=(),
         steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
         breakdown=known(breakdown),
         idle=known(idle),
@@ -108,5 +107,5 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         python=largest(python_lines),
-        absent=tuple(absent),
     )
+    return replace(found, absent=tuple(absent))

@@ -1,4 +1,4 @@
-"""What the training threads of the host did: which are they, and which of a few activities were they in, at any time."""
+"""What did the training threads of the host do: which are they, and what was each moment spent on?"""
 
 from __future__ import annotations
 
@@ -52,6 +52,8 @@ class HostThreads:
     training: IntArray
     """Tracks that launched device work in the used steps, and the main one."""
 
+
+NO_CALLS = Missing("runtime calls", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA together.")
 
 BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
 ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)

@@ -8,7 +8,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import breakdown, device_time, shared_out
 from diagnose.facts.device import device_work
 from diagnose.facts.host import ApiCalls, HostActivity, api_calls, host_activities
@@ -23,7 +23,7 @@ TURNAROUND_NS = 10_000
 and waits longer waits for something."""
 
 MOST = 0.5
-"""An activity with a name of its own (loader, allocation, ...) is the cause if it fills this share of the host's delay."""
+"""An activity with a name of its own (loader, allocation, ...) is the cause if it fills this share of the delay."""
 
 DRAIN_TOLERANCE_NS = 2_000
 """A host call that waits for the device is seen to return up to about 2 us around the end of what it waits for."""
@@ -102,8 +102,9 @@ def idle_gaps(facts: Facts) -> IdleGaps:
     call_end = call_start + np.where(known, spans["dur_ns"].to_numpy()[launch], 0)
     late = Intervals(gaps.starts, np.clip(call_start, gaps.starts, gaps.ends))
     cause = _host_late(facts, gaps, late, _drained(calls, gaps.starts))
-    queued = known & (call_start <= gaps.starts)
-    cause[queued] = _queued(facts, gaps, launch, call_end)[queued]
+    delivery = gaps.ends - late.ends
+    queued = known & ((call_start <= gaps.starts) | (delivery > MOST * (gaps.ends - gaps.starts)))
+    cause[queued] = _queued(facts, gaps, launch, call_end - late.ends)[queued]
     cause[~known] = _CAUSES.index(IdleCause.UNKNOWN)
     return IdleGaps(gaps, cause, next_work, tuple(_sites(facts, gaps, late, cause, launch, calls)))
 
@@ -130,13 +131,16 @@ def _host_late(facts: Facts, gaps: Intervals, late: Intervals, drained: npt.NDAr
     return np.where(clear, named_codes[named.argmax(axis=0)], by_length).astype(np.int8)
 
 
-def _queued(facts: Facts, gaps: Intervals, launch: IntArray, call_end: IntArray) -> npt.NDArray[np.int8]:
-    """The cause of each gap if its next work had been launched before it began."""
+def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArray) -> npt.NDArray[np.int8]:
+    """The cause of each gap if its next work had been launched before it began, or early in it.
+
+    `in_call_ns`: how long the launching call went on, from the gap's start or its own.
+    """
     calls = api_calls(facts)
     call = np.searchsorted(calls.ids, launch)
     call = np.minimum(call, len(calls.ids) - 1)
-    copying = calls.of(ApiKind.COPY)[call] if len(calls.ids) else np.zeros(gaps.count, dtype=bool)
-    in_call = call_end - gaps.starts > MOST * (gaps.ends - gaps.starts)
+    copying = calls.of(ApiKind.COPY)[call] if len(calls.ids) else np.zeros(gaps.size, dtype=bool)
+    in_call = in_call_ns > MOST * (gaps.ends - gaps.starts)
     slow_call = np.where(copying, _CAUSES.index(IdleCause.HOST_COPY), _CAUSES.index(IdleCause.LAUNCH))
     short = gaps.ends - gaps.starts <= TURNAROUND_NS
     waiting = np.where(short, _CAUSES.index(IdleCause.BETWEEN_KERNELS), _CAUSES.index(IdleCause.DEVICE_WAIT))
@@ -158,7 +162,7 @@ def _sites(
         moments = np.where(after_sync, calls.start_ns[blocking[np.maximum(before, 0)]], moments)
     track = facts.rank.spans["track"].to_numpy()[np.maximum(launch, 0)].astype(np.int64)
     on_host = ~np.isin(cause, [_CAUSES.index(one) for one in _ON_DEVICE])
-    sites: list[Site | None] = [None] * gaps.count
+    sites: list[Site | None] = [None] * gaps.size
     for k, site in zip(np.flatnonzero(on_host), sites_at(facts, moments[on_host], track[on_host]), strict=True):
         sites[int(k)] = site
     return sites
@@ -181,9 +185,7 @@ class IdleShare:
 @fact
 def idle(facts: Facts) -> tuple[IdleShare, ...]:
     """Idle time by cause and line, largest first; adds up to the breakdown's idle time. Raises Missing as idle_gaps."""
-    found = optional(idle_gaps, facts)
-    if found is None:
-        raise Missing("host activity", "Profile with ProfilerActivity.CPU as well, so that gaps can be explained.")
+    found = idle_gaps(facts)
     groups: dict[tuple[int, Site | None], list[int]] = {}
     durations = (found.gaps.ends - found.gaps.starts).tolist()
     for cause, site, duration in zip(found.cause.tolist(), found.sites, durations, strict=True):

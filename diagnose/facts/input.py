@@ -35,9 +35,7 @@ def input_wait(facts: Facts) -> Input:
     spans, used = facts.rank.spans, steps(facts)
     fetches = spans[(spans["kind"] == SpanKind.LOADER.value) & spans["track"].isin(host_threads(facts).training)]
     if not len(fetches):
-        raise Missing(
-            "DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region, with CPU activity on."
-        )
+        raise Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
     start = fetches["start_ns"].to_numpy()
     pieces = intervals.union(Intervals(start, start + fetches["dur_ns"].to_numpy()))
     waited = intervals.clip(pieces, used.start_ns, used.end_ns)

@@ -46,15 +46,15 @@ def kernels(facts: Facts) -> tuple[Kernel, ...]:
     labels = facts.rank.spans["name"].cat.categories
     grouped = frame.groupby("name", sort=False)
     totals = grouped["dur"].agg(["size", "sum"])
-    ops = frame.groupby(["name", "op"], sort=False)["dur"].sum().sort_values().reset_index().drop_duplicates("name", keep="last")
-    op_of = dict(zip(ops["name"], ops["op"], strict=True))
+    by_op = frame.groupby(["name", "op"], sort=False)["dur"].sum().sort_values().reset_index()
+    op_of = dict(zip(by_op["name"], by_op["op"], strict=True))
     occupancy = (frame["occupancy"] * frame["dur"]).groupby(frame["name"]).sum(min_count=1)
     weight = frame["dur"].where(frame["occupancy"].notna()).groupby(frame["name"]).sum()
     found = [
         Kernel(
             name=labels[code],
             kind=kinds.kernel_kind(labels[code]),
-            op=labels[op_of[code]] if op_of[code] >= 0 else "",
+            op=str(labels[op_of[code]]) if op_of[code] >= 0 else "",
             calls=int(count),
             ns=round_half_up(int(total), used.count),
             share=float(total) / used.count / step_ns if step_ns else 0.0,

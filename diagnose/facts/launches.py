@@ -7,7 +7,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.base import Facts, Missing, fact
-from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.steps import steps
 from diagnose.trace import schema
@@ -58,9 +58,11 @@ def launch_table(facts: Facts) -> LaunchTable:
     """Every launch of the used steps. Raises Missing without device work that has a recorded launch."""
     work, used = device_work(facts), steps(facts)
     start = facts.rank.spans["start_ns"].to_numpy()
+    if not len(work.ids):
+        raise NO_DEVICE
     linked = np.flatnonzero(work.launch >= 0)
     if not len(linked):
-        raise Missing("launches of device work", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA together.")
+        raise Missing("launches of device work", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA.")
     call_start = start[work.launch[linked]]
     depth = np.zeros(len(linked), dtype=np.int64)
     for track in np.unique(work.track[linked]):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diagnose.facts.base import Facts, Missing, fact
-from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.host import ALLOCATING, api_calls
+from diagnose.facts.breakdown import NO_DEVICE, round_half_up
+from diagnose.facts.host import ALLOCATING, NO_CALLS, api_calls
 from diagnose.facts.steps import steps
 
 
@@ -52,7 +52,7 @@ def memory(facts: Facts) -> tuple[Memory, ...]:
 def allocation_calls(facts: Facts) -> AllocationCalls:
     """Allocating calls of the training threads. Raises Missing without runtime calls."""
     if "launches" not in facts.rank.provenance.recorded:
-        raise Missing("runtime calls", "Profile with ProfilerActivity.CUDA.")
+        raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
     calls, used = api_calls(facts), steps(facts)
     inside = calls.of(*ALLOCATING) & (calls.start_ns >= used.start_ns) & (calls.start_ns < used.end_ns)
     total = int((calls.end_ns - calls.start_ns)[inside].sum())

@@ -48,7 +48,8 @@ def ops(facts: Facts) -> tuple[Op, ...]:
     np.add.at(total, codes, self_ns)
     count = np.bincount(codes, minlength=len(labels))
     found = [
-        Op(labels[code], int(count[code]), round_half_up(int(total[code]), used.count)) for code in np.flatnonzero(count)
+        Op(str(labels[int(code)]), int(count[code]), round_half_up(int(total[code]), used.count))
+        for code in np.flatnonzero(count)
     ]
     return tuple(sorted(found, key=lambda op: (-op.self_ns, op.name)))
 
@@ -70,7 +71,7 @@ def python_lines(facts: Facts) -> tuple[PythonLine, ...]:
     frame_sites(facts)
     taken = intervals.merge(*host_activities(facts).values())
     pauses = intervals.gaps(taken, used.start_ns, used.end_ns)
-    main = np.full(pauses.count, host_threads(facts).main, dtype=np.int64)
+    main = np.full(pauses.size, host_threads(facts).main, dtype=np.int64)
     totals: dict[Site | None, int] = {}
     sites = sites_at(facts, (pauses.starts + pauses.ends) // 2, main)
     for site, ns in zip(sites, (pauses.ends - pauses.starts).tolist(), strict=True):

@@ -139,7 +139,7 @@ def _window(facts: Facts) -> Steps:
     else:
         ops = spans[spans["kind"].isin([SpanKind.OP.value, SpanKind.LOADER.value, SpanKind.COLLECTIVE.value])]
         if not len(ops):
-            raise Missing("device work and ops", "Profile with activities=[ProfilerActivity.CPU, ProfilerActivity.CUDA].")
+            raise Missing("device work and ops", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA.")
         bounds = [int(ops["start_ns"].min()), int((ops["start_ns"] + ops["dur_ns"]).max())]
     return Steps(Measure.WINDOW, (0,), np.array(bounds, dtype=np.int64), len(facts.rank.steps), ())
 

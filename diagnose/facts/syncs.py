@@ -6,9 +6,9 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.base import Facts, Missing, fact
-from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.host import api_calls, asking_ops
+from diagnose.facts.base import Facts, fact
+from diagnose.facts.breakdown import NO_DEVICE, round_half_up
+from diagnose.facts.host import NO_CALLS, api_calls, asking_ops
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace.kinds import Site
@@ -31,9 +31,9 @@ class Sync:
 @fact
 def syncs(facts: Facts) -> tuple[Sync, ...]:
     """Blocking calls on the training threads in the used steps, longest first. Raises Missing without runtime calls."""
-    calls, used = api_calls(facts), steps(facts)
     if "launches" not in facts.rank.provenance.recorded:
-        raise Missing("runtime calls", "Profile with ProfilerActivity.CUDA.")
+        raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
+    calls, used = api_calls(facts), steps(facts)
     inside = calls.blocks & (calls.start_ns >= used.start_ns) & (calls.start_ns < used.end_ns)
     ids = calls.ids[inside]
     names = facts.rank.spans["name"]

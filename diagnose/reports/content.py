@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.host import HostActivity
 from diagnose.facts.idle import IdleCause
+from diagnose.facts.kernels import Kernel
 from diagnose.facts.steps import Measure
 from diagnose.reports.units import duration, share, size
 from diagnose.trace import kinds
@@ -26,6 +27,8 @@ class Row:
     cells: tuple[str, ...]
     part: float = 0.0
     """Share of the step, for a bar."""
+    place: str = ""
+    """The source line it comes from."""
 
 
 @dataclass(frozen=True)
@@ -138,8 +141,10 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
     return Section(f"Where the GPU's time goes{slowest}", ("", _per(diagnosis), "share"), rows)
 
 
-def _timed(label: str, ns: int, whole: int, *more: str) -> Row:
-    return Row(label, (duration(ns), share(ns, whole), *more), ns / whole if whole else 0.0)
+def _timed(label: str, ns: int, whole: int, *more: str, site: Site | None = None) -> Row:
+    return Row(
+        label, (duration(ns), share(ns, whole), *more), ns / whole if whole else 0.0, place(site) if site else ""
+    )
 
 
 def _step_ns(diagnosis: Diagnosis) -> int:
@@ -149,15 +154,11 @@ def _step_ns(diagnosis: Diagnosis) -> int:
 
 def _idle(diagnosis: Diagnosis) -> Section:
     rows = [
-        _timed(CAUSES[one.cause] + _at(one.site), one.ns, _step_ns(diagnosis), f"{one.gaps:,}")
+        _timed(CAUSES[one.cause], one.ns, _step_ns(diagnosis), f"{one.gaps:,}", site=one.site)
         for one in (diagnosis.idle or ())[:MOST_ROWS]
         if one.ns
     ]
     return Section("Why the GPU was idle", ("", _per(diagnosis), "share", "gaps"), tuple(rows))
-
-
-def _at(site: Site | None) -> str:
-    return f", {place(site)}" if site else ""
 
 
 def place(site: Site) -> str:
@@ -176,21 +177,22 @@ def _host(diagnosis: Diagnosis) -> Section:
 
 def _input_and_launches(diagnosis: Diagnosis) -> Section:
     rows = []
+    per = "" if _per(diagnosis) == "time" else " per step"
     if (wait := diagnosis.input) is not None:
         where = {True: " in the training process", False: " from workers", None: ""}[wait.in_process]
         hidden = "" if wait.exposed_ns is None else f", GPU idle for {duration(wait.exposed_ns)} of it"
-        rows.append(Row("data loader", (f"{duration(wait.host_ns)} per step fetching{where}{hidden}",)))
+        rows.append(Row("data loader", (f"{duration(wait.host_ns)}{per} fetching{where}{hidden}",)))
     if (launch := diagnosis.launches) is not None:
         text = (
-            f"{launch.per_step:,} per step, {duration(launch.call_ns)} of host time; queue depth {launch.depth_median:,} "
+            f"{launch.per_step:,}{per}, {duration(launch.call_ns)} of host time; queue depth {launch.depth_median:,} "
             f"(median), {share(launch.empty_queue_share, 1)} into an empty queue"
         )
         rows.append(Row("launches", (text,)))
         if launch.tiny_kernels:
-            tiny = f"{launch.tiny_kernels:,} per step under 5 us, {duration(launch.tiny_kernel_ns)} together"
+            tiny = f"{launch.tiny_kernels:,}{per} under 5 us, {duration(launch.tiny_kernel_ns)} together"
             rows.append(Row("tiny kernels", (tiny,)))
     if (calls := diagnosis.allocation) is not None and calls.calls:
-        rows.append(Row("driver allocation", (f"{calls.calls:,} calls, {duration(calls.host_ns)} per step",)))
+        rows.append(Row("driver allocation", (f"{calls.calls:,} calls, {duration(calls.host_ns)}{per}",)))
     for memory in diagnosis.memory or ():
         if memory.peak_allocated_bytes is not None and memory.peak_reserved_bytes is not None:
             text = f"peak {size(memory.peak_allocated_bytes)} used, {size(memory.peak_reserved_bytes)} reserved"
@@ -199,23 +201,27 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
 
 
 def _kernels(diagnosis: Diagnosis) -> Section:
-    unit = {True: "yes", False: "no", None: ""}
     rows = [
-        _timed(
-            kinds.short_name(one.name, 44), one.ns, _step_ns(diagnosis), f"{one.calls:,}", one.kind.value, unit[one.tensor_cores]
-        )
+        _timed(kinds.short_name(one.name, 44), one.ns, _step_ns(diagnosis), f"{one.calls:,}", _what(one))
         for one in (diagnosis.kernels or ())[:MOST_ROWS]
     ]
-    return Section("Longest kernels", ("", _per(diagnosis), "share", "calls", "kind", "tensor cores"), tuple(rows))
+    return Section("Longest kernels", ("", _per(diagnosis), "share", "calls", "kind"), tuple(rows))
+
+
+def _what(kernel: Kernel) -> str:
+    """What a kernel is: its kind, what it multiplies in, and whether on tensor cores."""
+    unit = {True: "tensor cores", False: "no tensor cores", None: ""}[kernel.tensor_cores]
+    return " ".join(word for word in (kernel.kind.value, kernel.dtype or "", unit) if word)
 
 
 def _syncs(diagnosis: Diagnosis) -> Section:
     rows = [
         _timed(
-            one.call + (f" in {one.asked_by}" if one.asked_by else "") + _at(one.site),
+            one.call + (f" in {one.asked_by}" if one.asked_by else ""),
             one.blocked_ns,
             _step_ns(diagnosis),
             f"{one.calls:,}",
+            site=one.site,
         )
         for one in (diagnosis.syncs or ())[:MOST_ROWS]
     ]
@@ -229,7 +235,10 @@ def _copies(diagnosis: Diagnosis) -> Section:
         speed = f"{size(one.bandwidth_bytes_per_s)}/s" if one.bandwidth_bytes_per_s else "unknown"
         moved = size(one.bytes) if one.bytes is not None else "unknown"
         rows.append(
-            Row(one.direction.value + memory, (duration(one.ns), duration(one.exposed_ns), f"{one.calls:,}", moved, speed))
+            Row(
+                one.direction.value + memory,
+                (duration(one.ns), duration(one.exposed_ns), f"{one.calls:,}", moved, speed),
+            )
         )
     return Section("Copies", ("", _per(diagnosis), "not hidden", "calls", "bytes", "speed"), tuple(rows))
 
@@ -249,10 +258,16 @@ def _ops(diagnosis: Diagnosis) -> Section:
     if diagnosis.breakdown is not None:
         return Section("", (), ())
     rows = [
-        _timed(one.name, one.self_ns, _step_ns(diagnosis), f"{one.calls:,}") for one in (diagnosis.ops or ())[:MOST_ROWS]
+        _timed(one.name, one.self_ns, _step_ns(diagnosis), f"{one.calls:,}")
+        for one in (diagnosis.ops or ())[:MOST_ROWS]
     ]
     note = "Over all threads, so shares may add up to more than the step."
-    return Section("Longest ops on the host (without the ops inside them)", ("", _per(diagnosis), "share", "calls"), tuple(rows), note)
+    return Section(
+        "Longest ops on the host (without the ops inside them)",
+        ("", _per(diagnosis), "share", "calls"),
+        tuple(rows),
+        note,
+    )
 
 
 def _python(diagnosis: Diagnosis) -> Section:
@@ -272,7 +287,11 @@ def _ranks(diagnosis: Diagnosis) -> Section:
         part = one.breakdown
         cells = (
             duration(one.step_time_ns.median) if one.step_time_ns else "-",
-            *((share(ns, part.step_ns) for ns in (part.compute_ns, part.exposed_communication_ns, part.idle_ns)) if part else "---"),
+            *(
+                (share(ns, part.step_ns) for ns in (part.compute_ns, part.exposed_communication_ns, part.idle_ns))
+                if part
+                else "---"
+            ),
         )
         rows.append(Row(f"rank {one.rank}", tuple(cells)))
     return Section("Ranks", ("", "step", "compute", "communication", "idle"), tuple(rows))

@@ -6,9 +6,9 @@ import re
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.reports import content
-from diagnose.reports.content import Section
+from diagnose.reports.content import Row, Section
 
-_ACTIVE = re.compile(r"([\\`*_{}\[\]<>()#+!|&~@:])")
+_ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
 
 def render(diagnosis: Diagnosis) -> str:
@@ -28,8 +28,8 @@ def render(diagnosis: Diagnosis) -> str:
 
 
 def escaped(text: str) -> str:
-    """Text in which no character means anything to Markdown or HTML."""
-    return _ACTIVE.sub(r"\\\1", text)
+    """Text in which nothing means anything to Markdown or HTML, mentions nobody and links nowhere."""
+    return _ACTIVE.sub(r"\\\1", text).replace("@", "@\u200b").replace("://", ":\u200b//")
 
 
 def unique_absent(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -37,8 +37,12 @@ def unique_absent(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return list(dict.fromkeys((one.what, one.how_to_record_it) for one in diagnosis.absent))
 
 
+def _label(row: Row) -> str:
+    return f"{row.label}, at {row.place}" if row.place else row.label
+
+
 def _table(section: Section) -> list[str]:
     heads = [head.capitalize() or " " for head in section.columns]
     lines = [f"### {escaped(section.title)}", "", f"| {' | '.join(heads)} |", "|---" + "|--:" * (len(heads) - 1) + "|"]
-    lines += [f"| {' | '.join(escaped(cell) for cell in (row.label, *row.cells))} |" for row in section.rows]
+    lines += [f"| {' | '.join(escaped(cell) for cell in (_label(row), *row.cells))} |" for row in section.rows]
     return [*lines, "", *([f"{escaped(section.note)}", ""] if section.note else [])]

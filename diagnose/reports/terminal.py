@@ -62,6 +62,8 @@ def _section(section: Section, width: int) -> RenderableType:
         if bars:
             cells.append(Text(units.bar(row.part, 1.0, BAR_WIDTH)))
         table.add_row(*cells)
+        if row.place:
+            table.add_row(Text("  " + units.clipped_left(row.place, room - 2), style="dim"))
     parts: list[RenderableType] = [_title(section.title), Padding(table, (0, 0, 0, 2))]
     if section.note:
         parts.append(Padding(Text(section.note, style="dim"), (0, 0, 0, 2)))

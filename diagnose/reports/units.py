@@ -4,7 +4,9 @@ from __future__ import annotations
 
 
 def duration(ns: int | float) -> str:
-    """Three significant digits and a unit: 222 ms, 14.7 ms, 850 us, 1.24 s. Below 1 us in ns."""
+    """Three significant digits and a unit: 222 ms, 14.7 ms, 850 us, 1.24 s. Below 1 us in ns; nothing is 0."""
+    if not ns:
+        return "0"
     for factor, unit in ((1e9, "s"), (1e6, "ms"), (1e3, "us")):
         if abs(ns) >= 0.9995 * factor:
             return f"{three_digits(ns / factor)} {unit}"
@@ -19,8 +21,10 @@ def three_digits(value: float) -> str:
 
 
 def share(part: float, whole: float) -> str:
-    """A share as percent with one decimal; "-" of nothing."""
-    return f"{100 * part / whole:.1f} %" if whole else "-"
+    """A share as percent with one decimal; "-" of nothing. What is there but would round to 0.0 is "<0.1 %"."""
+    if not whole:
+        return "-"
+    return "<0.1 %" if 0 < part / whole < 0.0005 else f"{100 * part / whole:.1f} %"
 
 
 def size(count: float) -> str:
@@ -34,7 +38,7 @@ def size(count: float) -> str:
 def bar(part: float, whole: float, width: int) -> str:
     """A bar of eighth blocks, `width` characters for the whole."""
     eighths = round(8 * width * part / whole) if whole else 0
-    return "█" * (eighths // 8) + ("", *"▏▎▍▌▋▊▉")[eighths % 8]
+    return "█" * (eighths // 8) + " ▏▎▍▌▋▊▉"[eighths % 8].strip()
 
 
 def clipped(text: str, width: int) -> str:

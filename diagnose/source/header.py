@@ -104,7 +104,9 @@ def _integer(value: object) -> int | None:
 def _version(value: object) -> str:
     """The version as text; empty unless it is made of digits and dots (it goes into reports)."""
     number = _integer(value) if isinstance(value, int) else None
-    if number is not None and 1000 <= number < 1_000_000:
+    if number is not None and 1000 <= number < 1_000_000:  # CUDA: 1000 * major + 10 * minor
         return f"{number // 1000}.{number % 1000 // 10}"
+    if number is not None and number >= 10_000_000:  # HIP: 10^7 * major + 10^5 * minor + patch
+        return f"{number // 10_000_000}.{number // 100_000 % 100}.{number % 100_000}"
     text = str(value)
     return text if _VERSION.fullmatch(text) else ""

@@ -88,7 +88,7 @@ def _pairs(spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
     api = calls["name"].cat
     by_code = [kinds.api_kind(name) for name in api.categories]
     launching = np.isin(api.codes, [k for k, one in enumerate(by_code) if one == kinds.ApiKind.KERNEL_LAUNCH])
-    empty = calls.index[launching].difference(launch["from_id"])
+    empty = calls.index[launching].difference(launch["from_id"].to_list())
     if len(empty) > SHARE_WORTH_A_WARNING * max(int(launching.sum()), 1):
         yield IntegrityNote(
             f"{len(empty):,} of {int(launching.sum()):,} kernel launches have no kernel in the file.",
@@ -96,7 +96,7 @@ def _pairs(spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
             Severity.WARNING,
         )
     graphs = np.isin(api.codes, [k for k, one in enumerate(by_code) if one == kinds.ApiKind.GRAPH_LAUNCH])
-    without = calls.index[graphs].difference(launch["from_id"])
+    without = calls.index[graphs].difference(launch["from_id"].to_list())
     if len(without):
         yield IntegrityNote(
             f"{len(without):,} of {int(graphs.sum()):,} graph launches have no kernels in the file.",

@@ -27,7 +27,7 @@ class Intervals(NamedTuple):
         return int((self.ends - self.starts).sum())
 
     @property
-    def count(self) -> int:
+    def size(self) -> int:
         """How many intervals there are."""
         return len(self.starts)
 
@@ -79,7 +79,7 @@ def gaps(a: Intervals, start: int, end: int) -> Intervals:
 
 def subtract(a: Intervals, b: Intervals) -> Intervals:
     """Normal set of the time in `a` and not in `b`."""
-    if not a.count or not b.count:
+    if not a.size or not b.size:
         return a
     low = min(int(a.starts[0]), int(b.starts[0]))
     high = max(int(a.ends[-1]), int(b.ends[-1]))
@@ -88,10 +88,10 @@ def subtract(a: Intervals, b: Intervals) -> Intervals:
 
 def intersect(a: Intervals, b: Intervals) -> Intervals:
     """Normal set of the time in both `a` and `b`."""
-    if not a.count or not b.count:
+    if not a.size or not b.size:
         return EMPTY
     edges = np.concatenate((a.starts, a.ends, b.starts, b.ends))
-    delta = np.repeat(np.array([1, -1, 1, -1], dtype=np.int64), (a.count, a.count, b.count, b.count))
+    delta = np.repeat(np.array([1, -1, 1, -1], dtype=np.int64), (a.size, a.size, b.size, b.size))
     order = np.lexsort((delta, edges))
     edges, depth = edges[order], np.cumsum(delta[order])
     both = np.flatnonzero(depth[:-1] == 2)
@@ -101,14 +101,16 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
 
 
 def covered(pieces: Intervals, a: Intervals) -> IntArray:
-    """For each piece (any order, may overlap), the ns of it that `a` covers. Shape (pieces.count,)."""
-    if not a.count:
-        return np.zeros(pieces.count, dtype=np.int64)
+    """For each piece (any order, may overlap), the ns of it that `a` covers. Shape (pieces.size,)."""
+    if not a.size:
+        return np.zeros(pieces.size, dtype=np.int64)
     before = np.concatenate(([0], np.cumsum(a.ends - a.starts)))
 
     def up_to(times: IntArray) -> IntArray:
         last = np.searchsorted(a.starts, times, side="right")
         overshoot = np.where(last > 0, np.maximum(a.ends[last - 1] - times, 0), 0)
-        return before[last] - overshoot
+        reached: IntArray = before[last] - overshoot
+        return reached
 
-    return np.maximum(up_to(pieces.ends) - up_to(pieces.starts), 0)
+    within: IntArray = np.maximum(up_to(pieces.ends) - up_to(pieces.starts), 0)
+    return within

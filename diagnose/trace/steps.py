@@ -89,7 +89,8 @@ def _most_repeated(marks: pd.DataFrame) -> pd.DataFrame:
         return marks
     groups = marks.groupby(["name", "track"], observed=True, sort=False)["start_ns"].agg(["size", "min"])
     name, track = groups.sort_values(["size", "min"]).index[-1]
-    return marks[(marks["name"] == name) & (marks["track"] == track)]
+    chosen: pd.DataFrame = marks[(marks["name"] == name) & (marks["track"] == track)]
+    return chosen
 
 
 def _between(bounds: IntArray) -> tuple[Step, ...]:
