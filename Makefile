@@ -16,14 +16,15 @@ help:  ## print this list
 demo: .venv/core  ## analyse the bundled recording of a small CPU training (no torch needed)
 	$(BIN)/diagnose analyze sample_traces/cpu_mlp/trace.json.gz
 
-test: .venv/full  ## run the tests; PYTEST_ARGS="--corpus DIR" adds those on recorded traces
+test: .venv/full  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest $(PYTEST_ARGS)
 
-check: .venv/full  ## lint, format, types and import contracts
+check: .venv/full  ## lint, format, types, import contracts and generated texts
 	$(BIN)/ruff check $(RUFF_ARGS) $(RUFF_RULES)
 	$(BIN)/ruff format --check $(RUFF_ARGS)
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/python -m diagnose.docs --check
 
 bench: .venv/full  ## measure load time and memory side by side with HTA
 	$(BIN)/python -m benchmarks.load

@@ -12,10 +12,13 @@ settings.register_profile("untimed", settings(), deadline=None, suppress_health_
 settings.load_profile("untimed")
 
 
+# Written --corpus=DIR: before this file is read, pytest takes the DIR of "--corpus DIR" for a folder of tests, and from
+# a folder outside the repository it finds neither setup.cfg nor this file.
 def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("corpus", "recorded traces that are not part of the repository")
     group.addoption("--corpus", type=Path, metavar="DIR", help="also run the tests that read the traces in DIR")
     group.addoption("--require-corpus", action="store_true", help="end with an error when --corpus is not given")
+    parser.addoption("--update-golden", action="store_true", help="rewrite the expected texts in tests/golden")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -23,7 +26,7 @@ def pytest_configure(config: pytest.Config) -> None:
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--corpus: no folder at {folder}")
     if folder is None and config.getoption("--require-corpus"):
-        raise pytest.UsageError("--require-corpus needs --corpus DIR")
+        raise pytest.UsageError("--require-corpus needs --corpus=DIR")
 
 
 @pytest.fixture(scope="session")
@@ -31,5 +34,5 @@ def corpus(request: pytest.FixtureRequest) -> Path:
     """The folder of recorded traces."""
     folder: Path | None = request.config.getoption("--corpus")
     if folder is None:
-        pytest.skip("reads recorded traces: give their folder with --corpus DIR")
+        pytest.skip("reads recorded traces: give their folder with --corpus=DIR")
     return folder.resolve()

@@ -62,6 +62,9 @@ def main() -> None:
     except BrokenPipeError:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         code = 0
+    except OSError as error:
+        click.echo(f"Error: {error.strerror or error}.", err=True)
+        code = 2
     except MemoryError:
         click.echo("Error: not enough memory for this trace. Analyse fewer ranks at once (--jobs 1).", err=True)
         code = 2

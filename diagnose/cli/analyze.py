@@ -29,7 +29,7 @@ class StepRange(click.ParamType[tuple[int, int]]):
         if isinstance(value, tuple):
             return value
         first, _, last = value.partition("-")
-        if not first.isdigit() or (last and not last.isdigit()) or value.endswith("-"):
+        if not first.isdecimal() or (last and not last.isdecimal()) or value.endswith("-"):
             self.fail(f"{value!r} is not a range of step numbers such as 3-7.", param, ctx)
         return int(first), int(last or first)
 
@@ -56,11 +56,13 @@ def command(
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
     from diagnose.pipeline import diagnose
+    from diagnose.source import ranks
     from diagnose.source.base import InputError
 
     files = {"json": json_file, "markdown": markdown_file}
-    refuse_unwritable([name for name in files.values() if name], paths)
     try:
+        read = [file.path for file in ranks.find(paths)]
+        refuse_unwritable([name for name in files.values() if name], read)
         with shown("Reading traces", quiet) as progress:
             diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress)
     except InputError as error:

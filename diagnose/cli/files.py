@@ -13,17 +13,17 @@ import click
 STDOUT = "-"
 
 
-def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[str]) -> None:
+def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Path]) -> None:
     """Raise a ClickException if an output cannot be written, or is one of the inputs: before any work is done."""
     if outputs.count(STDOUT) > 1:
         raise click.ClickException("Only one result can go to standard output (-). Give the others a file name.")
-    read = {Path(name).resolve() for name in inputs}
+    read = {path.resolve() for path in inputs}
     for name in outputs:
         path = Path(name)
         if name == STDOUT:
             continue
         if path.resolve() in read:
-            raise click.ClickException(f"{name} is the trace itself: writing there would destroy it. Choose another.")
+            raise click.ClickException(f"{name} is a trace to be read: writing there would destroy it. Choose another.")
         if path.is_dir():
             raise click.ClickException(f"{name} is a folder. Name a file.")
         folder = path.resolve().parent

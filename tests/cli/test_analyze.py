@@ -1,0 +1,151 @@
+"""The command as users run it: results on standard output, everything else on standard error, exit codes."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose.diagnosis import Diagnosis
+from tests.drawing import Drawing
+
+
+def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
+    command = [sys.executable, "-m", "diagnose", *map(str, arguments)]
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": paths, **environment}
+    )
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    draw = Drawing()
+    for number in range(4):
+        at = number * 100
+        draw.step(number, at, at + 100).op("aten::mm", at + 1, at + 9).launch("k", (at + 2, at + 3), (at + 10, at + 60))
+    return draw.write(tmp_path / "rank0.json")
+
+
+def test_the_report_goes_to_standard_output_and_nothing_else(trace: Path) -> None:
+    done = run("analyze", trace)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.startswith("One step takes 100 us (3 of 4 recorded steps")
+    assert "\x1b" not in done.stdout
+    assert max(map(len, done.stdout.splitlines())) <= 80
+
+
+@pytest.mark.parametrize("how", [["--format", "json"], ["--json", "-"]])
+def test_json_on_standard_output(trace: Path, how: list[str]) -> None:
+    done = run("analyze", trace, *how)
+    assert done.returncode == 0
+    assert Diagnosis.from_json(done.stdout).steps is not None
+
+
+def test_files_and_the_terminal_in_one_go(trace: Path, tmp_path: Path) -> None:
+    done = run("analyze", trace, "--json", tmp_path / "out.json", "--markdown", tmp_path / "out.md")
+    assert done.returncode == 0
+    assert done.stdout.startswith("One step takes")
+    assert json.loads((tmp_path / "out.json").read_text())["schema_version"] == 1
+    assert (tmp_path / "out.md").read_text().startswith("## One step takes")
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["out.json", "out.md", "rank0.json"]
+
+
+def test_steps(trace: Path) -> None:
+    done = run("analyze", trace, "--steps", "2-3", "--format", "json")
+    steps = Diagnosis.from_json(done.stdout).steps
+    assert steps is not None
+    assert steps.numbers == (2, 3)
+
+
+def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
+    """Exit code 2, one clear sentence, no traceback, nothing on standard output."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr
+
+
+@pytest.mark.parametrize("steps", ["x", "3-", "-", "5-4-3"])
+def test_a_step_range_that_is_none(trace: Path, steps: str) -> None:
+    refused(run("analyze", trace, "--steps", steps), "not a range of step numbers")
+
+
+def test_steps_that_are_not_there(trace: Path) -> None:
+    refused(run("analyze", trace, "--steps", "8-9"), "usable steps", "1-3")
+
+
+@pytest.mark.parametrize(
+    ("name", "content", "words"),
+    [
+        ("missing.json", None, ["does not exist"]),
+        ("empty.json", b"", ["is empty"]),
+        ("text.txt", b"hello, world", ["not JSON"]),
+        ("other.json", b'{"a": 1}', ["no traceEvents"]),
+        ("nothing.json", b'{"traceEvents": []}', ["no events"]),
+        ("nsight.sqlite", b"SQLite format 3\0....", ["SQLite"]),
+        ("memory.pickle", b"\x80\x04\x95", ["pickle"]),
+        ("bad.json.gz", b"\x1f\x8b\x08\x00broken", ["broken"]),
+    ],
+)
+def test_unusable_input(tmp_path: Path, name: str, content: bytes | None, words: list[str]) -> None:
+    if content is not None:
+        (tmp_path / name).write_bytes(content)
+    refused(run("analyze", tmp_path / name), name, *words)
+
+
+def test_an_empty_folder(tmp_path: Path) -> None:
+    refused(run("analyze", tmp_path), "holds no trace", "tensorboard_trace_handler")
+
+
+def test_no_path_at_all() -> None:
+    refused(run("analyze"), "Missing argument")
+
+
+def test_the_trace_is_never_overwritten(trace: Path) -> None:
+    before = trace.read_bytes()
+    refused(run("analyze", trace, "--json", trace), "is a trace to be read")
+    refused(run("analyze", trace.parent, "--json", trace), "is a trace to be read")
+    assert trace.read_bytes() == before
+
+
+def test_an_output_that_cannot_be_written_is_refused_before_the_work(trace: Path, tmp_path: Path) -> None:
+    refused(run("analyze", trace, "--json", tmp_path / "no" / "out.json"), "does not exist")
+    refused(run("analyze", trace, "--markdown", tmp_path), "is a folder")
+    refused(run("analyze", trace, "--json", "-", "--markdown", "-"), "Only one result")
+
+
+def test_a_full_disk_is_said_in_a_sentence(trace: Path) -> None:
+    if not Path("/dev/full").exists():
+        pytest.skip("no /dev/full on this system")
+    command = f'"{sys.executable}" -m diagnose analyze "{trace}" > /dev/full'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert (done.returncode, done.stderr) == (2, "Error: No space left on device.\n")
+
+
+def test_a_trace_with_nothing_to_measure_is_inconclusive(tmp_path: Path) -> None:
+    path = Drawing().span("unheard_of", "x", 0, 5).write(tmp_path / "trace.json")
+    done = run("analyze", path)
+    assert done.returncode == 3
+    assert "could be measured" in done.stdout
+    assert "device work and ops" in done.stdout
+
+
+def test_a_reader_that_stops_early_is_no_error(trace: Path) -> None:
+    command = f'"{sys.executable}" -m diagnose analyze "{trace}" --format json | head -c 10'
+    done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2])
+    assert done.stderr == ""
+
+
+def test_help_shows_an_example() -> None:
+    assert "Example: diagnose analyze" in run("--help").stdout
+    assert "Example: diagnose analyze" in run("analyze", "--help").stdout
+
+
+def test_version() -> None:
+    from diagnose import __version__
+
+    assert run("--version").stdout.split() == ["diagnose,", "version", __version__]

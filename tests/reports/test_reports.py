@@ -1,0 +1,125 @@
+"""Reports: golden text of one run, and every reporter on the emptiest, the largest and the most hostile input."""
+
+from __future__ import annotations
+
+import re
+from pathlib import Path
+
+import pytest
+
+from diagnose import diagnosis
+from diagnose.diagnosis import Diagnosis
+from diagnose.facts.base import Facts
+from diagnose.facts.digest import digest
+from diagnose.reports import markdown, terminal
+from tests.drawing import Drawing
+
+GOLDEN = Path(__file__).parent.parent / "golden"
+
+
+def of(drawing: Drawing) -> Diagnosis:
+    return diagnosis.of_ranks([digest(Facts(drawing.rank()))], [], "test")
+
+
+def training() -> Drawing:
+    """Three steps with a loader wait, a pageable copy, a sync, hidden and exposed communication, and stacks."""
+    device = {"id": 0, "name": "NVIDIA H100 80GB HBM3", "totalGlobalMem": 85_000_000_000, "numSms": 132}
+    draw = Drawing(deviceProperties=[device], cuda_runtime_version=12040)
+    for number in range(3):
+        at = number * 10_000
+        draw.step(number, at, at + 10_000).frame("/home/me/train.py(12): train", at, at + 10_000)
+        draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 100, at + 4_000)
+        draw.op("aten::to", at + 4_000, at + 4_500)
+        draw.copy("HtoD (Pageable -> Device)", (at + 4_050, at + 4_300), (at + 4_200, at + 4_290), 1_000_000)
+        draw.op("aten::mm", at + 4_600, at + 4_700)
+        draw.launch("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_x", (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
+        draw.launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (at + 4_680, at + 4_690), (at + 7_000, at + 9_000), stream=20)
+        draw.op("aten::item", at + 8_500, at + 9_100).call("cudaStreamSynchronize", at + 8_510, at + 9_010)
+    return draw
+
+
+def hostile() -> Drawing:
+    name = "<script>alert(1)</script>[bold red]|`*_@everyone https://evil.example \x1b[31m\u202egnp\x07" + "x" * 10_000
+    draw = Drawing().step(0, 0, 10).launch(name, (1, 2), (3, 9)).step(1, 10, 30).launch(name, (11, 12), (15, 29))
+    return draw.op(name, 10, 14).call("cudaStreamSynchronize", 13, 14).frame(f"/home/me/{name}.py(3): f", 10, 30)
+
+
+def many() -> Drawing:
+    draw = Drawing()
+    for k in range(1000):
+        draw.launch(f"kernel_{k}", (10 * k, 10 * k + 1), (10 * k + 2, 10 * k + 9), stream=k % 50).op(f"op_{k}", 10 * k, 10 * k + 3)
+    return draw
+
+
+EVERY = {
+    "training": training,
+    "hostile": hostile,
+    "many": many,
+    "cpu_only": lambda: Drawing().step(0, 0, 9).op("aten::mm", 1, 5).step(1, 9, 30).op("aten::mm", 10, 15),
+    "inconclusive": lambda: Drawing().span("unheard_of", "x", 0, 5),
+    "device_only": lambda: Drawing().work("k", (0, 5)).work("k", (9, 12)),
+}
+
+
+@pytest.mark.parametrize("kind", ["txt", "md"])
+def test_a_report_reads_as_it_should(kind: str, request: pytest.FixtureRequest) -> None:
+    """The golden text was read line by line against the drawing. Rewrite it with --update-golden, and read it again."""
+    text = terminal.render(of(training())) if kind == "txt" else markdown.render(of(training()))
+    path = GOLDEN / f"training.{kind}"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text)
+    assert text == path.read_text()
+
+
+@pytest.mark.parametrize("width", [40, 80, 200])
+@pytest.mark.parametrize("name", EVERY)
+def test_the_terminal_report_keeps_to_the_width(name: str, width: int) -> None:
+    text = terminal.render(of(EVERY[name]()), width)
+    assert text.strip()
+    assert max(map(len, text.splitlines())) <= min(width, terminal.MOST_WIDTH)
+
+
+def test_nothing_in_a_name_acts_on_the_terminal() -> None:
+    text = terminal.render(of(hostile()), 100)
+    assert all(character.isprintable() or character == "\n" for character in text)
+    assert "[bold red]" in terminal.render(of(hostile()), 100) or "…" in text
+
+
+def test_colour_only_when_asked() -> None:
+    assert "\x1b[" not in terminal.render(of(training()))
+    assert "\x1b[" in terminal.render(of(training()), color=True)
+
+
+def test_markdown_shows_names_as_text() -> None:
+    text = markdown.render(of(hostile()))
+    assert not re.search(r"(?<!\\)<script", text)
+    assert "https://" not in text
+    assert "@everyone" not in text
+    for line in text.splitlines():
+        if line.startswith("|"):
+            assert len(re.findall(r"(?<!\\)\|", line)) in (3, 4, 5, 6, 7)
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_markdown_tables_have_as_many_cells_as_heads(name: str) -> None:
+    heads = 0
+    for line in markdown.render(of(EVERY[name]())).splitlines():
+        cells = len(re.findall(r"(?<!\\)\|", line))
+        if not line.startswith("|"):
+            heads = 0
+        elif heads:
+            assert cells == heads, line
+        else:
+            heads = cells
+
+
+@pytest.mark.parametrize("name", EVERY)
+def test_json_of_anything_round_trips(name: str) -> None:
+    found = of(EVERY[name]())
+    assert Diagnosis.from_json(found.to_json()) == found
+
+
+def test_reports_stay_small_whatever_the_trace() -> None:
+    found = of(many())
+    assert len(found.kernels or ()) == 200
+    assert terminal.render(found).count("\n") < 120
