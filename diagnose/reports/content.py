@@ -85,7 +85,7 @@ def headline(diagnosis: Diagnosis) -> str:
         return f"No steps are marked; the recorded window is {duration(time.median)}"
     if steps.measure == Measure.ONE_STEP or steps.used == 1:
         return f"One step takes {duration(time.median)} (only one could be measured)"
-    return f"One step takes {duration(time.median)} ({steps.used} of {steps.recorded} recorded steps, {spread})"
+    return f"One step takes {duration(time.median)} (median of {steps.used} of {steps.recorded} recorded, {spread})"
 
 
 def subject(diagnosis: Diagnosis) -> str:
@@ -136,7 +136,11 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         ("copies nothing hides", whole.exposed_copy_ns),
         ("idle", whole.idle_ns),
     )
-    rows = tuple(_timed(label, ns, whole.step_ns) for label, ns in parts)
+    total = "the recorded window" if whole.measure == Measure.WINDOW else "the mean step"
+    rows = (
+        *(_timed(label, ns, whole.step_ns) for label, ns in parts),
+        Row(total, (duration(whole.step_ns), share(1, 1))),
+    )
     slowest = f" (rank {diagnosis.rank}, the slowest)" if len(diagnosis.ranks) > 1 else ""
     return Section(f"Where the GPU's time goes{slowest}", ("", _per(diagnosis), "share"), rows)
 

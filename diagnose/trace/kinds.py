@@ -1,7 +1,4 @@
-"""What a kernel, op, API call, annotation or Python frame name *is*: the only place with name patterns.
-
-Pure functions for any text, linear in its length. Where known, the host op says what was computed; a kernel's name how.
-"""
+"""What a kernel, op, API call, annotation or frame name *is*: the only place with name patterns. Linear in any text."""
 
 from __future__ import annotations
 
@@ -9,6 +6,7 @@ import re
 import sys
 from dataclasses import dataclass
 from enum import Enum
+from functools import lru_cache
 from typing import Any, TypeVar
 
 from diagnose.trace.schema import Direction, HostMemory
@@ -228,6 +226,7 @@ def _examined(name: str) -> str:
     return f"{_demangled(text)} {text}".lstrip()
 
 
+@lru_cache(4096)
 def kernel_kind(name: str) -> KernelKind:
     """What the device work of this name computes. FOREACH may be an optimizer, clipping or a copy: ask the host op."""
     return _kind_of(KernelKind, _examined(name))
@@ -236,7 +235,7 @@ def kernel_kind(name: str) -> KernelKind:
 def uses_tensor_cores(name: str) -> bool | None:
     """Whether a matmul-like kernel runs on matrix units; None where its name does not say, or it is no such kernel."""
     text, dtype = _examined(name), math_dtype(name)
-    if _kind_of(KernelKind, text) not in _MATMULS or _HELPER.search(text):
+    if kernel_kind(name) not in _MATMULS or _HELPER.search(text):
         return None
     if _SIMT.search(text) and not re.search("884|1688|16816", text):
         return False
@@ -248,7 +247,7 @@ def math_dtype(name: str) -> str | None:
     """The type a matmul-like kernel multiplies in: fp8, fp4, tf32, bf16, fp16, int8, fp64 or fp32; None if unknown."""
     text = _examined(name)
     matching = (dtype for dtype, pattern in _DTYPES if re.search(pattern, text))
-    return next(matching, None) if _kind_of(KernelKind, text) in _MATMULS else None
+    return next(matching, None) if kernel_kind(name) in _MATMULS else None
 
 
 def api_kind(name: str) -> ApiKind:
