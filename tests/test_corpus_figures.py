@@ -49,7 +49,7 @@ class Plain:
         document = json.loads(text, parse_float=Decimal, strict=False)
         events = document if isinstance(document, list) else document["traceEvents"]
         timed = [e for e in events if e.get("ph") == "X" and e.get("cat") not in ("Trace", None) or e.get("name") == "[memory]"]
-        zero = min(int(e["ts"]) for e in timed) * 1000
+        zero = min(int(e["ts"] * 1000) for e in timed)
         self.work: list[tuple[int, int, str, int]] = []
         self.host: list[tuple[int, int, str, Any]] = []
         self.calls: dict[int, int] = {}

@@ -52,11 +52,13 @@ def to_ns(ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], base_ns: int, damage: 
     damage.implausible_times += int((known & ~plausible).sum())
     negative = plausible & (dur_us < 0)
     damage.negative_durations += int((negative | (plausible & ~dur_known)).sum())
-    zero = int(whole[plausible].min()) if plausible.any() else 0
-    start_ns = np.where(plausible, (whole - zero) * 1000 + fraction_ns, 0)
+    zero_us = int(whole[plausible].min()) if plausible.any() else 0
+    start_ns = np.where(plausible, (whole - zero_us) * 1000 + fraction_ns, 0)
+    zero_ns = int(start_ns[plausible].min()) if plausible.any() else 0
+    start_ns = np.where(plausible, start_ns - zero_ns, 0)
     dur_ns = np.rint(np.where(plausible, np.maximum(dur_us, 0.0), 0.0) * 1000).astype(np.int64)
     in_us = not (fraction_ns[plausible].any() or (dur_ns % 1000).any())
-    return Times(start_ns, dur_ns, plausible, base_ns + zero * 1000, 1000 if in_us else 1)
+    return Times(start_ns, dur_ns, plausible, base_ns + zero_us * 1000 + zero_ns, 1000 if in_us else 1)
 
 
 def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage: Damage) -> IntArray:

@@ -20,7 +20,7 @@ from diagnose.source.base import Damage, InputError
 
 E = TypeVar("E")
 
-MAX_EVENT_BYTES = 64 << 20
+MAX_EVENT_BYTES = 16 << 20
 MAX_HEADER_BYTES = 16 << 20
 MAX_GUESSES = 8  # cuts tried on a batch before it is walked
 
@@ -192,7 +192,7 @@ class TraceText(Generic[E]):
                 return False
             boundary = _BETWEEN.search(buffer, at)
             guess = boundary.start() + 1 if boundary else len(buffer)
-            event, end = self._one(buffer, at, guess)
+            event, end = self._one(buffer, at, guess, whole=boundary is not None or final)
             if event is not None:
                 events.append(event)
             elif boundary is not None or buffer[end : end + 64].lstrip()[:1] in (b",", b"]"):
@@ -202,14 +202,17 @@ class TraceText(Generic[E]):
                 return False
             at = end
 
-    def _one(self, buffer: bytes, start: int, guess: int) -> tuple[E | None, int]:
-        """The event at `start`, None if unreadable, and where it ends; `guess` is the next boundary its text suggests."""
+    def _one(self, buffer: bytes, start: int, guess: int, whole: bool) -> tuple[E | None, int]:
+        """The event at `start`, None if unreadable, and where it ends.
+
+        `guess` is the next boundary its text suggests; if not `whole`, the text may go on behind the buffer.
+        """
         try:
             return self._decode_one(buffer[start:guess]), guess
         except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
             pass
         end, _, _ = _value_end(buffer, start, 0, min(len(buffer), guess + (1 << 20)))
-        for stop in (end, guess):
+        for stop in (end, guess if whole else None):
             if stop is None:
                 continue
             text = buffer[start:stop]
@@ -232,13 +235,30 @@ class TraceText(Generic[E]):
                 continue
             if not isinstance(value, dict):
                 return None
-            try:
-                event = msgspec.convert({**value, "args": value.get("args") or {}}, self._event)
-            except msgspec.ValidationError:
-                return None
-            self._damage.mended_events += 1
+            event = self._converted({**value, "args": value.get("args") or {}})
+            self._damage.mended_events += event is not None
             return event
         return None
+
+    def _converted(self, value: dict[str, Any]) -> E | None:
+        """The event of a JSON object, without the arguments whose values have a type they never have."""
+        try:
+            return msgspec.convert(value, self._event)
+        except msgspec.ValidationError:
+            pass
+        given = value["args"] if isinstance(value["args"], dict) else {}
+        try:
+            args = {key: given[key] for key in given if self._fits({"args": {key: given[key]}})}
+            return msgspec.convert({**value, "args": args}, self._event)
+        except msgspec.ValidationError:
+            return None
+
+    def _fits(self, value: dict[str, Any]) -> bool:
+        try:
+            msgspec.convert(value, self._event)
+        except msgspec.ValidationError:
+            return False
+        return True
 
 
 def _last_boundaries(buffer: bytes) -> Iterator[re.Match[bytes]]:

@@ -37,8 +37,8 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     external_id: Scalar = msgspec.field(name="External id", default=-1)
     external_id_2021: Scalar = msgspec.field(name="external id", default=-1)
     correlation: Scalar = -1
-    device: Any = -1
-    stream: Any = -1
+    device: Scalar = -1
+    stream: Scalar = -1
     bytes: Any = -1
     grid: Any = (0, 0, 0)
     block: Any = (0, 0, 0)

@@ -62,7 +62,7 @@ def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
         while raw := file.read(1 << 20):
             read += len(raw)
             while raw:
-                in_member = True
+                in_member, before = True, engine.copy()
                 if piece := engine.decompress(raw, PIECE_BYTES):
                     written += len(piece)
                     _refuse_bomb(path, read, written)
@@ -77,6 +77,19 @@ def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
             damage.compressed_data_broken = not engine.eof
     except zlib.error:
         damage.compressed_data_broken = True
+        yield from filter(None, _before_the_error(before, raw))
+
+
+def _before_the_error(engine: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
+    """What can be inflated of `raw` before the byte at which it is broken: in blocks, the last one byte by byte."""
+    for size in (256, 1):
+        try:
+            while raw:
+                before = engine.copy()
+                yield engine.decompress(raw[:size])
+                raw = raw[size:]
+        except zlib.error:
+            engine = before
 
 
 def _refuse_bomb(path: Path, read: int, written: int) -> None:

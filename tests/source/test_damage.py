@@ -1,0 +1,333 @@
+"""Damaged and hostile files: read as far as they are sound, with a note of what was lost, or refused in a sentence."""
+
+from __future__ import annotations
+
+import gzip
+import json
+import random
+import re
+import subprocess
+import sys
+import textwrap
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose import diagnosis
+from diagnose.facts.base import Facts
+from diagnose.facts.digest import digest
+from diagnose.source import document, ranks, stream
+from diagnose.source.base import InputError
+from diagnose.trace.model import Rank, Severity
+from tests.drawing import Drawing
+
+EVENTS = 60
+
+
+def events() -> list[dict[str, Any]]:
+    draw = Drawing()
+    for number in range(EVENTS // 6):
+        at = 1000 + number * 100
+        draw.step(number, at, at + 100).op("aten::mm", at + 1, at + 9).launch("gemm", (at + 2, at + 3), (at + 10, at + 60))
+        draw.launch("relu", (at + 4, at + 5), (at + 60, at + 70))
+    return draw.events
+
+
+def text(some: list[dict[str, Any]] | None = None) -> str:
+    return json.dumps({"schemaVersion": 1, "traceEvents": events() if some is None else some, "traceName": "t"}, indent=1)
+
+
+def read(tmp_path: Path, content: str | bytes) -> Rank:
+    path = tmp_path / "trace.json"
+    path.write_bytes(content.encode("utf-8", "surrogatepass") if isinstance(content, str) else content)
+    return ranks.read(path)
+
+
+def warned(rank: Rank, *words: str) -> bool:
+    """Whether a note of at least warning gravity has all the words."""
+    notes = [note.what for note in rank.integrity if note.severity != Severity.NOTE]
+    return any(all(word in note for word in words) for note in notes)
+
+
+def analysed(path: Path) -> None:
+    """The whole analysis must hold on whatever was read, or be refused as input."""
+    try:
+        found = digest(Facts(ranks.read(path)))
+    except InputError as error:
+        assert str(error)
+        assert "\n" not in str(error)
+        return
+    assert diagnosis.of_ranks([found], [], "test").to_json()
+
+
+def test_a_file_cut_anywhere_keeps_every_whole_event(tmp_path: Path) -> None:
+    whole = text()
+    ends = [found.end() for found in re.finditer(r"^  }", whole, re.MULTILINE)]
+    for cut in range(40, whole.index('"traceName"') - 8, 37):
+        complete = sum(end <= cut for end in ends)
+        if not complete:
+            with pytest.raises(InputError):
+                read(tmp_path, whole[:cut])
+            continue
+        found = read(tmp_path, whole[:cut])
+        assert len(found.spans) == complete, cut
+        assert warned(found, "ends in the middle")
+
+
+def test_a_file_cut_behind_its_events_loses_only_the_header(tmp_path: Path) -> None:
+    whole = text()
+    found = read(tmp_path, whole[: whole.index('"traceName"') + 3])
+    assert len(found.spans) == EVENTS
+    assert warned(found, "ends in the middle")
+
+
+def test_a_gzip_that_ends_early(tmp_path: Path) -> None:
+    packed = gzip.compress(text(events() * 20).encode())
+    for share in (0.3, 0.6, 0.95):
+        found = read(tmp_path, packed[: int(len(packed) * share)])
+        assert 0 < len(found.spans) <= EVENTS * 20
+        assert warned(found, "gzip file is damaged")
+    with pytest.raises(InputError):
+        read(tmp_path, packed[:12])
+
+
+def test_a_gzip_with_a_wrong_checksum_is_read_and_noted(tmp_path: Path) -> None:
+    packed = bytearray(gzip.compress(text().encode()))
+    packed[-6] ^= 0xFF
+    found = read(tmp_path, bytes(packed))
+    assert len(found.spans) == EVENTS
+    assert warned(found, "gzip file is damaged")
+
+
+BAD = {
+    "not a number": ('"ts": 1001,', '"ts": NaN,'),
+    "bare infinity": ('"dur": 8,', '"dur": inf,'),
+    "Infinity": ('"dur": 8,', '"dur": Infinity,'),
+    "a quote in the name": ('"name": "aten::mm"', '"name": "say "mm" twice"'),
+    "an odd quote in the name": ('"name": "aten::mm"', '"name": "5" disk"'),
+    "quotes and braces in the name": ('"name": "aten::mm"', '"name": "{"a": 1}, {"b": "c"}"'),
+    "a Windows path": ('"name": "aten::mm"', '"name": "C:\\Users\\new\\x.py(1): f"'),
+    "a raw newline": ('"name": "aten::mm"', '"name": "a\nb"'),
+    "control characters": ('"name": "aten::mm"', '"name": "a\x00\x1b[2Jb"'),
+    "half a surrogate pair": ('"name": "aten::mm"', '"name": "\ud800"'),
+}
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_one_bad_event_leaves_all_others(tmp_path: Path, name: str) -> None:
+    good, bad = BAD[name]
+    whole = text()
+    assert good in whole
+    found = read(tmp_path, whole.replace(good, bad, 1))
+    assert len(found.spans) >= EVENTS - 1
+    untouched = found.spans[~found.spans["name"].isin(["aten::mm"])]
+    assert (untouched["name"] == "gemm").sum() == EVENTS // 6
+    notes = " ".join(note.what for note in found.integrity)
+    assert "mended" in notes or "left out" in notes or "no duration" in notes
+
+
+def test_every_event_bad_is_still_read(tmp_path: Path) -> None:
+    found = read(tmp_path, text().replace('"name": "aten::mm"', '"name": "a "quoted" name"'))
+    assert (found.spans["name"] == 'a "quoted" name').sum() == EVENTS // 6
+    assert len(found.spans) == EVENTS
+
+
+def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
+    found = read(tmp_path, text().encode().replace(b"aten::mm", b"\xff\xfe\x80", 1))
+    assert len(found.spans) == EVENTS
+
+
+def test_an_event_that_is_beyond_mending_is_counted(tmp_path: Path) -> None:
+    whole = text().replace('"ts": 1201,', '"ts": ],', 1)
+    found = read(tmp_path, whole)
+    assert len(found.spans) == EVENTS - 1
+    assert warned(found, "1 events could not be read")
+
+
+def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
+    some = events()
+    some[1]["ts"] = 10**18
+    some[7]["dur"] = 1e18
+    some[9]["ts"] = -(10**17)
+    found = read(tmp_path, text(some))
+    assert len(found.spans) == EVENTS - 3
+    assert int((found.spans["start_ns"] + found.spans["dur_ns"]).max()) < 10_000_000
+    assert warned(found, "3 events had no usable time")
+
+
+def test_negative_durations_are_none(tmp_path: Path) -> None:
+    some = events()
+    some[1]["dur"] = -5
+    found = read(tmp_path, text(some))
+    assert len(found.spans) == EVENTS
+    assert int(found.spans["dur_ns"].min()) == 0
+    assert warned(found, "1 events had no duration or a negative one")
+
+
+def test_exact_repeats_are_dropped_and_counted(tmp_path: Path) -> None:
+    some = events()
+    found = read(tmp_path, text(some + some))
+    work = found.spans[found.spans["kind"].isin(["kernel", "runtime"])]
+    assert len(work) == EVENTS // 6 * 4
+    assert any("exact repeats" in note.what for note in found.integrity)
+
+
+def test_a_kernel_that_never_ends_is_cut_at_the_next(tmp_path: Path) -> None:
+    some = events()
+    kernels = [event for event in some if event["cat"] == "kernel"]
+    kernels[3]["dur"] = 7_200_000_000
+    found = read(tmp_path, text(some))
+    assert int((found.spans["start_ns"] + found.spans["dur_ns"]).max()) < 10_000_000
+    assert warned(found, "overlapped the next work")
+
+
+def test_spans_that_overlap_without_nesting_do_no_harm(tmp_path: Path) -> None:
+    some = events()
+    for k in range(200):
+        some.append({**some[1], "name": f"aten::op{k}", "ts": 1000 + 7 * k % 900, "dur": 13 * k % 300, "args": {}})
+    path = tmp_path / "trace.json"
+    path.write_text(text(some))
+    analysed(path)
+
+
+@pytest.mark.parametrize(
+    ("content", "words"),
+    [
+        (b"", "empty"),
+        (b"   \n ", "not JSON"),
+        (b"\x89PNG\r\n\x1a\n", "not JSON"),
+        (b"hello", "not JSON"),
+        (b"PK\x03\x04zip", "zip archive"),
+        (b"\x80\x04\x95pickle", "pickle"),
+        (b"SQLite format 3\x00", "SQLite"),
+        (b"\x0a\x05proto", "binary"),
+        (b"{", "ends before its traceEvents"),
+        (b"[", "no events"),
+        (b"[]", "no events"),
+        (b"{}", "no traceEvents"),
+        (b"[1, 2, 3]", "no events"),
+        (b'"traceEvents"', "not JSON"),
+        (b'{"traceEvents": {}}', "no traceEvents list"),
+        (b'{"traceEvents": []}', "no events"),
+        (b'{"traceEvents": [{}]}', "no timed events"),
+        (b'{"traceEvents": [{"ph": "M", "name": "process_name"}]}', "no timed events"),
+        (b'{"traceEvents": [{"ph": "X", "cat": "kernel", "name": "x", "ts": null}]}', "no event with a usable time"),
+        (b'{"nodes": [], "schema": "1.1.0-chakra.0.0.4"}', "no traceEvents"),
+        (b"[" * 100_000, "no events"),
+        (b'{"a":' * 100_000, "ends before its traceEvents"),
+    ],
+)
+def test_what_is_no_trace_is_refused_in_a_sentence(tmp_path: Path, content: bytes, words: str) -> None:
+    with pytest.raises(InputError, match=words) as refusal:
+        read(tmp_path, content)
+    assert "trace.json" in str(refusal.value)
+
+
+@given(st.binary(max_size=300))
+def test_any_bytes_are_refused_or_read(tmp_path_factory: pytest.TempPathFactory, content: bytes) -> None:
+    path = tmp_path_factory.mktemp("any") / "trace.json"
+    path.write_bytes(content)
+    analysed(path)
+
+
+@given(st.integers(0, 2**32), st.integers(1, 30), st.sampled_from([64, 4096, 1 << 22]))
+def test_flipped_bytes_never_break_the_analysis(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, flips: int, piece: int
+) -> None:
+    chance = random.Random(seed)
+    content = bytearray(text().encode())
+    for _ in range(flips):
+        content[chance.randrange(len(content))] = chance.choice(b'{}[]",:0\\\x00\xff')
+    path = tmp_path_factory.mktemp("flip") / "trace.json"
+    path.write_bytes(content)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(stream, "PIECE_BYTES", piece)
+        analysed(path)
+
+
+@given(st.recursive(st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5), lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=5), inner, max_size=3), max_leaves=8), st.integers(0, EVENTS - 1), st.sampled_from(["ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "correlation", "stream", "device", "grid", "bytes", "Input Dims", "Call stack", "Collective name", "Seq", "finished"]))
+def test_any_value_in_any_field_does_no_harm(tmp_path_factory: pytest.TempPathFactory, value: object, position: int, field: str) -> None:
+    some = events()
+    if field in some[position]:
+        some[position][field] = value
+    else:
+        some[position]["args"][field] = value
+    path = tmp_path_factory.mktemp("value") / "trace.json"
+    path.write_text(text(some))
+    analysed(path)
+    assert len(ranks.read(path).spans) >= EVENTS - 1
+
+
+def test_real_traces_cut_and_flipped(corpus: Path, tmp_path: Path) -> None:
+    chance = random.Random(7)
+    path = tmp_path / "trace.json"
+    for source in sorted((corpus / "kineto").rglob("*.json.gz")):
+        raw = gzip.decompress(source.read_bytes())
+        if len(raw) > 6_000_000:
+            continue
+        path.write_bytes(raw[: chance.randrange(len(raw))])
+        analysed(path)
+        flipped = bytearray(raw)
+        for _ in range(20):
+            flipped[chance.randrange(len(raw))] = chance.choice(b'{}[]",:0\\\x00\xff')
+        path.write_bytes(flipped)
+        analysed(path)
+        packed = source.read_bytes()
+        path.write_bytes(packed[: len(packed) // 2])
+        analysed(path)
+
+
+def test_a_flipped_byte_costs_a_real_trace_an_event_or_none(corpus: Path, tmp_path: Path) -> None:
+    raw = gzip.decompress((corpus / "kineto/hta/nccl_a100_rank0_of_2.json.gz").read_bytes())
+    path = tmp_path / "trace.json"
+    path.write_bytes(raw)
+    whole = len(ranks.read(path).spans)
+    chance = random.Random(3)
+    for _ in range(10):
+        flipped = bytearray(raw)
+        flipped[chance.randrange(raw.index(b'"traceEvents"') + 20, len(raw) - 4000)] = chance.choice(b'{}[]",:\\')
+        path.write_bytes(flipped)
+        assert whole - len(ranks.read(path).spans) <= 2
+
+
+def limited(script: str, megabytes: int) -> subprocess.CompletedProcess[str]:
+    """Run Python with a bound on its memory."""
+    head = f"import resource; resource.setrlimit(resource.RLIMIT_AS, ({megabytes} << 20,) * 2)\n"
+    return subprocess.run(
+        [sys.executable, "-c", head + textwrap.dedent(script)], capture_output=True, text=True, cwd=Path(__file__).parents[2]
+    )
+
+
+@pytest.mark.parametrize("filling", ["spaces", "zeros", "string", "events"])
+def test_a_compression_bomb_is_refused_in_little_memory(tmp_path: Path, filling: str) -> None:
+    """1.2 GB from a file of a few MB."""
+    path = tmp_path / "bomb.json.gz"
+    unit = {"spaces": b" ", "zeros": b"0", "string": b"x", "events": b'{"ph":"M","name":"thread_name"},'}[filling]
+    start = {"string": b'{"traceEvents": [{"name": "', "zeros": b'{"a": '}.get(filling, b'{"traceEvents": [')
+    block = unit * ((16 << 20) // len(unit))
+    with gzip.open(path, "wb", compresslevel=1) as file:
+        file.write(start)
+        for _ in range(75):
+            file.write(block)
+    script = f"""
+        from pathlib import Path
+        from diagnose.source import ranks
+        from diagnose.source.base import InputError
+        try:
+            ranks.read(Path({str(path)!r}))
+        except InputError as error:
+            print(error)
+    """
+    done = limited(script, 2500)
+    assert done.returncode == 0, done.stderr[-500:]
+    assert any(words in done.stdout for words in ("compression bomb", "one event is over", "ends before", "no timed events", "no events"))
+
+
+def test_an_event_without_an_end_is_bounded(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(document, "MAX_EVENT_BYTES", 1 << 20)
+    monkeypatch.setattr(stream, "PIECE_BYTES", 1 << 16)
+    with pytest.raises(InputError, match="one event is over"):
+        read(tmp_path, '{"traceEvents": [{"name": "' + "x" * (3 << 20))
