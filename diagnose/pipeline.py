@@ -56,7 +56,7 @@ def diagnose(
 def _digests(files: Sequence[TraceFile], step_range: StepRange | None, jobs: int) -> Iterator[RankDigest | InputError]:
     """The digest of each file in order, or why it cannot be had."""
     arguments = ([file.path for file in files], [step_range] * len(files))
-    if jobs == 1 or len(files) == 1 or sum(file.path.stat().st_size for file in files) < POOL_BYTES:
+    if jobs == 1 or len(files) == 1 or sum(map(_size, files)) < POOL_BYTES:
         yield from map(_digest, *arguments)
         return
     with ProcessPoolExecutor(min(jobs, len(files)), multiprocessing.get_context("spawn")) as pool:
@@ -66,6 +66,13 @@ def _digests(files: Sequence[TraceFile], step_range: StepRange | None, jobs: int
             raise InputError("A reading process was killed, perhaps for memory. Try a smaller --jobs.") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _size(file: TraceFile) -> int:
+    try:
+        return file.path.stat().st_size
+    except OSError:
+        return 0
 
 
 def _digest(path: Path, step_range: StepRange | None) -> RankDigest | InputError:

@@ -26,7 +26,16 @@ class Drawing:
     def span(self, cat: str, name: str, start: float, end: float, tid: Any = MAIN, **args: Any) -> Drawing:
         """Anything on a host thread."""
         self.events.append(
-            {"ph": "X", "cat": cat, "name": name, "pid": MAIN, "tid": tid, "ts": start, "dur": end - start, "args": args}
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": MAIN,
+                "tid": tid,
+                "ts": start,
+                "dur": end - start,
+                "args": args,
+            }
         )
         return self
 
@@ -62,7 +71,14 @@ class Drawing:
         return self.work(name, run, stream=stream, device=device, cat=cat, correlation=self._correlation, **args)
 
     def copy(
-        self, kind: str, call: tuple[float, float], run: tuple[float, float], size: int, *, tid: Any = MAIN, stream: int = 7
+        self,
+        kind: str,
+        call: tuple[float, float],
+        run: tuple[float, float],
+        size: int,
+        *,
+        tid: Any = MAIN,
+        stream: int = 7,
     ) -> Drawing:
         """A copy, `kind` as in "HtoD (Pageable -> Device)"."""
         return self.launch(
@@ -75,7 +91,16 @@ class Drawing:
         """Device work without a launch."""
         args = {"device": device, "stream": stream, **args}
         self.events.append(
-            {"ph": "X", "cat": cat, "name": name, "pid": device, "tid": stream, "ts": run[0], "dur": run[1] - run[0], "args": args}
+            {
+                "ph": "X",
+                "cat": cat,
+                "name": name,
+                "pid": device,
+                "tid": stream,
+                "ts": run[0],
+                "dur": run[1] - run[0],
+                "args": args,
+            }
         )
         return self
 

@@ -6,6 +6,7 @@ import gzip
 import json
 from collections import Counter
 from decimal import Decimal
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -48,7 +49,11 @@ class Plain:
         text = gzip.decompress(path.read_bytes()).decode("utf-8", "replace")
         document = json.loads(text, parse_float=Decimal, strict=False)
         events = document if isinstance(document, list) else document["traceEvents"]
-        timed = [e for e in events if e.get("ph") == "X" and e.get("cat") not in ("Trace", None) or e.get("name") == "[memory]"]
+        timed = [
+            e
+            for e in events
+            if (e.get("ph") == "X" and e.get("cat") not in ("Trace", None)) or e.get("name") == "[memory]"
+        ]
         zero = min(int(e["ts"] * 1000) for e in timed)
         self.work: list[tuple[int, int, str, int]] = []
         self.host: list[tuple[int, int, str, Any]] = []
@@ -153,7 +158,7 @@ def test_step_times_agree_with_a_plain_search_for_the_last_device_end(corpus: Pa
     plain = Plain(corpus / "kineto" / name)
     found = sorted((start, end) for start, end, label, _ in plain.host if label.startswith(marker))
     if marker == "Optimizer.step#":
-        found = [(before[1], after[1]) for before, after in zip(found[:-1], found[1:], strict=True)]
+        found = [(before[1], after[1]) for before, after in pairwise(found)]
     ends = plain.step_bounds(found)
     used = steps(Facts(ranks.read(corpus / "kineto" / name)))
     assert used.measure == Measure.DEVICE

@@ -24,7 +24,8 @@ def test_rules_and_the_schema_are_in_the_wheel_and_found_there(tmp_path: Path) -
     for name in ("setup.cfg", "pyproject.toml", "README.md", "LICENSE"):
         shutil.copy(ROOT / name, source)
     subprocess.run(
-        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)], check=True
+        [sys.executable, "-m", "pip", "wheel", "--quiet", "--no-deps", "--wheel-dir", str(tmp_path), str(source)],
+        check=True,
     )
     (wheel,) = tmp_path.glob("torch_diagnose-*.whl")
     unpacked = tmp_path / "site"

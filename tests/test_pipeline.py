@@ -99,7 +99,12 @@ def test_a_trace_with_nothing_to_measure_is_inconclusive() -> None:
 def test_a_window_counts_no_steps() -> None:
     found = of(Drawing().launch("k", (0, 1), (2, 10)))
     assert found.steps is not None
-    assert (found.steps.measure, found.steps.recorded, found.steps.used, found.steps.numbers) == (Measure.WINDOW, 0, 0, ())
+    assert (found.steps.measure, found.steps.recorded, found.steps.used, found.steps.numbers) == (
+        Measure.WINDOW,
+        0,
+        0,
+        (),
+    )
 
 
 def of(drawing: Drawing) -> Diagnosis:
@@ -128,7 +133,8 @@ def test_json_has_the_names_that_other_programs_rely_on(run: Path) -> None:
     found = json.loads(diagnose.analyze(run).to_json())
     assert found["schema_version"] == 1
     assert set(found) >= {
-        "tool_version", "provenance", "steps", "breakdown", "idle", "kernels", "findings", "outcomes", "integrity", "replay",
+        "tool_version", "provenance", "steps", "breakdown", "idle", "kernels", "findings", "outcomes",
+        "integrity", "replay",
     }  # fmt: skip
     assert set(found["provenance"]) >= {"sources", "devices", "world_size", "framework", "manifest"}
     assert set(found["provenance"]["sources"][0]) >= {"path", "format", "rank", "events", "bytes", "recorded"}

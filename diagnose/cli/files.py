@@ -17,16 +17,16 @@ def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Path]) -> None:
     """Raise a ClickException if an output cannot be written, or is one of the inputs: before any work is done."""
     if outputs.count(STDOUT) > 1:
         raise click.ClickException("Only one result can go to standard output (-). Give the others a file name.")
-    read = {path.resolve() for path in inputs}
+    read = {os.path.realpath(path) for path in inputs}
     for name in outputs:
         path = Path(name)
         if name == STDOUT:
             continue
-        if path.resolve() in read:
+        if os.path.realpath(path) in read:
             raise click.ClickException(f"{name} is a trace to be read: writing there would destroy it. Choose another.")
         if path.is_dir():
             raise click.ClickException(f"{name} is a folder. Name a file.")
-        folder = path.resolve().parent
+        folder = Path(os.path.realpath(path)).parent
         if not folder.is_dir():
             raise click.ClickException(f"The folder {folder} does not exist. Create it first.")
         if not os.access(folder, os.W_OK):

@@ -6,10 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis
-from diagnose.facts.host import HostActivity
-from diagnose.facts.idle import IdleCause
 from diagnose.facts.kernels import Kernel
 from diagnose.facts.steps import Measure
+from diagnose.reports.words import ACTIVITIES, CAUSES
 from diagnose.reports.units import duration, share, size
 from diagnose.trace import kinds
 from diagnose.trace.kinds import Site
@@ -40,38 +39,6 @@ class Section:
     rows: tuple[Row, ...]
     note: str = ""
     """A sentence below the table."""
-
-
-CAUSES = {
-    IdleCause.GARBAGE_COLLECTION: "Python's garbage collector ran",
-    IdleCause.COMPILE: "torch.compile was compiling",
-    IdleCause.CHECKPOINT: "a checkpoint was written",
-    IdleCause.ALLOCATION: "the driver allocated or freed memory",
-    IdleCause.SYNC: "the host had waited for the GPU",
-    IdleCause.LOADER: "the data loader had no batch ready",
-    IdleCause.OTHER_RANK: "the host waited for another rank",
-    IdleCause.HOST_COPY: "the host was in a copy call",
-    IdleCause.LAUNCH: "the launching call was slow",
-    IdleCause.OPS: "the host was dispatching ops",
-    IdleCause.PYTHON: "Python ran between ops",
-    IdleCause.DEVICE_WAIT: "queued work waited on the device",
-    IdleCause.BETWEEN_KERNELS: "turn-around between queued kernels",
-    IdleCause.UNKNOWN: "unknown: the launch was not recorded",
-}
-
-ACTIVITIES = {
-    HostActivity.GARBAGE_COLLECTION: "garbage collection",
-    HostActivity.COMPILE: "compiling",
-    HostActivity.CHECKPOINT: "writing a checkpoint",
-    HostActivity.ALLOCATION: "allocating device memory",
-    HostActivity.SYNC: "waiting for the GPU",
-    HostActivity.LOADER: "fetching batches",
-    HostActivity.OTHER_RANK: "waiting for other ranks",
-    HostActivity.HOST_COPY: "in copy calls",
-    HostActivity.LAUNCH: "in launch calls",
-    HostActivity.OPS: "in framework ops",
-    HostActivity.PYTHON: "in Python between ops",
-}
 
 
 def headline(diagnosis: Diagnosis) -> str:

@@ -19,6 +19,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Provenance, Rank
 from diagnose.trace.schema import LinkKind, SpanKind
 
+
 @dataclass
 class Recording:
     """One file as read, before it becomes a Rank."""
@@ -170,7 +171,9 @@ def _links(spans: pd.DataFrame, columns: Columns, id_of: IntArray) -> pd.DataFra
     )
 
 
-def _matched(sources: IntArray, source_key: IntArray, targets: IntArray, target_key: IntArray) -> tuple[IntArray, IntArray]:
+def _matched(
+    sources: IntArray, source_key: IntArray, targets: IntArray, target_key: IntArray
+) -> tuple[IntArray, IntArray]:
     """(source, target) for every target whose key is positive and is a source's; of equal sources the first."""
     order = np.argsort(source_key, kind="stable")
     keys = source_key[order]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, Generic, TypeVar
 
@@ -242,23 +243,16 @@ class TraceText(Generic[E]):
 
     def _converted(self, value: dict[str, Any]) -> E | None:
         """The event of a JSON object, without the arguments whose values have a type they never have."""
-        try:
+        with suppress(msgspec.ValidationError):
             return msgspec.convert(value, self._event)
-        except msgspec.ValidationError:
-            pass
-        given = value["args"] if isinstance(value["args"], dict) else {}
-        try:
-            args = {key: given[key] for key in given if self._fits({"args": {key: given[key]}})}
-            return msgspec.convert({**value, "args": args}, self._event)
-        except msgspec.ValidationError:
-            return None
-
-    def _fits(self, value: dict[str, Any]) -> bool:
-        try:
-            msgspec.convert(value, self._event)
-        except msgspec.ValidationError:
-            return False
-        return True
+        fit = {}
+        for key, argument in value["args"].items() if isinstance(value["args"], dict) else ():
+            with suppress(msgspec.ValidationError):
+                msgspec.convert({"args": {key: argument}}, self._event)
+                fit[key] = argument
+        with suppress(msgspec.ValidationError):
+            return msgspec.convert({**value, "args": fit}, self._event)
+        return None
 
 
 def _last_boundaries(buffer: bytes) -> Iterator[re.Match[bytes]]:

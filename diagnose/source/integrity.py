@@ -55,16 +55,38 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
             "Times they took count as idle.",
             Severity.WARNING,
         ),
-        (damage.negative_durations, "had no duration or a negative one, taken as 0", "Busy time may be low.", Severity.WARNING),
-        (damage.clipped, "overlapped the next work on their stream by over a second and were cut there", "Their durations are upper bounds.", Severity.WARNING),
-        (damage.duplicates, "were exact repeats and were dropped", "None, if the file was merged from parts.", Severity.NOTE),
-        (damage.mended_events, "were not valid JSON and were mended", "None on times; names may differ in a character.", Severity.NOTE),
+        (
+            damage.negative_durations,
+            "had no duration or a negative one, taken as 0",
+            "Busy time may be low.",
+            Severity.WARNING,
+        ),
+        (
+            damage.clipped,
+            "overlapped the next work on their stream by over a second and were cut there",
+            "Their durations are upper bounds.",
+            Severity.WARNING,
+        ),
+        (
+            damage.duplicates,
+            "were exact repeats and were dropped",
+            "None, if the file was merged from parts.",
+            Severity.NOTE,
+        ),
+        (
+            damage.mended_events,
+            "were not valid JSON and were mended",
+            "None on times; names may differ in a character.",
+            Severity.NOTE,
+        ),
     )
     for count, what, effect, severity in counts:
         if count:
             yield IntegrityNote(f"{count:,} events {what}.", effect, severity)
     for key in damage.header_values_lost:
-        yield IntegrityNote(f"The header value {key} could not be read.", "It is taken as not recorded.", Severity.WARNING)
+        yield IntegrityNote(
+            f"The header value {key} could not be read.", "It is taken as not recorded.", Severity.WARNING
+        )
 
 
 def _pairs(spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
@@ -112,7 +134,7 @@ def _causality(spans: pd.DataFrame, launch: pd.DataFrame) -> Iterator[IntegrityN
     count = int((early > 1000).sum())
     if count:
         yield IntegrityNote(
-            f"{count:,} device operations start before the call that launched them, by up to {early.max() / 1000:,.0f} us.",
+            f"{count:,} device operations start before their launching call, by up to {early.max() // 1000:,} us.",
             "The host's and the device's clock disagree: launch delays and causes of short gaps are off by as much.",
             Severity.WARNING if count > SHARE_WORTH_A_WARNING * len(launch) else Severity.NOTE,
         )
@@ -176,7 +198,9 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
         )
     if "shapes" not in recorded:
         yield IntegrityNote(
-            "Input shapes were not recorded.", "FLOPs and bytes of ops are unknown. Use record_shapes=True.", Severity.NOTE
+            "Input shapes were not recorded.",
+            "FLOPs and bytes of ops are unknown. Use record_shapes=True.",
+            Severity.NOTE,
         )
     if "stacks" not in recorded:
         yield IntegrityNote(
@@ -192,7 +216,9 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
     unfinished = int((~tables["ops"]["finished"]).sum()) if len(tables["ops"]) else 0
     if unfinished:
         yield IntegrityNote(
-            f"{unfinished:,} ops were still running when recording ended.", "Their durations are lower bounds.", Severity.NOTE
+            f"{unfinished:,} ops were still running when recording ended.",
+            "Their durations are lower bounds.",
+            Severity.NOTE,
         )
     distorting = spans[spans["kind"] == SpanKind.OVERHEAD.value]
     if provenance.resolution_ns > 1:

@@ -8,85 +8,23 @@ before mid-2022 from traces of that time.
 from __future__ import annotations
 
 import re
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Iterator
 from decimal import Decimal
 from operator import attrgetter
 from pathlib import Path
-from typing import Any, Generic, TypeVar, cast
+from typing import Any
 
-import msgspec
 import numpy as np
 
 from diagnose.source import stream
 from diagnose.source.assemble import Recording, assemble
 from diagnose.source.base import Damage, InputError
-from diagnose.source.columns import ON_DEVICE, Columns, Vocabulary
+from diagnose.source.columns import ON_DEVICE, Array, Columns, Vocabulary
 from diagnose.source.document import TraceText
+from diagnose.source.events import Event, finished, floats, ints, texts, times, triples
 from diagnose.source.header import HEADER_KEYS, read_header
 from diagnose.trace.model import Rank
 from diagnose.trace.schema import SpanKind
-
-Time = TypeVar("Time")
-Scalar = int | float | str | None
-"""A number, or what stood in its place: strings, "inf", "<unsupported metadata type>"."""
-
-
-class Args(msgspec.Struct, frozen=True, gc=False):
-    """What is read of an event's `args`; every other key is passed over."""
-
-    external_id: Scalar = msgspec.field(name="External id", default=-1)
-    external_id_2021: Scalar = msgspec.field(name="external id", default=-1)
-    correlation: Scalar = -1
-    device: Scalar = -1
-    stream: Scalar = -1
-    bytes: Any = -1
-    grid: Any = (0, 0, 0)
-    block: Any = (0, 0, 0)
-    registers: Scalar = msgspec.field(name="registers per thread", default=-1)
-    shared_bytes: Any = msgspec.field(name="shared memory", default=-1)
-    occupancy_percent: Scalar = msgspec.field(name="est. achieved occupancy %", default=float("nan"))
-    graph_id: Scalar = msgspec.field(name="graph id", default=0)
-    sequence: Scalar = msgspec.field(name="Sequence number", default=-1)
-    forward_thread: Scalar = msgspec.field(name="Fwd thread id", default=-1)
-    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
-    shapes_2021: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw(b""))
-    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
-    stack: Any = msgspec.field(name="Call stack", default="")
-    finished: bool | str | None = True
-    python_id: Any = msgspec.field(name="Python id", default=None)
-    operation: Any = msgspec.field(name="Collective name", default="")
-    dtype: Any = ""
-    group_ranks: Any = msgspec.field(name="Process Group Ranks", default="")
-    group_size: Scalar = msgspec.field(name="Group size", default=-1)
-    group_sequence: Scalar = msgspec.field(name="Seq", default=-1)
-    in_elements: Scalar = msgspec.field(name="In msg nelems", default=-1)
-    out_elements: Scalar = msgspec.field(name="Out msg nelems", default=-1)
-    sync_kind: Any = msgspec.field(name="cuda_sync_kind", default="")
-    wait_on_stream: Scalar = -1
-    wait_on_correlation: Scalar = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=-1)
-    device_type: Scalar = msgspec.field(name="Device Type", default=-1)
-    device_id: Scalar = msgspec.field(name="Device Id", default=-1)
-    size: Scalar = msgspec.field(name="Bytes", default=0)
-    allocated_bytes: Scalar = msgspec.field(name="Total Allocated", default=-1)
-    reserved_bytes: Scalar = msgspec.field(name="Total Reserved", default=-1)
-    name: Any = ""
-
-
-NO_ARGS = Args()
-
-
-class Event(msgspec.Struct, Generic[Time], gc=False):
-    """One event of `traceEvents`. `ts` and `dur` are microseconds."""
-
-    ph: str = ""
-    name: str = ""
-    cat: str = ""
-    pid: Scalar = None
-    tid: Scalar = None
-    ts: Time | None = None
-    dur: Scalar = 0
-    args: Args = NO_ARGS
-
 
 _KINDS: dict[str, SpanKind] = {
     "cpu_op": SpanKind.OP,
@@ -178,7 +116,9 @@ class _Collector:
         self._names = Vocabulary()
         self._host_tracks = Vocabulary()
         self._device_tracks = Vocabulary()
-        self._texts = {name: Vocabulary() for name in ("shapes", "dtypes", "stack", "operation", "group_ranks", "dtype")}
+        self._texts = {
+            name: Vocabulary({b"": 0}) for name in ("shapes", "dtypes", "stack", "operation", "group_ranks", "dtype")
+        }
         self._columns = Columns()
 
     def add(self, batch: list[Event[Any]]) -> None:
@@ -219,41 +159,31 @@ class _Collector:
             kind,
             name=self._names.codes(map(attrgetter("name"), events), len(events)),
             track=tracks.codes(map(key, events), len(events)),
-            ts_ns=self._times(events),
-            dur_us=_floats(events, "dur", 0.0),
-            correlation=_ints(events, "args.correlation", -1),
-            external_id=_ints(events, external_id, -1),
+            ts_ns=times(events, self._exact),
+            dur_us=floats(events, "dur", 0.0),
+            correlation=ints(events, "args.correlation", -1),
+            external_id=ints(events, external_id, -1),
         )
         if kind in _SIDE_COLUMNS:
             self._add_side(kind, first, events)
         if kind == SpanKind.KERNEL or (kind == SpanKind.OP and any(e.args.operation for e in events)):
             self._add_collectives(first, events)
 
-    def _times(self, events: list[Event[Any]]) -> np.ndarray[Any, np.dtype[Any]]:
-        """Start of each event. float64 us, or int64 ns when the text holds more than a double can."""
-        if not self._exact:
-            return _floats(events, "ts", float("nan"))
-        try:
-            return np.fromiter((int(event.ts * 1000) for event in events), np.int64, len(events))
-        except (TypeError, ValueError, OverflowError):
-            return np.array([_number(_thousandfold(event.ts), int, -1) for event in events], dtype=np.int64)
-
     def _add_side(self, kind: SpanKind, first: int, events: list[Event[Any]]) -> None:
-        side: dict[str, np.ndarray[Any, np.dtype[Any]]] = {}
+        side: dict[str, Array] = {}
         for name, (path, default) in _SIDE_COLUMNS[kind].items():
             if name in self._texts:
-                side[name] = self._texts[name].codes(_texts(events, path), len(events))
+                side[name] = self._texts[name].codes(texts(events, path), len(events))
             elif name in ("grid", "block"):
-                side.update(_triples(events, name))
+                side.update(triples(events, name))
             elif isinstance(default, float):
-                side[name] = _floats(events, path, default)
+                side[name] = floats(events, path, default)
             else:
-                side[name] = _ints(events, path, default)
+                side[name] = ints(events, path, default)
         if kind == SpanKind.OP:
-            finished = map(_FINISHED.__getitem__, map(attrgetter("args.finished"), events))
-            side["finished"] = np.fromiter(finished, np.bool_, len(events))
-            if not side["shapes"].any():
-                side["shapes"] = self._texts["shapes"].codes(_texts(events, "args.shapes_2021"), len(events))
+            side["finished"] = finished(events)
+            if not side["shapes"].any():  # code 0 is the empty text
+                side["shapes"] = self._texts["shapes"].codes(texts(events, "args.shapes_2021"), len(events))
         if kind == SpanKind.SYNC:
             side["sync_kind"] = self._columns.sync_kinds.codes((str(e.args.sync_kind) for e in events), len(events))
         self._columns.add_side(kind, first, side)
@@ -264,13 +194,13 @@ class _Collector:
             return
         some = [events[k] for k in at]
         side = {
-            name: self._texts[name].codes(_texts(some, f"args.{name}"), len(some))
+            name: self._texts[name].codes(texts(some, f"args.{name}"), len(some))
             for name in ("operation", "group_ranks", "dtype")
         }
-        side["group_size"] = _ints(some, "args.group_size", -1)
-        side["sequence"] = _ints(some, "args.group_sequence", -1)
-        side["in_elements"] = _ints(some, "args.in_elements", -1)
-        side["out_elements"] = _ints(some, "args.out_elements", -1)
+        side["group_size"] = ints(some, "args.group_size", -1)
+        side["sequence"] = ints(some, "args.group_sequence", -1)
+        side["in_elements"] = ints(some, "args.in_elements", -1)
+        side["out_elements"] = ints(some, "args.out_elements", -1)
         self._columns.add_collectives(first + np.array(at, dtype=np.int64), side)
 
 
@@ -305,67 +235,3 @@ _SIDE_COLUMNS: dict[SpanKind, dict[str, tuple[str, Any]]] = {
     },
 }
 """Side-table columns per kind: attribute of the event, and what stands for "not recorded"."""
-
-
-class _Finished(dict[object, bool]):
-    def __missing__(self, value: object) -> bool:
-        return True
-
-
-_FINISHED = _Finished({False: False, "false": False})
-
-
-def _thousandfold(value: object) -> object:
-    return value * 1000 if isinstance(value, Decimal) else value
-
-
-def _texts(events: list[Event[Any]], path: str) -> Iterable[bytes | str]:
-    """Texts of an attribute: raw JSON as bytes, which `Vocabulary.labels` decodes once per distinct value."""
-    as_text: Callable[[Any], bytes | str] = bytes if path in _RAW else str
-    return map(as_text, map(attrgetter(path), events))
-
-
-_RAW = ("args.shapes", "args.shapes_2021", "args.dtypes")
-
-
-def _floats(events: list[Event[Any]], path: str, default: float) -> np.ndarray[Any, np.dtype[Any]]:
-    try:
-        return np.fromiter(map(attrgetter(path), events), np.float64, len(events))
-    except (TypeError, ValueError, OverflowError):
-        return np.array([_number(value, float, default) for value in map(attrgetter(path), events)], dtype=np.float64)
-
-
-def _ints(events: list[Event[Any]], path: str, default: int) -> np.ndarray[Any, np.dtype[Any]]:
-    try:
-        return np.fromiter(map(attrgetter(path), events), np.int64, len(events))
-    except (TypeError, ValueError, OverflowError):
-        return np.array([_number(value, int, default) for value in map(attrgetter(path), events)], dtype=np.int64)
-
-
-def _triples(events: list[Event[Any]], name: str) -> dict[str, np.ndarray[Any, np.dtype[Any]]]:
-    values = list(map(attrgetter(f"args.{name}"), events))
-    try:
-        table = np.array(values, dtype=np.int64)
-    except (TypeError, ValueError, OverflowError):
-        table = np.zeros((0, 0), dtype=np.int64)
-    if table.shape != (len(values), 3):
-        table = np.array([_triple(value) for value in values], dtype=np.int64)
-    table = np.clip(table, 0, np.iinfo(np.int32).max)
-    return {f"{name}_{axis}": table[:, k] for k, axis in enumerate("xyz")}
-
-
-def _triple(value: object) -> tuple[int, int, int]:
-    if isinstance(value, (list, tuple)) and len(value) == 3:
-        return tuple(_number(part, int, 0) for part in value)  # type: ignore[return-value]
-    return (0, 0, 0)
-
-
-N = TypeVar("N", int, float)
-
-
-def _number(value: object, kind: Callable[[Any], N], default: N) -> N:
-    try:
-        number = kind(cast(Any, value))
-    except (TypeError, ValueError, OverflowError):
-        return default
-    return number if -(1 << 63) <= number < (1 << 63) else default

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import glob
+import os
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -21,7 +22,10 @@ _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
 _OTHER_FORMATS = (
-    (b"SQLite format 3\0", "an SQLite database, perhaps exported by Nsight Systems, which this version cannot read yet"),
+    (
+        b"SQLite format 3\0",
+        "an SQLite database, perhaps exported by Nsight Systems, which this version cannot read yet",
+    ),
     (b"\x80", "a pickle, perhaps a memory snapshot, which diagnose never loads because a pickle can run code"),
     (b"PK\x03\x04", "a zip archive; unpack it first"),
     (b"\x0a", "binary, perhaps a Perfetto or XPlane protobuf, which this version cannot read"),
@@ -42,14 +46,14 @@ def find(paths: Sequence[str | Path]) -> tuple[TraceFile, ...]:
 
     Raises InputError if a path does not exist or holds no trace.
     """
-    found: dict[Path, TraceFile] = {}
+    found: dict[str, TraceFile] = {}
     for given in paths:
         for path in _expanded(given):
             if path.is_dir():
                 for inside in _in_folder(path):
-                    found.setdefault(inside.resolve(), TraceFile(inside, named=False))
+                    found.setdefault(os.path.realpath(inside), TraceFile(inside, named=False))
             else:
-                found[path.resolve()] = TraceFile(path, named=True)
+                found[os.path.realpath(path)] = TraceFile(path, named=True)
     if not found:
         raise InputError("No trace was given. Name a file that torch.profiler wrote, or a folder of them.")
     return tuple(found.values())
@@ -59,7 +63,7 @@ def _expanded(given: str | Path) -> list[Path]:
     path = Path(given)
     if path.exists():
         return [path]
-    if matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207: patterns may be absolute
+    if matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207 (an absolute pattern is no Path.glob)
         return [Path(match) for match in matches]
     raise InputError(f"{given} does not exist. Check the path.")
 
@@ -141,8 +145,7 @@ def _set_notes(recordings: Sequence[Provenance], ranks: set[int], repeated: list
             )
         )
     world = max((one.world_size or 0 for one in recordings), default=0)
-    missing = sorted(set(range(world)) - ranks)
-    if missing and world <= 1_000_000:
+    if any(rank not in ranks for rank in range(min(world, len(ranks) + 1))):
         one = "The only rank given is" if len(ranks) == 1 else "The ranks given are"
         notes.append(
             IntegrityNote(
@@ -172,7 +175,9 @@ def load(paths: Sequence[str | Path]) -> Run:
     if not ranks:
         raise InputError(notes[0].what if notes else "No trace was given.")
     arranged = arrange([rank.provenance for rank in ranks])
-    kept = [replace(rank, index=index) for rank, index in zip(ranks, arranged.indexes, strict=True) if index is not None]
+    kept = [
+        replace(rank, index=index) for rank, index in zip(ranks, arranged.indexes, strict=True) if index is not None
+    ]
     return Run(tuple(sorted(kept, key=lambda rank: rank.index)), (*arranged.integrity, *notes))
 
 

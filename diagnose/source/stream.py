@@ -58,6 +58,7 @@ def _plain(file: BinaryIO) -> Iterator[bytes]:
 def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
     engine, in_member = zlib.decompressobj(wbits=31), False
     read = written = 0
+    raw, before = b"", engine
     try:
         while raw := file.read(1 << 20):
             read += len(raw)
@@ -82,6 +83,7 @@ def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
 
 def _before_the_error(engine: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
     """What can be inflated of `raw` before the byte at which it is broken: in blocks, the last one byte by byte."""
+    before = engine
     for size in (256, 1):
         try:
             while raw:

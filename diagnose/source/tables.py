@@ -12,6 +12,7 @@ from diagnose.trace import kinds, schema
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.schema import LinkKind, SpanKind
 
+
 def side_tables(
     columns: Columns, id_of: IntArray, spans: pd.DataFrame, tracks: pd.DataFrame, links: pd.DataFrame
 ) -> dict[str, pd.DataFrame]:

@@ -1,8 +1,8 @@
 """Every table of a trace: its columns, their dtypes, units and meaning, and which formats can fill them.
 
-The row label of `spans` is the span id; side tables are labelled by the id of the span they describe. Spans are in order
-of start. Times are int64 nanoseconds from the rank's zero (`Rank.zero_unix_ns`). An int that was not recorded is -1, a
-float NaN, a name the empty category "". `check` is called once, at the border (`source.assemble`).
+The row label of `spans` is the span id; side tables are labelled by the id of the span they describe. Spans are in
+order of start. Times are int64 nanoseconds from the rank's zero (`Rank.zero_unix_ns`). An int that was not recorded is
+-1, a float NaN, a name the empty category "". `check` is called once, at the border (`source.assemble`).
 """
 
 from __future__ import annotations
@@ -132,8 +132,12 @@ KERNELS = Table(
         "block_y": Column("int32", "threads", "block size; 0 unknown"),
         "block_z": Column("int32", "threads", "block size; 0 unknown"),
         "registers": Column("int32", "per thread", "registers", "kineto on NVIDIA, nsight"),
-        "shared_bytes": Column("int64", "bytes", "static and dynamic shared memory of a block", "kineto on NVIDIA, nsight"),
-        "occupancy": Column("float64", "share", "the recorder's estimate of achieved occupancy, 0..1", "kineto on NVIDIA"),
+        "shared_bytes": Column(
+            "int64", "bytes", "static and dynamic shared memory of a block", "kineto on NVIDIA, nsight"
+        ),
+        "occupancy": Column(
+            "float64", "share", "the recorder's estimate of achieved occupancy, 0..1", "kineto on NVIDIA"
+        ),
         "graph_id": Column("int64", "", "CUDA graph it belongs to; 0 none", "kineto since 2026, nsight"),
     },
 )
@@ -179,7 +183,9 @@ OPS = Table(
         "dtypes": Column("names", "", "input types as JSON text; empty when not recorded"),
         "sequence": Column("int64", "", "shared by a forward op and its backward op"),
         "forward_thread": Column("int64", "", "of a backward op: the thread its forward op ran on; else 0 or -1"),
-        "stack": Column("names", "", "call stack, outermost last, `;` between frames; empty when not recorded", "kineto, old"),
+        "stack": Column(
+            "names", "", "call stack, outermost last, `;` between frames; empty when not recorded", "kineto, old"
+        ),
         "finished": Column("bool", "", "false: still open when recording ended, so its end is not real"),
     },
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -94,6 +95,4 @@ def _most_repeated(marks: pd.DataFrame) -> pd.DataFrame:
 
 
 def _between(bounds: IntArray) -> tuple[Step, ...]:
-    return tuple(
-        Step(k, int(start), int(end)) for k, (start, end) in enumerate(zip(bounds[:-1], bounds[1:], strict=True))
-    )
+    return tuple(Step(k, int(start), int(end)) for k, (start, end) in enumerate(pairwise(bounds.tolist())))

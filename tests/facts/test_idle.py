@@ -146,7 +146,9 @@ on_host = st.lists(
 
 
 @given(launched, on_host)
-def test_causes_add_up_to_the_idle_time(work: list[tuple[int, int, int, int]], host: list[tuple[str, int, int]]) -> None:
+def test_causes_add_up_to_the_idle_time(
+    work: list[tuple[int, int, int, int]], host: list[tuple[str, int, int]]
+) -> None:
     draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 400)
     for stream, (call, length, delay, run) in enumerate(work):
         draw.launch("k", (call, call + length), (call + delay, call + delay + run), stream=stream)

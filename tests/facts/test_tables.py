@@ -69,7 +69,9 @@ def test_a_loader_on_a_thread_that_does_not_train_is_not_waited_for() -> None:
 
 def test_communication_hidden_and_exposed_by_operation() -> None:
     draw = step().launch("gemm", (1, 2), (10, 40))
-    draw.launch(NCCL, (3, 4), (30, 60), stream=20, **{"Collective name": "allreduce", "Group size": 8, "dtype": "BFloat16"})
+    draw.launch(
+        NCCL, (3, 4), (30, 60), stream=20, **{"Collective name": "allreduce", "Group size": 8, "dtype": "BFloat16"}
+    )
     draw.launch("ncclDevKernel_SendRecv(x)", (5, 6), (70, 80), stream=21)
     found = communication(draw.facts())
     assert (found.ns, found.exposed_ns) == (40_000, 30_000)
@@ -83,7 +85,18 @@ def test_memory_peaks_and_driver_allocation() -> None:
     draw = step().call("cudaMalloc", 10, 15).call("cudaFree", 20, 29).call("cudaMallocAsync", 30, 39)
     for at, total in ((10, 100), (20, 700), (30, 300)):
         args = {"Device Type": 1, "Device Id": 0, "Bytes": 1, "Total Allocated": total, "Total Reserved": 1000}
-        draw.events.append({"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", "pid": MAIN, "tid": MAIN, "ts": at, "args": args})
+        draw.events.append(
+            {
+                "ph": "i",
+                "s": "t",
+                "cat": "cpu_instant_event",
+                "name": "[memory]",
+                "pid": MAIN,
+                "tid": MAIN,
+                "ts": at,
+                "args": args,
+            }
+        )
     (found,) = memory(draw.facts())
     assert (found.device, found.peak_allocated_bytes, found.peak_reserved_bytes) == (0, 700, 1000)
     calls = allocation_calls(draw.facts())

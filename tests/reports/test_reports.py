@@ -28,12 +28,16 @@ def training() -> Drawing:
     for number in range(3):
         at = number * 10_000
         draw.step(number, at, at + 10_000).frame("/home/me/train.py(12): train", at, at + 10_000)
-        draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 100, at + 4_000)
+        draw.span(
+            "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 100, at + 4_000
+        )
         draw.op("aten::to", at + 4_000, at + 4_500)
         draw.copy("HtoD (Pageable -> Device)", (at + 4_050, at + 4_300), (at + 4_200, at + 4_290), 1_000_000)
         draw.op("aten::mm", at + 4_600, at + 4_700)
         draw.launch("sm90_xmma_gemm_bf16bf16_bf16f32_f32_tn_n_x", (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
-        draw.launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (at + 4_680, at + 4_690), (at + 7_000, at + 9_000), stream=20)
+        draw.launch(
+            "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (at + 4_680, at + 4_690), (at + 7_000, at + 9_000), stream=20
+        )
         draw.op("aten::item", at + 8_500, at + 9_100).call("cudaStreamSynchronize", at + 8_510, at + 9_010)
     return draw
 
@@ -47,7 +51,9 @@ def hostile() -> Drawing:
 def many() -> Drawing:
     draw = Drawing()
     for k in range(1000):
-        draw.launch(f"kernel_{k}", (10 * k, 10 * k + 1), (10 * k + 2, 10 * k + 9), stream=k % 50).op(f"op_{k}", 10 * k, 10 * k + 3)
+        draw.launch(f"kernel_{k}", (10 * k, 10 * k + 1), (10 * k + 2, 10 * k + 9), stream=k % 50).op(
+            f"op_{k}", 10 * k, 10 * k + 3
+        )
     return draw
 
 

@@ -17,7 +17,13 @@ def test_durations_have_three_digits(ns: int, text: str) -> None:
 
 
 def test_shares_never_show_zero_for_something() -> None:
-    assert [units.share(part, 1000) for part in (0, 0.4, 0.5, 173, 1000)] == ["0.0 %", "<0.1 %", "0.1 %", "17.3 %", "100.0 %"]
+    assert [units.share(part, 1000) for part in (0, 0.4, 0.5, 173, 1000)] == [
+        "0.0 %",
+        "<0.1 %",
+        "0.1 %",
+        "17.3 %",
+        "100.0 %",
+    ]
     assert units.share(1, 0) == "-"
 
 

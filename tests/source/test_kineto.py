@@ -20,7 +20,9 @@ def training() -> Drawing:
     draw = Drawing(distributedInfo={"backend": "nccl", "rank": 3, "world_size": 8})
     for number in range(3):
         at = 1000 + number * 100
-        draw.step(number, at, at + 100).op("aten::mm", at + 1, at + 9).launch("gemm", (at + 2, at + 3), (at + 10, at + 60))
+        draw.step(number, at, at + 100).op("aten::mm", at + 1, at + 9).launch(
+            "gemm", (at + 2, at + 3), (at + 10, at + 60)
+        )
     return draw
 
 
@@ -37,27 +39,29 @@ def same(one: Rank, other: Rank) -> bool:
 
 def forms() -> dict[str, bytes]:
     draw = training()
-    compact, pretty = json.dumps({**draw.header, "traceEvents": draw.events}), json.dumps(
-        {**draw.header, "traceEvents": draw.events}, indent=2
+    compact, pretty = (
+        json.dumps({**draw.header, "traceEvents": draw.events}),
+        json.dumps({**draw.header, "traceEvents": draw.events}, indent=2),
     )
     events = json.dumps(draw.events)
     kineto = ",\n".join(
         f'  {{\n    "ph": "X", "cat": {json.dumps(e["cat"])}, "name": {json.dumps(e["name"])}, "pid": {e["pid"]}, '
-        f'"tid": {e["tid"]},\n    "ts": {e["ts"]}.000, "dur": {e["dur"]}.000,\n    "args": {json.dumps(e["args"])}\n  }}'
+        f'"tid": {e["tid"]},\n    "ts": {e["ts"]}.000, "dur": {e["dur"]}.000,\n'
+        f'    "args": {json.dumps(e["args"])}\n  }}'
         for e in draw.events
     )
     return {
         "compact": compact.encode(),
         "pretty": pretty.encode(),
-        "as Kineto writes it": f'\n{{\n  "schemaVersion": 1,\n  "traceEvents": [\n  \n{kineto}\n  ],\n  "traceName": "x"\n}}'.encode(),
+        "as Kineto writes it": f'\n{{\n  "a": 1,\n  "traceEvents": [\n\n{kineto}\n  ],\n  "traceName": "x"}}'.encode(),
         "no spaces": json.dumps({"traceEvents": draw.events}, separators=(",", ":")).encode(),
         "bare list": events.encode(),
         "byte order mark": b"\xef\xbb\xbf" + compact.encode(),
         "carriage returns": pretty.replace("\n", "\r\n").encode(),
         "empty last event": f'{{"traceEvents": {events[:-1]}, {{}}]}}'.encode(),
         "trailing comma": f'{{"traceEvents": {events[:-1]},]}}'.encode(),
-        "header last": f'{{"traceEvents": {events}, "distributedInfo": {{"rank": 3}}, "other": [{{"name": "x"}}, {{"name": "y"}}]}}'.encode(),
-        "unknown header first": f'{{"metadata": {{"a": ["]", {{"traceEvents": [1]}}]}}, "traceEvents": {events}}}'.encode(),
+        "header last": f'{{"traceEvents": {events}, "a": {{"b": 3}}, "c": [{{"name": "x"}}, {{"ts": 1}}]}}'.encode(),
+        "unknown first": f'{{"metadata": {{"a": ["]", {{"traceEvents": [1]}}]}}, "traceEvents": {events}}}'.encode(),
         "strings for numbers": json.dumps(
             {"traceEvents": [{**e, "ts": str(e["ts"]), "dur": str(e["dur"])} for e in draw.events]}
         ).encode(),
@@ -113,12 +117,15 @@ def test_categories_and_keys_of_2020(tmp_path: Path) -> None:
          "dur": 1, "args": {"bytes": 64}},
         {"ph": "X", "cat": "Memset", "name": "Memset (Device)", "pid": 0, "tid": "stream 7", "ts": 22, "dur": 1},
         {"ph": "s", "cat": "async", "name": "launch", "id": 5, "pid": 9, "tid": "77", "ts": 2},
-        {"ph": "i", "name": "[memory]", "s": "t", "pid": 9, "tid": "77", "ts": 3, "args": {"Device Type": 1, "Device Id": 0, "Bytes": 10}},
+        {"ph": "i", "name": "[memory]", "s": "t", "pid": 9, "tid": "77", "ts": 3,
+         "args": {"Device Type": 1, "Device Id": 0, "Bytes": 10}},
         {"ph": "X", "name": "train.py(3): f", "pid": 9, "tid": "77", "ts": 1, "dur": 9, "args": {"Python id": 1}},
     ]  # fmt: skip
     found = read(tmp_path, json.dumps(events))
     assert sorted(found.spans["kind"]) == ["kernel", "memcpy", "memory", "memset", "op", "python", "runtime"]
-    assert found.links[["from_id", "to_id"]].to_numpy().tolist() == [[found.spans.index[found.spans["kind"] == kind][0] for kind in ("runtime", "kernel")]]
+    assert found.links[["from_id", "to_id"]].to_numpy().tolist() == [
+        [found.spans.index[found.spans["kind"] == kind][0] for kind in ("runtime", "kernel")]
+    ]
     assert found.spans["external_id"][found.spans["kind"] == "runtime"].tolist() == [4]
     assert found.ops["shapes"].tolist() == ["[[2, 3], [3, 4]]"]
     assert found.tracks["stream"].tolist() == [-1, 7, -1] or set(found.tracks["stream"]) == {-1, 7}
@@ -181,19 +188,36 @@ def test_copies_syncs_and_collectives() -> None:
 
 def test_a_sync_row_of_2026_is_on_its_stream() -> None:
     draw = Drawing().launch("k", (1, 2), (5, 9))
-    draw.events.append({"ph": "X", "cat": "cuda_sync", "name": "Stream Sync", "pid": 0, "tid": 1_000_007, "ts": 10, "dur": 1, "args": {"cuda_sync_kind": "Stream Sync"}})
+    draw.events.append(
+        {
+            "ph": "X",
+            "cat": "cuda_sync",
+            "name": "Stream Sync",
+            "pid": 0,
+            "tid": 1_000_007,
+            "ts": 10,
+            "dur": 1,
+            "args": {"cuda_sync_kind": "Stream Sync"},
+        }
+    )
     found = draw.rank()
     assert found.tracks["stream"][found.spans["track"][found.syncs.index]].tolist() == [7]
 
 
 def test_ops_sequences_and_forward_links() -> None:
     draw = Drawing()
-    draw.op("aten::linear", 0, 10, **{"Sequence number": 5, "Fwd thread id": 0, "Input Dims": [[2], []], "Input type": ["float", ""]})
+    draw.op(
+        "aten::linear",
+        0,
+        10,
+        **{"Sequence number": 5, "Fwd thread id": 0, "Input Dims": [[2], []], "Input type": ["float", ""]},
+    )
     draw.op("aten::addmm", 1, 9, **{"Sequence number": 5, "Fwd thread id": 0})
     draw.op("AddmmBackward0", 20, 30, tid=7, **{"Sequence number": 5, "Fwd thread id": 1, "finished": "false"})
     found = draw.rank()
     assert found.ops.to_dict("records")[0] == {
-        "shapes": "[[2], []]", "dtypes": '["float", ""]', "sequence": 5, "forward_thread": 0, "stack": "", "finished": True,
+        "shapes": "[[2], []]", "dtypes": '["float", ""]', "sequence": 5, "forward_thread": 0, "stack": "",
+        "finished": True,
     }  # fmt: skip
     assert found.ops["finished"].tolist() == [True, True, False]
     assert found.links.to_dict("records") == [{"from_id": 1, "to_id": 2, "kind": "forward_of"}]
@@ -212,8 +236,21 @@ def test_a_span_s_place_is_its_category_s_not_its_pid_s() -> None:
 def test_odd_ids_numbers_categories_and_keys_do_no_harm(tmp_path: Path) -> None:
     draw = training()
     plain = len(draw.rank().spans)
-    draw.span("brand_new", "x", 5, 6, tid=-3).span("cpu_op", "y", 5, 6, tid="pt_autograd_0", **{"Input Dims": "none", "grid": "(1,)"})
-    draw.launch("z", (7, 8), (9, 10), **{"grid": "oops", "bytes": None, "registers per thread": "<unsupported metadata type>", "shared memory": 1 << 70, "est. achieved occupancy %": "inf"})
+    draw.span("brand_new", "x", 5, 6, tid=-3).span(
+        "cpu_op", "y", 5, 6, tid="pt_autograd_0", **{"Input Dims": "none", "grid": "(1,)"}
+    )
+    draw.launch(
+        "z",
+        (7, 8),
+        (9, 10),
+        **{
+            "grid": "oops",
+            "bytes": None,
+            "registers per thread": "<unsupported metadata type>",
+            "shared memory": 1 << 70,
+            "est. achieved occupancy %": "inf",
+        },
+    )
     draw.op("w", 5, 6, **{"Sequence number": "12", "External id": 1 << 63, "args": [{"ph": "X", "name": "}, {"}]})
     found = draw.rank()
     assert len(found.spans) == plain + 5
@@ -226,18 +263,34 @@ def test_odd_ids_numbers_categories_and_keys_do_no_harm(tmp_path: Path) -> None:
 
 def test_names_of_threads() -> None:
     draw = training()
-    draw.events.append({"ph": "M", "name": "thread_name", "pid": MAIN, "tid": MAIN, "ts": 0, "args": {"name": "thread 100 (python3)"}})
+    draw.events.append(
+        {"ph": "M", "name": "thread_name", "pid": MAIN, "tid": MAIN, "ts": 0, "args": {"name": "thread 100 (python3)"}}
+    )
     found = draw.rank()
     assert "thread 100 (python3)" in set(found.tracks["name"])
 
 
 def test_devices_are_those_that_worked() -> None:
     devices = [
-        {"id": k, "name": f"NVIDIA H100 {k}", "totalGlobalMem": 85_000_000_000, "computeMajor": 9, "computeMinor": 0, "numSms": 132, "maxThreadsPerMultiprocessor": 2048, "warpSize": 32}
+        {
+            "id": k,
+            "name": f"NVIDIA H100 {k}",
+            "totalGlobalMem": 85_000_000_000,
+            "computeMajor": 9,
+            "computeMinor": 0,
+            "numSms": 132,
+            "maxThreadsPerMultiprocessor": 2048,
+            "warpSize": 32,
+        }
         for k in range(8)
     ]
     (device,) = Drawing(deviceProperties=devices).launch("k", (1, 2), (5, 9), device=5).rank().provenance.devices
-    assert (device.index, device.name, device.multiprocessors, device.compute_capability) == (5, "NVIDIA H100 5", 132, (9, 0))
+    assert (device.index, device.name, device.multiprocessors, device.compute_capability) == (
+        5,
+        "NVIDIA H100 5",
+        132,
+        (9, 0),
+    )
 
 
 def test_the_python_writer_of_torch_2_13_puts_the_sm_count_elsewhere() -> None:
@@ -247,7 +300,12 @@ def test_the_python_writer_of_torch_2_13_puts_the_sm_count_elsewhere() -> None:
 
 
 def test_versions_are_readable() -> None:
-    draw = Drawing(cuda_runtime_version=12040, cupti_version=24, hip_runtime_version=60032830, distributedInfo={"nccl_version": "2.21.5"})
+    draw = Drawing(
+        cuda_runtime_version=12040,
+        cupti_version=24,
+        hip_runtime_version=60032830,
+        distributedInfo={"nccl_version": "2.21.5"},
+    )
     versions = draw.work("k", (0, 1)).rank().provenance.versions
     assert versions == {"cuda_runtime": "12.4", "cupti": "24", "hip_runtime": "6.0.32830", "nccl": "2.21.5"}
 
@@ -270,15 +328,20 @@ def test_real_traces_agree_with_a_plain_reader(corpus: Path, folder: str) -> Non
         events = document if isinstance(document, list) else document["traceEvents"]
         found = ranks.read(path)
         count, length, launches = plain(events)
-        kinds = found.spans["kind"].astype(str).replace({"loader": "host", "collective": "host", "annotation": "host", "op": "host"})
+        kinds = (
+            found.spans["kind"]
+            .astype(str)
+            .replace({"loader": "host", "collective": "host", "annotation": "host", "op": "host"})
+        )
         assert Counter(kinds) == count, path
         assert found.spans["dur_ns"].groupby(kinds).sum().to_dict() == length, path
         assert int((found.links["kind"] == "launch").sum()) == launches, path
 
 
 SAME = {
-    "cpu_op": "host", "user_annotation": "host", "Operator": "host", "kernel": "kernel", "Kernel": "kernel", "gpu_memcpy": "memcpy",
-    "Memcpy": "memcpy", "gpu_memset": "memset", "Memset": "memset", "cuda_runtime": "runtime", "Runtime": "runtime",
+    "cpu_op": "host", "user_annotation": "host", "Operator": "host", "kernel": "kernel", "Kernel": "kernel",
+    "gpu_memcpy": "memcpy", "Memcpy": "memcpy", "gpu_memset": "memset", "Memset": "memset",
+    "cuda_runtime": "runtime", "Runtime": "runtime",
     "cuda_driver": "driver", "cuda_sync": "sync", "python_function": "python", "overhead": "overhead",
     "gpu_user_annotation": "gpu_annotation",
 }  # fmt: skip

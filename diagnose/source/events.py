@@ -1,0 +1,157 @@
+"""Kineto's events as typed structs, and their fields as columns: numbers whatever stands in their place."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from decimal import Decimal
+from operator import attrgetter
+from typing import Any, Generic, TypeVar, cast
+
+import msgspec
+import numpy as np
+
+from diagnose.source.columns import Array
+
+Time = TypeVar("Time")
+Scalar = int | float | str | None
+"""A number, or what stood in its place: strings, "inf", "<unsupported metadata type>"."""
+
+
+class Args(msgspec.Struct, frozen=True, gc=False):
+    """What is read of an event's `args`; every other key is passed over."""
+
+    external_id: Scalar = msgspec.field(name="External id", default=-1)
+    external_id_2021: Scalar = msgspec.field(name="external id", default=-1)
+    correlation: Scalar = -1
+    device: Scalar = -1
+    stream: Scalar = -1
+    bytes: Any = -1
+    grid: Any = (0, 0, 0)
+    block: Any = (0, 0, 0)
+    registers: Scalar = msgspec.field(name="registers per thread", default=-1)
+    shared_bytes: Any = msgspec.field(name="shared memory", default=-1)
+    occupancy_percent: Scalar = msgspec.field(name="est. achieved occupancy %", default=float("nan"))
+    graph_id: Scalar = msgspec.field(name="graph id", default=0)
+    sequence: Scalar = msgspec.field(name="Sequence number", default=-1)
+    forward_thread: Scalar = msgspec.field(name="Fwd thread id", default=-1)
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    shapes_2021: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw(b""))
+    dtypes: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
+    stack: Any = msgspec.field(name="Call stack", default="")
+    finished: bool | str | None = True
+    python_id: Any = msgspec.field(name="Python id", default=None)
+    operation: Any = msgspec.field(name="Collective name", default="")
+    dtype: Any = ""
+    group_ranks: Any = msgspec.field(name="Process Group Ranks", default="")
+    group_size: Scalar = msgspec.field(name="Group size", default=-1)
+    group_sequence: Scalar = msgspec.field(name="Seq", default=-1)
+    in_elements: Scalar = msgspec.field(name="In msg nelems", default=-1)
+    out_elements: Scalar = msgspec.field(name="Out msg nelems", default=-1)
+    sync_kind: Any = msgspec.field(name="cuda_sync_kind", default="")
+    wait_on_stream: Scalar = -1
+    wait_on_correlation: Scalar = msgspec.field(name="wait_on_cuda_event_record_corr_id", default=-1)
+    device_type: Scalar = msgspec.field(name="Device Type", default=-1)
+    device_id: Scalar = msgspec.field(name="Device Id", default=-1)
+    size: Scalar = msgspec.field(name="Bytes", default=0)
+    allocated_bytes: Scalar = msgspec.field(name="Total Allocated", default=-1)
+    reserved_bytes: Scalar = msgspec.field(name="Total Reserved", default=-1)
+    name: Any = ""
+
+
+NO_ARGS = Args()
+
+
+class Event(msgspec.Struct, Generic[Time], gc=False):
+    """One event of `traceEvents`. `ts` and `dur` are microseconds."""
+
+    ph: str = ""
+    name: str = ""
+    cat: str = ""
+    pid: Scalar = None
+    tid: Scalar = None
+    ts: Time | None = None
+    dur: Scalar = 0
+    args: Args = NO_ARGS
+
+
+Events = Sequence[Event[Any]]
+
+
+def times(events: Events, exact: bool) -> Array:
+    """Start of each event: float64 us (NaN unknown), or, if `exact`, int64 ns (-1 unknown)."""
+    if not exact:
+        return floats(events, "ts", float("nan"))
+    try:
+        stamps: Iterable[Any] = map(attrgetter("ts"), events)
+        return np.fromiter((int(stamp * 1000) for stamp in stamps), np.int64, len(events))
+    except (TypeError, ValueError, OverflowError):
+        thousandfold = (event.ts * 1000 if isinstance(event.ts, Decimal) else None for event in events)
+        return np.array([_number(value, int, -1) for value in thousandfold], dtype=np.int64)
+
+
+def floats(events: Events, path: str, default: float) -> Array:
+    """An attribute of each event as float64; `default` for what is no number."""
+    try:
+        return np.fromiter(map(attrgetter(path), events), np.float64, len(events))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_number(value, float, default) for value in map(attrgetter(path), events)], dtype=np.float64)
+
+
+def ints(events: Events, path: str, default: int) -> Array:
+    """An attribute of each event as int64; `default` for what is no number, or none of 64 bits."""
+    try:
+        return np.fromiter(map(attrgetter(path), events), np.int64, len(events))
+    except (TypeError, ValueError, OverflowError):
+        return np.array([_number(value, int, default) for value in map(attrgetter(path), events)], dtype=np.int64)
+
+
+def texts(events: Events, path: str) -> Iterable[bytes | str]:
+    """An attribute of each event as text; raw JSON as bytes, which `Vocabulary.labels` decodes once per value."""
+    as_text: Callable[[Any], bytes | str] = bytes if path in _RAW else str
+    return map(as_text, map(attrgetter(path), events))
+
+
+_RAW = ("args.shapes", "args.shapes_2021", "args.dtypes")
+
+
+def finished(events: Events) -> Array:
+    """Whether each op had ended when recording did. Shape (events,), bool."""
+    return np.fromiter(map(_FINISHED.__getitem__, map(attrgetter("args.finished"), events)), np.bool_, len(events))
+
+
+class _Finished(dict[object, bool]):
+    def __missing__(self, value: object) -> bool:
+        return True
+
+
+_FINISHED = _Finished({False: False, "false": False})
+
+
+def triples(events: Events, name: str) -> dict[str, Array]:
+    """The columns name_x, name_y, name_z of an argument that is a list of three ints; 0 for anything else."""
+    values = list(map(attrgetter(f"args.{name}"), events))
+    try:
+        table = np.array(values, dtype=np.int64)
+    except (TypeError, ValueError, OverflowError):
+        table = np.zeros((0, 0), dtype=np.int64)
+    if table.shape != (len(values), 3):
+        table = np.array([_triple(value) for value in values], dtype=np.int64)
+    table = np.clip(table, 0, np.iinfo(np.int32).max)
+    return {f"{name}_{axis}": table[:, k] for k, axis in enumerate("xyz")}
+
+
+def _triple(value: object) -> tuple[int, ...]:
+    if isinstance(value, (list, tuple)) and len(value) == 3:
+        return tuple(_number(part, int, 0) for part in value)
+    return (0, 0, 0)
+
+
+N = TypeVar("N", int, float)
+
+
+def _number(value: object, kind: Callable[[Any], N], default: N) -> N:
+    try:
+        number = kind(cast(Any, value))
+    except (TypeError, ValueError, OverflowError):
+        return default
+    return number if -(1 << 63) <= number < (1 << 63) else default

@@ -1,0 +1,143 @@
+"""Every note is there when its defect is, and not when it is not."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from tests.drawing import MAIN, Drawing
+
+
+def sound() -> Drawing:
+    """Four steps of ten kernels, with shapes, stacks, memory and sync events, in nanoseconds."""
+    draw = Drawing()
+    for number in range(4):
+        at = number * 1000
+        draw.step(number, at, at + 1000).frame("/home/me/train.py(3): main", at, at + 999)
+        for k in range(10):
+            draw.op("aten::mm", at + k * 50, at + k * 50 + 9.123, **{"Input Dims": [[2, 2]]})
+            draw.launch("gemm", (at + k * 50 + 1, at + k * 50 + 2), (at + k * 50 + 10, at + k * 50 + 30.5))
+        draw.work("Stream Sync", (at + 900, at + 901), cat="cuda_sync", cuda_sync_kind="Stream Sync")
+    return draw
+
+
+def notes(draw: Drawing) -> list[str]:
+    return [note.what for note in draw.rank().integrity]
+
+
+def test_a_sound_recording_has_nothing_to_note() -> None:
+    assert notes(sound()) == []
+
+
+def no_launches_for_work(draw: Drawing) -> None:
+    for k in range(5):
+        draw.work("orphan", (100 * k + 40, 100 * k + 45))
+
+
+def launches_without_work(draw: Drawing) -> None:
+    for k in range(5):
+        draw.call("cudaLaunchKernel", 100 * k + 40, 100 * k + 41)
+
+
+def graph_without_kernels(draw: Drawing) -> None:
+    draw.call("cudaGraphLaunch", 40, 41)
+
+
+def work_before_its_launch(draw: Drawing) -> None:
+    draw.launch("early", (60, 61), (45, 48))
+
+
+def no_steps(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if "ProfilerStep" not in event["name"]]
+
+
+def one_step(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if event["ts"] < 1000]
+
+
+def last_step_cut(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if event["ts"] < 3200]
+
+
+def no_shapes(draw: Drawing) -> None:
+    for event in draw.events:
+        event["args"].pop("Input Dims", None)
+
+
+def no_stacks(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if event["cat"] != "python_function"]
+
+
+def no_sync_events(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if event["cat"] != "cuda_sync"]
+
+
+def no_device(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if event["cat"] not in ("kernel", "cuda_runtime", "cuda_sync")]
+
+
+def no_runtime(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if event["cat"] != "cuda_runtime"]
+
+
+def no_ops(draw: Drawing) -> None:
+    draw.events = [event for event in draw.events if event["cat"] != "cpu_op"]
+
+
+def unfinished(draw: Drawing) -> None:
+    draw.op("aten::mm", 3990, 4000, finished=False)
+
+
+def whole_microseconds(draw: Drawing) -> None:
+    for event in draw.events:
+        event["ts"], event["dur"] = int(event["ts"]), int(event["dur"])
+
+
+def profiler_overhead(draw: Drawing) -> None:
+    draw.events.append(
+        {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "pid": -1, "tid": MAIN, "ts": 5, "dur": 1500, "args": {}}
+    )
+
+
+FOLLOWS = {
+    "No framework ops were recorded.": ["Input shapes were not recorded."],
+}
+
+
+@pytest.mark.parametrize(
+    ("defect", "note"),
+    [
+        (no_launches_for_work, "5 of 45 device operations have no launch in the file."),
+        (launches_without_work, "5 of 45 kernel launches have no kernel in the file."),
+        (graph_without_kernels, "1 of 1 graph launches have no kernels in the file."),
+        (work_before_its_launch, "1 device operations start before their launching call, by up to 15 us."),
+        (no_steps, "No training steps are marked."),
+        (one_step, "Only one step was recorded."),
+        (last_step_cut, "The last recorded step (3) is incomplete."),
+        (no_shapes, "Input shapes were not recorded."),
+        (no_stacks, "Call stacks were not recorded."),
+        (no_sync_events, "Synchronisation events were not recorded."),
+        (no_device, "No device work was recorded."),
+        (no_runtime, "No runtime calls were recorded."),
+        (no_ops, "No framework ops were recorded."),
+        (unfinished, "1 ops were still running when recording ended."),
+        (whole_microseconds, "Times are in whole microseconds."),
+        (profiler_overhead, "The profiler's own work took 1.5 ms (1 events)."),
+    ],
+)
+def test_a_defect_is_noted_and_nothing_else_but_what_follows_from_it(
+    defect: Callable[[Drawing], None], note: str
+) -> None:
+    draw = sound()
+    defect(draw)
+    assert notes(draw) == [note, *FOLLOWS.get(note, [])]
+
+
+def test_work_before_the_first_call_was_launched_before_recording() -> None:
+    draw = sound()
+    for k in range(5):
+        draw.work("before", (-50 + k, -49 + k))
+    (note,) = draw.rank().integrity
+    assert note.what.startswith("5 of 45 device operations have no launch")
+    assert note.severity == "note"

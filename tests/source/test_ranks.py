@@ -1,0 +1,127 @@
+"""Which file is which rank, and what a path may stand for."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diagnose.source import ranks
+from diagnose.source.base import InputError
+from diagnose.trace.model import Run
+from tests.drawing import Drawing
+
+
+def trace(path: Path, rank: int | None = None, world: int | None = None) -> Path:
+    info = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world}} if rank is not None else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return Drawing(**info).op("aten::mm", 0, 5).write(path)
+
+
+def placed(run: Run) -> dict[int, str]:
+    return {rank.index: Path(rank.provenance.path).name for rank in run.ranks}
+
+
+def notes(run: Run) -> str:
+    return " ".join(note.what for note in run.integrity)
+
+
+def test_what_a_file_says_comes_before_its_name_and_the_name_before_the_order(tmp_path: Path) -> None:
+    trace(tmp_path / "a.json")
+    trace(tmp_path / "rank7.json", rank=1, world=4)
+    trace(tmp_path / "worker3.pt.trace.json")
+    trace(tmp_path / "z.json")
+    run = ranks.load([tmp_path])
+    assert placed(run) == {0: "a.json", 1: "rank7.json", 3: "worker3.pt.trace.json", 2: "z.json"}
+
+
+@pytest.mark.parametrize(
+    ("name", "rank"),
+    [("rank12.json", 12), ("rank_3.trace.json", 3), ("host_worker-5.json", 5), ("run.rank0.json", 0), ("GPU2.json", 2)],
+)
+def test_ranks_in_names(tmp_path: Path, name: str, rank: int) -> None:
+    trace(tmp_path / name)
+    trace(tmp_path / "rank99.json")
+    assert placed(ranks.load([tmp_path]))[rank] == name
+
+
+def test_two_files_of_one_rank_are_named_and_one_is_used(tmp_path: Path) -> None:
+    trace(tmp_path / "first.json", rank=0, world=1)
+    trace(tmp_path / "second.json", rank=0, world=1)
+    run = ranks.load([tmp_path])
+    assert placed(run) == {0: "first.json"}
+    assert "second.json (rank 0, as first.json)" in notes(run)
+
+
+def test_missing_ranks_are_named(tmp_path: Path) -> None:
+    for rank in (0, 2, 3):
+        trace(tmp_path / f"{rank}.json", rank=rank, world=5)
+    assert "The ranks given are 0, 2, 3 of 5." in notes(ranks.load([tmp_path]))
+
+
+def test_the_only_rank_of_several_is_named(tmp_path: Path) -> None:
+    assert "The only rank given is 2 of 8." in notes(ranks.load([trace(tmp_path / "x.json", rank=2, world=8)]))
+
+
+def test_a_whole_run_has_nothing_to_say(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        trace(tmp_path / f"{rank}.json", rank=rank, world=2)
+    assert notes(ranks.load([tmp_path])) == ""
+
+
+def test_an_absurd_world_size_is_no_list_of_a_million_ranks(tmp_path: Path) -> None:
+    assert len(notes(ranks.load([trace(tmp_path / "x.json", rank=0, world=1 << 62)]))) < 200
+
+
+def test_folders_globs_and_files_in_natural_order_each_once(tmp_path: Path) -> None:
+    names = ["b/t10.json", "b/t2.json", "a/t1.json", "b/t1.json.gz"]
+    for name in names[:3]:
+        trace(tmp_path / name)
+    import gzip
+
+    (tmp_path / names[3]).write_bytes(gzip.compress((tmp_path / "a/t1.json").read_bytes()))
+    found = ranks.find([str(tmp_path / "a" / "*.json"), tmp_path / "b", tmp_path / "b" / "t2.json"])
+    assert [file.path.relative_to(tmp_path).as_posix() for file in found] == [
+        "a/t1.json", "b/t1.json.gz", "b/t2.json", "b/t10.json",
+    ]  # fmt: skip
+    assert [file.named for file in found] == [True, False, True, False]
+
+
+def test_what_is_no_trace_by_name_is_not_looked_at(tmp_path: Path) -> None:
+    trace(tmp_path / "rank0.trace.json")
+    for name in ("manifest.json", "report.json", "rank0.detail.json", "rank0.json.tmp", "notes.txt", "model.pt"):
+        (tmp_path / name).write_text("no trace at all")
+    assert [file.path.name for file in ranks.find([tmp_path])] == ["rank0.trace.json"]
+
+
+def test_a_bad_file_in_a_folder_is_noted_and_the_rest_used(tmp_path: Path) -> None:
+    trace(tmp_path / "rank0.json")
+    (tmp_path / "rank1.json").write_text("{}")
+    run = ranks.load([tmp_path])
+    assert placed(run) == {0: "rank0.json"}
+    assert "rank1.json is JSON, but not a profiler trace" in notes(run)
+
+
+@pytest.mark.parametrize("given", ["nothing.json", "no*.json", "empty"])
+def test_paths_that_lead_nowhere(tmp_path: Path, given: str) -> None:
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(InputError, match="does not exist|holds no trace"):
+        ranks.find([tmp_path / given])
+
+
+def test_a_folder_of_bad_files_says_why(tmp_path: Path) -> None:
+    (tmp_path / "a.json").write_text("{}")
+    with pytest.raises(InputError, match="no traceEvents"):
+        ranks.load([tmp_path])
+
+
+def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
+    path = tmp_path / "loop.json"
+    path.symlink_to(path)
+    with pytest.raises(InputError, match=r"loop\.json"):
+        ranks.load([path])
+
+
+def test_a_folder_is_no_trace(tmp_path: Path) -> None:
+    with pytest.raises(InputError, match="is a folder"):
+        ranks.read(tmp_path)

@@ -1,0 +1,68 @@
+"""Interval algebra against sets of moments."""
+
+from __future__ import annotations
+
+import numpy as np
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.trace import intervals
+from diagnose.trace.intervals import Intervals
+
+pieces = st.lists(st.tuples(st.integers(-20, 40), st.integers(0, 12)), max_size=12).map(
+    lambda pairs: intervals.of([start for start, _ in pairs], [start + length for start, length in pairs])
+)
+normal = pieces.map(intervals.union)
+
+
+def moments(some: Intervals) -> set[int]:
+    return {moment for start, end in zip(*some, strict=True) for moment in range(start, end)}
+
+
+def is_normal(some: Intervals) -> bool:
+    return bool((some.ends > some.starts).all() and (some.starts[1:] > some.ends[:-1]).all())
+
+
+@given(pieces)
+def test_union_covers_the_same_moments_once(some: Intervals) -> None:
+    found = intervals.union(some)
+    assert is_normal(found)
+    assert moments(found) == moments(some)
+    assert found.total == len(moments(some))
+
+
+@given(normal, normal)
+def test_intersection_difference_and_merge_are_those_of_sets(a: Intervals, b: Intervals) -> None:
+    for found, expected in (
+        (intervals.intersect(a, b), moments(a) & moments(b)),
+        (intervals.subtract(a, b), moments(a) - moments(b)),
+        (intervals.merge(a, b), moments(a) | moments(b)),
+    ):
+        assert moments(found) == expected
+        assert is_normal(found)
+
+
+@given(normal, st.integers(-25, 45), st.integers(-25, 45))
+def test_clip_and_gaps_share_out_a_window(a: Intervals, start: int, end: int) -> None:
+    window = set(range(start, end))
+    assert moments(intervals.clip(a, start, end)) == moments(a) & window
+    assert moments(intervals.gaps(a, start, end)) == window - moments(a)
+    assert is_normal(intervals.gaps(a, start, end))
+
+
+@given(pieces, normal)
+def test_covered_counts_the_moments_of_each_piece(some: Intervals, a: Intervals) -> None:
+    expected = [len(set(range(start, end)) & moments(a)) for start, end in zip(*some, strict=True)]
+    assert intervals.covered(some, a).tolist() == expected
+
+
+def test_touching_intervals_become_one_and_empty_ones_vanish() -> None:
+    found = intervals.union(intervals.of([5, 0, 3, 9], [8, 3, 5, 9]))
+    assert (found.starts.tolist(), found.ends.tolist()) == ([0], [8])
+
+
+def test_times_of_years_in_nanoseconds_do_not_overflow() -> None:
+    year = 365 * 86_400 * 10**9
+    found = intervals.gaps(intervals.of([year], [2 * year]), 0, 4 * year)
+    assert found.total == 3 * year
+    assert np.issubdtype(found.starts.dtype, np.int64)
