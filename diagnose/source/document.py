@@ -170,7 +170,7 @@ class TraceText(Generic[E]):
         buffer = self._buffer
         for cut in _last_boundaries(buffer):
             try:
-                batch = self._decode(b"[%b]" % buffer[: cut.start() + 1])
+                batch = self._decode(b"".join((b"[", memoryview(buffer)[: cut.start() + 1], b"]")))
             except msgspec.ValidationError:
                 return None
             except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):

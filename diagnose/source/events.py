@@ -74,10 +74,10 @@ class Event(msgspec.Struct, Generic[Time], gc=False):
     args: Args = NO_ARGS
 
 
-Events = Sequence[Event[Any]]
+Rows = Sequence[Event[Any]] | Sequence[Args]
 
 
-def times(events: Events, exact: bool) -> Array:
+def times(events: Sequence[Event[Any]], exact: bool) -> Array:
     """Start of each event: float64 us (NaN unknown), or, if `exact`, int64 ns (-1 unknown)."""
     if not exact:
         return floats(events, "ts", float("nan"))
@@ -89,34 +89,36 @@ def times(events: Events, exact: bool) -> Array:
         return np.array([_number(value, int, -1) for value in thousandfold], dtype=np.int64)
 
 
-def floats(events: Events, path: str, default: float) -> Array:
-    """An attribute of each event as float64; `default` for what is no number."""
+def floats(rows: Rows, attribute: str, default: float) -> Array:
+    """An attribute of each row as float64; `default` for what is no number."""
     try:
-        return np.fromiter(map(attrgetter(path), events), np.float64, len(events))
+        return np.fromiter(map(attrgetter(attribute), rows), np.float64, len(rows))
     except (TypeError, ValueError, OverflowError):
-        return np.array([_number(value, float, default) for value in map(attrgetter(path), events)], dtype=np.float64)
+        return np.array(
+            [_number(value, float, default) for value in map(attrgetter(attribute), rows)], dtype=np.float64
+        )
 
 
-def ints(events: Events, path: str, default: int) -> Array:
-    """An attribute of each event as int64; `default` for what is no number, or none of 64 bits."""
+def ints(rows: Rows, attribute: str, default: int) -> Array:
+    """An attribute of each row as int64; `default` for what is no number, or none of 64 bits."""
     try:
-        return np.fromiter(map(attrgetter(path), events), np.int64, len(events))
+        return np.fromiter(map(attrgetter(attribute), rows), np.int64, len(rows))
     except (TypeError, ValueError, OverflowError):
-        return np.array([_number(value, int, default) for value in map(attrgetter(path), events)], dtype=np.int64)
+        return np.array([_number(value, int, default) for value in map(attrgetter(attribute), rows)], dtype=np.int64)
 
 
-def texts(events: Events, path: str) -> Iterable[bytes | str]:
-    """An attribute of each event as text; raw JSON as bytes, which `Vocabulary.labels` decodes once per value."""
-    as_text: Callable[[Any], bytes | str] = bytes if path in _RAW else str
-    return map(as_text, map(attrgetter(path), events))
+def texts(args: Sequence[Args], attribute: str) -> Iterable[bytes | str]:
+    """An argument of each event as text; raw JSON as bytes, which `Vocabulary.labels` decodes once per value."""
+    values = map(attrgetter(attribute), args)
+    return map(bytes, values) if attribute in _RAW else map(str, values)
 
 
-_RAW = ("args.shapes", "args.shapes_2021", "args.dtypes")
+_RAW = ("shapes", "shapes_2021", "dtypes")
 
 
-def finished(events: Events) -> Array:
-    """Whether each op had ended when recording did. Shape (events,), bool."""
-    return np.fromiter(map(_FINISHED.__getitem__, map(attrgetter("args.finished"), events)), np.bool_, len(events))
+def finished(args: Sequence[Args]) -> Array:
+    """Whether each op had ended when recording did. Shape (args,), bool."""
+    return np.fromiter(map(_FINISHED.__getitem__, map(attrgetter("finished"), args)), np.bool_, len(args))
 
 
 class _Finished(dict[object, bool]):
@@ -127,9 +129,9 @@ class _Finished(dict[object, bool]):
 _FINISHED = _Finished({False: False, "false": False})
 
 
-def triples(events: Events, name: str) -> dict[str, Array]:
+def triples(args: Sequence[Args], name: str) -> dict[str, Array]:
     """The columns name_x, name_y, name_z of an argument that is a list of three ints; 0 for anything else."""
-    values = list(map(attrgetter(f"args.{name}"), events))
+    values = list(map(attrgetter(name), args))
     try:
         table = np.array(values, dtype=np.int64)
     except (TypeError, ValueError, OverflowError):

@@ -7,8 +7,10 @@ before mid-2022 from traces of that time.
 
 from __future__ import annotations
 
+import operator
 import re
-from collections.abc import Iterator
+from collections import defaultdict
+from collections.abc import Iterable, Iterator
 from decimal import Decimal
 from operator import attrgetter
 from pathlib import Path
@@ -21,7 +23,7 @@ from diagnose.source.assemble import Recording, assemble
 from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import ON_DEVICE, Array, Columns, Vocabulary
 from diagnose.source.document import TraceText
-from diagnose.source.events import Event, finished, floats, ints, texts, times, triples
+from diagnose.source.events import Args, Event, finished, floats, ints, texts, times, triples
 from diagnose.source.header import HEADER_KEYS, read_header
 from diagnose.trace.model import Rank
 from diagnose.trace.schema import SpanKind
@@ -54,6 +56,9 @@ _KINDS: dict[str, SpanKind] = {
     "collective_comm": SpanKind.COLLECTIVE,
 }
 """Event category -> kind. A category that is not here becomes OTHER."""
+
+_CORRELATED = frozenset({SpanKind.RUNTIME, SpanKind.DRIVER, *ON_DEVICE})
+"""Kinds whose events carry a correlation id."""
 
 _PASSED_OVER = frozenset({"Trace", "cuda_event", "cuda_profiler_range"})
 """The recorder's own bookkeeping: no work of the program."""
@@ -124,16 +129,14 @@ class _Collector:
     def add(self, batch: list[Event[Any]]) -> None:
         """Move the fields of a batch into columns."""
         self.events += len(batch)
-        by_category: dict[str, list[Event[Any]]] = {}
+        by_category: defaultdict[str, list[Event[Any]]] = defaultdict(list)
         for event in batch:
-            if event.ph == "X":
-                if event.cat in by_category:
-                    by_category[event.cat].append(event)
-                else:
-                    by_category[event.cat] = [event]
-            elif event.ph == "i" and event.name == "[memory]":
-                by_category.setdefault("[memory]", []).append(event)
-            elif event.ph == "M" and event.name == "thread_name":
+            phase = event.ph
+            if phase == "X":
+                by_category[event.cat].append(event)
+            elif phase == "i" and event.name == "[memory]":
+                by_category[event.name].append(event)
+            elif phase == "M" and event.name == "thread_name":
                 self.thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
         for category, events in by_category.items():
             if category not in _PASSED_OVER:
@@ -151,87 +154,89 @@ class _Collector:
         kind = SpanKind.MEMORY if category == "[memory]" else _KINDS.get(category, SpanKind.OTHER)
         if category == "" and events[0].args.python_id is not None:
             kind = SpanKind.PYTHON
-        on_device = kind in ON_DEVICE
-        tracks = self._device_tracks if on_device else self._host_tracks
-        key = attrgetter("pid", "tid", "args.device", "args.stream") if on_device else attrgetter("pid", "tid")
-        external_id = "args.external_id_2021" if category == "Runtime" else "args.external_id"
+        args = [event.args for event in events]
         first = self._columns.add_spans(
             kind,
             name=self._names.codes(map(attrgetter("name"), events), len(events)),
-            track=tracks.codes(map(key, events), len(events)),
+            track=self._tracks(kind in ON_DEVICE, events, args),
             ts_ns=times(events, self._exact),
             dur_us=floats(events, "dur", 0.0),
-            correlation=ints(events, "args.correlation", -1),
-            external_id=ints(events, external_id, -1),
+            correlation=ints(args, "correlation", -1) if kind in _CORRELATED else np.full(len(events), -1),
+            external_id=ints(args, "external_id_2021" if category == "Runtime" else "external_id", -1),
         )
         if kind in _SIDE_COLUMNS:
-            self._add_side(kind, first, events)
-        if kind == SpanKind.KERNEL or (kind == SpanKind.OP and any(e.args.operation for e in events)):
-            self._add_collectives(first, events)
+            self._add_side(kind, first, args)
+        if kind in (SpanKind.KERNEL, SpanKind.OP) and any(map(attrgetter("operation"), args)):
+            self._add_collectives(first, args)
 
-    def _add_side(self, kind: SpanKind, first: int, events: list[Event[Any]]) -> None:
+    def _tracks(self, on_device: bool, events: list[Event[Any]], args: list[Args]) -> Array:
+        rows: Iterable[tuple[object, ...]] = map(attrgetter("pid", "tid"), events)
+        if not on_device:
+            return self._host_tracks.codes(rows, len(events))
+        streams = map(attrgetter("device", "stream"), args)
+        return self._device_tracks.codes(map(operator.add, rows, streams), len(events))
+
+    def _add_side(self, kind: SpanKind, first: int, args: list[Args]) -> None:
         side: dict[str, Array] = {}
-        for name, (path, default) in _SIDE_COLUMNS[kind].items():
+        for name, (attribute, default) in _SIDE_COLUMNS[kind].items():
             if name in self._texts:
-                side[name] = self._texts[name].codes(texts(events, path), len(events))
+                side[name] = self._text(name, args, attribute)
             elif name in ("grid", "block"):
-                side.update(triples(events, name))
+                side.update(triples(args, name))
             elif isinstance(default, float):
-                side[name] = floats(events, path, default)
+                side[name] = floats(args, attribute, default)
             else:
-                side[name] = ints(events, path, default)
+                side[name] = ints(args, attribute, default)
         if kind == SpanKind.OP:
-            side["finished"] = finished(events)
+            side["finished"] = finished(args)
             if not side["shapes"].any():  # code 0 is the empty text
-                side["shapes"] = self._texts["shapes"].codes(texts(events, "args.shapes_2021"), len(events))
+                side["shapes"] = self._text("shapes", args, "shapes_2021")
         if kind == SpanKind.SYNC:
-            side["sync_kind"] = self._columns.sync_kinds.codes((str(e.args.sync_kind) for e in events), len(events))
+            side["sync_kind"] = self._columns.sync_kinds.codes((str(one.sync_kind) for one in args), len(args))
         self._columns.add_side(kind, first, side)
 
-    def _add_collectives(self, first: int, events: list[Event[Any]]) -> None:
-        at = [k for k, event in enumerate(events) if event.args.operation]
-        if not at:
-            return
-        some = [events[k] for k in at]
-        side = {
-            name: self._texts[name].codes(texts(some, f"args.{name}"), len(some))
-            for name in ("operation", "group_ranks", "dtype")
-        }
-        side["group_size"] = ints(some, "args.group_size", -1)
-        side["sequence"] = ints(some, "args.group_sequence", -1)
-        side["in_elements"] = ints(some, "args.in_elements", -1)
-        side["out_elements"] = ints(some, "args.out_elements", -1)
+    def _text(self, name: str, args: list[Args], attribute: str) -> Array:
+        return self._texts[name].codes(texts(args, attribute), len(args))
+
+    def _add_collectives(self, first: int, args: list[Args]) -> None:
+        at = [k for k, one in enumerate(args) if one.operation]
+        some = [args[k] for k in at]
+        side = {name: self._text(name, some, name) for name in ("operation", "group_ranks", "dtype")}
+        side["group_size"] = ints(some, "group_size", -1)
+        side["sequence"] = ints(some, "group_sequence", -1)
+        side["in_elements"] = ints(some, "in_elements", -1)
+        side["out_elements"] = ints(some, "out_elements", -1)
         self._columns.add_collectives(first + np.array(at, dtype=np.int64), side)
 
 
 _SIDE_COLUMNS: dict[SpanKind, dict[str, tuple[str, Any]]] = {
     SpanKind.KERNEL: {
-        "grid": ("args.grid", 0),
-        "block": ("args.block", 0),
-        "registers": ("args.registers", -1),
-        "shared_bytes": ("args.shared_bytes", -1),
-        "occupancy_percent": ("args.occupancy_percent", float("nan")),
-        "graph_id": ("args.graph_id", 0),
+        "grid": ("grid", 0),
+        "block": ("block", 0),
+        "registers": ("registers", -1),
+        "shared_bytes": ("shared_bytes", -1),
+        "occupancy_percent": ("occupancy_percent", float("nan")),
+        "graph_id": ("graph_id", 0),
     },
-    SpanKind.MEMCPY: {"bytes": ("args.bytes", -1)},
+    SpanKind.MEMCPY: {"bytes": ("bytes", -1)},
     SpanKind.SYNC: {
-        "stream": ("args.stream", -1),
-        "wait_on_stream": ("args.wait_on_stream", -1),
-        "wait_on_correlation": ("args.wait_on_correlation", -1),
+        "stream": ("stream", -1),
+        "wait_on_stream": ("wait_on_stream", -1),
+        "wait_on_correlation": ("wait_on_correlation", -1),
     },
     SpanKind.OP: {
-        "shapes": ("args.shapes", ""),
-        "dtypes": ("args.dtypes", ""),
-        "sequence": ("args.sequence", -1),
-        "forward_thread": ("args.forward_thread", -1),
-        "stack": ("args.stack", ""),
+        "shapes": ("shapes", ""),
+        "dtypes": ("dtypes", ""),
+        "sequence": ("sequence", -1),
+        "forward_thread": ("forward_thread", -1),
+        "stack": ("stack", ""),
     },
     SpanKind.MEMORY: {
-        "device_type": ("args.device_type", -1),
-        "device": ("args.device_id", -1),
-        "bytes": ("args.size", 0),
-        "allocated_bytes": ("args.allocated_bytes", -1),
-        "reserved_bytes": ("args.reserved_bytes", -1),
+        "device_type": ("device_type", -1),
+        "device": ("device_id", -1),
+        "bytes": ("size", 0),
+        "allocated_bytes": ("allocated_bytes", -1),
+        "reserved_bytes": ("reserved_bytes", -1),
     },
 }
-"""Side-table columns per kind: attribute of the event, and what stands for "not recorded"."""
+"""Side-table columns per kind: attribute of `Args`, and what stands for "not recorded"."""

@@ -21,6 +21,7 @@ from diagnose.facts.base import Facts
 from diagnose.facts.digest import digest
 from diagnose.source import document, ranks, stream
 from diagnose.source.base import InputError
+from diagnose.trace import laws
 from diagnose.trace.model import Rank, Severity
 from tests.drawing import Drawing
 
@@ -59,10 +60,12 @@ def warned(rank: Rank, *words: str) -> bool:
 def analysed(path: Path) -> None:
     """The whole analysis must hold on whatever was read, or be refused as input."""
     try:
-        found = digest(Facts(ranks.read(path)))
+        rank = ranks.read(path)
+        found = digest(Facts(rank))
     except InputError as error:
         refusal = str(error)
     else:
+        assert laws.broken(rank) == ()
         assert diagnosis.of_ranks([found], [], "test").to_json()
         return
     assert refusal
