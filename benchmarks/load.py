@@ -1,7 +1,7 @@
 """Speed and memory of loading a trace, side by side with HolisticTraceAnalysis in one run: `python -m benchmarks.load`.
 
-A big trace is made of a small one by repeating its events with shifted times and ids. Each measurement is
-a process of its own; the fastest of a few is reported, with the most memory it held.
+A big trace is a small one repeated, with times and ids shifted so that nothing occurs twice. Each measurement is a fresh
+process; of several the fastest is reported. HTA is the package `traceinsight`, in its default configuration.
 """
 
 from __future__ import annotations
@@ -9,14 +9,15 @@ from __future__ import annotations
 import argparse
 import gzip
 import json
+import math
 import os
 import platform
 import re
+import shutil
 import subprocess
 import sys
 import tempfile
-import zlib
-from collections.abc import Iterator
+import time
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
@@ -25,182 +26,228 @@ from typing import Any
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_traces" / "cpu_mlp" / "trace.json.gz"
 README = ROOT / "README.md"
-MARKS = re.compile(r"(<!-- bench:start -->\n).*(<!-- bench:end -->)", re.DOTALL)
-IDS = ("External id", "correlation", "Ev Idx", "Sequence number", "Record function id", "Python id", "Python parent id")
-SECOND_US = 1_000_000
+MARKS = re.compile(r"(?<=<!-- bench:start -->\n).*(?=<!-- bench:end -->)", re.DOTALL)
 
-LOADERS = {
-    "diagnose": "import diagnose, diagnose.source.ranks; before = now(); diagnose.load(sys.argv[1])",
-    "HTA": "from hta.trace_analysis import TraceAnalysis; before = now(); TraceAnalysis(trace_files={0: sys.argv[1]})",
+GROWTH = 10
+STEPS = 10  # in every trace: few recordings have more, and HTA's time grows with events x steps
+GAP_US = 1_000  # between repetitions
+IDS = (
+    "External id",
+    "correlation",
+    "Ev Idx",
+    "Sequence number",
+    "Record function id",
+    "Python id",
+    "Python parent id",
+    "wait_on_cuda_event_record_corr_id",
+)
+TOOLS = {
+    "diagnose": "import diagnose, diagnose.source.ranks; imported = now(); diagnose.load(sys.argv[1])",
+    "HTA": "from hta.trace_analysis import TraceAnalysis; imported = now(); TraceAnalysis(trace_files={0: sys.argv[1]})",
 }
 PROGRAM = """
-import sys, time, resource
+import json, resource, sys, time
 now = time.perf_counter
-start = now()
+started = now()
 {load}
-end = now()
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * (1 if sys.platform == "darwin" else 1024)
-print("measured", end - before, end - start, peak)
+loaded = now()
+unit = 1 if sys.platform == "darwin" else 1024
+peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+print("\\n" + json.dumps([loaded - imported, loaded - started, peak]))
 """
 
 
 @dataclass(frozen=True)
-class Measured:
-    """One kind of run: the fastest of its repetitions."""
+class Seed:
+    """The small trace."""
 
-    load_s: float
-    """Without imports."""
-    whole_s: float
-    """With imports."""
-    peak_bytes: int
+    header: dict[str, Any]
+    once: list[dict[str, Any]]
+    """Names of processes and threads."""
+    events: list[dict[str, Any]]
+    """All others, without step markers."""
+    marker: dict[str, Any] | None
+    """A step marker of the host, if there are any."""
+    start_us: float
+    length_us: int
+    ids: int
+    """More than any id."""
 
 
-def events_of(path: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
-    """The header and the events of a trace."""
+@dataclass(frozen=True)
+class Big:
+    """A trace made of the seed."""
+
+    path: Path
+    events: int
+
+    @property
+    def megabytes(self) -> float:
+        """Size on disk."""
+        return self.path.stat().st_size / 1e6
+
+
+@dataclass(frozen=True)
+class Load:
+    """One load in a process of its own."""
+
+    seconds: float
+    """The call alone."""
+    with_imports: float
+    peak_bytes: float
+
+
+def read_seed(path: Path) -> Seed:
+    """The trace at `path`, plain or gzip."""
     raw = path.read_bytes()
     document = json.loads(gzip.decompress(raw) if raw[:2] == b"\x1f\x8b" else raw)
-    return {key: document[key] for key in document if key != "traceEvents"}, document["traceEvents"]
+    events = document.pop("traceEvents")
+    marks = [event for event in events if str(event.get("name")).startswith("ProfilerStep#")]
+    rest = [event for event in events if event["ph"] != "M" and event not in marks]
+    spans = [event for event in rest if event["ph"] == "X" and event.get("cat") != "Trace"]
+    start = min(event["ts"] for event in spans)
+    numbers = [event.get("id", 0) for event in rest] + [_args(event).get(key, 0) for event in rest for key in IDS]
+    return Seed(
+        header=document,
+        once=[event for event in events if event["ph"] == "M"],
+        events=rest,
+        marker=next((event for event in marks if event["cat"] != "gpu_user_annotation"), None),
+        start_us=start,
+        length_us=math.ceil(max(event["ts"] + event["dur"] for event in spans) - start) + GAP_US,
+        ids=max(number for number in numbers if isinstance(number, int)) + 1,
+    )
 
 
-def shifted(events: list[dict[str, Any]], copy: int, length_us: int, ids: int) -> Iterator[dict[str, Any]]:
-    """The events of the copy-th repetition: later by `length_us`, with ids of their own.
-
-    Only the first keeps its step markers: no recording has thousands, and HTA's time grows with their number.
-    """
-    for event in events:
-        if event.get("ph") == "M":
-            if not copy:
-                yield event
-            continue
-        args = event.get("args")
-        moved = {**event, "ts": round(event["ts"] + copy * length_us, 3)}
-        if isinstance(args, dict):
-            new = {key: args[key] + copy * ids for key in IDS if isinstance(args.get(key), int) and args[key] > 0}
-            moved["args"] = {**args, **new}
-        if "id" in event:
-            moved["id"] = event["id"] + copy * ids
-        if copy and event.get("name", "").startswith("ProfilerStep#"):
-            moved["name"] = "repeated step"
-        yield moved
+def _args(event: dict[str, Any]) -> dict[str, Any]:
+    args = event.get("args")
+    return args if isinstance(args, dict) else {}
 
 
-def write_big(seed: Path, path: Path, size: int) -> int:
-    """Repeat `seed` into `path` until it has `size` bytes, laid out as Kineto does; returns the number of events."""
-    header, events = events_of(seed)
-    times = [event["ts"] for event in events if event.get("ph") == "X" and event.get("cat") != "Trace"]
-    ends = [event["ts"] + event["dur"] for event in events if event.get("ph") == "X" and event.get("cat") != "Trace"]
-    length_us = int(max(ends) - min(times)) // SECOND_US * SECOND_US + SECOND_US
-    numbers = [event["args"].get(key, 0) for event in events if isinstance(event.get("args"), dict) for key in IDS]
-    ids = max([number for number in numbers if isinstance(number, int)] + [event.get("id", 0) for event in events]) + 1
-    count = written = copy = 0
-    with path.open("w") as file:
-        file.write(json.dumps(header, indent=2)[:-2] + ',\n  "traceEvents": [\n')
-        while written < size:
-            parts = [_as_kineto(event) for event in shifted(events, copy, length_us, ids)]
-            written += file.write((",\n" if copy else "") + ",\n".join(parts))
-            count, copy = count + len(parts), copy + 1
-        file.write('\n  ],\n  "traceName": "bench"\n}\n')
-    return count
+def repeated(seed: Seed, copy: int) -> list[dict[str, Any]]:
+    """The seed's events, shifted for their `copy`-th repetition."""
+    events = []
+    for event in seed.events:
+        shifted = {**event, "ts": round(event["ts"] + copy * seed.length_us, 3)}
+        args = _args(event)
+        if new := {key: args[key] + copy * seed.ids for key in IDS if isinstance(args.get(key), int) and args[key] > 0}:
+            shifted["args"] = {**args, **new}
+        if isinstance(event.get("id"), int):
+            shifted["id"] = event["id"] + copy * seed.ids
+        events.append(shifted)
+    return events
+
+
+def write(seed: Seed, path: Path, copies: int) -> Big:
+    """A trace of `copies` repetitions in STEPS steps."""
+    events = 0
+    with path.open("w", encoding="utf-8") as file:
+        file.write(json.dumps(seed.header)[:-1] + ', "traceEvents": [\n')
+        for copy in range(copies):
+            batch = [*(seed.once if copy == 0 else ()), *repeated(seed, copy)]
+            step, offset = divmod(copy, max(copies // STEPS, 1))
+            if seed.marker and offset == 0:
+                length = min(max(copies // STEPS, 1), copies - copy) * seed.length_us
+                start = round(seed.start_us + copy * seed.length_us, 3)
+                batch.append({**seed.marker, "name": f"ProfilerStep#{step}", "ts": start, "dur": length})
+            file.write((",\n" if copy else "") + ",\n".join(map(_as_kineto, batch)))
+            events += len(batch)
+        file.write("\n]}\n")
+    return Big(path, events)
 
 
 def _as_kineto(event: dict[str, Any]) -> str:
-    args = event.pop("args", None) if "args" not in event or event["args"] else None
+    """The event in the layout of torch's files, of which white space is a good part."""
     head = json.dumps({key: value for key, value in event.items() if key != "args"})[1:-1]
-    if args is None:
+    if "args" not in event:
         return f"  {{\n    {head}\n  }}"
-    return f'  {{\n    {head},\n    "args": {{\n      {json.dumps(args)[1:-1]}\n    }}\n  }}'
+    return f'  {{\n    {head},\n    "args": {json.dumps(event["args"])}\n  }}'
 
 
-def measure(tool: str, path: Path, repeat: int) -> Measured:
-    """Load `path` in fresh processes."""
-    command = [sys.executable, "-c", PROGRAM.format(load=LOADERS[tool]), str(path)]
-    runs = []
+def compress(big: Big) -> Big:
+    """The same trace as gzip."""
+    packed = big.path.with_suffix(".json.gz")
+    with big.path.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+        shutil.copyfileobj(source, target, 1 << 22)
+    return Big(packed, big.events)
+
+
+def load(tool: str, big: Big, repeat: int) -> Load:
+    """The fastest of `repeat` loads."""
+    loads = []
     for _ in range(repeat):
+        command = [sys.executable, "-c", PROGRAM.format(load=TOOLS[tool]), str(big.path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
-        line = next((line for line in done.stdout.splitlines() if line.startswith("measured")), None)
-        if line is None:
-            raise SystemExit(f"{tool} could not load the trace:\n{done.stderr[-2000:]}")
-        load_s, whole_s, peak = line.split()[1:]
-        runs.append(Measured(float(load_s), float(whole_s), int(peak)))
-    return min(runs, key=lambda run: run.load_s)
+        if done.returncode:
+            raise SystemExit(f"{tool} could not load the trace: {done.stderr[-2000:]}")
+        loads.append(Load(*json.loads(done.stdout.splitlines()[-1])))
+    return min(loads, key=lambda one: one.seconds)
 
 
-def analyze_s(path: Path, repeat: int) -> float:
-    """Seconds of the whole command `diagnose analyze`, start of Python and imports included."""
-    program = (
-        "import subprocess, sys, time; start = time.perf_counter(); "
-        "subprocess.run([sys.executable, '-m', 'diagnose', 'analyze', sys.argv[1]], check=True, capture_output=True); "
-        "print(time.perf_counter() - start)"
-    )
-    command = [sys.executable, "-c", program, str(path)]
-    return min(float(subprocess.check_output(command, cwd=ROOT)) for _ in range(repeat))
+def analyze_seconds(big: Big, repeat: int) -> float | None:
+    """The whole command `diagnose analyze`, start of Python included; None if there is no such command."""
+    times = []
+    for _ in range(repeat):
+        started = time.perf_counter()
+        done = subprocess.run(
+            [sys.executable, "-m", "diagnose", "analyze", str(big.path)], capture_output=True, text=True, cwd=ROOT
+        )
+        times.append(time.perf_counter() - started)
+        if done.returncode:
+            print(f"diagnose analyze: skipped, it ended with {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
+            return None
+    return min(times)
 
 
-def compress(path: Path) -> Path:
-    """The file gzipped beside itself, as Kineto does (zlib's default level)."""
-    packed = path.with_suffix(".json.gz")
-    engine = zlib.compressobj(wbits=31)
-    with path.open("rb") as source, packed.open("wb") as target:
-        while piece := source.read(1 << 22):
-            target.write(engine.compress(piece))
-        target.write(engine.flush())
-    return packed
+def measure(seed: Seed, megabytes: int, repeat: int, folder: Path) -> list[str]:
+    """All measurements, as rows of the table."""
+    one = write(seed, folder / "one.json", 1)
+    tenth = write(seed, folder / "tenth.json", math.ceil(megabytes / GROWTH / one.megabytes))
+    whole = write(seed, folder / "whole.json", math.ceil(megabytes / GROWTH / one.megabytes) * GROWTH)
+    rows, found = [], {}
+    for big in (whole, compress(whole), tenth):
+        ours, theirs = load("diagnose", big, repeat), load("HTA", big, 1)
+        found[big] = ours, theirs
+        what = f"{big.megabytes:,.0f} MB{' of gzip' if big.path.suffix == '.gz' else ''}, {big.events:,} events"
+        rows.append(_row(f"load {what}", ours.seconds, theirs.seconds, "s", "≥ 10"))
+        rows.append(_row("its peak memory", ours.peak_bytes / 1e6, theirs.peak_bytes / 1e6, "MB", "≥ 3"))
+    if command := analyze_seconds(tenth, repeat):
+        what = f"`diagnose analyze` of {tenth.megabytes:,.0f} MB; HTA's load alone, both with imports"
+        rows.append(_row(what, command, found[tenth][1].with_imports, "s", "≥ 3"))
+    for what, value in (("time", lambda one: one.seconds), ("memory", lambda one: one.peak_bytes)):
+        grown = [f"{value(big) / value(small):.1f}" for big, small in zip(found[whole], found[tenth], strict=True)]
+        rows.append(f"| {whole.events / tenth.events:.1f} x the events: x {what} | {' | '.join(grown)} | | ≤ 11 |")
+    return rows
 
 
-def table(seed: Path, size: int, repeat: int) -> str:
-    """Measure everything; the result as Markdown."""
-    with tempfile.TemporaryDirectory() as folder:
-        small, big = Path(folder) / "small.json", Path(folder) / "big.json"
-        few, many = write_big(seed, small, size // 10), write_big(seed, big, size)
-        packed = compress(big)
-        ours, theirs = measure("diagnose", big, repeat), measure("HTA", big, 1)
-        ours_gz, theirs_gz = measure("diagnose", packed, repeat), measure("HTA", packed, 1)
-        tenth, their_tenth = measure("diagnose", small, repeat), measure("HTA", small, 1)
-        command = analyze_s(small, repeat)
-        megabytes = big.stat().st_size / 1e6, packed.stat().st_size / 1e6, small.stat().st_size / 1e6
-    rows = [
-        _row(f"load {megabytes[0]:,.0f} MB, {many:,} events", ours.load_s, theirs.load_s, "s"),
-        _row("its peak memory", ours.peak_bytes / 1e6, theirs.peak_bytes / 1e6, "MB"),
-        _row(f"load it from gzip ({megabytes[1]:,.0f} MB)", ours_gz.load_s, theirs_gz.load_s, "s"),
-        _row("its peak memory", ours_gz.peak_bytes / 1e6, theirs_gz.peak_bytes / 1e6, "MB"),
-        _row(f"load {megabytes[2]:,.0f} MB", tenth.load_s, their_tenth.load_s, "s"),
-        _row(f"`diagnose analyze` of {megabytes[2]:,.0f} MB, against HTA's load", command, their_tenth.whole_s, "s"),
-    ]
-    grown = many / few
-    growth = (
-        f"{grown:.1f} times the events take {ours.load_s / tenth.load_s:.1f} times the time and "
-        f"{ours.peak_bytes / tenth.peak_bytes:.1f} times the memory."
-    )
-    head = "| | diagnose | HTA | ratio |\n|---|--:|--:|--:|\n"
-    return head + "\n".join(rows) + f"\n\n{growth} {_machine(seed)}\n"
-
-
-def _row(what: str, ours: float, theirs: float, unit: str) -> str:
+def _row(what: str, ours: float, theirs: float, unit: str, target: str) -> str:
     digits = 2 if unit == "s" else 0
-    return f"| {what} | {ours:,.{digits}f} {unit} | {theirs:,.{digits}f} {unit} | {theirs / ours:.1f} |"
+    return f"| {what} | {ours:,.{digits}f} {unit} | {theirs:,.{digits}f} {unit} | {theirs / ours:.1f} x | {target} |"
 
 
-def _machine(seed: Path) -> str:
-    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("traceinsight", "pandas", "msgspec"))
-    name = seed.parent.name if seed == SAMPLE else "another recording"
-    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions}; made of the sample {name}."
+def _caption(seed: Path) -> str:
+    versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("traceinsight", "pandas", "numpy", "msgspec"))
+    name = f"the sample {seed.parent.name}" if seed == SAMPLE else seed.name
+    return f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions}. The trace repeats {name}."
 
 
 def main() -> None:
-    """Parse the command line, measure, print, and write the README if asked."""
+    """Measure, print the table, put it into the README if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
-    parser.add_argument("--trace", type=Path, default=SAMPLE, help="the small trace to repeat [the bundled sample]")
-    parser.add_argument("--megabytes", type=int, default=520, help="size of the big trace [520]")
-    parser.add_argument("--repeat", type=int, default=3, help="times that diagnose loads each file; HTA does once [3]")
+    parser.add_argument("--trace", type=Path, default=SAMPLE, help="the small trace to repeat (the bundled sample)")
+    parser.add_argument("--megabytes", type=int, default=520, help="at least the size of the big trace (520)")
+    parser.add_argument("--repeat", type=int, default=3, help="loads by diagnose for each figure; by HTA, one (3)")
     parser.add_argument("--write", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
-    text = table(options.trace, options.megabytes * 1_000_000, options.repeat)
-    print(text)
+    readme = README.read_text(encoding="utf-8") if options.write and README.exists() else ""
+    if options.write and not MARKS.search(readme):
+        raise SystemExit("README.md has no lines <!-- bench:start --> and <!-- bench:end --> to put the table between.")
+    with tempfile.TemporaryDirectory() as folder:
+        rows = measure(read_seed(options.trace), options.megabytes, options.repeat, Path(folder))
+    head = ["| | diagnose | HTA | ratio | target |", "|---|--:|--:|--:|--:|"]
+    table = "\n".join([*head, *rows, "", _caption(options.trace)]) + "\n"
+    print(table)
     if options.write:
-        readme = README.read_text(encoding="utf-8")
-        if not MARKS.search(readme):
-            raise SystemExit("README.md has no <!-- bench:start --> and <!-- bench:end --> to write between.")
-        README.write_text(MARKS.sub(lambda found: f"{found[1]}{text}{found[2]}", readme), encoding="utf-8")
+        README.write_text(MARKS.sub(lambda _: table, readme), encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -11,8 +11,8 @@ from diagnose.facts.breakdown import device_time, round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
+from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import Direction, HostMemory
 
 
 @dataclass(frozen=True)

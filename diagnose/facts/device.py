@@ -9,9 +9,9 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.base import Facts, fact
-from diagnose.trace import intervals, kinds, schema
+from diagnose.trace import enums, intervals, kinds
+from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.schema import LinkKind, SpanKind
 
 
 class WorkClass(IntEnum):
@@ -47,7 +47,7 @@ def device_work(facts: Facts) -> DeviceWork:
     """All device work of the rank; empty arrays if there is none. Annotations on a device are not work."""
     rank = facts.rank
     kind = rank.spans["kind"].cat.codes.to_numpy()
-    work_kinds = [schema.code(one) for one in (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)]
+    work_kinds = [enums.code(one) for one in (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)]
     ids = np.flatnonzero(np.isin(kind, work_kinds))
     start = rank.spans["start_ns"].to_numpy()[ids]
     launch = np.full(len(rank.spans), -1, dtype=np.int64)
@@ -76,6 +76,6 @@ def _classes(facts: Facts, ids: IntArray) -> npt.NDArray[np.int8]:
         elif kind == kinds.KernelKind.MEMORY:
             by_code[code] = WorkClass.COPY
     classes = by_code[codes]
-    is_copy = spans["kind"].cat.codes.to_numpy()[ids] != schema.code(SpanKind.KERNEL)
+    is_copy = spans["kind"].cat.codes.to_numpy()[ids] != enums.code(SpanKind.KERNEL)
     classes[is_copy] = WorkClass.COPY
     return classes

@@ -13,10 +13,10 @@ from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import shared_out
 from diagnose.facts.device import device_work
 from diagnose.facts.steps import steps
-from diagnose.trace import intervals, kinds, nesting, schema
+from diagnose.trace import enums, intervals, kinds, nesting
+from diagnose.trace.enums import HostMemory, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, ApiKind
-from diagnose.trace.schema import HostMemory, SpanKind
 
 
 class HostActivity(str, Enum):
@@ -71,7 +71,7 @@ def host_threads(facts: Facts) -> HostThreads:
     calls = calls[calls >= 0]
     inside = (start[calls] < used.end_ns) & (start[calls] >= used.start_ns)
     launching = track[calls[inside]] if inside.any() else track[calls]
-    on_host = np.isin(kind, [schema.code(one) for one in _HOST_KINDS])
+    on_host = np.isin(kind, [enums.code(one) for one in _HOST_KINDS])
     marked = on_host & (spans["step"].to_numpy() >= 0) & _named(spans, Activity.STEP, Activity.OPTIMIZER_STEP)
     for candidates in (track[marked], launching, track[on_host]):
         if len(candidates):
@@ -109,7 +109,7 @@ def api_calls(facts: Facts) -> ApiCalls:
     """The calls of the training threads; empty arrays if none were recorded."""
     spans = facts.rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
-    is_call = np.isin(kind, [schema.code(SpanKind.RUNTIME), schema.code(SpanKind.DRIVER)])
+    is_call = np.isin(kind, [enums.code(SpanKind.RUNTIME), enums.code(SpanKind.DRIVER)])
     threads = host_threads(facts).training
     ids = np.flatnonzero(is_call & np.isin(spans["track"].to_numpy(), threads))
     names = spans["name"].cat
@@ -135,7 +135,7 @@ def _copies_to_pageable(facts: Facts) -> IntArray:
     """Calls whose copy goes to pageable host memory: they return when the copy is done (CUDA API sync behaviour)."""
     copies, work = facts.rank.copies, device_work(facts)
     slow = copies.index[
-        (copies["direction"] == schema.Direction.D2H.value) & (copies["host_memory"] == HostMemory.PAGEABLE.value)
+        (copies["direction"] == enums.Direction.D2H.value) & (copies["host_memory"] == HostMemory.PAGEABLE.value)
     ]
     return work.launch[np.isin(work.ids, slow.to_numpy())]
 
@@ -155,7 +155,7 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         return Intervals(calls.start_ns[chosen], calls.end_ns[chosen])
 
     def kind_is(*wanted: SpanKind) -> npt.NDArray[np.bool_]:
-        return on_thread & np.isin(kind, [schema.code(one) for one in wanted])
+        return on_thread & np.isin(kind, [enums.code(one) for one in wanted])
 
     found = {
         HostActivity.GARBAGE_COLLECTION: spans_where(on_thread & _named(spans, Activity.GARBAGE_COLLECTION)),
@@ -174,7 +174,7 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         own = intervals.union(pieces)
         exclusive[activity] = intervals.subtract(own, taken)
         taken = intervals.merge(taken, own)
-    elsewhere = ~on_thread & (kind == schema.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
+    elsewhere = ~on_thread & (kind == enums.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
     waiting = intervals.subtract(intervals.union(spans_where(elsewhere)), taken)
     exclusive[HostActivity.OTHER_RANK] = intervals.merge(exclusive[HostActivity.OTHER_RANK], waiting)
     return exclusive
@@ -237,7 +237,7 @@ def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray,
     spans = facts.rank.spans
     track = spans["track"].to_numpy().astype(np.int64)
     is_op = np.isin(
-        spans["kind"].cat.codes.to_numpy(), [schema.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
+        spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
     )
     op = np.flatnonzero(is_op & np.isin(track, np.unique(track[ids])))
     start = spans["start_ns"].to_numpy()[op]

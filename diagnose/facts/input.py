@@ -11,8 +11,8 @@ from diagnose.facts.breakdown import device_time, round_half_up
 from diagnose.facts.host import host_threads
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.schema import SpanKind
 
 
 @dataclass(frozen=True)

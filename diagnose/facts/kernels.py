@@ -12,9 +12,9 @@ from diagnose.facts.breakdown import NO_DEVICE, breakdown, round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.host import enclosing_op
 from diagnose.facts.steps import steps
-from diagnose.trace import kinds, schema
+from diagnose.trace import enums, kinds
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.kinds import KernelKind
-from diagnose.trace.schema import SpanKind
 
 
 @dataclass(frozen=True)
@@ -73,7 +73,7 @@ def _in_steps(facts: Facts) -> pd.DataFrame:
     if not len(work.ids):
         raise NO_DEVICE
     kind = spans["kind"].cat.codes.to_numpy()[work.ids]
-    inside = (kind == schema.code(SpanKind.KERNEL)) & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
+    inside = (kind == enums.code(SpanKind.KERNEL)) & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
     codes = spans["name"].cat.codes.to_numpy()
     launch = work.launch[inside]
     op = np.full(len(launch), -1, dtype=np.int64)

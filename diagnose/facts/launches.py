@@ -10,9 +10,9 @@ from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.steps import steps
-from diagnose.trace import schema
+from diagnose.trace import enums
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.schema import SpanKind
 
 TINY_NS = 5_000
 """A launch costs the host 3 to 6 us (gpu-knowledge 5.3: medians on H800 and H100): kernels shorter than that cannot
@@ -93,7 +93,7 @@ def launches(facts: Facts) -> Launches:
         raise Missing("launches in the used steps", "Record more steps.")
     dur = facts.rank.spans["dur_ns"].to_numpy()
     kind = facts.rank.spans["kind"].cat.codes.to_numpy()
-    kernel_ns = dur[table.work[kind[table.work] == schema.code(SpanKind.KERNEL)]]
+    kernel_ns = dur[table.work[kind[table.work] == enums.code(SpanKind.KERNEL)]]
     tiny = kernel_ns[kernel_ns < TINY_NS]
     return Launches(
         per_step=round_half_up(len(table.work), used.count),

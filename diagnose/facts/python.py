@@ -11,9 +11,9 @@ from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.host import host_activities, host_threads
 from diagnose.facts.source_lines import frame_sites, sites_at
 from diagnose.facts.steps import steps
-from diagnose.trace import intervals, nesting, schema
+from diagnose.trace import enums, intervals, nesting
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.kinds import Site
-from diagnose.trace.schema import SpanKind
 
 
 @dataclass(frozen=True)
@@ -32,7 +32,7 @@ def ops(facts: Facts) -> tuple[Op, ...]:
     """Ops of the used steps by name, longest self time first. Raises Missing if no ops were recorded."""
     spans, used = facts.rank.spans, steps(facts)
     is_op = np.isin(
-        spans["kind"].cat.codes.to_numpy(), [schema.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
+        spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
     )
     start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
     ids = np.flatnonzero(is_op & (start >= used.start_ns) & (start < used.end_ns))

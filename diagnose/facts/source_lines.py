@@ -6,10 +6,10 @@ import numpy as np
 
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.host import enclosing_op, host_threads
-from diagnose.trace import kinds, nesting, schema
+from diagnose.trace import enums, kinds, nesting
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
-from diagnose.trace.schema import SpanKind
 
 
 @fact
@@ -19,7 +19,7 @@ def frame_sites(facts: Facts) -> dict[int, Site]:
         raise Missing("call stacks", "Record with with_stack=True.")
     spans = facts.rank.spans
     names = spans["name"].cat
-    is_python = spans["kind"].cat.codes.to_numpy() == schema.code(SpanKind.PYTHON)
+    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
     sites: dict[int, Site] = {}
     for code in np.unique(names.codes.to_numpy()[is_python]):
         name = names.categories[code]
@@ -39,7 +39,7 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
         return [None] * len(moments_ns)
     spans = facts.rank.spans
     codes = spans["name"].cat.codes.to_numpy()
-    is_python = spans["kind"].cat.codes.to_numpy() == schema.code(SpanKind.PYTHON)
+    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
     ids = np.flatnonzero(is_python & np.isin(codes, list(sites)))
     track = spans["track"].to_numpy()[ids].astype(np.int64)
     start = spans["start_ns"].to_numpy()[ids]

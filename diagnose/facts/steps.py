@@ -13,8 +13,8 @@ import numpy as np
 
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.device import device_work
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.schema import SpanKind
 
 PARTIAL_STEP = 0.7
 """A last step with less than this share of the median step's device operations was cut off by the window's end."""

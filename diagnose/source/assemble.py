@@ -14,10 +14,10 @@ from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, category, is_kind, printable
 from diagnose.source.header import Header
 from diagnose.source.tables import side_tables
-from diagnose.trace import kinds, schema, steps
+from diagnose.trace import enums, kinds, schema, steps
+from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Provenance, Rank
-from diagnose.trace.schema import LinkKind, SpanKind
 
 
 @dataclass
@@ -98,11 +98,11 @@ def _spans(raw: dict[str, Array], names: list[str]) -> pd.DataFrame:
 
 def _kinds_by_name(kind: Array, name: pd.Categorical) -> Array:
     """Kinds, with loader fetches, collectives and markers told from other ops and annotations by their name."""
-    op, annotation = schema.code(SpanKind.OP), schema.code(SpanKind.ANNOTATION)
+    op, annotation = enums.code(SpanKind.OP), enums.code(SpanKind.ANNOTATION)
     host = (kind == op) | (kind == annotation)
     becomes = {
-        kinds.Activity.LOADER: schema.code(SpanKind.LOADER),
-        kinds.Activity.COLLECTIVE: schema.code(SpanKind.COLLECTIVE),
+        kinds.Activity.LOADER: enums.code(SpanKind.LOADER),
+        kinds.Activity.COLLECTIVE: enums.code(SpanKind.COLLECTIVE),
         kinds.Activity.STEP: annotation,
         kinds.Activity.OPTIMIZER_STEP: annotation,
         kinds.Activity.ZERO_GRAD: annotation,
@@ -161,7 +161,7 @@ def _links(spans: pd.DataFrame, columns: Columns, id_of: IntArray) -> pd.DataFra
     if ops := columns.side.get(SpanKind.OP):
         forward = _forward_of(ops, id_of)
     parts = ((LinkKind.LAUNCH, launch), (LinkKind.FORWARD_OF, forward), (LinkKind.WAITS_FOR, waits))
-    codes = np.repeat([schema.code(one) for one, _ in parts], [len(ids) for _, (ids, _) in parts])
+    codes = np.repeat([enums.code(one) for one, _ in parts], [len(ids) for _, (ids, _) in parts])
     return pd.DataFrame(
         {
             "from_id": np.concatenate([pair[0] for _, pair in parts]),

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.trace.schema import SpanKind
+from diagnose.trace.enums import SpanKind
 
 Array = npt.NDArray[Any]
 DEVICE_WORK = (SpanKind.KERNEL, SpanKind.MEMCPY, SpanKind.MEMSET)

@@ -9,8 +9,8 @@ import pandas as pd
 
 from diagnose.source.base import Damage
 from diagnose.trace import kinds
+from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import IntegrityNote, Provenance, Severity, Step
-from diagnose.trace.schema import LinkKind, SpanKind
 
 SHARE_WORTH_A_WARNING = 0.02
 """Below this share of unpaired launches or work the figures of a step hardly move."""

@@ -25,8 +25,8 @@ from diagnose.source.columns import ON_DEVICE, Array, Columns, Vocabulary
 from diagnose.source.document import TraceText
 from diagnose.source.events import Args, Event, finished, floats, ints, texts, times, triples
 from diagnose.source.header import HEADER_KEYS, read_header
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.model import Rank
-from diagnose.trace.schema import SpanKind
 
 _KINDS: dict[str, SpanKind] = {
     "cpu_op": SpanKind.OP,

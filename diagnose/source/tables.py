@@ -8,9 +8,9 @@ import numpy as np
 import pandas as pd
 
 from diagnose.source.columns import Array, Columns, Vocabulary, category
-from diagnose.trace import kinds, schema
+from diagnose.trace import enums, kinds, schema
+from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.schema import LinkKind, SpanKind
 
 
 def side_tables(
@@ -35,12 +35,12 @@ def side_tables(
         names = spans["name"].cat
         codes = names.codes.to_numpy()[copies.index]
         for name, of_name in (("direction", kinds.copy_direction), ("host_memory", kinds.host_memory)):
-            labels = np.array([schema.code(of_name(label)) for label in names.categories], dtype=np.int8)
+            labels = np.array([enums.code(of_name(label)) for label in names.categories], dtype=np.int8)
             copies[name] = pd.Categorical.from_codes(labels[codes], dtype=schema.enum_dtype(type(of_name(""))))
     if syncs is not None:
-        by_code = [schema.code(_SYNC_KINDS.get(label, schema.SyncKind.UNKNOWN)) for label in columns.sync_kinds]
+        by_code = [enums.code(_SYNC_KINDS.get(label, enums.SyncKind.UNKNOWN)) for label in columns.sync_kinds]
         codes = np.array(by_code, dtype=np.int8)[syncs["sync_kind"].to_numpy()]
-        syncs["sync_kind"] = pd.Categorical.from_codes(codes, dtype=schema.enum_dtype(schema.SyncKind))
+        syncs["sync_kind"] = pd.Categorical.from_codes(codes, dtype=schema.enum_dtype(enums.SyncKind))
     frames = {
         "kernels": kernels,
         "copies": copies,
@@ -54,10 +54,10 @@ def side_tables(
 
 
 _SYNC_KINDS = {
-    "Stream Sync": schema.SyncKind.STREAM,
-    "Context Sync": schema.SyncKind.CONTEXT,
-    "Event Sync": schema.SyncKind.EVENT,
-    "Stream Wait Event": schema.SyncKind.STREAM_WAIT_EVENT,
+    "Stream Sync": enums.SyncKind.STREAM,
+    "Context Sync": enums.SyncKind.CONTEXT,
+    "Event Sync": enums.SyncKind.EVENT,
+    "Stream Wait Event": enums.SyncKind.STREAM_WAIT_EVENT,
 }
 
 

@@ -9,7 +9,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from diagnose.trace.schema import Direction, HostMemory
+from diagnose.trace.enums import Direction, HostMemory
 
 _K = TypeVar("_K", bound="_Kind")
 

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 
 import numpy as np
 
-from diagnose.trace import schema
+from diagnose.trace import enums
+from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import Rank
-from diagnose.trace.schema import LinkKind, SpanKind
 
 _OF_KIND = {
     "kernels": (SpanKind.KERNEL,),
@@ -51,7 +51,7 @@ def _side_tables(rank: Rank) -> Iterator[str]:
         index = getattr(rank, name).index
         if not index.is_unique or not index.isin(rank.spans.index).all():
             yield f"{name} describes a span twice, or one that is not there"
-        elif not np.isin(codes[index], [schema.code(kind) for kind in kinds]).all():
+        elif not np.isin(codes[index], [enums.code(kind) for kind in kinds]).all():
             yield f"{name} describes a span of another kind"
     if len(rank.kernels) != _is(rank, (SpanKind.KERNEL,)).sum():
         yield "a kernel is not described"
@@ -76,4 +76,4 @@ def _steps(rank: Rank) -> Iterator[str]:
 
 
 def _is(rank: Rank, kinds: tuple[SpanKind, ...]) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
-    return np.isin(rank.spans["kind"].cat.codes.to_numpy(), [schema.code(kind) for kind in kinds])
+    return np.isin(rank.spans["kind"].cat.codes.to_numpy(), [enums.code(kind) for kind in kinds])

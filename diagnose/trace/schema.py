@@ -13,65 +13,7 @@ from enum import Enum
 import numpy as np
 import pandas as pd
 
-
-class SpanKind(str, Enum):
-    """What a span is. Device work is KERNEL, MEMCPY and MEMSET, and nothing else."""
-
-    OP = "op"
-    RUNTIME = "runtime"
-    DRIVER = "driver"
-    KERNEL = "kernel"
-    MEMCPY = "memcpy"
-    MEMSET = "memset"
-    SYNC = "sync"
-    ANNOTATION = "annotation"
-    GPU_ANNOTATION = "gpu_annotation"
-    PYTHON = "python"
-    OVERHEAD = "overhead"
-    MEMORY = "memory"
-    LOADER = "loader"
-    COLLECTIVE = "collective"
-    OTHER = "other"
-
-
-class LinkKind(str, Enum):
-    """What a link says: LAUNCH call -> device work; FORWARD_OF forward op -> backward op; WAITS_FOR launch call of the
-    awaited work -> sync row."""
-
-    LAUNCH = "launch"
-    FORWARD_OF = "forward_of"
-    WAITS_FOR = "waits_for"
-
-
-class Direction(str, Enum):
-    """Where a copy goes, as the recorder names it (H host, D device, A array, P peer device)."""
-
-    H2D = "HtoD"
-    D2H = "DtoH"
-    D2D = "DtoD"
-    P2P = "PtoP"
-    H2H = "HtoH"
-    UNKNOWN = "unknown"
-
-
-class HostMemory(str, Enum):
-    """The kind of host memory a copy touches. NONE: it touches none."""
-
-    PAGEABLE = "pageable"
-    PINNED = "pinned"
-    MANAGED = "managed"
-    NONE = "none"
-    UNKNOWN = "unknown"
-
-
-class SyncKind(str, Enum):
-    """What a recorded synchronisation waits on, and who waits: the host, or (STREAM_WAIT_EVENT) a stream."""
-
-    STREAM = "stream"
-    CONTEXT = "context"
-    EVENT = "event"
-    STREAM_WAIT_EVENT = "stream_wait_event"
-    UNKNOWN = "unknown"
+from diagnose.trace.enums import Direction, HostMemory, LinkKind, SpanKind, SyncKind
 
 
 @dataclass(frozen=True)
@@ -227,11 +169,6 @@ TABLES = (SPANS, KERNELS, COPIES, SYNCS, COLLECTIVES, OPS, MEMORY, TRACKS, LINKS
 def enum_dtype(enum: type[Enum]) -> pd.CategoricalDtype:
     """The category dtype of an enum column: codes are positions in the enum."""
     return pd.CategoricalDtype([member.value for member in enum])
-
-
-def code(member: Enum) -> int:
-    """The category code of an enum member."""
-    return list(type(member)).index(member)
 
 
 def check(frame: pd.DataFrame, table: Table) -> None:

@@ -9,9 +9,9 @@ import numpy as np
 import pandas as pd
 
 from diagnose.trace import kinds
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Step
-from diagnose.trace.schema import SpanKind
 
 NO_STEP = -1
 MIN_REPEATS = 3  # a marker seen less often says too little about a period

@@ -9,8 +9,8 @@ from diagnose.facts.kernels import kernels
 from diagnose.facts.memory import allocation_calls, memory
 from diagnose.facts.overlap import communication
 from diagnose.facts.python import Op, PythonLine, ops, python_lines
+from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind, Site
-from diagnose.trace.schema import Direction, HostMemory
 from tests.drawing import MAIN, Drawing
 
 GEMM = "ampere_sgemm_128x64_nn"

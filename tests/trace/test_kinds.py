@@ -5,8 +5,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.trace import kinds
+from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import Activity, ApiKind, KernelKind, Site
-from diagnose.trace.schema import Direction, HostMemory
 
 ATEN = "void at::native::"
 ANON = "void at::native::(anonymous namespace)::"
