@@ -1,7 +1,7 @@
 """Speed and memory of loading a trace, side by side with HolisticTraceAnalysis in one run: `python -m benchmarks.load`.
 
-A big trace is a small one repeated, with times and ids shifted so that nothing occurs twice. Each measurement is a fresh
-process; of several the fastest is reported. HTA is the package `traceinsight`, in its default configuration.
+A big trace is a small one repeated, with times and ids shifted so that nothing occurs twice. Each measurement is a
+process of its own; of several the fastest counts. HTA is the package `traceinsight`, in its default configuration.
 """
 
 from __future__ import annotations
@@ -29,21 +29,15 @@ README = ROOT / "README.md"
 MARKS = re.compile(r"(?<=<!-- bench:start -->\n).*(?=<!-- bench:end -->)", re.DOTALL)
 
 GROWTH = 10
-STEPS = 10  # in every trace: few recordings have more, and HTA's time grows with events x steps
+STEPS = 10  # at most, in any trace: few recordings have more, and HTA's time grows with events x steps
 GAP_US = 1_000  # between repetitions
 IDS = (
-    "External id",
-    "correlation",
-    "Ev Idx",
-    "Sequence number",
-    "Record function id",
-    "Python id",
-    "Python parent id",
-    "wait_on_cuda_event_record_corr_id",
+    *("External id", "external id", "correlation", "wait_on_cuda_event_record_corr_id"),
+    *("Ev Idx", "Sequence number", "Record function id", "Python id", "Python parent id"),
 )
 TOOLS = {
     "diagnose": "import diagnose, diagnose.source.ranks; imported = now(); diagnose.load(sys.argv[1])",
-    "HTA": "from hta.trace_analysis import TraceAnalysis; imported = now(); TraceAnalysis(trace_files={0: sys.argv[1]})",
+    "HTA": "import hta.trace_analysis as hta; imported = now(); hta.TraceAnalysis(trace_files={0: sys.argv[1]})",
 }
 PROGRAM = """
 import json, resource, sys, time
@@ -138,17 +132,16 @@ def repeated(seed: Seed, copy: int) -> list[dict[str, Any]]:
 
 
 def write(seed: Seed, path: Path, copies: int) -> Big:
-    """A trace of `copies` repetitions in STEPS steps."""
-    events = 0
+    """A trace of `copies` repetitions, several to a step."""
+    events, per_step = 0, math.ceil(copies / STEPS)
     with path.open("w", encoding="utf-8") as file:
         file.write(json.dumps(seed.header)[:-1] + ', "traceEvents": [\n')
         for copy in range(copies):
             batch = [*(seed.once if copy == 0 else ()), *repeated(seed, copy)]
-            step, offset = divmod(copy, max(copies // STEPS, 1))
-            if seed.marker and offset == 0:
-                length = min(max(copies // STEPS, 1), copies - copy) * seed.length_us
+            if seed.marker and copy % per_step == 0:
                 start = round(seed.start_us + copy * seed.length_us, 3)
-                batch.append({**seed.marker, "name": f"ProfilerStep#{step}", "ts": start, "dur": length})
+                length = min(per_step, copies - copy) * seed.length_us
+                batch.append({**seed.marker, "name": f"ProfilerStep#{copy // per_step}", "ts": start, "dur": length})
             file.write((",\n" if copy else "") + ",\n".join(map(_as_kineto, batch)))
             events += len(batch)
         file.write("\n]}\n")
@@ -188,9 +181,8 @@ def analyze_seconds(big: Big, repeat: int) -> float | None:
     times = []
     for _ in range(repeat):
         started = time.perf_counter()
-        done = subprocess.run(
-            [sys.executable, "-m", "diagnose", "analyze", str(big.path)], capture_output=True, text=True, cwd=ROOT
-        )
+        command = [sys.executable, "-m", "diagnose", "analyze", str(big.path)]
+        done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         times.append(time.perf_counter() - started)
         if done.returncode:
             print(f"diagnose analyze: skipped, it ended with {done.returncode}: {done.stderr[-500:]}", file=sys.stderr)
@@ -213,9 +205,10 @@ def measure(seed: Seed, megabytes: int, repeat: int, folder: Path) -> list[str]:
     if command := analyze_seconds(tenth, repeat):
         what = f"`diagnose analyze` of {tenth.megabytes:,.0f} MB; HTA's load alone, both with imports"
         rows.append(_row(what, command, found[tenth][1].with_imports, "s", "≥ 3"))
-    for what, value in (("time", lambda one: one.seconds), ("memory", lambda one: one.peak_bytes)):
-        grown = [f"{value(big) / value(small):.1f}" for big, small in zip(found[whole], found[tenth], strict=True)]
-        rows.append(f"| {whole.events / tenth.events:.1f} x the events: x {what} | {' | '.join(grown)} | | ≤ 11 |")
+    for what, field in (("time", "seconds"), ("memory", "peak_bytes")):
+        pairs = zip(found[whole], found[tenth], strict=True)
+        grown = [f"{getattr(big, field) / getattr(small, field):.1f} x" for big, small in pairs]
+        rows.append(f"| {what}, for {GROWTH} x the events | {' | '.join(grown)} | | ≤ {GROWTH + 1} |")
     return rows
 
 

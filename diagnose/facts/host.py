@@ -236,9 +236,7 @@ def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray,
     """(id, start, end, track) of the ops on the threads of the given spans, in order of start."""
     spans = facts.rank.spans
     track = spans["track"].to_numpy().astype(np.int64)
-    is_op = np.isin(
-        spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
-    )
+    is_op = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)])
     op = np.flatnonzero(is_op & np.isin(track, np.unique(track[ids])))
     start = spans["start_ns"].to_numpy()[op]
     return op, start, start + spans["dur_ns"].to_numpy()[op], track[op]

@@ -31,9 +31,7 @@ class Op:
 def ops(facts: Facts) -> tuple[Op, ...]:
     """Ops of the used steps by name, longest self time first. Raises Missing if no ops were recorded."""
     spans, used = facts.rank.spans, steps(facts)
-    is_op = np.isin(
-        spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)]
-    )
+    is_op = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)])
     start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
     ids = np.flatnonzero(is_op & (start >= used.start_ns) & (start < used.end_ns))
     if not len(ids):

@@ -11,9 +11,9 @@ import pandas as pd
 
 from diagnose.source import clock, integrity
 from diagnose.source.base import Damage, InputError
-from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, category, is_kind, printable
+from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, printable
 from diagnose.source.header import Header
-from diagnose.source.tables import side_tables
+from diagnose.source.tables import category, side_tables
 from diagnose.trace import enums, kinds, schema, steps
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
@@ -29,20 +29,19 @@ class Recording:
     events: int
     header: Header
     columns: Columns
-    thread_names: dict[tuple[str, str], str]
     damage: Damage
 
 
 def assemble(recording: Recording) -> Rank:
     """The Rank of a recording. Raises InputError when no event in it has a time."""
     columns = recording.columns
-    raw = {name: _joined(columns.spans, name) for name in list(columns.spans)}
-    if not raw:
+    if not columns.rows:
         raise InputError(f"{recording.path} holds no timed events, so there is nothing to analyse.")
+    raw = {name: _joined(columns.spans, name) for name in list(columns.spans)}
     times = clock.to_ns(raw.pop("ts_ns"), raw.pop("dur_us"), recording.header.base_ns, recording.damage)
     if not times.keep.any():
         raise InputError(f"{recording.path} holds no event with a usable time, so there is nothing to analyse.")
-    tracks, track_of = _tracks(columns, recording.thread_names)
+    tracks, track_of = _tracks(columns)
     on_device = is_kind(raw["kind"], ON_DEVICE)
     raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])
     raw["track"] = track_of[raw["track"]]
@@ -112,13 +111,13 @@ def _kinds_by_name(kind: Array, name: pd.Categorical) -> Array:
     return np.where(host & (target >= 0), target, kind).astype(np.int8)
 
 
-def _tracks(columns: Columns, thread_names: dict[tuple[str, str], str]) -> tuple[pd.DataFrame, IntArray]:
+def _tracks(columns: Columns) -> tuple[pd.DataFrame, IntArray]:
     """The tracks table, and for each raw track code (host codes first, then device codes) its row."""
     rows = Vocabulary()
     host = [rows[printable(str(pid)), printable(str(tid)), -1, -1] for pid, tid in columns.host_tracks]
     device = [rows[_device_track(*key)] for key in columns.device_tracks]
     frame = pd.DataFrame(list(rows), columns=["process", "thread", "device", "stream"])
-    frame["name"] = [printable(thread_names.get((process, thread), "")) for process, thread, *_ in rows]
+    frame["name"] = [printable(columns.thread_names.get((process, thread), "")) for process, thread, *_ in rows]
     text = {name: pd.Series(frame[name].tolist(), dtype="str") for name in ("process", "thread", "name")}
     frame = frame.assign(**text).astype({"device": np.int32, "stream": np.int64})
     return frame.loc[:, list(schema.TRACKS.columns)], np.array(host + device, dtype=np.int64)

@@ -8,7 +8,6 @@ from typing import Any
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
 from diagnose.trace.enums import SpanKind
 
@@ -31,23 +30,34 @@ class Vocabulary(dict[Any, int]):
         """Codes of `count` values, int32."""
         return np.fromiter(map(self.__getitem__, values), np.int32, count)
 
+    def adopted(self, other: Vocabulary) -> Array:
+        """Our code of each code of another vocabulary, whose values become ours."""
+        return np.fromiter((self[value] for value in other), np.int32, len(other))
+
     def labels(self) -> list[str]:
         """The text of each code, fit to print. Values must be str or bytes."""
         return [printable(v.decode("utf-8", "replace") if isinstance(v, bytes) else v) for v in self]
 
 
+TEXTS = ("shapes", "dtypes", "stack", "operation", "group_ranks", "dtype")
+"""Columns of side tables that are dictionary-encoded text. Code 0 of each is the empty text."""
+
+
 @dataclass
 class Columns:
-    """Columns as a reader fills them, batch by batch, in file order. Row numbers are positions in that order."""
+    """What is kept of some events, in file order. Row numbers are positions in that order."""
 
+    events: int = 0
     rows: int = 0
+    thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     spans: dict[str, list[Array]] = field(default_factory=dict)
+    """Chunks of each column; every chunk is of one kind of span."""
     side: dict[SpanKind, dict[str, list[Array]]] = field(default_factory=dict)
     collectives: dict[str, list[Array]] = field(default_factory=dict)
     names: Vocabulary = field(default_factory=Vocabulary)
     host_tracks: Vocabulary = field(default_factory=Vocabulary)
     device_tracks: Vocabulary = field(default_factory=Vocabulary)
-    texts: dict[str, Vocabulary] = field(default_factory=dict)
+    texts: dict[str, Vocabulary] = field(default_factory=lambda: {name: Vocabulary({b"": 0}) for name in TEXTS})
     sync_kinds: Vocabulary = field(default_factory=Vocabulary)
 
     def add_spans(self, kind: SpanKind, **columns: Array) -> int:
@@ -71,17 +81,31 @@ class Columns:
         for name, values in {**columns, "row": rows}.items():
             self.collectives.setdefault(name, []).append(values)
 
+    def absorb(self, other: Columns) -> None:
+        """Append the columns of later events, made elsewhere: their codes become codes of our vocabularies."""
+        host, device = self.host_tracks.adopted(other.host_tracks), self.device_tracks.adopted(other.device_tracks)
+        recode = {name: self.texts[name].adopted(other.texts[name]) for name in TEXTS}
+        recode |= {"name": self.names.adopted(other.names), "sync_kind": self.sync_kinds.adopted(other.sync_kinds)}
+        on_device = [_KINDS[chunk[0]] in ON_DEVICE for chunk in other.spans.get("kind", ())]
+        tracks = zip(other.spans.get("track", ()), on_device, strict=True)
+        other.spans["track"] = [(device if there else host)[chunk] for chunk, there in tracks]
+        tables = [(self.spans, other.spans), (self.collectives, other.collectives)]
+        tables += [(self.side.setdefault(kind, {}), other.side[kind]) for kind in other.side]
+        for ours, theirs in tables:
+            for name, chunks in theirs.items():
+                if name == "row":
+                    chunks = [chunk + self.rows for chunk in chunks]
+                elif name in recode:
+                    chunks = [recode[name][chunk] for chunk in chunks]
+                ours.setdefault(name, []).extend(chunks)
+        self.thread_names |= other.thread_names
+        self.events += other.events
+        self.rows += other.rows
+
 
 def is_kind(codes: Array, kinds: Iterable[SpanKind]) -> npt.NDArray[np.bool_]:
     """Which of the kind codes are one of `kinds`."""
     return np.isin(codes, [_KINDS.index(kind) for kind in kinds])
-
-
-def category(codes: Array, labels: Iterable[str]) -> pd.Categorical:
-    """A categorical from codes into a list of labels that may repeat itself. Its categories include ""."""
-    merged = Vocabulary({"": 0})
-    target = np.fromiter((merged[label] for label in labels), np.int32)
-    return pd.Categorical.from_codes(target[codes] if len(target) else codes, categories=pd.Index(list(merged)))
 
 
 def printable(text: str) -> str:

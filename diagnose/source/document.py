@@ -10,16 +10,19 @@ from __future__ import annotations
 
 import json
 import re
+from collections import deque
 from collections.abc import Callable, Iterator
-from contextlib import suppress
+from concurrent.futures import Future
 from pathlib import Path
-from typing import Any, Generic, TypeVar
+from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from diagnose.source.base import Damage, InputError
+from diagnose.source.mending import UNREADABLE, EventDecoder
 
 E = TypeVar("E")
+T = TypeVar("T")
 
 MAX_EVENT_BYTES = 16 << 20
 MAX_HEADER_BYTES = 16 << 20
@@ -30,13 +33,18 @@ _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|"', re.DOTALL)
 _KEY = re.compile(rb'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*(?=\S)', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}]+(?=[\s,\]}])")
 _SPACE = re.compile(rb"[\s,]*")
-_NAME = re.compile(rb'("name"\s*:\s*")(.*?)("\s*,\s*"(?:ph|cat|pid|tid|ts|dur|args|id)"\s*:)', re.DOTALL)
-_BARE_NUMBER = re.compile(rb"(?<=[:\[,\s])[+-]?(?:inf|nan|infinity)(?=\s*[,}\]])", re.IGNORECASE)
-_BARE_QUOTE = re.compile(rb'(?<!\\)"')
-_BAD_ESCAPE = re.compile(rb'\\(?!["\\/bfnrtu])')
 
 
-class TraceText(Generic[E]):
+class Ahead(Protocol[T]):
+    """Decodes texts elsewhere, several at a time."""
+
+    count: int
+
+    def submit(self, text: bytes) -> Future[T | None]:
+        """What a JSON list of events comes to, some time; None if it does not decode."""
+
+
+class TraceText(Generic[E, T]):
     """One pass over a trace's text: `batches()` first, then `header` holds the named top-level values."""
 
     def __init__(
@@ -44,23 +52,27 @@ class TraceText(Generic[E]):
         pieces: Iterator[bytes],
         path: Path,
         event: type[E],
+        gather: Callable[[list[E]], T],
         header_keys: frozenset[str],
         damage: Damage,
     ) -> None:
-        """`event` is the msgspec struct of one event; top-level keys outside `header_keys` are passed over unread."""
+        """`event` is the msgspec struct of one event, `gather` makes of a batch of them what `batches` gives.
+
+        Top-level keys outside `header_keys` are passed over unread.
+        """
         self.header: dict[str, Any] = {}
         self._pieces = pieces
         self._path = path
-        self._decode: Callable[[bytes], list[E]] = msgspec.json.Decoder(list[event]).decode  # type: ignore[valid-type]
-        self._decode_one: Callable[[bytes], E] = msgspec.json.Decoder(event).decode
-        self._event = event
+        self._decoder = EventDecoder(event, damage)
+        self._gather = gather
         self._header_keys = header_keys
         self._damage = damage
         self._buffer = b""
         self._at = 0
 
-    def batches(self) -> Iterator[list[E]]:
-        """All events in file order. Raises InputError if the text is not a chrome trace."""
+    def batches(self, ahead: Ahead[T] | None = None) -> Iterator[T]:
+        """All events in file order, `ahead` of time if given. Raises InputError if the text is not a chrome trace."""
+        self._ahead = ahead
         first = self._next_byte()
         if first == b"[":
             self._at += 1
@@ -71,7 +83,7 @@ class TraceText(Generic[E]):
         else:
             raise InputError(f"{self._path} is not a profiler trace: it is not JSON.")
 
-    def _object(self) -> Iterator[list[E]]:
+    def _object(self) -> Iterator[T]:
         seen_events = False
         while True:
             key = self._key()
@@ -145,35 +157,63 @@ class TraceText(Generic[E]):
         except (ValueError, RecursionError):
             self._damage.header_values_lost.append(key)
 
-    def _event_list(self) -> Iterator[list[E]]:
+    def _event_list(self) -> Iterator[T]:
         """Batches of the list the cursor stands in; leaves the cursor behind its closing bracket."""
+        if self._ahead is not None:
+            yield from self._decoded_ahead(self._ahead)
         more = True
         while more:
             more = self._fill()
-            if len(self._buffer) > MAX_EVENT_BYTES:
-                raise InputError(f"{self._path} is not a profiler trace: one event is over {MAX_EVENT_BYTES >> 20} MB.")
             batch = self._whole_events()
             if batch is not None:
                 more = True
-                yield batch
+                yield self._gather(batch)
                 continue
             walked: list[E] = []
             closed = self._walk(walked, final=not more)
             if walked:
-                yield walked
+                yield self._gather(walked)
             if closed:
                 return
+            if len(self._buffer) - self._at > MAX_EVENT_BYTES:
+                raise InputError(f"{self._path} is not a profiler trace: one event is over {MAX_EVENT_BYTES >> 20} MB.")
         self._damage.cut_off = True
+
+    def _decoded_ahead(self, ahead: Ahead[T]) -> Iterator[T]:
+        """Batches decoded elsewhere, in order, as long as all goes well; then the cursor is at the first that did not.
+
+        Guessed boundaries are taken on trust until their batch comes back.
+        """
+        flying: deque[tuple[bytes, Future[T | None]]] = deque()
+        going = True
+        while going:
+            going = self._fill()
+            cut = next(_last_boundaries(self._buffer), None)
+            if cut is None:
+                going = False
+            else:
+                text = b"".join((b"[", memoryview(self._buffer)[: cut.start() + 1], b"]"))
+                flying.append((self._buffer[: cut.end()], ahead.submit(text)))
+                self._at = cut.end()
+            while flying and (len(flying) > ahead.count or not going):
+                batch = flying[0][1].result()
+                if batch is None:
+                    going = False
+                    break
+                flying.popleft()
+                yield batch
+        self._buffer = b"".join((*(text for text, _ in flying), memoryview(self._buffer)[self._at :]))
+        self._at = 0
 
     def _whole_events(self) -> list[E] | None:
         """Decode the buffer up to its last event boundary; None when no guess at one holds."""
         buffer = self._buffer
         for cut in _last_boundaries(buffer):
             try:
-                batch = self._decode(b"".join((b"[", memoryview(buffer)[: cut.start() + 1], b"]")))
+                batch = self._decoder.many(b"".join((b"[", memoryview(buffer)[: cut.start() + 1], b"]")))
             except msgspec.ValidationError:
                 return None
-            except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+            except UNREADABLE:
                 continue
             self._at = cut.end()
             return batch
@@ -208,51 +248,13 @@ class TraceText(Generic[E]):
 
         `guess` is the next boundary its text suggests; if not `whole`, the text may go on behind the buffer.
         """
-        try:
-            return self._decode_one(buffer[start:guess]), guess
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
+        if (event := self._decoder.one(buffer[start:guess])) is not None:
+            return event, guess
         end, _, _ = _value_end(buffer, start, 0, min(len(buffer), guess + (1 << 20)))
         for stop in (end, guess if whole else None):
-            if stop is None:
-                continue
-            text = buffer[start:stop]
-            event = self._mended(text)
-            if event is not None:
+            if stop is not None and (event := self._decoder.mended(buffer[start:stop])) is not None:
                 return event, stop
         return None, guess if guess < len(buffer) or end is None else end
-
-    def _mended(self, text: bytes) -> E | None:
-        """An event from text that is not quite JSON, or whose values have the wrong type; None if it is beyond that."""
-        try:
-            return self._decode_one(text)
-        except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
-            pass
-        for mend in (lambda raw: raw, _mend_numbers, _mend_quotes):
-            text = mend(text)
-            try:
-                value = json.loads(text.decode("utf-8", "replace"), strict=False)
-            except (ValueError, RecursionError):
-                continue
-            if not isinstance(value, dict):
-                return None
-            event = self._converted({**value, "args": value.get("args") or {}})
-            self._damage.mended_events += event is not None
-            return event
-        return None
-
-    def _converted(self, value: dict[str, Any]) -> E | None:
-        """The event of a JSON object, without the arguments whose values have a type they never have."""
-        with suppress(msgspec.ValidationError):
-            return msgspec.convert(value, self._event)
-        fit = {}
-        for key, argument in value["args"].items() if isinstance(value["args"], dict) else ():
-            with suppress(msgspec.ValidationError):
-                msgspec.convert({"args": {key: argument}}, self._event)
-                fit[key] = argument
-        with suppress(msgspec.ValidationError):
-            return msgspec.convert({**value, "args": fit}, self._event)
-        return None
 
 
 def _last_boundaries(buffer: bytes) -> Iterator[re.Match[bytes]]:
@@ -281,17 +283,3 @@ def _value_end(buffer: bytes, at: int, depth: int, limit: int) -> tuple[int | No
         if depth <= 0:
             return at, 0, at
     return None, depth, at
-
-
-def _mend_numbers(text: bytes) -> bytes:
-    return _BARE_NUMBER.sub(b"null", text)
-
-
-def _mend_quotes(text: bytes) -> bytes:
-    """Escape what stands bare inside the value of the first "name" (kineto before 2026-07 did not)."""
-
-    def escape(found: re.Match[bytes]) -> bytes:
-        inner = _BARE_QUOTE.sub(rb"\\" + b'"', _BAD_ESCAPE.sub(rb"\\\\\\\\", found[2]))
-        return found[1] + inner + found[3]
-
-    return _NAME.sub(escape, text, count=1)

@@ -74,6 +74,11 @@ class Event(msgspec.Struct, Generic[Time], gc=False):
     args: Args = NO_ARGS
 
 
+def event_type(exact: bool) -> type[Event[Any]]:
+    """The struct of an event: times as decimals if `exact`, else as doubles."""
+    return Event[Decimal] if exact else Event[float | str]
+
+
 Rows = Sequence[Event[Any]] | Sequence[Args]
 
 

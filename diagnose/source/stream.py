@@ -34,11 +34,11 @@ def pieces(path: Path, damage: Damage) -> Iterator[bytes]:
             yield piece
 
 
-def head(path: Path, size: int = 4096) -> bytes:
-    """The first bytes of the content, inflated if gzip. Raises InputError if the file cannot be read."""
+def head(path: Path, size: int = 4096, raw: bool = False) -> bytes:
+    """The first bytes of the content, inflated if gzip and not `raw`. Raises InputError if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            content = _inflated(file, path, Damage()) if _is_gzip(file) else _plain(file)
+            content = _inflated(file, path, Damage()) if not raw and _is_gzip(file) else _plain(file)
             return next(content, b"")[:size]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error

@@ -2,15 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
 from typing import Any
 
 import numpy as np
 import pandas as pd
 
-from diagnose.source.columns import Array, Columns, Vocabulary, category
+from diagnose.source.columns import Array, Columns, Vocabulary
 from diagnose.trace import enums, kinds, schema
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
+
+
+def category(codes: Array, labels: Iterable[str]) -> pd.Categorical:
+    """A categorical from codes into a list of labels that may repeat itself. Its categories include ""."""
+    merged = Vocabulary({"": 0})
+    target = np.fromiter((merged[label] for label in labels), np.int32)
+    return pd.Categorical.from_codes(target[codes] if len(target) else codes, categories=pd.Index(list(merged)))
 
 
 def side_tables(

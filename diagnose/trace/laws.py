@@ -25,7 +25,7 @@ _ON_DEVICE = (*_WORK, SpanKind.SYNC, SpanKind.GPU_ANNOTATION)
 
 def broken(rank: Rank) -> tuple[str, ...]:
     """The laws that the rank breaks, as sentences; empty for a sound one."""
-    return tuple([*_spans(rank), *_side_tables(rank), *_links(rank), *_steps(rank)])
+    return (*_spans(rank), *_side_tables(rank), *_links(rank), *_steps(rank))
 
 
 def _spans(rank: Rank) -> Iterator[str]:

@@ -126,7 +126,14 @@ BAD = {
 
 
 @pytest.mark.parametrize("name", BAD)
-def test_one_bad_event_leaves_all_others(tmp_path: Path, name: str) -> None:
+@pytest.mark.parametrize("apart", [False, True])
+def test_one_bad_event_leaves_all_others(
+    tmp_path: Path, name: str, apart: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also when other processes do the decoding, and give up at that event."""
+    if apart:
+        monkeypatch.setattr("diagnose.source.stream.PIECE_BYTES", 700)
+        monkeypatch.setattr("diagnose.source.kineto.WORTH_WORKERS_BYTES", 0)
     good, bad = BAD[name]
     whole = text()
     assert good in whole
@@ -165,6 +172,15 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
     assert len(found.spans) == EVENTS - 3
     assert int((found.spans["start_ns"] + found.spans["dur_ns"]).max()) < 10_000_000
     assert warned(found, "3 events had no usable time")
+
+
+def test_workers_that_die_are_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.source.stream.PIECE_BYTES", 700)
+    monkeypatch.setattr("diagnose.source.kineto.WORTH_WORKERS_BYTES", 0)
+    monkeypatch.setattr("diagnose.source.workers._PROGRAM", "raise SystemExit(1)")
+    found = read(tmp_path, text())
+    assert len(found.spans) == EVENTS
+    assert not warned(found)
 
 
 def test_negative_durations_are_none(tmp_path: Path) -> None:

@@ -83,6 +83,25 @@ def test_every_form_gives_the_same_tables(
     assert not [note for note in found.integrity if note.severity != "note"]
 
 
+@pytest.mark.parametrize(
+    "form", ["as Kineto writes it", "header last", "gzip", "strings for numbers", "trailing comma"]
+)
+def test_decoding_in_other_processes_gives_the_same(tmp_path: Path, form: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.source.stream.PIECE_BYTES", 700)
+    monkeypatch.setattr("diagnose.source.kineto.WORTH_WORKERS_BYTES", 0)
+    assert same(read(tmp_path, forms()[form]), training().rank())
+
+
+def test_real_traces_are_the_same_from_other_processes(corpus: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.source.stream.PIECE_BYTES", 1 << 18)
+    for name in ("hta/nccl_a100_rank0_of_2", "hta/resnet_v100_5_steps", "tracelens/h100_qwen05b", "param/resnet"):
+        path = corpus / f"kineto/{name}.json.gz"
+        alone = ranks.read(path)
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr("diagnose.source.kineto.WORTH_WORKERS_BYTES", 0)
+            assert same(ranks.read(path), alone), name
+
+
 def test_times_are_relative_to_the_first_event_and_unix_time_is_kept(tmp_path: Path) -> None:
     text = training().text()
     based = text.replace('"schemaVersion": 1', '"schemaVersion": 1, "baseTimeNanoseconds": 1711964646000000000')

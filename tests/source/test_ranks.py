@@ -105,7 +105,7 @@ def test_a_bad_file_in_a_folder_is_noted_and_the_rest_used(tmp_path: Path) -> No
 @pytest.mark.parametrize("given", ["nothing.json", "no*.json", "empty"])
 def test_paths_that_lead_nowhere(tmp_path: Path, given: str) -> None:
     (tmp_path / "empty").mkdir()
-    with pytest.raises(InputError, match="does not exist|holds no trace"):
+    with pytest.raises(InputError, match=r"does not exist|holds no trace"):
         ranks.find([tmp_path / given])
 
 

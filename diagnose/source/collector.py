@@ -1,0 +1,165 @@
+"""Batches of Kineto events into columns. Free of pandas: this is what decoding processes run."""
+
+from __future__ import annotations
+
+import operator
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from operator import attrgetter
+from typing import Any
+
+import numpy as np
+
+from diagnose.source.columns import ON_DEVICE, Array, Columns
+from diagnose.source.events import Args, Event, finished, floats, ints, texts, times, triples
+from diagnose.trace.enums import SpanKind
+
+_KINDS: dict[str, SpanKind] = {
+    "cpu_op": SpanKind.OP,
+    "Operator": SpanKind.OP,
+    "hpu_op": SpanKind.OP,
+    "user_annotation": SpanKind.ANNOTATION,
+    "gpu_user_annotation": SpanKind.GPU_ANNOTATION,
+    "kernel": SpanKind.KERNEL,
+    "Kernel": SpanKind.KERNEL,
+    "gpu_memcpy": SpanKind.MEMCPY,
+    "Memcpy": SpanKind.MEMCPY,
+    "gpu_memset": SpanKind.MEMSET,
+    "Memset": SpanKind.MEMSET,
+    "cuda_runtime": SpanKind.RUNTIME,
+    "Runtime": SpanKind.RUNTIME,
+    "xpu_runtime": SpanKind.RUNTIME,
+    "mtia_runtime": SpanKind.RUNTIME,
+    "glow_runtime": SpanKind.RUNTIME,
+    "privateuse1_runtime": SpanKind.RUNTIME,
+    "cuda_driver": SpanKind.DRIVER,
+    "xpu_driver": SpanKind.DRIVER,
+    "privateuse1_driver": SpanKind.DRIVER,
+    "cuda_sync": SpanKind.SYNC,
+    "xpu_sync": SpanKind.SYNC,
+    "python_function": SpanKind.PYTHON,
+    "overhead": SpanKind.OVERHEAD,
+    "collective_comm": SpanKind.COLLECTIVE,
+}
+"""Event category -> kind. A category that is not here becomes OTHER."""
+
+_CORRELATED = frozenset({SpanKind.RUNTIME, SpanKind.DRIVER, *ON_DEVICE})
+"""Kinds whose events carry a correlation id."""
+
+_PASSED_OVER = frozenset({"Trace", "cuda_event", "cuda_profiler_range"})
+"""The recorder's own bookkeeping: no work of the program."""
+
+
+def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
+    """The columns of some events; `exact` if their times are decimals."""
+    columns = Columns(events=len(events))
+    by_category: defaultdict[str, list[Event[Any]]] = defaultdict(list)
+    for event in events:
+        phase = event.ph
+        if phase == "X":
+            by_category[event.cat].append(event)
+        elif phase == "i" and event.name == "[memory]":
+            by_category[event.name].append(event)
+        elif phase == "M" and event.name == "thread_name":
+            columns.thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
+    for category, group in by_category.items():
+        if category not in _PASSED_OVER:
+            _add(columns, category, group, exact)
+    return columns
+
+
+def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool) -> None:
+    """Move the fields of events of one category into columns."""
+    kind = SpanKind.MEMORY if category == "[memory]" else _KINDS.get(category, SpanKind.OTHER)
+    if category == "" and events[0].args.python_id is not None:
+        kind = SpanKind.PYTHON
+    args = [event.args for event in events]
+    first = columns.add_spans(
+        kind,
+        name=columns.names.codes(map(attrgetter("name"), events), len(events)),
+        track=_tracks(columns, kind, events, args),
+        ts_ns=times(events, exact),
+        dur_us=floats(events, "dur", 0.0),
+        correlation=ints(args, "correlation", -1) if kind in _CORRELATED else np.full(len(events), -1),
+        external_id=ints(args, "external_id_2021" if category == "Runtime" else "external_id", -1),
+    )
+    if kind in _SIDE_COLUMNS:
+        columns.add_side(kind, first, _side(columns, kind, args))
+    if kind in (SpanKind.KERNEL, SpanKind.OP) and any(map(attrgetter("operation"), args)):
+        _add_collectives(columns, first, args)
+
+
+def _tracks(columns: Columns, kind: SpanKind, events: list[Event[Any]], args: list[Args]) -> Array:
+    rows: Iterable[tuple[object, ...]] = map(attrgetter("pid", "tid"), events)
+    if kind not in ON_DEVICE:
+        return columns.host_tracks.codes(rows, len(events))
+    streams = map(attrgetter("device", "stream"), args)
+    return columns.device_tracks.codes(map(operator.add, rows, streams), len(events))
+
+
+def _side(columns: Columns, kind: SpanKind, args: list[Args]) -> dict[str, Array]:
+    side: dict[str, Array] = {}
+    for name, (attribute, default) in _SIDE_COLUMNS[kind].items():
+        if name in columns.texts:
+            side[name] = _text(columns, name, args, attribute)
+        elif name in ("grid", "block"):
+            side.update(triples(args, name))
+        elif isinstance(default, float):
+            side[name] = floats(args, attribute, default)
+        else:
+            side[name] = ints(args, attribute, default)
+    if kind == SpanKind.OP:
+        side["finished"] = finished(args)
+        if not side["shapes"].any():  # code 0 is the empty text
+            side["shapes"] = _text(columns, "shapes", args, "shapes_2021")
+    if kind == SpanKind.SYNC:
+        side["sync_kind"] = columns.sync_kinds.codes((str(one.sync_kind) for one in args), len(args))
+    return side
+
+
+def _text(columns: Columns, name: str, args: Sequence[Args], attribute: str) -> Array:
+    return columns.texts[name].codes(texts(args, attribute), len(args))
+
+
+def _add_collectives(columns: Columns, first: int, args: list[Args]) -> None:
+    at = [k for k, one in enumerate(args) if one.operation]
+    some = [args[k] for k in at]
+    side = {name: _text(columns, name, some, name) for name in ("operation", "group_ranks", "dtype")}
+    side["group_size"] = ints(some, "group_size", -1)
+    side["sequence"] = ints(some, "group_sequence", -1)
+    side["in_elements"] = ints(some, "in_elements", -1)
+    side["out_elements"] = ints(some, "out_elements", -1)
+    columns.add_collectives(first + np.array(at, dtype=np.int64), side)
+
+
+_SIDE_COLUMNS: dict[SpanKind, dict[str, tuple[str, Any]]] = {
+    SpanKind.KERNEL: {
+        "grid": ("grid", 0),
+        "block": ("block", 0),
+        "registers": ("registers", -1),
+        "shared_bytes": ("shared_bytes", -1),
+        "occupancy_percent": ("occupancy_percent", float("nan")),
+        "graph_id": ("graph_id", 0),
+    },
+    SpanKind.MEMCPY: {"bytes": ("bytes", -1)},
+    SpanKind.SYNC: {
+        "stream": ("stream", -1),
+        "wait_on_stream": ("wait_on_stream", -1),
+        "wait_on_correlation": ("wait_on_correlation", -1),
+    },
+    SpanKind.OP: {
+        "shapes": ("shapes", ""),
+        "dtypes": ("dtypes", ""),
+        "sequence": ("sequence", -1),
+        "forward_thread": ("forward_thread", -1),
+        "stack": ("stack", ""),
+    },
+    SpanKind.MEMORY: {
+        "device_type": ("device_type", -1),
+        "device": ("device_id", -1),
+        "bytes": ("size", 0),
+        "allocated_bytes": ("allocated_bytes", -1),
+        "reserved_bytes": ("reserved_bytes", -1),
+    },
+}
+"""Side-table columns per kind: attribute of `Args`, and what stands for "not recorded"."""
