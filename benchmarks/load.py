@@ -23,6 +23,8 @@ from importlib import metadata
 from pathlib import Path
 from typing import Any
 
+from diagnose.source.kineto import MOST_WORKERS
+
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_traces" / "cpu_mlp" / "trace.json.gz"
 README = ROOT / "README.md"
@@ -47,6 +49,8 @@ started = now()
 loaded = now()
 unit = 1 if sys.platform == "darwin" else 1024
 peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+# As if every helper process were as big as the biggest, all at the same time as this one.
+peak += resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit * {helpers}
 print("\\n" + json.dumps([loaded - imported, loaded - started, peak]))
 """
 
@@ -168,7 +172,8 @@ def load(tool: str, big: Big, repeat: int) -> Load:
     """The fastest of `repeat` loads."""
     loads = []
     for _ in range(repeat):
-        command = [sys.executable, "-c", PROGRAM.format(load=TOOLS[tool]), str(big.path)]
+        program = PROGRAM.format(load=TOOLS[tool], helpers=min(os.cpu_count() or 1, MOST_WORKERS))
+        command = [sys.executable, "-c", program, str(big.path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
             raise SystemExit(f"{tool} could not load the trace: {done.stderr[-2000:]}")
