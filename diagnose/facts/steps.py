@@ -15,9 +15,7 @@ from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.device import device_work
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
-
-PARTIAL_STEP = 0.7
-"""A last step with less than this share of the median step's device operations was cut off by the window's end."""
+from diagnose.trace.steps import is_cut_off
 
 
 class Measure(str, Enum):
@@ -102,9 +100,7 @@ def _on_device(facts: Facts) -> Steps | None:
         return None
     ends = np.full(len(marks), -1, dtype=np.int64)
     np.maximum.at(ends, work.step[inside], work.end_ns[inside])
-    last = len(marks)
-    if last >= 3 and counts[-1] < PARTIAL_STEP * float(np.median(counts)):
-        last -= 1
+    last = len(marks) - is_cut_off(counts, len(marks) - 1)
     with_work = [k for k in range(last) if counts[k]]
     if len(with_work) == 1:
         only = with_work[0]

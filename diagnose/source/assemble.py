@@ -49,6 +49,8 @@ def assemble(recording: Recording) -> Rank:
     order = clock.order(raw, times.keep, recording.damage)
     raw = {name: values[order] for name, values in raw.items()}
     clock.clip_overlaps(raw, is_kind(raw["kind"], DEVICE_WORK), recording.damage)
+    origin_ns = times.zero_unix_ns - recording.header.base_ns
+    recording.damage.outside_window = clock.outside(raw["start_ns"], columns.windows, origin_ns)
     id_of = np.full(columns.rows, -1, dtype=np.int64)
     id_of[order] = np.arange(len(order))
     spans = _spans(raw, columns.names.labels())

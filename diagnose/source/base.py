@@ -47,5 +47,7 @@ class Damage:
     """Identical events, dropped."""
     clipped: int = 0
     """Device work that overlapped the next work on its stream by over a second, cut there."""
+    outside_window: int = 0
+    """Events that start before the recorder's own window or after it."""
     header_values_lost: list[str] = field(default_factory=list)
     """Named header keys whose value was not what the format promises."""

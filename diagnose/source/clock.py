@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import math
+from collections.abc import Sequence
 from dataclasses import dataclass
+from decimal import Decimal
 from typing import Any
 
 import numpy as np
@@ -59,6 +62,20 @@ def to_ns(ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], base_ns: int, damage: 
     dur_ns = np.rint(np.where(plausible, np.maximum(dur_us, 0.0), 0.0) * 1000).astype(np.int64)
     in_us = not (fraction_ns[plausible].any() or (dur_ns % 1000).any())
     return Times(start_ns, dur_ns, plausible, base_ns + zero_us * 1000 + zero_ns, 1000 if in_us else 1)
+
+
+def outside(start_ns: IntArray, windows: Sequence[tuple[object, object]], origin_ns: int) -> int:
+    """How many starts lie before all windows or after all of them; windows are (start, duration) in us of the trace's
+    own clock, on which time 0 is `origin_ns`. 0 if no window is known."""
+    bounds = [
+        (int(start * 1000) - origin_ns, int((start + dur) * 1000) - origin_ns)  # type: ignore[operator]
+        for start, dur in windows
+        if all(isinstance(value, (int, float, Decimal)) and math.isfinite(value) for value in (start, dur))
+    ]
+    if not bounds:
+        return 0
+    first, last = min(start for start, _ in bounds) - 1000, max(end for _, end in bounds) + 1000
+    return int(((start_ns < first) | (start_ns > last)).sum())
 
 
 def order(raw: dict[str, npt.NDArray[Any]], keep: npt.NDArray[np.bool_], damage: Damage) -> IntArray:

@@ -46,7 +46,7 @@ _KINDS: dict[str, SpanKind] = {
 _CORRELATED = frozenset({SpanKind.RUNTIME, SpanKind.DRIVER, *ON_DEVICE})
 """Kinds whose events carry a correlation id."""
 
-_PASSED_OVER = frozenset({"Trace", "cuda_event", "cuda_profiler_range"})
+_PASSED_OVER = frozenset({"cuda_event", "cuda_profiler_range"})
 """The recorder's own bookkeeping: no work of the program."""
 
 
@@ -62,6 +62,7 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
             by_category[event.name].append(event)
         elif phase == "M" and event.name == "thread_name":
             columns.thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
+    columns.windows += [(event.ts, event.dur) for event in by_category.pop("Trace", ())]
     for category, group in by_category.items():
         if category not in _PASSED_OVER:
             _add(columns, category, group, exact)

@@ -50,6 +50,8 @@ class Columns:
     events: int = 0
     rows: int = 0
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
+    windows: list[tuple[object, object]] = field(default_factory=list)
+    """(start, duration) in us of the recorder's own spans: when it says it was recording."""
     spans: dict[str, list[Array]] = field(default_factory=dict)
     """Chunks of each column; every chunk is of one kind of span."""
     side: dict[SpanKind, dict[str, list[Array]]] = field(default_factory=dict)
@@ -99,6 +101,7 @@ class Columns:
                     chunks = [recode[name][chunk] for chunk in chunks]
                 ours.setdefault(name, []).extend(chunks)
         self.thread_names |= other.thread_names
+        self.windows += other.windows
         self.events += other.events
         self.rows += other.rows
 

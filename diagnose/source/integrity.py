@@ -11,12 +11,10 @@ from diagnose.source.base import Damage
 from diagnose.trace import kinds
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import IntegrityNote, Provenance, Severity, Step
+from diagnose.trace.steps import is_cut_off
 
 SHARE_WORTH_A_WARNING = 0.02
 """Below this share of unpaired launches or work the figures of a step hardly move."""
-PARTIAL_STEP = 0.7
-"""A border step with less than this share of the launches of the median step was cut by the window."""
-
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
 
 
@@ -66,6 +64,12 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
             "overlapped the next work on their stream by over a second and were cut there",
             "Their durations are upper bounds.",
             Severity.WARNING,
+        ),
+        (
+            damage.outside_window,
+            "start outside the window in which the profiler says it recorded",
+            "Recording was starting or stopping there: what surrounds them may be incomplete.",
+            Severity.NOTE,
         ),
         (
             damage.duplicates,
@@ -155,7 +159,7 @@ def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNo
             "Its time includes filling and draining the device's queue. Record at least three steps.",
             Severity.WARNING,
         )
-    for position in incomplete_border_steps(spans, steps):
+    for position in _incomplete_border_steps(spans, steps):
         which = "first" if position == 0 else "last"
         yield IntegrityNote(
             f"The {which} recorded step ({steps[position].number}) is incomplete.",
@@ -164,15 +168,12 @@ def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNo
         )
 
 
-def incomplete_border_steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> list[int]:
-    """Positions of the first or last step if the window cut it: too few device operations against the median step."""
+def _incomplete_border_steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> list[int]:
+    """Positions of the first and last step, of those that the window cut."""
     work = spans["kind"].isin([SpanKind.KERNEL.value, SpanKind.MEMCPY.value, SpanKind.MEMSET.value]).to_numpy()
     own = spans["step"].to_numpy()[work]
-    if len(steps) < 3 or not len(own):
-        return []
     counts = np.bincount(own[own >= 0], minlength=len(steps))
-    enough = PARTIAL_STEP * float(np.median(counts))
-    return [position for position in (0, len(steps) - 1) if counts[position] < enough]
+    return [position for position in (0, len(steps) - 1) if is_cut_off(counts, position)]
 
 
 def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Provenance) -> Iterator[IntegrityNote]:

@@ -14,6 +14,9 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Step
 
 NO_STEP = -1
+PARTIAL_STEP = 0.7
+"""A step at the border of the window with less than this share of the median step's device operations was cut off."""
+
 MIN_REPEATS = 3  # a marker seen less often says too little about a period
 
 
@@ -45,6 +48,11 @@ def find(spans: pd.DataFrame) -> StepMarks:
     if len(begins) >= MIN_REPEATS:
         return StepMarks(_between(begins["start_ns"].to_numpy()), f"the starts of {begins['name'].iloc[0]}")
     return NO_MARKS
+
+
+def is_cut_off(work_counts: IntArray, position: int) -> bool:
+    """Whether a step at the window's border was cut by it: too little device work, against at least two other steps."""
+    return len(work_counts) >= 3 and bool(work_counts[position] < PARTIAL_STEP * float(np.median(work_counts)))
 
 
 def assign(steps: tuple[Step, ...], moment_ns: IntArray) -> IntArray:

@@ -94,6 +94,11 @@ def whole_microseconds(draw: Drawing) -> None:
         event["ts"], event["dur"] = int(event["ts"]), int(event["dur"])
 
 
+def outside_the_window(draw: Drawing) -> None:
+    """Before 100 us: a mark, a frame, 2 ops, 2 calls, 2 kernels. After 3000 us: 9 ops, 9 calls, 10 kernels, a sync."""
+    draw.span("Trace", "PyTorch Profiler (0)", 100, 3000, tid="PyTorch Profiler")
+
+
 def profiler_overhead(draw: Drawing) -> None:
     draw.events.append(
         {"ph": "X", "cat": "overhead", "name": "Buffer Flush", "pid": -1, "tid": MAIN, "ts": 5, "dur": 1500, "args": {}}
@@ -121,6 +126,7 @@ FOLLOWS = {
         (no_device, "No device work was recorded."),
         (no_runtime, "No runtime calls were recorded."),
         (no_ops, "No framework ops were recorded."),
+        (outside_the_window, "37 events start outside the window in which the profiler says it recorded."),
         (unfinished, "1 ops were still running when recording ended."),
         (whole_microseconds, "Times are in whole microseconds."),
         (profiler_overhead, "The profiler's own work took 1.5 ms (1 events)."),
