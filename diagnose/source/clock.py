@@ -68,7 +68,7 @@ def outside(start_ns: IntArray, windows: Sequence[tuple[object, object]], origin
     """How many starts lie before all windows or after all of them; windows are (start, duration) in us of the trace's
     own clock, on which time 0 is `origin_ns`. 0 if no window is known."""
     bounds = [
-        (int(start * 1000) - origin_ns, int((start + dur) * 1000) - origin_ns)  # type: ignore[operator]
+        (int(start * 1000) - origin_ns, int(start * 1000) + int(dur * 1000) - origin_ns)  # type: ignore[operator]
         for start, dur in windows
         if all(isinstance(value, (int, float, Decimal)) and math.isfinite(value) for value in (start, dur))
     ]
