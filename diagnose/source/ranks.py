@@ -61,8 +61,11 @@ def find(paths: Sequence[str | Path]) -> tuple[TraceFile, ...]:
 
 def _expanded(given: str | Path) -> list[Path]:
     path = Path(given)
-    if path.exists():
-        return [path]
+    try:
+        if path.exists():
+            return [path]
+    except OSError as error:
+        raise InputError(f"Cannot read {given}: {error.strerror or error}.") from error
     if matches := sorted(glob.glob(str(given), recursive=True)):  # noqa: PTH207 (an absolute pattern is no Path.glob)
         return [Path(match) for match in matches]
     raise InputError(f"{given} does not exist. Check the path.")
@@ -89,12 +92,19 @@ def read(path: Path) -> Rank:
     """The rank in one file. Raises InputError with the reason if it cannot be had."""
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a pipe or a device, and a trace is read more than once. Save it to a file first.")
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a pipe or a device, not a file. Save its content to a file and analyse that.")
     head = stream.head(path)
     if not head:
         raise InputError(f"{path} is empty, or its compressed content is broken from the start. Record it again.")
     for reader in READERS:
         if reader.claims(path, head):
-            return reader.read(path)
+            try:
+                return reader.read(path)
+            except MemoryError:
+                raise InputError(f"{path} needs more memory than is free here. Record fewer steps.") from None
     for magic, what in _OTHER_FORMATS:
         if head.startswith(magic):
             raise InputError(f"{path} is {what}.")

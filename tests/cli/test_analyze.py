@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.cli import main
 from diagnose.diagnosis import Diagnosis
 from tests.drawing import Drawing
 
@@ -138,6 +139,36 @@ def test_a_reader_that_stops_early_is_no_error(trace: Path) -> None:
     command = f'"{sys.executable}" -m diagnose analyze "{trace}" --format json | head -c 10'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2])
     assert done.stderr == ""
+
+
+@pytest.mark.parametrize(
+    ("error", "code", "words"),
+    [
+        (KeyboardInterrupt(), 130, "Interrupted."),
+        (MemoryError(), 2, "not enough memory"),
+        (PermissionError(13, "Permission denied"), 2, "Permission denied"),
+        (ZeroDivisionError("secret"), 70, "diagnose itself failed (ZeroDivisionError)"),
+    ],
+)
+def test_whatever_happens_ends_in_a_sentence(
+    trace: Path,
+    error: BaseException,
+    code: int,
+    words: str,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    def fails(*_: object) -> None:
+        raise error
+
+    monkeypatch.setattr("diagnose.pipeline.diagnose", fails)
+    monkeypatch.setattr(sys, "argv", ["diagnose", "analyze", str(trace)])
+    with pytest.raises(SystemExit) as end:
+        main()
+    shown = capsys.readouterr()
+    assert (end.value.code, shown.out) == (code, "")
+    assert words in shown.err
+    assert "secret" not in shown.err
 
 
 def test_help_shows_an_example() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from pathlib import Path
 
 import pytest
@@ -120,6 +121,12 @@ def test_a_file_that_may_not_be_read(tmp_path: Path) -> None:
     path.symlink_to(path)
     with pytest.raises(InputError, match=r"loop\.json"):
         ranks.load([path])
+
+
+def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
+    os.mkfifo(tmp_path / "pipe.json")
+    with pytest.raises(InputError, match="is a pipe or a device"):
+        ranks.load([tmp_path / "pipe.json"])
 
 
 def test_a_folder_is_no_trace(tmp_path: Path) -> None:
