@@ -18,7 +18,7 @@ from diagnose.facts.digest import Absent, RankDigest
 from diagnose.facts.host import HostTime
 from diagnose.facts.idle import IdleShare
 from diagnose.facts.input import Input
-from diagnose.facts.kernels import Kernel
+from diagnose.facts.kernels import Kernel, KernelGroup
 from diagnose.facts.launches import Launches
 from diagnose.facts.memory import AllocationCalls, Memory
 from diagnose.facts.overlap import Communication
@@ -97,6 +97,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     idle: tuple[IdleShare, ...] | None
     host: HostTime | None
     kernels: tuple[Kernel, ...] | None
+    kernel_kinds: tuple[KernelGroup, ...] | None
+    """Kernel time by kind of kernel."""
+    kernel_ops: tuple[KernelGroup, ...] | None
+    """Kernel time by the op that launched it."""
     launches: Launches | None
     syncs: tuple[Sync, ...] | None
     copies: tuple[Copies, ...] | None
@@ -142,6 +146,8 @@ def of_ranks(digests: Sequence[RankDigest], integrity: Sequence[IntegrityNote], 
         idle=shown.idle,
         host=shown.host,
         kernels=shown.kernels,
+        kernel_kinds=shown.kernel_kinds,
+        kernel_ops=shown.kernel_ops,
         launches=shown.launches,
         syncs=shown.syncs,
         copies=shown.copies,

@@ -12,7 +12,7 @@ from diagnose.facts.copies import Copies, copies
 from diagnose.facts.host import HostTime, host_time
 from diagnose.facts.idle import IdleShare, idle
 from diagnose.facts.input import Input, input_wait
-from diagnose.facts.kernels import Kernel, kernels
+from diagnose.facts.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops, kernels
 from diagnose.facts.launches import Launches, launches
 from diagnose.facts.memory import AllocationCalls, Memory, allocation_calls, memory
 from diagnose.facts.overlap import Communication, communication
@@ -59,6 +59,8 @@ class RankDigest:
     idle: tuple[IdleShare, ...] | None = None
     host: HostTime | None = None
     kernels: tuple[Kernel, ...] | None = None
+    kernel_kinds: tuple[KernelGroup, ...] | None = None
+    kernel_ops: tuple[KernelGroup, ...] | None = None
     launches: Launches | None = None
     syncs: tuple[Sync, ...] | None = None
     copies: tuple[Copies, ...] | None = None
@@ -98,6 +100,8 @@ def digest(facts: Facts) -> RankDigest:
         idle=known(idle),
         host=known(host_time),
         kernels=largest(kernels),
+        kernel_kinds=largest(kernel_kinds),
+        kernel_ops=largest(kernel_ops),
         launches=known(launches),
         syncs=largest(syncs),
         copies=known(copies),

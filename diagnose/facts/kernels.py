@@ -67,6 +67,48 @@ def kernels(facts: Facts) -> tuple[Kernel, ...]:
     return tuple(sorted(found, key=lambda kernel: (-kernel.ns, kernel.name)))
 
 
+@dataclass(frozen=True)
+class KernelGroup:
+    """Kernels with something in common."""
+
+    label: str
+    """The kind of kernel, or the op that launched it ("" unknown)."""
+    calls: int
+    """In all used steps."""
+    ns: int
+    """Sum of durations, per step."""
+    share: float
+    """`ns` over the step."""
+
+
+@fact
+def kernel_kinds(facts: Facts) -> tuple[KernelGroup, ...]:
+    """Kernel time of the used steps by kind of kernel, longest first. Raises Missing without device work."""
+    labels = facts.rank.spans["name"].cat.categories
+    frame = _in_steps(facts)
+    kind_of = {code: kinds.kernel_kind(labels[code]).value for code in frame["name"].unique()}
+    return _grouped(facts, frame["dur"], frame["name"].map(kind_of))
+
+
+@fact
+def kernel_ops(facts: Facts) -> tuple[KernelGroup, ...]:
+    """Kernel time of the used steps by the op that launched it, longest first. Raises Missing without device work."""
+    labels = facts.rank.spans["name"].cat.categories
+    frame = _in_steps(facts)
+    op_of = {code: str(labels[code]) if code >= 0 else "" for code in frame["op"].unique()}
+    return _grouped(facts, frame["dur"], frame["op"].map(op_of))
+
+
+def _grouped(facts: Facts, dur: pd.Series[int], label: pd.Series[str]) -> tuple[KernelGroup, ...]:
+    count, step_ns = steps(facts).count, breakdown(facts).step_ns
+    totals = dur.groupby(label, sort=False).agg(["size", "sum"])
+    found = [
+        KernelGroup(str(name), int(calls), round_half_up(int(ns), count), int(ns) / count / step_ns if step_ns else 0.0)
+        for name, calls, ns in totals.itertuples()
+    ]
+    return tuple(sorted(found, key=lambda group: (-group.ns, group.label)))
+
+
 def _in_steps(facts: Facts) -> pd.DataFrame:
     """Kernels that start in the used steps: codes of name and op (-1 none), dur in ns, occupancy."""
     work, used, spans = device_work(facts), steps(facts), facts.rank.spans

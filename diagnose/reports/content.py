@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis
-from diagnose.facts.kernels import Kernel
+from diagnose.facts.kernels import Kernel, KernelGroup
 from diagnose.facts.steps import Measure
 from diagnose.reports.units import duration, share, size
 from diagnose.reports.words import ACTIVITIES, CAUSES
@@ -76,6 +76,8 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
         _idle(diagnosis),
         _host(diagnosis),
         _input_and_launches(diagnosis),
+        _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds),
+        _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops),
         _kernels(diagnosis),
         _syncs(diagnosis),
         _copies(diagnosis),
@@ -177,6 +179,14 @@ def _kernels(diagnosis: Diagnosis) -> Section:
         for one in (diagnosis.kernels or ())[:MOST_ROWS]
     ]
     return Section("Longest kernels", ("", _per(diagnosis), "share", "calls", "kind"), tuple(rows))
+
+
+def _groups(diagnosis: Diagnosis, title: str, groups: tuple[KernelGroup, ...] | None) -> Section:
+    rows = [
+        _timed(one.label or "unknown", one.ns, _step_ns(diagnosis), f"{one.calls:,}")
+        for one in (groups or ())[:MOST_ROWS]
+    ]
+    return Section(title, ("", _per(diagnosis), "share", "calls"), tuple(rows))
 
 
 def _what(kernel: Kernel) -> str:

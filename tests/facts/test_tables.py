@@ -5,7 +5,7 @@ import pytest
 from diagnose.facts.base import Missing
 from diagnose.facts.copies import copies
 from diagnose.facts.input import input_wait
-from diagnose.facts.kernels import kernels
+from diagnose.facts.kernels import kernel_kinds, kernel_ops, kernels
 from diagnose.facts.memory import allocation_calls, memory
 from diagnose.facts.overlap import communication
 from diagnose.facts.python import Op, PythonLine, ops, python_lines
@@ -33,6 +33,24 @@ def test_kernels_by_name_with_kind_op_and_occupancy() -> None:
     assert found.share == pytest.approx(0.4)
     assert found.occupancy == pytest.approx((30 * 0.5 + 10 * 0.1) / 40)
     assert [one.name for one in kernels(draw.facts())] == [GEMM, "last"]
+
+
+def test_kernel_time_by_kind_and_by_op_adds_up_to_that_of_the_kernels() -> None:
+    draw = step().op("aten::mm", 5, 20).op("aten::add", 40, 50)
+    draw.launch(GEMM, (6, 7), (10, 40)).launch(NCCL, (41, 42), (50, 60), stream=20)
+    draw.launch("volta_sgemm_128x32_nt", (8, 9), (40, 45)).copy("HtoD (Pinned -> Device)", (43, 44), (70, 75), 64)
+    facts = draw.facts()
+    assert [(one.label, one.calls, one.ns) for one in kernel_kinds(facts)] == [
+        ("gemm", 2, 35_000),
+        ("communication", 1, 10_000),
+        ("other", 1, 1_000),
+    ]
+    assert [(one.label, one.calls, one.ns) for one in kernel_ops(facts)] == [
+        ("aten::mm", 2, 35_000),
+        ("aten::add", 1, 10_000),
+        ("", 1, 1_000),
+    ]
+    assert kernel_kinds(facts)[0].share == pytest.approx(0.35)
 
 
 def test_copies_by_direction_and_memory() -> None:
