@@ -10,6 +10,7 @@ import argparse
 import gzip
 import json
 import math
+import multiprocessing
 import os
 import platform
 import re
@@ -18,18 +19,17 @@ import subprocess
 import sys
 import tempfile
 import time
+from concurrent.futures import ProcessPoolExecutor
 from dataclasses import dataclass
 from importlib import metadata
 from pathlib import Path
 from typing import Any
 
-from diagnose.source.kineto import MOST_WORKERS
-
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_traces" / "cpu_mlp" / "trace.json.gz"
 README = ROOT / "README.md"
 MARKS = re.compile(r"(?<=<!-- bench:start -->\n).*(?=<!-- bench:end -->)", re.DOTALL)
-
+HEAD = ("| | diagnose | HTA | ratio | target |", "|---|--:|--:|--:|--:|")
 GROWTH = 10
 STEPS = 10  # at most, in any trace: few recordings have more, and HTA's time grows with events x steps
 GAP_US = 1_000  # between repetitions
@@ -38,20 +38,23 @@ IDS = (
     *("Ev Idx", "Sequence number", "Record function id", "Python id", "Python parent id"),
 )
 TOOLS = {
-    "diagnose": "import diagnose, diagnose.source.ranks; imported = now(); diagnose.load(sys.argv[1])",
-    "HTA": "import hta.trace_analysis as hta; imported = now(); hta.TraceAnalysis(trace_files={0: sys.argv[1]})",
+    "diagnose": """import diagnose, diagnose.source.kineto as kineto, diagnose.source.ranks, pandas
+imported, helpers = now(), min(os.cpu_count() or 1, kineto.MOST_WORKERS)
+diagnose.load(sys.argv[1])""",
+    "HTA": """from hta.trace_analysis import TraceAnalysis
+imported, helpers = now(), 0
+TraceAnalysis(trace_files={0: sys.argv[1]})""",
 }
 PROGRAM = """
-import json, resource, sys, time
+import json, os, sys, time
+from resource import RUSAGE_CHILDREN, RUSAGE_SELF, getrusage
 now = time.perf_counter
 started = now()
-{load}
+%s
 loaded = now()
-unit = 1 if sys.platform == "darwin" else 1024
-peak = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
-# As if every helper process were as big as the biggest, all at the same time as this one.
-peak += resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss * unit * {helpers}
-print("\\n" + json.dumps([loaded - imported, loaded - started, peak]))
+# As if every helping process were as big as the biggest, and all were at their peaks at once.
+peak = getrusage(RUSAGE_SELF).ru_maxrss + helpers * getrusage(RUSAGE_CHILDREN).ru_maxrss
+print("\\n" + json.dumps([loaded - imported, loaded - started, peak * (1 if sys.platform == "darwin" else 1024)]))
 """
 
 
@@ -78,11 +81,7 @@ class Big:
 
     path: Path
     events: int
-
-    @property
-    def megabytes(self) -> float:
-        """Size on disk."""
-        return self.path.stat().st_size / 1e6
+    megabytes: float
 
 
 @dataclass(frozen=True)
@@ -125,10 +124,9 @@ def repeated(seed: Seed, copy: int) -> list[dict[str, Any]]:
     """The seed's events, shifted for their `copy`-th repetition."""
     events = []
     for event in seed.events:
-        shifted = {**event, "ts": round(event["ts"] + copy * seed.length_us, 3)}
         args = _args(event)
-        if new := {key: args[key] + copy * seed.ids for key in IDS if isinstance(args.get(key), int) and args[key] > 0}:
-            shifted["args"] = {**args, **new}
+        new = {key: args[key] + copy * seed.ids for key in IDS if isinstance(args.get(key), int) and args[key] > 0}
+        shifted = {**event, "ts": round(event["ts"] + copy * seed.length_us, 3), "args": {**args, **new}}
         if isinstance(event.get("id"), int):
             shifted["id"] = event["id"] + copy * seed.ids
         events.append(shifted)
@@ -143,37 +141,39 @@ def write(seed: Seed, path: Path, copies: int) -> Big:
         for copy in range(copies):
             batch = [*(seed.once if copy == 0 else ()), *repeated(seed, copy)]
             if seed.marker and copy % per_step == 0:
-                start = round(seed.start_us + copy * seed.length_us, 3)
-                length = min(per_step, copies - copy) * seed.length_us
-                batch.append({**seed.marker, "name": f"ProfilerStep#{copy // per_step}", "ts": start, "dur": length})
+                dur = min(per_step, copies - copy) * seed.length_us
+                ts = round(seed.start_us + copy * seed.length_us, 3)
+                batch.append({**seed.marker, "name": f"ProfilerStep#{copy // per_step}", "ts": ts, "dur": dur})
             file.write((",\n" if copy else "") + ",\n".join(map(_as_kineto, batch)))
             events += len(batch)
         file.write("\n]}\n")
-    return Big(path, events)
+    return Big(path, events, path.stat().st_size / 1e6)
 
 
 def _as_kineto(event: dict[str, Any]) -> str:
     """The event in the layout of torch's files, of which white space is a good part."""
     head = json.dumps({key: value for key, value in event.items() if key != "args"})[1:-1]
-    if "args" not in event:
+    if not event.get("args"):
         return f"  {{\n    {head}\n  }}"
     return f'  {{\n    {head},\n    "args": {json.dumps(event["args"])}\n  }}'
 
 
-def compress(big: Big) -> Big:
-    """The same trace as gzip."""
-    packed = big.path.with_suffix(".json.gz")
-    with big.path.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
+def make(trace: Path, megabytes: int, folder: Path) -> tuple[Big, Big, Big]:
+    """A trace of at least `megabytes`, the same as gzip, and one of a tenth of it."""
+    seed = read_seed(trace)
+    copies = math.ceil(megabytes / GROWTH / write(seed, folder / "one.json", 1).megabytes)
+    tenth, whole = write(seed, folder / "tenth.json", copies), write(seed, folder / "whole.json", copies * GROWTH)
+    packed = folder / "whole.json.gz"
+    with whole.path.open("rb") as source, gzip.open(packed, "wb", compresslevel=6) as target:
         shutil.copyfileobj(source, target, 1 << 22)
-    return Big(packed, big.events)
+    return whole, Big(packed, whole.events, packed.stat().st_size / 1e6), tenth
 
 
 def load(tool: str, big: Big, repeat: int) -> Load:
     """The fastest of `repeat` loads."""
+    command = [sys.executable, "-c", PROGRAM % TOOLS[tool], str(big.path)]
     loads = []
     for _ in range(repeat):
-        program = PROGRAM.format(load=TOOLS[tool], helpers=min(os.cpu_count() or 1, MOST_WORKERS))
-        command = [sys.executable, "-c", program, str(big.path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         if done.returncode:
             raise SystemExit(f"{tool} could not load the trace: {done.stderr[-2000:]}")
@@ -182,11 +182,11 @@ def load(tool: str, big: Big, repeat: int) -> Load:
 
 
 def analyze_seconds(big: Big, repeat: int) -> float | None:
-    """The whole command `diagnose analyze`, start of Python included; None if there is no such command."""
+    """The whole command `diagnose analyze`, start of Python included; None if it fails."""
+    command = [sys.executable, "-m", "diagnose", "analyze", str(big.path)]
     times = []
     for _ in range(repeat):
         started = time.perf_counter()
-        command = [sys.executable, "-m", "diagnose", "analyze", str(big.path)]
         done = subprocess.run(command, capture_output=True, text=True, cwd=ROOT)
         times.append(time.perf_counter() - started)
         if done.returncode:
@@ -195,21 +195,17 @@ def analyze_seconds(big: Big, repeat: int) -> float | None:
     return min(times)
 
 
-def measure(seed: Seed, megabytes: int, repeat: int, folder: Path) -> list[str]:
+def measure(whole: Big, packed: Big, tenth: Big, repeat: int) -> list[str]:
     """All measurements, as rows of the table."""
-    one = write(seed, folder / "one.json", 1)
-    tenth = write(seed, folder / "tenth.json", math.ceil(megabytes / GROWTH / one.megabytes))
-    whole = write(seed, folder / "whole.json", math.ceil(megabytes / GROWTH / one.megabytes) * GROWTH)
     rows, found = [], {}
-    for big in (whole, compress(whole), tenth):
-        ours, theirs = load("diagnose", big, repeat), load("HTA", big, 1)
-        found[big] = ours, theirs
-        what = f"{big.megabytes:,.0f} MB{' of gzip' if big.path.suffix == '.gz' else ''}, {big.events:,} events"
-        rows.append(_row(f"load {what}", ours.seconds, theirs.seconds, "s", "≥ 10"))
+    for big, kind in ((whole, ""), (packed, " of gzip"), (tenth, "")):
+        ours, theirs = found[big] = load("diagnose", big, repeat), load("HTA", big, 1)
+        what = f"load {big.megabytes:,.0f} MB{kind}, {big.events:,} events"
+        rows.append(_row(what, ours.seconds, theirs.seconds, "s", "≥ 10"))
         rows.append(_row("its peak memory", ours.peak_bytes / 1e6, theirs.peak_bytes / 1e6, "MB", "≥ 3"))
-    if command := analyze_seconds(tenth, repeat):
+    if seconds := analyze_seconds(tenth, repeat):
         what = f"`diagnose analyze` of {tenth.megabytes:,.0f} MB; HTA's load alone, both with imports"
-        rows.append(_row(what, command, found[tenth][1].with_imports, "s", "≥ 3"))
+        rows.append(_row(what, seconds, found[tenth][1].with_imports, "s", "≥ 3"))
     for what, field in (("time", "seconds"), ("memory", "peak_bytes")):
         pairs = zip(found[whole], found[tenth], strict=True)
         grown = [f"{getattr(big, field) / getattr(small, field):.1f} x" for big, small in pairs]
@@ -222,9 +218,9 @@ def _row(what: str, ours: float, theirs: float, unit: str, target: str) -> str:
     return f"| {what} | {ours:,.{digits}f} {unit} | {theirs:,.{digits}f} {unit} | {theirs / ours:.1f} x | {target} |"
 
 
-def _caption(seed: Path) -> str:
+def _caption(trace: Path) -> str:
     versions = ", ".join(f"{name} {metadata.version(name)}" for name in ("traceinsight", "pandas", "numpy", "msgspec"))
-    name = f"the sample {seed.parent.name}" if seed == SAMPLE else seed.name
+    name = f"the sample {trace.parent.name}" if trace == SAMPLE else trace.name
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions}. The trace repeats {name}."
 
 
@@ -236,13 +232,15 @@ def main() -> None:
     parser.add_argument("--repeat", type=int, default=3, help="loads by diagnose for each figure; by HTA, one (3)")
     parser.add_argument("--write", action="store_true", help="put the table into README.md")
     options = parser.parse_args()
-    readme = README.read_text(encoding="utf-8") if options.write and README.exists() else ""
+    readme = README.read_text(encoding="utf-8") if README.exists() else ""
     if options.write and not MARKS.search(readme):
         raise SystemExit("README.md has no lines <!-- bench:start --> and <!-- bench:end --> to put the table between.")
     with tempfile.TemporaryDirectory() as folder:
-        rows = measure(read_seed(options.trace), options.megabytes, options.repeat, Path(folder))
-    head = ["| | diagnose | HTA | ratio | target |", "|---|--:|--:|--:|--:|"]
-    table = "\n".join([*head, *rows, "", _caption(options.trace)]) + "\n"
+        # Made in another process: on Linux, ru_maxrss of a process is at least what the one that started it holds.
+        with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as aside:
+            whole, packed, tenth = aside.submit(make, options.trace, options.megabytes, Path(folder)).result()
+        rows = measure(whole, packed, tenth, options.repeat)
+    table = "\n".join([*HEAD, *rows, "", _caption(options.trace), ""])
     print(table)
     if options.write:
         README.write_text(MARKS.sub(lambda _: table, readme), encoding="utf-8")

@@ -31,6 +31,8 @@ class Damage:
 
     cut_off: bool = False
     """The text ends before the event list does."""
+    text_after_end: bool = False
+    """More text follows the trace's closing bracket: another trace, or rubbish. It is not read."""
     compressed_data_broken: bool = False
     """The compressed stream ends early or fails its checksum."""
     lost_events: int = 0

@@ -24,15 +24,17 @@ from diagnose.source.mending import UNREADABLE, EventDecoder
 E = TypeVar("E")
 T = TypeVar("T")
 
-MAX_EVENT_BYTES = 16 << 20
-MAX_HEADER_BYTES = 16 << 20
+MAX_EVENT_BYTES = MAX_HEADER_BYTES = 16 << 20
 MAX_GUESSES = 8  # cuts tried on a batch before it is walked
+FAR_BYTES, NEAR_BYTES = 1 << 20, 1 << 9  # how far behind a guess an event's end is looked for: at first, after failures
 
 _BETWEEN = re.compile(rb'\}\s*,\s*(?=\{\s*"(?:ph|cat|name|pid|tid|ts|dur|id|args|s|bp)"\s*:)')
 _TOKEN = re.compile(rb'"[^"\\]*(?:\\.[^"\\]*)*"|[\[\]{}]|"', re.DOTALL)
-_KEY = re.compile(rb'[\s,]*"((?:[^"\\]|\\.)*)"\s*:\s*(?=\S)', re.DOTALL)
+_KEY = re.compile(rb'[\s,]*"([^"\\]*(?:\\.[^"\\]*)*)"\s*:\s*(?=\S)', re.DOTALL)
 _SCALAR = re.compile(rb"[^\s,\]}]+(?=[\s,\]}])")
 _SPACE = re.compile(rb"[\s,]*")
+_LAST = re.compile(rb'\}(?=\s*\]\s*(?:\}|,\s*"|\Z))')
+_GOES_ON = re.compile(rb"[\s,]*(?:[{\]]|\Z)")
 
 
 class Ahead(Protocol[T]):
@@ -67,8 +69,8 @@ class TraceText(Generic[E, T]):
         self._gather = gather
         self._header_keys = header_keys
         self._damage = damage
-        self._buffer = b""
-        self._at = 0
+        self._buffer, self._at = b"", 0
+        self._reach = FAR_BYTES
 
     def batches(self, ahead: Ahead[T] | None = None) -> Iterator[T]:
         """All events in file order, `ahead` of time if given. Raises InputError if the text is not a chrome trace."""
@@ -82,13 +84,12 @@ class TraceText(Generic[E, T]):
             yield from self._object()
         else:
             raise InputError(f"{self._path} is not a profiler trace: it is not JSON.")
+        if not self._damage.cut_off:
+            self._damage.text_after_end = bool(self._next_byte())
 
     def _object(self) -> Iterator[T]:
         seen_events = False
-        while True:
-            key = self._key()
-            if key is None:
-                break
+        while (key := self._key()) is not None:
             if key == "traceEvents" and self._next_byte() == b"[":
                 seen_events = True
                 self._at += 1
@@ -105,8 +106,7 @@ class TraceText(Generic[E, T]):
     def _fill(self) -> bool:
         """Append the next piece to what is left of the buffer; False at the end of the text."""
         piece = next(self._pieces, b"")
-        self._buffer = self._buffer[self._at :] + piece
-        self._at = 0
+        self._buffer, self._at = self._buffer[self._at :] + piece, 0
         return bool(piece)
 
     def _next_byte(self) -> bytes:
@@ -121,8 +121,9 @@ class TraceText(Generic[E, T]):
 
     def _key(self) -> str | None:
         """The next top-level key, the cursor at its value; None when the object ends or is cut off."""
-        if self._next_byte() != b'"':
-            self._damage.cut_off |= self._next_byte() != b"}"
+        if (first := self._next_byte()) != b'"':
+            self._damage.cut_off |= first != b"}"
+            self._at += 1
             return None
         while not (found := _KEY.match(self._buffer, self._at)):
             if len(self._buffer) - self._at > MAX_HEADER_BYTES or not self._fill():
@@ -139,8 +140,10 @@ class TraceText(Generic[E, T]):
             end, depth, at = _value_end(self._buffer, at, depth, len(self._buffer))
             if end is not None:
                 break
-            if keep and len(kept) < MAX_HEADER_BYTES:
-                kept += self._buffer[self._at : at]
+            kept += self._buffer[self._at : at] if keep else b""
+            if len(kept) > MAX_HEADER_BYTES:
+                keep, kept = False, b""
+                self._damage.header_values_lost.append(key)
             self._at = at
             if len(self._buffer) - at > MAX_EVENT_BYTES or not self._fill():
                 self._damage.cut_off = True
@@ -221,7 +224,7 @@ class TraceText(Generic[E, T]):
 
     def _walk(self, events: list[E], final: bool) -> bool:
         """Read events one at a time from the buffer, into `events`; True when the list's end was met."""
-        buffer, at = self._buffer, 0
+        buffer, at, guess = self._buffer, 0, 0
         while True:
             found = _SPACE.match(buffer, at)
             assert found is not None
@@ -231,30 +234,42 @@ class TraceText(Generic[E, T]):
                 return True
             if at == len(buffer):
                 return False
-            boundary = _BETWEEN.search(buffer, at)
-            guess = boundary.start() + 1 if boundary else len(buffer)
-            event, end = self._one(buffer, at, guess, whole=boundary is not None or final)
-            if event is not None:
-                events.append(event)
-            elif boundary is not None or buffer[end : end + 64].lstrip()[:1] in (b",", b"]"):
-                self._damage.lost_events += 1
-            else:
+            if guess <= at:
+                boundary = _BETWEEN.search(buffer, at)
+                guess = boundary.start() + 1 if boundary else len(buffer)
+            event, end = self._one(buffer, at, guess, final)
+            if end is None:
                 self._at = len(buffer) if final else at
                 return False
+            if event is not None:
+                events.append(event)
+            else:
+                self._damage.lost_events += 1
             at = end
 
-    def _one(self, buffer: bytes, start: int, guess: int, whole: bool) -> tuple[E | None, int]:
-        """The event at `start`, None if unreadable, and where it ends.
+    def _one(self, buffer: bytes, start: int, guess: int, final: bool) -> tuple[E | None, int | None]:
+        """The event at `start`, None if unreadable, and where the next begins, None if that cannot be told yet.
 
-        `guess` is the next boundary its text suggests; if not `whole`, the text may go on behind the buffer.
+        `guess` is the next boundary its text suggests; unless `final`, the text may go on behind the buffer.
         """
-        if (event := self._decoder.one(buffer[start:guess])) is not None:
+        whole = final or guess < len(buffer)
+        if (event := self._decoder.one(memoryview(buffer)[start:guess])) is not None:
             return event, guess
-        end, _, _ = _value_end(buffer, start, 0, min(len(buffer), guess + (1 << 20)))
-        for stop in (end, guess if whole else None):
-            if stop is not None and (event := self._decoder.mended(buffer[start:stop])) is not None:
+        balanced, depth, at = _value_end(buffer, start, 0, guess)
+        sure = balanced if balanced and _GOES_ON.match(buffer, balanced) else None
+        last = _LAST.search(buffer, start, min(guess, start + FAR_BYTES)) if whole and not sure else None
+        for stop in dict.fromkeys((sure, last.end() if last else None, guess if whole else None)):
+            if stop and (event := self._decoder.mended(buffer[start:stop])) is not None:
                 return event, stop
-        return None, guess if guess < len(buffer) or end is None else end
+        if balanced is None and guess < len(buffer):
+            balanced, _, _ = _value_end(buffer, at, depth, guess + self._reach)
+            if balanced and (event := self._decoder.mended(buffer[start:balanced])) is not None:
+                self._reach = FAR_BYTES
+                return event, balanced
+            if balanced is None and guess + self._reach > len(buffer) and not final:
+                return None, None
+            self._reach = max(self._reach // 2, NEAR_BYTES)
+        return None, sure or (guess if guess < len(buffer) else last.end() if last else None)
 
 
 def _last_boundaries(buffer: bytes) -> Iterator[re.Match[bytes]]:

@@ -70,7 +70,7 @@ class Event(msgspec.Struct, Generic[Time], gc=False):
     pid: Scalar = None
     tid: Scalar = None
     ts: Time | None = None
-    dur: Scalar = 0
+    dur: Scalar = None
     args: Args = NO_ARGS
 
 
@@ -89,9 +89,14 @@ def times(events: Sequence[Event[Any]], exact: bool) -> Array:
     try:
         stamps: Iterable[Any] = map(attrgetter("ts"), events)
         return np.fromiter((int(stamp * 1000) for stamp in stamps), np.int64, len(events))
-    except (TypeError, ValueError, OverflowError):
-        thousandfold = (event.ts * 1000 if isinstance(event.ts, Decimal) else None for event in events)
-        return np.array([_number(value, int, -1) for value in thousandfold], dtype=np.int64)
+    except (TypeError, ValueError, ArithmeticError):
+        return np.array([_thousandfold(event.ts) for event in events], dtype=np.int64)
+
+
+def _thousandfold(stamp: object) -> int:
+    """A decimal in us as whole ns; -1 for what is none, or none of 64 bits."""
+    fits = isinstance(stamp, Decimal) and stamp.is_finite() and stamp.adjusted() < 16
+    return _number(cast(Decimal, stamp) * 1000, int, -1) if fits else -1
 
 
 def floats(rows: Rows, attribute: str, default: float) -> Array:

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from diagnose.source.base import Damage
+from diagnose.source.columns import printable
 from diagnose.trace.model import Device
 
 _VERSIONS = {
@@ -49,13 +50,13 @@ def read_header(raw: dict[str, Any], damage: Damage) -> Header:
     info: dict[str, Any] = distributed if isinstance(distributed, dict) else {}
     if "nccl_version" in info:
         versions["nccl"] = _version(info["nccl_version"])
-    base = _integer(raw.get("baseTimeNanoseconds"))
+    base = _count(raw.get("baseTimeNanoseconds"))
     if "baseTimeNanoseconds" in raw and base is None:
         damage.header_values_lost.append("baseTimeNanoseconds")
     return Header(
         devices=tuple(_devices(raw.get("deviceProperties") or raw.get("computeProperties"))),
-        rank=_integer(info.get("rank")),
-        world_size=_integer(info.get("world_size")),
+        rank=_count(info.get("rank")),
+        world_size=_count(info.get("world_size")),
         base_ns=base or 0,
         versions={label: version for label, version in versions.items() if version},
         asked_for=frozenset(label for key, label in _FLAGS.items() if raw.get(key)),
@@ -82,7 +83,7 @@ def _device(position: int, item: dict[str, Any]) -> Device:
     index = _integer(item.get("id"))
     return Device(
         index=position if index is None else index,
-        name=name[:200] if isinstance(name, str) else "",
+        name=printable(name[:200]) if isinstance(name, str) else "",
         memory_bytes=number("totalGlobalMem"),
         multiprocessors=multiprocessors,
         compute_capability=(number("computeMajor", "major"), number("computeMinor", "minor")),
@@ -99,6 +100,12 @@ def _integer(value: object) -> int | None:
     except (ValueError, OverflowError):
         return None
     return number if abs(number) < 1 << 63 else None
+
+
+def _count(value: object) -> int | None:
+    """An int that cannot be negative, and is below 2^62: two of them fit in 64 bits."""
+    number = _integer(value)
+    return number if number is not None and 0 <= number < 1 << 62 else None
 
 
 def _version(value: object) -> str:

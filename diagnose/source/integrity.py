@@ -18,6 +18,49 @@ SHARE_WORTH_A_WARNING = 0.02
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
 
 
+_COUNTS = (
+    ("lost_events", "could not be read and were left out", "Times they took count as idle.", Severity.ERROR),
+    ("without_time", "had no usable time and were left out", "Times they took count as idle.", Severity.WARNING),
+    (
+        "implausible_times",
+        "lie more than a day away from the rest, or last longer, and were left out",
+        "Times they took count as idle.",
+        Severity.WARNING,
+    ),
+    (
+        "negative_durations",
+        "had no duration or a negative one, taken as 0",
+        "Busy time may be low.",
+        Severity.WARNING,
+    ),
+    (
+        "clipped",
+        "overlapped the next work on their stream by over a second and were cut there",
+        "Their durations are upper bounds.",
+        Severity.WARNING,
+    ),
+    (
+        "outside_window",
+        "start outside the window in which the profiler says it recorded",
+        "Recording was starting or stopping there: what surrounds them may be incomplete.",
+        Severity.NOTE,
+    ),
+    (
+        "duplicates",
+        "were exact repeats and were dropped",
+        "None, if the file was merged from parts.",
+        Severity.NOTE,
+    ),
+    (
+        "mended_events",
+        "were not valid JSON and were mended",
+        "None on times; names may differ in a character.",
+        Severity.NOTE,
+    ),
+)
+"""Counts of `Damage`: what they say, what that makes unreliable, how grave it is."""
+
+
 def notes(
     damage: Damage,
     spans: pd.DataFrame,
@@ -45,47 +88,14 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
             f"Events and header values after that point are missing; the last step may be incomplete. {_RECORD_AGAIN}",
             Severity.ERROR,
         )
-    counts = (
-        (damage.lost_events, "could not be read and were left out", "Times they took count as idle.", Severity.ERROR),
-        (
-            damage.without_time + damage.implausible_times,
-            "had no usable time, or one more than a day away from the rest, and were left out",
-            "Times they took count as idle.",
+    if damage.text_after_end:
+        yield IntegrityNote(
+            "More text follows the end of the trace.",
+            "It is left out. If several traces were joined into one file, give each its own file.",
             Severity.WARNING,
-        ),
-        (
-            damage.negative_durations,
-            "had no duration or a negative one, taken as 0",
-            "Busy time may be low.",
-            Severity.WARNING,
-        ),
-        (
-            damage.clipped,
-            "overlapped the next work on their stream by over a second and were cut there",
-            "Their durations are upper bounds.",
-            Severity.WARNING,
-        ),
-        (
-            damage.outside_window,
-            "start outside the window in which the profiler says it recorded",
-            "Recording was starting or stopping there: what surrounds them may be incomplete.",
-            Severity.NOTE,
-        ),
-        (
-            damage.duplicates,
-            "were exact repeats and were dropped",
-            "None, if the file was merged from parts.",
-            Severity.NOTE,
-        ),
-        (
-            damage.mended_events,
-            "were not valid JSON and were mended",
-            "None on times; names may differ in a character.",
-            Severity.NOTE,
-        ),
-    )
-    for count, what, effect, severity in counts:
-        if count:
+        )
+    for name, what, effect, severity in _COUNTS:
+        if count := getattr(damage, name):
             yield IntegrityNote(f"{count:,} events {what}.", effect, severity)
     for key in damage.header_values_lost:
         yield IntegrityNote(

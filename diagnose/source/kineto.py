@@ -52,6 +52,8 @@ class KinetoReader:
         with _workers(path, exact) as workers:
             for batch in text.batches(workers):
                 columns.absorb(batch)
+        if not columns.events and damage.lost_events:
+            raise InputError(f"{path} holds no event that can be read: all {damage.lost_events:,} are damaged.")
         if not columns.events:
             raise InputError(
                 f"{path} holds no events. If the run was profiled, check that the profiler's schedule reached its "

@@ -94,8 +94,6 @@ def read(path: Path) -> Rank:
         raise InputError(f"{path} is a folder, not a trace.")
     if path.exists() and not path.is_file():
         raise InputError(f"{path} is a pipe or a device, and a trace is read more than once. Save it to a file first.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is a pipe or a device, not a file. Save its content to a file and analyse that.")
     head = stream.head(path)
     if not head:
         raise InputError(f"{path} is empty, or its compressed content is broken from the start. Record it again.")

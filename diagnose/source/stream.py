@@ -11,6 +11,7 @@ from typing import BinaryIO
 from diagnose.source.base import Damage, InputError
 
 PIECE_BYTES = 4 << 20
+PACKED_BYTES = 64 << 10  # read at a time; small, because what follows a gzip member is copied
 GZIP_MAGIC = b"\x1f\x8b"
 BOMB_BYTES = 1 << 30
 BOMB_RATIO = 250  # real traces shrink 8 to 50 times under gzip; a bomb about 1000 times
@@ -23,22 +24,21 @@ def pieces(path: Path, damage: Damage) -> Iterator[bytes]:
     Raises InputError if the file cannot be read, or expands like a compression bomb.
     """
     try:
-        file = path.open("rb")
+        with path.open("rb") as file, ThreadPoolExecutor(1, thread_name_prefix="diagnose-read") as pool:
+            content = _gathered(_inflated(file, path, damage)) if _is_gzip(file) else _plain(file)
+            pending = pool.submit(next, content, b"")
+            while piece := pending.result():
+                pending = pool.submit(next, content, b"")
+                yield piece
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
-    with file, ThreadPoolExecutor(1, thread_name_prefix="diagnose-read") as pool:
-        content = _inflated(file, path, damage) if _is_gzip(file) else _plain(file)
-        pending = pool.submit(next, content, b"")
-        while piece := pending.result():
-            pending = pool.submit(next, content, b"")
-            yield piece
 
 
 def head(path: Path, size: int = 4096, raw: bool = False) -> bytes:
     """The first bytes of the content, inflated if gzip and not `raw`. Raises InputError if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            content = _inflated(file, path, Damage()) if not raw and _is_gzip(file) else _plain(file)
+            content = _gathered(_inflated(file, path, Damage())) if not raw and _is_gzip(file) else _plain(file)
             return next(content, b"")[:size]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -55,14 +55,27 @@ def _plain(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
+def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
+    """The parts, joined until they are PIECE_BYTES long: gzip members may be tiny."""
+    held, size = list[bytes](), 0
+    for part in parts:
+        held.append(part)
+        size += len(part)
+        if size >= PIECE_BYTES:
+            yield b"".join(held)
+            held, size = [], 0
+    if held:
+        yield b"".join(held)
+
+
 def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
     engine, in_member = zlib.decompressobj(wbits=31), False
     read = written = 0
     raw, before = b"", engine
     try:
-        while raw := file.read(1 << 20):
+        while raw := file.read(PACKED_BYTES):
             read += len(raw)
-            while raw:
+            while raw := raw if in_member else raw.lstrip(b"\0"):
                 in_member, before = True, engine.copy()
                 if piece := engine.decompress(raw, PIECE_BYTES):
                     written += len(piece)
@@ -70,7 +83,7 @@ def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
                     yield piece
                 raw = engine.unconsumed_tail
                 if engine.eof:
-                    raw = engine.unused_data.lstrip(b"\0")
+                    raw = engine.unused_data
                     engine, in_member = zlib.decompressobj(wbits=31), False
         if in_member:
             if piece := engine.flush():

@@ -387,3 +387,46 @@ def plain(events: list[dict[str, Any]]) -> tuple[Counter[str], dict[str, int], i
         elif kind in ("kernel", "memcpy", "memset"):
             work.append(correlation)
     return count, dict(length), sum(one in calls and one > 0 for one in work)
+
+
+def test_a_span_without_a_sound_duration_is_noted(tmp_path: Path) -> None:
+    good = {"ph": "X", "cat": "cpu_op", "name": "a", "pid": 1, "tid": 1, "ts": 5, "dur": 2}
+    memory = {"ph": "i", "name": "[memory]", "pid": 1, "tid": 1, "ts": 6, "args": {"Bytes": 4, "Device Type": 0}}
+    for bad, count in (({}, 1), ({"dur": None}, 1), ({"dur": "abc"}, 1), ({"dur": "nan"}, 1), ({"dur": "3.5"}, 0)):
+        odd = {**{key: good[key] for key in good if key != "dur"}, "name": "b", **bad}
+        found = read(tmp_path, json.dumps([good, odd, memory]))
+        assert found.spans["dur_ns"].tolist() == [2000, 0 if count else 3500, 0]
+        noted = [note.what for note in found.integrity if "had no duration" in note.what]
+        assert noted == ["1 events had no duration or a negative one, taken as 0."] * count
+
+
+@pytest.mark.parametrize(
+    "stamp", ["1e99999999", "9e18", "-5.5", '"sNaN"', '"NaN"', '"Infinity"', "null", "9999999999999999.5"]
+)
+def test_a_time_that_is_none_among_absolute_ones_costs_its_event(tmp_path: Path, stamp: str) -> None:
+    event = '{"ph":"X","cat":"cpu_op","name":"a","pid":1,"tid":1,"dur":1,"ts":%s}'
+    found = read(tmp_path, f"[{event % '1712170274000000.123'}, {event % stamp}, {event % '1712170274000001.124'}]")
+    assert found.spans["start_ns"].tolist() == [0, 1001]
+    assert any("1 events had no usable time" in note.what for note in found.integrity)
+
+
+@pytest.mark.parametrize("base", [-1, 1 << 62, 1 << 70, "x", [], 1e300])
+def test_a_base_time_that_can_be_none_is_noted(tmp_path: Path, base: Any) -> None:
+    found = read(tmp_path, json.dumps({"baseTimeNanoseconds": base, "traceEvents": training().events}))
+    assert found.zero_unix_ns == 1_000_000
+    assert "The header value baseTimeNanoseconds could not be read." in [note.what for note in found.integrity]
+
+
+def test_ranks_below_zero_count_as_not_recorded() -> None:
+    provenance = Drawing(distributedInfo={"rank": -1, "world_size": -1}).op("x", 0, 1).rank().provenance
+    assert (provenance.rank, provenance.world_size) == (None, None)
+
+
+def test_a_device_s_name_is_made_printable_and_short() -> None:
+    (device,) = (
+        Drawing(deviceProperties=[{"id": 0, "name": "\x1b[2J" + "x" * 1000}])
+        .work("k", (5, 9))
+        .rank()
+        .provenance.devices
+    )
+    assert device.name == "\\x1b[2J" + "x" * 196

@@ -132,3 +132,8 @@ def test_a_pipe_is_refused_without_waiting_for_it(tmp_path: Path) -> None:
 def test_a_folder_is_no_trace(tmp_path: Path) -> None:
     with pytest.raises(InputError, match="is a folder"):
         ranks.read(tmp_path)
+
+
+def test_a_path_too_long_for_the_system_is_refused() -> None:
+    with pytest.raises(InputError, match=r"Cannot read x+: File name too long\."):
+        ranks.find(["x" * 5000])

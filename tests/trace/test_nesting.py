@@ -73,3 +73,31 @@ def test_only_the_asked_track_counts() -> None:
     track, start, end = np.array([0, 1]), np.array([0, 5]), np.array([10, 8])
     asked = np.array([6, 6, 6])
     assert nesting.innermost_at(asked, np.array([0, 1, 2]), track, start, end).tolist() == [0, 1, -1]
+
+
+@given(spans, st.lists(st.tuples(st.integers(-2, 50), st.integers(0, 3)), max_size=10))
+def test_the_open_span_among_any_overlaps(some: list[tuple[int, int, int]], asked: list[tuple[int, int]]) -> None:
+    """The definition: of the open ones the last to start, of these the shortest, of these the last in order."""
+    found = nesting.innermost_at(*(np.array([one[k] for one in asked], dtype=np.int64) for k in (0, 1)), *columns(some))
+    expected = []
+    for moment, track in asked:
+        open_ = [
+            (start, -dur, k)
+            for k, (other, start, dur) in enumerate(some)
+            if other == track and (start <= moment < start + dur or (start == moment and dur == 0))
+        ]
+        expected.append(max(open_)[2] if open_ else -1)
+    assert found.tolist() == expected
+
+
+def test_spans_that_all_overlap_a_deep_chain_take_no_longer_than_others() -> None:
+    """400 000 spans of which each would pass 200 000 others one by one: hours, were it quadratic."""
+    n = 200_000
+    chain = np.arange(n)
+    start, end = np.concatenate((chain, chain + n)), np.concatenate((10 * n - chain, 20 * n + chain))
+    found = nesting.parents(np.zeros(2 * n, dtype=np.int64), start, end)
+    assert found.tolist() == [*range(-1, n - 1), *([-1] * n)]
+    late = nesting.innermost_at(
+        np.full(n, 10 * n), np.zeros(n, dtype=np.int64), np.zeros(n, dtype=np.int64), chain, end[:n]
+    )
+    assert (late == -1).all()
