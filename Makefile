@@ -26,8 +26,8 @@ check: .venv/full  ## lint, format, types, import contracts and generated texts
 	$(BIN)/lint-imports
 	$(BIN)/python -m diagnose.docs --check
 
-bench: .venv/full  ## measure load time and memory side by side with HTA
-	$(BIN)/python -m benchmarks.load
+bench: .venv/full  ## measure loading side by side with HTA, into the README
+	$(BIN)/python -m benchmarks.load --write
 
 clean:  ## remove the virtual environment, caches and build output
 	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
