@@ -1,0 +1,189 @@
+"""Edits carried out on a graph: which delays become what."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import singledispatchmethod
+
+import numpy as np
+
+from diagnose.facts.base import Facts
+from diagnose.facts.device import device_work
+from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.graph import OFF, EdgeKind, Graph
+from diagnose.trace import intervals
+from diagnose.trace.intervals import IntArray, Intervals
+
+
+@dataclass(frozen=True)
+class Owners:
+    """Edges of some kinds by the span that owns them."""
+
+    span: IntArray
+    edge: IntArray
+
+    def of(self, ids: IntArray) -> IntArray:
+        """The edges that these spans own."""
+        first = np.searchsorted(self.span, ids, side="left")
+        count = np.searchsorted(self.span, ids, side="right") - first
+        within = np.arange(int(count.sum())) - np.repeat(np.cumsum(count) - count, count)
+        edges: IntArray = self.edge[np.repeat(first, count) + within]
+        return edges
+
+
+class Scenario:
+    """Delays and residuals of a graph under edits, at one level. Edits add up: each works on what the last one left."""
+
+    def __init__(self, desk: Desk, level: Level) -> None:
+        self.desk, self.level = desk, level
+        self.delay_ns = desk.graph.delay_ns.copy()
+        self.residual_ns = desk.graph.residual_ns.copy()
+
+    @singledispatchmethod
+    def apply(self, edit: Edit) -> None:
+        """Carry out one edit."""
+        raise TypeError(edit)
+
+    @apply.register
+    def _(self, edit: Shorten) -> None:
+        keep = float(shares(edit.keep)[self.level])
+        if isinstance(edit.what, Times):
+            self._shorten_host(edit.what.track, edit.what.pieces, keep)
+            return
+        self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), keep)
+        for track, pieces in self.desk.host_time(edit.what):
+            self._shorten_host(track, pieces, keep)
+
+    @apply.register
+    def _(self, edit: Remove) -> None:
+        work = self.desk.work_within(edit.what)
+        self._remove_work(work)
+        for track, pieces in self.desk.host_time(np.append(edit.what, self.desk.launches_of(work))):
+            self._shorten_host(track, pieces, 0.0)
+        self._stop_waiting(self.desk.calls_within(edit.what))
+
+    @apply.register
+    def _(self, edit: Detach) -> None:
+        self._stop_waiting(edit.what)
+        events = self.desk.owners(EdgeKind.EVENT).of(edit.what)
+        self.delay_ns[events] = OFF
+        self.residual_ns[self.desk.graph.edges.target[events]] = 0
+
+    @apply.register
+    def _(self, edit: Move) -> None:
+        faster = max(at(edit.times_faster, self.level), 1e-9)
+        tracks = self.desk.owners(EdgeKind.TRACK).of(edit.what)
+        self.delay_ns[tracks] = (self.desk.graph.edges.estimate_ns[tracks] / faster).astype(np.int64)
+        self.residual_ns[self.desk.graph.edges.target[tracks]] = 0
+        self.delay_ns[self.desk.owners(EdgeKind.DELIVERY).of(edit.what)] = 0
+        self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), 0.0)
+        self._stop_waiting(edit.what)
+        for track, pieces in self.desk.host_time(edit.what):
+            length = max(pieces.total, 1)
+            self._shorten_host(track, pieces, min(edit.ready_ns * pieces.size / length, 1.0))
+
+    @apply.register
+    def _(self, edit: Replace) -> None:
+        order = np.lexsort((edit.what, edit.group))
+        group = edit.group[order]
+        first = np.concatenate(([True], group[1:] != group[:-1])) if len(group) else np.zeros(0, dtype=bool)
+        self._remove_work(edit.what[order][~first])
+        for track, pieces in self.desk.host_time(self.desk.launches_of(edit.what[order][~first])):
+            self._shorten_host(track, pieces, 0.0)
+        leading = edit.what[order][first]
+        known = np.isin(leading, self.desk.owners(EdgeKind.WORK).span)
+        edges = self.desk.owners(EdgeKind.WORK).of(leading[known])
+        self.delay_ns[edges] = edit.dur_ns[self.level][group[first]][known]
+
+    def _scale(self, edges: IntArray, keep: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+        self.delay_ns[edges] = np.rint(self.delay_ns[edges] * keep).astype(np.int64)
+
+    def _remove_work(self, ids: IntArray) -> None:
+        for kind in (EdgeKind.WORK, EdgeKind.STREAM, EdgeKind.LAUNCH):
+            edges = self.desk.owners(kind).of(ids)
+            self.delay_ns[edges] = np.minimum(self.delay_ns[edges], 0)
+            self.residual_ns[self.desk.graph.edges.target[edges]] = 0
+
+    def _stop_waiting(self, calls: IntArray) -> None:
+        edges = self.desk.owners(EdgeKind.WAIT).of(calls)
+        self.delay_ns[edges] = OFF
+        self.residual_ns[self.desk.graph.edges.target[edges]] = 0
+
+    def _shorten_host(self, track: int, pieces: Intervals, keep: float) -> None:
+        """Host edges of a thread lose the share 1 - keep of what of them lies in `pieces`."""
+        edges, stretches = self.desk.host_edges(track)
+        inside = intervals.covered(stretches, pieces)
+        touched = inside > 0
+        length = (stretches.ends - stretches.starts)[touched]
+        self._scale(edges[touched], 1.0 - (1.0 - keep) * inside[touched] / length)
+
+
+class Desk:
+    """A graph with all that edits are looked up by."""
+
+    def __init__(self, facts: Facts, graph: Graph) -> None:
+        self.facts, self.graph = facts, graph
+        self._owners: dict[EdgeKind, Owners] = {}
+        self._host: dict[int, tuple[IntArray, Intervals]] = {}
+
+    def scenario(self, edits: Sequence[Edit], level: Level) -> Scenario:
+        """The graph's delays after all edits, in turn."""
+        made = Scenario(self, level)
+        for edit in edits:
+            made.apply(edit)
+        return made
+
+    def owners(self, kind: EdgeKind) -> Owners:
+        """Edges of a kind by owner."""
+        if kind not in self._owners:
+            edges = np.flatnonzero(self.graph.edges.kind == kind)
+            edges = edges[np.argsort(self.graph.edges.owner[edges], kind="stable")]
+            self._owners[kind] = Owners(self.graph.edges.owner[edges], edges)
+        return self._owners[kind]
+
+    def host_edges(self, track: int) -> tuple[IntArray, Intervals]:
+        """The host edges of a thread and the time that each stands for."""
+        if track not in self._host:
+            some = self.graph.edges
+            mine = np.flatnonzero((some.kind == EdgeKind.HOST) & (some.track == track) & (some.until_ns > some.from_ns))
+            self._host[track] = mine, Intervals(some.from_ns[mine], some.until_ns[mine])
+        return self._host[track]
+
+    def host_time(self, ids: IntArray) -> list[tuple[int, Intervals]]:
+        """By thread, when any of these spans was open; device work counts for nothing."""
+        rank = self.facts.rank
+        track = rank.spans["track"].to_numpy()[ids]
+        on_host = rank.tracks["device"].to_numpy()[track] < 0
+        ids, track = ids[on_host], track[on_host]
+        start, dur = rank.spans["start_ns"].to_numpy()[ids], rank.spans["dur_ns"].to_numpy()[ids]
+        return [
+            (int(one), intervals.union(Intervals(start[track == one], (start + dur)[track == one])))
+            for one in np.unique(track)
+        ]
+
+    def work_within(self, ids: IntArray) -> IntArray:
+        """Of these spans the device work, and what is launched from within the host spans."""
+        work = device_work(self.facts)
+        launch = work.launch[work.launch >= 0]
+        launched = work.ids[work.launch >= 0][self._within(launch, ids)]
+        return np.union1d(work.ids[np.isin(work.ids, ids)], launched)
+
+    def launches_of(self, work_ids: IntArray) -> IntArray:
+        """Calls of which all launched work is among these."""
+        work = device_work(self.facts)
+        chosen = np.isin(work.ids, work_ids) & (work.launch >= 0)
+        return np.setdiff1d(work.launch[chosen], work.launch[~chosen])
+
+    def calls_within(self, ids: IntArray) -> IntArray:
+        """Waiting calls that are, or begin within, these host spans, and those that launch only this device work."""
+        waiting = np.unique(self.owners(EdgeKind.WAIT).span)
+        return np.union1d(waiting[self._within(waiting, ids)], self.launches_of(ids))
+
+    def _within(self, calls: IntArray, ids: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+        spans = self.facts.rank.spans
+        start, track = spans["start_ns"].to_numpy()[calls], spans["track"].to_numpy()[calls]
+        inside = np.isin(calls, ids)
+        for one, pieces in self.host_time(ids):
+            inside |= (track == one) & (intervals.covered(Intervals(start, start + 1), pieces) > 0)
+        return inside

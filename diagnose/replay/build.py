@@ -1,0 +1,190 @@
+"""From a rank's facts to its dependency graph."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.base import Facts
+from diagnose.facts.device import DeviceWork, device_work
+from diagnose.facts.host import host_threads
+from diagnose.facts.steps import Measure, steps
+from diagnose.replay import calls as host_calls
+from diagnose.replay import graph as graphs
+from diagnose.replay.calls import Calls
+from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, Graph, edges
+from diagnose.replay.moves import Movable, movable, move_edges
+from diagnose.replay.streams import Stream, streams
+from diagnose.replay.threads import Cuts, Threads, threads
+from diagnose.replay.work_edges import event_edges, inferred_events, launch_edges, stream_edges
+from diagnose.trace.intervals import IntArray
+
+RETURN_NS = 3_000
+"""From the end of awaited work to the return of the call that waited, where no call shows it."""
+
+MOST_RETURN_NS = 50_000
+"""A call that returns later than this after what it is thought to wait for has waited for something else."""
+
+
+@dataclass(frozen=True)
+class Layout:
+    """Where the parts stand in the list of points, before the points are put in order."""
+
+    host: Threads
+    work_start: IntArray
+    """Of each row of `DeviceWork`. Shape (operations,)."""
+    work_end: IntArray
+    bounds: IntArray
+    """Where the used steps begin and end. Shape (used + 1,)."""
+    moved: IntArray
+    """When each movable span would be ready on a track of its own."""
+    observed_ns: IntArray
+    lane: IntArray
+
+
+def build(facts: Facts) -> Graph:
+    """The graph of all that was recorded.
+
+    Raises Missing if no step can be measured, or if nothing was recorded on the host.
+    """
+    work, on, found, moving = device_work(facts), streams(facts), host_calls.calls(facts), movable(facts)
+    own, waiting = _waits(facts, found, on, work)
+    host = threads(facts, found, own, _cuts(facts, moving))
+    layout = _layout(facts, host, work, moving)
+    calls_start, calls_end = host.call_start, host.call_end
+    launched = np.where(found.call_of_work >= 0, calls_start[found.call_of_work], -1) if len(calls_start) else None
+    parts = [
+        host.edges,
+        edges(EdgeKind.WORK, layout.work_start, layout.work_end, work.end_ns - work.start_ns, work.ids, work.track),
+        launch_edges(work, on, found, launched, layout.work_start),
+        stream_edges(work, on, found, layout.work_start, layout.work_end),
+        event_edges(facts, work, on, layout.work_start, layout.work_end),
+        *(
+            edges(kind, layout.work_end[some.work], calls_end[some.call], estimate, found.ids[some.call])
+            for kind, some, estimate in waiting
+        ),
+        *_step_ends(facts, layout, work),
+        *move_edges(moving, found, host, layout.work_start, layout.work_end, layout.moved),
+    ]
+    some = graphs.joined(parts)
+    some = graphs.joined(
+        [some, inferred_events(work, on, some, layout.observed_ns, layout.work_start, layout.work_end)]
+    )
+    some = graphs.joined([some, _loose_ends(facts, layout, some)])
+    return graphs.arranged(layout.observed_ns, layout.lane, some, layout.bounds)
+
+
+def _waits(
+    facts: Facts, found: Calls, on: list[Stream], work: DeviceWork
+) -> tuple[IntArray, list[tuple[EdgeKind, host_calls.Pairs, IntArray]]]:
+    """What each call takes by itself, and (kind, which, delay) of all that calls wait for on the device."""
+    if not len(found.ids):
+        return found.start_ns, []
+    awaited = host_calls.waits(facts, found, on)
+    before, staged = host_calls.staging(facts, found, on)
+    room, full = host_calls.queued(facts, found, on)
+    own = host_calls.own_times(found, work.end_ns, awaited, staged, full)
+    late = found.end_ns[awaited.call] - work.end_ns[awaited.work]
+    # What a freeing call does after its wait is its own work; a sync does nothing but return.
+    did_wait = (work.end_ns[awaited.work] > found.start_ns[awaited.call]) & (late >= 0) & (late < MOST_RETURN_NS)
+    usual = int(np.median(late[did_wait])) if did_wait.any() else RETURN_NS
+    frees = found.of(*host_calls.FREEING)[awaited.call]
+    return own, [
+        (EdgeKind.WAIT, awaited, np.where(frees, np.maximum(late, 0), usual)),
+        (EdgeKind.WAIT, before, staged[before.call]),
+        (EdgeKind.QUEUE, room, np.zeros(len(room.call), dtype=np.int64)),
+    ]
+
+
+def _cuts(facts: Facts, moving: Movable) -> Cuts:
+    """Where host time is cut besides calls: movable host spans begin, then all end; then steps of the host."""
+    on_host = moving.row < 0
+    times = [moving.start_ns[on_host], moving.end_ns[on_host]]
+    tracks = [moving.track[on_host]] * 2
+    if _on_host(facts):
+        times.append(steps(facts).bounds_ns)
+        tracks.append(np.full(len(times[-1]), host_threads(facts).main))
+    most = np.full(sum(map(len, times)), np.iinfo(np.int64).max)
+    most[len(times[0]) : 2 * len(times[0])] = moving.own_ns[on_host]
+    return Cuts(np.concatenate(times), np.concatenate(tracks).astype(np.int64), most)
+
+
+def _on_host(facts: Facts) -> bool:
+    return not len(device_work(facts).ids)
+
+
+def _layout(facts: Facts, host: Threads, work: DeviceWork, moving: Movable) -> Layout:
+    tracks, bounds = len(facts.rank.tracks), steps(facts).bounds_ns
+    counts = [len(host.time_ns), 2 * len(work.ids), len(bounds), len(moving.ids)]
+    first = np.cumsum([0, *counts])
+    start = first[1] + 2 * np.arange(len(work.ids))
+    by_track = np.lexsort((work.start_ns, work.track))
+    place = np.empty(len(by_track), dtype=np.int64)
+    place[by_track] = start
+    pieces = np.stack((work.start_ns[by_track], work.end_ns[by_track]), axis=1).ravel()
+    return Layout(
+        host=host,
+        work_start=place,
+        work_end=place + 1,
+        bounds=first[2] + np.arange(len(bounds)),
+        moved=first[3] + np.arange(len(moving.ids)),
+        observed_ns=np.concatenate((host.time_ns, pieces, bounds, moving.end_ns)),
+        lane=np.concatenate(
+            (
+                host.track,
+                np.repeat(tracks + work.track[by_track], 2),
+                np.full(len(bounds), 2 * tracks),
+                2 * tracks + 1 + np.arange(len(moving.ids)),
+            )
+        ),
+    )
+
+
+def _step_ends(facts: Facts, layout: Layout, work: DeviceWork) -> list[Edges]:
+    """A step ends with the last of its work on any stream, and not before the step before it.
+
+    Where steps are measured on the host they end at its marks. The start of a window or of an only step is given.
+    """
+    used, bounds = steps(facts), layout.bounds
+    in_order = edges(EdgeKind.STEP, bounds[:-1], bounds[1:], 0)
+    if _on_host(facts):
+        return [edges(EdgeKind.STEP, layout.host.cut[-len(bounds) :], bounds, 0)]
+    if used.measure is Measure.WINDOW:
+        step, ends_at = np.zeros(len(work.ids), dtype=np.int64), np.array([-1, 0])
+    else:
+        position = {mark.number: k for k, mark in enumerate(facts.rank.steps)}
+        step, ends_at = work.step, np.array([-1, *(position[number] for number in used.numbers)])
+    if used.measure is Measure.DEVICE:
+        before = step[(step >= 0) & (step < ends_at[1])]
+        ends_at[0] = before.max() if len(before) else -1
+    order = np.lexsort((work.end_ns, work.track, step))
+    last = np.concatenate((np.diff(step[order]) != 0, [True])) | np.concatenate(
+        (np.diff(work.track[order]) != 0, [True])
+    )
+    rows = order[last]
+    bound_of = np.full(max(int(step.max(initial=0)), int(ends_at.max())) + 2, -1, dtype=np.int64)
+    bound_of[ends_at[ends_at >= 0]] = bounds[ends_at >= 0]
+    target = np.where(step[rows] >= 0, bound_of[step[rows]], -1)
+    feeding = edges(EdgeKind.STEP, layout.work_end[rows[target >= 0]], target[target >= 0], 0)
+    return [in_order, feeding]
+
+
+def _loose_ends(facts: Facts, layout: Layout, some: Edges) -> Edges:
+    """Edges into points that depend on nothing: from the main thread's last point before, as long as was observed.
+
+    The given start of a window depends on nothing. Moved work may be ready as early as the recording begins.
+    """
+    host = layout.host
+    mine = np.flatnonzero(host.track == host_threads(facts).main)
+    free = np.ones(len(layout.observed_ns), dtype=bool)
+    free[some.target[~np.isin(some.kind, ONLY_IN_EDITS)]] = False
+    free[layout.bounds] = False
+    free[layout.moved] = False
+    loose = np.flatnonzero(free)
+    before = np.searchsorted(host.time_ns[mine], layout.observed_ns[loose], side="left") - 1
+    loose, before = loose[before >= 0], before[before >= 0]
+    lag = layout.observed_ns[loose] - host.time_ns[mine[before]]
+    after = edges(EdgeKind.AFTER, mine[before], loose, lag)
+    first = np.full(len(layout.moved) if len(mine) else 0, mine[0] if len(mine) else 0)
+    return graphs.joined([after, edges(EdgeKind.AFTER, first, layout.moved[: len(first)], 0)])

@@ -1,0 +1,217 @@
+"""Host calls that the replay has to see: those that launch device work and those that wait for it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.base import Facts
+from diagnose.facts.device import device_work
+from diagnose.facts.host import BLOCKING, api_calls
+from diagnose.replay.graph import JITTER_NS
+from diagnose.replay.streams import Stream
+from diagnose.trace import nesting
+from diagnose.trace.enums import Direction, HostMemory, SyncKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import ApiKind
+
+QUEUE_DEPTH = 1023
+"""Launches that fit into a stream's queue: measured on public V100 traces, launches block at 1022 to 1023 (replay 0.2)."""
+
+SEEN_DEPTH = 900
+"""From this depth on the deepest queue seen is taken for the limit: 963 and 1014 were seen where streams share it."""
+
+BLOCKED_NS = 15_000
+"""A call of unknown target is taken to have waited only if it lasted longer than this (replay a.5)."""
+
+STAGED_BYTES = 64 * 1024
+"""Copies from pageable memory up to this size are taken along with the call (CUDA API synchronisation behaviour)."""
+
+SYNC_NS = 10_000
+"""What a wait costs the host where every one that was seen did wait: a sync's round trip takes 10 to 30 us."""
+
+FREEING = (ApiKind.FREE, ApiKind.HOST_FREE)
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Launching and waiting calls of the training threads, none inside another, in order of (track, start)."""
+
+    ids: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    track: IntArray
+    kind: npt.NDArray[np.int8]
+    """Position in `kinds.ApiKind`."""
+    name: IntArray
+    """Code of the span's name."""
+    blocks: npt.NDArray[np.bool_]
+    call_of_work: IntArray
+    """Position of the call that launched each row of `DeviceWork`, or -1."""
+
+    def of(self, *api_kinds: ApiKind) -> npt.NDArray[np.bool_]:
+        """Which calls are of one of these kinds."""
+        return np.isin(self.kind, [list(ApiKind).index(kind) for kind in api_kinds])
+
+
+def calls(facts: Facts) -> Calls:
+    """The calls; of nested ones the outermost, which then launches what the inner ones launch."""
+    api, work = api_calls(facts), device_work(facts)
+    launching = np.isin(api.ids, work.launch)
+    taken = np.flatnonzero(launching | api.blocks | api.of(*FREEING))
+    parent = nesting.parents(api.track[taken], api.start_ns[taken], api.end_ns[taken])
+    outermost = np.arange(len(taken))
+    while (up := parent[outermost] >= 0).any():
+        outermost[up] = parent[outermost[up]]
+    kept = np.flatnonzero(parent < 0)
+    kept = kept[np.lexsort((api.start_ns[taken[kept]], api.track[taken[kept]]))]
+    place = np.full(len(taken), -1, dtype=np.int64)
+    place[kept] = np.arange(len(kept))
+    by_id = np.full(len(facts.rank.spans) + 1, -1, dtype=np.int64)
+    by_id[api.ids[taken]] = place[outermost]
+    rows = taken[kept]
+    return Calls(
+        ids=api.ids[rows],
+        start_ns=api.start_ns[rows],
+        end_ns=np.maximum(api.end_ns[rows], api.start_ns[rows]),
+        track=api.track[rows],
+        kind=api.kind[rows],
+        name=facts.rank.spans["name"].cat.codes.to_numpy()[api.ids[rows]].astype(np.int64),
+        blocks=api.blocks[rows],
+        call_of_work=by_id[work.launch],
+    )
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Dependencies of a call's end on a device operation's end, as positions. Arrays of shape (pairs,)."""
+
+    call: IntArray
+    work: IntArray
+    inferred: npt.NDArray[np.bool_]
+
+
+def pairs(call: IntArray, work: IntArray, inferred: bool) -> Pairs:
+    """Those pairs that have a device operation."""
+    known = work >= 0
+    return Pairs(call[known], work[known], np.full(int(known.sum()), inferred))
+
+
+def joined(parts: list[Pairs]) -> Pairs:
+    """All pairs of all parts."""
+    return Pairs(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("call", "work", "inferred")))
+
+
+def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
+    """What each blocking call waits for: as recorded, by what it copies, else by when it returned (replay a.5)."""
+    work = device_work(facts)
+    copying = np.flatnonzero(found.blocks[found.call_of_work] & (found.call_of_work >= 0))
+    parts = [pairs(found.call_of_work[copying], copying, inferred=False)]
+    recorded, told = _recorded(facts, found, on)
+    parts.append(recorded)
+    syncing = found.of(*BLOCKING, *FREEING) & ~told
+    long_enough = found.end_ns - found.start_ns > BLOCKED_NS
+    everything = syncing & (found.of(ApiKind.DEVICE_SYNC) | (found.of(*FREEING) & long_enough))
+    one_stream = syncing & (found.of(ApiKind.STREAM_SYNC) | (found.of(ApiKind.EVENT_SYNC) & long_enough))
+    asked = np.flatnonzero(everything | one_stream)
+    latest, latest_end = np.full(len(asked), -1, dtype=np.int64), np.full(len(asked), -1, dtype=np.int64)
+    for stream in on:
+        last = stream.last_launched(found.start_ns[asked])
+        end = np.where(last >= 0, work.end_ns[last], -1)
+        fits = (last >= 0) & (end <= found.end_ns[asked] + JITTER_NS)
+        later = fits & (end > latest_end)
+        latest, latest_end = np.where(later, last, latest), np.where(later, end, latest_end)
+        parts.append(pairs(asked[everything[asked]], np.where(fits, last, -1)[everything[asked]], inferred=False))
+    parts.append(pairs(asked[one_stream[asked]], latest[one_stream[asked]], inferred=len(on) > 1))
+    return joined(parts)
+
+
+def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
+    """What recorded synchronisations say that host calls wait for, and which calls they tell of."""
+    rank = facts.rank
+    rows = rank.syncs[rank.syncs["sync_kind"] != SyncKind.STREAM_WAIT_EVENT.value]
+    told = np.zeros(len(found.ids), dtype=bool)
+    correlation = rank.spans["correlation"].to_numpy()
+    order = np.argsort(correlation[found.ids], kind="stable")
+    numbers = correlation[found.ids][order]
+    wanted = correlation[rows.index.to_numpy()]
+    at = np.minimum(np.searchsorted(numbers, wanted), max(len(order) - 1, 0))
+    hit = (wanted > 0) & (numbers[at] == wanted) if len(order) else np.zeros(len(wanted), dtype=bool)
+    call, wanted = order[at[hit]] if len(order) else at[hit], wanted[hit]
+    kind, waited_stream, wait_on, wait_number = (
+        rows[name].to_numpy()[hit] for name in ("sync_kind", "stream", "wait_on_stream", "wait_on_correlation")
+    )
+    told[call] = True
+    parts = [pairs(call[:0], call[:0], inferred=False)]
+    for stream in on:
+        whole = (kind == SyncKind.CONTEXT.value) | ((kind == SyncKind.STREAM.value) & (waited_stream == stream.stream))
+        parts.append(pairs(call[whole], stream.last_correlated(wanted[whole]), inferred=False))
+        event = (kind == SyncKind.EVENT.value) & (wait_on == stream.stream) & (wait_number > 0)
+        parts.append(pairs(call[event], stream.last_correlated(wait_number[event]), inferred=False))
+    return joined(parts), told
+
+
+def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArray]:
+    """Copies from pageable memory wait for the work before them on their stream, then take the host's time.
+
+    Returns the waits, and for each call the ns that staging takes it, -1 where it stages nothing.
+    """
+    copies, work = facts.rank.copies, device_work(facts)
+    slow = copies[
+        (copies["direction"] == Direction.H2D.value)
+        & (copies["host_memory"] == HostMemory.PAGEABLE.value)
+        & (copies["bytes"] > STAGED_BYTES)
+    ]
+    rows = np.searchsorted(work.ids, slow.index.to_numpy())
+    call, size = found.call_of_work[rows], slow["bytes"].to_numpy()
+    rows, size, call = rows[call >= 0], size[call >= 0], call[call >= 0]
+    before = np.full(len(call), -1, dtype=np.int64)
+    for stream in on:
+        mine = work.track[rows] == stream.track
+        before[mine] = stream.last_launched(found.start_ns[call[mine]])
+    lasted = found.end_ns[call] - found.start_ns[call]
+    free = (before < 0) | (work.end_ns[before] <= found.start_ns[call])
+    ns_per_byte = lasted / np.maximum(size, 1)
+    usual = float(np.median(ns_per_byte[free])) if free.any() else float(ns_per_byte.min(initial=np.inf))
+    own = np.full(len(found.ids), -1, dtype=np.int64)
+    own[call] = np.minimum(lasted, (size * min(usual, 1e6)).astype(np.int64))
+    return pairs(call, before, inferred=False), own
+
+
+def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
+    """Launches wait until the stream's queue has room (replay E8). Returns the waits, and which calls met a full queue."""
+    work = device_work(facts)
+    full = np.zeros(len(found.ids), dtype=bool)
+    parts = [pairs(full.nonzero()[0], full.nonzero()[0], inferred=False)]
+    for stream in on:
+        launched = stream.work[found.call_of_work[stream.work] >= 0]
+        call = found.call_of_work[launched]
+        last = np.flatnonzero(np.concatenate((call[1:] != call[:-1], [True]))) if len(call) else call
+        call, final = call[last], launched[last]
+        ends = np.maximum.accumulate(work.end_ns[final])
+        depth = np.arange(len(call)) - np.searchsorted(ends, found.start_ns[call], side="right")
+        deepest = int(depth.max(initial=0))
+        limit = deepest if deepest >= SEEN_DEPTH else QUEUE_DEPTH
+        if len(call) > limit:
+            parts.append(pairs(call[limit:], final[:-limit], inferred=False))
+        full[call[depth >= limit - 2]] = True
+    return joined(parts), full
+
+
+def own_times(
+    found: Calls, work_end_ns: IntArray, awaited: Pairs, staged_ns: IntArray, full: npt.NDArray[np.bool_]
+) -> IntArray:
+    """How long each call takes the host when it has nothing to wait for, never more than it took. Shape (calls,)."""
+    lasted = found.end_ns - found.start_ns
+    waited = np.zeros(len(lasted), dtype=bool)
+    waited[awaited.call[work_end_ns[awaited.work] > found.start_ns[awaited.call]]] = True
+    waited |= full
+    own = lasted.copy()
+    for name in np.unique(found.name[waited]).tolist():
+        same = found.name == name
+        free = lasted[same & ~waited]
+        usual = int(np.quantile(free, 0.25)) if len(free) else SYNC_NS
+        own[same & waited] = np.minimum(lasted[same & waited], usual)
+    return np.where(staged_ns >= 0, staged_ns, own)

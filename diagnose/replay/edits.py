@@ -1,0 +1,114 @@
+"""Edits: what a fix changes in a run, as values that rules name and the replay carries out.
+
+An edit selects spans by id: device work, host calls or ops, loader fetches; or host time by `Times`. A span stands for
+what it took itself: for device work its duration, for a host span the time that its thread spent in it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import IntEnum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.trace.intervals import IntArray, Intervals
+
+
+class Level(IntEnum):
+    """How much a fix is thought to bring."""
+
+    CAREFUL = 0
+    LIKELY = 1
+    HOPEFUL = 2
+
+
+@dataclass(frozen=True)
+class Between:
+    """A parameter that is not known exactly: one value for each `Level`."""
+
+    careful: float
+    likely: float
+    hopeful: float
+
+    def at(self, level: Level) -> float:
+        """The value to use at a level."""
+        return (self.careful, self.likely, self.hopeful)[level]
+
+
+Number: TypeAlias = "float | Between"
+
+
+def at(number: Number, level: Level) -> float:
+    """A parameter's value at a level."""
+    return number.at(level) if isinstance(number, Between) else float(number)
+
+
+@dataclass(frozen=True)
+class Times:
+    """Time of one host thread, where no span says it: Python between ops. `pieces` is a normal set."""
+
+    track: int
+    pieces: Intervals
+
+
+Selection: TypeAlias = "IntArray | Times"
+
+
+@dataclass(frozen=True, eq=False)
+class Shorten:
+    """What is selected takes only the share `keep` of its time (0..1)."""
+
+    what: Selection
+    keep: Number
+
+
+@dataclass(frozen=True, eq=False)
+class Remove:
+    """What is selected does not happen: device work with the calls that launch it, host spans with all inside."""
+
+    what: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Detach:
+    """Nobody waits any more: host calls for the device, device work for events on other streams."""
+
+    what: IntArray
+
+
+@dataclass(frozen=True, eq=False)
+class Move:
+    """Loader fetches or copies run beside, on a track of their own, `times_faster` than before; all are still needed.
+
+    Where a moved span was, its result is waited for. A fetch whose batch is ready still takes `ready_ns` of the host.
+    """
+
+    what: IntArray
+    times_faster: Number
+    ready_ns: int = 300_000
+    """What a fetch from a worker's queue takes: 0.3 to 1 ms were measured (replay a.6)."""
+
+
+@dataclass(frozen=True, eq=False)
+class Replace:
+    """Groups of device operations each become one, in the place of their first.
+
+    `group` numbers the groups 0..n-1, of the same shape as `what`; `dur_ns` has, for each `Level`, one row of n.
+    """
+
+    what: IntArray
+    group: IntArray
+    dur_ns: IntArray = field(repr=False)
+
+
+Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace"
+
+
+def shares(keep: Number) -> npt.NDArray[np.float64]:
+    """A share at each level, bounded to 0..1. Shape (3,)."""
+    return np.clip([at(keep, level) for level in Level], 0.0, 1.0)
+
+
+__all__ = ["Between", "Detach", "Edit", "Level", "Move", "Number", "Remove", "Replace", "Selection", "Shorten", "Times"]

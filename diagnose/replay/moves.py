@@ -1,0 +1,102 @@
+"""What an edit may move to a track of its own: loader fetches, and copies between host and device."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.base import Facts
+from diagnose.facts.device import device_work
+from diagnose.facts.host import host_threads
+from diagnose.replay.calls import Calls
+from diagnose.replay.graph import EdgeKind, Edges, edges
+from diagnose.replay.threads import Threads
+from diagnose.trace import enums
+from diagnose.trace.enums import Direction, SpanKind
+from diagnose.trace.intervals import IntArray
+
+READY_SHARE = 0.1
+"""The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready (replay a.6)."""
+
+STARVED_NS = 1_000_000
+"""A fetch from workers waited if it took this much longer than one whose batch was ready."""
+
+
+@dataclass(frozen=True)
+class Movable:
+    """Spans that could run beside the rest: host spans first, then device work, each in order of time."""
+
+    ids: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    track: IntArray
+    row: IntArray
+    """Row of `DeviceWork`; -1 for a host span."""
+    made_ns: IntArray
+    """What making it takes: its duration; of a batch that workers were late with, the time since the one before."""
+    own_ns: IntArray
+    """What it takes the host if it has nothing to wait for."""
+    starved: npt.NDArray[np.bool_]
+    """A fetch that waited for workers."""
+
+
+def movable(facts: Facts) -> Movable:
+    """Loader fetches of the training threads, and copies from host to device and back."""
+    spans, work, copies = facts.rank.spans, device_work(facts), facts.rank.copies
+    is_fetch = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.LOADER)
+    fetches = np.flatnonzero(is_fetch & np.isin(spans["track"].to_numpy(), host_threads(facts).training))
+    between = copies["direction"].isin([Direction.H2D.value, Direction.D2H.value])
+    rows = np.flatnonzero(np.isin(work.ids, copies.index.to_numpy()[between.to_numpy()]))
+    ids = np.concatenate((fetches, work.ids[rows]))
+    start, lasted = spans["start_ns"].to_numpy()[ids], spans["dur_ns"].to_numpy()[ids]
+    names = spans["name"].cat
+    by_workers = np.array(["MultiProcessing" in name for name in names.categories], dtype=bool)
+    several = np.append(by_workers[names.codes.to_numpy()[fetches]], np.zeros(len(rows), dtype=bool))
+    ready = int(np.quantile(lasted[several], READY_SHARE)) if several.any() else 0
+    since_last = np.diff(start + lasted, prepend=(start + lasted)[:1])
+    starved = several & (lasted > ready + STARVED_NS) & (since_last > 0)
+    return Movable(
+        ids=ids,
+        start_ns=start,
+        end_ns=start + lasted,
+        track=spans["track"].to_numpy()[ids].astype(np.int64),
+        row=np.concatenate((np.full(len(fetches), -1), rows)),
+        made_ns=np.where(starved, since_last, lasted),
+        own_ns=np.where(starved, ready, lasted),
+        starved=starved,
+    )
+
+
+def move_edges(
+    moving: Movable, found: Calls, host: Threads, work_start: IntArray, work_end: IntArray, moved: IntArray
+) -> list[Edges]:
+    """A fetch that waited for workers ends when they deliver: as long after the one before as was seen.
+
+    The other edges only an edit turns on: what is moved follows what was moved before it, and is waited for where it
+    was; a copy is issued no earlier than the copy before it was, one batch ahead.
+    """
+    made = moving.made_ns
+    on_device = moving.row >= 0
+    fetches = int((~on_device).sum())
+    start = np.concatenate((host.cut[:fetches], work_start[moving.row[on_device]]))
+    end = np.concatenate((host.cut[fetches : 2 * fetches], work_end[moving.row[on_device]]))
+    first = np.zeros(len(moved), dtype=bool)
+    first[[at for at in (0, fetches) if at < len(moved)]] = True
+    later = np.flatnonzero(~first)
+    late = np.flatnonzero(moving.starved)
+    found_edges = [
+        edges(EdgeKind.WAIT, end[late - 1], end[late], made[late], moving.ids[late]),
+        edges(EdgeKind.TRACK, start[first], moved[first], made[first], moving.ids[first]),
+        edges(EdgeKind.TRACK, moved[later - 1], moved[later], made[later], moving.ids[later]),
+        edges(EdgeKind.DELIVERY, moved, end, 0, moving.ids),
+    ]
+    copied = later[on_device[later]]
+    call = found.call_of_work[moving.row[copied - 1]]
+    copied, call = copied[call >= 0], call[call >= 0]
+    if len(call):
+        found_edges.append(
+            edges(EdgeKind.TRACK, host.call_start[call], moved[copied], made[copied], moving.ids[copied])
+        )
+    return found_edges

@@ -1,0 +1,132 @@
+"""What edits would save per step, with a range, and how far the replay can be trusted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from diagnose.facts.base import Facts
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.steps import steps
+from diagnose.replay import simulate
+from diagnose.replay.apply import Desk, Scenario
+from diagnose.replay.build import build
+from diagnose.replay.edits import Edit, Level
+from diagnose.replay.graph import EdgeKind
+from diagnose.replay.simulate import MOST_CELLS
+from diagnose.trace.intervals import IntArray
+
+DOUBTFUL = 0.10
+"""From this share on, of error or unexplained time, estimates say so (replay a.7)."""
+
+ONLY_BOUNDS = 0.30
+"""From this share on, estimates are bounds and nothing more."""
+
+
+class Basis(str, Enum):
+    """What an estimate rests on."""
+
+    REPLAYED = "replayed"
+    BOUNDED = "bounded"
+    """The replay explains too little of this recording: the saving is at most the upper end."""
+    RULE_OF_THUMB = "rule_of_thumb"
+    """Replayed, but how much faster the fixed part gets is taken from experience elsewhere."""
+
+
+@dataclass(frozen=True)
+class Saving:
+    """What a fix would take off a step, end to end; 0 <= low <= likely <= high <= the step."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+    basis: Basis
+
+
+NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
+
+
+@dataclass(frozen=True)
+class Quality:
+    """How well the replay explains the recording."""
+
+    step_time_ns: int
+    """Mean of the used steps, as replayed without edits: as measured."""
+    error_share: float
+    """How far the model alone is off: without what only residuals explain. Negative: it predicts too little."""
+    unexplained_share: float
+    """Share of the steps that only residuals explain, on the path that decides when the last one ends."""
+
+    @property
+    def doubt(self) -> float:
+        """The larger of both, as a share."""
+        return max(abs(self.error_share), self.unexplained_share)
+
+
+class Replay:
+    """A rank's graph, ready to be asked: what would a step take if ...?"""
+
+    def __init__(self, facts: Facts) -> None:
+        """Raises Missing if no step can be measured, or if nothing was recorded on the host."""
+        self._used = steps(facts)
+        self._desk = Desk(facts, build(facts))
+        self._structure = simulate.folded(self._desk.graph)
+        self.quality = self._quality()
+
+    def _quality(self) -> Quality:
+        graph, window = self._desk.graph, max(self._used.window_ns, 1)
+        modelled = simulate.pure(graph, self._structure)
+        residual, _ = simulate.unexplained(graph)
+        return Quality(
+            step_time_ns=round_half_up(self._used.window_ns, self._used.count),
+            error_share=float(modelled[-1] - modelled[0]) / window - 1.0,
+            unexplained_share=residual / window,
+        )
+
+    def step_times_ns(self, cases: Sequence[tuple[Sequence[Edit], Level]]) -> IntArray:
+        """The mean step under each set of edits. Shape (cases,)."""
+        found: list[int] = []
+        at_once = max(1, MOST_CELLS // max(len(self._desk.graph.delay_ns), 1))
+        for begin in range(0, len(cases), at_once):
+            made = [self._desk.scenario(edits, level) for edits, level in cases[begin : begin + at_once]]
+            found += self._run(made).tolist()
+        return np.array(found, dtype=np.int64)
+
+    def _run(self, made: Sequence[Scenario]) -> IntArray:
+        delay = np.stack([one.delay_ns for one in made], axis=1)
+        residual = np.stack([one.residual_ns for one in made], axis=1)
+        bounds = simulate.times(self._desk.graph, self._structure, delay, residual, self._desk.graph.bounds)
+        count = self._used.count
+        windows = (bounds[-1] - bounds[0]).tolist()
+        return np.array([round_half_up(int(window), count) for window in windows], dtype=np.int64)
+
+    def savings(self, fixes: Sequence[Sequence[Edit]], after: Sequence[Edit] = ()) -> list[Saving]:
+        """What each fix (a set of edits) would save, alone; or, if `after` is given, once those edits have been made."""
+        cases = [([*after, *edits], level) for edits in fixes for level in Level]
+        times = self.step_times_ns([*cases, (list(after), Level.LIKELY)])
+        base = int(times[-1])
+        rows = times[:-1].reshape(-1, len(Level))
+        most = [base - self.floor_ns([*after, *edits], Level.HOPEFUL) for edits in fixes]
+        return [self._saving([base - int(time) for time in row], top) for row, top in zip(rows, most, strict=True)]
+
+    def _saving(self, saved_ns: list[int], most_ns: int) -> Saving:
+        """A saving from the three levels, widened by the replay's doubt, but not beyond `most_ns`."""
+        low, likely, high = sorted(max(saved, 0) for saved in saved_ns)
+        doubt = min(self.quality.doubt, 1.0)
+        if doubt >= ONLY_BOUNDS:
+            return Saving(0, likely, high, Basis.BOUNDED)
+        wide = min(round(high * (1.0 + doubt)), most_ns)
+        return Saving(round(low * (1.0 - doubt)), likely, max(wide, high), Basis.REPLAYED)
+
+    def floor_ns(self, edits: Sequence[Edit], level: Level) -> int:
+        """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""
+        graph, made = self._desk.graph, self._desk.scenario(edits, level)
+        some = graph.edges
+        begin, end = int(graph.observed_ns[graph.bounds[0]]), int(graph.observed_ns[graph.bounds[-1]])
+        owned = np.isin(some.kind, (EdgeKind.HOST, EdgeKind.WORK))
+        inside = owned & (graph.observed_ns[some.source] >= begin) & (graph.observed_ns[some.target] <= end)
+        busy = np.bincount(some.track[inside], weights=made.delay_ns[inside].astype(float))
+        return int(busy.max(initial=0.0)) // self._used.count

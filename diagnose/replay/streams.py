@@ -1,0 +1,63 @@
+"""Device operations by stream, in the order in which they were launched."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.base import Facts
+from diagnose.facts.device import DeviceWork, device_work
+from diagnose.trace.intervals import IntArray
+
+
+@dataclass(frozen=True)
+class Stream:
+    """One stream's operations. Positions are rows of `DeviceWork`; arrays of shape (operations,)."""
+
+    track: int
+    device: int
+    stream: int
+    work: IntArray
+    """In order of launch."""
+    launched_ns: IntArray
+    """Start of the launching call; where it is not known, of the work. Sorted."""
+    correlation: IntArray
+    """Of the launching call, sorted; -1 where it is not known."""
+
+    def last_launched(self, before_ns: IntArray) -> IntArray:
+        """The last operation launched before each time, or -1. Shape of `before_ns`."""
+        return self._at(np.searchsorted(self.launched_ns, before_ns, side="left") - 1)
+
+    def last_correlated(self, before: IntArray) -> IntArray:
+        """The last operation whose launch has a smaller correlation, or -1. Correlations are given in order of call."""
+        return self._at(np.searchsorted(self.correlation, before, side="left") - 1)
+
+    def first_correlated(self, after: IntArray) -> IntArray:
+        """The first operation whose launch has a greater correlation, or -1."""
+        at = np.searchsorted(self.correlation, after, side="right")
+        return np.where(at < len(self.work), self._at(np.minimum(at, len(self.work) - 1)), -1)
+
+    def _at(self, position: IntArray) -> IntArray:
+        return np.where(position >= 0, self.work[np.maximum(position, 0)], -1)
+
+
+def streams(facts: Facts) -> list[Stream]:
+    """All streams with device work."""
+    work, rank = device_work(facts), facts.rank
+    launched = launch_times(facts, work)
+    correlation = rank.spans["correlation"].to_numpy()[work.ids]
+    device, stream = rank.tracks["device"].to_numpy(), rank.tracks["stream"].to_numpy()
+    found = []
+    for track in np.unique(work.track).tolist():
+        rows = np.flatnonzero(work.track == track)
+        rows = rows[np.lexsort((work.start_ns[rows], launched[rows]))]
+        numbers = np.maximum.accumulate(correlation[rows])
+        found.append(Stream(track, int(device[track]), int(stream[track]), rows, launched[rows], numbers))
+    return found
+
+
+def launch_times(facts: Facts, work: DeviceWork) -> IntArray:
+    """Start of each operation's launching call, or of the operation if the call was not recorded. Shape (operations,)."""
+    start = facts.rank.spans["start_ns"].to_numpy()
+    return np.where(work.launch >= 0, np.minimum(start[work.launch], work.start_ns), work.start_ns)
