@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -25,6 +26,7 @@ from diagnose.facts.overlap import Communication
 from diagnose.facts.python import Op, PythonLine
 from diagnose.facts.steps import Measure
 from diagnose.facts.syncs import Sync
+from diagnose.finding import Outcome, RankedFinding, ReplayQuality
 from diagnose.trace.model import Device, IntegrityNote
 
 SCHEMA_VERSION = 1
@@ -111,12 +113,15 @@ class Diagnosis(msgspec.Struct, frozen=True):
     ops: tuple[Op, ...] | None
     python: tuple[PythonLine, ...] | None
     ranks: tuple[RankSummary, ...]
-    findings: tuple[Any, ...]
-    outcomes: tuple[Any, ...]
+    findings: tuple[RankedFinding, ...]
+    """What to fix, in order; of `rank`, with the other ranks where the same was found."""
+    outcomes: tuple[Outcome, ...]
+    """How each rule ended on `rank`."""
     absent: tuple[Absent, ...]
     """What could not be looked at, and how to record it."""
     integrity: tuple[IntegrityNote, ...]
-    replay: dict[str, Any] | None
+    replay: ReplayQuality | None
+    """None: nothing could be replayed, so that nothing has a price."""
 
     @property
     def conclusive(self) -> bool:
@@ -133,9 +138,21 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=cls)
 
 
-def of_ranks(digests: Sequence[RankDigest], integrity: Sequence[IntegrityNote], tool_version: str) -> Diagnosis:
-    """The Diagnosis of a run from its ranks' digests, in order of rank; `integrity` is what is wrong with their set."""
+@dataclass(frozen=True)
+class RankDiagnosis:
+    """All that leaves a rank's process: its facts in brief and what the rules say of them."""
+
+    digest: RankDigest
+    findings: tuple[RankedFinding, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    replay: ReplayQuality | None = None
+
+
+def of_ranks(ranks: Sequence[RankDiagnosis], integrity: Sequence[IntegrityNote], tool_version: str) -> Diagnosis:
+    """The Diagnosis of a run from its ranks, in order of rank; `integrity` is what is wrong with their set."""
+    digests = [one.digest for one in ranks]
     shown = max(digests, key=lambda one: (statistics.median(one.steps.times_ns) if one.steps else -1, -one.index))
+    said = ranks[digests.index(shown)]
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         tool_version=tool_version,
@@ -158,12 +175,25 @@ def of_ranks(digests: Sequence[RankDigest], integrity: Sequence[IntegrityNote], 
         ops=shown.ops,
         python=shown.python,
         ranks=tuple(RankSummary(one.index, _step_time(one), one.breakdown) for one in digests),
-        findings=(),
-        outcomes=(),
+        findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
+        outcomes=said.outcomes,
         absent=shown.absent,
         integrity=(*integrity, *_merged_notes(digests)),
-        replay=None,
+        replay=said.replay,
     )
+
+
+def _with_ranks(finding: RankedFinding, ranks: Sequence[RankDiagnosis]) -> RankedFinding:
+    """The finding with all ranks on which its rule found something at the same place."""
+    same = {
+        other
+        for one in ranks
+        for found in one.findings
+        if (found.rule, found.site) == (finding.rule, finding.site)
+        for other in (one.digest.index,)
+    }
+    where = msgspec.structs.replace(finding.where, ranks=tuple(sorted(same)))
+    return msgspec.structs.replace(finding, where=where)
 
 
 def _provenance(digests: Sequence[RankDigest]) -> Provenance:

@@ -2,15 +2,51 @@
 
 from __future__ import annotations
 
+import inspect
 import sys
 from pathlib import Path
 
-from diagnose import diagnosis
+from diagnose import diagnosis, page
+from diagnose.facts.base import FACTS
+from diagnose.page import Page
+
+RULES_FOLDER = page.built_in_rules()
+_GUIDE = Path(__file__).with_name("rules_guide.md")
 
 
 def texts() -> dict[Path, str]:
     """Every generated file and what it should hold."""
-    return {diagnosis.SCHEMA_FILE: diagnosis.json_schema()}
+    return {
+        diagnosis.SCHEMA_FILE: diagnosis.json_schema(),
+        RULES_FOLDER / "README.md": rules_readme(page.pages(RULES_FOLDER)),
+    }
+
+
+def rules_readme(pages: list[Page]) -> str:
+    """The index of the rules, how to write one, the facts to ask for, and every rule's page."""
+    lines = ["# Rules", "", f"What `diagnose analyze` looks for: {len(pages)} rules, a file each.", ""]
+    lines += ["| code | rule | it says | safest fix needs |", "|---|---|---|---|"]
+    lines += [f"| {one.code} | [`{one.id}`](#{_anchor(one)}) | {one.title} | {_recording(one)} |" for one in pages]
+    lines += ["", _GUIDE.read_text(encoding="utf-8").strip(), "", "### Facts", ""]
+    lines += ["| fact | what it is |", "|---|---|", *_facts(), ""]
+    return "\n".join([*lines, *map(page.section, pages)]).rstrip() + "\n"
+
+
+def _anchor(one: Page) -> str:
+    return f"{one.id}-{one.code.lower()}"
+
+
+def _recording(one: Page) -> str:
+    return ", ".join(f"`{need}`" for need in one.needs)
+
+
+def _facts() -> list[str]:
+    """A table row for each fact, with the first sentence of its docstring."""
+    rows = []
+    for name, get in sorted(FACTS.items()):
+        first = (inspect.getdoc(get) or "").partition("\n")[0]
+        rows.append(f"| `{name}` | {first} |")
+    return rows
 
 
 def main(check: bool) -> int:

@@ -1,4 +1,4 @@
-"""The order of the stages: paths -> files -> a digest of each rank -> the Diagnosis."""
+"""The order of the stages: paths -> files -> each rank's facts, findings and their order -> the Diagnosis."""
 
 from __future__ import annotations
 
@@ -9,10 +9,10 @@ from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose import __version__, diagnosis
-from diagnose.diagnosis import Diagnosis
+from diagnose import __version__, diagnosis, engine, one_rank
+from diagnose.diagnosis import Diagnosis, RankDiagnosis
+from diagnose.engine import RuleSet
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.digest import RankDigest, digest
 from diagnose.facts.steps import steps
 from diagnose.source import ranks
 from diagnose.source.base import InputError
@@ -30,38 +30,44 @@ def diagnose(
     step_range: StepRange | None = None,
     jobs: int | None = None,
     progress: Progress = lambda done, total: None,
+    rules: RuleSet | None = None,
 ) -> Diagnosis:
     """Diagnose the run in `paths` with up to `jobs` processes (default 1); `progress` gets (done, total) files.
 
-    Raises InputError if a named file, or all files of a folder, cannot be read.
+    Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
-    files = ranks.find(paths)
-    digests, notes = [], []
-    for done, result in enumerate(_digests(files, step_range, jobs or 1), start=1):
-        if isinstance(result, RankDigest):
-            digests.append(result)
+    files, rules = ranks.find(paths), rules or RuleSet()
+    engine.load(rules)
+    found, notes = [], []
+    for done, result in enumerate(_ranks(files, step_range, rules, jobs or 1), start=1):
+        if isinstance(result, RankDiagnosis):
+            found.append(result)
         elif files[done - 1].named:
             raise result
         else:
             notes.append(ranks.unreadable(result))
         progress(done, len(files))
-    if not digests:
+    if not found:
         raise InputError(notes[0].what)
-    arranged = ranks.arrange([one.provenance for one in digests])
-    placed = zip(digests, arranged.indexes, strict=True)
-    used = sorted((replace(one, index=index) for one, index in placed if index is not None), key=lambda one: one.index)
+    arranged = ranks.arrange([one.digest.provenance for one in found])
+    placed = zip(found, arranged.indexes, strict=True)
+    used = [replace(one, digest=replace(one.digest, index=index)) for one, index in placed if index is not None]
+    used.sort(key=lambda one: one.digest.index)
     return diagnosis.of_ranks(used, (*arranged.integrity, *notes), __version__)
 
 
-def _digests(files: Sequence[TraceFile], step_range: StepRange | None, jobs: int) -> Iterator[RankDigest | InputError]:
-    """The digest of each file in order, or why it cannot be had."""
-    arguments = ([file.path for file in files], [step_range] * len(files))
-    if jobs == 1 or len(files) == 1 or sum(map(_size, files)) < POOL_BYTES:
-        yield from map(_digest, *arguments)
+def _ranks(
+    files: Sequence[TraceFile], step_range: StepRange | None, rules: RuleSet, jobs: int
+) -> Iterator[RankDiagnosis | InputError]:
+    """What is known of each file in order, or why it cannot be had."""
+    count = len(files)
+    arguments = ([file.path for file in files], [step_range] * count, [rules] * count)
+    if jobs == 1 or count == 1 or sum(map(_size, files)) < POOL_BYTES:
+        yield from map(_rank, *arguments)
         return
-    with ProcessPoolExecutor(min(jobs, len(files)), multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(min(jobs, count), multiprocessing.get_context("spawn")) as pool:
         try:
-            yield from pool.map(_digest, *arguments)
+            yield from pool.map(_rank, *arguments)
         except BrokenProcessPool as error:
             raise InputError("A reading process was killed, perhaps for memory. Try a smaller --jobs.") from error
         finally:
@@ -75,7 +81,7 @@ def _size(file: TraceFile) -> int:
         return 0
 
 
-def _digest(path: Path, step_range: StepRange | None) -> RankDigest | InputError:
+def _rank(path: Path, step_range: StepRange | None, rules: RuleSet) -> RankDiagnosis | InputError:
     try:
         facts = Facts(ranks.read(path), step_range)
     except InputError as error:
@@ -85,4 +91,4 @@ def _digest(path: Path, step_range: StepRange | None) -> RankDigest | InputError
             steps(facts)
         except Missing as missing:
             return InputError(f"{path} has no {missing.what}. {missing.how_to_record_it}")
-    return digest(facts)
+    return one_rank.diagnose(facts, engine.load(rules))

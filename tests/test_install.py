@@ -8,13 +8,13 @@ import sys
 import zipfile
 from pathlib import Path
 
-from diagnose import engine
+from diagnose import page
 
 ROOT = Path(__file__).parent.parent
 
 
 def test_rules_are_found_in_a_checkout() -> None:
-    assert engine.built_in_rules() == ROOT / "rules"
+    assert page.built_in_rules() == ROOT / "rules"
 
 
 def test_rules_and_the_schema_are_in_the_wheel_and_found_there(tmp_path: Path) -> None:
@@ -31,7 +31,7 @@ def test_rules_and_the_schema_are_in_the_wheel_and_found_there(tmp_path: Path) -
     unpacked = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(unpacked)
     found = subprocess.run(
-        [sys.executable, "-c", "from diagnose import engine; print(engine.built_in_rules())"],
+        [sys.executable, "-c", "from diagnose import page; print(page.built_in_rules())"],
         cwd=unpacked, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(unpacked)},
     ).stdout.strip()  # fmt: skip
     assert Path(found) == unpacked / "diagnose" / "_rules"

@@ -10,7 +10,7 @@ import jsonschema
 import pytest
 
 import diagnose
-from diagnose import diagnosis, pipeline
+from diagnose import diagnosis, one_rank, pipeline
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.steps import Measure
 from diagnose.source.base import InputError
@@ -109,9 +109,8 @@ def test_a_window_counts_no_steps() -> None:
 
 def of(drawing: Drawing) -> Diagnosis:
     from diagnose.facts.base import Facts
-    from diagnose.facts.digest import digest
 
-    return diagnosis.of_ranks([digest(Facts(drawing.rank()))], [], "test")
+    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
 
 
 def test_json_round_trip(run: Path) -> None:

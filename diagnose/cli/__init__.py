@@ -10,7 +10,10 @@ import click
 
 from diagnose import __version__
 
-COMMANDS = {"analyze": "Say where the time of recorded training steps goes."}
+COMMANDS = {
+    "analyze": "Say what to fix in recorded training steps, and what each fix would save.",
+    "rules": "List the rules, show one's page, or test a folder of them.",
+}
 """Command -> its line in the help."""
 
 INTERNAL_ERROR = 70  # EX_SOFTWARE of sysexits.h
@@ -40,7 +43,7 @@ class Commands(click.Group):
 @click.group(cls=Commands, context_settings={"help_option_names": ["-h", "--help"]})
 @click.version_option(__version__, prog_name="diagnose")
 def group() -> None:
-    """Say why a PyTorch training run is slow, and what to change.
+    """Say why a PyTorch training run is slow, what to change, and what each change would save.
 
     Example: diagnose analyze trace.json.gz
     """

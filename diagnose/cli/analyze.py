@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import sys
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
@@ -13,7 +14,9 @@ from diagnose.cli.progress import shown
 
 if TYPE_CHECKING:
     from diagnose.diagnosis import Diagnosis
+    from diagnose.engine import RuleSet
 
+TOO_SLOW = 1
 INCONCLUSIVE = 3
 
 
@@ -34,6 +37,23 @@ class StepRange(click.ParamType[tuple[int, int]]):
         return int(first), int(last or first)
 
 
+class Share(click.ParamType[float]):
+    """`0.05` or `5%`."""
+
+    name = "SHARE"
+
+    def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
+        """A share between 0 and 1."""
+        text = str(value).strip()
+        try:
+            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
+        except ValueError:
+            share = -1.0
+        if not 0 <= share <= 1:
+            self.fail(f"{value!r} is not a share such as 0.05 or 5%.", param, ctx)
+        return share
+
+
 @click.command(name="analyze")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
 @click.option("--json", "json_file", metavar="FILE", help="Write the diagnosis as JSON; - is standard output.")
@@ -42,20 +62,29 @@ class StepRange(click.ParamType[tuple[int, int]]):
     "--format", "shape", type=click.Choice(["terminal", "json", "markdown"]), default="terminal", show_default=True,
     help="What goes to standard output.",
 )  # fmt: skip
+@click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also use the rules in DIR. Repeatable.")
+@click.option(
+    "--select", multiple=True, metavar="RULE", help="Only these rules, by name or code (DL01, DL). Repeatable."
+)
+@click.option("--ignore", multiple=True, metavar="RULE", help="All rules but these. Repeatable.")
+@click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
 @click.option("--steps", type=StepRange(), help="Use only these recorded steps.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
     paths: tuple[str, ...], json_file: str | None, markdown_file: str | None, shape: str,
+    folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], fail_over: float | None,
     steps: tuple[int, int] | None, jobs: int | None, quiet: bool,
 ) -> None:  # fmt: skip
-    """Say where the time of recorded training steps goes.
+    """Say what to fix in recorded training steps, and what each fix would save.
 
     PATH is a trace that torch.profiler wrote (plain or .gz), a folder of one file per rank, or a glob pattern.
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
     from diagnose.pipeline import diagnose
+    from diagnose.rule import RuleError
+    from diagnose.settings import SettingsError
     from diagnose.source import ranks
     from diagnose.source.base import InputError
 
@@ -64,8 +93,9 @@ def command(
         read = [file.path for file in ranks.find(paths)]
         refuse_unwritable([name for name in files.values() if name], read)
         with shown("Reading traces", quiet) as progress:
-            diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress)
-    except InputError as error:
+            rules = asked_rules(read[0], folders, select, ignore)
+            diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress, rules)
+    except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     for form, name in files.items():
         if name:
@@ -74,6 +104,28 @@ def command(
         click.echo(rendered(diagnosis, shape), nl=False)
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
+    if fail_over is not None and any(one.share_of_step > fail_over for one in diagnosis.findings):
+        raise click.exceptions.Exit(TOO_SLOW)
+
+
+def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...]) -> RuleSet:
+    """The rules to run: what the command line says, else what the settings near the trace say, else all."""
+    from diagnose import settings
+    from diagnose.engine import RuleSet
+    from diagnose.page import built_in_rules
+
+    near = settings.near(trace)
+    return RuleSet(
+        folders=(built_in_rules(), *near.rules, *map(Path, folders)),
+        select=listed(select) or near.select,
+        ignore=listed(ignore) or near.ignore,
+        thresholds=near.thresholds,
+    )
+
+
+def listed(values: tuple[str, ...]) -> tuple[str, ...]:
+    """Names given one by one or with commas between them."""
+    return tuple(name for value in values for name in value.split(",") if name)
 
 
 def rendered(diagnosis: Diagnosis, form: str) -> str:

@@ -66,6 +66,11 @@ class Steps:
         return np.diff(self.bounds_ns)
 
     @property
+    def mean_ns(self) -> int:
+        """Mean duration of the used steps: what shares of the step are shares of."""
+        return (2 * self.window_ns + self.count) // (2 * self.count)
+
+    @property
     def window_ns(self) -> int:
         """Duration of all used steps together."""
         return self.end_ns - self.start_ns

@@ -18,7 +18,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import ApiKind
 
 QUEUE_DEPTH = 1023
-"""Launches that fit into a stream's queue: measured on public V100 traces, launches block at 1022 to 1023 (replay 0.2)."""
+"""Launches that fit into a stream's queue: on public V100 traces launches block at 1022 to 1023 (replay 0.2)."""
 
 SEEN_DEPTH = 900
 """From this depth on the deepest queue seen is taken for the limit: 963 and 1014 were seen where streams share it."""
@@ -181,7 +181,7 @@ def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArr
 
 
 def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
-    """Launches wait until the stream's queue has room (replay E8). Returns the waits, and which calls met a full queue."""
+    """Launches wait until the stream's queue has room (replay E8). Returns waits, and which calls met a full queue."""
     work = device_work(facts)
     full = np.zeros(len(found.ids), dtype=bool)
     parts = [pairs(full.nonzero()[0], full.nonzero()[0], inferred=False)]

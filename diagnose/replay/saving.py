@@ -104,7 +104,7 @@ class Replay:
         return np.array([round_half_up(int(window), count) for window in windows], dtype=np.int64)
 
     def savings(self, fixes: Sequence[Sequence[Edit]], after: Sequence[Edit] = ()) -> list[Saving]:
-        """What each fix (a set of edits) would save, alone; or, if `after` is given, once those edits have been made."""
+        """What each fix (a set of edits) would save alone; if `after` is given, once those edits have been made."""
         cases = [([*after, *edits], level) for edits in fixes for level in Level]
         times = self.step_times_ns([*cases, (list(after), Level.LIKELY)])
         base = int(times[-1])

@@ -109,10 +109,10 @@ def _visit(begun: IntArray, total: IntArray, source: list[int], first_edge: list
     for k in range(len(rows)):
         row, first, end = rows[k], first_edge[k], first_edge[k + 1]
         if first < end:
-            add(rows[source[first]], totals[first], row)
+            add(rows[source[first]], totals[first], out=row)
             for edge in range(first + 1, end):
-                add(rows[source[edge]], totals[edge], late)
-                latest(row, late, row)
+                add(rows[source[edge]], totals[edge], out=late)
+                latest(row, late, out=row)
 
 
 def pure(graph: Graph, structure: Structure) -> IntArray:

@@ -58,6 +58,6 @@ def streams(facts: Facts) -> list[Stream]:
 
 
 def launch_times(facts: Facts, work: DeviceWork) -> IntArray:
-    """Start of each operation's launching call, or of the operation if the call was not recorded. Shape (operations,)."""
+    """Start of each operation's launching call; where that was not recorded, of itself. Shape (operations,)."""
     start = facts.rank.spans["start_ns"].to_numpy()
     return np.where(work.launch >= 0, np.minimum(start[work.launch], work.start_ns), work.start_ns)

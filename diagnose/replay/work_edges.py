@@ -32,7 +32,7 @@ SOON_NS = 25_000
 
 
 def before_on_stream(work: DeviceWork, on: list[Stream]) -> IntArray:
-    """The work that each operation follows on its stream: the last to end by its start; -1: none. Shape (operations,)."""
+    """The work that each operation follows on its stream: the last to end by its start, or -1. Shape (operations,)."""
     found = np.full(len(work.ids), -1, dtype=np.int64)
     for stream in on:
         rows = np.sort(stream.work)

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.kernels import Kernel, KernelGroup
 from diagnose.facts.steps import Measure
-from diagnose.reports.units import duration, share, size
+from diagnose.units import duration, share, size
 from diagnose.reports.words import ACTIVITIES, CAUSES
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory

@@ -5,8 +5,9 @@ from __future__ import annotations
 import re
 
 from diagnose.diagnosis import Diagnosis
-from diagnose.reports import content
+from diagnose.reports import content, findings
 from diagnose.reports.content import Row, Section
+from diagnose.reports.findings import Card
 
 _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
@@ -14,16 +15,24 @@ _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 def render(diagnosis: Diagnosis) -> str:
     """The whole report. Names from the trace are escaped: they are untrusted text."""
     lines = [f"## {escaped(content.headline(diagnosis))}", "", escaped(content.subject(diagnosis)), ""]
+    if lost := findings.lost(diagnosis):
+        lines += [f"**{escaped(lost)}**", ""]
+    if cards := findings.cards(diagnosis):
+        lines += ["### What to fix", "", *(line for card in cards for line in _card(card)), ""]
+    if minor := findings.minor(diagnosis):
+        lines += ["### Minor", "", *(f"- {escaped(title)}: {escaped(saving)}" for title, saving in minor), ""]
     for section in content.sections(diagnosis):
         lines += _table(section)
-    if diagnosis.absent:
-        lines += ["### Could not look at", ""]
-        lines += [f"- {escaped(what)}. {escaped(how)}" for what, how in unique_absent(diagnosis)] + [""]
-    if diagnosis.integrity:
-        lines += ["### About this recording", ""]
-        lines += [
-            f"- **{note.severity.value}**: {escaped(note.what)} {escaped(note.effect)}" for note in diagnosis.integrity
-        ] + [""]
+    if unchecked := list(findings.unchecked(diagnosis)):
+        lines += ["### Could not look at", "", *(f"- {escaped(what)}. {escaped(how)}" for what, how in unchecked), ""]
+    notes = [
+        f"- **{note.severity.value}**: {escaped(note.what)} {escaped(note.effect)}" for note in diagnosis.integrity
+    ]
+    notes += [f"- **error**: {escaped(text)}" for text in findings.crashed(diagnosis)]
+    if notes:
+        lines += ["### About this recording", "", *notes, ""]
+    if checked := findings.checked(diagnosis):
+        lines += [escaped(checked), ""]
     return "\n".join(lines)
 
 
@@ -32,9 +41,17 @@ def escaped(text: str) -> str:
     return _ACTIVE.sub(r"\\\1", text).replace("@", "@\u200b").replace("://", ":\u200b//")
 
 
-def unique_absent(diagnosis: Diagnosis) -> list[tuple[str, str]]:
-    """(what, how to record it) of each thing that is missing, once."""
-    return list(dict.fromkeys((one.what, one.how_to_record_it) for one in diagnosis.absent))
+def _card(card: Card) -> list[str]:
+    """A finding as an item of a numbered list."""
+    lines = [f"{card.number}. **{escaped(card.title)}** saves **{escaped(card.saving)}**"]
+    lines += [f"   {escaped(evidence)}" for evidence in card.evidence]
+    if card.place:
+        lines.append(f"   At {escaped(card.place)}.")
+    for fix, safety in card.fixes:
+        lines += ["", f"   - {escaped(fix.do)} ({escaped(safety)})"]
+        if fix.after:
+            lines += ["", "     ```python", *(f"     {line}" for line in fix.after.splitlines()), "     ```"]
+    return [*lines, "", f"   {escaped(card.detail)}. Confidence: {escaped(card.confidence)}."]
 
 
 def _label(row: Row) -> str:

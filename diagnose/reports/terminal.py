@@ -10,9 +10,10 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.diagnosis import Diagnosis
-from diagnose.reports import content, units
+from diagnose import units
+from diagnose.reports import content, findings
 from diagnose.reports.content import Section
-from diagnose.reports.markdown import unique_absent
+from diagnose.reports.findings import Card
 from diagnose.trace.model import Severity
 
 MOST_WIDTH = 100
@@ -33,13 +34,41 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
         Text(content.headline(diagnosis), style="bold"),
         Text(content.subject(diagnosis), style="dim"),
     ]
+    if lost := findings.lost(diagnosis):
+        parts.append(Text(lost, style="bold"))
+    if cards := findings.cards(diagnosis):
+        parts += [_title("What to fix"), *map(_card, cards)]
+    if minor := findings.minor(diagnosis):
+        parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
     parts += [_section(section, width) for section in content.sections(diagnosis)]
-    if diagnosis.absent:
-        parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unique_absent(diagnosis)]))
-    if diagnosis.integrity:
-        notes = [(f"{note.what} ", note.effect, _SEVERITY_STYLE[note.severity]) for note in diagnosis.integrity]
+    if unchecked := list(findings.unchecked(diagnosis)):
+        parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
+    notes = [(f"{note.what} ", note.effect, _SEVERITY_STYLE[note.severity]) for note in diagnosis.integrity]
+    notes += [(text, "", "bold red") for text in findings.crashed(diagnosis)]
+    if notes:
         parts.append(_bullets("About this recording", notes))
+    if checked := findings.checked(diagnosis):
+        parts.append(Text(f"\n{checked}", style="bold"))
     return Group(*parts)
+
+
+def _card(card: Card) -> RenderableType:
+    """A finding: its title with what it saves, then the evidence, the fix, and how sure both are."""
+    lines: list[RenderableType] = [
+        Text.assemble((card.title, "bold"), ("  saves ", "dim"), (card.saving, "bold green"))
+    ]
+    lines += [Text(evidence) for evidence in card.evidence]
+    if card.place:
+        lines.append(Text(f"at {card.place}", style="cyan"))
+    for fix, safety in card.fixes:
+        lines.append(Text.assemble(("→ ", "green"), fix.do, (f" ({safety})", "dim")))
+        lines += [Text(f"  {line}", style="magenta") for line in fix.after.splitlines()]
+    lines.append(Text(f"{card.detail}. Confidence: {card.confidence}.", style="dim"))
+    table = Table(box=None, padding=(0, 1, 1, 0), show_header=False)
+    table.add_column(no_wrap=True)
+    table.add_column()
+    table.add_row(f"{card.number}.", Group(*lines))
+    return Padding(table, (0, 0, 0, 2))
 
 
 def _title(text: str) -> Text:

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from diagnose.facts.host import HostActivity
 from diagnose.facts.idle import IdleCause
+from diagnose.finding import OutcomeKind, Safety
+from diagnose.replay.saving import Basis
 
 CAUSES = {
     IdleCause.GARBAGE_COLLECTION: "Python's garbage collector ran",
@@ -34,4 +36,25 @@ ACTIVITIES = {
     HostActivity.LAUNCH: "in launch calls",
     HostActivity.OPS: "in framework ops",
     HostActivity.PYTHON: "in Python between ops",
+}
+
+BASES = {
+    Basis.REPLAYED: "found by replaying the step without it",
+    Basis.BOUNDED: "an upper bound: the replay explains too little of this recording",
+    Basis.RULE_OF_THUMB: "replayed with a rule of thumb for how much faster this gets",
+}
+
+SAFETY = {
+    Safety.SAME_NUMBERS: "same numbers",
+    Safety.ROUNDING: "same up to rounding",
+    Safety.PRECISION: "less precise arithmetic: compare the loss",
+    Safety.NEEDS_JUDGEMENT: "changes the training: your judgement",
+}
+
+OUTCOMES = {
+    OutcomeKind.FOUND: "found something",
+    OutcomeKind.CLEAN: "clean",
+    OutcomeKind.NOT_APPLICABLE: "do not apply",
+    OutcomeKind.CANNOT_TELL: "cannot tell",
+    OutcomeKind.CRASHED: "failed",
 }

@@ -7,10 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import diagnosis
+from diagnose import diagnosis, one_rank
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.base import Facts
-from diagnose.facts.digest import digest
 from diagnose.reports import markdown, terminal
 from tests.drawing import Drawing
 
@@ -18,7 +17,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([digest(Facts(drawing.rank()))], [], "test")
+    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
 
 
 def training() -> Drawing:

@@ -17,6 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose import diagnosis
+from diagnose.diagnosis import RankDiagnosis
 from diagnose.facts.base import Facts
 from diagnose.facts.digest import digest
 from diagnose.source import document, ranks, stream
@@ -66,7 +67,7 @@ def analysed(path: Path) -> None:
         refusal = str(error)
     else:
         assert laws.broken(rank) == ()
-        assert diagnosis.of_ranks([found], [], "test").to_json()
+        assert diagnosis.of_ranks([RankDiagnosis(found)], [], "test").to_json()
         return
     assert refusal
     assert "\n" not in refusal

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose.reports import units
+from diagnose import units
 
 
 @pytest.mark.parametrize(

@@ -27,6 +27,11 @@ def share(part: float, whole: float) -> str:
     return "<0.1 %" if 0 < part / whole < 0.0005 else f"{100 * part / whole:.1f} %"
 
 
+def percent(part: float) -> str:
+    """A share as percent, as `share` writes it: 12.5 %."""
+    return share(part, 1.0) if part else "0 %"
+
+
 def size(count: float) -> str:
     """Bytes in decimal units, as bandwidths are given in: 19.3 MB."""
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

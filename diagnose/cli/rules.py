@@ -1,0 +1,69 @@
+"""`diagnose rules`."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import click
+
+from diagnose import page
+
+
+@click.group(name="rules")
+def command() -> None:
+    """List the rules, show one's page, or test a folder of them.
+
+    Example: diagnose rules show input_starvation
+    """
+
+
+@command.command(name="list")
+def list_rules() -> None:
+    """List all rules with their codes and titles.
+
+    Example: diagnose rules list
+    """
+    pages = page.pages(page.built_in_rules())
+    width = max((len(one.id) for one in pages), default=0)
+    for one in pages:
+        click.echo(f"{one.code:<5} {one.id:<{width}}  {one.title}")
+
+
+@command.command(name="show")
+@click.argument("name", metavar="RULE")
+def show_rule(name: str) -> None:
+    """Show a rule's page: why it costs, how to fix it, thresholds, examples. RULE is a name or a code.
+
+    Example: diagnose rules show DL01
+    """
+    found = [one for one in page.pages(page.built_in_rules()) if name in (one.id, one.code)]
+    if not found:
+        raise click.ClickException(f"There is no rule {name!r}. `diagnose rules list` shows all.")
+    click.echo(page.section(found[0]), nl=False)
+
+
+@command.command(name="test")
+@click.argument("folder", metavar="DIR", type=click.Path(path_type=Path))
+def test_rules(folder: Path) -> None:
+    """Run the examples of the rules in DIR.
+
+    Example: diagnose rules test my-rules
+    """
+    from diagnose import testing
+    from diagnose.rule import RuleError
+
+    if not folder.is_dir():
+        raise click.ClickException(f"{folder} is not a folder.")
+    failed = passed = 0
+    try:
+        for one in testing.examples(folder):
+            why = testing.failure(one)
+            click.echo(f"{'FAILED' if why else 'ok':<6} {one.name}{f': {why}' if why else ''}")
+            failed, passed = failed + bool(why), passed + (not why)
+    except RuleError as error:
+        raise click.ClickException(str(error)) from error
+    if not failed + passed:
+        raise click.ClickException(f"{folder} holds no rules. A rule is a file such as those of `diagnose rules list`.")
+    click.echo(f"{passed} ok, {failed} failed")
+    if failed:
+        raise click.exceptions.Exit(1)

@@ -1,0 +1,187 @@
+"""What does torch.compile do during the run: compile again, break graphs, look for compiled code?
+
+Its marks, as torch 2.13 records them: `Torch-Compiled Region: i/j` is a call of compiled code (function i, compiled for
+the (j+1)th time); what follows a graph break is a function of its own, called inside the region before the break.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.device import device_work
+from diagnose.facts.dispatch import HostSpans, host_spans, idle_under, in_used_steps, launched_in, members
+from diagnose.facts.steps import steps
+from diagnose.trace import kinds, nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Activity, KernelKind
+
+_REGION = "Torch-Compiled Region: "
+_GRAPH = "## Call CompiledFxGraph "
+_FUNCTIONS = ("CompiledFunction", "CompiledFunctionBackward")
+_LOOKUP = "TorchDynamo Cache Lookup"
+_INDEX = re.compile(r"(\d{1,9})/(\d{1,9})")
+_INDUCTOR = (
+    KernelKind.TRITON_TEMPLATE,
+    KernelKind.TRITON_POINTWISE,
+    KernelKind.TRITON_REDUCTION,
+    KernelKind.TRITON_FOREACH,
+)
+"""Kernels whose names only Inductor gives; TRITON_OTHER may be written by hand."""
+
+_HOST = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.COLLECTIVE, SpanKind.LOADER)
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """Calls of one piece of compiled code."""
+
+    label: str
+    """`i/j`: function i, compiled for the (j + 1)th time."""
+    ids: IntArray
+    total_calls: int
+    """In all used steps."""
+    total_nested: int
+    """Of them, those inside another region: after a graph break."""
+    ns: int
+    """Host time in them, regions inside included, per step."""
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """torch.compile in the recording."""
+
+    used: bool
+    """Whether any trace of it was seen."""
+    compile_ids: IntArray
+    """Compilations: outermost spans of compiling."""
+    compile_steps: tuple[int, ...]
+    """Numbers of the recorded steps in which one began, used or not, in order."""
+    total_compilations: int
+    """In all used steps."""
+    compile_ns: int
+    """Host time in them, per step."""
+    compile_idle_ns: int | None
+    """Idle time of the device under them, per step; None without device work."""
+    regions: tuple[CompiledRegion, ...]
+    """Longest first."""
+    region_calls: int
+    """Calls of compiled code by the program, after graph breaks included, per step."""
+    graph_breaks: int
+    """Calls of compiled code inside other compiled code, per step."""
+    recompiled: int
+    """How often functions called in the used steps had been compiled again, since the start of the run."""
+    lookup_ids: IntArray
+    """Searches for compiled code that fits the arguments: checks of guards."""
+    lookups: int
+    """Per step."""
+    lookup_ns: int
+    """Host time in them, per step."""
+    device_share: float | None
+    """Share of the kernels' time, in the used steps, that compiled code launched; None without kernels in them."""
+
+
+@fact
+def compiling(facts: Facts) -> Compiling:
+    """What torch.compile did; `used=False` and zeros if it is not in use. Raises Missing without host spans."""
+    host = host_spans(facts, *_HOST)
+    if not len(host.ids):
+        raise Missing("ops and annotations", "Profile with ProfilerActivity.CPU as well.")
+    used = steps(facts)
+    frames = (*_HOST, SpanKind.PYTHON)
+    compiled = host_spans(facts, *frames, named=lambda name: kinds.activity(name) is Activity.COMPILE).outermost()
+    during = compiled.in_steps(facts).times
+    inside = host_spans(facts, *_HOST, named=lambda name: name.startswith(_REGION))
+    nested = nesting.parents(inside.track, inside.start_ns, inside.end_ns) >= 0
+    regions = _regions(facts, inside, nested)
+    lookup = host_spans(facts, *_HOST, named=lambda name: name == _LOOKUP)
+    looked = lookup.in_steps(facts)
+    return Compiling(
+        used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
+        compile_ids=compiled.ids,
+        compile_steps=_step_numbers(facts, compiled),
+        total_compilations=len(compiled.in_steps(facts).ids),
+        compile_ns=round_half_up(during.total, used.count),
+        compile_idle_ns=idle_under(facts, during),
+        regions=regions,
+        region_calls=round_half_up(len(inside.in_steps(facts).ids), used.count),
+        graph_breaks=round_half_up(len(inside.where(nested).in_steps(facts).ids), used.count),
+        recompiled=_recompiled([region.label for region in regions]),
+        lookup_ids=lookup.ids,
+        lookups=round_half_up(len(looked.ids), used.count),
+        lookup_ns=round_half_up(int((looked.end_ns - looked.start_ns).sum()), used.count),
+        device_share=_device_share(facts),
+    )
+
+
+def _regions(facts: Facts, inside: HostSpans, nested: npt.NDArray[np.bool_]) -> tuple[CompiledRegion, ...]:
+    used, names = steps(facts), facts.rank.spans["name"].cat
+    labels, label = np.unique(names.codes.to_numpy()[inside.ids], return_inverse=True)
+    in_steps = in_used_steps(facts, inside.ids)
+    dur = inside.end_ns - inside.start_ns
+    found = []
+    for code, same in zip(labels, members(label, len(labels)), strict=True):
+        counted = same[in_steps[same]]
+        found.append(
+            CompiledRegion(
+                label=str(names.categories[code]).removeprefix(_REGION),
+                ids=inside.ids[same],
+                total_calls=len(counted),
+                total_nested=int(nested[counted].sum()),
+                ns=round_half_up(int(dur[counted].sum()), used.count),
+            )
+        )
+    return tuple(sorted(found, key=lambda region: (-region.ns, region.label)))
+
+
+def _recompiled(labels: list[str]) -> int:
+    highest: dict[str, int] = {}
+    for label in labels:
+        if index := _INDEX.search(label):
+            highest[index[1]] = max(highest.get(index[1], 0), int(index[2]))
+    return sum(highest.values())
+
+
+def _step_numbers(facts: Facts, compiled: HostSpans) -> tuple[int, ...]:
+    marks = facts.rank.steps
+    position = facts.rank.spans["step"].to_numpy()[compiled.ids]
+    return tuple(marks[k].number for k in np.unique(position[position >= 0]).tolist())
+
+
+def _code(facts: Facts) -> HostSpans:
+    """Calls of compiled code: of Inductor's graphs where recorded, else of compiled functions and regions.
+
+    A region also holds what runs uncompiled after a graph break.
+    """
+    graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
+    if len(graphs.ids):
+        return graphs
+    return host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_REGION))
+
+
+def _device_share(facts: Facts) -> float | None:
+    work, used, spans = device_work(facts), steps(facts), facts.rank.spans
+    kind = spans["kind"].to_numpy()[work.ids]
+    inside = (kind == SpanKind.KERNEL.value) & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
+    dur = (work.end_ns - work.start_ns)[inside]
+    if not dur.sum():
+        return None
+    names = spans["name"].cat.codes.to_numpy()[work.ids]
+    ours = ((launched_in(facts, _code(facts)) >= 0) | _by_inductor(facts)[names])[inside]
+    return float(dur[ours].sum() / dur.sum())
+
+
+def _by_inductor(facts: Facts) -> npt.NDArray[np.bool_]:
+    """Which codes of the `name` category are of kernels that Inductor wrote."""
+    names = facts.rank.spans["name"].cat
+    codes = np.unique(names.codes.to_numpy()[device_work(facts).ids])
+    found = np.zeros(len(names.categories), dtype=bool)
+    for code in codes:
+        found[code] = kinds.kernel_kind(names.categories[code]) in _INDUCTOR
+    return found

@@ -1,0 +1,321 @@
+"""Why does the host wait for the device? Blocking calls by reason, op and line, and what waiting cost the device.
+
+One `.item()` is one wait, though it may block in two calls (a pageable copy, then a stream synchronisation): blocking
+calls of one innermost op count once, under the name of the last.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.breakdown import NO_DEVICE, round_half_up
+from diagnose.facts.device import device_work
+from diagnose.facts.dispatch import host_spans, used_step
+from diagnose.facts.host import BLOCKING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
+from diagnose.facts.idle import DRAIN_TOLERANCE_NS, IdleCause, idle_gaps
+from diagnose.facts.launches import launch_table
+from diagnose.facts.steps import steps
+from diagnose.facts.transfers import copy_before, grouped, name_codes, name_of
+from diagnose.trace import enums, kinds, nesting
+from diagnose.trace.enums import Direction, SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Activity, ApiKind, Site
+
+SCALAR_BYTES = 64
+"""Reads up to this size are a few numbers: a flag, a loss, a handful of metrics."""
+
+LONG_KERNEL_NS = 50_000
+"""A launch takes the host 3 to 10 us: one as long as a kernel over this length has waited for it (rule catalogue SY04)."""
+
+ALIKE = (0.8, 1.2)
+"""A launch that lasts this share of its kernel's time is taken to have waited for it (rule catalogue SY04)."""
+
+SCALAR_OPS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"})
+"""Ops that bring one number to the host."""
+
+SHAPE_OPS = frozenset(
+    f"aten::{name}"
+    for name in (
+        *("nonzero", "argwhere", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
+        *("unique_dim_consecutive", "repeat_interleave", "bincount", "_coalesce", "_to_sparse"),
+    )
+) | {"torchvision::nms"}
+"""Ops that read back how large their own result is. `aten::index` with a mask calls `aten::nonzero`."""
+
+UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
+"""GradScaler's check for overflows; `GradScaler.step` then reads its result with `aten::item`, before the optimizer."""
+
+
+class WaitReason(str, Enum):
+    """What the host waits for."""
+
+    SCALAR_READ = "scalar_read"
+    """A number of the device: `.item()`, `if tensor:`, a `.cpu()` of up to SCALAR_BYTES."""
+    TENSOR_READ = "tensor_read"
+    """A copy of a tensor to the host."""
+    DATA_DEPENDENT_SHAPE = "data_dependent_shape"
+    """The size of a result: boolean masks, nonzero, unique."""
+    HOST_TO_DEVICE = "host_to_device"
+    """A copy to the device to be over; `.to(device)` without non_blocking, or from pageable memory."""
+    SCALER = "scaler"
+    """GradScaler's overflow flag."""
+    EXPLICIT = "explicit"
+    """A synchronisation that no op asked for: `torch.cuda.synchronize()`, `event.synchronize()`."""
+    ALLOCATOR = "allocator"
+    """A free, which waits for all work of the device."""
+    OTHER = "other"
+
+
+_REASONS = list(WaitReason)
+_NEVER = np.iinfo(np.int64).max
+
+
+@dataclass(frozen=True)
+class HostWait:
+    """Waits for one reason, by one op at one line, at least one of them in the used steps."""
+
+    reason: WaitReason
+    call: str
+    """The blocking call; of several of one op the last."""
+    asked_by: str
+    """The outermost op around it; "" if the program called it itself."""
+    op: str
+    """The innermost op around it; "" if none."""
+    site: Site | None
+    ids: IntArray
+    """The blocking calls."""
+    op_ids: IntArray
+    """The outermost op around each of `ids`, or -1. Shape as `ids`."""
+    work_ids: IntArray
+    """The copies between host and device that were waited for."""
+    total_calls: int
+    """Waits in all used steps."""
+    steps_seen: int
+    """Used steps with at least one."""
+    blocked_ns: int
+    """Host time in the calls, per step."""
+    drained_idle_ns: int | None
+    """Idle time of the device that began in one of these waits, or right after it, with nothing queued; per step. None
+    without device work."""
+
+
+@fact
+def host_waits(facts: Facts) -> tuple[HostWait, ...]:
+    """Waits of the training threads, those that left the device idle longest first. Raises Missing like `syncs`.
+
+    The profiler's own synchronisation at the end of a recording is left out.
+    """
+    if "launches" not in facts.rank.provenance.recorded:
+        raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
+    table = _waits(facts)
+    names = (name_codes(facts, spans) for spans in (table.last, table.asked, table.op))
+    groups = grouped(facts, table.ids, table.reason, *names)
+    found = [_group(facts, table, rows, site) for rows, site in groups if (table.step[rows] >= 0).any()]
+    return tuple(sorted(found, key=lambda one: (-(one.drained_idle_ns or 0), -one.blocked_ns)))
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Blocking calls in order of start. Arrays of shape (calls,)."""
+
+    ids: IntArray
+    reason: IntArray
+    """Position in `WaitReason`."""
+    op: IntArray
+    """The innermost op around it, or -1."""
+    asked: IntArray
+    """The outermost op around it, or -1."""
+    copy: IntArray
+    """The copy that it waits for, or -1."""
+    last: IntArray
+    """The last blocking call of the same innermost op; without one the call itself: the wait it is a part of."""
+    step: IntArray
+    """Position of the used step that the host was in, or -1."""
+    idle_ns: IntArray
+    """Idle time of the device that began in it."""
+
+
+def _waits(facts: Facts) -> _Waits:
+    calls = api_calls(facts)
+    freeing = _waiting_frees(facts, calls)
+    rows = np.flatnonzero((calls.blocks | freeing) & ~_profilers_own(facts, calls))
+    ids = calls.ids[rows]
+    op, copy = enclosing_op(facts, ids), copy_before(facts, ids)
+    reason = _reasons(facts, op, copy)
+    only_sync = (op < 0) & (copy < 0) & calls.of(*BLOCKING)[rows] & ("ops" in facts.rank.provenance.recorded)
+    reason[only_sync] = _REASONS.index(WaitReason.EXPLICIT)
+    reason[freeing[rows]] = _REASONS.index(WaitReason.ALLOCATOR)
+    _, wait = np.unique(np.where(op >= 0, op, ids), return_inverse=True)
+    last = np.zeros(len(ids), dtype=np.int64)
+    np.maximum.at(last, wait, ids)
+    last = last[wait]
+    reason[_scaler_reads(facts, ids, last, reason)] = _REASONS.index(WaitReason.SCALER)
+    idle_ns = _drained_idle(facts, ids, freeing[rows])
+    return _Waits(ids, reason, op, asking_ops(facts, ids), copy, last, used_step(facts, ids), idle_ns)
+
+
+def _group(facts: Facts, table: _Waits, mine: IntArray, site: Site | None) -> HostWait:
+    """One group of calls, `mine` being their positions."""
+    used, first, dur = steps(facts), int(mine[0]), facts.rank.spans["dur_ns"].to_numpy()
+    seen, copies = mine[table.step[mine] >= 0], table.copy[mine]
+    idle_ns = round_half_up(int(table.idle_ns[mine].sum()), used.count)
+    return HostWait(
+        reason=_REASONS[int(table.reason[first])],
+        call=name_of(facts, int(table.last[first])),
+        asked_by=name_of(facts, int(table.asked[first])),
+        op=name_of(facts, int(table.op[first])),
+        site=site,
+        ids=table.ids[mine],
+        op_ids=table.asked[mine],
+        work_ids=np.unique(copies[copies >= 0]),
+        total_calls=len(np.unique(table.last[seen])),
+        steps_seen=len(np.unique(table.step[seen])),
+        blocked_ns=round_half_up(int(dur[table.ids[seen]].sum()), used.count),
+        drained_idle_ns=idle_ns if len(device_work(facts).ids) else None,
+    )
+
+
+def _reasons(facts: Facts, op: IntArray, copy: IntArray) -> IntArray:
+    """Why calls block, from the ops around them and the copies that they wait for. Shape as `op`."""
+    copies = facts.rank.copies
+    direction = copies["direction"].cat.codes.reindex(copy, fill_value=-1).to_numpy()
+    size = copies["bytes"].reindex(copy, fill_value=-1).to_numpy()
+    to_host, few = direction == enums.code(Direction.D2H), (size >= 0) & (size <= SCALAR_BYTES)
+    reasons = {
+        WaitReason.DATA_DEPENDENT_SHAPE: _within(facts, op, SHAPE_OPS),
+        WaitReason.SCALAR_READ: _within(facts, op, SCALAR_OPS) | (to_host & few),
+        WaitReason.TENSOR_READ: to_host,
+        WaitReason.HOST_TO_DEVICE: direction == enums.code(Direction.H2D),
+    }
+    codes = [_REASONS.index(reason) for reason in reasons]
+    found: IntArray = np.select(list(reasons.values()), codes, _REASONS.index(WaitReason.OTHER)).astype(np.int64)
+    return found
+
+
+def _within(facts: Facts, op: IntArray, names: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Whether each op, or one around it, has one of the names; never where there is no op. Shape as `op`."""
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
+    category = facts.rank.spans["name"].cat
+    wanted = np.append(np.isin(category.categories, list(names)), False)
+    named = np.append(wanted[category.codes.to_numpy()[ops.ids]], False)
+    up = np.append(nesting.parents(ops.track, ops.start_ns, ops.end_ns), nesting.NONE)
+    at = np.where(op >= 0, np.searchsorted(ops.ids, op), nesting.NONE)
+    found = named[at]
+    while (at >= 0).any():
+        at = up[at]
+        found |= named[at]
+    return found
+
+
+def _scaler_reads(facts: Facts, ids: IntArray, last: IntArray, reason: IntArray) -> npt.NDArray[np.bool_]:
+    """Which calls read GradScaler's flag: the last read between its check and the optimizer's step, else the first."""
+    spans = facts.rank.spans
+    checks = host_spans(facts, SpanKind.OP, named=lambda name: name == UNSCALE)
+    optimizers = host_spans(
+        facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
+    )
+    read = reason == _REASONS.index(WaitReason.SCALAR_READ)
+    chosen = [last[:0]]
+    for thread in np.unique(checks.track):
+        mine = np.flatnonzero(read & (spans["track"].to_numpy()[ids] == thread))
+        start, mark = spans["start_ns"].to_numpy()[ids[mine]], checks.where(checks.track == thread)
+        until = np.append(mark.start_ns[1:], _NEVER)
+        optimizer = np.append(optimizers.start_ns[optimizers.track == thread], _NEVER)
+        step_at = optimizer[np.searchsorted(optimizer[:-1], mark.end_ns)]
+        first = np.searchsorted(start, mark.end_ns)
+        at = np.where(step_at < until, np.searchsorted(start, step_at) - 1, first)
+        chosen.append(last[mine[at[(at >= first) & (at < np.searchsorted(start, until))]]])
+    return read & np.isin(last, np.concatenate(chosen))
+
+
+def _waiting_frees(facts: Facts, calls: ApiCalls) -> npt.NDArray[np.bool_]:
+    """Which calls free memory, and return once the device has done what was launched before. Shape (calls,)."""
+    work = device_work(facts)
+    order = np.argsort(work.launch, kind="stable")
+    launch, end = work.launch[order], np.maximum.accumulate(work.end_ns[order])
+    launch, end = launch[launch >= 0], end[launch >= 0]
+    before = np.searchsorted(launch, calls.ids) - 1
+    done = np.append(end, 0)[before]
+    waited = (before >= 0) & (done > calls.start_ns) & (done <= calls.end_ns + DRAIN_TOLERANCE_NS)
+    return calls.of(ApiKind.FREE, ApiKind.HOST_FREE) & waited
+
+
+def _profilers_own(facts: Facts, calls: ApiCalls) -> npt.NDArray[np.bool_]:
+    """Which calls end the recording: device-wide ones after the last marked step, and the last if nothing follows it."""
+    marks = facts.rank.steps
+    rows = np.flatnonzero(calls.of(ApiKind.DEVICE_SYNC))
+    rows = rows[enclosing_op(facts, calls.ids[rows]) < 0]
+    last_launch = int(device_work(facts).launch.max(initial=-1))
+    own = np.zeros(len(calls.ids), dtype=bool)
+    own[rows[-1:]] = calls.ids[rows[-1:]] > last_launch
+    if marks:
+        own[rows] |= calls.start_ns[rows] >= marks[-1].end_ns
+    return own
+
+
+def _drained_idle(facts: Facts, ids: IntArray, freeing: npt.NDArray[np.bool_]) -> IntArray:
+    """Idle time of the device, in the used steps, that began in each call or right after it. Shape (ids,)."""
+    idle_ns = np.zeros(len(ids), dtype=np.int64)
+    found = optional(idle_gaps, facts)
+    if found is None:
+        return idle_ns
+    start = facts.rank.spans["start_ns"].to_numpy()
+    for cause, chosen in ((IdleCause.SYNC, ~freeing), (IdleCause.ALLOCATION, freeing)):
+        mine = np.flatnonzero(chosen)
+        gaps = np.flatnonzero(found.cause == list(IdleCause).index(cause))
+        at = np.searchsorted(start[ids[mine]], found.gaps.starts[gaps]) - 1
+        gaps, at = gaps[at >= 0], at[at >= 0]
+        np.add.at(idle_ns, mine[at], found.gaps.ends[gaps] - found.gaps.starts[gaps])
+    return idle_ns
+
+
+@dataclass(frozen=True)
+class BlockingLaunches:
+    """How launches of kernels longer than LONG_KERNEL_NS compare with the kernels: CUDA_LAUNCH_BLOCKING makes them alike."""
+
+    call_ids: IntArray
+    """Calls that launch one kernel, of any length."""
+    total_kernels: int
+    """Long kernels, in all used steps."""
+    ratio_median: float
+    """Of call duration over kernel duration."""
+    alike_share: float
+    """Share of the launches whose ratio is in ALIKE."""
+    depth_median: int
+    """Work queued before the kernel when its launch begins. Launches that block because the queue is full find
+    hundreds."""
+    empty_queue_share: float
+    """Share of the launches that found nothing queued."""
+
+
+@fact
+def blocking_launches(facts: Facts) -> BlockingLaunches:
+    """The comparison over the used steps. Raises Missing like launch_table, and without long kernels."""
+    table, spans = launch_table(facts), facts.rank.spans
+    dur, kind = spans["dur_ns"].to_numpy(), spans["kind"].cat.codes.to_numpy()
+    alone = np.isin(table.call, _launching_one(device_work(facts).launch))
+    chosen = alone & (kind[table.work] == enums.code(SpanKind.KERNEL)) & (dur[table.work] > LONG_KERNEL_NS)
+    if not chosen.any():
+        raise Missing("kernels longer than 50 us", "Record steps with larger batches.")
+    ratio = dur[table.call[chosen]] / dur[table.work[chosen]]
+    work = device_work(facts)
+    kernels = work.launch[kind[work.ids] == enums.code(SpanKind.KERNEL)]
+    return BlockingLaunches(
+        call_ids=np.intersect1d(_launching_one(work.launch), kernels),
+        total_kernels=len(ratio),
+        ratio_median=float(np.median(ratio)),
+        alike_share=float(((ratio >= ALIKE[0]) & (ratio <= ALIKE[1])).mean()),
+        depth_median=int(np.median(table.depth[chosen])),
+        empty_queue_share=float((table.depth[chosen] == 0).mean()),
+    )
+
+
+def _launching_one(launch: IntArray) -> IntArray:
+    """Calls that launch exactly one device operation."""
+    calls, count = np.unique(launch[launch >= 0], return_counts=True)
+    return calls[count == 1]

@@ -1,0 +1,176 @@
+"""What a rule says: findings with evidence, edits and fixes; and what becomes of them once they are priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import msgspec
+
+from diagnose.replay.edits import Edit
+from diagnose.replay.saving import Basis
+from diagnose.trace.kinds import Site
+
+
+class Level(str, Enum):
+    """How sure a finding is."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+    def lowered(self) -> Level:
+        """One level less sure; low stays low."""
+        return Level.MEDIUM if self is Level.HIGH else Level.LOW
+
+
+class Safety(str, Enum):
+    """What a fix does to the training's numbers."""
+
+    SAME_NUMBERS = "same_numbers"
+    """Bit for bit the same results."""
+    ROUNDING = "rounding"
+    """The same sums in another order: differences like those between two runs."""
+    PRECISION = "precision"
+    """Less precise arithmetic: compare the loss over some hundred steps."""
+    NEEDS_JUDGEMENT = "needs_judgement"
+    """Changes the optimisation problem (batch, data order): no short run can tell whether that is fine."""
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One sentence with the number that it is about."""
+
+    text: str
+    value: float | None = None
+    unit: str = ""
+    primary: bool = False
+
+
+class Confidence(msgspec.Struct, frozen=True):
+    """How sure, and why."""
+
+    level: Level
+    why: str
+
+
+class Fix(msgspec.Struct, frozen=True):
+    """A change to make."""
+
+    do: str
+    """One imperative sentence."""
+    before: str = ""
+    after: str = ""
+    safety: Safety = Safety.SAME_NUMBERS
+    effort: int = 1
+    """1: a line or a flag, 2: some lines, 3: a change of design."""
+    link: str = ""
+    trial: str | None = None
+    """How the fix can be tried without editing the script: `env:NAME=VALUE`, `patch:...` or `wrap:...`."""
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that costs time, as a rule found it: what the fix would change is in `edits`, what it saves is not."""
+
+    evidence: tuple[Evidence, ...]
+    """The first is the primary one."""
+    edits: tuple[Edit, ...]
+    fixes: tuple[Fix, ...]
+    confidence: Confidence
+    site: Site | None = None
+    title: str = ""
+    """One line; empty: the rule's own title."""
+    basis: Basis = Basis.REPLAYED
+    host_bound: bool = False
+    """Whether it is about host time, which profilers lengthen."""
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Something about the measurement that makes findings less sure."""
+
+    what: str
+    effect: str
+    lowers_host: bool = False
+    """Findings about host time become less sure."""
+    lowers_all: bool = False
+
+
+@dataclass(frozen=True)
+class Clean:
+    """Looked and fine, with what was measured."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """There is nothing here that the rule is about."""
+
+    why: str
+
+
+class OutcomeKind(str, Enum):
+    """How a rule ended. Always exactly one."""
+
+    FOUND = "found"
+    CLEAN = "clean"
+    CANNOT_TELL = "cannot_tell"
+    NOT_APPLICABLE = "not_applicable"
+    CRASHED = "crashed"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How one rule ended on one rank."""
+
+    rule: str
+    code: str
+    outcome: OutcomeKind
+    why: str
+    """found: how many; clean: what was measured; cannot_tell: what is missing and how to record it."""
+    how_to_record_it: str = ""
+
+
+class PricedSaving(msgspec.Struct, frozen=True):
+    """ns per step."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+    basis: Basis
+    after_above_ns: int | None
+    """What it adds once all findings ranked above it are fixed."""
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Which ranks, and which steps were looked at."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+class RankedFinding(msgspec.Struct, frozen=True):
+    """A finding with its price and its place in the order; what reports and other programs see."""
+
+    rule: str
+    code: str
+    title: str
+    rank_order: int
+    where: Where
+    evidence: tuple[Evidence, ...]
+    saving: PricedSaving
+    share_of_step: float
+    """The likely saving over the step."""
+    confidence: Confidence
+    fixes: tuple[Fix, ...]
+    site: Site | None
+    minor: bool
+    """Below 1 % of the step: listed apart."""
+
+
+class ReplayQuality(msgspec.Struct, frozen=True):
+    """How well the replay that priced the findings explains the recording."""
+
+    step_time_ns: int
+    error_share: float
+    unexplained_share: float

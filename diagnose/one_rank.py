@@ -1,0 +1,47 @@
+"""One rank: its facts in brief, what the rules find in them, and the findings priced by replay and in order."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from diagnose import engine, rank
+from diagnose.diagnosis import RankDiagnosis
+from diagnose.engine import LoadedRule
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.digest import digest
+from diagnose.facts.steps import steps
+from diagnose.finding import Outcome, OutcomeKind, ReplayQuality
+from diagnose.rank import Ranked
+from diagnose.replay.saving import Replay
+
+
+def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
+    """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
+    said = engine.examine(facts, rules)
+    brief = digest(facts)
+    brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
+    try:
+        replay = Replay(facts)
+    except Missing as missing:
+        return RankDiagnosis(brief, outcomes=tuple(_unpriced(one, missing) for one in said.outcomes))
+    order = rank.ranked(said.findings, replay, steps(facts), facts.rank.index, said.cautions)
+    quality = ReplayQuality(**vars(replay.quality))
+    return RankDiagnosis(brief, order.findings, tuple(_priced(one, order) for one in said.outcomes), quality)
+
+
+def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:
+    """A finding whose price is unknown is none."""
+    if outcome.outcome is not OutcomeKind.FOUND:
+        return outcome
+    how = missing.how_to_record_it
+    return Outcome(outcome.rule, outcome.code, OutcomeKind.CANNOT_TELL, missing.what, how)
+
+
+def _priced(outcome: Outcome, order: Ranked) -> Outcome:
+    """A rule whose findings all cost nothing has found nothing."""
+    costless = [saving.high_ns for rule, saving in order.costless if rule == outcome.rule]
+    if not costless or any(one.rule == outcome.rule for one in order.findings):
+        return outcome
+    why = f"it is there, but fixing it would save at most {max(costless) / 1e6:.3g} ms a step"
+    return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, why)

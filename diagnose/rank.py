@@ -1,0 +1,130 @@
+"""The order of findings: by what each would save after those above it have been fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.facts.steps import Steps
+from diagnose.finding import Caution, Confidence, Finding, PricedSaving, RankedFinding, Where
+from diagnose.page import Page
+from diagnose.replay.edits import Edit, Level
+from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
+
+WORTH_SHARE = 0.01
+"""From this share of the step on a saving is worth a line of its own (catalogue G4); below it is minor."""
+
+NOTHING_SHARE = 0.002
+"""A pattern whose fix saves less than this share of the step, even hopefully, costs nothing: it is no finding."""
+
+MOST_PER_RULE = 5
+MOST_RANKED = 12
+"""Findings that are ordered by what they add; the few below keep the order of what they save alone."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Findings in order, and those that cost nothing."""
+
+    findings: tuple[RankedFinding, ...]
+    costless: tuple[tuple[str, Saving], ...]
+    """(rule, what it would save) of each finding that was left out."""
+
+
+@dataclass(frozen=True)
+class _Priced:
+    page: Page
+    finding: Finding
+    alone: Saving
+
+
+def ranked(
+    found: Sequence[tuple[Page, Finding]], replay: Replay, used: Steps, rank: int, cautions: Sequence[Caution] = ()
+) -> Ranked:
+    """Price and order the findings of one rank."""
+    step_ns = max(replay.quality.step_time_ns, 1)
+    savings = replay.savings([finding.edits for _, finding in found]) if found else []
+    priced = [_Priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
+    nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
+    kept = [one for one in _largest_of_each_rule(priced) if one not in nothing]
+    ordered, added = _greedy(kept, replay, step_ns)
+    where = Where((rank,), used.numbers)
+    return Ranked(
+        tuple(
+            _finished(one, place, extra, step_ns, where, _doubts(one.finding, replay, cautions))
+            for place, (one, extra) in enumerate(zip(ordered, added, strict=True), start=1)
+        ),
+        tuple((one.page.id, one.alone) for one in nothing),
+    )
+
+
+def _largest_of_each_rule(priced: list[_Priced]) -> list[_Priced]:
+    """At most MOST_PER_RULE findings of a rule, all in order of what they save alone."""
+    kept: list[_Priced] = []
+    for one in sorted(priced, key=lambda one: -one.alone.likely_ns):
+        if sum(other.page.id == one.page.id for other in kept) < MOST_PER_RULE:
+            kept.append(one)
+    return kept
+
+
+def _greedy(priced: list[_Priced], replay: Replay, step_ns: int) -> tuple[list[_Priced], list[int | None]]:
+    """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
+
+    Once nothing adds WORTH_SHARE any more, the rest follow in the order of what they save alone.
+    """
+    rest, ordered, added = list(priced), list[_Priced](), list[int | None]()
+    fixed: list[Edit] = []
+    base = replay.quality.step_time_ns
+    while rest and len(ordered) < MOST_RANKED:
+        cases = [([*fixed, *one.finding.edits], Level.LIKELY) for one in rest]
+        gains = [base - int(time) for time in replay.step_times_ns(cases)]
+        best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
+        if gains[best] < WORTH_SHARE * step_ns:
+            ordered += rest
+            added += [max(gain, 0) for gain in gains]
+            return ordered, added
+        base -= gains[best]
+        one = rest.pop(best)
+        ordered.append(one)
+        added.append(gains[best])
+        fixed += one.finding.edits
+    return ordered + rest, [*added, *[None] * len(rest)]
+
+
+def _doubts(finding: Finding, replay: Replay, cautions: Sequence[Caution]) -> list[str]:
+    """Why a finding is less sure than its rule thinks."""
+    found = [one.what for one in cautions if one.lowers_all or (one.lowers_host and finding.host_bound)]
+    quality = replay.quality
+    if quality.unexplained_share >= DOUBTFUL:
+        found.append(f"the replay cannot explain {quality.unexplained_share:.0%} of the step")
+    elif abs(quality.error_share) >= DOUBTFUL:
+        found.append(f"without fitting, the replay is off by {quality.error_share:+.0%}")
+    return found
+
+
+def _finished(
+    one: _Priced, place: int, added_ns: int | None, step_ns: int, where: Where, doubts: list[str]
+) -> RankedFinding:
+    finding, alone = one.finding, one.alone
+    level = finding.confidence.level.lowered() if doubts else finding.confidence.level
+    thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
+    return RankedFinding(
+        rule=one.page.id,
+        code=one.page.code,
+        title=finding.title or one.page.title,
+        rank_order=place,
+        where=where,
+        evidence=finding.evidence,
+        saving=PricedSaving(
+            low_ns=alone.low_ns,
+            likely_ns=alone.likely_ns,
+            high_ns=alone.high_ns,
+            basis=finding.basis if thumb else alone.basis,
+            after_above_ns=None if added_ns is None else min(added_ns, alone.high_ns),
+        ),
+        share_of_step=alone.likely_ns / step_ns,
+        confidence=Confidence(level, "; ".join([finding.confidence.why, *doubts])),
+        fixes=finding.fixes,
+        site=finding.site,
+        minor=alone.likely_ns < WORTH_SHARE * step_ns,
+    )

@@ -1,0 +1,122 @@
+"""What a report says of findings and of what was not found, as text: shared by the terminal and Markdown."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.finding import Fix, OutcomeKind, RankedFinding
+from diagnose.replay.saving import DOUBTFUL
+from diagnose.reports.content import place
+from diagnose.units import duration, share
+from diagnose.reports.words import BASES, OUTCOMES, SAFETY
+
+
+@dataclass(frozen=True)
+class Card:
+    """One finding."""
+
+    number: int
+    title: str
+    saving: str
+    """What it saves, shortly: `40.9 ms (26.0 %)`."""
+    detail: str
+    """Range, what it adds to those above, and what the estimate rests on."""
+    evidence: tuple[str, ...]
+    fixes: tuple[tuple[Fix, str], ...]
+    """Each with what it does to the numbers."""
+    place: str
+    """The source line; empty if none is known."""
+    confidence: str
+
+
+def cards(diagnosis: Diagnosis) -> list[Card]:
+    """The findings worth a card, in order."""
+    return [_card(one, diagnosis) for one in diagnosis.findings if not one.minor]
+
+
+def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """(title, saving) of each minor finding."""
+    step_ns = _step_ns(diagnosis)
+    return [(one.title, _short(one, step_ns)) for one in diagnosis.findings if one.minor]
+
+
+def _step_ns(diagnosis: Diagnosis) -> int:
+    return diagnosis.replay.step_time_ns if diagnosis.replay else 0
+
+
+def _short(one: RankedFinding, step_ns: int) -> str:
+    return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
+
+
+def _card(one: RankedFinding, diagnosis: Diagnosis) -> Card:
+    saving = one.saving
+    parts = []
+    if saving.low_ns != saving.high_ns:
+        parts.append(f"{duration(saving.low_ns)} to {duration(saving.high_ns)}")
+    if one.rank_order > 1 and saving.after_above_ns is not None:
+        parts.append(f"after the above {duration(saving.after_above_ns)}")
+    parts.append(BASES[saving.basis])
+    if len(diagnosis.ranks) > 1:
+        parts.append("on all ranks" if len(one.where.ranks) == len(diagnosis.ranks) else _on(one.where.ranks))
+    return Card(
+        number=one.rank_order,
+        title=one.title,
+        saving=_short(one, _step_ns(diagnosis)),
+        detail="; ".join(parts),
+        evidence=tuple(evidence.text for evidence in one.evidence),
+        fixes=tuple((fix, SAFETY[fix.safety]) for fix in one.fixes),
+        place=place(one.site) if one.site else "",
+        confidence=f"{one.confidence.level.value} ({one.confidence.why})",
+    )
+
+
+def _on(ranks: tuple[int, ...]) -> str:
+    shown = ", ".join(map(str, ranks[:8]))
+    return f"on rank{'s' * (len(ranks) > 1)} {shown}{', ...' * (len(ranks) > 8)}"
+
+
+def lost(diagnosis: Diagnosis) -> str:
+    """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
+    if diagnosis.replay is None or not diagnosis.outcomes:
+        return ""
+    step_ns = _step_ns(diagnosis)
+    adding = [one.saving.after_above_ns or 0 for one in diagnosis.findings]
+    if not any(not one.minor for one in diagnosis.findings):
+        text = "No fix that the rules know would save 1 % of it."
+    else:
+        left = step_ns - sum(adding)
+        count = sum(not one.minor for one in diagnosis.findings)
+        fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
+        text = f"{fixes} bring it to about {duration(left)} (-{share(step_ns - left, step_ns)})."
+    quality = diagnosis.replay
+    doubt = max(abs(quality.error_share), quality.unexplained_share)
+    if doubt >= DOUBTFUL and any(not one.minor for one in diagnosis.findings):
+        text += f" The replay leaves {doubt:.0%} of this recording unexplained, so savings are less sure."
+    return text
+
+
+def checked(diagnosis: Diagnosis) -> str:
+    """How many rules ended how."""
+    ended = Counter(one.outcome for one in diagnosis.outcomes)
+    parts = [f"{ended[kind]} {words}" for kind, words in OUTCOMES.items() if ended[kind]]
+    return f"Checked {len(diagnosis.outcomes)} rules: {', '.join(parts)}." if diagnosis.outcomes else ""
+
+
+def unchecked(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """(what could not be looked at, how to record it and for which rules), each once."""
+    rules: dict[tuple[str, str], list[str]] = {(one.what, one.how_to_record_it): [] for one in diagnosis.absent}
+    for one in diagnosis.outcomes:
+        if one.outcome is OutcomeKind.CANNOT_TELL:
+            rules.setdefault((one.why, one.how_to_record_it), []).append(one.code)
+    for (what, how), codes in rules.items():
+        yield what, f"{how} ({', '.join(codes)})" if codes else how
+
+
+def crashed(diagnosis: Diagnosis) -> list[str]:
+    """One sentence for each rule that failed."""
+    return [
+        f"The rule {one.rule} failed: {one.why}" for one in diagnosis.outcomes if one.outcome is OutcomeKind.CRASHED
+    ]

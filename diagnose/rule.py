@@ -1,0 +1,123 @@
+"""All that a rule sees: the one module that files of rules import.
+
+A rule is a file. Its docstring is its page, its constants are its thresholds, its function looks at facts and yields
+findings, its EXAMPLES are drawings that are tests and documentation. The function's parameters are names of facts; one
+with the default None is optional, and a missing one that is not ends the rule as "cannot tell".
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from diagnose.facts.base import FACTS, Missing
+from diagnose.facts.dispatch import PythonPause, Starvation
+from diagnose.facts.fetches import Fetches, WaitPattern
+from diagnose.facts.input import Input
+from diagnose.facts.steps import Steps
+from diagnose.facts.waits import HostWait, WaitReason
+from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
+from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
+from diagnose.replay.saving import Basis
+from diagnose.units import duration as ms
+from diagnose.units import percent
+from diagnose.units import size as bytes_
+
+__all__ = [
+    "Basis",
+    "Between",
+    "CannotTell",
+    "Caution",
+    "Clean",
+    "Confidence",
+    "Detach",
+    "Edit",
+    "Evidence",
+    "Fetches",
+    "Finding",
+    "Fires",
+    "Fix",
+    "HostWait",
+    "Input",
+    "Level",
+    "Missing",
+    "Move",
+    "NotApplicable",
+    "PythonPause",
+    "Remove",
+    "Replace",
+    "Safety",
+    "Shorten",
+    "Silent",
+    "Starvation",
+    "Steps",
+    "Times",
+    "Verdicts",
+    "WaitPattern",
+    "WaitReason",
+    "bytes_",
+    "ms",
+    "percent",
+    "rule",
+]  # fmt: skip
+
+Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
+
+
+@dataclass(frozen=True)
+class Fires:
+    """A drawing on which the rule fires, once; with `saving_ms`, what the fix saves: (low, high), within 5 %."""
+
+    drawing: str
+    saving_ms: tuple[float, float] | None = None
+
+
+@dataclass(frozen=True)
+class Silent:
+    """A drawing on which the rule finds nothing worth fixing."""
+
+    drawing: str
+
+
+@dataclass(frozen=True)
+class CannotTell:
+    """A drawing that lacks what the rule needs; `because` is part of what it then says."""
+
+    drawing: str
+    because: str
+
+
+@dataclass(frozen=True)
+class Check:
+    """A rule's function with the facts it asks for."""
+
+    code: str
+    run: Callable[..., Verdicts]
+    needs: tuple[str, ...]
+    """Facts it cannot do without."""
+    wishes: tuple[str, ...]
+    """Facts that are None where the recording lacks them."""
+
+
+def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
+    """Make a function a rule. `code` is its short name (`DL01`), by which `--select` and `--ignore` also know it."""
+
+    def made(run: Callable[..., Verdicts]) -> Check:
+        parameters = inspect.signature(run).parameters.values()
+        unknown = [one.name for one in parameters if one.name not in FACTS]
+        if unknown:
+            raise RuleError(f"{run.__name__} asks for {', '.join(unknown)}, which is no fact.")
+        return Check(
+            code=code,
+            run=run,
+            needs=tuple(one.name for one in parameters if one.default is inspect.Parameter.empty),
+            wishes=tuple(one.name for one in parameters if one.default is None),
+        )
+
+    return made
+
+
+class RuleError(Exception):
+    """A file of rules that cannot be used: one sentence that says why."""

@@ -1,0 +1,97 @@
+"""What a project wants of the rules: `[diagnose]` of a setup.cfg or `[tool.diagnose]` of a pyproject.toml nearby."""
+
+from __future__ import annotations
+
+import configparser
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+MOST_FOLDERS = 32
+"""How far up from a trace a settings file is looked for."""
+
+
+class SettingsError(Exception):
+    """A settings file that cannot be used: one sentence that says why."""
+
+
+@dataclass(frozen=True)
+class Settings:
+    """What was asked for; empty where nothing was."""
+
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+    rules: tuple[Path, ...] = ()
+    """Folders of more rules, relative to the settings file."""
+    thresholds: Mapping[str, float] = field(default_factory=dict)
+    """`rule.NAME` -> value."""
+
+
+def near(path: Path) -> Settings:
+    """The settings in the nearest file at or above a trace that has any. Raises SettingsError."""
+    start = path.absolute()
+    for folder in [start, *start.parents][:MOST_FOLDERS]:
+        for name, read in (("pyproject.toml", _pyproject), ("setup.cfg", _setup_cfg)):
+            file = folder / name
+            if file.is_file() and (found := read(file)) is not None:
+                return _settings(file, found)
+    return Settings()
+
+
+def _pyproject(file: Path) -> Mapping[str, object] | None:
+    if sys.version_info < (3, 11):
+        return None  # No TOML in its standard library; setup.cfg is read.
+    import tomllib
+
+    try:
+        tables = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
+    except (OSError, ValueError):
+        return None  # Another tool's file; whoever owns it will say so.
+    found = tables.get("diagnose") if isinstance(tables, dict) else None
+    return _flat(found) if isinstance(found, dict) else None
+
+
+def _setup_cfg(file: Path) -> Mapping[str, object] | None:
+    parser = configparser.ConfigParser(interpolation=None)
+    parser.optionxform = str  # type: ignore[method-assign, assignment]  # Names of thresholds are upper case.
+    try:
+        parser.read(file, encoding="utf-8")
+    except (OSError, ValueError, configparser.Error):
+        return None
+    return dict(parser["diagnose"]) if parser.has_section("diagnose") else None
+
+
+def _flat(table: Mapping[str, object]) -> dict[str, object]:
+    """Tables inside the table become dotted keys: [tool.diagnose.input_starvation] WORTH_SHARE = 0.1."""
+    found: dict[str, object] = {}
+    for key, value in table.items():
+        if isinstance(value, dict):
+            found |= {f"{key}.{name}": inner for name, inner in value.items()}
+        else:
+            found[key] = value
+    return found
+
+
+def _settings(file: Path, found: Mapping[str, object]) -> Settings:
+    thresholds = {}
+    for key, value in found.items():
+        if "." in key:
+            thresholds[key] = _number(file, key, value)
+        elif key not in ("select", "ignore", "rules"):
+            raise SettingsError(f"{file} sets {key!r}; known are select, ignore, rules, and thresholds as rule.NAME.")
+    folders = tuple(file.parent / name for name in _names(found.get("rules")))
+    return Settings(_names(found.get("select")), _names(found.get("ignore")), folders, thresholds)
+
+
+def _number(file: Path, key: str, value: object) -> float:
+    try:
+        return float(str(value))
+    except ValueError:
+        raise SettingsError(f"{file} sets {key} to {value!r}, which is no number.") from None
+
+
+def _names(value: object) -> tuple[str, ...]:
+    """Names from a list, or from text with commas or line ends between them."""
+    listed = value if isinstance(value, list) else str(value or "").replace(",", "\n").splitlines()
+    return tuple(name for name in (str(one).strip() for one in listed) if name)

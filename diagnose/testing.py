@@ -1,0 +1,90 @@
+"""Run the examples of a folder of rules, through all that a real trace goes through."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnose import drawing, engine, one_rank
+from diagnose.diagnosis import RankDiagnosis
+from diagnose.engine import LoadedRule
+from diagnose.facts.base import Facts
+from diagnose.finding import OutcomeKind
+from diagnose.rule import CannotTell, Fires, RuleError, Silent
+from diagnose.source import ranks
+
+TOLERANCE = 0.05
+"""Of a saving that an example states."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example of one rule."""
+
+    rule: LoadedRule
+    name: str
+    """`input_starvation::fires[0]`."""
+    drawn: Fires | Silent | CannotTell
+
+
+def examples(folder: Path) -> Iterator[Example]:
+    """All examples of a folder's rules. Raises RuleError if a file is no sound rule."""
+    for path in sorted(folder.glob("*.py")):
+        if not path.stem.startswith("_"):
+            yield from _of_rule(engine.load_file(path))
+
+
+def _of_rule(rule: LoadedRule) -> Iterator[Example]:
+    seen: dict[str, int] = {}
+    for drawn in getattr(rule.module, "EXAMPLES", []):
+        kind = {Fires: "fires", Silent: "silent", CannotTell: "cannot_tell"}.get(type(drawn))
+        if kind is None:
+            raise RuleError(f"{rule.page.id}: EXAMPLES holds something that is no example.")
+        yield Example(rule, f"{rule.page.id}::{kind}[{seen.setdefault(kind, 0)}]", drawn)
+        seen[kind] += 1
+
+
+def said_of(text: str, rule: LoadedRule) -> RankDiagnosis:
+    """What one rule says of a drawing. Raises DrawingError."""
+    return one_rank.diagnose(facts_of(text), [rule])
+
+
+def facts_of(text: str) -> Facts:
+    """The facts of a drawing, read by the real reader. Raises DrawingError."""
+    with tempfile.TemporaryDirectory() as folder:
+        path = Path(folder) / "drawn.json"
+        path.write_bytes(drawing.trace(text))
+        return Facts(ranks.read(path))
+
+
+def failure(example: Example) -> str | None:
+    """Why an example does not hold; None if it does."""
+    try:
+        said = said_of(example.drawn.drawing, example.rule)
+    except drawing.DrawingError as error:
+        return f"the drawing cannot be read: {error}"
+    outcome = said.outcomes[0]
+    ended = f"it ended as {outcome.outcome.value} ({' '.join(filter(None, (outcome.why, outcome.how_to_record_it)))})"
+    if isinstance(example.drawn, Fires):
+        if outcome.outcome is not OutcomeKind.FOUND:
+            return f"it should fire, but {ended}"
+        return _wrong_saving(example.drawn, said)
+    if isinstance(example.drawn, Silent):
+        quiet = outcome.outcome in (OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
+        return None if quiet else f"it should be silent, but {ended}"
+    told = outcome.outcome is OutcomeKind.CANNOT_TELL
+    if told and example.drawn.because in f"{outcome.why} {outcome.how_to_record_it}":
+        return None
+    return f"it should not be able to tell because of {example.drawn.because!r}, but {ended}"
+
+
+def _wrong_saving(example: Fires, said: RankDiagnosis) -> str | None:
+    if example.saving_ms is None:
+        return None
+    saving = said.findings[0].saving
+    found = (saving.low_ns / 1e6, saving.high_ns / 1e6)
+    close = all(abs(a - b) <= TOLERANCE * max(b, 0.001) for a, b in zip(found, example.saving_ms, strict=True))
+    stated = "{:.4g} to {:.4g} ms".format(*example.saving_ms)
+    return None if close else f"it should save {stated}, but saves {found[0]:.4g} to {found[1]:.4g} ms"

@@ -1,0 +1,99 @@
+"""Batches are made in the training process.
+
+With num_workers=0 the thread that feeds the GPU also reads, decodes and collates every batch, and launches nothing
+meanwhile.
+
+Why it costs
+    Making a batch and computing on the one before it could run side by side; in one process they take turns.
+
+How to fix
+    Give the DataLoader worker processes, and keep them alive between epochs. Try 2, 4 and 8 of them.
+
+Ignore when
+    the batches lie in memory already and take no time, or the data set cannot be used from other processes.
+
+Sources
+    https://docs.pytorch.org/docs/stable/data.html
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from diagnose.rule import (
+    Between,
+    Clean,
+    Confidence,
+    Evidence,
+    Fetches,
+    Finding,
+    Fires,
+    Fix,
+    Input,
+    Level,
+    Move,
+    NotApplicable,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)  # fmt: skip
+
+WORTH_SHARE = 0.02  # of the step in fetches: less is not worth more processes (TensorBoard warns at 5 %)
+IDLE_SHARE = 0.5  # of the fetching time with an idle GPU: otherwise the GPU has enough queued meanwhile
+WORKERS = Between(1, 4, 8)  # how much faster workers make batches, together: cores permitting
+
+
+@rule("DL01")
+def loader_without_workers(fetches: Fetches, input_wait: Input, steps: Steps) -> Verdicts:
+    waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
+    if fetches.in_process is not True:
+        yield NotApplicable(
+            "the DataLoader has workers" if fetches.in_process is False else "it is not known who loads"
+        )
+    elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
+        yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
+    else:
+        who = "The training" if input_wait.exposed_ns is None else "The GPU"
+        yield Finding(
+            evidence=(
+                Evidence(f"{who} waits {ms(waited)} a step while its own process makes the next batch.", waited, "ns"),
+            ),
+            edits=(Move(fetches.ids, WORKERS),),
+            fixes=(
+                Fix(
+                    "Load in worker processes.",
+                    before="DataLoader(dataset, batch_size)",
+                    after="DataLoader(dataset, batch_size, num_workers=4, persistent_workers=True)",
+                    safety=Safety.SAME_NUMBERS, link="https://docs.pytorch.org/docs/stable/data.html",
+                    trial="patch:DataLoader(num_workers=4)",
+                ),
+            ),
+            confidence=Confidence(Level.HIGH, "the recorder names the loader that makes batches in process"),
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 100
+        cpu  load 0-60
+        gpu  sgemm 60.01-100 @60
+        """,
+        saving_ms=(40, 60),
+    ),
+    Silent(  # the host loads while the GPU works on what was queued before
+        """
+        4 steps of 100
+        cpu  load 10-60
+        gpu  sgemm 0.01-100 @0
+        """
+    ),
+    Silent(  # workers load
+        """
+        4 steps of 100
+        cpu  next 0-60
+        gpu  sgemm 60.01-100 @60
+        """
+    ),
+]

@@ -1,0 +1,93 @@
+"""The host reads a number from the GPU in the middle of a step.
+
+`.item()`, `.cpu()` of a scalar, `float(tensor)`, `if tensor:` and printing a tensor wait until the GPU has done
+all that was queued before.
+
+Why it costs
+    While the host waits it launches nothing, so the GPU runs dry; then it is idle until new work arrives.
+
+How to fix
+    Keep the number on the GPU: add up losses and metrics there, and read them once every many steps.
+
+Ignore when
+    the number is needed at once to decide what to do next, and no device-side form of the decision exists.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    https://docs.pytorch.org/docs/stable/notes/cuda.html
+"""
+
+from diagnose.rule import (
+    Clean,
+    Confidence,
+    Detach,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    HostWait,
+    Level,
+    Remove,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    WaitReason,
+    ms,
+    rule,
+)  # fmt: skip
+
+EVERY_STEPS = 2  # seen in less than every second step it is the occasional read that the fix would make of it (G5)
+
+
+@rule("SY01")
+def scalar_reads(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
+    reads = [wait for wait in host_waits if wait.reason is WaitReason.SCALAR_READ]
+    frequent = [wait for wait in reads if wait.steps_seen * EVERY_STEPS >= steps.count]
+    if not frequent:
+        yield Clean(f"{sum(wait.total_calls for wait in reads)} reads of single numbers in {steps.count} steps")
+    for wait in frequent:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"`{wait.asked_by or wait.call}` reads a number {wait.total_calls / steps.count:.3g} times a step"
+                    f" and blocks the host for {ms(wait.blocked_ns)}.",
+                    wait.blocked_ns, "ns",
+                ),
+                Evidence(
+                    f"The GPU is idle {ms(wait.drained_idle_ns or 0)} a step after these reads.",
+                    wait.drained_idle_ns, "ns",
+                ),
+            ),
+            edits=(Remove(wait.op_ids[wait.op_ids >= 0]), Detach(wait.ids)),
+            fixes=(
+                Fix(
+                    "Add up on the GPU and read every many steps.",
+                    before="total += loss.item()",
+                    after="total += loss.detach()  # total.item() once every 100 steps",
+                    safety=Safety.SAME_NUMBERS,
+                    link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+                ),
+            ),
+            confidence=Confidence(Level.HIGH, "the wait and what the GPU missed meanwhile are both recorded"),
+            site=wait.site,
+            host_bound=True,
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 40 ms of host work that could run while the GPU works, if nobody waited
+        """
+        4 steps of 100
+        cpu  aten::mm 40-41 | aten::item 42-100 | sync 43-99
+        gpu  sgemm 40.01-98 @40 | d2h 98.5-98.51 @42.5 8B
+        """
+    ),
+    Silent(  # the GPU has enough queued: all that the read delays is the host
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | aten::item 2-10 | sync 3-9
+        gpu  d2h 8.5-8.51 @2.5 8B | sgemm 8.52-99 @0.5
+        """
+    ),
+]
