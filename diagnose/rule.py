@@ -16,6 +16,7 @@ from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.dispatch import PythonPause, Starvation
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.input import Input
+from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
 from diagnose.facts.waits import HostWait, WaitReason
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
@@ -46,6 +47,7 @@ __all__ = [
     "Move",
     "NotApplicable",
     "PythonPause",
+    "Ranges",
     "Remove",
     "Replace",
     "Safety",

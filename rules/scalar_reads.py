@@ -83,11 +83,11 @@ EXAMPLES = [
         gpu  sgemm 40.01-98 @40 | d2h 98.5-98.51 @42.5 8B
         """
     ),
-    Silent(  # the GPU has enough queued: all that the read delays is the host
+    Silent(  # all that is left for the host to do is quick: the GPU is idle for 0.1 ms of 100
         """
         4 steps of 100
-        cpu  aten::mm 0-1 | aten::item 2-10 | sync 3-9
-        gpu  d2h 8.5-8.51 @2.5 8B | sgemm 8.52-99 @0.5
+        cpu  aten::mm 0.01-0.03 | aten::item 0.1-99.95 | sync 0.12-99.94
+        gpu  sgemm 0.04-99.9 @0.02 | d2h 99.91-99.92 @0.11 8B
         """
     ),
 ]

@@ -106,8 +106,11 @@ def _cuts(facts: Facts, moving: Movable) -> Cuts:
         times.append(steps(facts).bounds_ns)
         tracks.append(np.full(len(times[-1]), host_threads(facts).main))
     most = np.full(sum(map(len, times)), np.iinfo(np.int64).max)
-    most[len(times[0]) : 2 * len(times[0])] = moving.own_ns[on_host]
-    return Cuts(np.concatenate(times), np.concatenate(tracks).astype(np.int64), most)
+    fetches = len(times[0])
+    most[fetches : 2 * fetches] = moving.own_ns[on_host]
+    begins = np.ones(len(most), dtype=bool)
+    begins[fetches : 2 * fetches] = False
+    return Cuts(np.concatenate(times), np.concatenate(tracks).astype(np.int64), begins, most)
 
 
 def _on_host(facts: Facts) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.facts.base import Facts
 from diagnose.facts.host import host_threads
@@ -84,6 +85,8 @@ class Cuts:
 
     time_ns: IntArray
     track: IntArray
+    begins: npt.NDArray[np.bool_]
+    """Whether something begins at it, rather than ends."""
     most_ns: IntArray
     """What the thread needs at most for the time up to this cut, if it has nothing to wait for."""
 
@@ -101,7 +104,9 @@ def threads(facts: Facts, found: Calls, own_ns: IntArray, cuts: Cuts) -> Threads
     ends = np.stack((found.start_ns, found.end_ns), axis=1).ravel()
     time = np.concatenate((ends, extra_ns))
     track = np.concatenate((np.repeat(found.track, 2), extra_track))
-    order = np.lexsort((time, track))
+    # Of one moment: what ends before it comes first, then calls, then what begins after it.
+    phase = np.repeat([1, 2, 0, 2, 0], [len(ends), *[len(taken.track)] * 3, int(waited.sum())])
+    order = np.lexsort((np.concatenate((phase, np.where(cuts.begins, 2, 0))), time, track))
     place = np.empty(len(order), dtype=np.int64)
     place[order] = np.arange(len(order))
     calls, turn = 2 * len(found.ids), len(taken.track)
