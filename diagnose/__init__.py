@@ -5,6 +5,10 @@ The stages, each in a module or folder of its own; data flows one way, from the 
     trace       what a training run looked like: tables, and pure functions on them
     source      bytes to trace: one reader per file format
     facts       what can be measured on a trace
+    replay      what the step time would be if: a dependency graph, edits of it, and what they save
+    rule        all that a rule sees; the rules are files beside the package
+    engine      loads rules and runs each alone
+    rank        orders findings by what each adds to those above it
     pipeline    the order of the stages: paths to a Diagnosis
     reports     a Diagnosis as text
     cli         the command line
@@ -15,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from collections.abc import Sequence
     from os import PathLike
     from typing import Any
 
@@ -36,14 +41,31 @@ def load(*paths: str | PathLike[str]) -> Run:
     return ranks.load([str(path) for path in paths])
 
 
-def analyze(*paths: str | PathLike[str], steps: tuple[int, int] | None = None, jobs: int | None = None) -> Diagnosis:
-    """Diagnose traces (files, folders, glob patterns); `steps` uses only the recorded steps from its first to its last.
+def analyze(
+    *paths: str | PathLike[str],
+    steps: tuple[int, int] | None = None,
+    jobs: int | None = None,
+    rules: Sequence[str | PathLike[str]] = (),
+    select: Sequence[str] = (),
+    ignore: Sequence[str] = (),
+) -> Diagnosis:
+    """Diagnose traces (files, folders, glob patterns).
 
-    Raises `diagnose.source.base.InputError` if there is nothing sound to read.
+    `steps` uses only the recorded steps from its first to its last. `rules` are folders of rules beside the built-in
+    ones; `select` and `ignore` name rules, their codes or beginnings of codes.
+
+    Raises `diagnose.source.base.InputError` if there is nothing sound to read, `diagnose.rule.RuleError` if rules are
+    not sound.
     """
-    from diagnose import pipeline
+    from pathlib import Path
 
-    return pipeline.diagnose([str(path) for path in paths], steps, jobs)
+    from diagnose import pipeline
+    from diagnose.engine import RuleSet
+    from diagnose.page import built_in_rules
+
+    folders = (built_in_rules(), *(Path(folder) for folder in rules))
+    chosen = RuleSet(folders, tuple(select), tuple(ignore))
+    return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen)
 
 
 def to_hta(run: Run) -> Any:

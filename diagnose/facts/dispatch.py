@@ -25,7 +25,7 @@ SHORT_KERNEL_NS = 10_000
 """Eager dispatch takes the host 5 to 10 us an op (gpu-knowledge 5.3): a device with shorter kernels outruns it."""
 
 MOST = 0.5
-"""Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of it (as in `idle`)."""
+"""Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
 
 NO_OPS = Missing("framework ops", "Profile with ProfilerActivity.CPU as well.")
 
@@ -237,20 +237,18 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     _require_ops(facts)
     mine = np.flatnonzero(found.cause == _CAUSES.index(IdleCause.PYTHON))
     launch = work.launch[np.searchsorted(work.ids, found.next_work[mine])]
-    spans = facts.rank.spans
-    tracks = spans["track"].to_numpy()[launch].tolist()
+    tracks = facts.rank.spans["track"].to_numpy()[launch].tolist()
     keys: dict[_Place, int] = {}
     group = _numbered(keys, [(found.sites[k], track) for k, track in zip(mine.tolist(), tracks, strict=True)])
-    begun, ended = found.gaps.starts[mine], found.gaps.ends[mine]
-    late = Intervals(begun, np.clip(spans["start_ns"].to_numpy()[launch], begun, ended))
-    pauses, of_group = _pauses(facts, late, group, keys)
+    waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
+    pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
     step_ns = max(breakdown(facts).step_ns, 1)
     kept = np.flatnonzero(of_group >= 0)
     rows = []
     for (site, track), gaps, own in zip(
         keys, members(group, len(keys)), members(of_group[kept], len(keys)), strict=True
     ):
-        idle_ns = round_half_up(int((ended - begun)[gaps].sum()), used.count)
+        idle_ns = round_half_up(int((waited.ends - waited.starts)[gaps].sum()), used.count)
         times = Intervals(pauses.starts[kept[own]], pauses.ends[kept[own]])
         rows.append(PythonPause(site, track, idle_ns, idle_ns / step_ns, len(gaps), times))
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
@@ -262,6 +260,13 @@ _Place = tuple[Site | None, int]
 def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
     """The number of each place; new places get the next ones."""
     return np.array([keys.setdefault(place, len(keys)) for place in places], dtype=np.int64)
+
+
+def _late(facts: Facts, gaps: Intervals) -> Intervals:
+    """The part of each idle gap before the work that ends it is launched; empty where that is not known."""
+    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    launch = work.launch[np.searchsorted(work.start_ns, gaps.ends)]
+    return Intervals(gaps.starts, np.clip(np.where(launch >= 0, start[launch], gaps.starts), gaps.starts, gaps.ends))
 
 
 def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, int]) -> tuple[Intervals, IntArray]:
@@ -279,9 +284,9 @@ def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, i
     causing = (late.starts[at] < pauses.ends) & (late.ends[at] > pauses.starts)
     of_group[causing] = group[at[causing]]
     outside = (pauses.ends <= used.start_ns) | (pauses.starts >= used.end_ns)
-    idle = whole_idle(facts)
-    mostly = intervals.covered(idle, pauses) >= MOST * (idle.ends - idle.starts)
-    outside &= intervals.covered(pauses, Intervals(idle.starts[mostly], idle.ends[mostly])) > 0
+    delays = _late(facts, whole_idle(facts))
+    mostly = intervals.covered(delays, pauses) >= MOST * (delays.ends - delays.starts)
+    outside &= intervals.covered(pauses, Intervals(delays.starts[mostly], delays.ends[mostly])) > 0
     following = np.searchsorted(calls.start_ns, pauses.ends[outside])
     tracks = np.append(calls.track, host_threads(facts).main)[following]
     sites = sites_at(facts, (pauses.starts + pauses.ends)[outside] // 2, tracks)

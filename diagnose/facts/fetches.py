@@ -11,10 +11,12 @@ import numpy.typing as npt
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import device_time
-from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, on_training_threads
+from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, members, on_training_threads
+from diagnose.facts.source_lines import sites_of
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Site
 
 READY_QUANTILE = 0.1
 """A batch that was ready costs the quick fetches' time: p10 of their durations (replay a.6)."""
@@ -23,8 +25,8 @@ SLOW = 5.0
 """A fetch of this many times the usual duration is slow (rule catalogue DL02: p99 at least 5 times the median)."""
 
 RESTART = 10.0
-"""A fetch of this many times the median, and of RESTART_NS, waits for new workers (rule catalogue DL03). It must also be
-that far from nine in ten of the others: where workers cannot keep up, fetches of 0.1 to 0.7 s alternate with ready ones."""
+"""A fetch of this many times the median, and of RESTART_NS, waits for new workers (rule catalogue DL03). It must be
+that far from nine in ten of the others: workers that cannot keep up make every few fetches wait for 0.1 to 0.7 s."""
 
 RESTART_NS = 500_000_000
 """See RESTART."""
@@ -136,10 +138,9 @@ def _restarts(facts: Facts, found: HostSpans, in_process: bool | None) -> IntArr
     long = (dur >= RESTART * np.quantile(dur, 0.5, method="lower")) & (dur >= RESTART_NS)
     if long.any() and not long.all():
         long &= dur >= RESTART * np.quantile(dur[~long], 1 - READY_QUANTILE)
-    if in_process:
-        return found.ids[long]
     made = host_spans(facts, SpanKind.PYTHON, SpanKind.ANNOTATION, named=lambda name: bool(_NEW_WORKERS.search(name)))
-    return np.union1d(found.ids[long], made.ids)
+    starting: IntArray = np.union1d(found.ids[long], found.ids[:0] if in_process else made.ids)
+    return starting
 
 
 def _pattern(dur_ns: IntArray) -> tuple[WaitPattern | None, int | None]:
@@ -172,3 +173,23 @@ def _in_process(names: set[str]) -> bool | None:
     single = any("SingleProcess" in name for name in names)
     several = any("MultiProcessing" in name for name in names)
     return single if single != several else None
+
+
+def name_codes(facts: Facts, ids: IntArray) -> IntArray:
+    """The number of each span's name, -1 where the id is -1. Shape (ids,)."""
+    return np.where(ids >= 0, facts.rank.spans["name"].cat.codes.to_numpy()[ids], -1).astype(np.int64)
+
+
+def name_of(facts: Facts, span: int) -> str:
+    """A span's name; "" for -1."""
+    return str(facts.rank.spans["name"].iloc[span]) if span >= 0 else ""
+
+
+def grouped(facts: Facts, calls: IntArray, *columns: IntArray) -> list[tuple[IntArray, Site | None]]:
+    """Rows that agree in all columns and in the line of the user's code that led to their host call (-1: unknown)."""
+    known = np.flatnonzero(calls >= 0)
+    sites = dict(zip(known.tolist(), sites_of(facts, calls[known]), strict=True))
+    numbers: dict[Site | None, int] = {}
+    site = np.array([numbers.setdefault(sites.get(row), len(numbers)) for row in range(len(calls))], dtype=np.int64)
+    keys, group = np.unique(np.stack([*columns, site]), axis=1, return_inverse=True)
+    return [(rows, sites.get(int(rows[0]))) for rows in members(group.reshape(-1), keys.shape[1])]

@@ -11,16 +11,18 @@ from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import host_spans, used_step
+from diagnose.facts.fetches import grouped, name_codes, name_of
 from diagnose.facts.host import BLOCKING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
 from diagnose.facts.idle import DRAIN_TOLERANCE_NS, IdleCause, idle_gaps
 from diagnose.facts.launches import launch_table
 from diagnose.facts.steps import steps
-from diagnose.facts.transfers import copy_before, grouped, name_codes, name_of
+from diagnose.facts.transfers import copy_before
 from diagnose.trace import enums, kinds, nesting
 from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray
@@ -30,7 +32,7 @@ SCALAR_BYTES = 64
 """Reads up to this size are a few numbers: a flag, a loss, a handful of metrics."""
 
 LONG_KERNEL_NS = 50_000
-"""A launch takes the host 3 to 10 us: one as long as a kernel over this length has waited for it (rule catalogue SY04)."""
+"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (rule catalogue SY04)."""
 
 ALIKE = (0.8, 1.2)
 """A launch that lasts this share of its kernel's time is taken to have waited for it (rule catalogue SY04)."""
@@ -72,6 +74,7 @@ class WaitReason(str, Enum):
 
 
 _REASONS = list(WaitReason)
+_CODES = {reason: code for code, reason in enumerate(_REASONS)}
 _NEVER = np.iinfo(np.int64).max
 
 
@@ -100,8 +103,7 @@ class HostWait:
     blocked_ns: int
     """Host time in the calls, per step."""
     drained_idle_ns: int | None
-    """Idle time of the device that began in one of these waits, or right after it, with nothing queued; per step. None
-    without device work."""
+    """Idle time of the device, with nothing queued, that began in these waits; per step. None without device work."""
 
 
 @fact
@@ -112,35 +114,17 @@ def host_waits(facts: Facts) -> tuple[HostWait, ...]:
     """
     if "launches" not in facts.rank.provenance.recorded:
         raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
-    table = _waits(facts)
-    names = (name_codes(facts, spans) for spans in (table.last, table.asked, table.op))
-    groups = grouped(facts, table.ids, table.reason, *names)
-    found = [_group(facts, table, rows, site) for rows, site in groups if (table.step[rows] >= 0).any()]
+    calls = _waits(facts)
+    names = (name_codes(facts, calls[spans].to_numpy()) for spans in ("last", "asked", "op"))
+    groups = grouped(facts, calls["id"].to_numpy(), calls["reason"].to_numpy(), *names)
+    found = [_group(facts, calls.iloc[rows], site) for rows, site in groups if (calls["step"].iloc[rows] >= 0).any()]
     return tuple(sorted(found, key=lambda one: (-(one.drained_idle_ns or 0), -one.blocked_ns)))
 
 
-@dataclass(frozen=True)
-class _Waits:
-    """Blocking calls in order of start. Arrays of shape (calls,)."""
-
-    ids: IntArray
-    reason: IntArray
-    """Position in `WaitReason`."""
-    op: IntArray
-    """The innermost op around it, or -1."""
-    asked: IntArray
-    """The outermost op around it, or -1."""
-    copy: IntArray
-    """The copy that it waits for, or -1."""
-    last: IntArray
-    """The last blocking call of the same innermost op; without one the call itself: the wait it is a part of."""
-    step: IntArray
-    """Position of the used step that the host was in, or -1."""
-    idle_ns: IntArray
-    """Idle time of the device that began in it."""
-
-
-def _waits(facts: Facts) -> _Waits:
+def _waits(facts: Facts) -> pd.DataFrame:
+    """Blocking calls in order of start. `op` and `asked` are the innermost and outermost op around each, `copy` what it
+    waits for, `last` the last blocking call of its innermost op, `step` the used step it is in; -1 for none.
+    """
     calls = api_calls(facts)
     freeing = _waiting_frees(facts, calls)
     rows = np.flatnonzero((calls.blocks | freeing) & ~_profilers_own(facts, calls))
@@ -148,34 +132,42 @@ def _waits(facts: Facts) -> _Waits:
     op, copy = enclosing_op(facts, ids), copy_before(facts, ids)
     reason = _reasons(facts, op, copy)
     only_sync = (op < 0) & (copy < 0) & calls.of(*BLOCKING)[rows] & ("ops" in facts.rank.provenance.recorded)
-    reason[only_sync] = _REASONS.index(WaitReason.EXPLICIT)
-    reason[freeing[rows]] = _REASONS.index(WaitReason.ALLOCATOR)
-    _, wait = np.unique(np.where(op >= 0, op, ids), return_inverse=True)
-    last = np.zeros(len(ids), dtype=np.int64)
-    np.maximum.at(last, wait, ids)
-    last = last[wait]
-    reason[_scaler_reads(facts, ids, last, reason)] = _REASONS.index(WaitReason.SCALER)
-    idle_ns = _drained_idle(facts, ids, freeing[rows])
-    return _Waits(ids, reason, op, asking_ops(facts, ids), copy, last, used_step(facts, ids), idle_ns)
+    reason[only_sync] = _CODES[WaitReason.EXPLICIT]
+    reason[freeing[rows]] = _CODES[WaitReason.ALLOCATOR]
+    last = pd.Series(ids).groupby(np.where(op >= 0, op, ids)).transform("max").to_numpy()
+    reason[_scaler_reads(facts, ids, last, reason)] = _CODES[WaitReason.SCALER]
+    return pd.DataFrame(
+        {
+            "id": ids,
+            "reason": reason,
+            "op": op,
+            "asked": asking_ops(facts, ids),
+            "copy": copy,
+            "last": last,
+            "step": used_step(facts, ids),
+            "dur_ns": (calls.end_ns - calls.start_ns)[rows],
+            "idle_ns": _drained_idle(facts, calls, rows, freeing[rows]),
+        }
+    )
 
 
-def _group(facts: Facts, table: _Waits, mine: IntArray, site: Site | None) -> HostWait:
-    """One group of calls, `mine` being their positions."""
-    used, first, dur = steps(facts), int(mine[0]), facts.rank.spans["dur_ns"].to_numpy()
-    seen, copies = mine[table.step[mine] >= 0], table.copy[mine]
-    idle_ns = round_half_up(int(table.idle_ns[mine].sum()), used.count)
+def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
+    """One group; `every` holds its calls in the whole recording."""
+    used, first, seen = steps(facts), every.iloc[0], every[every["step"] >= 0]
+    copies = every["copy"].to_numpy()
+    idle_ns = round_half_up(int(every["idle_ns"].sum()), used.count)
     return HostWait(
-        reason=_REASONS[int(table.reason[first])],
-        call=name_of(facts, int(table.last[first])),
-        asked_by=name_of(facts, int(table.asked[first])),
-        op=name_of(facts, int(table.op[first])),
+        reason=_REASONS[int(first["reason"])],
+        call=name_of(facts, int(first["last"])),
+        asked_by=name_of(facts, int(first["asked"])),
+        op=name_of(facts, int(first["op"])),
         site=site,
-        ids=table.ids[mine],
-        op_ids=table.asked[mine],
+        ids=every["id"].to_numpy(),
+        op_ids=every["asked"].to_numpy(),
         work_ids=np.unique(copies[copies >= 0]),
-        total_calls=len(np.unique(table.last[seen])),
-        steps_seen=len(np.unique(table.step[seen])),
-        blocked_ns=round_half_up(int(dur[table.ids[seen]].sum()), used.count),
+        total_calls=int(seen["last"].nunique()),
+        steps_seen=int(seen["step"].nunique()),
+        blocked_ns=round_half_up(int(seen["dur_ns"].sum()), used.count),
         drained_idle_ns=idle_ns if len(device_work(facts).ids) else None,
     )
 
@@ -185,98 +177,93 @@ def _reasons(facts: Facts, op: IntArray, copy: IntArray) -> IntArray:
     copies = facts.rank.copies
     direction = copies["direction"].cat.codes.reindex(copy, fill_value=-1).to_numpy()
     size = copies["bytes"].reindex(copy, fill_value=-1).to_numpy()
+    shape, scalar = _within(facts, op, SHAPE_OPS, SCALAR_OPS)
     to_host, few = direction == enums.code(Direction.D2H), (size >= 0) & (size <= SCALAR_BYTES)
     reasons = {
-        WaitReason.DATA_DEPENDENT_SHAPE: _within(facts, op, SHAPE_OPS),
-        WaitReason.SCALAR_READ: _within(facts, op, SCALAR_OPS) | (to_host & few),
+        WaitReason.DATA_DEPENDENT_SHAPE: shape,
+        WaitReason.SCALAR_READ: scalar | (to_host & few),
         WaitReason.TENSOR_READ: to_host,
         WaitReason.HOST_TO_DEVICE: direction == enums.code(Direction.H2D),
     }
-    codes = [_REASONS.index(reason) for reason in reasons]
-    found: IntArray = np.select(list(reasons.values()), codes, _REASONS.index(WaitReason.OTHER)).astype(np.int64)
-    return found
+    other = _CODES[WaitReason.OTHER]
+    return np.select(list(reasons.values()), [_CODES[reason] for reason in reasons], other).astype(np.int64)
 
 
-def _within(facts: Facts, op: IntArray, names: frozenset[str]) -> npt.NDArray[np.bool_]:
-    """Whether each op, or one around it, has one of the names; never where there is no op. Shape as `op`."""
-    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
-    category = facts.rank.spans["name"].cat
-    wanted = np.append(np.isin(category.categories, list(names)), False)
-    named = np.append(wanted[category.codes.to_numpy()[ops.ids]], False)
+def _within(facts: Facts, op: IntArray, *names: frozenset[str]) -> npt.NDArray[np.bool_]:
+    """Whether each op, or one around it, has one of some names; never where there is no op. Shape (names, ops)."""
+    ops, category = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), facts.rank.spans["name"].cat
+    wanted = np.stack([np.isin(category.categories, list(some)) for some in names])
+    named = np.pad(wanted[:, category.codes.to_numpy()[ops.ids]], ((0, 0), (0, 1)))
     up = np.append(nesting.parents(ops.track, ops.start_ns, ops.end_ns), nesting.NONE)
     at = np.where(op >= 0, np.searchsorted(ops.ids, op), nesting.NONE)
-    found = named[at]
+    found: npt.NDArray[np.bool_] = named[:, at]
     while (at >= 0).any():
         at = up[at]
-        found |= named[at]
+        found |= named[:, at]
     return found
 
 
 def _scaler_reads(facts: Facts, ids: IntArray, last: IntArray, reason: IntArray) -> npt.NDArray[np.bool_]:
     """Which calls read GradScaler's flag: the last read between its check and the optimizer's step, else the first."""
-    spans = facts.rank.spans
+    starts, tracks = (facts.rank.spans[name].to_numpy()[ids] for name in ("start_ns", "track"))
     checks = host_spans(facts, SpanKind.OP, named=lambda name: name == UNSCALE)
     optimizers = host_spans(
         facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
     )
-    read = reason == _REASONS.index(WaitReason.SCALAR_READ)
-    chosen = [last[:0]]
+    read, chosen = reason == _CODES[WaitReason.SCALAR_READ], [last[:0]]
     for thread in np.unique(checks.track):
-        mine = np.flatnonzero(read & (spans["track"].to_numpy()[ids] == thread))
-        start, mark = spans["start_ns"].to_numpy()[ids[mine]], checks.where(checks.track == thread)
+        mine = np.flatnonzero(read & (tracks == thread))
+        start, mark = starts[mine], checks.where(checks.track == thread)
         until = np.append(mark.start_ns[1:], _NEVER)
         optimizer = np.append(optimizers.start_ns[optimizers.track == thread], _NEVER)
         step_at = optimizer[np.searchsorted(optimizer[:-1], mark.end_ns)]
         first = np.searchsorted(start, mark.end_ns)
         at = np.where(step_at < until, np.searchsorted(start, step_at) - 1, first)
         chosen.append(last[mine[at[(at >= first) & (at < np.searchsorted(start, until))]]])
-    return read & np.isin(last, np.concatenate(chosen))
+    found: npt.NDArray[np.bool_] = read & np.isin(last, np.concatenate(chosen))
+    return found
 
 
 def _waiting_frees(facts: Facts, calls: ApiCalls) -> npt.NDArray[np.bool_]:
     """Which calls free memory, and return once the device has done what was launched before. Shape (calls,)."""
     work = device_work(facts)
-    order = np.argsort(work.launch, kind="stable")
-    launch, end = work.launch[order], np.maximum.accumulate(work.end_ns[order])
-    launch, end = launch[launch >= 0], end[launch >= 0]
-    before = np.searchsorted(launch, calls.ids) - 1
-    done = np.append(end, 0)[before]
+    order = np.argsort(work.launch, kind="stable")[(work.launch < 0).sum() :]
+    before = np.searchsorted(work.launch[order], calls.ids) - 1
+    done = np.append(np.maximum.accumulate(work.end_ns[order]), 0)[before]
     waited = (before >= 0) & (done > calls.start_ns) & (done <= calls.end_ns + DRAIN_TOLERANCE_NS)
     return calls.of(ApiKind.FREE, ApiKind.HOST_FREE) & waited
 
 
 def _profilers_own(facts: Facts, calls: ApiCalls) -> npt.NDArray[np.bool_]:
-    """Which calls end the recording: device-wide ones after the last marked step, and the last if nothing follows it."""
+    """Which calls end the recording: device-wide ones after the last marked step, and a last one nothing follows."""
     marks = facts.rank.steps
     rows = np.flatnonzero(calls.of(ApiKind.DEVICE_SYNC))
     rows = rows[enclosing_op(facts, calls.ids[rows]) < 0]
-    last_launch = int(device_work(facts).launch.max(initial=-1))
     own = np.zeros(len(calls.ids), dtype=bool)
-    own[rows[-1:]] = calls.ids[rows[-1:]] > last_launch
+    own[rows[-1:]] = calls.ids[rows[-1:]] > device_work(facts).launch.max(initial=-1)
     if marks:
         own[rows] |= calls.start_ns[rows] >= marks[-1].end_ns
     return own
 
 
-def _drained_idle(facts: Facts, ids: IntArray, freeing: npt.NDArray[np.bool_]) -> IntArray:
-    """Idle time of the device, in the used steps, that began in each call or right after it. Shape (ids,)."""
-    idle_ns = np.zeros(len(ids), dtype=np.int64)
+def _drained_idle(facts: Facts, calls: ApiCalls, rows: IntArray, freeing: npt.NDArray[np.bool_]) -> IntArray:
+    """Idle time of the device, in the used steps, that began in each of the calls at `rows` or right after it."""
+    idle_ns = np.zeros(len(rows), dtype=np.int64)
     found = optional(idle_gaps, facts)
     if found is None:
         return idle_ns
-    start = facts.rank.spans["start_ns"].to_numpy()
     for cause, chosen in ((IdleCause.SYNC, ~freeing), (IdleCause.ALLOCATION, freeing)):
-        mine = np.flatnonzero(chosen)
-        gaps = np.flatnonzero(found.cause == list(IdleCause).index(cause))
-        at = np.searchsorted(start[ids[mine]], found.gaps.starts[gaps]) - 1
-        gaps, at = gaps[at >= 0], at[at >= 0]
-        np.add.at(idle_ns, mine[at], found.gaps.ends[gaps] - found.gaps.starts[gaps])
+        mine, gaps = np.flatnonzero(chosen), np.flatnonzero(found.cause == list(IdleCause).index(cause))
+        begun = np.searchsorted(calls.start_ns[rows[mine]], found.gaps.starts[gaps]) - 1
+        gaps, at = gaps[begun >= 0], mine[begun[begun >= 0]]
+        fits = found.gaps.starts[gaps] <= calls.end_ns[rows[at]] + DRAIN_TOLERANCE_NS
+        np.add.at(idle_ns, at[fits], (found.gaps.ends - found.gaps.starts)[gaps[fits]])
     return idle_ns
 
 
 @dataclass(frozen=True)
 class BlockingLaunches:
-    """How launches of kernels longer than LONG_KERNEL_NS compare with the kernels: CUDA_LAUNCH_BLOCKING makes them alike."""
+    """How long the launches of kernels over LONG_KERNEL_NS took: with CUDA_LAUNCH_BLOCKING, as long as the kernels."""
 
     call_ids: IntArray
     """Calls that launch one kernel, of any length."""
@@ -287,8 +274,7 @@ class BlockingLaunches:
     alike_share: float
     """Share of the launches whose ratio is in ALIKE."""
     depth_median: int
-    """Work queued before the kernel when its launch begins. Launches that block because the queue is full find
-    hundreds."""
+    """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
     empty_queue_share: float
     """Share of the launches that found nothing queued."""
 
@@ -296,26 +282,19 @@ class BlockingLaunches:
 @fact
 def blocking_launches(facts: Facts) -> BlockingLaunches:
     """The comparison over the used steps. Raises Missing like launch_table, and without long kernels."""
-    table, spans = launch_table(facts), facts.rank.spans
-    dur, kind = spans["dur_ns"].to_numpy(), spans["kind"].cat.codes.to_numpy()
-    alone = np.isin(table.call, _launching_one(device_work(facts).launch))
-    chosen = alone & (kind[table.work] == enums.code(SpanKind.KERNEL)) & (dur[table.work] > LONG_KERNEL_NS)
+    table, dur, launch = launch_table(facts), facts.rank.spans["dur_ns"].to_numpy(), device_work(facts).launch
+    is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.KERNEL)
+    calls, count = np.unique(launch, return_counts=True)
+    single = calls[(count == 1) & (calls >= 0)]
+    chosen = np.isin(table.call, single) & is_kernel[table.work] & (dur[table.work] > LONG_KERNEL_NS)
     if not chosen.any():
         raise Missing("kernels longer than 50 us", "Record steps with larger batches.")
     ratio = dur[table.call[chosen]] / dur[table.work[chosen]]
-    work = device_work(facts)
-    kernels = work.launch[kind[work.ids] == enums.code(SpanKind.KERNEL)]
     return BlockingLaunches(
-        call_ids=np.intersect1d(_launching_one(work.launch), kernels),
+        call_ids=np.intersect1d(single, launch[is_kernel[device_work(facts).ids]]),
         total_kernels=len(ratio),
         ratio_median=float(np.median(ratio)),
         alike_share=float(((ratio >= ALIKE[0]) & (ratio <= ALIKE[1])).mean()),
         depth_median=int(np.median(table.depth[chosen])),
         empty_queue_share=float((table.depth[chosen] == 0).mean()),
     )
-
-
-def _launching_one(launch: IntArray) -> IntArray:
-    """Calls that launch exactly one device operation."""
-    calls, count = np.unique(launch[launch >= 0], return_counts=True)
-    return calls[count == 1]

@@ -1,0 +1,230 @@
+"""Collectives by operation, group and size; what DistributedDataParallel does around them."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import defaultdict
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.collectives import (
+    DdpWork,
+    collective_groups,
+    collective_table,
+    ddp_overheads,
+    small_collectives,
+)
+from diagnose.source import ranks
+from tests.drawing import Drawing
+
+NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+PAIR = {"Process Group Ranks": "[0, 1]", "Group size": 2}
+
+
+def told(operation: str, elements: int, dtype: str = "Float", out: int | None = None) -> dict[str, Any]:
+    size = {"In msg nelems": elements, "Out msg nelems": elements if out is None else out}
+    return {"Collective name": operation, "dtype": dtype, **size, **PAIR}
+
+
+def reducing() -> Drawing:
+    """Three steps of 1000 us: two big all-reduces, half hidden by compute, and one small all-gather."""
+    draw = Drawing()
+    for number in range(3):
+        at = 1000 * number
+        draw.step(number, at, at + 999).launch("gemm", (at + 1, at + 2), (at + 100, at + 300))
+        draw.launch(NCCL, (at + 3, at + 4), (at + 200, at + 400), stream=20, **told("allreduce", 1 << 20))
+        draw.launch(NCCL, (at + 5, at + 6), (at + 500, at + 600), stream=20, **told("allreduce", 1 << 20))
+        gather = told("_allgather_base", 100, "BFloat16", out=200)
+        draw.launch("ncclDevKernel_Generic(x)", (at + 7, at + 8), (at + 900, at + 1000), stream=20, **gather)
+    return draw
+
+
+def test_groups_by_operation_group_and_size() -> None:
+    reduce, gather = collective_groups(reducing().facts())
+    assert (reduce.operation, reduce.group_ranks, reduce.group_size, reduce.on_host) == (
+        "allreduce",
+        "[0, 1]",
+        2,
+        False,
+    )
+    assert (reduce.calls, reduce.bytes, reduce.ns, reduce.exposed_ns) == (2, 4 << 20, 300_000, 200_000)
+    assert len(reduce.ids) == 6
+    assert (gather.operation, gather.calls, gather.bytes) == ("_allgather_base", 1, 400)  # 200 elements of 2 bytes
+    assert (gather.ns, gather.exposed_ns) == (100_000, 100_000)
+
+
+def test_sizes_a_factor_of_two_apart_are_groups_of_their_own() -> None:
+    draw = reducing()
+    for number in range(3):
+        at = 1000 * number
+        draw.launch(NCCL, (at + 9, at + 10), (at + 700, at + 710), stream=20, **told("allreduce", 1 << 10))
+    assert [group.bytes for group in collective_groups(draw.facts())] == [4 << 20, 400, 4096]
+
+
+def test_the_size_comes_from_the_op_around_the_launch_where_the_kernel_tells_none() -> None:
+    draw = Drawing().op("c10d::allreduce_", 0, 20).op("record_param_comms", 1, 19, **told("allreduce", 10, "Half"))
+    draw.span("user_annotation", "nccl:all_reduce", 2, 18).launch(NCCL, (3, 5), (30, 40))
+    draw.op("record_param_comms", 21, 29, **told("wait", 0, "Byte"))
+    (found,) = collective_groups(draw.facts())
+    assert (found.operation, found.bytes, found.group_size) == ("allreduce", 20, 2)
+
+
+@pytest.mark.parametrize("arguments", [{}, told("allreduce", 10, "QInt4x7"), told("allreduce", 1 << 62)])
+def test_an_unknown_size_is_not_zero(arguments: dict[str, Any]) -> None:
+    facts = Drawing().launch(NCCL, (3, 5), (30, 40), **arguments).facts()
+    (found,) = collective_groups(facts)
+    assert (found.operation, found.bytes) == ("allreduce" if arguments else "all_reduce", None)
+    with pytest.raises(Missing, match="sizes of collectives"):
+        small_collectives(facts)
+
+
+def test_small_collectives() -> None:
+    draw = reducing()
+    for number in range(3):
+        at = 1000 * number
+        draw.launch(NCCL, (at + 9, at + 10), (at + 250, at + 260), stream=21, **told("allreduce", 1))
+        draw.launch(NCCL, (at + 11, at + 12), (at + 800, at + 810), stream=21)
+    found = small_collectives(draw.facts())
+    assert (found.calls, found.bytes, len(found.ids), found.unknown_calls) == (2, 404, 6, 1)
+    assert (found.ns, found.exposed_ns) == (110_000, 100_000)  # 10 us of it while "gemm" runs
+
+
+def test_a_megabyte_is_not_small() -> None:
+    draw = Drawing().launch(NCCL, (0, 1), (2, 3), **told("allreduce", 1 << 18))
+    assert small_collectives(draw.facts()).calls == 0
+    draw.launch(NCCL, (4, 5), (6, 7), **told("allreduce", (1 << 18) - 1))
+    assert small_collectives(draw.facts()).calls == 1
+
+
+def test_collectives_on_the_host_are_exposed_while_training_threads_do_nothing() -> None:
+    draw = Drawing()
+    for number in range(3):
+        at = 100 * number
+        draw.step(number, at, at + 100).op("aten::mm", at, at + 40).op("aten::mm", at + 90, at + 100)
+        draw.span("user_annotation", "gloo:all_reduce", at + 30, at + 70, tid=555)
+        draw.span("user_annotation", "gloo:all_reduce", at + 50, at + 80, tid=556)
+    facts = draw.facts()
+    (found,) = collective_groups(facts)
+    assert (found.operation, found.on_host, found.calls, found.bytes) == ("all_reduce", True, 2, None)
+    assert (found.ns, found.exposed_ns) == (50_000, 40_000)
+    assert collective_table(facts).on_host.all()
+
+
+def test_collectives_on_the_host_that_the_device_s_work_hides_are_not_exposed() -> None:
+    draw = Drawing().launch("gemm", (0, 1), (2, 60)).launch("end", (98, 99), (99, 100))
+    draw.span("user_annotation", "gloo:broadcast", 40, 80, tid=555)
+    (found,) = collective_groups(draw.facts())
+    assert (found.ns, found.exposed_ns) == (40_000, 20_000)
+
+
+def test_nothing_to_look_at() -> None:
+    with pytest.raises(Missing, match="device work"):
+        collective_groups(Drawing().op("aten::mm", 0, 9).facts())
+    facts = Drawing().launch("gemm", (0, 1), (2, 3)).facts()
+    assert collective_groups(facts) == ()
+    assert (small_collectives(facts).calls, small_collectives(facts).unknown_calls) == (0, 0)
+
+
+def forward() -> Drawing:
+    """Two steps of a model with two buffers: packed, sent, unpacked; then the model's own ops; then the reducer's."""
+    draw = Drawing()
+    for at in (0, 1000):
+        draw.step(at // 1000, at, at + 999).op("aten::randn", at + 1, at + 9)
+        draw.span("user_annotation", "DistributedDataParallel.forward", at + 10, at + 300)
+        draw.op("aten::flatten_dense_tensors", at + 20, at + 30).op("aten::cat", at + 21, at + 29)
+        draw.launch("CatArrayBatchedCopy", (at + 22, at + 23), (at + 40, at + 45))
+        draw.op("c10d::broadcast_", at + 30, at + 40).launch(
+            "ncclDevKernel_Broadcast_RING_LL()", (at + 31, at + 32), (at + 50, at + 60)
+        )
+        draw.op("aten::unflatten_dense_tensors", at + 41, at + 50).op("aten::copy_", at + 50, at + 60)
+        draw.launch("Memcpy DtoD (Device -> Device)", (at + 52, at + 53), (at + 62, at + 64), cat="gpu_memcpy")
+        draw.op("aten::view", at + 61, at + 62).op("aten::conv2d", at + 70, at + 90)
+        draw.launch("sgemm", (at + 72, at + 73), (at + 80, at + 400)).op("aten::copy_", at + 95, at + 99)
+        draw.op("torch.distributed.ddp.reducer::search_unused_parameters", at + 301, at + 321)
+        for k in range(2):
+            draw.op("torch::distributed::reducer::mul_out", at + 330 + 20 * k, at + 340 + 20 * k, tid=777)
+            draw.launch("mul", (at + 331 + 20 * k, at + 332 + 20 * k), (at + 400 + k, at + 401 + k), tid=777)
+            draw.op("torch.distributed.ddp.reducer::copy_bucket_to_grad", at + 500 + 20 * k, at + 506 + 20 * k, tid=777)
+            draw.launch("copy", (at + 501 + 20 * k, at + 502 + 20 * k), (at + 600 + 50 * k, at + 602 + 50 * k), tid=777)
+    return draw
+
+
+def test_what_ddp_does_besides_reducing() -> None:
+    facts = forward().facts()
+    found = {one.work: one for one in ddp_overheads(facts)}
+    names = facts.rank.spans["name"]
+    buffers = found[DdpWork.BUFFER_BROADCASTS]
+    assert names.iloc[buffers.ids].tolist() == 2 * [
+        "aten::flatten_dense_tensors",
+        "c10d::broadcast_",
+        "aten::unflatten_dense_tensors",
+        "aten::copy_",
+    ]
+    assert (buffers.host_ns, buffers.device_ns, len(buffers.work_ids)) == (39_000, 17_000, 6)
+    into, out_of = found[DdpWork.COPIES_INTO_BUCKETS], found[DdpWork.COPIES_FROM_BUCKETS]
+    assert (into.host_ns, into.device_ns, len(into.ids)) == (20_000, 2_000, 4)
+    assert (out_of.host_ns, out_of.device_ns, out_of.idle_ns) == (12_000, 4_000, 12_000)
+    search = found[DdpWork.UNUSED_SEARCH]
+    assert (search.host_ns, search.device_ns, search.idle_ns, len(search.work_ids)) == (20_000, 0, 0, 0)
+
+
+def test_a_forward_that_only_copies_broadcasts_no_buffers() -> None:
+    draw = Drawing().launch("k", (0, 1), (1, 90)).span("user_annotation", "DistributedDataParallel.forward", 2, 90)
+    draw.op("aten::copy_", 3, 5).op("aten::conv2d", 10, 20).op("c10d::broadcast_", 30, 40)
+    assert ddp_overheads(draw.facts()) == ()
+
+
+def test_without_ops_ddp_s_work_is_missing() -> None:
+    with pytest.raises(Missing, match="framework ops"):
+        ddp_overheads(Drawing().launch("k", (0, 1), (2, 3)).facts())
+
+
+def events_of(path: Path) -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
+    return found
+
+
+@pytest.mark.parametrize("name", ["hta/nccl_a100_rank0_of_2.json.gz", "tracelens/b200_eager.json.gz"])
+def test_bytes_of_real_collectives(corpus: Path, name: str) -> None:
+    """NCCL's kernels of these traces carry their arguments; all of them, in and outside the used steps."""
+    path = corpus / "kineto" / name
+    table = collective_table(Facts(ranks.read(path)))
+    width = {"Float": 4, "Long": 8, "BFloat16": 2}
+    counted: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for event in events_of(path):
+        args = event.get("args", {})
+        if event.get("cat") == "kernel" and event["name"].startswith("nccl"):
+            most = max(args["In msg nelems"], args["Out msg nelems"])
+            counted[args["Collective name"], most * width[args["dtype"]]] += 1
+    found: defaultdict[tuple[str, int], int] = defaultdict(int)
+    for operation, size in zip(table.operation, table.bytes, strict=True):
+        if size >= 0:
+            found[str(operation), int(size)] += 1
+    assert found == counted
+
+
+def test_buffers_of_a_resnet_take_a_sixth_of_a_step_that_the_host_limits(corpus: Path) -> None:
+    """ResNet-50 has 161 buffers and 161 parameters. From the forward's start to its first convolution nothing else is
+    done, so that this part of the JSON holds all of the broadcast and little besides."""
+    path = corpus / "kineto/hta/nccl_a100_rank0_of_2.json.gz"
+    found = {one.work: one for one in ddp_overheads(Facts(ranks.read(path)))}
+    events = events_of(path)
+    forwards = [e for e in events if e["name"] == "DistributedDataParallel.forward" and e["cat"] == "user_annotation"]
+    until_conv = []
+    for mark in forwards[1:]:
+        ops = [e for e in events if e.get("cat") == "cpu_op" and mark["ts"] <= e["ts"] < mark["ts"] + mark["dur"]]
+        first = min(e["ts"] for e in ops)
+        until_conv.append(min(e["ts"] for e in ops if e["name"] == "aten::conv2d") - first)
+    buffers = found[DdpWork.BUFFER_BROADCASTS]
+    assert 0.9 < buffers.host_ns / 1000 / (sum(until_conv) / 2) <= 1
+    assert buffers.host_ns / 222_390_791 == pytest.approx(1 / 6, rel=0.1)
+    for work, name in (
+        (DdpWork.COPIES_INTO_BUCKETS, "torch::distributed::reducer::mul_out"),
+        (DdpWork.COPIES_FROM_BUCKETS, "torch.distributed.ddp.reducer::copy_bucket_to_grad"),
+    ):
+        assert len(found[work].ids) == sum(e["name"] == name for e in events) == 3 * 161
+        assert len(found[work].work_ids) == 3 * 161

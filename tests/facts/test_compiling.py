@@ -1,0 +1,108 @@
+"""What torch.compile does during the run."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+
+import pytest
+
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.compiling import compiling
+from diagnose.source import ranks
+from tests.drawing import Drawing
+
+REGION = "Torch-Compiled Region: "
+
+
+def compiled() -> Drawing:
+    """Three steps of 100 us; each calls 0/0, which after a graph break calls 1/0, and then 0/0 again."""
+    draw = Drawing()
+    for number in range(3):
+        at = 100 * number
+        draw.step(number, at, at + 99)
+        draw.op("TorchDynamo Cache Lookup", at + 1, at + 3)
+        draw.op(REGION + "0/0", at + 3, at + 40).op("## Call CompiledFxGraph abc ##", at + 5, at + 20)
+        draw.launch("triton_poi_fused_add_0", (at + 6, at + 8), (at + 10, at + 30))
+        draw.op("aten::item", at + 21, at + 24)
+        draw.op("TorchDynamo Cache Lookup", at + 24, at + 25)
+        draw.op(REGION + "1/0", at + 25, at + 39).op("## Call CompiledFxGraph def ##", at + 26, at + 30)
+        draw.launch("ampere_sgemm_128x64_tn", (at + 27, at + 28), (at + 31, at + 41))
+        draw.op(REGION + "0/0", at + 41, at + 50)
+        draw.op("aten::add", at + 51, at + 55).launch("vectorized_elementwise", (at + 52, at + 53), (at + 60, at + 90))
+    return draw
+
+
+def test_regions_graph_breaks_and_lookups() -> None:
+    found = compiling(compiled().facts())
+    assert found.used
+    first, after_break = found.regions
+    assert (first.label, first.total_calls, first.total_nested, first.ns) == ("0/0", 4, 0, 46_000)
+    assert (after_break.label, after_break.total_calls, after_break.total_nested) == ("1/0", 2, 2)
+    assert after_break.ns == 14_000
+    assert (len(first.ids), len(after_break.ids)) == (6, 3)  # of all steps, used or not
+    assert (found.region_calls, found.graph_breaks, found.recompiled) == (3, 1, 0)
+    assert (found.lookups, found.lookup_ns, len(found.lookup_ids)) == (2, 3_000, 6)
+
+
+def test_the_device_time_of_compiled_code_leaves_out_what_runs_uncompiled_between_graphs() -> None:
+    # A step's kernels take 20 and 10 us, called by graphs, and 30 us.
+    assert compiling(compiled().facts()).device_share == 0.5
+    between = compiled()
+    for number in range(3):
+        at = 100 * number
+        between.launch("nll_loss_forward", (at + 22, at + 23), (at + 92, at + 97))  # under aten::item, in region 0/0
+    assert compiling(between.facts()).device_share == pytest.approx(30 / 65)
+
+
+def test_compiling_again_in_a_late_step() -> None:
+    draw = compiled().op("_compile.compile_inner (dynamo_timed)", 150, 180)
+    draw.op("backend_compile (dynamo_timed)", 155, 175)
+    draw.op("Torch-Compiled Region: 0/2", 180, 181)
+    draw.op("compile_fx.<locals>.bw_compiler (dynamo_timed)", 182, 184, tid=777)
+    found = compiling(draw.facts())
+    assert (len(found.compile_ids), found.total_compilations, found.compile_steps) == (2, 2, (1,))
+    assert found.compile_ns == 16_000  # 30 and 2 us in two steps
+    assert found.compile_idle_ns == 5_000  # the device is idle from 150 to 160 us of it
+    assert found.recompiled == 2
+
+
+def test_compiling_before_the_used_steps_is_told_but_not_counted() -> None:
+    found = compiling(compiled().op("_compile.compile_inner (dynamo_timed)", 56, 58).facts())
+    assert (len(found.compile_ids), found.compile_steps, found.total_compilations, found.compile_ns) == (1, (0,), 0, 0)
+
+
+def test_kernels_that_only_inductor_writes_show_that_it_is_used() -> None:
+    draw = Drawing().op("aten::add", 0, 9).launch("triton_red_fused_sum_1", (1, 2), (3, 5))
+    assert compiling(draw.facts()).used
+    draw = Drawing().op("aten::add", 0, 9).launch("create_flashinfer_kv_indices_triton", (1, 2), (3, 5))
+    found = compiling(draw.facts())
+    assert (found.used, found.device_share) == (False, 0.0)
+
+
+def test_without_device_or_host() -> None:
+    found = compiling(Drawing().op("aten::mm", 0, 10).op(REGION + "0/0", 12, 20).facts())
+    assert (found.used, found.compile_idle_ns, found.device_share) == (True, None, None)
+    with pytest.raises(Missing, match="ops and annotations"):
+        compiling(Drawing().launch("k", (0, 1), (2, 3)).facts())
+
+
+@pytest.mark.parametrize("name", ["tracelens/b200_eager.json.gz", "hta/triton.json.gz"])
+def test_regions_of_real_traces(corpus: Path, name: str) -> None:
+    path = corpus / "kineto" / name
+    found = compiling(Facts(ranks.read(path)))
+    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
+    regions = [e for e in events if e["name"].startswith(REGION)]
+    lookups = [e for e in events if e["name"] == "TorchDynamo Cache Lookup"]
+    assert [region.label for region in found.regions] == [e["name"].removeprefix(REGION) for e in regions]
+    assert abs(sum(region.ns for region in found.regions) - 1000 * sum(e["dur"] for e in regions)) <= 1
+    assert abs(found.lookup_ns - 1000 * sum(e["dur"] for e in lookups)) <= 1
+    assert (found.lookups, found.graph_breaks, found.total_compilations) == (len(lookups), 0, 0)
+    compiled = sum(e["dur"] for e in events if e.get("cat") == "kernel" and e["name"].startswith("triton_poi_fused"))
+    kernels = sum(e["dur"] for e in events if e.get("cat") == "kernel")
+    assert found.device_share == pytest.approx(compiled / kernels)
+
+
+def test_an_eager_run_uses_no_compiler(corpus: Path) -> None:
+    assert not compiling(Facts(ranks.read(corpus / "kineto/hta/resnet_v100_5_steps.json.gz"))).used

@@ -1,0 +1,147 @@
+"""Warm-up among the used steps, what the profiler costs, how steady steps are."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from statistics import mean, median, stdev
+
+import numpy as np
+import pytest
+
+from diagnose.facts.base import Facts
+from diagnose.facts.quality import Overhead, Sign, distortion, steadiness, time_by_step, warm_up
+from diagnose.facts.steps import steps
+from diagnose.source import ranks
+from diagnose.trace import intervals
+from tests.drawing import Drawing
+
+
+def run(*lengths: int) -> Drawing:
+    """Steps of these us on the device, each with one kernel; the first of them is not used."""
+    draw, at = Drawing(), 0
+    for number, length in enumerate(lengths):
+        draw.step(number, at, at + length).launch("k", (at + 1, at + 5), (at + 10, at + length))
+        at += length
+    return draw
+
+
+def test_slow_first_steps_with_a_sign_are_warm_up() -> None:
+    draw = run(100, 300, 140, 100, 100, 100).call("cuModuleLoadData", 110, 120)
+    for k in range(6):
+        draw.call("cudaMalloc", 410 + 2 * k, 411 + 2 * k)  # in the second of them
+    found = warm_up(draw.facts())
+    assert (found.warm_up, found.clean) == ((1, 2), (3, 4, 5))
+    first, second, *_, last = found.steps
+    assert (first.number, first.ns, first.slowdown, first.signs) == (1, 300_000, 3.0, {Sign.MODULE_LOADING})
+    assert (second.slowdown, second.signs) == (1.4, {Sign.ALLOCATION})
+    assert (last.slowdown, last.signs) == (None, set())
+
+
+def test_slow_without_a_sign_or_a_sign_without_slowness_is_no_warm_up() -> None:
+    assert warm_up(run(100, 300, 100, 100).facts()).warm_up == ()
+    quick = run(100, 129, 100, 100).call("cuModuleLoadData", 110, 120).facts()
+    assert warm_up(quick).warm_up == ()
+    assert warm_up(quick).steps[0].signs == {Sign.MODULE_LOADING}
+
+
+def test_a_late_slow_step_is_no_warm_up() -> None:
+    draw = run(100, 100, 300, 100, 100).op("_compile.compile_inner (dynamo_timed)", 220, 400)
+    found = warm_up(draw.facts())
+    assert (found.warm_up, found.clean) == ((), (1, 2, 3, 4))
+    assert found.steps[1].signs == {Sign.COMPILE}
+
+
+def test_allocating_in_every_step_is_no_burst() -> None:
+    draw = run(100, 200, 100, 100)
+    for at in (100, 300, 400):
+        for k in range(10):
+            draw.call("cudaMalloc", at + 20 + 2 * k, at + 21 + 2 * k)
+    assert warm_up(draw.facts()).steps[0].signs == set()
+
+
+@pytest.mark.parametrize(
+    ("cat", "name", "sign"),
+    [
+        ("overhead", "Lazy Function Loading", Sign.MODULE_LOADING),
+        ("overhead", "Runtime Triggered Module Loading", Sign.MODULE_LOADING),
+        ("overhead", "Driver Compiler", Sign.MODULE_LOADING),
+        ("cuda_runtime", "cudaLibraryLoadData", Sign.MODULE_LOADING),
+        ("user_annotation", "ncclCommInitRankConfig", Sign.COMMUNICATOR),
+    ],
+)
+def test_signs_by_name(cat: str, name: str, sign: Sign) -> None:
+    assert warm_up(run(100, 300, 100, 100).span(cat, name, 150, 160).facts()).steps[0].signs == {sign}
+
+
+def test_trying_algorithms_shows_as_more_kernels() -> None:
+    draw = run(100, 300, 100, 100).launch("conv_a", (106, 107), (130, 140), stream=9)
+    found = warm_up(draw.facts())
+    assert (found.warm_up, found.steps[0].signs) == ((1,), {Sign.MORE_KERNELS})
+
+
+def test_a_window_has_nothing_to_compare_with_but_tells_its_signs() -> None:
+    draw = Drawing().launch("k", (0, 1), (2, 90)).span("overhead", "Driver Compiler", 20, 30)
+    found = warm_up(draw.facts())
+    (only,) = found.steps
+    assert (found.warm_up, found.clean, only.slowdown, only.signs) == ((), (0,), None, {Sign.MODULE_LOADING})
+
+
+def test_what_recording_cost() -> None:
+    draw = run(100, 100, 100).frame("f.py(1): g", 1, 2)
+    draw.span("overhead", "Buffer Flush", 20, 90, tid=0)  # before the used steps
+    draw.span("overhead", "Buffer Flush", 120, 140, tid=0).span("overhead", "Buffer Flush", 220, 230, tid=0)
+    draw.span("overhead", "Lazy Function Loading", 130, 150, tid=1)
+    found = distortion(draw.facts())
+    assert (found.overhead_ns, found.overhead_share) == (20_000, 0.2)
+    assert found.overheads == (Overhead("Buffer Flush", 2, 15_000), Overhead("Lazy Function Loading", 1, 10_000))
+    assert (found.options, found.launch_ns) == (("stacks",), 4_000)
+
+
+def test_a_launch_that_waits_for_room_in_the_queue_says_nothing_of_the_profiler() -> None:
+    draw = Drawing().launch("long", (0, 1), (1, 100_000))
+    for k in range(2000):
+        draw.launch("k", (2 + k, 2.5 + k) if k < 898 else (2 + k, 2.9 + k), (100_000 + k, 100_000.5 + k))
+    assert distortion(draw.facts()).launch_ns == 500
+
+
+def test_without_launches_their_time_is_unknown() -> None:
+    assert distortion(Drawing().op("aten::mm", 0, 10).facts()).launch_ns is None
+
+
+def test_steadiness() -> None:
+    found = steadiness(run(100, 90, 110, 100).facts())
+    assert (found.count, found.mean_ns) == (3, 100_000)
+    assert found.variation == pytest.approx(0.1)
+    assert steadiness(Drawing().launch("k", (0, 1), (2, 90)).facts()).variation is None
+
+
+def test_time_by_step_splits_what_crosses_steps() -> None:
+    facts = run(100, 100, 100, 100).facts()
+    assert steps(facts).bounds_ns.tolist() == [100_000, 200_000, 300_000, 400_000]
+    times = intervals.of([0, 150_000, 180_000, 399_000, 500_000], [50_000, 160_000, 310_000, 600_000, 510_000])
+    assert time_by_step(facts, times, np.array([0, 0, 1, 1, 0]), 2).tolist() == [
+        [10_000, 0, 0],
+        [20_000, 100_000, 11_000],
+    ]
+
+
+def test_the_launches_of_a_run_that_the_host_limits(corpus: Path) -> None:
+    path = corpus / "kineto/tracelens/b200_eager.json.gz"
+    found = distortion(Facts(ranks.read(path)))
+    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
+    launches = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
+    calls = [e["dur"] for e in events if e["name"] in launches]
+    assert found.launch_ns == pytest.approx(1000 * median(calls), abs=1)
+    # Of the overheads only "Activity Buffer Request" came before the device's first work.
+    loading = [e["dur"] for e in events if e["name"] == "Lazy Function Loading"]
+    assert found.overheads == (Overhead("Lazy Function Loading", len(loading), round(1000 * sum(loading))),)
+    assert found.options == ("shapes", "stacks")
+
+
+def test_equal_steps_are_steady(corpus: Path) -> None:
+    """The four step times are derived by hand in test_corpus_figures."""
+    found = steadiness(Facts(ranks.read(corpus / "kineto/hta/resnet_v100_5_steps.json.gz")))
+    times = [95.736858, 95.570619, 95.664091, 95.394716]
+    assert found.variation == pytest.approx(stdev(times) / mean(times), rel=1e-6)
