@@ -40,7 +40,6 @@ from diagnose.rule import (
 )  # fmt: skip
 
 STARVED_SHARE = 0.10  # of the step idle while the host dispatches; below it other causes are larger (our choice)
-SHORT_SHARE = 0.50  # of the kernels under 10 us: long kernels would hide the dispatch (HTA's notion of short kernels)
 LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice; the catalogue names 1,000 as typical)
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
@@ -50,8 +49,8 @@ KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the laun
 def launch_bound(starvation: Starvation) -> Verdicts:
     if starvation.graph_share > GRAPHED_SHARE:
         yield NotApplicable("CUDA graphs launch most kernels")
-    elif starvation.launches < LAUNCHES or starvation.short_kernel_share < SHORT_SHARE:
-        yield Clean(f"{starvation.launches:,} launches a step, {percent(starvation.short_kernel_share)} of them short")
+    elif starvation.launches < LAUNCHES:
+        yield Clean(f"only {starvation.launches} launches a step")
     elif starvation.share < STARVED_SHARE:
         yield Clean(f"the GPU waits {percent(starvation.share)} of the step for launches")
     else:
@@ -62,8 +61,8 @@ def launch_bound(starvation: Starvation) -> Verdicts:
                     starvation.idle_ns, "ns",
                 ),
                 Evidence(
-                    f"{starvation.launches:,} launches a step; {percent(starvation.short_kernel_share)} of the kernels"
-                    f" take under 10 us, {percent(starvation.empty_queue_share)} of the launches find nothing queued.",
+                    f"Of {starvation.launches:,} launches a step {percent(starvation.empty_queue_share)} find nothing"
+                    f" queued; a kernel takes {ms(starvation.kernel_median_ns)} (median).",
                     starvation.launches, "launches",
                 ),
             ),

@@ -217,7 +217,7 @@ def _provenance(
     used = {*tables["kernels"]["device"], *tables["copies"]["device"]}
     recorded = {
         "shapes": bool(len(tables["ops"]) and (tables["ops"]["shapes"] != "").any()),
-        "stacks": SpanKind.PYTHON.value in present or bool((tables["ops"]["stack"] != "").any()),
+        "stacks": _has_frames(spans) or bool((tables["ops"]["stack"] != "").any()),
         "memory": len(tables["memory"]) > 0,
         "sync_events": len(tables["syncs"]) > 0,
         "device": bool(present & {kind.value for kind in DEVICE_WORK}),
@@ -239,3 +239,9 @@ def _provenance(
         versions=header.versions,
         step_marker=marker,
     )
+
+
+def _has_frames(spans: pd.DataFrame) -> bool:
+    """Whether Python frames were recorded; torch writes garbage collections as frames too, also without stacks."""
+    names = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
+    return any(kinds.activity(str(name)) is not kinds.Activity.GARBAGE_COLLECTION for name in names)

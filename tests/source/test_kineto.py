@@ -430,3 +430,11 @@ def test_a_device_s_name_is_made_printable_and_short() -> None:
         .provenance.devices
     )
     assert device.name == "\\x1b[2J" + "x" * 196
+
+
+def test_a_garbage_collection_alone_is_no_call_stack() -> None:
+    """record_python_gc_info writes collections as Python frames, also where no stacks were asked for."""
+    draw = Drawing().op("aten::mm", 0, 10).frame("Python GC", 20, 30)
+    assert "stacks" not in draw.rank().provenance.recorded
+    draw.frame("train.py(3): main", 0, 40)
+    assert "stacks" in draw.rank().provenance.recorded
