@@ -85,12 +85,13 @@ def lost(diagnosis: Diagnosis) -> str:
     step_ns = _step_ns(diagnosis)
     adding = [one.saving.after_above_ns or 0 for one in diagnosis.findings]
     if not any(not one.minor for one in diagnosis.findings):
-        text = "No fix that the rules know would save 1 % of it."
+        text = "No fix that the rules know would save 1 % of a step."
     else:
         left = step_ns - sum(adding)
         count = sum(not one.minor for one in diagnosis.findings)
         fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
-        text = f"{fixes} bring it to about {duration(left)} (-{share(step_ns - left, step_ns)})."
+        saved = f"{duration(step_ns)} to about {duration(left)} (-{share(step_ns - left, step_ns)})"
+        text = f"{fixes} bring the mean step from {saved}."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if doubt >= DOUBTFUL and any(not one.minor for one in diagnosis.findings):

@@ -37,7 +37,7 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
     if lost := findings.lost(diagnosis):
         parts.append(Text(lost, style="bold"))
     if cards := findings.cards(diagnosis):
-        parts += [_title("What to fix"), *map(_card, cards)]
+        parts += [_title("What to fix"), *(_card(card, len(cards)) for card in cards)]
     if minor := findings.minor(diagnosis):
         parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
     parts += [_section(section, width) for section in content.sections(diagnosis)]
@@ -52,8 +52,8 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _card(card: Card) -> RenderableType:
-    """A finding: its title with what it saves, then the evidence, the fix, and how sure both are."""
+def _card(card: Card, cards: int) -> RenderableType:
+    """One of several findings: its title with what it saves, the evidence, the fix, and how sure both are."""
     lines: list[RenderableType] = [
         Text.assemble((card.title, "bold"), ("  saves ", "dim"), (card.saving, "bold green"))
     ]
@@ -64,11 +64,11 @@ def _card(card: Card) -> RenderableType:
         lines.append(Text.assemble(("→ ", "green"), fix.do, (f" ({safety})", "dim")))
         lines += [Text(f"  {line}", style="magenta") for line in fix.after.splitlines()]
     lines.append(Text(f"{card.detail}. Confidence: {card.confidence}.", style="dim"))
-    table = Table(box=None, padding=(0, 1, 1, 0), show_header=False)
+    table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
     table.add_row(f"{card.number}.", Group(*lines))
-    return Padding(table, (0, 0, 0, 2))
+    return Padding(table, (0, 0, 1 if card.number < cards else 0, 2))
 
 
 def _title(text: str) -> Text:
