@@ -16,6 +16,7 @@ from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.dispatch import PythonPause, Starvation
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.input import Input
+from diagnose.facts.matmuls import Filling, Precision, Roofline
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
 from diagnose.facts.waits import HostWait, WaitReason
@@ -37,6 +38,7 @@ __all__ = [
     "Edit",
     "Evidence",
     "Fetches",
+    "Filling",
     "Finding",
     "Fires",
     "Fix",
@@ -46,10 +48,12 @@ __all__ = [
     "Missing",
     "Move",
     "NotApplicable",
+    "Precision",
     "PythonPause",
     "Ranges",
     "Remove",
     "Replace",
+    "Roofline",
     "Safety",
     "Shorten",
     "Silent",
@@ -63,7 +67,14 @@ __all__ = [
     "ms",
     "percent",
     "rule",
+    "toward",
 ]  # fmt: skip
+
+
+def toward(floor: float) -> Between:
+    """A share that a fix leaves: at best `floor`, likely half-way there, carefully a quarter of it (catalogue 0.2)."""
+    return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)
+
 
 Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
 

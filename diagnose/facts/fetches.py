@@ -39,7 +39,7 @@ LONGEST_PERIOD = 128
 """More workers than that were never seen; bounds the time."""
 
 MIN_FETCHES = 10
-"""Of fewer no pattern is told: three periods of 3 workers. Our choice."""
+"""Of fewer no pattern is told: three periods of 3 workers. Chosen."""
 
 _NEW_ITERATOR = re.compile(
     r"\b(DataLoader\.__iter__|_(Single|Multi)Process(ing)?DataLoaderIter\.__init__)\Z"

@@ -1,16 +1,29 @@
-"""Which kernels could be one? Chains of torch's own memory-bound kernels, losses over a vocabulary, written-out attention."""
+"""Which kernels could be one? Chains of memory-bound kernels, losses over a vocabulary, attention written out."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
+from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import breakdown, round_half_up
-from diagnose.facts.layout import NO_SHAPES, UNKNOWN, Inputs, eager, named, recorded_inputs, sharding
-from diagnose.facts.optimizer import optimizer_work
+from diagnose.facts.dispatch import HostSpans, launched_in, members
+from diagnose.facts.fetches import name_codes, name_of
+from diagnose.facts.layout import (
+    NO_SHAPES,
+    UNKNOWN,
+    Inputs,
+    Mask,
+    eager,
+    for_parallelism,
+    named,
+    recorded_inputs,
+    traffic,
+)
+from diagnose.facts.optimizer import for_parameters
 from diagnose.facts.steps import steps
 from diagnose.facts.work import work_table
 from diagnose.trace import nesting
@@ -18,80 +31,298 @@ from diagnose.trace.enums import LinkKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
-Mask = npt.NDArray[np.bool_]
+_POINTWISE = (KernelKind.ELEMENTWISE, KernelKind.ROPE, KernelKind.RNG_DROPOUT, KernelKind.CAST_QUANT, KernelKind.COPY)
+MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS)
 
-MEMORY_BOUND = (
-    KernelKind.ELEMENTWISE,
-    KernelKind.REDUCTION,
-    KernelKind.NORM,
-    KernelKind.SOFTMAX_LOSS,
-    KernelKind.ROPE,
-    KernelKind.RNG_DROPOUT,
-    KernelKind.CAST_QUANT,
-    KernelKind.COPY,
-    KernelKind.FILL,
+LONG = 3  # Kernels in a chain, at least, statistics not counted (rule-catalogue AT03).
+SAVED = (0.25, 0.6, 1.0)  # Of what fusing could save: carefully (rule-catalogue 0.2), likely (AT03), hopefully.
+SHORT_NS = 4_000  # Twice the shortest useful kernel (gpu-knowledge 3): what a shorter one takes tells not its bytes.
+VOCABULARY = (
+    32_000  # Classes from which on a loss is over a vocabulary (rule-catalogue AT03; Llama's first had as many).
 )
-
-LONG = 3
-"""Kernels in a chain, at least (rule-catalogue AT03)."""
-
-VECTOR = 4
-"""ATen's elementwise kernels handle 1 to 4 elements a thread in most builds: thread counts that differ by no more may
-be of equally many elements."""
-
-STATISTIC = 64
-"""A kernel on so much less than one of the RECENT before it works on a statistic of it, as of each row in a norm: no
-model is narrower. Chosen."""
-
-RECENT = 4
-
-FUSED_SHARE = 0.6
-"""Of what fusing could save at best, what it likely does (rule-catalogue AT03)."""
-
-SHORT_NS = 4_000
-"""Twice the 2 us of the shortest useful kernel (gpu-knowledge 3): below it a kernel's time does not tell its bytes."""
-
-LARGE_VOCABULARY = 32_000
-"""Classes from which on a loss is over a vocabulary (rule-catalogue AT03; Llama's first had 32,000)."""
+# ATen gives a thread 1 to 8 elements, mostly 4: thread counts that differ by no more may be of equally many elements.
+_VECTOR = 4
+# A kernel on so many times fewer elements than one of the near ones before and after it works on a statistic of them,
+# as a norm does on one per row: no layer of a model is narrower. Chosen.
+_STATISTIC, _NEAR = 64, 4
 
 
 @dataclass(frozen=True)
 class PointwiseChains:
-    """Chains: kernels that follow each other on a stream, all memory-bound, of torch's own, on equally many elements.
+    """Kernels that follow each other on a stream, memory-bound, on equally many elements, launched by torch's own ops.
 
-    Not those of optimizers and of data parallelism. Arrays of shape (kernels,), in order of chain and start, or
-    (chains,). Chains of the whole recording; totals are per step, of the used steps.
+    Not those for parameters and their gradients. Chains of the whole recording, as arrays of shape (chains,).
     """
 
     ids: IntArray
+    """Kernels. Shape (kernels,)."""
     group: IntArray
-    """Number of the chain, for each kernel."""
-    kernels: IntArray
-    """For each chain, as what follows."""
+    """Number of each kernel's chain. Shape (kernels,)."""
     elements: IntArray
     """Of its largest kernel; 0 unknown."""
-    shapes: Mask
-    """The elements are from recorded shapes, rather than from the number of threads."""
+    by_shapes: Mask
+    """They are known from shapes, rather than from numbers of threads."""
     ns: IntArray
     """Sum of durations."""
-    hopeful_ns: IntArray
-    """If it were one kernel that reads its inputs and writes its output once, as fast per byte. Where shapes do not tell
-    bytes, and where all kernels are short: its longest kernel."""
-    likely_ns: IntArray
-    """After FUSED_SHARE of that saving."""
+    fused_ns: IntArray
+    """As one kernel: carefully, likely, hopefully. Shape (3, chains).
+
+    Hopefully it reads its inputs and writes its output once, as fast per byte as now. Where shapes do not tell bytes,
+    and where all its kernels are short, it takes as long as the longest of them.
+    """
     in_steps: Mask
-    """It starts in a used step."""
-    chains_per_step: int
+    """It begins in a used step."""
+    chains: int
+    """Per step."""
     chains_ns: int
-    ops: tuple[str, ...] = field(repr=False)
-    """Names of the ops of the chains that take the most time, alike, in the used steps."""
+    """Per step."""
+    ops: tuple[str, ...]
+    """Of the longest chain in the used steps whose ops are all known, in order."""
     memory_bound_ns: int
-    """Time of all such kernels, in a chain or not."""
+    """Of all such kernels, in a chain or not, per step."""
     memory_bound_share: float
-    """`memory_bound_ns` over the time of compute; above 1 only where streams run side by side."""
+    """Of the time of compute; above 1 only where streams run side by side."""
+
+
+@fact
+def pointwise_chains(facts: Facts) -> PointwiseChains:
+    """The chains; there may be none. Raises Missing without device work."""
+    table, count = work_table(facts), steps(facts).count
+    bound = _memory_bound(facts)
+    bound &= ~for_parameters(facts) & ~for_parallelism(facts)
+    recorded, read, written = traffic(facts, bound)
+    elements = _elements(facts, recorded)
+    order = np.lexsort((table.start_ns, table.track))
+    chain, full = _chain(facts, order, bound[order], elements, recorded > 0)
+    begins, op = np.diff(chain, prepend=-1) > 0, table.op[order]
+    opens = begins | (np.diff(op, prepend=-2) != 0) | (op < 0)
+    kernels, ops = (np.bincount(chain, some) for some in (full, opens))
+    long = (kernels >= LONG) & (ops > 1)
+    chosen = long[chain]
+    rows, group, opens = order[chosen], (np.cumsum(long) - 1)[chain[chosen]], opens[chosen]
+    of_op, in_op = rows[opens], group[opens]
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    ns, longest = (operation.reduceat(table.dur_ns[rows], first) for operation in (np.add, np.maximum))
+    share = _share_of_bytes(in_op, read[of_op], written[of_op])
+    hopeful = np.where((share > 0) & (longest > SHORT_NS), np.rint(ns * share).astype(np.int64), longest)
+    in_steps = table.in_steps[rows[first]]
+    bound_ns = round_half_up(int(table.dur_ns[bound & table.in_steps].sum()), count)
+    told = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
+    main = table.op[of_op[in_op == np.argmax(told)]] if told.any() else table.op[:0]
+    return PointwiseChains(
+        ids=table.ids[rows],
+        group=group,
+        elements=np.maximum.reduceat(elements[rows], first),
+        by_shapes=np.maximum.reduceat(elements[rows] - recorded[rows], first) == 0,
+        ns=ns,
+        fused_ns=_fused(ns, hopeful),
+        in_steps=in_steps,
+        chains=round_half_up(int(in_steps.sum()), count),
+        chains_ns=round_half_up(int(ns[in_steps].sum()), count),
+        ops=tuple(name_of(facts, one) for one in main.tolist()),
+        memory_bound_ns=bound_ns,
+        memory_bound_share=bound_ns / max(breakdown(facts).compute_ns, 1),
+    )
 
 
 def _memory_bound(facts: Facts) -> Mask:
     table = work_table(facts)
-    masking = named(facts, table.op, "aten::masked_fill", "aten::masked_fill_")  # By its name, it indexes.
+    masking = named(facts, table.op, "aten::masked_fill", "aten::masked_fill_")  # Its kernels' name says indexing.
     return eager(facts) & (table.of(*MEMORY_BOUND) | masking)
+
+
+def _fused(ns: IntArray, hopeful_ns: IntArray) -> IntArray:
+    """Times after each share of SAVED. Shape (3, groups)."""
+    return np.stack([np.rint(ns - share * (ns - hopeful_ns)).astype(np.int64) for share in SAVED])
+
+
+def _elements(facts: Facts, recorded: IntArray) -> IntArray:
+    """Elements of each row of the work table: as recorded, else its threads; 0 unknown.
+
+    ATen's TensorIterator ("elementwise") alone launches as many threads as there is work; others stride over it.
+    """
+    table, names = work_table(facts), facts.rank.spans["name"].cat.categories
+    iterates = np.array(["elementwise" in name for name in names], dtype=bool)[name_codes(facts, table.ids)]
+    grid = facts.rank.kernels[[f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"]]
+    threads = grid.reindex(table.ids, fill_value=0).to_numpy().astype(np.int64).prod(axis=1)
+    return np.where(recorded > 0, recorded, np.where(iterates, np.clip(threads, 0, 2**50), 0))
+
+
+def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
+    """Number of the run of each row in `order`: members of one stream, launching thread and step, or one other row."""
+    table, spans = work_table(facts), facts.rank.spans
+    thread = np.append(spans["track"].to_numpy(), UNKNOWN)[table.launch]
+    place = np.stack((table.track, thread, spans["step"].to_numpy()[table.ids]))[:, order]
+    joined = member[1:] & member[:-1] & (place[:, 1:] == place[:, :-1]).all(axis=0)
+    return np.concatenate(([0], np.cumsum(~joined)))
+
+
+def _chain(facts: Facts, order: IntArray, bound: Mask, elements: IntArray, recorded: Mask) -> tuple[IntArray, Mask]:
+    """Number of the chain of each row in `order`, which may be one row, and which rows work on no statistic."""
+    run, own = _run(facts, order, bound), elements[order]
+    near = np.zeros_like(own)
+    for far in range(1, min(_NEAR + 1, len(own))):
+        same = run[far:] == run[:-far]
+        near[far:] = np.maximum(near[far:], own[:-far] * same)
+        near[:-far] = np.maximum(near[:-far], own[far:] * same)
+    tells = own > near // _STATISTIC
+    last = np.maximum(np.maximum.accumulate(np.where(tells, np.arange(len(own)), UNKNOWN)), 0)
+    size, exact = np.where(run[last] == run, own[last], 0), recorded[order][last]
+    less, more = np.minimum(size[1:], size[:-1]), np.maximum(size[1:], size[:-1])
+    # Rotary embeddings and gated units handle halves.
+    alike = (less == 0) | (more == less) | (more == 2 * less) | (~(exact[1:] & exact[:-1]) & (more <= _VECTOR * less))
+    return np.concatenate(([0], np.cumsum((run[1:] != run[:-1]) | ~alike))), tells | (own == 0)
+
+
+def _share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.NDArray[np.float64]:
+    """Of each chain's bytes, what is left when no op stores its result for the next to read; 0 unknown."""
+    handed_on = np.where(group[1:] == group[:-1], written[:-1] + np.minimum(written[:-1], read[1:]), 0)
+    total, unknown = np.bincount(group, read + written), np.bincount(group, read + written == 0)
+    left = total - np.bincount(group[:-1], handed_on, minlength=len(total))
+    return np.where(unknown > 0, 0.0, left / np.maximum(total, 1))
+
+
+@dataclass(frozen=True)
+class VocabularyLoss:
+    """Kernels that torch's own ops launch on the logits of a large vocabulary."""
+
+    vocabulary: int
+    tokens: int
+    """The most at once."""
+    ids: IntArray
+    ns: int
+    """Per step."""
+    loss_ns: int
+    """Of it in log_softmax, nll_loss and their backward, per step; the rest is casts, copies and fills."""
+
+
+@fact
+def loss_over_vocabulary(facts: Facts) -> tuple[VocabularyLoss, ...]:
+    """Losses over at least VOCABULARY classes. Raises Missing without device work or, of losses, shapes."""
+    table, count = work_table(facts), steps(facts).count
+    loss = named(facts, table.op, "aten::_log_softmax*", "aten::nll_loss*")
+    bound = loss | _memory_bound(facts)
+    position, inputs = recorded_inputs(facts, np.where(bound, table.op, UNKNOWN))
+    if loss.any() and not (position[loss] >= 0).any():
+        raise NO_SHAPES
+    large = [[t.shape for one in call for t in one if len(t.shape) > 1] for call in inputs]
+    classes = {max(large[at][0][1:]) for at in np.unique(position[loss]) if at >= 0 and large[at]}
+    found = []
+    for vocabulary in sorted(one for one in classes if one >= VOCABULARY):
+        over = np.array([*(any(vocabulary in (s[1], s[-1]) for s in one) for one in large), False])
+        mine = over[position] & bound
+        tokens = max(prod(s) // vocabulary for at in np.unique(position[mine & loss]) for s in large[at])
+        ns, loss_ns = (round_half_up(int(table.dur_ns[of & table.in_steps].sum()), count) for of in (mine, mine & loss))
+        found.append(VocabularyLoss(vocabulary, tokens, table.ids[mine], ns, loss_ns))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class AttentionChain:
+    """Attention of one shape as matmul, softmax and matmul, in the whole recording; backward apart from forward."""
+
+    asked_by: str
+    """The outermost op of the first matmul: `aten::scaled_dot_product_attention` where it took its math backend."""
+    batch: int
+    """Batch size times heads."""
+    queries: int
+    keys: int
+    head_dim: int
+    calls: int
+    """Per step."""
+    ns: int
+    """Forward, per step."""
+    backward_ns: int | None
+    """Per step; None if the recording does not say what is the backward of what."""
+    ids: IntArray
+    group: IntArray
+    """Number of the forward or backward pass, for each of `ids`."""
+    fused_ns: IntArray
+    """A pass as one kernel: carefully, likely, hopefully. Shape (3, passes).
+
+    Hopefully it takes as long as its matmuls, of which a fused backward has five for four (gpu-knowledge 3).
+    """
+
+
+@fact
+def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
+    """Attention by shape, longest first. Raises Missing without device work or, of what may be attention, shapes."""
+    table = work_table(facts)
+    order = np.lexsort((table.start_ns, table.track))
+    first, middle, second = _around_softmax(facts, order)
+    ops = table.op[order[np.stack((first, middle, second))]]
+    position, inputs = recorded_inputs(facts, ops.reshape(-1))
+    if len(first) and not (position >= 0).any():
+        raise NO_SHAPES
+    forward = [order[one:other] for one, other in zip(first.tolist(), (second + 1).tolist(), strict=True)]
+    backward = _backward_of(facts, ops[0], ops[2])
+    keys = np.vstack((position.reshape(3, -1), name_codes(facts, table.asked_by[order[first]])))
+    distinct, kind = np.unique(keys, axis=1, return_inverse=True)
+    found = []
+    for key, alike in zip(distinct.T.tolist(), members(kind.reshape(-1), distinct.shape[1]), strict=True):
+        shape = _shape(*(inputs[call] if call >= 0 else () for call in key[:3]))
+        passes = [[rows[k] for k in alike.tolist()] for rows in (forward, backward)]
+        if shape and table.in_steps[np.concatenate(passes[0])].any():
+            found.append(_attention(facts, shape, *passes))
+    return tuple(sorted(found, key=lambda one: -one.ns))
+
+
+def _around_softmax(facts: Facts, order: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Positions in `order` of batched matmul, softmax and matmul, with only memory-bound kernels and copies between."""
+    table, op = work_table(facts), work_table(facts).op[order]
+    matmul, softmax = named(facts, op, "aten::bmm", "aten::baddbmm"), named(facts, op, "aten::_softmax")
+    run = _run(facts, order, matmul | softmax | (_memory_bound(facts) | table.of(KernelKind.MEMORY))[order])
+    index = np.arange(len(order))
+    before = np.maximum.accumulate(np.where(matmul, index, 0))
+    after = np.minimum.accumulate(np.where(matmul, index, len(order) - 1)[::-1])[::-1]
+    at = np.flatnonzero(softmax & (np.diff(op, prepend=UNKNOWN - 1) != 0))
+    first, second = before[at], after[at]
+    whole = matmul[first] & matmul[second] & (run[first] == run[at]) & (run[second] == run[at])
+    return first[whole], at[whole], second[whole]
+
+
+Shape = tuple[int, int, int, int]
+
+
+def _shape(scores: Inputs, softmax: Inputs, values: Inputs) -> Shape | None:
+    """Batch, queries, keys and head size, by the inputs of the three ops; None if they do not fit each other."""
+    one, other = ([t.shape for call in inputs for t in call if len(t.shape) == 3][-2:] for inputs in (scores, values))
+    if len(one) < 2 or len(other) < 2 or not softmax or not softmax[0]:
+        return None
+    (batch, queries, size), keys = one[0], one[1][2]
+    fits = other[0] == (batch, queries, keys) and softmax[0][0].elements == batch * queries * keys
+    return (batch, queries, keys, size) if fits else None
+
+
+def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray]:
+    """Rows of the work table launched in the backward of the ops that start from each first op to its last op's end."""
+    spans, links = facts.rank.spans, facts.rank.links
+    links = links[links["kind"] == LinkKind.FORWARD_OF.value]
+    start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
+    end, of, to = start + spans["dur_ns"].to_numpy(), links["from_id"].to_numpy(), links["to_id"].to_numpy()
+    chain = nesting.innermost_at(start[of], track[of], track[first], start[first], end[last])
+    to, chain = to[chain >= 0], chain[chain >= 0]
+    held = launched_in(facts, HostSpans(to, start[to], end[to], track[to]))
+    rows = np.flatnonzero(held >= 0)
+    return [rows[mine] for mine in members(chain[held[rows]], len(first))]
+
+
+def _attention(facts: Facts, shape: Shape, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
+    table, count = work_table(facts), steps(facts).count
+    told = (facts.rank.links["kind"] == LinkKind.FORWARD_OF.value).any()
+    passes = [*forward, *(rows for rows in backward if len(rows))]
+    rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(one) for one in passes])
+    matmul = named(facts, table.op[rows], "aten::bmm", "aten::baddbmm")
+    ns, matmul_ns = (np.bincount(group, table.dur_ns[rows] * some) for some in (1, matmul))
+    hopeful = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))
+    sums = [sum(int(table.dur_ns[one][table.in_steps[one]].sum()) for one in some) for some in (forward, backward)]
+    return AttentionChain(
+        name_of(facts, int(table.asked_by[rows[0]])),
+        *shape,
+        calls=round_half_up(sum(bool(table.in_steps[one[0]]) for one in forward), count),
+        ns=round_half_up(sums[0], count),
+        backward_ns=round_half_up(sums[1], count) if told else None,
+        ids=table.ids[rows],
+        group=group,
+        fused_ns=_fused(ns, hopeful),
+    )

@@ -13,11 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.collectives import ddp_overheads
+from diagnose.facts.dispatch import host_spans, launched_in, members
+from diagnose.facts.fetches import name_codes, name_of
 from diagnose.facts.steps import steps
 from diagnose.facts.work import WorkTable, work_table
-from diagnose.trace import enums, kinds, nesting
+from diagnose.trace import kinds
 from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, KernelKind
@@ -32,7 +35,7 @@ _SIZES = {"double": 8, "long int": 8, "float": 4, "int": 4, "c10::complex<float>
 _SIZES |= {"c10::BFloat16": 2, "c10::Half": 2, "unsigned char": 1, "signed char": 1}
 _SIZES |= {f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")}
 _ESCAPED = re.compile(r"\\[nrt]")  # White space of indented JSON, as the reader keeps it.
-_MOST_DIMENSIONS, _MOST_ELEMENTS = 64, 2**48  # Torch's most, and more than any device holds: bounds hostile sizes.
+_MOST, _MOST_ELEMENTS = 64, 2**44  # Dimensions of a tensor, tensors, inputs; more than a device holds: sums fit int64.
 
 
 class Tensor(NamedTuple):
@@ -65,22 +68,22 @@ def recorded_inputs(facts: Facts, ops: IntArray) -> tuple[IntArray, list[Inputs]
     (torch's TENSOR_LIST_DISPLAY_LENGTH_LIMIT), and so are single numbers in recordings without types.
     """
     table = facts.rank.ops
+    if not len(table):
+        return np.full(len(ops), UNKNOWN, dtype=np.int64), []
     row = table.index.get_indexer(pd.Index(ops))
     shapes, dtypes = table["shapes"].cat, table["dtypes"].cat
-    pairs = np.stack((shapes.codes.to_numpy()[row], dtypes.codes.to_numpy()[row])).astype(np.int64)
-    pairs[:, row < 0] = -1
-    distinct, position = np.unique(pairs, axis=1, return_inverse=True)
-    texts = [(str(shapes.categories[a]), str(dtypes.categories[b])) if a >= 0 else ("", "") for a, b in distinct.T]
-    found = [_inputs(*text) for text in texts]
-    known = np.array([bool(text) for text, _ in texts], dtype=bool)
-    position = position.reshape(-1)
-    return np.where(known[position], position, UNKNOWN) if len(known) else position, found
+    keys = shapes.codes.to_numpy()[row].astype(np.int64) * len(dtypes.categories) + dtypes.codes.to_numpy()[row]
+    distinct, position = np.unique(np.where(row < 0, UNKNOWN, keys), return_inverse=True)
+    pairs = [divmod(key, len(dtypes.categories)) for key in distinct.tolist()]
+    texts = [(str(shapes.categories[a]), str(dtypes.categories[b])) if a >= 0 else ("", "") for a, b in pairs]
+    known = np.array([bool(shape) for shape, _ in texts], dtype=bool)
+    return np.where(known[position], position, UNKNOWN), [_inputs(*text) for text in texts]
 
 
 def _inputs(shapes: str, dtypes: str) -> Inputs:
     sizes, types = _list(shapes), _list(dtypes)
     named = [one if isinstance(one, str) else "" for one in types] + [""] * max(len(sizes) - len(types), 0)
-    return tuple(tuple(_tensors(size, dtype)) for size, dtype in zip(sizes, named, strict=False))
+    return tuple(tuple(_tensors(size, dtype)) for size, dtype in zip(sizes[:_MOST], named, strict=False))
 
 
 def _list(text: str) -> list[object]:
@@ -95,86 +98,72 @@ def _tensors(size: object, dtype: str) -> Iterator[Tensor]:
     """The tensors of one input. An empty size is a tensor of one element where the type says that it is a tensor."""
     if not isinstance(size, list) or (not size and dtype not in _SIZES):
         return
-    for one in size if size and isinstance(size[0], list) else [size]:
+    for one in size[:_MOST] if size and isinstance(size[0], list) else [size]:
         shape = tuple(n for n in one if type(n) is int and n >= 0) if isinstance(one, list) else ()
-        whole = isinstance(one, list) and len(shape) == len(one) <= _MOST_DIMENSIONS
+        whole = isinstance(one, list) and len(shape) == len(one) <= _MOST
         if whole and prod(shape) <= _MOST_ELEMENTS:
             yield Tensor(shape, "" if dtype == "TensorList" else dtype)
 
 
+def traffic(facts: Facts, rows: Mask) -> tuple[IntArray, IntArray, IntArray]:
+    """Elements, bytes read and bytes written by the op of each row of the work table, as of an elementwise op.
+
+    Of `rows`; 0 for the others and where shapes were not recorded. An element of unknown type counts 4 bytes. What a
+    reduction writes counts nothing. Shapes (operations,).
+    """
+    table = work_table(facts)
+    op = np.where(rows, table.op, UNKNOWN)
+    position, inputs = recorded_inputs(facts, op)
+    code, many = name_codes(facts, op), len(facts.rank.spans["name"].cat.categories) + 1
+    distinct, at = np.unique((position + 1) * many + code + 1, return_inverse=True)
+    pairs = [divmod(key, many) for key in distinct.tolist()]
+    names = facts.rank.spans["name"].cat.categories
+    told = [_moved(str(names[name - 1]), inputs[call - 1]) if call else (0, 0, 0) for call, name in pairs]
+    elements, read, written = np.array(told, dtype=np.int64).T[:, at.reshape(-1)]
+    return elements, read, np.where(table.of(KernelKind.REDUCTION), 0, written)
+
+
+def _moved(op: str, inputs: Inputs) -> tuple[int, int, int]:
+    sizes = [(sum(t.elements for t in one), sum(t.bytes or 4 * t.elements for t in one)) for one in inputs if one]
+    if not sizes:
+        return 0, 0, 0
+    (elements, largest), read = max(sizes), sum(size for _, size in sizes)
+    if op == "aten::copy_":
+        return elements, read - sizes[0][1], sizes[0][1]
+    return elements, 0 if op in ("aten::fill_", "aten::zero_") else read, largest
+
+
 def named(facts: Facts, ids: IntArray, *wanted: str) -> Mask:
     """Which of these spans (-1: none) have one of the names, or one that begins with it if it ends in `*`."""
-    names = facts.rank.spans["name"].cat
     exact = {name for name in wanted if not name.endswith("*")}
     heads = tuple(name[:-1] for name in wanted if name.endswith("*"))
-    accepted = np.array([name in exact or name.startswith(heads) for name in names.categories], dtype=bool)
-    return np.append(accepted, False)[np.where(ids >= 0, names.codes.to_numpy()[ids], -1)]
+    names = facts.rank.spans["name"].cat.categories
+    accepted = np.array([*(name in exact or name.startswith(heads) for name in names), False], dtype=bool)
+    return accepted[name_codes(facts, ids)]
 
 
 def eager(facts: Facts) -> Mask:
-    """Which rows of the work table torch's own ops launched, one kernel after the other; by name where no op is known.
+    """Which rows of the work table torch's own ops launched; by the kernel's name where no op is known.
 
-    Not what Triton, Transformer Engine, Liger, Apex and other extensions launch: that is in ops of their own, or none.
+    Not what Triton, Transformer Engine, Liger, Apex and other extensions launch: from ops of their own, or none.
     """
-    table, names = work_table(facts), facts.rank.spans["name"].cat
-    of_torch = np.array(["at::native::" in name for name in names.categories], dtype=bool)
-    return np.where(table.op >= 0, named(facts, table.op, "aten::*"), of_torch[names.codes.to_numpy()[table.ids]])
+    table, names = work_table(facts), facts.rank.spans["name"].cat.categories
+    of_torch = np.array(["at::native::" in name for name in names], dtype=bool)
+    return np.where(table.op >= 0, named(facts, table.op, "aten::*"), of_torch[name_codes(facts, table.ids)])
 
 
-def under(facts: Facts, rows: Mask, *annotations: str) -> IntArray:
-    """Id of the innermost annotation of such a name open at the launch of each row of the work table, or -1.
+def for_parallelism(facts: Facts) -> Mask:
+    """Which rows of the work table serve data parallelism: launched by FSDP, by DDP's own work, in collectives.
 
-    Only for `rows`, as a mask; -1 for the others. Names are as in `named`. Shape (operations,).
+    `FullyShardedDataParallel.forward` and `DistributedDataParallel.forward` hold the whole model: not by them.
     """
-    table, spans = work_table(facts), facts.rank.spans
-    ids = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.ANNOTATION))
-    ids = ids[named(facts, ids, *annotations)]
-    start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
-    end = start + spans["dur_ns"].to_numpy()
-    asked = np.flatnonzero(rows & (table.launch >= 0))
-    launch = table.launch[asked]
-    found = nesting.innermost_at(start[launch], track[launch], track[ids], start[ids], end[ids])
-    result = np.full(len(table.ids), UNKNOWN, dtype=np.int64)
-    result[asked[found >= 0]] = ids[found[found >= 0]]
-    return result
-
-
-def sharding(facts: Facts, rows: Mask) -> Mask:
-    """Which of `rows` serve data parallelism: launched by collectives, by FSDP, by DDP before the model begins.
-
-    DDP copies a model's buffers at the start of `DistributedDataParallel.forward`, which also holds the whole model:
-    the model begins with the first matmul or convolution in it.
-    """
-    table, spans = work_table(facts), facts.rank.spans
-    collective = [str(one) for one in spans["name"].cat.categories if kinds.activity(str(one)) is Activity.COLLECTIVE]
-    own = ("fsdp::*", "torch.distributed.*", "torch::distributed::*")
-    found = rows & named(facts, table.asked_by, *collective, *own)
-    found |= under(facts, rows, "FSDP::*", "FullyShardedDataParallel._*") >= 0
-    math = table.of(KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
-    parallel = under(facts, rows | math, "DistributedDataParallel.forward")
-    launched = np.append(spans["start_ns"].to_numpy(), 0)[table.launch]
-    begins = np.full(len(spans) + 1, np.iinfo(np.int64).max, dtype=np.int64)
-    np.minimum.at(begins, parallel[math], launched[math])
-    return found | (rows & (parallel >= 0) & (launched < begins[parallel]))
-
-
-_Group = tuple[str, str, int, IntArray, IntArray]
-"""Names of the asking and the launching op, a further key, span ids, and rows of the work table in the used steps."""
-
-
-def _groups(facts: Facts, rows: IntArray, key: IntArray) -> Iterator[_Group]:
-    """Rows of the work table by op and a further key of theirs, those that occur in the used steps."""
-    table, names = work_table(facts), facts.rank.spans["name"].cat
-    labels = [*map(str, names.categories), ""]
-    codes = np.append(names.codes.to_numpy().astype(np.int64), UNKNOWN)
-    keys = np.stack((codes[table.asked_by[rows]], codes[table.op[rows]], key))
-    distinct, group, sizes = np.unique(keys, axis=1, return_inverse=True, return_counts=True)
-    order = np.argsort(group.reshape(-1), kind="stable")
-    members = np.split(rows[order], np.cumsum(sizes)[:-1])
-    for (asked_by, op, other), mine in zip(distinct.T.tolist(), members, strict=False):
-        inside = mine[table.in_steps[mine]]
-        if len(inside):
-            yield labels[asked_by], labels[op], other, table.ids[mine], inside
+    table, names = work_table(facts), facts.rank.spans["name"].cat.categories
+    collective = [name for name in names if kinds.activity(name) is Activity.COLLECTIVE]
+    own = ("FSDP::", "FullyShardedDataParallel._")
+    fsdp = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name.startswith(own))
+    ddp = [one.work_ids for one in optional(ddp_overheads, facts) or ()]
+    found = named(facts, table.asked_by, "fsdp::*", *collective) | (launched_in(facts, fsdp) >= 0)
+    return found | np.isin(table.ids, np.concatenate([table.ids[:0], *ddp]))
 
 
 @dataclass(frozen=True)
@@ -202,18 +191,25 @@ def layout_conversions(facts: Facts) -> tuple[LayoutConversions, ...]:
     """
     table, used = work_table(facts), steps(facts)
     rows = np.flatnonzero(table.of(KernelKind.LAYOUT) & ~named(facts, table.ids, "SubTensorOp*"))
-    found = [
-        LayoutConversions(
-            asked_by=asked_by,
-            op=op,
-            convolution="conv" in op,
-            ids=ids,
-            calls=round_half_up(len(inside), used.count),
-            ns=round_half_up(int(table.dur_ns[inside].sum()), used.count),
-        )
-        for asked_by, op, _, ids, inside in _groups(facts, rows, np.zeros_like(rows))
-    ]
+    found = []
+    for asked_by, op, mine, inside in _groups(facts, rows, np.zeros_like(rows)):
+        calls, ns = round_half_up(len(inside), used.count), round_half_up(int(table.dur_ns[inside].sum()), used.count)
+        found.append(LayoutConversions(asked_by, op, "conv" in op, table.ids[mine], calls, ns))
     return tuple(sorted(found, key=lambda one: (-one.ns, one.asked_by, one.op)))
+
+
+def _groups(facts: Facts, rows: IntArray, key: IntArray) -> Iterator[tuple[str, str, IntArray, IntArray]]:
+    """Asking op, op and rows of the work table that are alike in these and in `key`, and which are in the used steps.
+
+    Of `rows`, and only groups that occur in the used steps.
+    """
+    table = work_table(facts)
+    keys = np.stack((name_codes(facts, table.asked_by[rows]), name_codes(facts, table.op[rows]), key))
+    distinct, group = np.unique(keys, axis=1, return_inverse=True)
+    for mine in (rows[positions] for positions in members(group.reshape(-1), distinct.shape[1])):
+        inside = mine[table.in_steps[mine]]
+        if len(inside):
+            yield name_of(facts, int(table.asked_by[mine[0]])), name_of(facts, int(table.op[mine[0]])), mine, inside
 
 
 @dataclass(frozen=True)
@@ -248,24 +244,22 @@ def copy_churn(facts: Facts) -> tuple[CopyChurn, ...]:
     """
     table, used = work_table(facts), steps(facts)
     on_device = np.isin(table.ids, facts.rank.copies.index[facts.rank.copies["direction"] == Direction.D2D.value])
-    is_kernel = ~table.of(KernelKind.MEMORY)
-    copying = is_kernel & (table.of(KernelKind.COPY) & eager(facts) | named(facts, table.op, *_COPIES.split()))
-    copying |= on_device
-    rows = np.flatnonzero(copying & ~sharding(facts, copying))
-    cast, size = _cast_and_bytes(facts, table, rows)
-    moved = np.full(len(table.ids), UNKNOWN, dtype=np.int64)
-    moved[rows] = size
+    kernels = ~table.of(KernelKind.MEMORY) & named(facts, table.op, *_COPIES.split())
+    kernels |= table.of(KernelKind.COPY) & eager(facts)
+    rows = np.flatnonzero((on_device | kernels) & ~for_parallelism(facts))
+    casts, size = np.full((2, len(table.ids)), UNKNOWN, dtype=np.int64)
+    casts[rows], size[rows] = _cast_and_bytes(facts, table, rows)
     found = [
         CopyChurn(
             asked_by=asked_by,
             op=op,
-            cast=None if casts < 0 else bool(casts),
-            ids=ids,
+            cast=None if casts[mine[0]] < 0 else bool(casts[mine[0]]),
+            ids=table.ids[mine],
             calls=round_half_up(len(inside), used.count),
             ns=round_half_up(int(table.dur_ns[inside].sum()), used.count),
-            bytes=known_per_step(moved[inside], used.count),
+            bytes=known_per_step(size[inside], used.count),
         )
-        for asked_by, op, casts, ids, inside in _groups(facts, rows, cast)
+        for asked_by, op, mine, inside in _groups(facts, rows, casts[rows])
     ]
     return tuple(sorted(found, key=lambda one: (-one.ns, one.asked_by, one.op)))
 
@@ -277,9 +271,8 @@ def known_per_step(amounts: IntArray, count: int) -> int | None:
 
 def _cast_and_bytes(facts: Facts, table: WorkTable, rows: IntArray) -> tuple[IntArray, IntArray]:
     """Whether each row changes the element type (1, 0, or -1 unknown), and the bytes it moves, or -1."""
-    names, ids = facts.rank.spans["name"].cat, table.ids[rows]
-    told = np.array([_cast_by_name(str(name)) for name in names.categories], dtype=np.int64)
-    cast = told[names.codes.to_numpy()[ids]]
+    ids, names = table.ids[rows], facts.rank.spans["name"].cat.categories
+    cast = np.array([_cast_by_name(name) for name in names], dtype=np.int64)[name_codes(facts, ids)]
     size = 2 * facts.rank.copies["bytes"].reindex(ids, fill_value=UNKNOWN).to_numpy()
     position, inputs = recorded_inputs(facts, table.op[rows])
     recorded = named(facts, table.op[rows], "aten::copy_") & (size < 0) & (position >= 0)

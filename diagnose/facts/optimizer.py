@@ -8,20 +8,18 @@ from enum import Enum
 from math import gcd
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.dispatch import HostSpans, host_spans
-from diagnose.facts.layout import Inputs, known_per_step, named, recorded_inputs
-from diagnose.facts.steps import Measure, steps
+from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, launched_in
+from diagnose.facts.fetches import name_codes, name_of
+from diagnose.facts.layout import Inputs, Mask, known_per_step, named, recorded_inputs
+from diagnose.facts.steps import steps
 from diagnose.facts.work import KERNEL_KINDS, work_table
 from diagnose.trace import kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity, KernelKind
-
-Mask = npt.NDArray[np.bool_]
 
 NO_STEPS = Missing(
     "optimizer steps", "Profile whole training steps of an optimizer derived from torch.optim.Optimizer."
@@ -51,8 +49,8 @@ class OptimizerSteps:
     optimizer: str
     """Name of the class, such as AdamW."""
     implementation: Implementation
-    """Of most of its device time; without any, of most of its ops' time."""
-    calls: int
+    """Of most of its device time; OTHER without any, as on the host."""
+    total_calls: int
     """Calls of `step` in all used steps."""
     launches: int
     """Calls that launch device work, per step."""
@@ -70,120 +68,94 @@ class OptimizerSteps:
     """Of all parameters that one call updates; None if no recorded shapes tell."""
 
 
-@dataclass(frozen=True)
-class _Calls:
-    """Calls on the host; what starts in one before `begins_ns` does not count. Shape (calls,)."""
-
-    spans: HostSpans
-    begins_ns: IntArray
-
-    def where(self, chosen: Mask) -> _Calls:
-        return _Calls(self.spans.where(chosen), self.begins_ns[chosen])
-
-    def holding(self, facts: Facts, ids: IntArray) -> Mask:
-        """Which host spans (-1: none) start in one of the calls. Shape (ids,)."""
-        spans, calls = facts.rank.spans, self.spans
-        start = np.append(spans["start_ns"].to_numpy(), np.iinfo(np.int64).min)[ids]
-        track = np.append(spans["track"].to_numpy().astype(np.int64), nesting.NONE)[ids]
-        held = nesting.innermost_at(start, track, calls.track, calls.start_ns, calls.end_ns)
-        found: Mask = (held >= 0) & (start >= np.append(self.begins_ns, 0)[held])
-        return found
-
-
-def _update_calls(facts: Facts) -> _Calls:
+def _updates(facts: Facts) -> HostSpans:
     """Calls of `Optimizer.step`; of nested ones, as of a wrapper and what it wraps, the innermost.
 
-    A closure's backward pass, or its zeroing of gradients, runs inside the call: the update begins after the last.
+    A closure's backward pass and zeroing of gradients run inside the call: it is taken to begin after the last of them.
     """
-    found = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP)
-    outer = nesting.parents(found.track, found.start_ns, found.end_ns)
-    calls = found.where(~np.isin(np.arange(len(outer)), outer))
-    begins = calls.start_ns.copy()
+    calls = host_spans(facts, SpanKind.ANNOTATION, named=_is_update)
+    outer = nesting.parents(calls.track, calls.start_ns, calls.end_ns)
+    calls = calls.where(~np.isin(np.arange(len(outer)), outer))
     spans, ops = facts.rank.spans, facts.rank.ops
-    inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), _zero_calls(facts).spans.ids).astype(np.int64)
+    inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), _zeroings(facts).ids).astype(np.int64)
     start = spans["start_ns"].to_numpy()[inner]
     at = np.searchsorted(calls.start_ns, start, side="right") - 1
     inside = (at >= 0) & (start < np.append(calls.end_ns, 0)[at])
+    begins = calls.start_ns.copy()
     np.maximum.at(begins, at[inside], start[inside] + spans["dur_ns"].to_numpy()[inner[inside]])
-    return _Calls(calls, np.minimum(begins, calls.end_ns))
+    return HostSpans(calls.ids, np.minimum(begins, calls.end_ns), calls.end_ns, calls.track)
 
 
-def _zero_calls(facts: Facts) -> _Calls:
+def _is_update(name: str) -> bool:
+    return kinds.activity(name) is Activity.OPTIMIZER_STEP
+
+
+def _zeroings(facts: Facts) -> HostSpans:
     """Calls of an optimizer's `zero_grad`, and where stacks were recorded of a module's."""
 
     def zeroes(name: str) -> bool:
         site = kinds.frame_site(name)
         return kinds.activity(name) is Activity.ZERO_GRAD or (site is not None and site.function == "zero_grad")
 
-    calls = host_spans(facts, SpanKind.ANNOTATION, SpanKind.PYTHON, named=zeroes).outermost()
-    return _Calls(calls, calls.start_ns)
+    return host_spans(facts, SpanKind.ANNOTATION, SpanKind.PYTHON, named=zeroes).outermost()
 
 
-def optimizer_work(facts: Facts) -> Mask:
-    """Which rows of the work table were launched to update parameters or to zero gradients. Shape (operations,)."""
-    launch = work_table(facts).launch
-    return _update_calls(facts).holding(facts, launch) | _zero_calls(facts).holding(facts, launch)
+def for_parameters(facts: Facts) -> Mask:
+    """Which rows of the work table were launched to update parameters, or to zero or accumulate their gradients."""
+    accumulating = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
+    found = (launched_in(facts, _updates(facts)) >= 0) | (launched_in(facts, _zeroings(facts)) >= 0)
+    return found | named(facts, work_table(facts).asked_by, accumulating)
 
 
 @fact
 def optimizer_steps(facts: Facts) -> tuple[OptimizerSteps, ...]:
     """The steps by class, most device time first. Raises Missing without device work, its launches, or marked steps."""
-    calls, names = _update_calls(facts), facts.rank.spans["name"].cat
     if not (work_table(facts).launch >= 0).any():
         raise NO_LAUNCHES
-    if not len(calls.spans.ids):
+    calls = _updates(facts)
+    if not len(calls.ids):
         raise NO_STEPS
-    label = names.codes.to_numpy()[calls.spans.ids]
-    found = [_summed(facts, str(names.categories[one]), calls.where(label == one)) for one in np.unique(label)]
-    return tuple(sorted((one for one in found if one.calls), key=lambda one: (-one.device_ns, one.optimizer)))
+    label = name_codes(facts, calls.ids)
+    found = [_summed(facts, calls.where(label == one)) for one in np.unique(label)]
+    return tuple(sorted((one for one in found if one.total_calls), key=lambda one: (-one.device_ns, one.optimizer)))
 
 
-def _summed(facts: Facts, label: str, calls: _Calls) -> OptimizerSteps:
+def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
     table, count = work_table(facts), steps(facts).count
-    ops = host_spans(facts, SpanKind.OP)
-    ops = ops.where(calls.holding(facts, ops.ids))
-    mine = calls.holding(facts, table.launch)
+    ops = _within(calls, host_spans(facts, SpanKind.OP))
+    mine = launched_in(facts, calls) >= 0
     inside = mine & table.in_steps
-    used = _in_used_steps(facts, calls.spans.ids)
-    host_ns = int((calls.spans.end_ns - calls.begins_ns)[used].sum())
+    used = in_used_steps(facts, calls.ids)
     return OptimizerSteps(
-        optimizer=label.partition("#")[2].partition(",")[0].removesuffix(".step"),
-        implementation=_implementation(facts, mine, ops.outermost()),
-        calls=int(used.sum()),
+        optimizer=name_of(facts, int(calls.ids[0])).partition("#")[2].partition(",")[0].removesuffix(".step"),
+        implementation=_implementation(facts, mine),
+        total_calls=int(used.sum()),
         launches=round_half_up(len(np.unique(table.launch[inside])), count),
         device_ns=round_half_up(int(table.dur_ns[inside].sum()), count),
-        host_ns=round_half_up(host_ns, count),
-        ids=calls.spans.ids,
+        host_ns=round_half_up(int((calls.end_ns - calls.start_ns)[used].sum()), count),
+        ids=calls.ids,
         op_ids=ops.outermost().ids,
         work_ids=table.ids[mine],
-        elements=_elements(facts, ops.where(_in_used_steps(facts, ops.ids)), int(used.sum())),
+        elements=_elements(facts, ops.where(in_used_steps(facts, ops.ids)), int(used.sum())),
     )
 
 
-def _in_used_steps(facts: Facts, ids: IntArray) -> Mask:
-    """Which host spans belong to the used steps, wherever the device was meanwhile. Shape (ids,)."""
-    used = steps(facts)
-    if used.measure is Measure.WINDOW:
-        return np.ones(len(ids), dtype=bool)
-    counts = np.array([*(mark.number in used.numbers for mark in facts.rank.steps), False], dtype=bool)
-    return counts[facts.rank.spans["step"].to_numpy()[ids]]
+def _within(calls: HostSpans, ops: HostSpans) -> HostSpans:
+    """The ops that start in one of the calls."""
+    held = nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
+    return ops.where(held >= 0)
 
 
-def _implementation(facts: Facts, mine: Mask, ops: HostSpans) -> Implementation:
-    """By the time of device work, or of outermost ops where there is none."""
-    table, names = work_table(facts), facts.rank.spans["name"].cat
-    labels = [*map(str, names.categories), ""]
-    codes = np.append(names.codes.to_numpy().astype(np.int64), nesting.NONE)
-    if mine.any():
-        keys = np.stack((codes[table.op[mine]], codes[table.asked_by[mine]], table.kind[mine]))
-        took = table.dur_ns[mine]
-    else:
-        keys = np.stack((codes[ops.ids], codes[ops.ids], np.full(len(ops.ids), KERNEL_KINDS.index(KernelKind.OTHER))))
-        took = ops.end_ns - ops.start_ns
+def _implementation(facts: Facts, mine: Mask) -> Implementation:
+    """What most of the time of these rows of the work table is; OTHER if there are none."""
+    table = work_table(facts)
+    keys = np.stack((table.op[mine], table.asked_by[mine]))
+    keys = np.stack((*(name_codes(facts, one) for one in keys), table.kind[mine]))
     distinct, group = np.unique(keys, axis=1, return_inverse=True)
+    labels = [*map(str, facts.rank.spans["name"].cat.categories), ""]
     total = Counter({Implementation.OTHER: 0})
-    for (op, asked_by, kind), ns in zip(distinct.T.tolist(), np.bincount(group.reshape(-1), took), strict=True):
-        total[_told_by(labels[op], labels[asked_by], KERNEL_KINDS[kind])] += int(ns)
+    for key, ns in zip(distinct.T.tolist(), np.bincount(group.reshape(-1), table.dur_ns[mine]).tolist(), strict=True):
+        total[_told_by(labels[key[0]], labels[key[1]], KERNEL_KINDS[key[2]])] += ns
     return total.most_common(1)[0][0]
 
 
@@ -238,28 +210,23 @@ def _gradient_elements(facts: Facts, calls: int) -> int | None:
     None if several optimizers share them, under FSDP, where gradients are larger than what is updated, and unless some
     shape occurs so often that each parameter surely got one gradient per call.
     """
-    named_so = host_spans(
-        facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
-    )
-    annotations = host_spans(facts, SpanKind.ANNOTATION)
-    sharded = named(facts, annotations.ids, "FSDP::*", "FullyShardedDataParallel*").any()
-    optimizers = np.unique(facts.rank.spans["name"].cat.codes.to_numpy()[named_so.ids])
+    marks = host_spans(facts, SpanKind.ANNOTATION)
+    classes = {name for name in map(str, set(facts.rank.spans["name"].iloc[marks.ids])) if _is_update(name)}
+    sharded = named(facts, marks.ids, "FSDP::*", "FullyShardedDataParallel*").any()
     made = _of_name(facts, host_spans(facts, SpanKind.OP), "torch::autograd::AccumulateGrad").ids
-    made = made[_in_used_steps(facts, made)]
-    elements = _first_elements(facts, made)
-    position, _ = recorded_inputs(facts, made)
-    if sharded or len(optimizers) > 1 or not len(made) or not (elements > 0).all():
+    made = made[in_used_steps(facts, made)]
+    elements, (position, _) = _first_elements(facts, made), recorded_inputs(facts, made)
+    if sharded or len(classes) > 1 or not len(made) or not (elements > 0).all():
         return None
-    if gcd(*np.unique(position, return_counts=True)[1].tolist()) != calls:
-        return None
-    return round_half_up(int(elements.sum()), calls)
+    often = gcd(*np.unique(position, return_counts=True)[1].tolist())
+    return round_half_up(int(elements.sum()), calls) if often == calls else None
 
 
 @dataclass(frozen=True)
 class GradientZeroing:
     """Calls of `zero_grad`, and the device work in them: gradients filled with zeros, where not set to None."""
 
-    calls: int
+    total_calls: int
     """In all used steps."""
     launches: int
     """Calls that launch device work, per step."""
@@ -278,24 +245,23 @@ class GradientZeroing:
 @fact
 def gradient_zeroing(facts: Facts) -> GradientZeroing:
     """The zeroing of gradients. Raises Missing without device work, its launches, or recorded calls of `zero_grad`."""
-    table, count, calls = work_table(facts), steps(facts).count, _zero_calls(facts)
+    table, count, calls = work_table(facts), steps(facts).count, _zeroings(facts)
     if not (table.launch >= 0).any():
         raise NO_LAUNCHES
-    if not len(calls.spans.ids):
+    if not len(calls.ids):
         raise NO_ZEROING
-    mine = calls.holding(facts, table.launch)
+    mine = launched_in(facts, calls) >= 0
     inside = mine & table.in_steps
-    used = _in_used_steps(facts, calls.spans.ids)
-    ops = np.unique(table.op[inside])
-    position, inputs = recorded_inputs(facts, ops)
-    sizes = [[tensor.bytes or -(2**53) for tensor in one[0]] if one else [] for one in inputs]
+    used = in_used_steps(facts, calls.ids)
+    position, inputs = recorded_inputs(facts, np.unique(table.op[inside]))
+    sizes = [[-(2**53) if t.bytes is None else t.bytes for t in one[0]] if one else [] for one in inputs]
     written = np.array([*(sum(one) if one else -1 for one in sizes), -1], dtype=np.int64)[position]
     return GradientZeroing(
-        calls=int(used.sum()),
+        total_calls=int(used.sum()),
         launches=round_half_up(len(np.unique(table.launch[inside])), count),
         device_ns=round_half_up(int(table.dur_ns[inside].sum()), count),
-        host_ns=round_half_up(int((calls.spans.end_ns - calls.spans.start_ns)[used].sum()), count),
+        host_ns=round_half_up(int((calls.end_ns - calls.start_ns)[used].sum()), count),
         bytes=known_per_step(written, count),
-        ids=calls.spans.ids,
+        ids=calls.ids,
         work_ids=table.ids[mine],
     )

@@ -41,16 +41,14 @@ SCALAR_OPS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_non
 """Ops that bring one number to the host."""
 
 SHAPE_OPS = frozenset(
-    f"aten::{name}"
-    for name in (
-        *("nonzero", "argwhere", "masked_select", "_unique", "_unique2", "unique_dim", "unique_consecutive"),
-        *("unique_dim_consecutive", "repeat_interleave", "bincount", "_coalesce", "_to_sparse"),
-    )
-) | {"torchvision::nms"}
+    {"aten::nonzero", "aten::argwhere", "aten::masked_select", "aten::_unique", "aten::_unique2", "aten::unique_dim"}
+    | {"aten::unique_consecutive", "aten::unique_dim_consecutive", "aten::repeat_interleave", "aten::bincount"}
+    | {"aten::_coalesce", "torchvision::nms"}
+)
 """Ops that read back how large their own result is. `aten::index` with a mask calls `aten::nonzero`."""
 
-UNSCALE = "aten::_amp_foreach_non_finite_check_and_unscale_"
-"""GradScaler's check for overflows; `GradScaler.step` then reads its result with `aten::item`, before the optimizer."""
+SCALER_OPS = ("aten::_amp_foreach_non_finite_check_and_unscale_", "aten::_amp_update_scale_")
+"""GradScaler's first and last op of a step. Between them it reads its flag of overflows, just before the optimizer."""
 
 
 class WaitReason(str, Enum):
@@ -206,7 +204,8 @@ def _within(facts: Facts, op: IntArray, *names: frozenset[str]) -> npt.NDArray[n
 def _scaler_reads(facts: Facts, ids: IntArray, last: IntArray, reason: IntArray) -> npt.NDArray[np.bool_]:
     """Which calls read GradScaler's flag: the last read between its check and the optimizer's step, else the first."""
     starts, tracks = (facts.rank.spans[name].to_numpy()[ids] for name in ("start_ns", "track"))
-    checks = host_spans(facts, SpanKind.OP, named=lambda name: name == UNSCALE)
+    checks = host_spans(facts, SpanKind.OP, named=lambda name: name == SCALER_OPS[0])
+    ends = host_spans(facts, SpanKind.OP, named=lambda name: name in SCALER_OPS)
     optimizers = host_spans(
         facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
     )
@@ -214,7 +213,8 @@ def _scaler_reads(facts: Facts, ids: IntArray, last: IntArray, reason: IntArray)
     for thread in np.unique(checks.track):
         mine = np.flatnonzero(read & (tracks == thread))
         start, mark = starts[mine], checks.where(checks.track == thread)
-        until = np.append(mark.start_ns[1:], _NEVER)
+        until = np.append(ends.start_ns[ends.track == thread], _NEVER)
+        until = until[np.searchsorted(until, mark.end_ns)]
         optimizer = np.append(optimizers.start_ns[optimizers.track == thread], _NEVER)
         step_at = optimizer[np.searchsorted(optimizer[:-1], mark.end_ns)]
         first = np.searchsorted(start, mark.end_ns)

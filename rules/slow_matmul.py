@@ -1,0 +1,97 @@
+"""Matrix multiplications run far below what the GPU can do.
+
+Their sizes are friendly, and still they take more than twice the time that the GPU's rate or its memory would allow.
+
+Why it costs
+    The GPU is busy, but with a kernel or a layout that does not suit these sizes.
+
+How to fix
+    Let the compiler or the library choose by measuring; make operands contiguous; batch small products together.
+
+Ignore when
+    communication runs at the same time on the same GPU and takes part of it.
+
+Sources
+    https://docs.pytorch.org/docs/stable/torch.compiler.html
+    https://docs.pytorch.org/docs/stable/cuda.tunable.html
+"""
+
+from diagnose.rule import (
+    Basis,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    Roofline,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+    toward,
+)  # fmt: skip
+
+WORTH_SHARE = 0.05  # of the step in such kernels (our choice)
+
+
+@rule("KE05")
+def slow_matmul(roofline: Roofline, steps: Steps) -> Verdicts:
+    if roofline.slow_floor is None or roofline.slow_ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"of {ms(roofline.known_ns)} a step in products of known size {ms(roofline.slow_ns)} are slow")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Products that reach less than half of what the GPU could take {ms(roofline.slow_ns)} a step;"
+                    f" at best they would take {percent(roofline.slow_floor)} of that.",
+                    roofline.slow_ns,
+                    "ns",
+                ),
+            ),
+            edits=(Shorten(roofline.slow_ids, toward(roofline.slow_floor)),),
+            fixes=(
+                Fix(
+                    "Let the compiler choose the kernels by measuring them.",
+                    after='model = torch.compile(model, mode="max-autotune")',
+                    safety=Safety.ROUNDING,
+                    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+                    trial="wrap:torch.compile(mode=max-autotune)",
+                ),
+            ),
+            confidence=Confidence(Level.LOW, "what a better kernel reaches on these sizes is not known"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 2 x 8192^3 flops take an H100 1.4 ms at 80 % of its peak
+        """
+        4 steps of 20
+        cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16","c10::BFloat16"] | sync 2-19.5
+        gpu  bf16_gemm 0.02-8 @0.01 | pointwise 8.1-19 @0.5
+        """
+    ),
+    Silent(  # at two thirds of what is reached at best
+        """
+        4 steps of 20
+        cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16","c10::BFloat16"]
+        gpu  bf16_gemm 0.02-2.1 @0.01 | pointwise 8.1-19 @0.5
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 20
+        device 2080
+        cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16","c10::BFloat16"]
+        gpu  bf16_gemm 0.02-8 @0.01
+        """,
+        because="peak rates",
+    ),
+]

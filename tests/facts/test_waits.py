@@ -1,0 +1,289 @@
+"""Why the host waits for the device, and what that costs the device."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.idle import IdleCause, idle_gaps
+from diagnose.facts.steps import steps
+from diagnose.facts.syncs import blocked_ns
+from diagnose.facts.waits import HostWait, WaitReason, blocking_launches, host_waits
+from diagnose.source import ranks
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Site
+from tests.drawing import MAIN, Drawing
+
+CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
+OTHER_THREAD = 101
+
+
+def item(draw: Drawing, at: float, name: str = "aten::item", tid: int = MAIN) -> Drawing:
+    """20 us: a read of 4 bytes through pageable memory, as torch did until 2.1."""
+    draw.op(name, at, at + 20, tid).op("aten::_local_scalar_dense", at + 1, at + 19, tid)
+    draw.copy("DtoH (Device -> Pageable)", (at + 2, at + 12), (at + 9, at + 11), 4, tid=tid)
+    return draw.call("cudaStreamSynchronize", at + 13, at + 16, tid)
+
+
+def two_steps() -> Drawing:
+    """Steps 1 and 2 are used: 0 to 100 and 100 to 200 us, on the device as on the host."""
+    draw = Drawing().step(0, -100, 0).launch("first", (-50, -49), (-40, 0))
+    for number, end in ((1, 100), (2, 200)):
+        draw.step(number, end - 100, end).launch("last", (end - 4, end - 3), (end - 1, end))
+    return draw
+
+
+def only(draw: Drawing) -> HostWait:
+    (found,) = host_waits(draw.facts())
+    return found
+
+
+def names(facts: Facts, ids: IntArray) -> list[str]:
+    return [str(name) for name in facts.rank.spans["name"].iloc[ids]]
+
+
+def test_an_item_is_one_wait_with_its_calls_copy_line_and_the_idle_time_it_leaves() -> None:
+    draw = two_steps().frame("/home/me/train.py(9): train", -100, 200)
+    for at in (0, 100):
+        draw.launch("gemm", (at + 1, at + 2), (at + 3, at + 38))
+        item(draw, at + 30)  # The device is idle from 41, where the read ends, until `last` at 99.
+    facts = draw.facts()
+    (found,) = host_waits(facts)
+    assert (found.reason, found.call) == (WaitReason.SCALAR_READ, "cudaStreamSynchronize")
+    assert (found.asked_by, found.op) == ("aten::item", "aten::_local_scalar_dense")
+    assert found.site == Site("/home/me/train.py", 9, "train")
+    assert names(facts, found.ids) == ["cudaMemcpyAsync", "cudaStreamSynchronize"] * 2
+    assert names(facts, found.op_ids) == ["aten::item"] * 4
+    assert names(facts, found.work_ids) == ["Memcpy DtoH (Device -> Pageable)"] * 2
+    assert (found.total_calls, found.steps_seen) == (2, 2)
+    assert (found.blocked_ns, found.drained_idle_ns) == (13_000, 58_000)
+
+
+def copying(*ops: str, kind: str, size: int) -> Callable[[Drawing], object]:
+    def draw_it(draw: Drawing) -> None:
+        for depth, name in enumerate(ops):
+            draw.op(name, 20 + depth, 50 - depth)
+        draw.copy(kind, (30, 32), (31, 33), size).call("cudaStreamSynchronize", 34, 36)
+
+    return draw_it
+
+
+PINNED_READ, PINNED_WRITE = "DtoH (Device -> Pinned)", "HtoD (Pinned -> Device)"
+TO = ("aten::to", "aten::_to_copy", "aten::copy_")
+REASONS = {
+    "if tensor": (copying("aten::is_nonzero", "aten::item", kind=PINNED_READ, size=1), WaitReason.SCALAR_READ),
+    "a few numbers": (copying(*TO, kind=PINNED_READ, size=64), WaitReason.SCALAR_READ),
+    "a tensor": (copying(*TO, kind=PINNED_READ, size=65), WaitReason.TENSOR_READ),
+    "a mask": (copying("aten::index", "aten::nonzero", kind=PINNED_READ, size=8), WaitReason.DATA_DEPENDENT_SHAPE),
+    "repeats": (
+        copying("aten::repeat_interleave", "aten::item", kind=PINNED_READ, size=8),
+        WaitReason.DATA_DEPENDENT_SHAPE,
+    ),
+    "an index on the host": (copying("aten::index", *TO, kind=PINNED_WRITE, size=8), WaitReason.HOST_TO_DEVICE),
+    "pageable": (copying(*TO, kind="HtoD (Pageable -> Device)", size=9), WaitReason.HOST_TO_DEVICE),
+    "ROCm names no direction": (
+        lambda draw: draw.op("aten::item", 20, 50).launch(
+            "Memcpy DtoD (Device -> Device)", (30, 35), (31, 33), api="hipMemcpyWithStream", cat="gpu_memcpy", bytes=1
+        ),
+        WaitReason.SCALAR_READ,
+    ),
+    "an op of a library": (
+        lambda draw: draw.op("aten::conv2d", 20, 50).call("cudaEventSynchronize", 30, 35),
+        WaitReason.OTHER,
+    ),
+    "a device": (lambda draw: draw.call("cudaDeviceSynchronize", 30, 35), WaitReason.EXPLICIT),
+    "an event": (lambda draw: draw.call("cudaEventSynchronize", 30, 35), WaitReason.EXPLICIT),
+    "a stream": (lambda draw: draw.op("aten::mm", 20, 25).call("hipStreamSynchronize", 30, 35), WaitReason.EXPLICIT),
+}
+
+
+@pytest.mark.parametrize(("what", "reason"), REASONS.values(), ids=REASONS)
+def test_the_reason_of_a_wait(what: Callable[[Drawing], object], reason: WaitReason) -> None:
+    draw = two_steps().op("aten::relu", 90, 91)
+    what(draw)
+    assert only(draw).reason is reason
+
+
+def test_a_copy_of_another_op_is_not_what_a_synchronisation_waits_for() -> None:
+    draw = two_steps().op("aten::to", 20, 40).op("aten::conv2d", 50, 70)
+    draw.copy(PINNED_READ, (30, 32), (31, 33), 4).call("cudaStreamSynchronize", 60, 65)
+    found = only(draw)
+    assert (found.reason, found.work_ids.tolist()) == (WaitReason.OTHER, [])
+
+
+def test_without_ops_nothing_says_that_a_synchronisation_was_explicit() -> None:
+    draw = Drawing().launch("a", (0, 1), (2, 50)).call("cudaStreamSynchronize", 10, 51).launch("b", (60, 61), (62, 99))
+    assert only(draw).reason is WaitReason.OTHER
+
+
+def test_the_scalers_flag_is_the_last_read_before_the_optimizer() -> None:
+    draw = two_steps().op(CHECK, 10, 12)
+    item(draw, 20)  # The norm of the gradients, for the log.
+    item(draw, 45).span("user_annotation", "Optimizer.step#AdamW.step", 66, 70)
+    item(draw, 47, tid=OTHER_THREAD)
+    item(draw, 110)  # The loss of the second step, which has no check.
+    facts = draw.facts()
+    start = facts.rank.spans["start_ns"].to_numpy()
+    found = {wait.reason: wait for wait in host_waits(facts)}
+    zero = start[found[WaitReason.SCALER].ids[0]] - 47_000
+    assert (start[found[WaitReason.SCALER].ids] - zero).tolist() == [47_000, 58_000]
+    # The other thread launches nothing but the copy, so it is a training thread too.
+    assert (start[found[WaitReason.SCALAR_READ].ids[::2]] - zero).tolist() == [22_000, 49_000, 112_000]
+
+
+def test_without_the_optimizers_mark_the_scalers_flag_is_the_first_read() -> None:
+    draw = two_steps().op(CHECK, 10, 12).op(CHECK, 13, 14)
+    item(draw, 20)
+    item(draw, 45)
+    assert {wait.reason: wait.total_calls for wait in host_waits(draw.facts())} == {
+        WaitReason.SCALER: 1,
+        WaitReason.SCALAR_READ: 1,
+    }
+
+
+def test_after_the_scalers_update_reads_are_the_programs() -> None:
+    draw = two_steps().op(CHECK, 10, 12).op("aten::_amp_update_scale_", 30, 32)  # A fused optimizer reads no flag.
+    assert only(item(draw, 40)).reason is WaitReason.SCALAR_READ
+
+
+def test_a_free_is_a_wait_if_the_device_was_busy_until_it_returned() -> None:
+    draw = two_steps().launch("gemm", (1, 2), (3, 60)).call("cudaFree", 20, 61).call("cudaFree", 70, 75)
+    draw.launch("gemm", (101, 102), (103, 180)).call("cudaFree", 110, 120)
+    found = only(draw)
+    assert (found.reason, found.total_calls, found.blocked_ns) == (WaitReason.ALLOCATOR, 1, 20_500)
+    # The first free is over at 61, the device idle from 60 to 99; the free is less than half of that.
+    assert found.drained_idle_ns == 0
+
+
+def test_idle_time_that_a_free_fills_is_charged_to_it() -> None:
+    draw = two_steps().launch("gemm", (1, 2), (3, 60)).call("cudaFree", 20, 95)
+    assert only(draw).drained_idle_ns == 19_500  # 60 to 99 in one of two steps.
+
+
+def test_the_profilers_own_synchronisations_are_left_out() -> None:
+    assert host_waits(two_steps().op("aten::mm", 1, 2).call("cudaDeviceSynchronize", 201, 230).facts()) == ()
+    unmarked = Drawing().op("aten::mm", 0, 9).launch("a", (1, 2), (3, 50)).call("cudaDeviceSynchronize", 20, 51)
+    unmarked.launch("b", (60, 61), (62, 99)).call("cudaDeviceSynchronize", 70, 99)
+    assert only(unmarked).ids.tolist() == [3]  # After the op, its launch and the kernel.
+    flushed = two_steps().op("aten::mm", 1, 2).call("cudaDeviceSynchronize", 50, 60)
+    flushed.call("cudaDeviceSynchronize", 201, 230).launch("flush", (235, 236), (240, 250))
+    assert len(only(flushed).ids) == 1
+
+
+def test_a_last_synchronisation_that_an_op_asked_for_is_the_programs() -> None:
+    draw = Drawing().launch("a", (0, 1), (2, 90)).op("mylib::run", 10, 95).call("cudaDeviceSynchronize", 20, 91)
+    assert only(draw).asked_by == "mylib::run"
+
+
+def test_waits_of_steps_that_are_not_used_are_acted_on_but_not_counted() -> None:
+    draw = item(item(two_steps(), -80), 110)
+    draw.call("cudaDeviceSynchronize", -30, -29)
+    found = only(draw)
+    assert (found.reason, len(found.ids), found.total_calls, found.steps_seen) == (WaitReason.SCALAR_READ, 4, 1, 1)
+    assert found.blocked_ns == 6_500
+
+
+def test_without_device_work_a_wait_has_no_idle_time_and_no_direction() -> None:
+    draw = Drawing().op("aten::to", 0, 20).call("cudaStreamSynchronize", 5, 9).op("aten::item", 30, 50)
+    draw.call("cudaStreamSynchronize", 35, 40)
+    assert [(wait.reason, wait.blocked_ns, wait.drained_idle_ns) for wait in host_waits(draw.facts())] == [
+        (WaitReason.SCALAR_READ, 5_000, None),
+        (WaitReason.OTHER, 4_000, None),
+    ]
+
+
+def test_what_was_not_recorded_is_missing() -> None:
+    with pytest.raises(Missing, match="runtime calls"):
+        host_waits(Drawing().work("k", (0, 5)).op("aten::mm", 0, 2).facts())
+    with pytest.raises(Missing, match="device work"):
+        host_waits(Drawing().op("aten::mm", 0, 2).facts())
+
+
+def test_launches_that_last_as_long_as_their_kernels() -> None:
+    draw = two_steps()
+    for at in (0, 100):
+        draw.launch("gemm", (at + 1, at + 76), (at + 5, at + 75))
+    found = blocking_launches(draw.facts())
+    # 75 us of a call for 70 us of a kernel; `first` and both `last` are shorter than 50 us.
+    assert (found.total_kernels, len(found.call_ids)) == (2, 5)
+    assert found.ratio_median == pytest.approx(75 / 70)
+    assert (found.alike_share, found.depth_median, found.empty_queue_share) == (1.0, 0, 1.0)
+
+
+def test_a_graph_of_kernels_is_no_launch_to_compare() -> None:
+    draw = two_steps().launch("a", (1, 60), (3, 58), api="cudaGraphLaunch")
+    draw.work("b", (59, 90), correlation=draw.events[-1]["args"]["correlation"])
+    with pytest.raises(Missing, match="kernels longer than 50 us"):
+        blocking_launches(draw.facts())
+
+
+WITH_CALLS = (
+    "hta/alexnet_a100_sync_events.json.gz",
+    "hta/event_sync.json.gz",
+    "hta/mi250_rocm62.json.gz",
+    "hta/nccl_a100_rank0_of_2.json.gz",
+    "hta/simple_a100_sync_events.json.gz",
+    "param/dlrm_8_ranks/worker1.pt.trace.json.gz",
+    "param/resnet.json.gz",
+    "tensorboard/resnet50_autograd_0_workers.json.gz",
+    "tracelens/h100_qwen05b.json.gz",
+    "tracelens/mi300_resnet18.json.gz",
+    "tracelens/sglang_decode_graphs.json.gz",
+)
+
+
+def real(corpus: Path, name: str) -> tuple[Facts, list[dict[str, Any]]]:
+    path = corpus / "kineto" / name
+    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)
+    return Facts(ranks.read(path)), events if isinstance(events, list) else events["traceEvents"]
+
+
+@pytest.mark.parametrize("name", WITH_CALLS)
+def test_all_idle_time_after_a_sync_belongs_to_one_wait(corpus: Path, name: str) -> None:
+    facts, _ = real(corpus, name)
+    found, gaps = host_waits(facts), idle_gaps(facts)
+    after_sync = gaps.cause == list(IdleCause).index(IdleCause.SYNC)
+    total = int((gaps.gaps.ends - gaps.gaps.starts)[after_sync].sum())
+    charged = sum(wait.drained_idle_ns or 0 for wait in found if wait.reason is not WaitReason.ALLOCATOR)
+    assert abs(charged - total / steps(facts).count) <= len(found)
+    ids = np.concatenate([wait.ids for wait in found])
+    assert len(np.unique(ids)) == len(ids)
+
+
+def test_a_gpu_bound_run_waits_only_for_the_profiler(corpus: Path) -> None:
+    facts, events = real(corpus, "hta/resnet_v100_5_steps.json.gz")
+    calls = [event for event in events if event["name"].endswith("Synchronize") and event["cat"] == "cuda_runtime"]
+    marks = [
+        event for event in events if event["name"].startswith("ProfilerStep#") and event["cat"] != "gpu_user_annotation"
+    ]
+    assert len(calls) == 1
+    assert calls[0]["ts"] >= max(mark["ts"] + mark["dur"] for mark in marks)
+    assert host_waits(facts) == ()
+    assert blocked_ns(facts) > 20_000_000  # The summary of the window counts it.
+    assert blocking_launches(facts).depth_median > 1000
+
+
+def test_the_reads_and_copies_of_a_recommender(corpus: Path) -> None:
+    facts, events = real(corpus, "param/dlrm_8_ranks/worker0.pt.trace.json.gz")
+    blocking = [e for e in events if e.get("cat") == "cuda_runtime" and e["name"] == "cudaStreamSynchronize"]
+    copies = {e["args"]["correlation"]: e for e in events if e.get("cat") == "gpu_memcpy"}
+    reads = [e for e in copies.values() if "DtoH" in e["name"]]
+    found = host_waits(facts)
+    assert sum(wait.total_calls for wait in found) == len(blocking) == 10
+    by_reason = {reason: sum(w.total_calls for w in found if w.reason is reason) for reason in WaitReason}
+    assert sorted(e["args"]["bytes"] for e in reads) == [24, 192]
+    assert (by_reason[WaitReason.SCALAR_READ], by_reason[WaitReason.TENSOR_READ]) == (1, 1)
+    assert by_reason[WaitReason.HOST_TO_DEVICE] == sum("HtoD (Pageable" in e["name"] for e in copies.values()) == 8
+    waited = sum(e["dur"] for e in blocking) + sum(
+        e["dur"]
+        for e in events
+        if e.get("cat") == "cuda_runtime" and "DtoH" in copies.get(e["args"].get("correlation"), {"name": ""})["name"]
+    )
+    assert sum(wait.blocked_ns for wait in found) == waited * 1000
