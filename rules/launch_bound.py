@@ -41,6 +41,7 @@ from diagnose.rule import (
 
 STARVED_SHARE = 0.10  # of the step idle while the host dispatches; below it other causes are larger (our choice)
 LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice; the catalogue names 1,000 as typical)
+IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; longer is start-up, not a slow loop
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
 
@@ -51,6 +52,8 @@ def launch_bound(starvation: Starvation) -> Verdicts:
         yield NotApplicable("CUDA graphs launch most kernels")
     elif starvation.launches < LAUNCHES:
         yield Clean(f"only {starvation.launches} launches a step")
+    elif starvation.idle_ns > IDLE_NS * starvation.launches:
+        yield Clean("a few very slow ops keep the GPU waiting, as at start-up, not the number of ops")
     elif starvation.share < STARVED_SHARE:
         yield Clean(f"the GPU waits {percent(starvation.share)} of the step for launches")
     else:
