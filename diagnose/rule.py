@@ -15,8 +15,11 @@ from typing import TypeAlias
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.dispatch import PythonPause, Starvation
 from diagnose.facts.fetches import Fetches, WaitPattern
+from diagnose.facts.fusion import AttentionChain, PointwiseChains
 from diagnose.facts.input import Input
+from diagnose.facts.layout import CopyChurn, LayoutConversions
 from diagnose.facts.matmuls import Filling, Precision, Roofline
+from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerSteps
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
 from diagnose.facts.waits import HostWait, WaitReason
@@ -28,12 +31,14 @@ from diagnose.units import percent
 from diagnose.units import size as bytes_
 
 __all__ = [
+    "AttentionChain",
     "Basis",
     "Between",
     "CannotTell",
     "Caution",
     "Clean",
     "Confidence",
+    "CopyChurn",
     "Detach",
     "Edit",
     "Evidence",
@@ -42,12 +47,17 @@ __all__ = [
     "Finding",
     "Fires",
     "Fix",
+    "GradientZeroing",
     "HostWait",
+    "Implementation",
     "Input",
+    "LayoutConversions",
     "Level",
     "Missing",
     "Move",
     "NotApplicable",
+    "OptimizerSteps",
+    "PointwiseChains",
     "Precision",
     "PythonPause",
     "Ranges",

@@ -1,0 +1,102 @@
+"""Chains of small operations move all their data every time.
+
+Kernels that only add, scale, normalise, cast or activate are limited by memory; in a chain each reads from memory what
+the one before has just written.
+
+Why it costs
+    A chain of four such kernels moves the data four times, where one fused kernel moves it once.
+
+How to fix
+    `torch.compile` fuses such chains. For single ones: fused norms, activations and losses.
+
+Ignore when
+    most of this time is there because everything is fp32: 16 bits halve it (full_precision, KE02).
+
+Sources
+    https://docs.pytorch.org/docs/stable/torch.compiler.html
+    https://github.com/linkedin/Liger-Kernel
+"""
+
+from diagnose.rule import (
+    Basis,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    PointwiseChains,
+    Replace,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)  # fmt: skip
+
+BOUND_SHARE = 0.20  # of the compute time in memory-bound kernels (catalogue AT03)
+CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can be fused with certainty (our choice)
+
+
+@rule("AT03")
+def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps) -> Verdicts:
+    found = pointwise_chains
+    if found.memory_bound_share < BOUND_SHARE or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
+        yield Clean(
+            f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
+            f" kernels {percent(found.memory_bound_share)} of the compute time"
+        )
+    else:
+        like = f", such as {', '.join(found.ops[:4])}" if found.ops else ""
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{found.chains} chains of memory-bound kernels a step take {ms(found.chains_ns)}{like}.",
+                    found.chains_ns,
+                    "ns",
+                ),
+                Evidence(f"Memory-bound kernels take {percent(found.memory_bound_share)} of the compute time."),
+            ),
+            edits=(Replace(found.ids, found.group, found.fused_ns),),
+            fixes=(
+                Fix(
+                    "Compile the model, which fuses them.",
+                    after="model = torch.compile(model)",
+                    safety=Safety.ROUNDING,
+                    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+                    trial="wrap:torch.compile",
+                ),
+            ),
+            confidence=Confidence(
+                Level.MEDIUM, "that neighbours on equally many elements belong together is likely, not recorded"
+            ),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 40
+        cpu  aten::mul 0-0.1 | aten::add 0.2-0.3 | aten::gelu 0.4-0.5 | sync 1-39.01
+        gpu  pointwise 1-5 @0.05 | pointwise 5.01-9 @0.25 | pointwise 9.01-13 @0.45 | bf16_gemm 13.1-39 @0.6
+        """
+    ),
+    Silent(  # one kernel, as a compiler writes it
+        """
+        4 steps of 40
+        cpu  "Torch-Compiled Region: 0/0" 0-0.5 | sync 1-39.01
+        gpu  triton_poi_fused_add_gelu_mul_0 1-5 @0.05 | bf16_gemm 5.1-39 @0.3
+        """
+    ),
+    Silent(  # between matrix products there is nothing to fuse with
+        """
+        4 steps of 40
+        cpu  aten::mm 0-0.1 | aten::add 0.2-0.3 | aten::mm 0.4-0.5 | sync 1-39.01
+        gpu  bf16_gemm 1-15 @0.05 | pointwise 15.1-18 @0.25 | bf16_gemm 18.1-39 @0.45
+        """
+    ),
+]
