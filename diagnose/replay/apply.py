@@ -79,9 +79,13 @@ class Scenario:
         self.delay_ns[self.desk.owners(EdgeKind.DELIVERY).of(edit.what)] = 0
         self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), 0.0)
         self._stop_waiting(edit.what)
-        for track, pieces in self.desk.host_time(edit.what):
-            length = max(pieces.total, 1)
-            self._shorten_host(track, pieces, min(edit.ready_ns * pieces.size / length, 1.0))
+        for track, spans in self.desk.spans_on_host(edit.what):
+            edges, stretches = self.desk.host_edges(track)
+            place = np.searchsorted(spans.starts, stretches.starts, side="right") - 1
+            inside = (place >= 0) & (stretches.ends <= spans.ends[place])
+            edges, place = edges[inside], place[inside]
+            own = np.bincount(place, weights=self.delay_ns[edges], minlength=spans.size)
+            self._scale(edges, np.minimum(edit.ready_ns / np.maximum(own, 1), 1.0)[place])
 
     @apply.register
     def _(self, edit: Replace) -> None:
@@ -117,6 +121,11 @@ class Scenario:
         touched = inside > 0
         length = (stretches.ends - stretches.starts)[touched]
         self._scale(edges[touched], 1.0 - (1.0 - keep) * inside[touched] / length)
+        edges, stretches = self.desk.wait_edges(track)
+        inside = intervals.covered(stretches, pieces)
+        touched = (inside > 0) & (self.delay_ns[edges] != OFF)
+        length = (stretches.ends - stretches.starts)[touched]
+        self._scale(edges[touched], 1.0 - (1.0 - keep) * inside[touched] / length)
 
 
 class Desk:
@@ -126,6 +135,7 @@ class Desk:
         self.facts, self.graph = facts, graph
         self._owners: dict[EdgeKind, Owners] = {}
         self._host: dict[int, tuple[IntArray, Intervals]] = {}
+        self._waits: dict[int, tuple[IntArray, Intervals]] = {}
 
     def scenario(self, edits: Sequence[Edit], level: Level) -> Scenario:
         """The graph's delays after all edits, in turn."""
@@ -149,6 +159,30 @@ class Desk:
             mine = np.flatnonzero((some.kind == EdgeKind.HOST) & (some.track == track) & (some.until_ns > some.from_ns))
             self._host[track] = mine, Intervals(some.from_ns[mine], some.until_ns[mine])
         return self._host[track]
+
+    def wait_edges(self, track: int) -> tuple[IntArray, Intervals]:
+        """The edges that a thread's calls wait by, and the time of the calls."""
+        if track not in self._waits:
+            spans, owner = self.facts.rank.spans, self.graph.edges.owner
+            waits = np.flatnonzero((self.graph.edges.kind == EdgeKind.WAIT) & (owner >= 0))
+            mine = waits[spans["track"].to_numpy()[owner[waits]] == track]
+            start, dur = spans["start_ns"].to_numpy()[owner[mine]], spans["dur_ns"].to_numpy()[owner[mine]]
+            self._waits[track] = mine, Intervals(start, start + dur)
+        return self._waits[track]
+
+    def spans_on_host(self, ids: IntArray) -> list[tuple[int, Intervals]]:
+        """By thread, these spans in order of start; device work counts for nothing."""
+        rank = self.facts.rank
+        track = rank.spans["track"].to_numpy()[ids]
+        ids = ids[rank.tracks["device"].to_numpy()[track] < 0]
+        track = rank.spans["track"].to_numpy()[ids]
+        start, dur = rank.spans["start_ns"].to_numpy()[ids], rank.spans["dur_ns"].to_numpy()[ids]
+        order = np.argsort(start, kind="stable")
+        return [
+            (int(one), Intervals(start[order][mine], (start + dur)[order][mine]))
+            for one in np.unique(track)
+            for mine in [track[order] == one]
+        ]
 
     def host_time(self, ids: IntArray) -> list[tuple[int, Intervals]]:
         """By thread, when any of these spans was open; device work counts for nothing."""

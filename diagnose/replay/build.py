@@ -84,14 +84,14 @@ def _waits(
     awaited = host_calls.waits(facts, found, on)
     before, staged = host_calls.staging(facts, found, on)
     room, full = host_calls.queued(facts, found, on)
-    own = host_calls.own_times(found, work.end_ns, awaited, staged, full)
+    frees = host_calls.freeing(found, work.end_ns, awaited)
+    own = host_calls.own_times(found, work.end_ns, awaited, np.maximum(staged, frees), full)
     late = found.end_ns[awaited.call] - work.end_ns[awaited.work]
     # What a freeing call does after its wait is its own work; a sync does nothing but return.
     did_wait = (work.end_ns[awaited.work] > found.start_ns[awaited.call]) & (late >= 0) & (late < MOST_RETURN_NS)
     usual = int(np.median(late[did_wait])) if did_wait.any() else RETURN_NS
-    frees = found.of(*host_calls.FREEING)[awaited.call]
     return own, [
-        (EdgeKind.WAIT, awaited, np.where(frees, np.maximum(late, 0), usual)),
+        (EdgeKind.WAIT, awaited, np.where(frees[awaited.call] >= 0, frees[awaited.call], usual)),
         (EdgeKind.WAIT, before, staged[before.call]),
         (EdgeKind.QUEUE, room, np.zeros(len(room.call), dtype=np.int64)),
     ]
@@ -170,6 +170,8 @@ def _step_ends(facts: Facts, layout: Layout, work: DeviceWork) -> list[Edges]:
     bound_of[ends_at[ends_at >= 0]] = bounds[ends_at >= 0]
     target = np.where(step[rows] >= 0, bound_of[step[rows]], -1)
     feeding = edges(EdgeKind.STEP, layout.work_end[rows[target >= 0]], target[target >= 0], 0)
+    if used.measure is Measure.WINDOW:
+        feeding = graphs.joined([feeding, edges(EdgeKind.STEP, layout.work_start[:1], bounds[:1], 0)])
     return [in_order, feeding]
 
 

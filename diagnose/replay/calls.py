@@ -119,6 +119,8 @@ def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
     latest, latest_end = np.full(len(asked), -1, dtype=np.int64), np.full(len(asked), -1, dtype=np.int64)
     for stream in on:
         last = stream.last_launched(found.start_ns[asked])
+        event = found.of(ApiKind.EVENT_SYNC)[asked]
+        last = np.where(event, stream.last_ended(work.end_ns, found.end_ns[asked] + JITTER_NS, last), last)
         end = np.where(last >= 0, work.end_ns[last], -1)
         fits = (last >= 0) & (end <= found.end_ns[asked] + JITTER_NS)
         later = fits & (end > latest_end)
@@ -165,18 +167,16 @@ def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArr
         & (copies["bytes"] > STAGED_BYTES)
     ]
     rows = np.searchsorted(work.ids, slow.index.to_numpy())
-    call, size = found.call_of_work[rows], slow["bytes"].to_numpy()
-    rows, size, call = rows[call >= 0], size[call >= 0], call[call >= 0]
+    call = found.call_of_work[rows]
+    rows, call = rows[call >= 0], call[call >= 0]
     before = np.full(len(call), -1, dtype=np.int64)
     for stream in on:
         mine = work.track[rows] == stream.track
         before[mine] = stream.last_launched(found.start_ns[call[mine]])
-    lasted = found.end_ns[call] - found.start_ns[call]
-    free = (before < 0) | (work.end_ns[before] <= found.start_ns[call])
-    ns_per_byte = lasted / np.maximum(size, 1)
-    usual = float(np.median(ns_per_byte[free])) if free.any() else float(ns_per_byte.min(initial=np.inf))
+    begun = np.where(before >= 0, work.end_ns[before], found.start_ns[call])
+    begun[begun > found.end_ns[call]] = 0
     own = np.full(len(found.ids), -1, dtype=np.int64)
-    own[call] = np.minimum(lasted, (size * min(usual, 1e6)).astype(np.int64))
+    own[call] = found.end_ns[call] - np.maximum(begun, found.start_ns[call])
     return pairs(call, before, inferred=False), own
 
 
@@ -200,6 +200,14 @@ def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDA
     return joined(parts), full
 
 
+def freeing(found: Calls, work_end_ns: IntArray, awaited: Pairs) -> IntArray:
+    """What each call that frees memory does once nothing runs any more, in ns; -1 for other calls. Shape (calls,)."""
+    idle = found.start_ns.copy()
+    ends = np.minimum(work_end_ns[awaited.work], found.end_ns[awaited.call])
+    np.maximum.at(idle, awaited.call, ends)
+    return np.where(found.of(*FREEING), found.end_ns - idle, -1)
+
+
 def own_times(
     found: Calls, work_end_ns: IntArray, awaited: Pairs, staged_ns: IntArray, full: npt.NDArray[np.bool_]
 ) -> IntArray:
@@ -211,7 +219,7 @@ def own_times(
     own = lasted.copy()
     for name in np.unique(found.name[waited]).tolist():
         same = found.name == name
-        free = lasted[same & ~waited]
+        free = lasted[same & ~waited & (staged_ns < 0)]
         usual = int(np.quantile(free, 0.25)) if len(free) else SYNC_NS
         own[same & waited] = np.minimum(lasted[same & waited], usual)
     return np.where(staged_ns >= 0, staged_ns, own)

@@ -54,19 +54,31 @@ def movable(facts: Facts) -> Movable:
     names = spans["name"].cat
     by_workers = np.array(["MultiProcessing" in name for name in names.categories], dtype=bool)
     several = np.append(by_workers[names.codes.to_numpy()[fetches]], np.zeros(len(rows), dtype=bool))
-    ready = int(np.quantile(lasted[several], READY_SHARE)) if several.any() else 0
-    since_last = np.diff(start + lasted, prepend=(start + lasted)[:1])
-    starved = several & (lasted > ready + STARVED_NS) & (since_last > 0)
+    ready = min(int(np.quantile(lasted[several], READY_SHARE)), STARVED_NS) if several.any() else 0
+    starved = several & (lasted > ready + STARVED_NS)
+    starved[:1] = False
+    made = _made(start + lasted, lasted, np.flatnonzero(starved))
     return Movable(
         ids=ids,
         start_ns=start,
         end_ns=start + lasted,
         track=spans["track"].to_numpy()[ids].astype(np.int64),
         row=np.concatenate((np.full(len(fetches), -1), rows)),
-        made_ns=np.where(starved, since_last, lasted),
+        made_ns=made,
         own_ns=np.where(starved, ready, lasted),
         starved=starved,
     )
+
+
+def _made(end_ns: IntArray, lasted_ns: IntArray, late: IntArray) -> IntArray:
+    """What making each batch takes: workers deliver at the same rate from one batch that is waited for to the next."""
+    made = lasted_ns.copy()
+    last = np.concatenate(([0], late[:-1])) if len(late) else late
+    many = late - last
+    rate = (end_ns[late] - end_ns[last]) // np.maximum(many, 1)
+    which = np.repeat(np.arange(len(late)), many)
+    made[1 : 1 + len(which)] = rate[which]
+    return made
 
 
 def move_edges(
@@ -86,8 +98,9 @@ def move_edges(
     first[[at for at in (0, fetches) if at < len(moved)]] = True
     later = np.flatnonzero(~first)
     late = np.flatnonzero(moving.starved)
+    last = np.concatenate(([0], late[:-1])) if len(late) else late
     found_edges = [
-        edges(EdgeKind.WAIT, end[late - 1], end[late], made[late], moving.ids[late]),
+        edges(EdgeKind.WAIT, end[last], end[late], moving.end_ns[late] - moving.end_ns[last], moving.ids[late]),
         edges(EdgeKind.TRACK, start[first], moved[first], made[first], moving.ids[first]),
         edges(EdgeKind.TRACK, moved[later - 1], moved[later], made[later], moving.ids[later]),
         edges(EdgeKind.DELIVERY, moved, end, 0, moving.ids),

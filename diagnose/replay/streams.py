@@ -29,6 +29,13 @@ class Stream:
         """The last operation launched before each time, or -1. Shape of `before_ns`."""
         return self._at(np.searchsorted(self.launched_ns, before_ns, side="left") - 1)
 
+    def last_ended(self, end_ns: IntArray, by_ns: IntArray, newest: IntArray) -> IntArray:
+        """The last operation that ended by each time, launched no later than `newest` (rows or -1)."""
+        ends = np.maximum.accumulate(end_ns[self.work])
+        place = np.full(len(end_ns) + 1, -1, dtype=np.int64)
+        place[self.work] = np.arange(len(self.work))
+        return self._at(np.minimum(np.searchsorted(ends, by_ns, side="right") - 1, place[newest]))
+
     def last_correlated(self, before: IntArray) -> IntArray:
         """The last operation whose launch has a smaller correlation, or -1. Correlations are given in order of call."""
         return self._at(np.searchsorted(self.correlation, before, side="left") - 1)
