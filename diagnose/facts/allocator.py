@@ -33,9 +33,11 @@ class Churn(str, Enum):
     """Why the driver's allocator is called."""
 
     EMPTY_CACHE = "empty_cache"
-    """The program gives the cache back: many frees in a row outside any op, or torch.cuda.empty_cache on the stack."""
+    """The program gives the cache back: torch.cuda.empty_cache on the stack; without stacks, many frees in a row outside
+    any op."""
     RETRY = "retry"
-    """The allocator gives its cache back inside an op, because no cached block fits and the device is full."""
+    """The allocator gives its cache back by itself, because no cached block fits and the device is full: other frees in
+    a row."""
     UNCACHED = "uncached"
     """Tensors are freed one by one: the caching allocator is switched off."""
     OTHER = "other"
@@ -61,6 +63,11 @@ class AllocatorCalls:
     idle_ns: int | None
     """Idle time of the device under them, per step; None without device work."""
     churn: Churn
+
+    @property
+    def maps_memory(self) -> bool:
+        """Whether it maps memory at addresses reserved before: with expandable segments the allocator does only that."""
+        return self.call.endswith(("MemCreate", "MemMap", "MemUnmap", "MemRelease"))
 
 
 @fact
@@ -129,7 +136,8 @@ def _churn(facts: Facts, calls: ApiCalls, rows: IntArray, inside: npt.NDArray[np
         found[free] = _CHURNS.index(Churn.UNCACHED)
     else:
         found[free & (burst >= BURST)] = _CHURNS.index(Churn.RETRY)
-        found[free & (burst >= BURST) & (op < 0)] = _CHURNS.index(Churn.EMPTY_CACHE)
+        if "stacks" not in facts.rank.provenance.recorded:  # else the frame says so, below
+            found[free & (burst >= BURST) & (op < 0)] = _CHURNS.index(Churn.EMPTY_CACHE)
     frames = host_spans(facts, SpanKind.PYTHON, named=lambda name: "empty_cache" in name or "emptyCache" in name)
     start, track = calls.start_ns[rows], calls.track[rows]
     emptying = nesting.innermost_at(start, track, frames.track, frames.start_ns, frames.end_ns) >= 0

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from math import prod
 
 import numpy as np
 import numpy.typing as npt
@@ -12,17 +11,7 @@ from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import breakdown, round_half_up
 from diagnose.facts.dispatch import HostSpans, launched_in, members
 from diagnose.facts.fetches import name_codes, name_of
-from diagnose.facts.layout import (
-    NO_SHAPES,
-    UNKNOWN,
-    Inputs,
-    Mask,
-    eager,
-    for_parallelism,
-    named,
-    recorded_inputs,
-    traffic,
-)
+from diagnose.facts.layout import NO_SHAPES, Inputs, Mask, eager, for_parallelism, named, recorded_inputs, traffic
 from diagnose.facts.optimizer import for_parameters
 from diagnose.facts.steps import steps
 from diagnose.facts.work import work_table
@@ -36,28 +25,26 @@ MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.N
 
 LONG = 3  # Kernels in a chain, at least, statistics not counted (rule-catalogue AT03).
 SAVED = (0.25, 0.6, 1.0)  # Of what fusing could save: carefully (rule-catalogue 0.2), likely (AT03), hopefully.
-SHORT_NS = 4_000  # Twice the shortest useful kernel (gpu-knowledge 3): what a shorter one takes tells not its bytes.
-VOCABULARY = (
-    32_000  # Classes from which on a loss is over a vocabulary (rule-catalogue AT03; Llama's first had as many).
-)
-# ATen gives a thread 1 to 8 elements, mostly 4: thread counts that differ by no more may be of equally many elements.
-_VECTOR = 4
-# A kernel on so many times fewer elements than one of the near ones before and after it works on a statistic of them,
-# as a norm does on one per row: no layer of a model is narrower. Chosen.
+SHORT_NS = 4_000  # Twice the shortest useful kernel (gpu-knowledge 3): the time of shorter ones does not tell bytes.
+VOCABULARY = 32_000  # Classes from which on a loss is over a vocabulary (rule-catalogue AT03; Llama's is as large).
+_VECTOR = 4  # ATen gives a thread 1 to 8 elements, mostly 4: thread counts within this may be of equally many elements.
+# A kernel on so many times fewer elements than a near one works on a statistic of them, one per row. Chosen.
 _STATISTIC, _NEAR = 64, 4
+
+Dims = tuple[int, int, int, int]
+_MATMULS = ("aten::bmm", "aten::baddbmm")
 
 
 @dataclass(frozen=True)
 class PointwiseChains:
     """Kernels that follow each other on a stream, memory-bound, on equally many elements, launched by torch's own ops.
 
-    Not those for parameters and their gradients. Chains of the whole recording, as arrays of shape (chains,).
+    Not those for parameters and gradients. Of the whole recording, in arrays of shape (chains,); totals are per step.
     """
 
     ids: IntArray
-    """Kernels. Shape (kernels,)."""
     group: IntArray
-    """Number of each kernel's chain. Shape (kernels,)."""
+    """Number of each kernel's chain. Shape (kernels,), as of `ids`."""
     elements: IntArray
     """Of its largest kernel; 0 unknown."""
     by_shapes: Mask
@@ -65,21 +52,16 @@ class PointwiseChains:
     ns: IntArray
     """Sum of durations."""
     fused_ns: IntArray
-    """As one kernel: carefully, likely, hopefully. Shape (3, chains).
-
-    Hopefully it reads its inputs and writes its output once, as fast per byte as now. Where shapes do not tell bytes,
-    and where all its kernels are short, it takes as long as the longest of them.
-    """
+    """As one kernel: carefully, likely, and hopefully reading inputs and writing an output, as fast per byte as now.
+    Where shapes do not tell bytes, or all its kernels are short: as long as the longest. Shape (3, chains)."""
     in_steps: Mask
     """It begins in a used step."""
     chains: int
-    """Per step."""
     chains_ns: int
-    """Per step."""
     ops: tuple[str, ...]
     """Of the longest chain in the used steps whose ops are all known, in order."""
     memory_bound_ns: int
-    """Of all such kernels, in a chain or not, per step."""
+    """Of all such kernels, in a chain or not."""
     memory_bound_share: float
     """Of the time of compute; above 1 only where streams run side by side."""
 
@@ -88,16 +70,14 @@ class PointwiseChains:
 def pointwise_chains(facts: Facts) -> PointwiseChains:
     """The chains; there may be none. Raises Missing without device work."""
     table, count = work_table(facts), steps(facts).count
-    bound = _memory_bound(facts)
-    bound &= ~for_parameters(facts) & ~for_parallelism(facts)
+    bound = _memory_bound(facts) & ~for_parameters(facts) & ~for_parallelism(facts)
     recorded, read, written = traffic(facts, bound)
     elements = _elements(facts, recorded)
     order = np.lexsort((table.start_ns, table.track))
     chain, full = _chain(facts, order, bound[order], elements, recorded > 0)
-    begins, op = np.diff(chain, prepend=-1) > 0, table.op[order]
-    opens = begins | (np.diff(op, prepend=-2) != 0) | (op < 0)
-    kernels, ops = (np.bincount(chain, some) for some in (full, opens))
-    long = (kernels >= LONG) & (ops > 1)
+    op = table.op[order]
+    opens = (np.diff(chain, prepend=-1) > 0) | (np.diff(op, prepend=-2) != 0) | (op < 0)
+    long = (np.bincount(chain, full) >= LONG) & (np.bincount(chain, opens) > 1)
     chosen = long[chain]
     rows, group, opens = order[chosen], (np.cumsum(long) - 1)[chain[chosen]], opens[chosen]
     of_op, in_op = rows[opens], group[opens]
@@ -113,7 +93,7 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
         ids=table.ids[rows],
         group=group,
         elements=np.maximum.reduceat(elements[rows], first),
-        by_shapes=np.maximum.reduceat(elements[rows] - recorded[rows], first) == 0,
+        by_shapes=np.maximum.reduceat((elements - recorded)[rows] * full[chosen], first) == 0,
         ns=ns,
         fused_ns=_fused(ns, hopeful),
         in_steps=in_steps,
@@ -137,10 +117,7 @@ def _fused(ns: IntArray, hopeful_ns: IntArray) -> IntArray:
 
 
 def _elements(facts: Facts, recorded: IntArray) -> IntArray:
-    """Elements of each row of the work table: as recorded, else its threads; 0 unknown.
-
-    ATen's TensorIterator ("elementwise") alone launches as many threads as there is work; others stride over it.
-    """
+    """Elements of each row of the work table: as recorded, else its threads, unless it may stride; 0 unknown."""
     table, names = work_table(facts), facts.rank.spans["name"].cat.categories
     iterates = np.array(["elementwise" in name for name in names], dtype=bool)[name_codes(facts, table.ids)]
     grid = facts.rank.kernels[[f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"]]
@@ -151,7 +128,7 @@ def _elements(facts: Facts, recorded: IntArray) -> IntArray:
 def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
     """Number of the run of each row in `order`: members of one stream, launching thread and step, or one other row."""
     table, spans = work_table(facts), facts.rank.spans
-    thread = np.append(spans["track"].to_numpy(), UNKNOWN)[table.launch]
+    thread = np.append(spans["track"].to_numpy(), nesting.NONE)[table.launch]
     place = np.stack((table.track, thread, spans["step"].to_numpy()[table.ids]))[:, order]
     joined = member[1:] & member[:-1] & (place[:, 1:] == place[:, :-1]).all(axis=0)
     return np.concatenate(([0], np.cumsum(~joined)))
@@ -166,7 +143,7 @@ def _chain(facts: Facts, order: IntArray, bound: Mask, elements: IntArray, recor
         near[far:] = np.maximum(near[far:], own[:-far] * same)
         near[:-far] = np.maximum(near[:-far], own[far:] * same)
     tells = own > near // _STATISTIC
-    last = np.maximum(np.maximum.accumulate(np.where(tells, np.arange(len(own)), UNKNOWN)), 0)
+    last = np.maximum(np.maximum.accumulate(np.where(tells, np.arange(len(own)), nesting.NONE)), 0)
     size, exact = np.where(run[last] == run, own[last], 0), recorded[order][last]
     less, more = np.minimum(size[1:], size[:-1]), np.maximum(size[1:], size[:-1])
     # Rotary embeddings and gated units handle halves.
@@ -178,8 +155,8 @@ def _share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.N
     """Of each chain's bytes, what is left when no op stores its result for the next to read; 0 unknown."""
     handed_on = np.where(group[1:] == group[:-1], written[:-1] + np.minimum(written[:-1], read[1:]), 0)
     total, unknown = np.bincount(group, read + written), np.bincount(group, read + written == 0)
-    left = total - np.bincount(group[:-1], handed_on, minlength=len(total))
-    return np.where(unknown > 0, 0.0, left / np.maximum(total, 1))
+    saved = np.bincount(group[:-1], handed_on, minlength=len(total))
+    return np.where(unknown > 0, 0.0, 1.0 - saved / np.maximum(total, 1))
 
 
 @dataclass(frozen=True)
@@ -193,7 +170,7 @@ class VocabularyLoss:
     ns: int
     """Per step."""
     loss_ns: int
-    """Of it in log_softmax, nll_loss and their backward, per step; the rest is casts, copies and fills."""
+    """In log_softmax, nll_loss and their backward, per step; the rest is casts, copies and fills."""
 
 
 @fact
@@ -202,16 +179,16 @@ def loss_over_vocabulary(facts: Facts) -> tuple[VocabularyLoss, ...]:
     table, count = work_table(facts), steps(facts).count
     loss = named(facts, table.op, "aten::_log_softmax*", "aten::nll_loss*")
     bound = loss | _memory_bound(facts)
-    position, inputs = recorded_inputs(facts, np.where(bound, table.op, UNKNOWN))
+    position, inputs = recorded_inputs(facts, np.where(bound, table.op, nesting.NONE))
     if loss.any() and not (position[loss] >= 0).any():
         raise NO_SHAPES
-    large = [[t.shape for one in call for t in one if len(t.shape) > 1] for call in inputs]
-    classes = {max(large[at][0][1:]) for at in np.unique(position[loss]) if at >= 0 and large[at]}
+    large = [[tensor for one in call for tensor in one if len(tensor.shape) > 1] for call in inputs]
+    classes = {max(large[at][0].shape[1:]) for at in np.unique(position[loss]) if at >= 0 and large[at]}
     found = []
     for vocabulary in sorted(one for one in classes if one >= VOCABULARY):
-        over = np.array([*(any(vocabulary in (s[1], s[-1]) for s in one) for one in large), False])
+        over = np.array([*(any(vocabulary in (t.shape[1], t.shape[-1]) for t in one) for one in large), False])
         mine = over[position] & bound
-        tokens = max(prod(s) // vocabulary for at in np.unique(position[mine & loss]) for s in large[at])
+        tokens = max(t.elements // vocabulary for at in np.unique(position[mine & loss]) for t in large[at])
         ns, loss_ns = (round_half_up(int(table.dur_ns[of & table.in_steps].sum()), count) for of in (mine, mine & loss))
         found.append(VocabularyLoss(vocabulary, tokens, table.ids[mine], ns, loss_ns))
     return tuple(found)
@@ -219,7 +196,7 @@ def loss_over_vocabulary(facts: Facts) -> tuple[VocabularyLoss, ...]:
 
 @dataclass(frozen=True)
 class AttentionChain:
-    """Attention of one shape as matmul, softmax and matmul, in the whole recording; backward apart from forward."""
+    """Attention of one shape as matmul, softmax and matmul, in passes forward and backward. Totals are per step."""
 
     asked_by: str
     """The outermost op of the first matmul: `aten::scaled_dot_product_attention` where it took its math backend."""
@@ -229,19 +206,16 @@ class AttentionChain:
     keys: int
     head_dim: int
     calls: int
-    """Per step."""
     ns: int
-    """Forward, per step."""
+    """Forward."""
     backward_ns: int | None
-    """Per step; None if the recording does not say what is the backward of what."""
+    """None if the recording does not say what is the backward of what."""
     ids: IntArray
     group: IntArray
-    """Number of the forward or backward pass, for each of `ids`."""
+    """Number of the pass that each of `ids` is in."""
     fused_ns: IntArray
-    """A pass as one kernel: carefully, likely, hopefully. Shape (3, passes).
-
-    Hopefully it takes as long as its matmuls, of which a fused backward has five for four (gpu-knowledge 3).
-    """
+    """A pass as one kernel: carefully, likely, and hopefully as long as its matmuls, of which a fused backward has five
+    for four (gpu-knowledge 3). Shape (3, passes)."""
 
 
 @fact
@@ -270,21 +244,18 @@ def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
 def _around_softmax(facts: Facts, order: IntArray) -> tuple[IntArray, IntArray, IntArray]:
     """Positions in `order` of batched matmul, softmax and matmul, with only memory-bound kernels and copies between."""
     table, op = work_table(facts), work_table(facts).op[order]
-    matmul, softmax = named(facts, op, "aten::bmm", "aten::baddbmm"), named(facts, op, "aten::_softmax")
+    matmul, softmax = named(facts, op, *_MATMULS), named(facts, op, "aten::_softmax")
     run = _run(facts, order, matmul | softmax | (_memory_bound(facts) | table.of(KernelKind.MEMORY))[order])
     index = np.arange(len(order))
     before = np.maximum.accumulate(np.where(matmul, index, 0))
     after = np.minimum.accumulate(np.where(matmul, index, len(order) - 1)[::-1])[::-1]
-    at = np.flatnonzero(softmax & (np.diff(op, prepend=UNKNOWN - 1) != 0))
+    at = np.flatnonzero(softmax & (np.diff(op, prepend=-2) != 0))
     first, second = before[at], after[at]
     whole = matmul[first] & matmul[second] & (run[first] == run[at]) & (run[second] == run[at])
     return first[whole], at[whole], second[whole]
 
 
-Shape = tuple[int, int, int, int]
-
-
-def _shape(scores: Inputs, softmax: Inputs, values: Inputs) -> Shape | None:
+def _shape(scores: Inputs, softmax: Inputs, values: Inputs) -> Dims | None:
     """Batch, queries, keys and head size, by the inputs of the three ops; None if they do not fit each other."""
     one, other = ([t.shape for call in inputs for t in call if len(t.shape) == 3][-2:] for inputs in (scores, values))
     if len(one) < 2 or len(other) < 2 or not softmax or not softmax[0]:
@@ -307,21 +278,21 @@ def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray
     return [rows[mine] for mine in members(chain[held[rows]], len(first))]
 
 
-def _attention(facts: Facts, shape: Shape, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
+def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
     table, count = work_table(facts), steps(facts).count
-    told = (facts.rank.links["kind"] == LinkKind.FORWARD_OF.value).any()
     passes = [*forward, *(rows for rows in backward if len(rows))]
     rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(one) for one in passes])
-    matmul = named(facts, table.op[rows], "aten::bmm", "aten::baddbmm")
+    matmul = named(facts, table.op[rows], *_MATMULS)
     ns, matmul_ns = (np.bincount(group, table.dur_ns[rows] * some) for some in (1, matmul))
     hopeful = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))
-    sums = [sum(int(table.dur_ns[one][table.in_steps[one]].sum()) for one in some) for some in (forward, backward)]
+    told = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
+    spent, is_backward = table.dur_ns[rows] * table.in_steps[rows], group >= len(forward)
     return AttentionChain(
         name_of(facts, int(table.asked_by[rows[0]])),
         *shape,
         calls=round_half_up(sum(bool(table.in_steps[one[0]]) for one in forward), count),
-        ns=round_half_up(sums[0], count),
-        backward_ns=round_half_up(sums[1], count) if told else None,
+        ns=round_half_up(int(spent[~is_backward].sum()), count),
+        backward_ns=round_half_up(int(spent[is_backward].sum()), count) if told else None,
         ids=table.ids[rows],
         group=group,
         fused_ns=_fused(ns, hopeful),

@@ -136,7 +136,7 @@ def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
         ids=calls.ids,
         op_ids=ops.outermost().ids,
         work_ids=table.ids[mine],
-        elements=_elements(facts, ops.where(in_used_steps(facts, ops.ids)), int(used.sum())),
+        elements=_elements(facts, _within(calls.where(used), ops), int(used.sum())),
     )
 
 

@@ -1,4 +1,4 @@
-"""How much of the communication does compute hide?"""
+"""How much of the communication does compute hide, and how much could it?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,10 @@ from diagnose.facts.breakdown import device_time, round_half_up
 from diagnose.facts.device import WorkClass, device_work
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals, kinds
-from diagnose.trace.intervals import Intervals
+from diagnose.trace.intervals import IntArray, Intervals
+
+HIDING_SHARE = 0.9
+"""Share of the compute that can hide communication; what it depends on can hide none (rule catalogue CO01)."""
 
 
 @dataclass(frozen=True)
@@ -69,3 +72,42 @@ def _operations(facts: Facts, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -
     return [
         str(recorded[one]) if one in recorded.index else by_name[name] for one, name in zip(ids, names, strict=True)
     ]
+
+
+@dataclass(frozen=True)
+class Exposure:
+    """Communication on the device that compute does not hide, and how much of it there is compute enough to hide."""
+
+    ns: int
+    """Communication, per step: transfer and waiting for other ranks together."""
+    exposed_ns: int
+    """Of it, while no compute ran."""
+    share: float
+    """`exposed_ns` over the step."""
+    compute_ns: int
+    """Per step."""
+    ids: IntArray
+    """Communication kernels that are not hidden all the time."""
+    hideable_share: float
+    """Share of the time of these kernels that would be hidden besides, if HIDING_SHARE of the compute hid some."""
+
+
+@fact
+def exposure(facts: Facts) -> Exposure:
+    """Exposed communication in the used steps; zeros if there is none. Raises Missing without device work."""
+    work, used, time = device_work(facts), steps(facts), device_time(facts)
+    mine = np.flatnonzero(work.work_class == WorkClass.COMMUNICATION)
+    times = Intervals(work.start_ns[mine], work.end_ns[mine])
+    open_ns = times.ends - times.starts - intervals.covered(times, work.of(WorkClass.COMPUTE))
+    exposed = Intervals(times.starts[open_ns > 0], times.ends[open_ns > 0])
+    these = intervals.clip(intervals.union(exposed), used.start_ns, used.end_ns)
+    hideable = time.exposed_communication.total - time.communication.total + HIDING_SHARE * time.compute.total
+    hideable = min(max(hideable, 0.0), time.exposed_communication.total)
+    return Exposure(
+        ns=round_half_up(time.communication.total, used.count),
+        exposed_ns=round_half_up(time.exposed_communication.total, used.count),
+        share=time.exposed_communication.total / max(used.window_ns, 1),
+        compute_ns=round_half_up(time.compute.total, used.count),
+        ids=work.ids[mine[open_ns > 0]],
+        hideable_share=hideable / max(these.total, 1),
+    )

@@ -86,6 +86,21 @@ def test_a_frame_of_empty_cache_tells_even_of_a_single_free_and_its_line_is_know
     assert (found.churn, found.site) == (Churn.EMPTY_CACHE, Site("/home/me/train.py", 40, "step"))
 
 
+def test_frees_in_a_row_that_no_frame_explains_are_a_retry() -> None:
+    draw = steady(*EVERY_STEP).frame("/home/me/train.py(40): step", 1600, 1800)
+    emptying(draw, 1000)
+    (found,) = allocator_calls(draw.facts())
+    assert (found.churn, found.asked_by) == (Churn.RETRY, "")
+
+
+@pytest.mark.parametrize(("call", "maps"), [("cuMemMap", True), ("cuMemRelease", True), ("cudaMalloc", False)])
+def test_expandable_segments_map_memory(call: str, maps: bool) -> None:
+    draw = steady(*EVERY_STEP).call(call, 1650, 1655)
+    draw.events[-1]["cat"] = "cuda_driver" if call.startswith("cuM") else "cuda_runtime"
+    (found,) = allocator_calls(draw.facts())
+    assert found.maps_memory is maps
+
+
 def test_warm_up_is_no_churn() -> None:
     draw = steady(*EVERY_STEP)
     emptying(draw, 0)
