@@ -15,10 +15,11 @@ from typing import TypeAlias
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.dispatch import PythonPause, Starvation
 from diagnose.facts.fetches import Fetches, WaitPattern
+from diagnose.facts.filling import Filling
 from diagnose.facts.fusion import AttentionChain, PointwiseChains
 from diagnose.facts.input import Input
 from diagnose.facts.layout import CopyChurn, LayoutConversions
-from diagnose.facts.matmuls import Filling, Precision, Roofline
+from diagnose.facts.matmuls import Precision, Roofline
 from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerSteps
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps

@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import breakdown, round_half_up
-from diagnose.facts.dispatch import HostSpans, launched_in, members
+from diagnose.facts.dispatch import NO_OPS, HostSpans, launched_in, members
 from diagnose.facts.fetches import name_codes, name_of
 from diagnose.facts.layout import NO_SHAPES, Inputs, Mask, eager, for_parallelism, named, recorded_inputs, traffic
 from diagnose.facts.optimizer import for_parameters
@@ -106,9 +106,8 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
 
 
 def _memory_bound(facts: Facts) -> Mask:
-    table = work_table(facts)
-    masking = named(facts, table.op, "aten::masked_fill", "aten::masked_fill_")  # Its kernels' name says indexing.
-    return eager(facts) & (table.of(*MEMORY_BOUND) | masking)
+    masking = named(facts, work_table(facts).op, "aten::masked_fill*")  # Its kernels' names say indexing.
+    return eager(facts) & (work_table(facts).of(*MEMORY_BOUND) | masking)
 
 
 def _fused(ns: IntArray, hopeful_ns: IntArray) -> IntArray:
@@ -155,8 +154,7 @@ def _share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.N
     """Of each chain's bytes, what is left when no op stores its result for the next to read; 0 unknown."""
     handed_on = np.where(group[1:] == group[:-1], written[:-1] + np.minimum(written[:-1], read[1:]), 0)
     total, unknown = np.bincount(group, read + written), np.bincount(group, read + written == 0)
-    saved = np.bincount(group[:-1], handed_on, minlength=len(total))
-    return np.where(unknown > 0, 0.0, 1.0 - saved / np.maximum(total, 1))
+    return np.where(unknown, 0, 1 - np.bincount(group[:-1], handed_on, minlength=len(total)) / np.maximum(total, 1))
 
 
 @dataclass(frozen=True)
@@ -175,8 +173,10 @@ class VocabularyLoss:
 
 @fact
 def loss_over_vocabulary(facts: Facts) -> tuple[VocabularyLoss, ...]:
-    """Losses over at least VOCABULARY classes. Raises Missing without device work or, of losses, shapes."""
+    """Losses over at least VOCABULARY classes. Raises Missing without device work, ops or, of losses, shapes."""
     table, count = work_table(facts), steps(facts).count
+    if "ops" not in facts.rank.provenance.recorded:
+        raise NO_OPS
     loss = named(facts, table.op, "aten::_log_softmax*", "aten::nll_loss*")
     bound = loss | _memory_bound(facts)
     position, inputs = recorded_inputs(facts, np.where(bound, table.op, nesting.NONE))
@@ -186,8 +186,8 @@ def loss_over_vocabulary(facts: Facts) -> tuple[VocabularyLoss, ...]:
     classes = {max(large[at][0].shape[1:]) for at in np.unique(position[loss]) if at >= 0 and large[at]}
     found = []
     for vocabulary in sorted(one for one in classes if one >= VOCABULARY):
-        over = np.array([*(any(vocabulary in (t.shape[1], t.shape[-1]) for t in one) for one in large), False])
-        mine = over[position] & bound
+        over = [any(vocabulary in (tensor.shape[1], tensor.shape[-1]) for tensor in one) for one in large]
+        mine = np.array([*over, False])[position] & bound
         tokens = max(t.elements // vocabulary for at in np.unique(position[mine & loss]) for t in large[at])
         ns, loss_ns = (round_half_up(int(table.dur_ns[of & table.in_steps].sum()), count) for of in (mine, mine & loss))
         found.append(VocabularyLoss(vocabulary, tokens, table.ids[mine], ns, loss_ns))
@@ -206,8 +206,7 @@ class AttentionChain:
     keys: int
     head_dim: int
     calls: int
-    ns: int
-    """Forward."""
+    forward_ns: int
     backward_ns: int | None
     """None if the recording does not say what is the backward of what."""
     ids: IntArray
@@ -220,8 +219,10 @@ class AttentionChain:
 
 @fact
 def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
-    """Attention by shape, longest first. Raises Missing without device work or, of what may be attention, shapes."""
+    """Attention by shape, longest first. Raises Missing without device work, ops or, of what may be it, shapes."""
     table = work_table(facts)
+    if "ops" not in facts.rank.provenance.recorded:
+        raise NO_OPS
     order = np.lexsort((table.start_ns, table.track))
     first, middle, second = _around_softmax(facts, order)
     ops = table.op[order[np.stack((first, middle, second))]]
@@ -238,7 +239,7 @@ def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
         passes = [[rows[k] for k in alike.tolist()] for rows in (forward, backward)]
         if shape and table.in_steps[np.concatenate(passes[0])].any():
             found.append(_attention(facts, shape, *passes))
-    return tuple(sorted(found, key=lambda one: -one.ns))
+    return tuple(sorted(found, key=lambda one: -one.forward_ns))
 
 
 def _around_softmax(facts: Facts, order: IntArray) -> tuple[IntArray, IntArray, IntArray]:
@@ -291,7 +292,7 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
         name_of(facts, int(table.asked_by[rows[0]])),
         *shape,
         calls=round_half_up(sum(bool(table.in_steps[one[0]]) for one in forward), count),
-        ns=round_half_up(int(spent[~is_backward].sum()), count),
+        forward_ns=round_half_up(int(spent[~is_backward].sum()), count),
         backward_ns=round_half_up(int(spent[is_backward].sum()), count) if told else None,
         ids=table.ids[rows],
         group=group,

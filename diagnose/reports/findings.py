@@ -34,7 +34,8 @@ class Card:
 
 def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings worth a card, in order."""
-    return [_card(one, diagnosis) for one in diagnosis.findings if not one.minor]
+    shown = [one for one in diagnosis.findings if not one.minor]
+    return [_card(number, one, diagnosis) for number, one in enumerate(shown, start=1)]
 
 
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -51,18 +52,18 @@ def _short(one: RankedFinding, step_ns: int) -> str:
     return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
 
 
-def _card(one: RankedFinding, diagnosis: Diagnosis) -> Card:
+def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     saving = one.saving
     parts = []
     if saving.low_ns != saving.high_ns:
         parts.append(f"{duration(saving.low_ns)} to {duration(saving.high_ns)}")
-    if one.rank_order > 1 and saving.after_above_ns is not None:
+    if number > 1 and saving.after_above_ns is not None:
         parts.append(f"after the above {duration(saving.after_above_ns)}")
     parts.append(BASES[saving.basis])
     if len(diagnosis.ranks) > 1:
         parts.append("on all ranks" if len(one.where.ranks) == len(diagnosis.ranks) else _on(one.where.ranks))
     return Card(
-        number=one.rank_order,
+        number=number,
         title=one.title,
         saving=_short(one, _step_ns(diagnosis)),
         detail="; ".join(parts),

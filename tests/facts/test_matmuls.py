@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.base import Missing
-from diagnose.facts.matmuls import filling, precision, roofline
+from diagnose.facts.filling import filling
+from diagnose.facts.matmuls import precision, roofline
 from diagnose.testing import facts_of
 
 
