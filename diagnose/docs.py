@@ -7,11 +7,11 @@ import sys
 from pathlib import Path
 
 from diagnose import diagnosis, page
-from diagnose.facts.base import FACTS
 from diagnose.page import Page
+from diagnose.rule import FACTS
 
 RULES_FOLDER = page.built_in_rules()
-_GUIDE = Path(__file__).with_name("rules_guide.md")
+_GUIDE = RULES_FOLDER / "_guide.md"
 
 
 def texts() -> dict[Path, str]:
@@ -25,8 +25,8 @@ def texts() -> dict[Path, str]:
 def rules_readme(pages: list[Page]) -> str:
     """The index of the rules, how to write one, the facts to ask for, and every rule's page."""
     lines = ["# Rules", "", f"What `diagnose analyze` looks for: {len(pages)} rules, a file each.", ""]
-    lines += ["| code | rule | it says | safest fix needs |", "|---|---|---|---|"]
-    lines += [f"| {one.code} | [`{one.id}`](#{_anchor(one)}) | {one.title} | {_recording(one)} |" for one in pages]
+    lines += ["| code | rule | it says | from the facts |", "|---|---|---|---|"]
+    lines += [f"| {one.code} | [`{one.id}`](#{_anchor(one)}) | {one.title} | {_needs(one)} |" for one in pages]
     lines += ["", _GUIDE.read_text(encoding="utf-8").strip(), "", "### Facts", ""]
     lines += ["| fact | what it is |", "|---|---|", *_facts(), ""]
     return "\n".join([*lines, *map(page.section, pages)]).rstrip() + "\n"
@@ -36,7 +36,7 @@ def _anchor(one: Page) -> str:
     return f"{one.id}-{one.code.lower()}"
 
 
-def _recording(one: Page) -> str:
+def _needs(one: Page) -> str:
     return ", ".join(f"`{need}`" for need in one.needs)
 
 

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from diagnose.facts.allocator import AllocatorCalls, Churn
 from diagnose.facts.base import FACTS, Missing
+from diagnose.facts.collectives import CollectiveGroup, DdpOverhead, DdpWork, SmallCollectives
 from diagnose.facts.dispatch import PythonPause, Starvation
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import Filling
@@ -20,7 +22,9 @@ from diagnose.facts.fusion import AttentionChain, PointwiseChains
 from diagnose.facts.input import Input
 from diagnose.facts.layout import CopyChurn, LayoutConversions
 from diagnose.facts.matmuls import Precision, Roofline
+from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerSteps
+from diagnose.facts.overlap import Exposure
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
 from diagnose.facts.waits import HostWait, WaitReason
@@ -32,17 +36,25 @@ from diagnose.units import percent
 from diagnose.units import size as bytes_
 
 __all__ = [
+    "FACTS",
+    "AllocatorCalls",
     "AttentionChain",
     "Basis",
     "Between",
     "CannotTell",
     "Caution",
+    "Churn",
     "Clean",
+    "CollectiveGroup",
+    "CollectiveRuns",
     "Confidence",
     "CopyChurn",
+    "DdpOverhead",
+    "DdpWork",
     "Detach",
     "Edit",
     "Evidence",
+    "Exposure",
     "Fetches",
     "Filling",
     "Finding",
@@ -68,8 +80,10 @@ __all__ = [
     "Safety",
     "Shorten",
     "Silent",
+    "SmallCollectives",
     "Starvation",
     "Steps",
+    "SyncedNorms",
     "Times",
     "Verdicts",
     "WaitPattern",

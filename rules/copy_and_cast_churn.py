@@ -37,7 +37,7 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-WORTH_SHARE = 0.08  # of the step in such copies (catalogue AT05 says of the compute time)
+WORTH_SHARE = 0.08  # of the step in such copies (our choice)
 KEPT = Between(0.9, 0.6, 0.2)  # share of them that is needed after all: which, a trace does not tell (our choice)
 
 

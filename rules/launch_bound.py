@@ -40,7 +40,7 @@ from diagnose.rule import (
 )  # fmt: skip
 
 STARVED_SHARE = 0.10  # of the step idle while the host dispatches; below it other causes are larger (our choice)
-LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice; the catalogue names 1,000 as typical)
+LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice)
 IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; longer is start-up, not a slow loop
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none

@@ -35,7 +35,7 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-WORTH_SHARE = 0.03  # of the step in conversions (catalogue AT04)
+WORTH_SHARE = 0.03  # of the step in conversions (our choice)
 
 
 @rule("AT04")

@@ -37,7 +37,7 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-EVERY_STEPS = 2  # seen in less than every second step it is the occasional read that the fix would make of it (G5)
+EVERY_STEPS = 2  # seen in less than every second step it is the occasional read that the fix would make of it
 
 
 @rule("SY01")

@@ -36,8 +36,8 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (the catalogue's 0.3 also met balanced trainings)
-FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (catalogue KE04)
+UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (our choice: 0.3 also met balanced trainings)
+FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (our choice)
 PER_SAMPLE = Between(0.75, 0.6, 0.5)  # of such a kernel's time per sample, with twice the batch: none of them grows
 
 

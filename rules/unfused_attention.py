@@ -38,8 +38,8 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-WORTH_SHARE = 0.05  # of the step in such attention (catalogue AT01)
-LONG = 256  # keys: the scores of shorter sequences stay in the caches (catalogue AT01)
+WORTH_SHARE = 0.05  # of the step in such attention (our choice)
+LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choice)
 
 
 @rule("AT01")

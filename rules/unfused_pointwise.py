@@ -37,7 +37,7 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-BOUND_SHARE = 0.20  # of the compute time in memory-bound kernels (catalogue AT03)
+BOUND_SHARE = 0.20  # of the compute time in memory-bound kernels (our choice)
 CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can be fused with certainty (our choice)
 
 
