@@ -47,8 +47,13 @@ FACTS: dict[str, Callable[[Facts], object]] = {}
 
 
 def fact(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
-    """Make a function of Facts a fact: registered under its name, computed once per Facts, `Missing` remembered too."""
+    """Make a function of Facts a fact: registered under its name, computed once per Facts, `Missing` remembered too.
+
+    Raises ValueError if there is one of that name.
+    """
     name = compute.__name__
+    if name in FACTS:
+        raise ValueError(f"two facts are called {name}")
 
     @wraps(compute)
     def cached(facts: Facts) -> T:

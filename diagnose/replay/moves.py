@@ -20,8 +20,17 @@ from diagnose.trace.intervals import IntArray
 READY_SHARE = 0.1
 """The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready (replay a.6)."""
 
-STARVED_NS = 1_000_000
+MOST_READY_NS = 500_000
+"""More than this is not taken for the cost of a ready batch, if every fetch seen took longer (0.3 to 1 ms measured)."""
+
+STARVED_NS = 500_000
 """A fetch from workers waited if it took this much longer than one whose batch was ready."""
+
+STARVED_SHARE = 0.05
+"""Waits of a smaller share of the time between fetches are taken for jitter: workers keep up."""
+
+MOST_WORKERS = 16
+"""Workers in step deliver in bursts; after more ready batches in a row than this they had caught up."""
 
 
 @dataclass(frozen=True)
@@ -38,8 +47,8 @@ class Movable:
     """What making it takes: its duration; of a batch that workers were late with, the time since the one before."""
     own_ns: IntArray
     """What it takes the host if it has nothing to wait for."""
-    starved: npt.NDArray[np.bool_]
-    """A fetch that waited for workers."""
+    starved_after: IntArray
+    """For a fetch that waited for workers which had no time to catch up, the one before that did; else -1."""
 
 
 def movable(facts: Facts) -> Movable:
@@ -54,10 +63,12 @@ def movable(facts: Facts) -> Movable:
     names = spans["name"].cat
     by_workers = np.array(["MultiProcessing" in name for name in names.categories], dtype=bool)
     several = np.append(by_workers[names.codes.to_numpy()[fetches]], np.zeros(len(rows), dtype=bool))
-    ready = min(int(np.quantile(lasted[several], READY_SHARE)), STARVED_NS) if several.any() else 0
-    starved = several & (lasted > ready + STARVED_NS)
-    starved[:1] = False
-    made = _made(start + lasted, lasted, np.flatnonzero(starved))
+    ready = min(int(np.quantile(lasted[several], READY_SHARE)), MOST_READY_NS) if several.any() else 0
+    since_last = np.diff(start + lasted, prepend=(start - 1)[:1])
+    waited = several & (lasted - ready > np.maximum(STARVED_NS, STARVED_SHARE * since_last))
+    starved_after = _starved_after(waited)
+    starved = starved_after >= 0
+    made = _made(start + lasted, lasted, starved_after)
     return Movable(
         ids=ids,
         start_ns=start,
@@ -66,18 +77,27 @@ def movable(facts: Facts) -> Movable:
         row=np.concatenate((np.full(len(fetches), -1), rows)),
         made_ns=made,
         own_ns=np.where(starved, ready, lasted),
-        starved=starved,
+        starved_after=starved_after,
     )
 
 
-def _made(end_ns: IntArray, lasted_ns: IntArray, late: IntArray) -> IntArray:
-    """What making each batch takes: workers deliver at the same rate from one batch that is waited for to the next."""
-    made = lasted_ns.copy()
-    last = np.concatenate(([0], late[:-1])) if len(late) else late
+def _starved_after(waited: npt.NDArray[np.bool_]) -> IntArray:
+    """For each fetch that waited the one before it that did, if not too many were ready in between; else -1."""
+    found = np.full(len(waited), -1, dtype=np.int64)
+    late = np.flatnonzero(waited)
+    near = np.diff(late) <= MOST_WORKERS
+    found[late[1:][near]] = late[:-1][near]
+    return found
+
+
+def _made(end_ns: IntArray, lasted_ns: IntArray, starved_after: IntArray) -> IntArray:
+    """What making each batch takes: workers deliver at one rate from a batch that is waited for to the next."""
+    late = np.flatnonzero(starved_after >= 0)
+    last = starved_after[late]
     many = late - last
-    rate = (end_ns[late] - end_ns[last]) // np.maximum(many, 1)
-    which = np.repeat(np.arange(len(late)), many)
-    made[1 : 1 + len(which)] = rate[which]
+    first = np.repeat(last + 1, many) + np.arange(int(many.sum())) - np.repeat(np.cumsum(many) - many, many)
+    made = lasted_ns.copy()
+    made[first] = np.repeat((end_ns[late] - end_ns[last]) // many, many)
     return made
 
 
@@ -97,8 +117,8 @@ def move_edges(
     first = np.zeros(len(moved), dtype=bool)
     first[[at for at in (0, fetches) if at < len(moved)]] = True
     later = np.flatnonzero(~first)
-    late = np.flatnonzero(moving.starved)
-    last = np.concatenate(([0], late[:-1])) if len(late) else late
+    late = np.flatnonzero(moving.starved_after >= 0)
+    last = moving.starved_after[late]
     found_edges = [
         edges(EdgeKind.WAIT, end[last], end[late], moving.end_ns[late] - moving.end_ns[last], moving.ids[late]),
         edges(EdgeKind.TRACK, start[first], moved[first], made[first], moving.ids[first]),

@@ -1,0 +1,155 @@
+"""What each edit does to one small drawn trace, and what odd edits do not do."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.host import host_threads
+from diagnose.replay.edits import Between, Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, shares
+from diagnose.replay.saving import NO_SAVING, Basis, Replay
+from diagnose.trace.intervals import Intervals
+from tests.drawing import Drawing
+from tests.replay.programs import ids, saving
+
+NONE = np.zeros(0, dtype=np.int64)
+
+
+def trained(steps: int = 4) -> Facts:
+    """Steps of 1,000 us: an op of 400 with a launch at 300, a kernel of 200, and a sync that returns at 700."""
+    draw = Drawing()
+    for number in range(steps):
+        at = 1_000 * number
+        draw.step(number, at, at + 1_000).op("aten::mm", at, at + 400)
+        draw.launch("gemm", (at + 300, at + 310), (at + 490, at + 690))
+        draw.call("cudaStreamSynchronize", at + 400, at + 700)
+        draw.op("aten::add", at + 700, at + 1_000)
+    return draw.facts()
+
+
+def saved_us(*edits: Edit, facts: Facts | None = None) -> float:
+    return saving(facts or trained(), *edits).likely_ns / 1_000
+
+
+def test_a_shorter_kernel_lets_the_host_go_on_earlier() -> None:
+    assert saved_us(Shorten(ids(trained(), "gemm"), 0.25)) == 150
+
+
+def test_a_shorter_op_moves_all_behind_it() -> None:
+    # Its first 300 us delay the launch; the rest of it is hidden behind the kernel.
+    assert saved_us(Shorten(ids(trained(), "aten::mm"), 0.5)) == 150
+
+
+def test_shortening_spans_inside_one_another_counts_their_time_once() -> None:
+    both = np.concatenate([ids(trained(), name) for name in ("aten::mm", "cudaLaunchKernel")])
+    assert saved_us(Shorten(both, 0.5)) == saved_us(Shorten(ids(trained(), "aten::mm"), 0.5))
+
+
+def test_edits_of_the_same_span_add_up() -> None:
+    gemm = ids(trained(), "gemm")
+    assert saved_us(Shorten(gemm, 0.5), Shorten(gemm, 0.5)) == 150
+
+
+def test_times_of_a_thread_are_shortened_where_they_lie() -> None:
+    facts = trained()
+    pieces = Intervals(
+        np.arange(4, dtype=np.int64) * 1_000_000 + 700_000, np.arange(4, dtype=np.int64) * 1_000_000 + 900_000
+    )
+    assert saved_us(Shorten(Times(host_threads(facts).main, pieces), 0.5), facts=facts) == 100
+
+
+def test_detached_from_a_sync_the_host_goes_on_at_once() -> None:
+    # Every sync waited: what one takes of its own is taken to be 10 us. Host: 400 + 10 + 300.
+    assert saved_us(Detach(ids(trained(), "cudaStreamSynchronize"))) == 1_000 - 710
+
+
+def test_removed_with_its_op_a_kernel_takes_no_time_of_anybody() -> None:
+    # What is left of a step: 10 us of the sync, which has nothing to wait for, and 300 of the other op.
+    facts = trained()
+    alone, with_kernel = ids(facts, "aten::mm"), np.concatenate([ids(facts, "aten::mm"), ids(facts, "gemm")])
+    assert saved_us(Remove(alone), facts=facts) == saved_us(Remove(with_kernel), facts=facts) == 1_000 - 310
+
+
+def test_a_replaced_group_takes_the_time_given_for_each_level() -> None:
+    facts = trained()
+    gemm = ids(facts, "gemm")
+    durations = np.array([[190_000], [100_000], [50_000]]) * np.ones((1, len(gemm)), dtype=np.int64)
+    found = saving(facts, Replace(gemm, np.arange(len(gemm)), durations))
+    assert (found.low_ns, found.likely_ns, found.high_ns) == (10_000, 100_000, 150_000)
+
+
+def test_levels_give_a_range() -> None:
+    found = saving(trained(), Shorten(ids(trained(), "gemm"), Between(0.9, 0.5, 0.2)))
+    assert (found.low_ns, found.likely_ns, found.high_ns) == (20_000, 100_000, 160_000)
+    assert found.basis is Basis.REPLAYED
+
+
+def test_shares_are_bounded() -> None:
+    assert shares(Between(7.0, 0.5, -1.0)).tolist() == [1.0, 0.5, 0.0]
+    assert saved_us(Shorten(ids(trained(), "gemm"), 7.0)) == 0
+    assert saved_us(Shorten(ids(trained(), "gemm"), -1.0)) == saved_us(Shorten(ids(trained(), "gemm"), 0.0))
+
+
+@pytest.mark.parametrize(
+    "edit",
+    [
+        Shorten(NONE, 0.0),
+        Remove(NONE),
+        Detach(NONE),
+        Move(NONE, 4),
+        Replace(NONE, NONE, np.zeros((3, 0), dtype=np.int64)),
+        Shorten(Times(0, Intervals(NONE, NONE)), 0.0),
+        Shorten(Times(99, Intervals(np.array([0]), np.array([1_000_000]))), 0.0),
+    ],
+    ids=["shorten", "remove", "detach", "move", "replace", "times", "times of no thread"],
+)
+def test_an_edit_of_nothing_saves_nothing(edit: Edit) -> None:
+    assert saving(trained(), edit) == NO_SAVING
+
+
+def test_no_edit_at_all_saves_nothing() -> None:
+    assert Replay(trained()).savings([[]]) == [NO_SAVING]
+    assert Replay(trained()).savings([]) == []
+
+
+def test_spans_that_an_edit_says_nothing_of_are_left_alone() -> None:
+    facts = trained()
+    assert saved_us(Detach(ids(facts, "aten::mm")), facts=facts) == 0
+    assert saved_us(Detach(ids(facts, "gemm")), facts=facts) == 0
+
+
+def test_everything_removed_leaves_nothing_negative() -> None:
+    facts = trained()
+    found = saving(facts, Remove(np.arange(len(facts.rank.spans), dtype=np.int64)))
+    assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= 1_000_000
+
+
+def test_savings_after_other_edits_are_what_is_left_to_save() -> None:
+    facts = trained()
+    replay, gemm, add = Replay(facts), ids(facts, "gemm"), ids(facts, "aten::add")
+    first = [Shorten(gemm, 0.5)]
+    alone, after = replay.savings([[Shorten(gemm, 0.5)]])[0], replay.savings([[Shorten(add, 0.5)]], after=first)[0]
+    together = replay.savings([[Shorten(gemm, 0.5), Shorten(add, 0.5)]])[0]
+    assert alone.likely_ns + after.likely_ns == together.likely_ns == 250_000
+
+
+def test_a_level_is_asked_for_by_itself() -> None:
+    facts = trained()
+    edits = [Shorten(ids(facts, "gemm"), Between(1.0, 0.5, 0.0))]
+    times = Replay(facts).step_times_ns([(edits, level) for level in Level])
+    assert times.tolist() == [1_000_000, 900_000, 800_000]
+
+
+def test_without_a_host_recording_there_is_nothing_to_replay() -> None:
+    with pytest.raises(Missing, match="host activity"):
+        Replay(Drawing().work("k", (0, 5)).work("k", (6, 9)).facts())
+
+
+def test_a_trace_without_calls_replays_as_measured() -> None:
+    draw = Drawing()
+    for number in range(3):
+        draw.step(number, 100 * number, 100 * number + 100).op("aten::mm", 100 * number, 100 * number + 50)
+        draw.work("k", (100 * number + 20, 100 * number + 90))
+    replay = Replay(draw.facts())
+    assert replay.step_times_ns([([], Level.LIKELY)]).tolist() == [replay.quality.step_time_ns]

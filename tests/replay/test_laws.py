@@ -1,0 +1,232 @@
+"""What holds for every program: of the replay itself, of edits, and between a prediction and the truth."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
+
+import numpy as np
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from diagnose.facts.base import Facts
+from diagnose.facts.steps import steps
+from diagnose.replay.edits import Between, Detach, Edit, Level, Move, Remove, Shorten
+from diagnose.replay.saving import Replay
+from tests.replay.programs import (
+    Action,
+    Backward,
+    EventSync,
+    Fetch,
+    Free,
+    Launch,
+    Op,
+    Python,
+    Record,
+    Sync,
+    ToDevice,
+    ToHost,
+    Wait,
+    ids,
+    run,
+    step_us,
+)
+
+TIMES = st.sampled_from([20, 200, 2_000])
+LAUNCHES = st.builds(Launch, st.sampled_from(["ka", "kb"]), TIMES, st.sampled_from([7, 7, 7, 20]))
+PLAIN: st.SearchStrategy[Action] = st.one_of(
+    LAUNCHES,
+    st.builds(Python, st.sampled_from([100, 500, 3_000])),
+    st.builds(Python, st.sampled_from([100, 500, 3_000]), st.just("aten::o")),
+    st.builds(Launch, st.just("kg"), TIMES, kernels=st.integers(2, 9)),
+    st.builds(Sync, st.sampled_from([7, 20, None])),
+    st.builds(ToHost, st.just(2)),
+    st.builds(ToDevice, st.sampled_from([500, 5_000])),
+    st.builds(Free, st.sampled_from([100, 5_000])),
+    st.builds(Launch, st.just("ka"), TIMES),
+)
+
+
+def inside(actions: Iterable[Action]) -> tuple[Action, ...]:
+    """Actions of autograd's thread launch something: else it is no training thread."""
+    return (*actions, Launch("kb", 2))
+
+
+NESTED: st.SearchStrategy[Action] = st.one_of(
+    PLAIN,
+    st.builds(Op, st.just("aten::n"), st.lists(PLAIN, min_size=1, max_size=5).map(tuple)),
+    st.builds(Backward, st.lists(PLAIN, max_size=5).map(inside).map(lambda some: (Op("autograd::X", some),))),
+    st.builds(Fetch, st.sampled_from([400, 20_000])),
+)
+
+
+def joined(parts: Iterable[Sequence[Action]]) -> list[Action]:
+    return [action for part in parts for action in part]
+
+
+FORKS = st.sampled_from(
+    [(Record("e", 7), Wait("e", 20)), (Record("f", 20), Wait("f", 7)), (Record("g", 7), EventSync("g"))]
+)
+REPEATED = st.builds(lambda launch, count: [launch] * count, LAUNCHES, st.integers(5, 40))
+STEPS = st.lists(st.one_of(NESTED.map(lambda one: [one]), FORKS.map(list), REPEATED), min_size=2, max_size=9)
+PROGRAMS = STEPS.map(lambda parts: [*joined(parts), Launch("kb", 20)])
+SINGLE = st.builds(
+    lambda host, count, us: [*[Python(host), Launch("ka", us), Launch("kb", us)] * count],
+    TIMES,
+    st.integers(1, 30),
+    TIMES,
+)
+
+CHANGES: dict[str, Callable[[Action], Sequence[Action]]] = {
+    "ka": lambda one: [replace(one, us=one.us // 2)] if isinstance(one, Launch) and one.name == "ka" else [one],
+    "op": lambda one: [replace(one, us=one.us // 2)] if isinstance(one, Python) and one.op else [one],
+    "no ka": lambda one: [] if isinstance(one, Launch) and one.name == "ka" else [one],
+    "no op": lambda one: [] if isinstance(one, Op) and one.name == "aten::n" else [one],
+}
+EDITS: dict[str, Callable[[Facts], Edit]] = {
+    "ka": lambda facts: Shorten(ids(facts, "ka"), 0.5),
+    "op": lambda facts: Shorten(ids(facts, "aten::o"), 0.5),
+    "no ka": lambda facts: Remove(ids(facts, "ka")),
+    "no op": lambda facts: Remove(ids(facts, "aten::n")),
+}
+
+
+def changed(actions: Iterable[Action], change: Callable[[Action], Sequence[Action]]) -> list[Action]:
+    found: list[Action] = []
+    for action in actions:
+        if isinstance(action, (Op, Backward)):
+            action = replace(action, inside=tuple(changed(action.inside, change)))
+        found += change(action)
+    return found
+
+
+def recorded(actions: Sequence[Action], count: int = 5) -> Facts:
+    return run([actions] * count, sync_events=True).draw.facts()
+
+
+def step_ns(replay: Replay, *edits: Edit, level: Level = Level.LIKELY) -> int:
+    return int(replay.step_times_ns([(edits, level)])[0])
+
+
+KEEPS = st.lists(st.floats(0, 1), min_size=3, max_size=3).map(lambda three: Between(*sorted(three, reverse=True)))
+NAMES = st.lists(
+    st.sampled_from(["ka", "kb", "kg", "aten::o", "aten::n", "cuda*", "cudaLaunch*", "cuda*Synchronize", "Memcpy*"]),
+    min_size=1,
+    max_size=3,
+)
+
+
+def some_edits(facts: Facts, data: st.DataObject) -> list[Edit]:
+    """A few edits of spans of some names, so that they change every step alike, as edits should."""
+    spans = NAMES.map(lambda names: np.unique(np.concatenate([ids(facts, name) for name in names])))
+    edits = st.one_of(st.builds(Shorten, spans, KEEPS), st.builds(Remove, spans), st.builds(Detach, spans))
+    return data.draw(st.lists(edits, min_size=1, max_size=4))
+
+
+@settings(max_examples=100, derandomize=True)
+@given(actions=PROGRAMS, name=st.sampled_from(sorted(EDITS)))
+def test_what_a_fix_is_predicted_to_save_it_saves(actions: list[Action], name: str) -> None:
+    """Where everything is recorded. What a call takes by itself is only known as the usual one of its kind."""
+    before, after = step_us(run([actions] * 5)), step_us(run([changed(actions, CHANGES[name])] * 5))
+    facts = recorded(actions)
+    predicted = Replay(facts).savings([[EDITS[name](facts)]])[0].likely_ns / 1_000
+    assert abs(predicted - max(before - after, 0)) <= 0.01 * before + 60
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS)
+def test_without_edits_every_step_takes_what_was_measured(actions: list[Action]) -> None:
+    facts = recorded(actions)
+    replay = Replay(facts)
+    assert step_ns(replay) == steps(facts).mean_ns == replay.quality.step_time_ns
+    assert np.isfinite([replay.quality.error_share, replay.quality.unexplained_share]).all()
+    assert 0 <= replay.quality.unexplained_share <= 1
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS, data=st.data())
+def test_no_edit_makes_a_step_longer(actions: list[Action], data: st.DataObject) -> None:
+    facts = recorded(actions)
+    replay, edits = Replay(facts), some_edits(facts, data)
+    for level in Level:
+        took = step_ns(replay, *edits, level=level)
+        assert 0 <= took <= step_ns(replay)
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS, data=st.data())
+def test_savings_are_in_order_and_leave_the_busiest_resource_its_time(
+    actions: list[Action], data: st.DataObject
+) -> None:
+    facts = recorded(actions)
+    replay, edits = Replay(facts), some_edits(facts, data)
+    found = replay.savings([edits])[0]
+    assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= step_ns(replay)
+    assert found.high_ns <= step_ns(replay) - replay.floor_ns(edits, Level.HOPEFUL)
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS, data=st.data())
+def test_keeping_everything_changes_nothing(actions: list[Action], data: st.DataObject) -> None:
+    facts = recorded(actions)
+    everything = np.arange(len(facts.rank.spans), dtype=np.int64)
+    assert step_ns(Replay(facts), Shorten(everything, 1.0)) == steps(facts).mean_ns
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS)
+def test_what_is_off_the_path_saves_nothing(actions: list[Action]) -> None:
+    # `side` has a stream of its own, starts first and ends long before the last kernel does.
+    facts = recorded([Launch("side", 1, 30), Python(100), *actions, Launch("main", 10_000)])
+    assert step_ns(Replay(facts), Shorten(ids(facts, "side"), 0.0)) == steps(facts).mean_ns
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS)
+def test_the_order_of_edits_of_different_spans_does_not_matter(actions: list[Action]) -> None:
+    facts = recorded(actions)
+    edits = [Shorten(ids(facts, name), keep) for name, keep in (("ka", 0.5), ("kb", 0.3), ("aten::o", 0.2))]
+    replay = Replay(facts)
+    assert len({step_ns(replay, *order) for order in (edits, edits[::-1], [edits[1], edits[2], edits[0]])}) == 1
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS, data=st.data())
+def test_edits_together_save_no_less_than_each_alone(actions: list[Action], data: st.DataObject) -> None:
+    facts = recorded(actions)
+    replay, edits = Replay(facts), some_edits(facts, data)
+    together = step_ns(replay, *edits)
+    assert all(together <= step_ns(replay, one) for one in edits)
+
+
+@settings(max_examples=40)
+@given(actions=SINGLE)
+def test_on_one_stream_that_is_always_busy_savings_add_up_to_no_more_than_both(actions: list[Action]) -> None:
+    # Everything is launched before the first kernel ends: only the stream takes time.
+    serial = [Launch("ka", 900), *actions, Launch("kb", 90_000)]
+    facts = recorded(serial)
+    a, b, both = Replay(facts).savings(
+        [[Shorten(ids(facts, "ka"), 0.5)], [Shorten(ids(facts, "kb"), 0.9)], [Shorten(ids(facts, "k*"), 0.5)]]
+    )
+    joint = Replay(facts).savings([[Shorten(ids(facts, "ka"), 0.5), Shorten(ids(facts, "kb"), 0.9)]])[0]
+    assert joint.likely_ns <= a.likely_ns + b.likely_ns + 1
+    assert both.likely_ns >= joint.likely_ns
+
+
+def test_on_two_streams_savings_together_may_exceed_their_sum() -> None:
+    facts = recorded([Launch("a", 5_000, 7), Launch("b", 4_995, 20), Sync(None)])
+    a, b = Shorten(ids(facts, "a"), 0.5), Shorten(ids(facts, "b"), 0.5)
+    alone_a, alone_b, joint = (found.likely_ns for found in Replay(facts).savings([[a], [b], [a, b]]))
+    # Both end 5,008 after the first launch; `b` was launched 5 later.
+    assert (alone_a, alone_b) == (0, 0)
+    assert joint == 2_497_500
+
+
+@settings(max_examples=40)
+@given(actions=PROGRAMS, data=st.data())
+def test_cases_asked_together_are_answered_as_each_alone(actions: list[Action], data: st.DataObject) -> None:
+    facts = recorded(actions)
+    replay = Replay(facts)
+    moved = [Move(ids(facts, "enumerate(DataLoader)*"), 4)]
+    cases = [(edits, level) for edits in (some_edits(facts, data), moved, []) for level in Level]
+    assert replay.step_times_ns(cases).tolist() == [step_ns(replay, *edits, level=level) for edits, level in cases]
