@@ -12,12 +12,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from diagnose.facts.allocator import AllocatorCalls, Churn
+from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.collectives import CollectiveGroup, DdpOverhead, DdpWork, SmallCollectives
+from diagnose.facts.compiling import Compiling
 from diagnose.facts.dispatch import PythonPause, Starvation
 from diagnose.facts.fetches import Fetches, WaitPattern
-from diagnose.facts.filling import Filling
+from diagnose.facts.filling import GridFilling
 from diagnose.facts.fusion import AttentionChain, PointwiseChains
 from diagnose.facts.input import Input
 from diagnose.facts.layout import CopyChurn, LayoutConversions
@@ -25,6 +26,8 @@ from diagnose.facts.matmuls import Precision, Roofline
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
+from diagnose.facts.pauses import Checkpoints, GarbageCollections, Spike, StepSpikes
+from diagnose.facts.quality import Distortion, Filling, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
 from diagnose.facts.waits import HostWait, WaitReason
@@ -37,21 +40,24 @@ from diagnose.units import size as bytes_
 
 __all__ = [
     "FACTS",
-    "AllocatorCalls",
+    "AllocatorCause",
     "AttentionChain",
     "Basis",
     "Between",
     "CannotTell",
     "Caution",
+    "Checkpoints",
     "Churn",
     "Clean",
     "CollectiveGroup",
     "CollectiveRuns",
+    "Compiling",
     "Confidence",
     "CopyChurn",
     "DdpOverhead",
     "DdpWork",
     "Detach",
+    "Distortion",
     "Edit",
     "Evidence",
     "Exposure",
@@ -60,7 +66,9 @@ __all__ = [
     "Finding",
     "Fires",
     "Fix",
+    "GarbageCollections",
     "GradientZeroing",
+    "GridFilling",
     "HostWait",
     "Implementation",
     "Input",
@@ -81,13 +89,17 @@ __all__ = [
     "Shorten",
     "Silent",
     "SmallCollectives",
+    "Spike",
     "Starvation",
+    "Steadiness",
+    "StepSpikes",
     "Steps",
     "SyncedNorms",
     "Times",
     "Verdicts",
     "WaitPattern",
     "WaitReason",
+    "WarmUp",
     "bytes_",
     "ms",
     "percent",

@@ -6,9 +6,8 @@ Why it costs
     Communication that runs beside compute is free; what is not hidden adds to every step.
 
 How to fix
-    Start each collective as soon as its input is ready and wait for it as late as possible. DDP and FSDP do so by
-    themselves if the buckets and the wrapped blocks are neither too large nor too small. What compute is too short to
-    hide needs fewer or smaller messages: a larger batch per rank, or bf16 gradients.
+    Start each collective as soon as its input is ready, and wait for it as late as possible: with DDP and FSDP by the
+    size of buckets and wrapped blocks. If there is too little compute to hide it, send less, or less often.
 
 Ignore when
     this rank waits for a slower one: then that one has to be fixed. The recordings of all ranks tell.
@@ -44,6 +43,17 @@ EXPOSED_SHARE = 0.10  # of the step: TensorBoard's threshold; below it special r
 LIKELY_SHARE = 0.5  # of what compute could hide besides: half-way to the ideal (our choice)
 
 
+OVERLAP = Fix(
+    "Start collectives earlier, beside the backward pass: tune the buckets of DDP, let FSDP prefetch.",
+    after="DistributedDataParallel(model, bucket_cap_mb=50)  # FSDP: set_modules_to_forward_prefetch(...)",
+    safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+)  # fmt: skip
+LESS = Fix(
+    "Communicate less often: give each rank a larger batch, or accumulate gradients under no_sync().",
+    safety=Safety.NEEDS_JUDGEMENT, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+)  # fmt: skip
+
+
 @rule("CO01")
 def exposed_communication(exposure: Exposure) -> Verdicts:
     hideable = exposure.hideable_share
@@ -52,36 +62,24 @@ def exposed_communication(exposure: Exposure) -> Verdicts:
     elif exposure.share < EXPOSED_SHARE:
         yield Clean(f"exposed communication takes {ms(exposure.exposed_ns)} a step, {percent(exposure.share)}")
     elif not hideable:
-        yield Clean("communication is exposed, but no compute is left to hide more of it")
+        yield Clean(f"{percent(exposure.share)} of the step is exposed communication, but compute hides all it can")
     else:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Of {ms(exposure.ns)} of communication a step, {ms(exposure.exposed_ns)} run while the GPU computes"
-                    f" nothing: {percent(exposure.share)} of the step, transfer and waiting for other ranks together.",
-                    exposure.exposed_ns, "ns", primary=True,
+                    f"{ms(exposure.exposed_ns)} of the {ms(exposure.ns)} of communication a step run while the GPU"
+                    f" computes nothing: {percent(exposure.share)} of the step, with waiting for other ranks.",
+                    exposure.exposed_ns, "ns",
                 ),
                 Evidence(
-                    f"There are {ms(exposure.compute_ns)} of compute to hide it behind. The saving is an upper bound:"
-                    " waiting for a slower rank cannot be hidden. Record all ranks to tell it from transfer.",
-                    exposure.compute_ns, "ns",
+                    f"The {ms(exposure.compute_ns)} of compute could hide at most {ms(exposure.hideable_ns)} more,"
+                    " if that is transfer: waiting for a slower rank stays. Record all ranks to tell.",
+                    exposure.hideable_ns, "ns",
                 ),
             ),
             edits=(Shorten(exposure.ids, Between(1, 1 - LIKELY_SHARE * hideable, 1 - hideable)),),
-            fixes=(
-                Fix(
-                    "Let collectives run beside the backward pass: tune the bucket size of DDP, let FSDP prefetch.",
-                    before="DistributedDataParallel(model)",
-                    after="DistributedDataParallel(model, bucket_cap_mb=50)  # try 10, 25, 50, 100",
-                    safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
-                ),
-                Fix(
-                    "Communicate less often: give each rank a larger batch, or accumulate gradients under no_sync().",
-                    safety=Safety.NEEDS_JUDGEMENT, effort=2,
-                    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-                ),
-            ),
-            confidence=Confidence(Level.LOW, "one rank's recording does not tell transfer from waiting for other ranks"),
+            fixes=(OVERLAP, LESS) if exposure.compute_ns > exposure.ns else (LESS, OVERLAP),
+            confidence=Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks"),
             basis=Basis.RULE_OF_THUMB,
         )  # fmt: skip
 

@@ -22,10 +22,10 @@ from diagnose.rule import (
     Clean,
     Confidence,
     Evidence,
-    Filling,
     Finding,
     Fires,
     Fix,
+    GridFilling,
     Level,
     Safety,
     Shorten,
@@ -42,7 +42,7 @@ PER_SAMPLE = Between(0.75, 0.6, 0.5)  # of such a kernel's time per sample, with
 
 
 @rule("KE04")
-def underfilled_gpu(filling: Filling) -> Verdicts:
+def underfilled_gpu(filling: GridFilling) -> Verdicts:
     free = filling.free_memory_share
     if filling.underfilled_share < UNDERFILLED_SHARE:
         yield Clean(f"kernels too small for the GPU take {percent(filling.underfilled_share)} of the compute time")

@@ -45,7 +45,7 @@ LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choi
 @rule("AT01")
 def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps) -> Verdicts:
     long = [chain for chain in attention_chains if chain.keys >= LONG]
-    total = sum(chain.ns + (chain.backward_ns or 0) for chain in long)
+    total = sum(chain.forward_ns + (chain.backward_ns or 0) for chain in long)
     if not attention_chains:
         yield NotApplicable("no attention is written out as matmul, softmax and matmul")
     elif total < WORTH_SHARE * steps.mean_ns:

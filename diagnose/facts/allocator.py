@@ -33,8 +33,8 @@ class Churn(str, Enum):
     """Why the driver's allocator is called."""
 
     EMPTY_CACHE = "empty_cache"
-    """The program gives the cache back: torch.cuda.empty_cache on the stack; without stacks, many frees in a row outside
-    any op."""
+    """The program gives the cache back: torch.cuda.empty_cache on the stack; without stacks, many frees in a row
+    outside any op."""
     RETRY = "retry"
     """The allocator gives its cache back by itself, because no cached block fits and the device is full: other frees in
     a row."""
@@ -63,11 +63,6 @@ class AllocatorCalls:
     idle_ns: int | None
     """Idle time of the device under them, per step; None without device work."""
     churn: Churn
-
-    @property
-    def maps_memory(self) -> bool:
-        """Whether it maps memory at addresses reserved before: with expandable segments the allocator does only that."""
-        return self.call.endswith(("MemCreate", "MemMap", "MemUnmap", "MemRelease"))
 
 
 @fact
@@ -163,3 +158,58 @@ def _bursts(calls: ApiCalls, rows: IntArray, op: IntArray) -> IntArray:
     size = np.zeros(len(order), dtype=np.int64)
     size[order] = np.where(free, np.bincount(run, minlength=1)[run], 0)
     return size[rows]
+
+
+@dataclass(frozen=True)
+class AllocatorCause:
+    """Calls that allocate and free device memory for one reason, per step."""
+
+    churn: Churn
+    names: tuple[str, ...]
+    """Of the functions."""
+    ids: IntArray
+    calls: float
+    later_share: float
+    """Share of the later half of the used steps that have such calls: what the first steps need is there by then."""
+    host_ns: int
+    idle_ns: int | None
+    """Idle time of the device under them; None without device work."""
+    site: Site | None
+    """Where most of their host time is spent."""
+
+    @property
+    def maps_memory(self) -> bool:
+        """Whether they map memory at addresses reserved before: all the allocator does with expandable segments."""
+        return any(name.endswith(("MemCreate", "MemMap", "MemUnmap", "MemRelease")) for name in self.names)
+
+    @property
+    def hip(self) -> bool:
+        """Whether they are calls of ROCm's, not CUDA's."""
+        return self.names[0].startswith("hip")
+
+
+@fact
+def allocator_causes(facts: Facts) -> tuple[AllocatorCause, ...]:
+    """Calls of the used steps by reason, most host time first. Raises Missing like allocator_calls."""
+    used, found = steps(facts), []
+    groups = [one for one in allocator_calls(facts) if one.kind in (ApiKind.MALLOC, ApiKind.FREE)]
+    for churn in Churn:
+        if not (same := [one for one in groups if one.churn is churn]):
+            continue
+        ids = np.sort(np.concatenate([one.ids for one in same]))
+        step = used_step(facts, ids)
+        half = used.count // 2
+        idle = [one.idle_ns for one in same if one.idle_ns is not None]
+        found.append(
+            AllocatorCause(
+                churn=churn,
+                names=tuple(sorted({one.call for one in same})),
+                ids=ids,
+                calls=sum(one.total_calls for one in same) / used.count,
+                later_share=len(np.unique(step[step >= half])) / (used.count - half),
+                host_ns=sum(one.host_ns for one in same),
+                idle_ns=sum(idle) if idle else None,
+                site=same[0].site,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.host_ns))

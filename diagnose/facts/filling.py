@@ -15,7 +15,7 @@ from diagnose.trace.kinds import KernelKind
 
 
 @dataclass(frozen=True)
-class Filling:
+class GridFilling:
     """How well kernels fill the device; times per step."""
 
     underfilled_ids: IntArray
@@ -29,7 +29,7 @@ class Filling:
 
 
 @fact
-def filling(facts: Facts) -> Filling:
+def filling(facts: Facts) -> GridFilling:
     """How full the device is. Raises Missing without device work, or if its size or the kernels' was not recorded."""
     work, count = work_table(facts), steps(facts).count
     sizes = {device.index: device for device in facts.rank.provenance.devices}
@@ -45,7 +45,7 @@ def filling(facts: Facts) -> Filling:
     inside = np.isin(ids, work.ids[work.in_steps])
     compute_ns = int(dur[compute & inside].sum())
     under_ns = int(dur[under & inside].sum())
-    return Filling(
+    return GridFilling(
         underfilled_ids=ids[under],
         underfilled_ns=round_half_up(under_ns, count),
         compute_ns=round_half_up(compute_ns, count),

@@ -88,8 +88,10 @@ class Exposure:
     """Per step."""
     ids: IntArray
     """Communication kernels that are not hidden all the time."""
+    hideable_ns: int
+    """Of `exposed_ns`, what would be hidden besides if HIDING_SHARE of the compute hid something."""
     hideable_share: float
-    """Share of the time of these kernels that would be hidden besides, if HIDING_SHARE of the compute hid some."""
+    """The same as a share of the time of the kernels in `ids`."""
 
 
 @fact
@@ -109,5 +111,6 @@ def exposure(facts: Facts) -> Exposure:
         share=time.exposed_communication.total / max(used.window_ns, 1),
         compute_ns=round_half_up(time.compute.total, used.count),
         ids=work.ids[mine[open_ns > 0]],
+        hideable_ns=round_half_up(round(hideable), used.count),
         hideable_share=hideable / max(these.total, 1),
     )
