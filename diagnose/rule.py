@@ -22,11 +22,11 @@ from diagnose.facts.filling import GridFilling
 from diagnose.facts.fusion import AttentionChain, PointwiseChains
 from diagnose.facts.input import Input
 from diagnose.facts.layout import CopyChurn, LayoutConversions
-from diagnose.facts.matmuls import Precision, Roofline
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
 from diagnose.facts.pauses import Checkpoints, GarbageCollections, Spike, StepSpikes
+from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.quality import Distortion, Filling, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
