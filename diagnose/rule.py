@@ -16,7 +16,7 @@ from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.collectives import CollectiveGroup, DdpOverhead, DdpWork, SmallCollectives
 from diagnose.facts.compiling import Compiling
-from diagnose.facts.dispatch import PythonPause, Starvation
+from diagnose.facts.dispatch import Starvation
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
 from diagnose.facts.fusion import AttentionChain, PointwiseChains
@@ -27,13 +27,16 @@ from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerS
 from diagnose.facts.overlap import Exposure
 from diagnose.facts.pauses import Checkpoints, GarbageCollections, Spike, StepSpikes
 from diagnose.facts.precision import Precision, Roofline
+from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Filling, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
-from diagnose.facts.waits import HostWait, WaitReason
+from diagnose.facts.transfers import Transfer
+from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis
+from diagnose.trace.enums import Direction, HostMemory
 from diagnose.units import duration as ms
 from diagnose.units import percent
 from diagnose.units import size as bytes_
@@ -44,6 +47,7 @@ __all__ = [
     "AttentionChain",
     "Basis",
     "Between",
+    "BlockingLaunches",
     "CannotTell",
     "Caution",
     "Checkpoints",
@@ -57,6 +61,7 @@ __all__ = [
     "DdpOverhead",
     "DdpWork",
     "Detach",
+    "Direction",
     "Distortion",
     "Edit",
     "Evidence",
@@ -69,6 +74,7 @@ __all__ = [
     "GarbageCollections",
     "GradientZeroing",
     "GridFilling",
+    "HostMemory",
     "HostWait",
     "Implementation",
     "Input",
@@ -96,6 +102,7 @@ __all__ = [
     "Steps",
     "SyncedNorms",
     "Times",
+    "Transfer",
     "Verdicts",
     "WaitPattern",
     "WaitReason",

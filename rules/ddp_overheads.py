@@ -1,60 +1,117 @@
 """DistributedDataParallel does work that an option saves.
 
-Besides reducing gradients DDP may search for unused parameters, copy reduced gradients out of its buckets, and send
-rank 0's buffers to all ranks before each forward.
+Besides reducing gradients DDP copies them into its buckets and out of them, one by one, sends rank 0's buffers to all
+ranks before each forward, and if asked to searches for unused parameters.
 
 Why it costs
-    Each copies or visits every parameter or buffer in every step: many small ops that nothing else hides.
+    Each of these visits every parameter or buffer in every step: hundreds of small ops that hold up the host.
 
 How to fix
-    `find_unused_parameters=False`, `gradient_as_bucket_view=True` and `broadcast_buffers=False`: each for one of these.
+    Each has an option: `gradient_as_bucket_view=True`, `batched_grad_copy=True` (from PyTorch 2.13 on),
+    `broadcast_buffers=False` (from then on `forward_sync_buffers=False`), `find_unused_parameters=False`.
 
 Ignore when
-    some parameters really get no gradient in some steps, or the ranks have to agree on buffers that each step reads.
+    some parameters get no gradient in some steps, or ranks have to agree on buffers, as on a queue of negatives.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
-    https://github.com/pytorch/pytorch/pull/41954
+    https://github.com/pytorch/pytorch/issues/41954
 """
 
 from diagnose.rule import (
+    Basis,
+    Between,
+    CannotTell,
     Clean,
+    Confidence,
     DdpOverhead,
     DdpWork,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
     NotApplicable,
+    Remove,
     Safety,
+    Shorten,
+    Silent,
     Steps,
     Verdicts,
+    ms,
     rule,
 )  # fmt: skip
 
-WORTH_SHARE = 0.01  # of the step, on the host or the device (catalogue CO05)
+WORTH_SHARE = 0.01  # of the step, on the host or the GPU (catalogue CO05)
+HOST = Between(0.5, 0.2, 0.1)  # of copying into buckets when batched: two launches a bucket, not one a parameter
+DEVICE = Between(1.0, 0.7, 0.4)  # of the same on the GPU: as many bytes, but no kernel of some KB (our choice)
 
-DDP = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
-# Not copies into the buckets: gradient_as_bucket_view only turns them into additions and fills (seen with torch 2.13).
+LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
+KNOWN = Confidence(Level.HIGH, "DDP's ops are recorded under their own names")
 OPTIONS = {
     DdpWork.UNUSED_SEARCH: (
-        "DDP searches for unused parameters in every step",
-        "Do not search for unused parameters: if there are any, DDP says so by an error.",
-        "find_unused_parameters=False", Safety.SAME_NUMBERS,
+        "DDP searches for unused parameters", "find_unused_parameters=False", Safety.SAME_NUMBERS,
+        "Do not search for unused parameters: if there are some, DDP ends with an error that lists them.",
+        Confidence(Level.MEDIUM, "whether a parameter goes unused in some step is not recorded"),
     ),
     DdpWork.COPIES_FROM_BUCKETS: (
-        "DDP copies reduced gradients out of its buckets",
-        "Let gradients be views of the buckets, unless something detaches them in place.",
-        "gradient_as_bucket_view=True", Safety.SAME_NUMBERS,
+        "DDP copies gradients out of its buckets", "gradient_as_bucket_view=True", Safety.SAME_NUMBERS,
+        "Let gradients be views of the buckets, and do not call detach_() on them.", KNOWN,
+    ),
+    DdpWork.COPIES_INTO_BUCKETS: (
+        "DDP copies gradients into its buckets one by one", "batched_grad_copy=True", Safety.ROUNDING,
+        "Copy all gradients of a bucket at once, from PyTorch 2.13 on.",
+        Confidence(Level.MEDIUM, "what a copy at once takes is not known here"),
     ),
     DdpWork.BUFFER_BROADCASTS: (
-        "DDP sends all buffers to all ranks before each forward",
-        "Do not send buffers; then only rank 0's running statistics are those of now: evaluate and save there.",
-        "broadcast_buffers=False", Safety.NEEDS_JUDGEMENT,
+        "DDP sends its buffers before each forward", "broadcast_buffers=False", Safety.NEEDS_JUDGEMENT,
+        "Send no buffers that training does not read, as BatchNorm's; rank 0 evaluates and saves as before.",
+        Confidence(Level.MEDIUM, "part of the broadcasts may be waiting for rank 0"),
     ),
 }  # fmt: skip
 
 
 @rule("CO05")
-def ddp_overheads_rule(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps) -> Verdicts:
+def ddp_overhead(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps) -> Verdicts:
+    large = [one for one in ddp_overheads if max(one.host_ns, one.device_ns) >= WORTH_SHARE * steps.mean_ns]
     if not ddp_overheads:
         yield NotApplicable("DistributedDataParallel is not used, or does nothing that an option saves")
-    for one in ddp_overheads:
-        if one.work not in OPTIONS:
-            yield Clean
+    elif not large:
+        yield Clean(f"it takes {ms(ddp_overheads[0].host_ns)} of host time a step at most")
+    for one in large:
+        title, option, safety, do, confidence = OPTIONS[one.work]
+        batched = one.work is DdpWork.COPIES_INTO_BUCKETS
+        took = f"It takes {ms(one.host_ns)} of host time and {ms(one.device_ns)} of GPU time a step."
+        trial = f"wrap:DistributedDataParallel({option})"
+        yield Finding(
+            title=title,
+            evidence=(Evidence(took, one.host_ns, "ns"),),
+            edits=(Shorten(one.ids, HOST), Shorten(one.work_ids, DEVICE)) if batched else (Remove(one.ids),),
+            fixes=(
+                Fix(do, after=f"DistributedDataParallel(model, {option})", safety=safety, link=LINK, trial=trial),
+            ),
+            confidence=confidence,
+            basis=Basis.RULE_OF_THUMB if batched else Basis.REPLAYED,
+            host_bound=True,
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 10 ms that the GPU waits for
+        """
+        4 steps of 50
+        cpu  aten::mm 0-0.1 | torch.distributed.ddp.reducer::search_unused_parameters 1-11 | aten::mm 11-11.1
+        cpu  device_sync 12-49.9
+        gpu  sgemm 0.1-1 @0.05 | sgemm 11.1-49.8 @11.05
+        """,
+        saving_ms=(10, 10),
+    ),
+    Silent(  # the GPU has enough to do meanwhile
+        """
+        4 steps of 50
+        cpu  aten::mm 0-0.1 | torch.distributed.ddp.reducer::search_unused_parameters 1-11 | device_sync 12-49.9
+        gpu  sgemm 0.1-49.8 @0.05
+        """
+    ),
+    CannotTell("gpu  sgemm 0.1-49.8", because="framework ops"),
+]

@@ -1,4 +1,4 @@
-"""Is the device starved because the host is too slow: in dispatching ops, or in Python between them?"""
+"""Is the device starved because the host dispatches ops too slowly? And spans of the host, chosen."""
 
 from __future__ import annotations
 
@@ -11,21 +11,17 @@ import numpy.typing as npt
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import breakdown, device_time, round_half_up
 from diagnose.facts.device import device_work
-from diagnose.facts.host import api_calls, host_activities, host_threads
+from diagnose.facts.host import api_calls, host_threads
 from diagnose.facts.idle import IdleCause, idle_gaps
 from diagnose.facts.launches import launch_table
-from diagnose.facts.source_lines import sites_at
 from diagnose.facts.steps import Measure, steps
 from diagnose.trace import enums, intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import ApiKind, Site
+from diagnose.trace.kinds import ApiKind
 
 SHORT_KERNEL_NS = 10_000
 """Eager dispatch takes the host 5 to 10 us an op (gpu-knowledge 5.3): a device with shorter kernels outruns it."""
-
-MOST = 0.5
-"""Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
 
 NO_OPS = Missing("framework ops", "Profile with ProfilerActivity.CPU as well.")
 
@@ -165,7 +161,7 @@ class Starvation:
 def starvation(facts: Facts) -> Starvation:
     """Starvation in the used steps. Raises Missing like idle_gaps and launch_table, without ops or kernels."""
     table, used, found = launch_table(facts), steps(facts), idle_gaps(facts)
-    _require_ops(facts)
+    require_ops(facts)
     late = np.isin(found.cause, [_CAUSES.index(cause) for cause in (IdleCause.OPS, IdleCause.LAUNCH)])
     gaps = Intervals(found.gaps.starts[late], found.gaps.ends[late])
     _, first = np.unique(table.call, return_index=True)
@@ -188,7 +184,7 @@ def starvation(facts: Facts) -> Starvation:
     )
 
 
-def _require_ops(facts: Facts) -> None:
+def require_ops(facts: Facts) -> None:
     """Without ops, dispatching them and Python between them look the same."""
     if "ops" not in facts.rank.provenance.recorded:
         raise NO_OPS
@@ -209,87 +205,3 @@ def _ops_named_as_in(facts: Facts, gaps: Intervals) -> IntArray:
     codes = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids]
     inside = intervals.covered(Intervals(ops.start_ns, ops.end_ns), gaps) > 0
     return ops.ids[np.isin(codes, codes[inside])]
-
-
-@dataclass(frozen=True)
-class PythonPause:
-    """Pauses of one thread between ops, at one line, for which the device was idle."""
-
-    site: Site | None
-    """None: no stacks, or no frame of the user's code was open."""
-    track: int
-    """The thread that launches what the device waited for."""
-    idle_ns: int
-    """Idle time of the device with cause `python`, per step."""
-    share: float
-    """`idle_ns` over the step."""
-    gaps: int
-    """Idle gaps, in all used steps."""
-    times: Intervals
-    """Pauses in the whole recording. Within the used steps those that caused the idle gaps; outside them those at the
-    same line that fill most of an idle gap."""
-
-
-@fact
-def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
-    """Pauses by line and thread, most idle time first. Raises Missing like idle_gaps, and without ops."""
-    found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
-    _require_ops(facts)
-    mine = np.flatnonzero(found.cause == _CAUSES.index(IdleCause.PYTHON))
-    launch = work.launch[np.searchsorted(work.ids, found.next_work[mine])]
-    tracks = facts.rank.spans["track"].to_numpy()[launch].tolist()
-    keys: dict[_Place, int] = {}
-    group = _numbered(keys, [(found.sites[k], track) for k, track in zip(mine.tolist(), tracks, strict=True)])
-    waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
-    pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
-    step_ns = max(breakdown(facts).step_ns, 1)
-    kept = np.flatnonzero(of_group >= 0)
-    rows = []
-    for (site, track), gaps, own in zip(
-        keys, members(group, len(keys)), members(of_group[kept], len(keys)), strict=True
-    ):
-        idle_ns = round_half_up(int((waited.ends - waited.starts)[gaps].sum()), used.count)
-        times = Intervals(pauses.starts[kept[own]], pauses.ends[kept[own]])
-        rows.append(PythonPause(site, track, idle_ns, idle_ns / step_ns, len(gaps), times))
-    return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
-
-
-_Place = tuple[Site | None, int]
-
-
-def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
-    """The number of each place; new places get the next ones."""
-    return np.array([keys.setdefault(place, len(keys)) for place in places], dtype=np.int64)
-
-
-def _late(facts: Facts, gaps: Intervals) -> Intervals:
-    """The part of each idle gap before the work that ends it is launched; empty where that is not known."""
-    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
-    launch = work.launch[np.searchsorted(work.start_ns, gaps.ends)]
-    return Intervals(gaps.starts, np.clip(np.where(launch >= 0, start[launch], gaps.starts), gaps.starts, gaps.ends))
-
-
-def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, int]) -> tuple[Intervals, IntArray]:
-    """When no training thread did anything known, and the number of the place each time belongs to, or -1.
-
-    Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
-    """
-    used, calls, host = steps(facts), api_calls(facts), host_activities(facts)
-    active = intervals.merge(*host.values())
-    if not active.size or not late.size:
-        return intervals.EMPTY, np.zeros(0, dtype=np.int64)
-    pauses = intervals.gaps(active, int(active.starts[0]), int(active.ends[-1]))
-    of_group = np.full(pauses.size, nesting.NONE, dtype=np.int64)
-    at = np.minimum(np.searchsorted(late.ends, pauses.starts, side="right"), late.size - 1)
-    causing = (late.starts[at] < pauses.ends) & (late.ends[at] > pauses.starts)
-    of_group[causing] = group[at[causing]]
-    outside = (pauses.ends <= used.start_ns) | (pauses.starts >= used.end_ns)
-    delays = _late(facts, whole_idle(facts))
-    mostly = intervals.covered(delays, pauses) >= MOST * (delays.ends - delays.starts)
-    outside &= intervals.covered(pauses, Intervals(delays.starts[mostly], delays.ends[mostly])) > 0
-    following = np.searchsorted(calls.start_ns, pauses.ends[outside])
-    tracks = np.append(calls.track, host_threads(facts).main)[following]
-    sites = sites_at(facts, (pauses.starts + pauses.ends)[outside] // 2, tracks)
-    places = [keys.get(place, nesting.NONE) for place in zip(sites, tracks.tolist(), strict=True)]
-    of_group[outside] = np.array(places, dtype=np.int64)
-    return pauses, of_group

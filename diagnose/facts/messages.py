@@ -135,6 +135,7 @@ class SyncedNorms:
     """Collectives by which batch normalisation exchanges its statistics. Numbers are per step."""
 
     ids: IntArray
+    op_ids: IntArray
     """Host ops that start them."""
     calls: int
     exposed_ns: int
@@ -153,7 +154,8 @@ def synced_norms(facts: Facts) -> SyncedNorms:
     rows = on_device[launched_in(facts, norms)[at] >= 0]
     ops, op_of = _issuing(facts, table.ids[rows])
     return SyncedNorms(
-        ids=ops.ids[np.unique(op_of[op_of >= 0])],
+        ids=table.ids[rows],
+        op_ids=ops.ids[np.unique(op_of[op_of >= 0])],
         calls=round_half_up(int(table.in_steps[rows].sum()), steps(facts).count),
         exposed_ns=_exposed(facts, table, rows[table.in_steps[rows]]),
         host_ns=_host_time(facts, ops, op_of),

@@ -1,4 +1,4 @@
-"""What the host runs: time by op, and Python time between ops by line."""
+"""What the host runs: time by op, Python time between ops by line, and for which of it the device was idle."""
 
 from __future__ import annotations
 
@@ -8,12 +8,21 @@ import numpy as np
 
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.host import host_activities, host_threads
+from diagnose.facts.device import device_work
+from diagnose.facts.dispatch import host_spans, members, require_ops, whole_idle
+from diagnose.facts.host import api_calls, host_activities, host_threads
+from diagnose.facts.idle import IdleCause, idle_gaps
 from diagnose.facts.source_lines import frame_sites, sites_at
 from diagnose.facts.steps import steps
-from diagnose.trace import enums, intervals, nesting
+from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Activity, Site
+
+MOST = 0.5
+"""Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
+
+_CAUSES = list(IdleCause)
 
 
 @dataclass(frozen=True)
@@ -76,3 +85,101 @@ def python_lines(facts: Facts) -> tuple[PythonLine, ...]:
         totals[site] = totals.get(site, 0) + ns
     ranked = sorted(totals.items(), key=lambda item: -item[1])
     return tuple(PythonLine(site, round_half_up(ns, used.count)) for site, ns in ranked)
+
+
+@dataclass(frozen=True)
+class PythonPause:
+    """Pauses of one thread between ops, at one line, for which the device was idle."""
+
+    site: Site | None
+    """None: no stacks, or no frame of the user's code was open."""
+    track: int
+    """The thread that launches what the device waited for."""
+    idle_ns: int
+    """Idle time of the device with cause `python`, per step."""
+    share: float
+    """`idle_ns` over the step."""
+    gaps: int
+    """Idle gaps, in all used steps."""
+    steps_seen: int
+    """Used steps with at least one of them."""
+    optimizer_share: float
+    """Share of the idle time during which the optimizer's step was open."""
+    times: Intervals
+    """Pauses in the whole recording. Within the used steps those that caused the idle gaps; outside them those at the
+    same line that fill most of an idle gap."""
+
+
+@fact
+def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
+    """Pauses by line and thread, most idle time first. Raises Missing like idle_gaps, and without ops."""
+    found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
+    require_ops(facts)
+    mine = np.flatnonzero(found.cause == _CAUSES.index(IdleCause.PYTHON))
+    launch = work.launch[np.searchsorted(work.ids, found.next_work[mine])]
+    tracks = facts.rank.spans["track"].to_numpy()[launch].tolist()
+    keys: dict[_Place, int] = {}
+    group = _numbered(keys, [(found.sites[k], track) for k, track in zip(mine.tolist(), tracks, strict=True)])
+    waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
+    pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
+    stepping = host_spans(
+        facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
+    )
+    in_optimizer, ns = intervals.covered(waited, stepping.times), waited.ends - waited.starts
+    kept = np.flatnonzero(of_group >= 0)
+    grouped = zip(keys, members(group, len(keys)), members(of_group[kept], len(keys)), strict=True)
+    rows = [
+        PythonPause(
+            site=site,
+            track=track,
+            idle_ns=round_half_up(int(ns[gaps].sum()), used.count),
+            share=float(ns[gaps].sum()) / max(used.window_ns, 1),
+            gaps=len(gaps),
+            steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, waited.starts[gaps], side="right"))),
+            optimizer_share=float(in_optimizer[gaps].sum() / ns[gaps].sum()),
+            times=Intervals(pauses.starts[kept[own]], pauses.ends[kept[own]]),
+        )
+        for (site, track), gaps, own in grouped
+    ]
+    return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+_Place = tuple[Site | None, int]
+
+
+def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
+    """The number of each place; new places get the next ones."""
+    return np.array([keys.setdefault(place, len(keys)) for place in places], dtype=np.int64)
+
+
+def _late(facts: Facts, gaps: Intervals) -> Intervals:
+    """The part of each idle gap before the work that ends it is launched; empty where that is not known."""
+    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    launch = work.launch[np.searchsorted(work.start_ns, gaps.ends)]
+    return Intervals(gaps.starts, np.clip(np.where(launch >= 0, start[launch], gaps.starts), gaps.starts, gaps.ends))
+
+
+def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, int]) -> tuple[Intervals, IntArray]:
+    """When no training thread did anything known, and the number of the place each time belongs to, or -1.
+
+    Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
+    """
+    used, calls, host = steps(facts), api_calls(facts), host_activities(facts)
+    active = intervals.merge(*host.values())
+    if not active.size or not late.size:
+        return intervals.EMPTY, np.zeros(0, dtype=np.int64)
+    pauses = intervals.gaps(active, int(active.starts[0]), int(active.ends[-1]))
+    of_group = np.full(pauses.size, nesting.NONE, dtype=np.int64)
+    at = np.minimum(np.searchsorted(late.ends, pauses.starts, side="right"), late.size - 1)
+    causing = (late.starts[at] < pauses.ends) & (late.ends[at] > pauses.starts)
+    of_group[causing] = group[at[causing]]
+    outside = (pauses.ends <= used.start_ns) | (pauses.starts >= used.end_ns)
+    delays = _late(facts, whole_idle(facts))
+    mostly = intervals.covered(delays, pauses) >= MOST * (delays.ends - delays.starts)
+    outside &= intervals.covered(pauses, Intervals(delays.starts[mostly], delays.ends[mostly])) > 0
+    following = np.searchsorted(calls.start_ns, pauses.ends[outside])
+    tracks = np.append(calls.track, host_threads(facts).main)[following]
+    sites = sites_at(facts, (pauses.starts + pauses.ends)[outside] // 2, tracks)
+    places = [keys.get(place, nesting.NONE) for place in zip(sites, tracks.tolist(), strict=True)]
+    of_group[outside] = np.array(places, dtype=np.int64)
+    return pauses, of_group

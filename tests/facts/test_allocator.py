@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.allocator import Churn, allocator_calls
+from diagnose.facts.allocator import Churn, allocator_calls, allocator_causes
 from diagnose.facts.base import Facts, Missing
 from diagnose.source import ranks
 from diagnose.trace.kinds import ApiKind, Site
@@ -93,12 +93,35 @@ def test_frees_in_a_row_that_no_frame_explains_are_a_retry() -> None:
     assert (found.churn, found.asked_by) == (Churn.RETRY, "")
 
 
-@pytest.mark.parametrize(("call", "maps"), [("cuMemMap", True), ("cuMemRelease", True), ("cudaMalloc", False)])
-def test_expandable_segments_map_memory(call: str, maps: bool) -> None:
+def test_calls_of_device_memory_by_cause() -> None:
+    draw = steady(*EVERY_STEP)
+    for at in EVERY_STEP:
+        emptying(draw, at)
+        draw.op("aten::empty", at + 10, at + 40).call("cudaMalloc", at + 12, at + 32)
+        draw.call("cudaHostAlloc", at + 710, at + 720)
+    (found,) = allocator_causes(draw.facts())
+    assert (found.churn, found.names) == (Churn.EMPTY_CACHE, ("cudaFree", "cudaMalloc"))
+    assert (len(found.ids), found.calls, found.later_share) == (27, 9.0, 1.0)
+    assert (found.host_ns, found.idle_ns) == (100_000, 100_000)
+    assert (found.site, found.maps_memory, found.hip) == (None, False, False)
+
+
+def test_what_only_the_first_steps_need_is_there_in_the_later_half() -> None:
+    draw = steady(*range(0, 6000, 1000))  # five are used, the later three are 3 to 5
+    for at in (1000, 2000, 5000):
+        draw.op("aten::empty", at + 10, at + 40).call("cudaMalloc", at + 12, at + 32)
+    (found,) = allocator_causes(draw.facts())
+    assert (found.churn, found.calls, found.later_share) == (Churn.OTHER, 3 / 5, 1 / 3)
+
+
+@pytest.mark.parametrize(
+    ("call", "maps", "hip"), [("cuMemMap", True, False), ("hipMemRelease", True, True), ("cudaFree", False, False)]
+)
+def test_expandable_segments_map_memory(call: str, maps: bool, hip: bool) -> None:
     draw = steady(*EVERY_STEP).call(call, 1650, 1655)
     draw.events[-1]["cat"] = "cuda_driver" if call.startswith("cuM") else "cuda_runtime"
-    (found,) = allocator_calls(draw.facts())
-    assert found.maps_memory is maps
+    (found,) = allocator_causes(draw.facts())
+    assert (found.maps_memory, found.hip) == (maps, hip)
 
 
 def test_warm_up_is_no_churn() -> None:
@@ -136,4 +159,6 @@ def test_a_run_without_a_caching_allocator(corpus: Path) -> None:
     assert abs(sum(one.host_ns for one in found) - total_us * 1000 / 3) <= len(found)
     assert {one.churn for one in found} == {Churn.UNCACHED}
     assert {one.steps_seen for one in found} == {3}
+    (cause,) = allocator_causes(Facts(ranks.read(path)))
+    assert (cause.calls, cause.later_share, cause.hip) == ((876 + 816) / 3, 1.0, True)
     assert sum(one.idle_ns or 0 for one in found) > 0.9 * 1_053_050_283  # of the step: it does nothing else

@@ -10,8 +10,9 @@ from statistics import median
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.dispatch import host_spans, in_used_steps, launched_in, python_pauses, starvation
+from diagnose.facts.dispatch import host_spans, in_used_steps, launched_in, starvation
 from diagnose.facts.idle import IdleCause, idle
+from diagnose.facts.python import python_pauses
 from diagnose.facts.steps import steps
 from diagnose.source import ranks
 from diagnose.trace.enums import SpanKind
@@ -78,6 +79,7 @@ def test_without_ops_python_and_dispatch_look_the_same() -> None:
 def test_a_pause_of_the_host_is_told_from_what_the_device_waits() -> None:
     (found,) = python_pauses(starved().facts())
     assert (found.site, found.idle_ns, found.share, found.gaps) == (None, 100_000, pytest.approx(1 / 3), 1)
+    assert (found.steps_seen, found.optimizer_share) == (1, 0.0)
     assert (found.times.starts.tolist(), found.times.ends.tolist()) == ([48_000], [240_000])
 
 
@@ -96,6 +98,19 @@ def test_pauses_are_grouped_by_line_and_cover_the_steps_that_are_not_used() -> N
     assert found[prepare].times.starts.tolist() == [8_000, 306_000]
     assert found[prepare].times.ends.tolist() == [90_000, 390_000]
     assert found[log].times.starts.tolist() == [391_000]
+
+
+def test_pauses_are_counted_by_step_and_told_from_those_of_the_optimizer() -> None:
+    draw = Drawing()
+    for at in (0, 100, 200, 300):
+        draw.step(at // 100, at, at + 100).launch("k", (at + 2, at + 4), (at + 10, at + 60))
+        draw.launch("add", (at + 70.5, at + 71), (at + 72, at + 73))
+        draw.span("user_annotation", "Optimizer.step#SGD.step", at + 65, at + 85)
+    draw.op("aten::slow", 172, 201.9).op("aten::slow", 206, 270)
+    (found,) = python_pauses(draw.facts())
+    # Idle from 60 to 72 and 73 to 110 us of each 100, in step 2 for the ops; the optimizer's step is open for 7 and 12.
+    assert (found.gaps, found.steps_seen, found.idle_ns) == (4, 2, round(2 * 49_000 / 3))
+    assert found.optimizer_share == pytest.approx(38 / 98)
 
 
 def test_a_pause_belongs_to_the_thread_that_launches_next() -> None:
