@@ -28,7 +28,7 @@ from diagnose.facts.overlap import Exposure
 from diagnose.facts.pauses import Checkpoints, GarbageCollections, Spike, StepSpikes
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
-from diagnose.facts.quality import Distortion, Filling, Steadiness, WarmUp
+from diagnose.facts.quality import Distortion, Filler, Filling, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
@@ -67,6 +67,7 @@ __all__ = [
     "Evidence",
     "Exposure",
     "Fetches",
+    "Filler",
     "Filling",
     "Finding",
     "Fires",

@@ -77,7 +77,7 @@ def ddp_overhead(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps) -> Verdic
     if not ddp_overheads:
         yield NotApplicable("DistributedDataParallel is not used, or does nothing that an option saves")
     elif not large:
-        yield Clean(f"it takes {ms(ddp_overheads[0].host_ns)} of host time a step at most")
+        yield Clean(f"what an option saves takes {ms(ddp_overheads[0].host_ns)} of host time a step at most")
     for one in large:
         title, option, safety, do, confidence = OPTIONS[one.work]
         batched = one.work is DdpWork.COPIES_INTO_BUCKETS

@@ -35,13 +35,15 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
+CALLS = 2  # in all used steps: a single one may be the profiler's own
 EVERY_STEPS = 2  # seen in less than every second step it is an occasional one
 
 
 @rule("SY03")
 def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
     waits = [wait for wait in host_waits if wait.reason is WaitReason.EXPLICIT]
-    frequent = [wait for wait in waits if wait.steps_seen * EVERY_STEPS >= steps.count and wait.drained_idle_ns]
+    repeated = [wait for wait in waits if wait.total_calls >= CALLS and wait.drained_idle_ns]
+    frequent = [wait for wait in repeated if wait.steps_seen * EVERY_STEPS >= steps.count]
     if not frequent:
         yield Clean(f"{sum(wait.total_calls for wait in waits)} explicit synchronisations in {steps.count} steps")
     for wait in frequent:

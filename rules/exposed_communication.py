@@ -3,18 +3,16 @@
 While a collective runs that no compute hides, the GPU's arithmetic units wait for the network, or for another rank.
 
 Why it costs
-    Communication that runs beside compute is free; what is not hidden adds to every step.
+    Communication beside compute is almost free; what is not hidden adds to every step.
 
 How to fix
-    Start each collective as soon as its input is ready, and wait for it as late as possible: with DDP and FSDP by the
-    size of buckets and wrapped blocks. If there is too little compute to hide it, send less, or less often.
+    Start each collective as soon as its input is ready: with DDP and FSDP by the size of buckets and wrapped blocks.
 
 Ignore when
     this rank waits for a slower one: then that one has to be fixed. The recordings of all ranks tell.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
-    https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
 from diagnose.rule import (
@@ -34,12 +32,13 @@ from diagnose.rule import (
     Shorten,
     Silent,
     Verdicts,
+    bytes_,
     ms,
     percent,
     rule,
 )  # fmt: skip
 
-EXPOSED_SHARE = 0.10  # of the step: TensorBoard's threshold; below it special rules may still find something
+EXPOSED_SHARE = 0.10  # of the step: TensorBoard's threshold
 LIKELY_SHARE = 0.5  # of what compute could hide besides: half-way to the ideal (our choice)
 
 
@@ -57,6 +56,7 @@ LESS = Fix(
 @rule("CO01")
 def exposed_communication(exposure: Exposure) -> Verdicts:
     hideable = exposure.hideable_share
+    carried = "" if exposure.bytes is None else f" to carry {bytes_(exposure.bytes)}"
     if not exposure.ns:
         yield NotApplicable("nothing is communicated on the device")
     elif exposure.share < EXPOSED_SHARE:
@@ -67,8 +67,8 @@ def exposed_communication(exposure: Exposure) -> Verdicts:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{ms(exposure.exposed_ns)} of the {ms(exposure.ns)} of communication a step run while the GPU"
-                    f" computes nothing: {percent(exposure.share)} of the step, with waiting for other ranks.",
+                    f"Communication takes {ms(exposure.ns)} a step{carried}, {ms(exposure.exposed_ns)} of it while the"
+                    f" GPU computes nothing: {percent(exposure.share)} of the step, with waiting for other ranks.",
                     exposure.exposed_ns, "ns",
                 ),
                 Evidence(

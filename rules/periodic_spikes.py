@@ -21,6 +21,7 @@ from diagnose.rule import (
     Clean,
     Confidence,
     Evidence,
+    Filler,
     Filling,
     Finding,
     Fires,
@@ -36,7 +37,8 @@ from diagnose.rule import (
 )  # fmt: skip
 
 LEFT = Between(0.8, 0.4, 0.2)  # of such work: some of it is needed (our choice)
-EXPLAINED = "loader garbage_collection compile checkpoint allocation other_rank"
+EXPLAINED = "loader garbage_collection compile checkpoint allocation other_rank"  # by other rules
+PARTS_OF_TRAINING = ("Optimizer.", "DistributedDataParallel", "autograd::", "aten::", "nccl:", "gloo:", "## ")
 
 
 @rule("PA03")
@@ -44,10 +46,9 @@ def periodic_spikes(step_spikes: StepSpikes) -> Verdicts:
     if not step_spikes.spikes:
         yield Clean("no step takes over 1.5 times the median")
         return
-    said = [spike for spike in step_spikes.spikes if not _explained(spike)]
-    named = [(spike, one) for spike in said for one in spike.fillers if len(one.ids)]
+    named = [(spike, one) for spike in step_spikes.spikes for one in _named(spike)[:1]]
     if not named:
-        yield Clean("what makes some steps long is not recorded by name, or another rule names it")
+        yield Clean("what makes some steps long is not marked by the script, or another rule names it")
     for name in sorted({one.name for _, one in named}):
         mine = [(spike, one) for spike, one in named if one.name == name]
         excess = sum(one.ns for _, one in mine)
@@ -71,9 +72,12 @@ def periodic_spikes(step_spikes: StepSpikes) -> Verdicts:
         )
 
 
-def _explained(spike: Spike) -> bool:
-    """Whether another rule names what fills a long step."""
-    return any(one.filling is Filling.ACTIVITY and one.name in EXPLAINED.split() for one in spike.fillers[:1])
+def _named(spike: Spike) -> list[Filler]:
+    """Ranges that the script marks and that fill the spike, unless they are the training or another rule's."""
+    if any(one.filling is Filling.ACTIVITY and one.name in EXPLAINED.split() for one in spike.fillers[:1]):
+        return []
+    ranges = [one for one in spike.fillers if one.filling is Filling.ANNOTATION and len(one.ids)]
+    return [one for one in ranges if not one.name.startswith(PARTS_OF_TRAINING)]
 
 
 EXAMPLES = [

@@ -38,6 +38,7 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.05  # of the step idle for Python, all places together (our choice)
 PLACE_SHARE = 0.01  # at one place, to be named by itself
+GAPS = 3  # at one place, in all used steps: a single one is start-up, not a loop
 LEFT = Between(0.8, 0.5, 0.1)  # of the Python time: code rarely vanishes as a whole (our choice)
 
 
@@ -48,7 +49,7 @@ def python_between_ops(python_pauses: tuple[PythonPause, ...]) -> Verdicts:
         yield Clean(f"the GPU waits {percent(total)} of the step for Python between ops")
         return
     for pause in python_pauses:
-        if pause.share >= PLACE_SHARE:
+        if pause.share >= PLACE_SHARE and pause.gaps >= GAPS:
             where = f" in `{pause.site.function}`" if pause.site else ""
             yield Finding(
                 evidence=(

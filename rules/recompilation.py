@@ -46,19 +46,19 @@ def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
     share = compiling.lookup_ns / steps.mean_ns
     if not compiling.used:
         yield NotApplicable("torch.compile is not in use")
-    elif not compiling.total_compilations and share < LOOKUP_SHARE:
+    elif not compiling.compilations.total and share < LOOKUP_SHARE:
         yield Clean(f"nothing is compiled in these steps; looking for compiled code takes {percent(share)} of them")
-    if compiling.total_compilations:
+    if compiling.compilations.total:
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Compiled {compiling.total_compilations} times in {steps.count} steps:"
+                    f"Compiled {compiling.compilations.total} times in {steps.count} steps:"
                     f" {ms(compiling.compile_ns)} a step.",
                     compiling.compile_ns,
                     "ns",
                 ),
             ),
-            edits=(Shorten(compiling.compile_ids, COMPILING),),
+            edits=(Shorten(compiling.compilations.ids, COMPILING),),
             fixes=(
                 Fix(
                     "Mark sizes that change as dynamic.",

@@ -13,7 +13,6 @@ Ignore when
 
 Sources
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
-    https://github.com/pytorch/pytorch/pull/38246
 """
 
 from diagnose.rule import (
@@ -21,6 +20,7 @@ from diagnose.rule import (
     Between,
     CannotTell,
     Clean,
+    CollectiveGroup,
     CollectiveRuns,
     Confidence,
     Evidence,
@@ -29,6 +29,7 @@ from diagnose.rule import (
     Fix,
     Level,
     Missing,
+    NotApplicable,
     Remove,
     Replace,
     Safety,
@@ -43,44 +44,46 @@ from diagnose.rule import (
 
 CALLS = 20  # a step: fewer cost a millisecond at most (msprof-analyze warns from 20 synchronised layers on)
 KEPT_NORM = Between(0.6, 0.3, 0.0)  # of the time of synchronised normalisation: some of it may be waiting (our choice)
-
 PACK = Fix(
-    "Reduce all at once.", before="for p in parameters: dist.all_reduce(p.grad)",
-    after="flat = torch.cat([p.grad.flatten() for p in parameters])\ndist.all_reduce(flat)",
-    safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+    "Reduce all at once.", safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+    before="for p in parameters: dist.all_reduce(p.grad)",
+    after="dist.all_reduce(flat := torch.cat([p.grad.flatten() for p in parameters]))  # then split it again",
 )  # fmt: skip
 ALONE = Fix(
-    "Normalise on each GPU alone, if its batch is large enough, or within groups of few GPUs.",
-    safety=Safety.NEEDS_JUDGEMENT, link="https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
+    "Normalise on each GPU alone, or within groups of few.", safety=Safety.NEEDS_JUDGEMENT,
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
 )  # fmt: skip
 
 
 @rule("CO06")
 def many_small_collectives(
-    small_collectives: SmallCollectives, collective_runs: CollectiveRuns, synced_norms: SyncedNorms
+    collective_groups: tuple[CollectiveGroup, ...],
+    small_collectives: SmallCollectives,
+    collective_runs: CollectiveRuns,
+    synced_norms: SyncedNorms,
 ) -> Verdicts:
     small, runs, norms = small_collectives, collective_runs, synced_norms
     if small.unknown_calls > small.calls:
         raise Missing("the sizes of most collectives", "NCCL's are recorded from PyTorch 2.2 on; others are not.")
-    if max(runs.calls, norms.calls) < CALLS:
+    if not collective_groups:
+        yield NotApplicable("there are no collectives")
+    elif max(runs.calls, norms.calls) < CALLS:
         yield Clean(f"{small.calls} collectives of less than 1 MiB a step, {runs.calls} of them in a row")
     if runs.calls >= CALLS:
         yield Finding(
             evidence=_evidence(f"{runs.calls} small collectives a step follow each other", runs),
             edits=(Remove(runs.later_op_ids), Replace(runs.ids, runs.run, runs.joined_ns)),
-            fixes=(PACK,),
             confidence=Confidence(Level.MEDIUM, "only pointwise work lies between, which could wait for all of them"),
-            basis=Basis.RULE_OF_THUMB,
-        )
+            fixes=(PACK,), basis=Basis.RULE_OF_THUMB, host_bound=runs.host_ns > runs.exposed_ns,
+        )  # fmt: skip
     if norms.calls >= CALLS:
         yield Finding(
             title="Batch normalisation is synchronised at every layer",
             evidence=_evidence(f"SyncBatchNorm starts {norms.calls} collectives a step", norms),
             edits=(Shorten(norms.op_ids, KEPT_NORM), Shorten(norms.ids, KEPT_NORM)),
-            fixes=(ALONE,),
             confidence=Confidence(Level.LOW, "part of it may be waiting for slower ranks"),
-            basis=Basis.RULE_OF_THUMB,
-        )
+            fixes=(ALONE,), basis=Basis.RULE_OF_THUMB, host_bound=norms.host_ns > norms.exposed_ns,
+        )  # fmt: skip
 
 
 def _evidence(what: str, one: CollectiveRuns | SyncedNorms) -> tuple[Evidence, ...]:

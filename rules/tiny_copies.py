@@ -1,4 +1,4 @@
-"""Many tiny copies go between host and GPU.
+"""Tiny copies between host and GPU keep the host busy.
 
 Numbers and small tensors are made on the host and moved one by one.
 

@@ -15,7 +15,7 @@ import numpy.typing as npt
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
-from diagnose.facts.dispatch import HostSpans, host_spans, idle_under, in_used_steps, launched_in, members
+from diagnose.facts.dispatch import NO_SPANS, HostSpans, host_spans, idle_under, in_used_steps, launched_in, members
 from diagnose.facts.steps import steps
 from diagnose.trace import kinds, nesting
 from diagnose.trace.enums import SpanKind
@@ -54,19 +54,46 @@ class CompiledRegion:
 
 
 @dataclass(frozen=True)
+class Compilations:
+    """Some compilations: outermost spans of compiling. Arrays of shape (compilations,)."""
+
+    ids: IntArray
+    step: IntArray
+    """Number of the recorded step each begins in, used or not; -1 none."""
+    dur_ns: IntArray
+    in_steps: npt.NDArray[np.bool_]
+    """Begins in a used step."""
+
+    def since(self, number: int) -> Compilations:
+        """Those that begin in a step of this number or a later one."""
+        late = self.step >= max(number, 0)
+        return Compilations(self.ids[late], self.step[late], self.dur_ns[late], self.in_steps[late])
+
+    @property
+    def total(self) -> int:
+        """How many there are in the used steps."""
+        return int(self.in_steps.sum())
+
+    @property
+    def total_ns(self) -> int:
+        """Host time in those of the used steps."""
+        return int(self.dur_ns[self.in_steps].sum())
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the used steps with at least one, in order."""
+        return tuple(np.unique(self.step[self.in_steps & (self.step >= 0)]).tolist())
+
+
+@dataclass(frozen=True)
 class Compiling:
     """torch.compile in the recording."""
 
     used: bool
     """Whether any trace of it was seen."""
-    compile_ids: IntArray
-    """Compilations: outermost spans of compiling."""
-    compile_steps: tuple[int, ...]
-    """Numbers of the recorded steps in which one began, used or not, in order."""
-    total_compilations: int
-    """In all used steps."""
+    compilations: Compilations
     compile_ns: int
-    """Host time in them, per step."""
+    """Host time in compilations, per step."""
     compile_idle_ns: int | None
     """Idle time of the device under them, per step; None without device work."""
     regions: tuple[CompiledRegion, ...]
@@ -75,6 +102,12 @@ class Compiling:
     """Calls of compiled code by the program, after graph breaks included, per step."""
     graph_breaks: int
     """Calls of compiled code inside other compiled code, per step."""
+    between_ids: IntArray
+    """Ops that regions run uncompiled before, between and after their graphs, none inside another."""
+    between: int
+    """Per step."""
+    between_ns: int
+    """Host time in them, per step."""
     recompiled: int
     """How often functions called in the used steps had been compiled again, since the start of the run."""
     lookup_ids: IntArray
@@ -102,16 +135,19 @@ def compiling(facts: Facts) -> Compiling:
     regions = _regions(facts, inside, nested)
     lookup = host_spans(facts, *_HOST, named=lambda name: name == _LOOKUP)
     looked = lookup.in_steps(facts)
+    between = _between(facts, inside)
+    outside = between.in_steps(facts)
     return Compiling(
         used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
-        compile_ids=compiled.ids,
-        compile_steps=_step_numbers(facts, compiled),
-        total_compilations=len(compiled.in_steps(facts).ids),
+        compilations=_compilations(facts, compiled),
         compile_ns=round_half_up(during.total, used.count),
         compile_idle_ns=idle_under(facts, during),
         regions=regions,
         region_calls=round_half_up(len(inside.in_steps(facts).ids), used.count),
         graph_breaks=round_half_up(len(inside.where(nested).in_steps(facts).ids), used.count),
+        between_ids=between.ids,
+        between=round_half_up(len(outside.ids), used.count),
+        between_ns=round_half_up(int((outside.end_ns - outside.start_ns).sum()), used.count),
         recompiled=_recompiled([region.label for region in regions]),
         lookup_ids=lookup.ids,
         lookups=round_half_up(len(looked.ids), used.count),
@@ -148,10 +184,25 @@ def _recompiled(labels: list[str]) -> int:
     return sum(highest.values())
 
 
-def _step_numbers(facts: Facts, compiled: HostSpans) -> tuple[int, ...]:
-    marks = facts.rank.steps
-    position = facts.rank.spans["step"].to_numpy()[compiled.ids]
-    return tuple(marks[k].number for k in np.unique(position[position >= 0]).tolist())
+def _compilations(facts: Facts, compiled: HostSpans) -> Compilations:
+    numbers = np.array([*(mark.number for mark in facts.rank.steps), -1], dtype=np.int64)
+    step = numbers[facts.rank.spans["step"].to_numpy()[compiled.ids]]
+    return Compilations(compiled.ids, step, compiled.end_ns - compiled.start_ns, in_used_steps(facts, compiled.ids))
+
+
+def _between(facts: Facts, regions: HostSpans) -> HostSpans:
+    """Outermost ops inside regions and outside of compiled functions; none where those were not recorded."""
+    compiled = host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_GRAPH))
+    if not len(compiled.ids):
+        return NO_SPANS
+    marks = (_REGION, _GRAPH, _LOOKUP, *_FUNCTIONS)
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: not name.startswith(marks))
+
+    def within(spans: HostSpans) -> npt.NDArray[np.bool_]:
+        found = nesting.innermost_at(ops.start_ns, ops.track, spans.track, spans.start_ns, spans.end_ns)
+        return np.asarray(found >= 0)
+
+    return ops.where(within(regions) & ~within(compiled)).outermost()
 
 
 def _code(facts: Facts) -> HostSpans:

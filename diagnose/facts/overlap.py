@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import device_time, round_half_up
+from diagnose.facts.collectives import collective_table
 from diagnose.facts.device import WorkClass, device_work
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals, kinds
@@ -92,6 +93,8 @@ class Exposure:
     """Of `exposed_ns`, what would be hidden besides if HIDING_SHARE of the compute hid something."""
     hideable_share: float
     """The same as a share of the time of the kernels in `ids`."""
+    bytes: int | None
+    """What the communication kernels that start in a step carry, per step; None if the size of one is unknown."""
 
 
 @fact
@@ -105,6 +108,8 @@ def exposure(facts: Facts) -> Exposure:
     these = intervals.clip(intervals.union(exposed), used.start_ns, used.end_ns)
     hideable = time.exposed_communication.total - time.communication.total + HIDING_SHARE * time.compute.total
     hideable = min(max(hideable, 0.0), time.exposed_communication.total)
+    table = collective_table(facts)
+    carried = table.bytes[table.in_steps & ~table.on_host]
     return Exposure(
         ns=round_half_up(time.communication.total, used.count),
         exposed_ns=round_half_up(time.exposed_communication.total, used.count),
@@ -113,4 +118,5 @@ def exposure(facts: Facts) -> Exposure:
         ids=work.ids[mine[open_ns > 0]],
         hideable_ns=round_half_up(round(hideable), used.count),
         hideable_share=hideable / max(these.total, 1),
+        bytes=None if (carried < 0).any() else round_half_up(int(carried.sum()), used.count),
     )

@@ -119,7 +119,7 @@ def _floor_share(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> floa
 
 @dataclass(frozen=True)
 class Roofline:
-    """Calls whose cost is known, against what the device reaches at best; times per step."""
+    """Calls whose cost is known, attention left out, against what the device reaches at best; times per step."""
 
     known_ns: int
     """Time of the calls that could be judged."""
@@ -129,7 +129,7 @@ class Roofline:
     slow_floor: float | None
     """Share of `slow_ns` that they would at least take; None if there are none."""
     misaligned_ids: IntArray
-    """Kernels of slow 16-bit calls with a size that is no multiple of ALIGNED."""
+    """Kernels of slow 16-bit calls with an N or K (channels of a convolution) that is no multiple of ALIGNED."""
     misaligned_ns: int
     misaligned_floor: float | None
 
@@ -139,10 +139,13 @@ def roofline(facts: Facts) -> Roofline:
     """Calls against the roofline. Raises Missing without shapes, or if the device's rates are not known."""
     ops, reached = matmul_ops(facts), op_roofline(facts).achieved_share
     judged = ~np.isnan(reached)
+    # Attention is left out: what part of it a mask spares is not recorded, and its sizes are lengths of sequences.
+    judged &= ~np.append(["attention" in name or "fmha" in name for name in ops.names], False)[ops.name].astype(bool)
     slow = judged & (np.nan_to_num(reached, nan=1.0) < SLOW_SHARE)
     half = np.isin(ops.dtype, [DTYPES.index(one) for one in ("fp16", "bf16")])
     depthwise = (ops.dims[:, 1] == 1) & (ops.dims[:, 2] == 1)
-    odd = ((ops.dims > 0) & (ops.dims % ALIGNED > 0)).any(axis=1)
+    # The rows of a product need no alignment: they are the number of tokens.
+    odd = ((ops.dims[:, 1:] > 0) & (ops.dims[:, 1:] % ALIGNED > 0)).any(axis=1)
     misaligned = slow & half & odd & ~depthwise
     slow &= ~misaligned
 

@@ -62,15 +62,45 @@ def test_compiling_again_in_a_late_step() -> None:
     draw.op("Torch-Compiled Region: 0/2", 180, 181)
     draw.op("compile_fx.<locals>.bw_compiler (dynamo_timed)", 182, 184, tid=777)
     found = compiling(draw.facts())
-    assert (len(found.compile_ids), found.total_compilations, found.compile_steps) == (2, 2, (1,))
+    assert (found.compilations.total, found.compilations.numbers) == (2, (1,))
     assert found.compile_ns == 16_000  # 30 and 2 us in two steps
     assert found.compile_idle_ns == 5_000  # the device is idle from 150 to 160 us of it
     assert found.recompiled == 2
 
 
+def test_compilations_since_a_step() -> None:
+    draw = compiled().op("_compile.compile_inner (dynamo_timed)", 56, 58)
+    draw.op("_compile.compile_inner (dynamo_timed)", 150, 180).op("_compile.compile_inner (dynamo_timed)", 260, 270)
+    made = compiling(draw.facts()).compilations
+    assert (made.step.tolist(), made.in_steps.tolist()) == ([0, 1, 2], [False, True, True])
+    assert (made.total, made.total_ns, made.numbers) == (2, 40_000, (1, 2))
+    late = made.since(2)
+    assert (late.ids.tolist(), late.total, late.total_ns, late.numbers) == (made.ids[2:].tolist(), 1, 10_000, (2,))
+    assert made.since(3).total == 0
+
+
+def test_compilations_in_no_step_are_not_late() -> None:
+    draw = Drawing().launch("k", (0, 1), (2, 9)).op("_compile.compile_inner (dynamo_timed)", 3, 8)
+    made = compiling(draw.facts()).compilations
+    assert (made.total, made.total_ns, made.numbers, made.since(0).total) == (1, 5_000, (), 0)
+
+
+def test_ops_that_run_uncompiled_between_graphs() -> None:
+    # In region 0/0, after its graph: aten::item, for 3 us. aten::add is in no region.
+    facts = compiled().op("aten::_local_scalar_dense", 121.5, 122).op("aten::mm", 106, 109).facts()
+    found = compiling(facts)
+    assert (found.between, found.between_ns) == (1, 3_000)
+    assert facts.rank.spans["name"].iloc[found.between_ids].tolist() == ["aten::item"] * 3
+
+
+def test_without_marks_of_graphs_no_op_is_known_to_run_uncompiled() -> None:
+    found = compiling(Drawing().op(REGION + "0/0", 0, 20).op("aten::mm", 2, 10).launch("k", (3, 4), (5, 9)).facts())
+    assert (len(found.between_ids), found.between, found.between_ns) == (0, 0, 0)
+
+
 def test_compiling_before_the_used_steps_is_told_but_not_counted() -> None:
     found = compiling(compiled().op("_compile.compile_inner (dynamo_timed)", 56, 58).facts())
-    assert (len(found.compile_ids), found.compile_steps, found.total_compilations, found.compile_ns) == (1, (0,), 0, 0)
+    assert (found.compilations.step.tolist(), found.compilations.total, found.compile_ns) == ([0], 0, 0)
 
 
 def test_kernels_that_only_inductor_writes_show_that_it_is_used() -> None:
@@ -98,7 +128,7 @@ def test_regions_of_real_traces(corpus: Path, name: str) -> None:
     assert [region.label for region in found.regions] == [e["name"].removeprefix(REGION) for e in regions]
     assert abs(sum(region.ns for region in found.regions) - 1000 * sum(e["dur"] for e in regions)) <= 1
     assert abs(found.lookup_ns - 1000 * sum(e["dur"] for e in lookups)) <= 1
-    assert (found.lookups, found.graph_breaks, found.total_compilations) == (len(lookups), 0, 0)
+    assert (found.lookups, found.graph_breaks, found.compilations.total) == (len(lookups), 0, 0)
     compiled = sum(e["dur"] for e in events if e.get("cat") == "kernel" and e["name"].startswith("triton_poi_fused"))
     kernels = sum(e["dur"] for e in events if e.get("cat") == "kernel")
     assert found.device_share == pytest.approx(compiled / kernels)

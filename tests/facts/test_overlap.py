@@ -30,7 +30,7 @@ def three_steps(compute_us: int, communication: list[tuple[int, int]]) -> Drawin
 def test_with_enough_compute_all_could_be_hidden() -> None:
     found = exposure(three_steps(500, [(600, 700), (800, 900)]).facts())
     assert (found.ns, found.exposed_ns, found.compute_ns, found.share) == (200_000, 200_000, 500_000, 0.2)
-    assert len(found.ids) == 6
+    assert (len(found.ids), found.bytes) == (6, None)
     assert (found.hideable_ns, found.hideable_share) == (200_000, 1.0)  # 0.9 of 500 us is more than 200
 
 
@@ -59,4 +59,5 @@ def test_a_communication_bound_step_keeps_what_compute_cannot_hide(corpus: Path)
     found, parts = exposure(facts), breakdown(facts)
     assert found.exposed_ns == pytest.approx(parts.exposed_communication_ns, abs=1)
     assert found.hideable_ns == pytest.approx(1_791_000, rel=0.01)
+    assert found.bytes == 17_632_384 + 5_746_640 + 19_200 + 160  # two gradient buckets and two of buffers
     assert found.hideable_share == pytest.approx(1.791 / 15.667, rel=0.01)
