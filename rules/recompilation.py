@@ -1,21 +1,24 @@
-"""torch.compile compiles again in steady steps.
+"""torch.compile compiles again, or breaks graphs.
 
-A new shape, type or Python value makes compiled code unfit for what it is called with, and it is compiled again.
+Compiled code is compiled again for a new shape, type or Python value; what cannot be compiled splits it into pieces.
 
 Why it costs
-    Compiling takes seconds to minutes, in which nothing is trained. After eight times the function runs uncompiled.
+    Compiling takes seconds to minutes in which nothing is trained; after eight times a function runs uncompiled.
+    Between pieces ops run one by one, and each piece first checks whether it fits its arguments.
 
 How to fix
-    Find the reason with TORCH_LOGS=recompiles,graph_breaks; mark sizes that change as dynamic, or pad them to a few.
+    Let TORCH_LOGS=recompiles,graph_breaks name the reasons. Mark sizes that change as dynamic, or pad them to a few;
+    move prints, `.item()` and Python side effects out of compiled functions.
 
 Ignore when
-    the recorded steps are the first of the run.
+    a new shape is a rare one, seen for the first time.
 
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
 """
 
 from diagnose.rule import (
+    Basis,
     Between,
     Clean,
     Compiling,
@@ -36,88 +39,82 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-LOOKUP_SHARE = 0.01  # of the step spent looking for compiled code (our choice)
-COMPILING = Between(0.5, 0.05, 0.0)  # of the compiling that is left: a new shape now and then may be legitimate
-LOOKING = Between(0.8, 0.5, 0.2)  # of the looking that is left with fewer graph breaks (our choice)
+FIRST_STEPS = 5  # of the run may compile: their shapes are new, or become dynamic (catalogue LB03)
+BREAKS = 3  # a call: fewer are usual in models that were not written for a compiler (catalogue LB03)
+CHECKS_SHARE = 0.01  # of the step spent on finding compiled code that fits (our choice)
+COMPILING = Between(0.5, 0.05, 0.0)  # that is left: a new shape now and then is legitimate
+PIECES = Between(0.8, 0.4, 0.1)  # that is left between pieces, and of checks: as when compiling removes ops (LB01)
+LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"
 
 
 @rule("LB03")
 def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
-    share = compiling.lookup_ns / steps.mean_ns
     if not compiling.used:
         yield NotApplicable("torch.compile is not in use")
-    elif not compiling.compilations.total and share < LOOKUP_SHARE:
-        yield Clean(f"nothing is compiled in these steps; looking for compiled code takes {percent(share)} of them")
-    if compiling.compilations.total:
+        return
+    checks, late = compiling.lookup_ns / max(steps.mean_ns, 1), compiling.compilations.since(FIRST_STEPS)
+    broken = compiling.breaks_per_call >= BREAKS
+    if late.total:
+        ns, seen = late.total_ns / steps.count, len(late.numbers)
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"Compiled {compiling.compilations.total} times in {steps.count} steps:"
-                    f" {ms(compiling.compile_ns)} a step.",
-                    compiling.compile_ns,
-                    "ns",
-                ),
-            ),
-            edits=(Shorten(compiling.compilations.ids, COMPILING),),
+            title="torch.compile compiles again during training",
+            evidence=(Evidence(f"{late.total} times in {seen} of {steps.count} steps: {ms(ns)} a step.", ns, "ns"),),
+            edits=(Shorten(late.ids, COMPILING),),
             fixes=(
                 Fix(
-                    "Mark sizes that change as dynamic.",
-                    before="model = torch.compile(model)",
-                    after="model = torch.compile(model, dynamic=True)  # or torch._dynamo.mark_dynamic(x, 1)",
-                    safety=Safety.ROUNDING,
-                    link="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
-                    trial="env:TORCH_LOGS=recompiles,graph_breaks",
+                    "Mark sizes that change as dynamic, if TORCH_LOGS=recompiles names sizes.",
+                    after="model = torch.compile(model, dynamic=True)",
+                    safety=Safety.ROUNDING, link=LINK, trial="patch:torch.compile(dynamic=True)",
                 ),
             ),
-            confidence=Confidence(Level.HIGH, "compiling is recorded in the used steps"),
-            host_bound=True,
-        )
-    if compiling.used and share >= LOOKUP_SHARE:
+            confidence=Confidence(Level.HIGH, "it is recorded in steps that are not the run's first")
+            if seen > 1 else Confidence(Level.LOW, "in one step only, perhaps for a rare shape"),
+            basis=Basis.RULE_OF_THUMB, host_bound=True,
+        )  # fmt: skip
+    if broken or checks >= CHECKS_SHARE:
+        do = "Take what breaks graphs out of compiled functions" if broken else "Compile fewer and larger functions"
         yield Finding(
-            title="Compiled code is split into many pieces",
+            title="Graph breaks split compiled code" if broken else "Finding compiled code that fits takes long",
             evidence=(
                 Evidence(
-                    f"{compiling.lookups} searches for compiled code a step take {ms(compiling.lookup_ns)};"
-                    f" {compiling.graph_breaks} pieces follow a graph break.",
-                    compiling.lookup_ns,
-                    "ns",
+                    f"A call of compiled code breaks its graph {compiling.breaks_per_call:.3g} times;"
+                    f" {compiling.between:,} ops a step run uncompiled there, for {ms(compiling.between_ns)}.",
+                    compiling.between_ns, "ns",
                 ),
+                Evidence(f"{compiling.lookups:,} checks of what fits take {ms(compiling.lookup_ns)} a step."),
             ),
-            edits=(Shorten(compiling.lookup_ids, LOOKING),),
-            fixes=(
-                Fix(
-                    "Remove graph breaks: prints, `.item()` and Python side effects inside compiled functions.",
-                    safety=Safety.ROUNDING,
-                    effort=2,
-                    link="https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html",
-                    trial="env:TORCH_LOGS=graph_breaks",
-                ),
-            ),
-            confidence=Confidence(Level.MEDIUM, "how many breaks can go is not recorded"),
-            host_bound=True,
-        )
+            edits=(Shorten(compiling.between_ids, PIECES), Shorten(compiling.lookup_ids, PIECES)),
+            fixes=(Fix(f"{do}; see TORCH_LOGS=graph_breaks,guards.", safety=Safety.ROUNDING, effort=2, link=LINK),),
+            confidence=Confidence(Level.MEDIUM, "how many of them can go is not recorded"),
+            basis=Basis.RULE_OF_THUMB, host_bound=True,
+        )  # fmt: skip
+    elif not late.total:
+        yield Clean(f"nothing is seen to compile after the first {FIRST_STEPS} steps; checks take {percent(checks)}")
 
 
 EXAMPLES = [
-    Fires(
+    Fires(  # 60 ms, twice in eight steps
         """
-        6 steps of 100
-        cpu  compile 0-60 in 3 | "Torch-Compiled Region: 0/0" 60-62
-        gpu  triton_poi_fused_add_0 61.02-99 @61
-        """
+        9 steps of 100
+        cpu  compile 0-60 in 6,8 | "Torch-Compiled Region: 0/2" 60-62
+        gpu  triton_poi_fused_add_0 61.02-99.9 @61
+        """,
+        saving_ms=(7.5, 15),
     ),
-    Silent(
-        """
-        6 steps of 100
-        cpu  "Torch-Compiled Region: 0/0" 60-62
-        gpu  triton_poi_fused_add_0 61.02-99 @61
-        """
-    ),
-    Silent(  # torch.compile is not in use
+    Fires(  # three pieces after the first; 60 ms of ops between them
         """
         4 steps of 100
-        cpu  aten::add 0-1
-        gpu  pointwise 0.02-99 @0.01
+        cpu  "Torch-Compiled Region: 0/0" 0-99 | CompiledFunction 1-2 | aten::nonzero 10-70 | sync 80-98
+        cpu  "Torch-Compiled Region: 1/0" 71-72 x3 every 2
+        gpu  triton_poi_fused_add_0 1.52-10 @1.5 | pointwise 69.51-97 @69.5
+        """,
+        saving_ms=(12, 54),
+    ),
+    Silent(  # the first steps compile
+        """
+        5 steps of 100
+        cpu  compile 0-60 in 0,1 | "Torch-Compiled Region: 0/0" 60-62
+        gpu  triton_poi_fused_add_0 61.02-99 @61
         """
     ),
 ]

@@ -46,8 +46,7 @@ CALLS = 20  # a step: fewer cost a millisecond at most (msprof-analyze warns fro
 KEPT_NORM = Between(0.6, 0.3, 0.0)  # of the time of synchronised normalisation: some of it may be waiting (our choice)
 PACK = Fix(
     "Reduce all at once.", safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
-    before="for p in parameters: dist.all_reduce(p.grad)",
-    after="dist.all_reduce(flat := torch.cat([p.grad.flatten() for p in parameters]))  # then split it again",
+    before="for g in grads: dist.all_reduce(g)", after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
 )  # fmt: skip
 ALONE = Fix(
     "Normalise on each GPU alone, or within groups of few.", safety=Safety.NEEDS_JUDGEMENT,

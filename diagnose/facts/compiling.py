@@ -102,6 +102,8 @@ class Compiling:
     """Calls of compiled code by the program, after graph breaks included, per step."""
     graph_breaks: int
     """Calls of compiled code inside other compiled code, per step."""
+    breaks_per_call: float
+    """`graph_breaks` over the calls of compiled code that are in no other; 0 without any."""
     between_ids: IntArray
     """Ops that regions run uncompiled before, between and after their graphs, none inside another."""
     between: int
@@ -137,14 +139,17 @@ def compiling(facts: Facts) -> Compiling:
     looked = lookup.in_steps(facts)
     between = _between(facts, inside)
     outside = between.in_steps(facts)
+    calls = inside.in_steps(facts), inside.where(nested).in_steps(facts)
+    breaks = len(calls[1].ids)
     return Compiling(
         used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
         compilations=_compilations(facts, compiled),
         compile_ns=round_half_up(during.total, used.count),
         compile_idle_ns=idle_under(facts, during),
         regions=regions,
-        region_calls=round_half_up(len(inside.in_steps(facts).ids), used.count),
-        graph_breaks=round_half_up(len(inside.where(nested).in_steps(facts).ids), used.count),
+        region_calls=round_half_up(len(calls[0].ids), used.count),
+        graph_breaks=round_half_up(breaks, used.count),
+        breaks_per_call=breaks / max(len(calls[0].ids) - breaks, 1),
         between_ids=between.ids,
         between=round_half_up(len(outside.ids), used.count),
         between_ns=round_half_up(int((outside.end_ns - outside.start_ns).sum()), used.count),

@@ -43,6 +43,7 @@ def test_regions_graph_breaks_and_lookups() -> None:
     assert after_break.ns == 14_000
     assert (len(first.ids), len(after_break.ids)) == (6, 3)  # of all steps, used or not
     assert (found.region_calls, found.graph_breaks, found.recompiled) == (3, 1, 0)
+    assert found.breaks_per_call == 0.5
     assert (found.lookups, found.lookup_ns, len(found.lookup_ids)) == (2, 3_000, 6)
 
 

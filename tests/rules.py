@@ -1,0 +1,79 @@
+"""Small rules for tests, as a user would write them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+PAGE = '''"""{title}.
+
+What it is.
+
+Why it costs
+    It takes time.
+
+How to fix
+    Do it less.
+
+Ignore when
+    it does not matter.
+"""
+
+'''
+
+SLOW = (
+    PAGE.format(title="The range `slow` takes long")
+    + """from diagnose.rule import (
+    Clean, Confidence, Evidence, Finding, Fires, Fix, Level, Ranges, Remove, Silent, Verdicts, rule,
+)
+
+LEAST_NS = 1_000  # ns a step: less is nothing
+
+
+@rule("TT01")
+def slow(ranges: Ranges) -> Verdicts:
+    found = ranges.named("slow")
+    if found.host_ns < LEAST_NS:
+        yield Clean(f"{found.host_ns} ns")
+    else:
+        yield Finding(
+            evidence=(Evidence("`slow` takes long.", found.host_ns, "ns"),),
+            edits=(Remove(found.ids),),
+            fixes=(Fix("Drop it."),),
+            confidence=Confidence(Level.HIGH, "it is marked"),
+        )
+
+
+EXAMPLES = [
+    Fires("4 steps of 100\\ncpu slow 0-40 | aten::mm 40-41\\ngpu sgemm 40.01-99 @40", saving_ms=(40, 40)),
+    Silent("4 steps of 100\\ncpu aten::mm 40-41\\ngpu sgemm 40.01-99 @40"),
+]
+"""
+)
+
+
+def rule(body: str, title: str = "Something", code: str = "TT02", parameters: str = "steps", more: str = "") -> str:
+    """A rule whose function has this body; it has one example of each kind that nothing runs."""
+    return (
+        PAGE.format(title=title)
+        + f"""from diagnose.rule import *
+from diagnose.rule import rule
+
+{more}
+@rule("{code}")
+def one({parameters}):
+    {body}
+
+
+EXAMPLES = [Fires("1 steps of 1"), Silent("1 steps of 1")]
+"""
+    ).replace(
+        "from diagnose.rule import *\n", "from diagnose.rule import Caution, Clean, Fires, NotApplicable, Silent\n"
+    )
+
+
+def folder(path: Path, **files: str) -> Path:
+    """A folder of rules."""
+    path.mkdir(exist_ok=True)
+    for name, text in files.items():
+        (path / f"{name}.py").write_text(text, encoding="utf-8")
+    return path
