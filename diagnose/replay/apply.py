@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from functools import singledispatchmethod
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.facts.base import Facts
 from diagnose.facts.device import device_work
@@ -33,10 +34,11 @@ class Owners:
 
 
 class Scenario:
-    """Delays and residuals of a graph under edits, at one level. Edits add up: each works on what the last one left."""
+    """Delays and residuals of a graph under edits, at one level. Edits add up; `finish` comes after the last."""
 
     def __init__(self, desk: Desk, level: Level) -> None:
         self.desk, self.level = desk, level
+        self._cuts: dict[int, list[tuple[Intervals, float]]] = {}
         self.delay_ns = desk.graph.delay_ns.copy()
         self.residual_ns = desk.graph.residual_ns.copy()
 
@@ -100,7 +102,7 @@ class Scenario:
         edges = self.desk.owners(EdgeKind.WORK).of(leading[known])
         self.delay_ns[edges] = edit.dur_ns[self.level][group[first]][known]
 
-    def _scale(self, edges: IntArray, keep: float | np.ndarray[tuple[int], np.dtype[np.float64]]) -> None:
+    def _scale(self, edges: IntArray, keep: float | npt.NDArray[np.float64]) -> None:
         self.delay_ns[edges] = np.rint(self.delay_ns[edges] * keep).astype(np.int64)
 
     def _remove_work(self, ids: IntArray) -> None:
@@ -115,17 +117,32 @@ class Scenario:
         self.residual_ns[self.desk.graph.edges.target[edges]] = 0
 
     def _shorten_host(self, track: int, pieces: Intervals, keep: float) -> None:
-        """Host edges of a thread lose the share 1 - keep of what of them lies in `pieces`."""
-        edges, stretches = self.desk.host_edges(track)
-        inside = intervals.covered(stretches, pieces)
-        touched = inside > 0
-        length = (stretches.ends - stretches.starts)[touched]
-        self._scale(edges[touched], 1.0 - (1.0 - keep) * inside[touched] / length)
-        edges, stretches = self.desk.wait_edges(track)
-        inside = intervals.covered(stretches, pieces)
-        touched = (inside > 0) & (self.delay_ns[edges] != OFF)
-        length = (stretches.ends - stretches.starts)[touched]
-        self._scale(edges[touched], 1.0 - (1.0 - keep) * inside[touched] / length)
+        """The time of a thread that lies in `pieces` shrinks to the share `keep`; carried out by `finish`."""
+        self._cuts.setdefault(track, []).append((pieces, keep))
+
+    def finish(self) -> None:
+        """Carry out what was collected: on host edges, and on what calls do after waiting."""
+        for track, cuts in self._cuts.items():
+            for edges, stretches in (self.desk.host_edges(track), self.desk.wait_edges(track)):
+                on = self.delay_ns[edges] != OFF
+                self._scale(edges[on], _left(Intervals(stretches.starts[on], stretches.ends[on]), cuts))
+        self._cuts = {}
+
+
+def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]]) -> npt.NDArray[np.float64]:
+    """The share of each stretch that is left when each cut keeps a share of its pieces: where cuts meet, the product."""
+    moments = np.unique(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
+    if not len(moments):
+        return np.ones(stretches.size)
+    kept = np.ones(len(moments))
+    for pieces, keep in cuts:
+        opened = np.bincount(np.searchsorted(moments, pieces.starts), minlength=len(moments))
+        closed = np.bincount(np.searchsorted(moments, pieces.ends), minlength=len(moments))
+        kept[np.cumsum(opened - closed) > 0] *= keep
+    lost = np.concatenate(([0.0], np.cumsum((1.0 - kept[:-1]) * np.diff(moments))))
+    gone = np.interp(stretches.ends, moments, lost) - np.interp(stretches.starts, moments, lost)
+    share: npt.NDArray[np.float64] = 1.0 - gone / np.maximum(stretches.ends - stretches.starts, 1)
+    return np.clip(share, 0.0, 1.0)
 
 
 class Desk:
@@ -142,6 +159,7 @@ class Desk:
         made = Scenario(self, level)
         for edit in edits:
             made.apply(edit)
+        made.finish()
         return made
 
     def owners(self, kind: EdgeKind) -> Owners:
@@ -214,7 +232,7 @@ class Desk:
         waiting = np.unique(self.owners(EdgeKind.WAIT).span)
         return np.union1d(waiting[self._within(waiting, ids)], self.launches_of(ids))
 
-    def _within(self, calls: IntArray, ids: IntArray) -> np.ndarray[tuple[int], np.dtype[np.bool_]]:
+    def _within(self, calls: IntArray, ids: IntArray) -> npt.NDArray[np.bool_]:
         spans = self.facts.rank.spans
         start, track = spans["start_ns"].to_numpy()[calls], spans["track"].to_numpy()[calls]
         inside = np.isin(calls, ids)

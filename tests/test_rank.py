@@ -1,0 +1,138 @@
+"""The order of findings and their prices, on drawings whose answers follow by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+
+from diagnose import rank
+from diagnose.facts.base import Facts
+from diagnose.facts.ranges import ranges
+from diagnose.facts.steps import steps
+from diagnose.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding
+from diagnose.page import Page
+from diagnose.rank import Ranked
+from diagnose.replay.edits import Between, Edit, Number, Shorten
+from diagnose.replay.saving import Basis, Replay
+from diagnose.testing import facts_of
+
+
+def page(name: str) -> Page:
+    return Page(name, name.upper(), f"The title of {name}", "", {}, (), (), (), (), ())
+
+
+def finding(*edits: Edit, basis: Basis = Basis.REPLAYED, host_bound: bool = False) -> Finding:
+    sure = Confidence(Level.HIGH, "it is drawn")
+    return Finding((), edits, (Fix("Change it."),), sure, basis=basis, host_bound=host_bound)
+
+
+def shorter(facts: Facts, name: str, keep: Number = 0.0) -> Edit:
+    return Shorten(ranges(facts).named(name).ids, keep)
+
+
+def ordered(facts: Facts, found: dict[str, Finding], cautions: Sequence[Caution] = ()) -> Ranked:
+    pairs = [(page(name), one) for name, one in found.items()]
+    return rank.ranked(pairs, Replay(facts), steps(facts), 0, cautions)
+
+
+def in_ms(found: RankedFinding) -> tuple[str, float, float | None]:
+    saving = found.saving
+    after = None if saving.after_above_ns is None else saving.after_above_ns / 1e6
+    return found.rule, saving.likely_ns / 1e6, after
+
+
+HOST_BOUND = """
+    4 steps of 100
+    cpu  a 0-30 | b 30-50 | c 50-60 | aten::mm 60-61
+    gpu  sgemm 60.01-90 @60
+"""
+
+
+def test_what_is_in_line_adds_up() -> None:
+    facts = facts_of(HOST_BOUND)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "cab"})
+    assert [in_ms(one) for one in found.findings] == [("a", 30, 30), ("b", 20, 20), ("c", 10, 10)]
+    assert [one.rank_order for one in found.findings] == [1, 2, 3]
+    assert [one.share_of_step for one in found.findings] == pytest.approx([0.3, 0.2, 0.1])
+
+
+def test_the_same_time_is_not_saved_twice() -> None:
+    facts = facts_of(HOST_BOUND)
+    found = ordered(facts, {"all": finding(shorter(facts, "a")), "half": finding(shorter(facts, "a", 0.5))})
+    assert [in_ms(one) for one in found.findings] == [("all", 30, 30), ("half", 15, 0)]
+
+
+def test_order_is_by_what_each_adds() -> None:
+    """Alone a saves 30, a and b together 50, c 40. After c, which contains a and a part of b, a adds nothing."""
+    facts = facts_of(HOST_BOUND)
+    found = ordered(
+        facts,
+        {
+            "a": finding(shorter(facts, "a")),
+            "b": finding(shorter(facts, "b")),
+            "a_and_half_b": finding(shorter(facts, "a"), shorter(facts, "b", 0.5)),
+        },
+    )
+    # The largest first: 40. Then b's other half: 10. Then a: nothing, though alone it is the second.
+    assert [in_ms(one) for one in found.findings] == [("a_and_half_b", 40, 40), ("b", 20, 10), ("a", 30, 0)]
+
+
+def test_small_savings_are_minor_and_nothing_is_no_finding() -> None:
+    facts = facts_of(HOST_BOUND)
+    kept = {"large": 0.9, "minor": 0.98, "nothing": 0.999}  # of 30 ms in 100: 3, 0.6 and 0.03 ms
+    found = ordered(facts, {name: finding(shorter(facts, "a", keep)) for name, keep in kept.items()})
+    assert [(one.rule, one.minor) for one in found.findings] == [("large", False), ("minor", True)]
+    assert [(rule, saving.high_ns) for rule, saving in found.costless] == [("nothing", 30_000)]
+
+
+def test_a_rule_that_finds_much_is_cut_to_its_largest() -> None:
+    facts = facts_of(HOST_BOUND)
+    pairs = [(page("many"), finding(shorter(facts, "a", keep / 10))) for keep in range(8)]
+    found = rank.ranked(pairs, Replay(facts), steps(facts), 0)
+    assert [one.saving.likely_ns / 1e6 for one in found.findings] == pytest.approx([30, 27, 24, 21, 18])
+
+
+def test_a_range_of_savings() -> None:
+    facts = facts_of(HOST_BOUND)
+    some = finding(shorter(facts, "a", Between(0.9, 0.5, 0.0)), basis=Basis.RULE_OF_THUMB)
+    saving = ordered(facts, {"some": some}).findings[0].saving
+    assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (3_000_000, 15_000_000, 30_000_000)
+    assert saving.basis is Basis.RULE_OF_THUMB
+
+
+def test_no_saving_exceeds_what_the_busiest_resource_leaves() -> None:
+    """The GPU works for 29.99 ms of each step whatever the host does."""
+    facts = facts_of(HOST_BOUND)
+    everything = finding(Shorten(np.arange(len(facts.rank.spans)), 1.0), *(shorter(facts, name) for name in "abc"))
+    saving = ordered(facts, {"all": everything}).findings[0].saving
+    assert saving.high_ns <= 100_000_000 - 29_990_000
+
+
+def test_cautions_lower_what_they_are_about() -> None:
+    facts = facts_of(HOST_BOUND)
+    found = {"host": finding(shorter(facts, "a"), host_bound=True), "other": finding(shorter(facts, "b"))}
+    slowed = Caution("recording was slow", "Times are too long.", lowers_host=True)
+    levels = {one.rule: one.confidence for one in ordered(facts, found, [slowed]).findings}
+    assert levels["host"] == Confidence(Level.MEDIUM, "it is drawn; recording was slow")
+    assert levels["other"] == Confidence(Level.HIGH, "it is drawn")
+    doubtful = Caution("one step", "Record more.", lowers_all=True)
+    assert {one.confidence.level for one in ordered(facts, found, [doubtful]).findings} == {Level.MEDIUM}
+
+
+def test_what_the_replay_cannot_explain_makes_estimates_bounds() -> None:
+    """Nothing recorded explains why the kernels start 70 ms after their launch."""
+    facts = facts_of(
+        """
+        4 steps of 100
+        cpu  a 0-9 | aten::mm 10-11 | sync 12-100
+        gpu  sgemm 80-99.99 @10
+        """
+    )
+    replay = Replay(facts)
+    assert replay.quality.unexplained_share > 0.3
+    found = ordered(facts, {"a": finding(shorter(facts, "a"))}).findings[0]
+    assert (found.saving.low_ns, found.saving.basis) == (0, Basis.BOUNDED)
+    assert found.confidence.level is Level.MEDIUM
+    assert "cannot explain" in found.confidence.why

@@ -1,0 +1,67 @@
+"""Every built-in rule: its page, its examples, its fixes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from diagnose import page, testing
+
+RULES = page.built_in_rules()
+FILES = sorted(path for path in RULES.glob("*.py") if not path.stem.startswith("_"))
+EXAMPLES = [one for path in FILES for one in testing._of_rule(testing.engine.load_file(path))]
+
+LONGEST = 125  # lines of a rule with its examples
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
+def test_example(example: testing.Example) -> None:
+    assert testing.failure(example) is None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_page(path: Path) -> None:
+    found = page.read(path)
+    assert page.problems(found) == []
+    assert found.sections["Sources"].startswith("https://")
+    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
+
+
+def test_codes_and_titles_are_told_apart() -> None:
+    pages = page.pages(RULES)
+    for names in ([one.code for one in pages], [one.title for one in pages]):
+        assert len(set(names)) == len(names)
+
+
+def fixes() -> list[tuple[str, dict[str, object]]]:
+    """Every `Fix(...)` that is written out, with the arguments that are literals."""
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Fix":
+                named = {one.arg: one.value for one in node.keywords if one.arg}
+                literal = {name: value.value for name, value in named.items() if isinstance(value, ast.Constant)}
+                found.append((path.stem, literal))
+    return found
+
+
+@pytest.mark.parametrize(("rule", "fix"), fixes())
+def test_fix(rule: str, fix: dict[str, object]) -> None:
+    trial = fix.get("trial")
+    assert trial is None or str(trial).split(":")[0] in ("env", "patch", "wrap"), rule
+    for name in ("before", "after"):
+        text = str(fix.get(name, ""))
+        if not text.startswith("CUDA_") and " python " not in f" {text}":
+            ast.parse(text)
+    assert str(fix.get("link", "https://")).startswith("https://")
+
+
+def test_the_rules_that_matter_most_are_there() -> None:
+    codes = {one.code for one in page.pages(RULES)}
+    groups = {
+        "DL": (1, 2, 3), "HD": (1, 2, 3), "SY": (1, 2, 3, 4), "LB": (1, 2, 3), "KE": (1, 2, 3, 4, 5),
+        "AT": (1, 3, 4, 5), "OP": (1, 2), "ME": (1,), "CO": (1, 5, 6), "PA": (1, 2, 3), "MQ": (1, 2, 3),
+    }  # fmt: skip
+    assert codes == {f"{group}{number:02}" for group, numbers in groups.items() for number in numbers}
