@@ -19,7 +19,7 @@ def test_none() -> None:
 
 def test_setup_cfg(tmp_path: Path) -> None:
     (tmp_path / "setup.cfg").write_text(
-        "[diagnose]\nselect = DL, scalar_reads\nignore =\n  DL03\n  HD\nrules = mine\nloader_starvation.WORTH_SHARE = 0.2"
+        "[diagnose]\nselect=DL, scalar_reads\nignore =\n  DL03\n  HD\nrules=mine\nloader_starvation.WORTH_SHARE = 0.2"
     )
     found = settings.near(tmp_path / "runs" / "rank0.json.gz")
     assert found == Settings(

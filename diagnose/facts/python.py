@@ -89,12 +89,10 @@ def python_lines(facts: Facts) -> tuple[PythonLine, ...]:
 
 @dataclass(frozen=True)
 class PythonPause:
-    """Pauses of one thread between ops, at one line, for which the device was idle."""
+    """Pauses between ops, at one line, for which the device was idle."""
 
     site: Site | None
     """None: no stacks, or no frame of the user's code was open."""
-    track: int
-    """The thread that launches what the device waited for."""
     idle_ns: int
     """Idle time of the device with cause `python`, per step."""
     share: float
@@ -105,14 +103,14 @@ class PythonPause:
     """Used steps with at least one of them."""
     optimizer_share: float
     """Share of the idle time during which the optimizer's step was open."""
-    times: Intervals
-    """Pauses in the whole recording. Within the used steps those that caused the idle gaps; outside them those at the
-    same line that fill most of an idle gap."""
+    times: tuple[tuple[int, Intervals], ...]
+    """Track of each thread that launched what the device waited for, with its pauses in the whole recording. Within the
+    used steps those that caused the idle gaps; outside them those at the same line that fill most of an idle gap."""
 
 
 @fact
 def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
-    """Pauses by line and thread, most idle time first. Raises Missing like idle_gaps, and without ops."""
+    """Pauses by line, most idle time first. Raises Missing like idle_gaps, and without ops."""
     found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
     require_ops(facts)
     mine = np.flatnonzero(found.cause == _CAUSES.index(IdleCause.PYTHON))
@@ -127,19 +125,22 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     )
     in_optimizer, ns = intervals.covered(waited, stepping.times), waited.ends - waited.starts
     kept = np.flatnonzero(of_group >= 0)
-    grouped = zip(keys, members(group, len(keys)), members(of_group[kept], len(keys)), strict=True)
+    times: dict[Site | None, list[tuple[int, Intervals]]] = {}
+    for (site, track), own in zip(keys, members(of_group[kept], len(keys)), strict=True):
+        times.setdefault(site, []).append((track, Intervals(pauses.starts[kept[own]], pauses.ends[kept[own]])))
+    number = {site: k for k, site in enumerate(times)}
+    of_site = np.array([number[site] for site, _ in keys], dtype=np.int64)[group]
     rows = [
         PythonPause(
             site=site,
-            track=track,
             idle_ns=round_half_up(int(ns[gaps].sum()), used.count),
             share=float(ns[gaps].sum()) / max(used.window_ns, 1),
             gaps=len(gaps),
             steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, waited.starts[gaps], side="right"))),
             optimizer_share=float(in_optimizer[gaps].sum() / ns[gaps].sum()),
-            times=Intervals(pauses.starts[kept[own]], pauses.ends[kept[own]]),
+            times=tuple(times[site]),
         )
-        for (site, track), gaps, own in grouped
+        for site, gaps in zip(times, members(of_site, len(times)), strict=True)
     ]
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
 

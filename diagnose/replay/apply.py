@@ -130,7 +130,7 @@ class Scenario:
 
 
 def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]]) -> npt.NDArray[np.float64]:
-    """The share of each stretch that is left when each cut keeps a share of its pieces: where cuts meet, the product."""
+    """The share of each stretch that is left if each cut keeps a share of its pieces; where cuts meet, the product."""
     moments = np.unique(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
     if not len(moments):
         return np.ones(stretches.size)

@@ -66,7 +66,7 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
         number=number,
         title=one.title,
         saving=_short(one, _step_ns(diagnosis)),
-        detail="; ".join(parts),
+        detail=(text := "; ".join(parts))[:1].upper() + text[1:],
         evidence=tuple(evidence.text for evidence in one.evidence),
         fixes=tuple((fix, SAFETY[fix.safety]) for fix in one.fixes),
         place=place(one.site) if one.site else "",

@@ -12,7 +12,7 @@ import pytest
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.dispatch import host_spans, in_used_steps, launched_in, starvation
 from diagnose.facts.idle import IdleCause, idle
-from diagnose.facts.python import python_pauses
+from diagnose.facts.python import PythonPause, python_pauses
 from diagnose.facts.steps import steps
 from diagnose.source import ranks
 from diagnose.trace.enums import SpanKind
@@ -36,6 +36,10 @@ def starved() -> Drawing:
 
 def named(facts: Facts, ids: object) -> list[str]:
     return facts.rank.spans["name"].iloc[ids].astype(str).tolist()
+
+
+def pieces(pause: PythonPause) -> list[tuple[list[int], list[int]]]:
+    return [(times.starts.tolist(), times.ends.tolist()) for _, times in pause.times]
 
 
 def test_dispatching_ops_starve_the_device() -> None:
@@ -80,7 +84,7 @@ def test_a_pause_of_the_host_is_told_from_what_the_device_waits() -> None:
     (found,) = python_pauses(starved().facts())
     assert (found.site, found.idle_ns, found.share, found.gaps) == (None, 100_000, pytest.approx(1 / 3), 1)
     assert (found.steps_seen, found.optimizer_share) == (1, 0.0)
-    assert (found.times.starts.tolist(), found.times.ends.tolist()) == ([48_000], [240_000])
+    assert pieces(found) == [([48_000], [240_000])]
 
 
 def test_pauses_are_grouped_by_line_and_cover_the_steps_that_are_not_used() -> None:
@@ -95,9 +99,8 @@ def test_pauses_are_grouped_by_line_and_cover_the_steps_that_are_not_used() -> N
     found = {pause.site: pause for pause in python_pauses(draw.facts())}
     prepare, log = Site("/home/me/train.py", 31, "prepare"), Site("/home/me/train.py", 60, "log")
     assert {found[prepare].idle_ns, found[log].idle_ns} == {80_000, 90_000}
-    assert found[prepare].times.starts.tolist() == [8_000, 306_000]
-    assert found[prepare].times.ends.tolist() == [90_000, 390_000]
-    assert found[log].times.starts.tolist() == [391_000]
+    assert pieces(found[prepare]) == [([8_000, 306_000], [90_000, 390_000])]
+    assert pieces(found[log]) == [([391_000], [490_000])]
 
 
 def test_pauses_are_counted_by_step_and_told_from_those_of_the_optimizer() -> None:
@@ -118,7 +121,16 @@ def test_a_pause_belongs_to_the_thread_that_launches_next() -> None:
     draw.launch("before", (45, 48), (50, 150)).launch("after", (240, 245), (250, 350), tid=777)
     facts = draw.facts()
     (found,) = python_pauses(facts)
-    assert facts.rank.tracks["thread"][found.track] == "777"
+    assert [facts.rank.tracks["thread"][track] for track, _ in found.times] == ["777"]
+
+
+def test_pauses_of_two_threads_at_one_place_are_one() -> None:
+    draw = Drawing().step(0, 0, 40).launch("first", (5, 6), (30, 50)).step(1, 40, 450).op("aten::z", 1, 4)
+    draw.launch("before", (45, 48), (50, 150)).launch("after", (240, 245), (250, 350), tid=777)
+    draw.launch("last", (380, 385), (390, 400))
+    (found,) = python_pauses(draw.facts())
+    assert (found.gaps, found.idle_ns) == (2, 140_000)
+    assert sorted(pieces(found)) == [([48_000], [240_000]), ([245_000], [380_000])]
 
 
 def test_host_spans_belong_to_the_step_whose_mark_they_start_in() -> None:

@@ -1,0 +1,186 @@
+"""What do steps that take far longer than others do, that the others do not?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.base import Facts, fact, optional
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.dispatch import host_spans, on_training_threads, used_step
+from diagnose.facts.host import HostActivity, host_activities, host_threads
+from diagnose.facts.idle import idle_gaps
+from diagnose.facts.pauses import Spike, checkpoints, step_spikes
+from diagnose.facts.quality import Filler, Filling, warm_up
+from diagnose.facts.steps import steps
+from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Site
+
+MOST = 0.5
+"""What fills this share of what a step takes more is why. Chosen."""
+
+USUAL = 0.5
+"""What at least this share of the other steps does too is no extra work. Chosen."""
+
+_NAMED = (Filling.ANNOTATION, Filling.LINE, Filling.OP)
+_OF_OTHERS = (
+    HostActivity.GARBAGE_COLLECTION,
+    HostActivity.COMPILE,
+    HostActivity.CHECKPOINT,
+    HostActivity.ALLOCATION,
+    HostActivity.SYNC,
+    HostActivity.LOADER,
+    HostActivity.OTHER_RANK,
+    HostActivity.HOST_COPY,
+)
+
+
+@dataclass(frozen=True)
+class ExtraWork:
+    """Work that some steps do and most others do not, and that makes them far longer."""
+
+    filling: Filling
+    """ACTIVITY: Python between ops, of which nothing else is known."""
+    name: str
+    """Of the annotation or op; the function of a line; "" of Python between ops."""
+    site: Site | None
+    numbers: tuple[int, ...]
+    """Of the steps, in order."""
+    ns: int
+    """How much more of it there is than in other steps, per step that has it."""
+    period: int | None
+    """Steps from one to the next, if there are two at least, and none is missing within the used steps."""
+    ids: IntArray
+    """Its spans, if it is an annotation or op."""
+    track: int
+    """The main training thread."""
+    times: Intervals
+    """When that thread was in it, if it has no spans."""
+
+
+@dataclass(frozen=True)
+class LongSteps:
+    """Used steps that took far longer than the median one."""
+
+    median_ns: int
+    count: int
+    extra: tuple[ExtraWork, ...]
+    """Most of it first."""
+    others: tuple[tuple[str, tuple[int, ...]], ...]
+    """Numbers of the other long steps by what makes them long: a `HostActivity`, `warm_up`, `device` (more work on the
+    device), `profiler`, or `unknown`."""
+
+
+@fact
+def long_steps(facts: Facts) -> LongSteps:
+    """Long steps with what they do that others do not. Raises Missing like step_spikes."""
+    found = step_spikes(facts)
+    extra: dict[tuple[Filling, str, Site | None], list[tuple[Spike, Filler]]] = {}
+    others: dict[str, list[int]] = {}
+    for spike in found.spikes:
+        why = _other_reason(facts, spike)
+        filler = None if why else _extra(facts, spike, {one.number for one in found.spikes})
+        if filler is None:
+            others.setdefault(why or "unknown", []).append(spike.number)
+        else:
+            extra.setdefault((filler.filling, filler.name, filler.site), []).append((spike, filler))
+    rows = [_together(facts, rows) for rows in extra.values()]
+    return LongSteps(
+        median_ns=found.median_ns,
+        count=len(found.spikes),
+        extra=tuple(sorted(rows, key=lambda one: -one.ns * len(one.numbers))),
+        others=tuple((why, tuple(numbers)) for why, numbers in others.items()),
+    )
+
+
+def _other_reason(facts: Facts, spike: Spike) -> str:
+    """Why a spike is no extra work of the host; empty if it may be."""
+    if spike.number in warm_up(facts).warm_up:
+        return "warm_up"
+    if spike.busy_excess_ns is not None and spike.busy_excess_ns >= MOST * spike.excess_ns:
+        return "device"
+    saved = optional(checkpoints, facts)
+    if saved is not None and spike.number in saved.step[saved.in_steps]:
+        return HostActivity.CHECKPOINT.value
+    overhead = host_spans(facts, SpanKind.OVERHEAD).times
+    if intervals.clip(overhead, *_bounds(facts, spike.number)).total >= MOST * spike.excess_ns:
+        return "profiler"
+    activities = [one for one in spike.fillers if one.filling is Filling.ACTIVITY and one.ns >= MOST * spike.excess_ns]
+    return next((one.name for one in activities if HostActivity(one.name) in _OF_OTHERS), "")
+
+
+def _bounds(facts: Facts, number: int) -> tuple[int, int]:
+    used = steps(facts)
+    at = used.numbers.index(number)
+    return int(used.bounds_ns[at]), int(used.bounds_ns[at + 1])
+
+
+def _extra(facts: Facts, spike: Spike, long: set[int]) -> Filler | None:
+    """What most of the spike is filled with and other steps do not do; else Python between ops, else None."""
+    large = {one.filling: one for one in spike.fillers if one.ns >= MOST * spike.excess_ns}
+    for filling in _NAMED:
+        if filling in large and not _is_usual(facts, large[filling], long):
+            return large[filling]
+    python = large.get(Filling.ACTIVITY)
+    return python if python is not None and python.name == HostActivity.PYTHON.value else None
+
+
+def _is_usual(facts: Facts, filler: Filler, long: set[int]) -> bool:
+    """Whether steps that are not long have it too."""
+    used = steps(facts)
+    if filler.filling is Filling.LINE:
+        found = idle_gaps(facts)
+        starts = found.gaps.starts[[site == filler.site for site in found.sites]]
+        position = np.searchsorted(used.bounds_ns, starts, side="right") - 1
+    else:
+        same = host_spans(facts, SpanKind.ANNOTATION, SpanKind.OP, SpanKind.COLLECTIVE, named=filler.name.__eq__)
+        position = used_step(facts, on_training_threads(facts, same).ids)
+    seen = {used.numbers[k] for k in np.unique(position[position >= 0]).tolist()}
+    return len(seen - long) >= max(USUAL * (used.count - len(long)), 1)
+
+
+def _together(facts: Facts, rows: list[tuple[Spike, Filler]]) -> ExtraWork:
+    """Spikes with the same extra work as one."""
+    numbers, fillers = tuple(spike.number for spike, _ in rows), [filler for _, filler in rows]
+    first = fillers[0]
+    pieces = (
+        [] if len(first.ids) else [_times(facts, number, one) for number, one in zip(numbers, fillers, strict=True)]
+    )
+    return ExtraWork(
+        filling=first.filling,
+        name="" if first.filling is Filling.ACTIVITY else first.site.function if first.site else first.name,
+        site=first.site,
+        numbers=numbers,
+        ns=round_half_up(sum(one.ns for one in fillers), len(fillers)),
+        period=_period(facts, numbers),
+        ids=np.concatenate([one.ids for one in fillers]),
+        track=host_threads(facts).main,
+        times=intervals.merge(*pieces) if pieces else intervals.EMPTY,
+    )
+
+
+def _period(facts: Facts, numbers: tuple[int, ...]) -> int | None:
+    distances, used = set(np.diff(numbers).tolist()), steps(facts).numbers
+    if len(distances) != 1:
+        return None
+    (period,) = distances
+    whole = numbers[0] - period < used[0] and numbers[-1] + period > used[-1]
+    return period if whole else None
+
+
+def _times(facts: Facts, number: int, filler: Filler) -> Intervals:
+    """The idle gaps at a line in a step, or its longest pauses of Python, as many as fill what it takes more."""
+    low, high = _bounds(facts, number)
+    if filler.filling is Filling.LINE:
+        found = idle_gaps(facts)
+        here = np.array([site == filler.site for site in found.sites], dtype=bool) & (found.gaps.starts >= low)
+        here &= found.gaps.starts < high
+        return Intervals(found.gaps.starts[here], found.gaps.ends[here])
+    pauses = intervals.gaps(intervals.merge(*host_activities(facts).values()), low, high)
+    longest = np.argsort(pauses.starts - pauses.ends, kind="stable")
+    enough = int(np.searchsorted(np.cumsum((pauses.ends - pauses.starts)[longest]), filler.ns)) + 1
+    chosen = np.sort(longest[:enough])
+    return Intervals(pauses.starts[chosen], pauses.ends[chosen])

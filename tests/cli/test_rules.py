@@ -1,0 +1,106 @@
+"""`diagnose rules`, and the options of `analyze` that are about rules, as users run them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diagnose import drawing
+from diagnose.diagnosis import Diagnosis
+from tests.cli.test_analyze import refused, run
+from tests.rules import SLOW, folder
+
+
+@pytest.fixture
+def trace(tmp_path: Path) -> Path:
+    """40 of 100 ms a step are a range called `slow`."""
+    path = tmp_path / "traces" / "rank0.json"
+    path.parent.mkdir()
+    path.write_bytes(drawing.trace("4 steps of 100\ncpu slow 0-40 | aten::mm 40-41\ngpu sgemm 40.01-99 @40"))
+    return path
+
+
+@pytest.fixture
+def own(tmp_path: Path) -> Path:
+    return folder(tmp_path / "own", slow_range=SLOW)
+
+
+def test_list() -> None:
+    done = run("rules", "list")
+    assert (done.returncode, done.stderr) == (0, "")
+    lines = done.stdout.splitlines()
+    assert len(lines) > 30
+    assert "DL01  loader_without_workers" in done.stdout
+
+
+@pytest.mark.parametrize("name", ["loader_without_workers", "DL01"])
+def test_show(name: str) -> None:
+    done = run("rules", "show", name)
+    assert done.returncode == 0
+    for part in ("`loader_without_workers` (DL01)", "*Why it costs*", "`WORTH_SHARE`", "Fires on", "4 steps of 100"):
+        assert part in done.stdout
+
+
+def test_show_what_is_not_there() -> None:
+    refused(run("rules", "show", "nothing"), "There is no rule 'nothing'", "rules list")
+
+
+def test_test(own: Path) -> None:
+    done = run("rules", "test", own)
+    assert (done.returncode, done.stderr) == (0, "")
+    assert done.stdout.splitlines() == ["ok     slow_range::fires[0]", "ok     slow_range::silent[0]", "2 ok, 0 failed"]
+
+
+def test_test_of_a_rule_that_does_not_hold(tmp_path: Path) -> None:
+    wrong = folder(tmp_path / "wrong", slow_range=SLOW.replace("saving_ms=(40, 40)", "saving_ms=(10, 20)"))
+    done = run("rules", "test", wrong)
+    assert done.returncode == 1
+    assert "FAILED slow_range::fires[0]: it should save 10 to 20 ms, but saves 40 to 40 ms" in done.stdout
+
+
+def test_test_of_what_holds_no_rules(tmp_path: Path) -> None:
+    refused(run("rules", "test", tmp_path / "none"), "is not a folder")
+    refused(run("rules", "test", tmp_path), "holds no rules")
+    refused(run("rules", "test", folder(tmp_path / "bad", bad="def f(:\n")), "bad.py cannot be loaded", "SyntaxError")
+
+
+def found(*arguments: object) -> list[str]:
+    done = run("analyze", *arguments, "--format", "json")
+    assert done.returncode == 0, done.stderr
+    return [one.rule for one in Diagnosis.from_json(done.stdout).findings]
+
+
+def test_own_rules_stand_beside_the_built_in_ones(trace: Path, own: Path) -> None:
+    done = run("analyze", trace, "--rules", own)
+    assert done.returncode == 0
+    assert "The range `slow` takes long  saves 40.0 ms (40.0 %)" in done.stdout
+    assert "Checked 35 rules" in done.stdout
+
+
+def test_select_and_ignore(trace: Path, own: Path) -> None:
+    assert found(trace, "--rules", own, "--select", "TT01,DL") == ["slow_range"]
+    assert found(trace, "--rules", own, "--select", "DL", "--select", "SY01") == []
+    assert "slow_range" not in found(trace, "--rules", own, "--ignore", "TT")
+    refused(run("analyze", trace, "--select", "XX"), "There is no rule 'XX'")
+
+
+def test_settings_near_the_trace(trace: Path, own: Path) -> None:
+    (trace.parent / "setup.cfg").write_text("[diagnose]\nrules = ../own\nselect = TT01\n")
+    assert found(trace) == ["slow_range"]
+    (trace.parent / "setup.cfg").write_text("[diagnose]\nrules = ../own\nselect = TT01\nslow_range.LEAST_NS = 1e12\n")
+    assert found(trace) == []
+    (trace.parent / "setup.cfg").write_text("[diagnose]\nslow_range.LEAST_NS = much\n")
+    refused(run("analyze", trace), "setup.cfg", "which is no number")
+
+
+@pytest.mark.parametrize(("share", "code"), [("0.3", 1), ("30%", 1), ("0.5", 0), ("50 %", 0), ("1", 0)])
+def test_fail_over(trace: Path, own: Path, share: str, code: int) -> None:
+    done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", share)
+    assert done.returncode == code
+    assert "saves 40.0 ms" in done.stdout
+
+
+@pytest.mark.parametrize("share", ["much", "5", "-1%", "101%"])
+def test_fail_over_something_else(trace: Path, share: str) -> None:
+    refused(run("analyze", trace, "--fail-over", share), "is not a share such as 0.05 or 5%")

@@ -1,0 +1,121 @@
+"""Findings in reports: the first screen, hostile names, several ranks, nothing found."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from diagnose import diagnosis, engine, one_rank
+from diagnose.diagnosis import Diagnosis, RankDiagnosis
+from diagnose.engine import RuleSet
+from diagnose.finding import Evidence, OutcomeKind
+from diagnose.reports import markdown, terminal
+from diagnose.testing import facts_of
+from diagnose.trace.kinds import Site
+from tests.rules import SLOW, folder, rule
+
+GOLDEN = Path(__file__).parents[1] / "golden"
+DRAWN = """
+    4 steps of 100
+    cpu  slow 0-40 | aten::mm 40-41
+    gpu  sgemm 40.01-99 @40
+"""
+
+
+@pytest.fixture
+def said(tmp_path: Path) -> RankDiagnosis:
+    """A rank with one finding, one rule that cannot tell and one that fails."""
+    rules = folder(
+        tmp_path / "rules",
+        broken=rule("1 / 0; yield", code="AA01"),
+        needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
+        slow_range=SLOW,
+    )
+    return one_rank.diagnose(facts_of(DRAWN), engine.load(RuleSet((rules,))))
+
+
+@pytest.fixture
+def found(said: RankDiagnosis) -> Diagnosis:
+    return diagnosis.of_ranks([said], [], "test")
+
+
+@pytest.mark.parametrize(("form", "suffix"), [("terminal", "txt"), ("markdown", "md")])
+def test_findings_read_as_they_should(found: Diagnosis, form: str, suffix: str, request: pytest.FixtureRequest) -> None:
+    """Rewrite them with --update-golden."""
+    text = terminal.render(found) if form == "terminal" else markdown.render(found)
+    path = GOLDEN / f"findings.{suffix}"
+    if request.config.getoption("--update-golden"):
+        path.write_text(text, encoding="utf-8")
+    assert text == path.read_text(encoding="utf-8")
+
+
+def test_the_first_screen_says_what_to_do(found: Diagnosis) -> None:
+    first = terminal.render(found).splitlines()
+    assert first[0].startswith("One step takes 100 ms")
+    assert first[2] == "The fix below would bring the mean step from 100 ms to about 60.0 ms (-40.0 %)."
+    assert first[4] == "What to fix"
+    assert first[5] == "  1. The range `slow` takes long  saves 40.0 ms (40.0 %)"
+
+
+def test_the_last_line_counts_and_failures_are_told(found: Diagnosis) -> None:
+    for text in (terminal.render(found, 200), markdown.render(found)):
+        assert text.rstrip().endswith("Checked 3 rules: 1 found something, 1 cannot tell, 1 failed.")
+        assert "The rule broken failed: ZeroDivisionError: division by zero".replace("_", "\\_") in text.replace(
+            "\\", ""
+        )
+    assert "call stacks. Record with with_stack=True. (AA02)" in terminal.render(found, 200)
+
+
+@pytest.mark.parametrize("width", [40, 80, 100])
+def test_the_width_is_kept(found: Diagnosis, width: int) -> None:
+    assert max(map(len, terminal.render(found, width).splitlines())) <= width
+
+
+def test_hostile_text_stays_text(found: Diagnosis) -> None:
+    evil = "[red]x[/red] <script>alert(1)</script> | `code` @you http://x.y *b*"
+    one = msgspec.structs.replace(found.findings[0], title=evil, evidence=(Evidence(evil),), site=Site(evil, 1, evil))
+    bad = msgspec.structs.replace(found, findings=(one,))
+    assert "[red]x[/red] <script>" in terminal.render(bad, 200)
+    text = markdown.render(bad)
+    assert "<script>" not in text
+    assert "@you" not in text
+    assert "http://" not in text
+
+
+def test_the_ranks_it_was_found_on(said: RankDiagnosis) -> None:
+    def of(*ranks: int) -> Diagnosis:
+        """Four ranks, of which these have the finding; rank 0 is shown, as the first of equals."""
+        made = []
+        for index in range(4):
+            digest = msgspec.convert(index, int)
+            brief = said.digest.__class__(**{**vars(said.digest), "index": digest})
+            made.append(RankDiagnosis(brief, said.findings if index in ranks else (), said.outcomes, said.replay))
+        return diagnosis.of_ranks(made, [], "test")
+
+    assert of(0, 1, 2, 3).findings[0].where.ranks == (0, 1, 2, 3)
+    assert "on all ranks" in terminal.render(of(0, 1, 2, 3), 200)
+    assert "on ranks 0, 2" in terminal.render(of(0, 2), 200)
+    assert "on rank 0." in terminal.render(of(0), 200).replace("on rank 0. ", "on rank 0.")
+
+
+def test_nothing_to_fix(found: Diagnosis) -> None:
+    nothing = msgspec.structs.replace(found, findings=())
+    for text in (terminal.render(nothing, 200), markdown.render(nothing)):
+        assert "No fix that the rules know would save 1 % of a step." in text.replace("\\", "")
+        assert "What to fix" not in text
+
+
+def test_all_cannot_tell(found: Diagnosis) -> None:
+    unknown = tuple(
+        msgspec.structs.replace(one, outcome=OutcomeKind.CANNOT_TELL, why="shapes", how_to_record_it="Record shapes.")
+        for one in found.outcomes
+    )
+    text = terminal.render(msgspec.structs.replace(found, findings=(), outcomes=unknown), 200)
+    assert "shapes. Record shapes. (AA01, AA02, TT01)" in text
+    assert "Checked 3 rules: 3 cannot tell." in text
+
+
+def test_json_keeps_everything(found: Diagnosis) -> None:
+    assert Diagnosis.from_json(found.to_json()) == found
