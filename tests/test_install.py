@@ -36,5 +36,8 @@ def test_rules_and_the_schema_are_in_the_wheel_and_found_there(tmp_path: Path) -
     ).stdout.strip()  # fmt: skip
     assert Path(found) == unpacked / "diagnose" / "_rules"
     assert (Path(found) / "README.md").read_text() == (ROOT / "rules" / "README.md").read_text()
+    assert sorted(path.name for path in Path(found).glob("*.py")) == sorted(
+        path.name for path in (ROOT / "rules").glob("*.py")
+    )
     assert (unpacked / "diagnose" / "diagnosis.schema.json").is_file()
     assert (unpacked / "diagnose" / "py.typed").is_file()

@@ -1,4 +1,4 @@
-"""Every device operation of the recording with what it is, who asked for it and when: the table that rules select from."""
+"""Every device operation of the recording with what it is, who asked for it and when."""
 
 from __future__ import annotations
 

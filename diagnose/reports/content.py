@@ -8,11 +8,11 @@ from dataclasses import dataclass
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.kernels import Kernel, KernelGroup
 from diagnose.facts.steps import Measure
-from diagnose.units import duration, share, size
 from diagnose.reports.words import ACTIVITIES, CAUSES
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.kinds import Site
+from diagnose.units import duration, share, size
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""

@@ -10,8 +10,8 @@ from diagnose.diagnosis import Diagnosis
 from diagnose.finding import Fix, OutcomeKind, RankedFinding
 from diagnose.replay.saving import DOUBTFUL
 from diagnose.reports.content import place
-from diagnose.units import duration, share
 from diagnose.reports.words import BASES, OUTCOMES, SAFETY
+from diagnose.units import duration, share
 
 
 @dataclass(frozen=True)

@@ -9,8 +9,8 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose.diagnosis import Diagnosis
 from diagnose import units
+from diagnose.diagnosis import Diagnosis
 from diagnose.reports import content, findings
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card
