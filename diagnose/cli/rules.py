@@ -13,7 +13,7 @@ from diagnose import page
 def command() -> None:
     """List the rules, show one's page, or test a folder of them.
 
-    Example: diagnose rules show input_starvation
+    Example: diagnose rules show loader_starvation
     """
 
 
