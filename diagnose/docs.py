@@ -25,10 +25,10 @@ def texts() -> dict[Path, str]:
 def rules_readme(pages: list[Page]) -> str:
     """The index of the rules, how to write one, the facts to ask for, and every rule's page."""
     lines = ["# Rules", "", f"What `diagnose analyze` looks for: {len(pages)} rules, a file each.", ""]
-    lines += ["| code | rule | it says | from the facts |", "|---|---|---|---|"]
+    lines += ["| code | rule | it says | from the facts (if recorded) |", "|---|---|---|---|"]
     lines += [f"| {one.code} | [`{one.id}`](#{_anchor(one)}) | {one.title} | {_needs(one)} |" for one in pages]
     lines += ["", _GUIDE.read_text(encoding="utf-8").strip(), "", "### Facts", ""]
-    lines += ["| fact | what it is |", "|---|---|", *_facts(), ""]
+    lines += ["| fact | type | what it is |", "|---|---|---|", *_facts(), ""]
     return "\n".join([*lines, *map(page.section, pages)]).rstrip() + "\n"
 
 
@@ -37,15 +37,16 @@ def _anchor(one: Page) -> str:
 
 
 def _needs(one: Page) -> str:
-    return ", ".join(f"`{need}`" for need in one.needs)
+    return ", ".join([*(f"`{need}`" for need in one.needs), *(f"(`{wish}`)" for wish in one.wishes)])
 
 
 def _facts() -> list[str]:
-    """A table row for each fact, with the first sentence of its docstring."""
+    """A table row for each fact: its type, with the file that describes its fields, and the docstring's first line."""
     rows = []
     for name, get in sorted(FACTS.items()):
         first = (inspect.getdoc(get) or "").partition("\n")[0]
-        rows.append(f"| `{name}` | {first} |")
+        kind = str(inspect.signature(get).return_annotation).replace("|", "or")
+        rows.append(f"| `{name}` | [`{kind}`](../{get.__module__.replace('.', '/')}.py) | {first} |")
     return rows
 
 

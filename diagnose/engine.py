@@ -19,14 +19,14 @@ from diagnose.trace.model import IntegrityNote, Severity
 
 @dataclass(frozen=True)
 class RuleSet:
-    """Which rules to run, with what thresholds. Small, so that it can be sent to other processes."""
+    """Which rules to run, with what thresholds. Small and hashable: other processes get it, and load it once."""
 
     folders: tuple[Path, ...] = field(default_factory=lambda: (built_in_rules(),))
     select: tuple[str, ...] = ()
     """Ids, codes or beginnings of codes (`DL`); empty: all."""
     ignore: tuple[str, ...] = ()
-    thresholds: Mapping[str, float] = field(default_factory=dict)
-    """`rule.NAME` -> value."""
+    thresholds: tuple[tuple[str, float], ...] = ()
+    """Of `rule.NAME` and value."""
 
 
 @dataclass(frozen=True)
@@ -92,8 +92,8 @@ def _matches(one: LoadedRule, name: str) -> bool:
     return one.page.id == name or (name.isupper() and one.page.code.startswith(name)) or one.page.code == name
 
 
-def _set_thresholds(found: Mapping[str, LoadedRule], thresholds: Mapping[str, float]) -> None:
-    for key, value in thresholds.items():
+def _set_thresholds(found: Mapping[str, LoadedRule], thresholds: Iterable[tuple[str, float]]) -> None:
+    for key, value in thresholds:
         rule, _, name = key.partition(".")
         known = found[rule].page.thresholds if rule in found else ()
         if name not in {one.name for one in known}:

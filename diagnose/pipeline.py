@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
 from concurrent.futures.process import BrokenProcessPool
 from dataclasses import replace
+from functools import lru_cache
 from pathlib import Path
 
 from diagnose import __version__, diagnosis, engine, one_rank
@@ -17,6 +18,9 @@ from diagnose.facts.steps import steps
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.source.ranks import TraceFile
+
+_loaded = lru_cache(maxsize=1)(engine.load)
+"""The rules: a process that diagnoses many files loads them once."""
 
 POOL_BYTES = 4 << 20
 """Files that are smaller together are read faster than worker processes start."""
@@ -37,7 +41,8 @@ def diagnose(
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     files, rules = ranks.find(paths), rules or RuleSet()
-    engine.load(rules)
+    _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
+    _loaded(rules)
     found, notes = [], []
     for done, result in enumerate(_ranks(files, step_range, rules, jobs or 1), start=1):
         if isinstance(result, RankDiagnosis):
@@ -91,4 +96,4 @@ def _rank(path: Path, step_range: StepRange | None, rules: RuleSet) -> RankDiagn
             steps(facts)
         except Missing as missing:
             return InputError(f"{path} has no {missing.what}. {missing.how_to_record_it}")
-    return one_rank.diagnose(facts, engine.load(rules))
+    return one_rank.diagnose(facts, _loaded(rules))

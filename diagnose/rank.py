@@ -12,7 +12,7 @@ from diagnose.replay.edits import Edit, Level
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
 
 WORTH_SHARE = 0.01
-"""From this share of the step on a saving is worth a line of its own (catalogue G4); below it is minor."""
+"""From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
 
 NOTHING_SHARE = 0.002
 """A pattern whose fix saves less than this share of the step, even hopefully, costs nothing: it is no finding."""

@@ -14,21 +14,24 @@ from typing import TypeAlias
 
 from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.base import FACTS, Missing
+from diagnose.facts.breakdown import Breakdown
 from diagnose.facts.collectives import CollectiveGroup, DdpOverhead, DdpWork, SmallCollectives
 from diagnose.facts.compiling import Compiling
 from diagnose.facts.dispatch import Starvation
+from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
 from diagnose.facts.fusion import AttentionChain, PointwiseChains
 from diagnose.facts.input import Input
+from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
-from diagnose.facts.pauses import Checkpoints, GarbageCollections, Spike, StepSpikes
+from diagnose.facts.pauses import Checkpoints, GarbageCollections, Silences
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
-from diagnose.facts.quality import Distortion, Filler, Filling, Steadiness, WarmUp
+from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
@@ -48,6 +51,7 @@ __all__ = [
     "Basis",
     "Between",
     "BlockingLaunches",
+    "Breakdown",
     "CannotTell",
     "Caution",
     "Checkpoints",
@@ -67,8 +71,6 @@ __all__ = [
     "Evidence",
     "Exposure",
     "Fetches",
-    "Filler",
-    "Filling",
     "Finding",
     "Fires",
     "Fix",
@@ -79,8 +81,10 @@ __all__ = [
     "HostWait",
     "Implementation",
     "Input",
+    "Launches",
     "LayoutConversions",
     "Level",
+    "LongSteps",
     "Missing",
     "Move",
     "NotApplicable",
@@ -94,12 +98,12 @@ __all__ = [
     "Roofline",
     "Safety",
     "Shorten",
+    "Sign",
+    "Silences",
     "Silent",
     "SmallCollectives",
-    "Spike",
     "Starvation",
     "Steadiness",
-    "StepSpikes",
     "Steps",
     "SyncedNorms",
     "Times",
@@ -117,7 +121,7 @@ __all__ = [
 
 
 def toward(floor: float) -> Between:
-    """A share that a fix leaves: at best `floor`, likely half-way there, carefully a quarter of it (catalogue 0.2)."""
+    """A share that a fix leaves: at best `floor`, likely half-way there, carefully a quarter of it (our choice)."""
     return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)
 
 

@@ -42,7 +42,7 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-WORTH_SHARE = 0.01  # of the step, on the host or the GPU (catalogue CO05)
+WORTH_SHARE = 0.01  # of the step, on the host or the GPU (our choice)
 HOST = Between(0.5, 0.2, 0.1)  # of copying into buckets when batched: two launches a bucket, not one a parameter
 DEVICE = Between(1.0, 0.7, 0.4)  # of the same on the GPU: as many bytes, but no kernel of some KB (our choice)
 

@@ -59,7 +59,7 @@ def gradient_zeroing(gradient_zeroing: GradientZeroing, steps: Steps) -> Verdict
                 Fix(
                     "Set gradients to None instead.",
                     before="optimizer.zero_grad(set_to_none=False)",
-                    after="optimizer.zero_grad()  # since PyTorch 2.0 to None; before: set_to_none=True",
+                    after="optimizer.zero_grad(set_to_none=True)  # default since PyTorch 2.0",
                     safety=Safety.SAME_NUMBERS,
                     link="https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
                     trial="patch:zero_grad(set_to_none=True)",

@@ -1,12 +1,12 @@
-"""Too little was recorded to be sure.
+"""Too few steps, or too unequal ones.
 
-Few steps, or steps that differ much from each other, say little about the run they are taken from.
+A few steps, or steps that differ much from each other, say little about the run they are taken from.
 
 Why it costs
     Nothing, but each figure of this report may be that of an unusual step.
 
 How to fix
-    Record at least five steps of a run that has settled.
+    Record at least five steps of a run that has settled: `schedule(wait=5, warmup=3, active=5)`.
 
 Ignore when
     the steps differ because the training does, for instance in sequence lengths.
@@ -15,43 +15,47 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rule import Caution, Clean, Fires, Silent, Steadiness, Verdicts, percent, rule
+from diagnose.rule import Caution, Clean, Fires, Silent, Steadiness, Steps, Verdicts, percent, rule
 
-STEPS = 3  # used steps: with fewer, one unusual step is most of what was seen
+STEPS = 3  # with fewer, one unusual step is most of what was seen (our choice)
 VARIATION = 0.10  # standard deviation of the step times over their mean (our choice)
+UNSURE = 0.05  # by which the mean is off on average: with enough steps it is sure even if they differ (our choice)
 
 
 @rule("MQ03")
-def incomplete_recording(steadiness: Steadiness) -> Verdicts:
+def incomplete_recording(steadiness: Steadiness, steps: Steps) -> Verdicts:
+    variation = steadiness.variation or 0.0
+    error = variation / steadiness.count**0.5
     if steadiness.count < STEPS:
+        one = "one step" if steps.recorded else "one stretch of time"
         yield Caution(
-            f"only {steadiness.count} {'step was' if steadiness.count == 1 else 'steps were'} measured",
-            "An unusual step would not be noticed. Record at least five.",
+            f"all findings rest on {one if steadiness.count == 1 else 'two steps'}",
+            "Whether others are like it is not known: each finding is one level less sure.",
             lowers_all=True,
         )
-    elif steadiness.variation is not None and steadiness.variation > VARIATION:
+    elif variation > VARIATION and error > UNSURE:
         yield Caution(
-            f"step times vary by {percent(steadiness.variation)} (standard deviation)",
-            "Means of other steps would differ as much. Record more steps, or choose steady ones with --steps.",
+            f"steps differ so much that their mean may be off by {percent(error)}",
+            "Savings may be off by as much. Record more steps, or choose steady ones with --steps.",
             lowers_all=True,
         )
     else:
-        yield Clean(f"{steadiness.count} steps, varying by {percent(steadiness.variation or 0.0)}")
+        yield Clean(f"{steadiness.count} steps, which vary by {percent(variation)}")
 
 
 EXAMPLES = [
-    Fires(
+    Fires(  # of three steps two are used
         """
         3 steps of 100
         cpu  aten::mm 0-1 | sync 5-99.01
         gpu  sgemm 0.02-99 @0.01
         """
     ),
-    Fires(  # every other step is three times as long
+    Fires(  # steps of 150 and 50 ms
         """
         6 steps of 100
         cpu  aten::mm 0-1
-        gpu  sgemm 0.02-150 @0.01 in 1,3 | sgemm 51-99 @50 in 2,4,5
+        gpu  sgemm 0.02-149 @0.01 in 1,3 | sgemm 51-99 @50 in 2,4,5
         """
     ),
     Silent(

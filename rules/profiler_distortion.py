@@ -1,13 +1,15 @@
 """Recording has slowed the host down.
 
-Call stacks and memory events cost host time at every op, and the recorder itself stops threads to write its buffers.
+Each op, call and Python frame that is recorded costs the host time, shapes and stacks more so, and the recorder stops
+threads to load kernels or to write its buffers.
 
 Why it costs
     The host looks slower than it is: gaps in which the GPU waits for it are longer than in a run without the
     profiler. Times of kernels stay valid.
 
 How to fix
-    Take times from a recording without stacks and memory, and source lines from a second one with them.
+    Take times from a recording without stacks and shapes, and source lines from a second one with them. Compare the
+    time of a step with that of a run without the profiler.
 
 Ignore when
     the GPU is busy nearly all the time: then the host's time is hidden anyway.
@@ -16,51 +18,86 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rule import Caution, Clean, Distortion, Fires, Silent, Verdicts, ms, percent, rule
+from diagnose.rule import (
+    Breakdown,
+    Caution,
+    Clean,
+    Distortion,
+    Fires,
+    Launches,
+    Silent,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)  # fmt: skip
 
-OVERHEAD_SHARE = 0.02  # of the step in the recorder's own work (our choice)
-LAUNCH_NS = 12_000  # median of a launching call: twice the 6 us at most that launches take without a profiler
-SLOW = ("stacks", "memory")  # options that cost host time at every op
+IDLE_SHARE = 0.05  # of the step the GPU is idle: with less the host's time is hidden (our choice)
+RECORDING_SHARE = 0.05  # of the step spent on recording, at least (our choice)
+OVERHEAD_SHARE = 0.02  # of the step in what the recorder itself calls overhead (our choice)
+LAUNCH_NS = 12_000  # median of launching calls: twice the 6 us at most that they take on recent hosts
+LAUNCHES = 20  # a step: a few calls may be the first ones (our choice)
 
 
 @rule("MQ02")
-def profiler_distortion(distortion: Distortion) -> Verdicts:
-    slow = [option for option in distortion.options if option in SLOW]
-    reasons = [f"{' and '.join(slow)} were recorded"] if slow else []
-    if distortion.overhead_share >= OVERHEAD_SHARE:
-        reasons.append(f"the recorder's own work takes {percent(distortion.overhead_share)} of the step")
-    if distortion.launch_ns is not None and distortion.launch_ns > LAUNCH_NS:
-        reasons.append(f"a launch takes {ms(distortion.launch_ns)}, where 3 to 6 us are usual")
-    if not reasons:
-        yield Clean("nothing points to a host slowed down by recording")
-    else:
-        yield Caution(
-            f"recording slowed the host down ({'; '.join(reasons)})",
-            "Savings of host time are too high. For times, record without with_stack and profile_memory.",
-            lowers_host=True,
+def profiler_distortion(
+    distortion: Distortion, breakdown: Breakdown | None = None, launches: Launches | None = None
+) -> Verdicts:
+    idle = 1.0 if breakdown is None else breakdown.idle_ns / max(breakdown.step_ns, 1)
+    slowing = " and ".join(one for one in ("shapes", "stacks") if one in distortion.options)
+    launch_ns = distortion.launch_ns if launches is not None and launches.per_step >= LAUNCHES else None
+    said: dict[str, str] = {}
+    if distortion.recording_share >= RECORDING_SHARE:
+        taken = f"{ms(distortion.recording_ns)} of a step ({percent(distortion.recording_share)})"
+        again = f"Record without {slowing} for times." if slowing else "Compare with a step without the profiler."
+        said[f"recording{slowing and f' {slowing}'} took the host {taken}"] = (
+            f"Savings of host time are too high. {again}"
         )
+    elif launch_ns is not None and launch_ns >= LAUNCH_NS:
+        said[f"a launch takes the host {ms(launch_ns)}, where 3 to 6 us are usual"] = (
+            "The recorder slows it, or the CPU is slow or busy: compare with a step without the profiler."
+        )
+    if distortion.overhead_share >= OVERHEAD_SHARE:
+        longest = distortion.overheads[0].name
+        said[f"`{longest}` and the like take {percent(distortion.overhead_share)} of the used steps"] = (
+            "Without the profiler that is not there, or only once. Warm up for longer before recording."
+        )
+    if idle < IDLE_SHARE:
+        yield Clean(f"the GPU is idle {percent(idle)} of the step: the host's time is hidden")
+        return
+    if not said:
+        yield Clean(f"recording took {percent(distortion.recording_share)} of a step")
+    for what, effect in said.items():
+        yield Caution(what, effect, lowers_host=True)
 
 
 EXAMPLES = [
-    Fires(
+    Fires(  # 1,000 ops and their launches, 0.35 us each, in steps of 10 ms
         """
-        4 steps of 100
-        cpu  "train.py(3): main" 0-99 | aten::mm 1-2 | sync 5-99
-        gpu  sgemm 1.02-98.9 @1.01
+        4 steps of 10
+        cpu  aten::add 0.1-0.109 x1000 every 0.009
+        gpu  pointwise 0.107-0.109 @0.1-0.106 x1000 every 0.009
         """
     ),
     Fires(
         """
         4 steps of 100
-        cpu  aten::mm 0-1 | "Buffer Flush" 2-5 | sync 5-99.01
-        gpu  sgemm 0.02-99 @0.01
+        cpu  aten::mm 0-1 | "Lazy Function Loading" 2-5 | aten::mm 60-61
+        gpu  sgemm 0.02-50 @0.01
+        """
+    ),
+    Silent(  # as many ops, but the GPU is busy all the time
+        """
+        4 steps of 10
+        cpu  aten::add 0.1-0.109 x1080 every 0.009
+        gpu  pointwise 0.107-0.116 @0.1-0.106 x1080 every 0.009
         """
     ),
     Silent(
         """
         4 steps of 100
-        cpu  aten::mm 0-1 | sync 5-99.01
-        gpu  sgemm 0.02-99 @0.01
+        cpu  aten::mm 0-1 | sync 5-50.01
+        gpu  sgemm 0.02-50 @0.01
         """
     ),
 ]

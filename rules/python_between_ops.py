@@ -1,13 +1,14 @@
-"""Python code between the operations keeps the GPU waiting.
+"""Python between ops keeps the GPU waiting.
 
 The thread that launches work runs Python for so long that the GPU runs dry: preparing arguments, looping over
-parameters or samples, bookkeeping, logging.
+parameters or samples, calling modules and hooks.
 
 Why it costs
     The GPU is idle until the next launch.
 
 How to fix
-    Move the work out of the step: cache it, vectorise it, or do it on another thread or process.
+    Long pauses: move the work out of the step, compute it once, vectorise it, or do it on another thread or process.
+    Many short ones: `torch.compile` runs less Python; so do fewer and larger modules.
 
 Ignore when
     the recording has call stacks: they slow exactly this down, so compare with a recording without.
@@ -19,16 +20,20 @@ Sources
 from diagnose.rule import (
     Basis,
     Between,
+    CannotTell,
     Clean,
     Confidence,
+    Distortion,
     Evidence,
     Finding,
     Fires,
     Fix,
     Level,
     PythonPause,
+    Safety,
     Shorten,
     Silent,
+    Steps,
     Times,
     Verdicts,
     ms,
@@ -37,48 +42,68 @@ from diagnose.rule import (
 )  # fmt: skip
 
 WORTH_SHARE = 0.05  # of the step idle for Python, all places together (our choice)
-PLACE_SHARE = 0.01  # at one place, to be named by itself
-GAPS = 3  # at one place, in all used steps: a single one is start-up, not a loop
+PLACE_SHARE = 0.02  # at one place, to be named by itself (our choice)
+GAPS = 3  # in the used steps: a single pause is start-up, not a loop (our choice)
+EVERY_STEPS = 2  # seen in less than every second step it is no part of a step (our choice; periodic_spikes)
+OPTIMIZER_SHARE = 0.5  # of the idle time in the optimizer's step: then it is unfused_optimizer's
+SHORT_NS = 200_000  # idle per pause: shorter ones are calls of modules and hooks, not a piece of work (our choice)
 LEFT = Between(0.8, 0.5, 0.1)  # of the Python time: code rarely vanishes as a whole (our choice)
 
 
 @rule("LB02")
-def python_between_ops(python_pauses: tuple[PythonPause, ...]) -> Verdicts:
-    total = sum(pause.share for pause in python_pauses)
+def python_between_ops(python_pauses: tuple[PythonPause, ...], distortion: Distortion, steps: Steps) -> Verdicts:
+    usual = [
+        pause
+        for pause in python_pauses
+        if pause.steps_seen * EVERY_STEPS >= steps.count
+        and pause.optimizer_share < OPTIMIZER_SHARE
+        and pause.gaps >= GAPS
+    ]
+    total = sum(pause.share for pause in usual)
     if total < WORTH_SHARE:
-        yield Clean(f"the GPU waits {percent(total)} of the step for Python between ops")
+        yield Clean(f"the GPU waits {percent(total)} of the step for Python that runs between ops again and again")
         return
-    for pause in python_pauses:
-        if pause.share >= PLACE_SHARE and pause.gaps >= GAPS:
-            where = f" in `{pause.site.function}`" if pause.site else ""
-            yield Finding(
-                evidence=(
-                    Evidence(
-                        f"The GPU is idle {ms(pause.idle_ns)} a step while Python runs between ops{where}"
-                        f" ({pause.gaps:,} gaps).",
-                        pause.idle_ns,
-                        "ns",
-                    ),
+    for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
+        each_ns = pause.idle_ns * steps.count / pause.gaps
+        where = (
+            f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
+        )
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"The GPU is idle {ms(pause.idle_ns)} a step while Python runs between ops{where}.",
+                    pause.idle_ns, "ns",
                 ),
-                edits=(Shorten(Times(pause.track, pause.times), LEFT),),
-                fixes=(Fix("Move this work out of the step, or vectorise it.", effort=2),),
-                confidence=Confidence(
-                    Level.MEDIUM if pause.site else Level.LOW,
-                    "the line is recorded; how much of it can go is not" if pause.site else "no source line is known",
-                ),
-                site=pause.site,
-                basis=Basis.RULE_OF_THUMB,
-                host_bound=True,
-            )
+                Evidence(f"{pause.gaps / steps.count:,.3g} pauses a step, {ms(each_ns)} each.", each_ns, "ns"),
+            ),
+            edits=tuple(Shorten(Times(track, times), LEFT) for track, times in pause.times),
+            fixes=(
+                Fix(
+                    "Run less Python: compile the model, or call fewer and larger modules.",
+                    after="model = torch.compile(model)", safety=Safety.ROUNDING, trial="wrap:torch.compile",
+                    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+                )
+                if each_ns < SHORT_NS else
+                Fix("Move this work out of the step, compute it once, or vectorise it.", effort=2)
+                if where else
+                Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
+            ),
+            confidence=Confidence(Level.MEDIUM, "how much of this Python can go is not recorded")
+            if pause.site else Confidence(Level.LOW, "no line of your code is known for it"),
+            site=pause.site,
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )  # fmt: skip
 
 
 EXAMPLES = [
-    Fires(
+    Fires(  # 99 ms of Python a step, of which a fifth to nine tenths can go, until the GPU's 20 ms limit it
         """
         4 steps of 100
-        cpu  "train.py(30): make_mask" 0-40 | aten::mm 40-41 | "train.py(40): log" 41-100
+        cpu  "train.py(30): make_mask" 0-99 | aten::mm 40-41
         gpu  sgemm 40.02-60 @40.01
-        """
+        """,
+        saving_ms=(19.8, 80),
     ),
     Silent(  # while the GPU works
         """
@@ -86,5 +111,12 @@ EXAMPLES = [
         cpu  aten::mm 0-1 | "train.py(30): make_mask" 2-40 | sync 42-99.51
         gpu  sgemm 0.02-99.5 @0.01
         """
+    ),
+    CannotTell(
+        """
+        4 steps of 100
+        gpu  sgemm 40.5-99.9 @40.2
+        """,
+        because="ProfilerActivity.CPU",
     ),
 ]

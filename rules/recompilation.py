@@ -39,8 +39,8 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-FIRST_STEPS = 5  # of the run may compile: their shapes are new, or become dynamic (catalogue LB03)
-BREAKS = 3  # a call: fewer are usual in models that were not written for a compiler (catalogue LB03)
+FIRST_STEPS = 5  # of the run may compile: their shapes are new, or become dynamic (our choice)
+BREAKS = 3  # a call: fewer are usual in models that were not written for a compiler (our choice)
 CHECKS_SHARE = 0.01  # of the step spent on finding compiled code that fits (our choice)
 COMPILING = Between(0.5, 0.05, 0.0)  # that is left: a new shape now and then is legitimate
 PIECES = Between(0.8, 0.4, 0.1)  # that is left between pieces, and of checks: as when compiling removes ops (LB01)

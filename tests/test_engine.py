@@ -107,8 +107,8 @@ def test_selection(three: Path, select: tuple[str, ...], ignore: tuple[str, ...]
     [
         ({"select": ("nothing",)}, "There is no rule 'nothing'"),
         ({"ignore": ("ZZ",)}, "There is no rule 'ZZ'"),
-        ({"thresholds": {"a.X": 1.0}}, "There is no threshold a.X"),
-        ({"thresholds": {"z.X": 1.0}}, "There is no threshold z.X"),
+        ({"thresholds": (("a.X", 1.0),)}, "There is no threshold a.X"),
+        ({"thresholds": (("z.X", 1.0),)}, "There is no threshold z.X"),
     ],
 )
 def test_names_that_are_not_there(three: Path, rules: dict[str, object], words: str) -> None:
@@ -118,7 +118,7 @@ def test_names_that_are_not_there(three: Path, rules: dict[str, object], words: 
 
 def test_a_threshold_is_set_by_name(facts: Facts, tmp_path: Path) -> None:
     path = folder(tmp_path / "r", slow_part=SLOW)
-    rules = engine.load(RuleSet((path,), thresholds={"slow_part.LEAST_NS": 1e9}))
+    rules = engine.load(RuleSet((path,), thresholds=(("slow_part.LEAST_NS", 1e9),)))
     assert one_rank.diagnose(facts, rules).outcomes[0].outcome is OutcomeKind.CLEAN
     assert one_rank.diagnose(facts, engine.load(RuleSet((path,)))).outcomes[0].outcome is OutcomeKind.FOUND
 

@@ -119,7 +119,7 @@ def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], 
         folders=(built_in_rules(), *near.rules, *map(Path, folders)),
         select=listed(select) or near.select,
         ignore=listed(ignore) or near.ignore,
-        thresholds=near.thresholds,
+        thresholds=tuple(near.thresholds.items()),
     )
 
 

@@ -20,7 +20,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
 SMALL_BYTES = 1 << 20
-"""A collective smaller than this is bound by latency, not bandwidth (rule catalogue CO06, gpu-knowledge 4.3)."""
+"""A collective smaller than this is bound by latency, not bandwidth (our choice)."""
 
 _ELEMENT_BYTES = (
     (1, ("byte", "char", "bool", "uint8", "int8", "float8")),

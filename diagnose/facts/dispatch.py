@@ -21,7 +21,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import ApiKind
 
 SHORT_KERNEL_NS = 10_000
-"""Eager dispatch takes the host 5 to 10 us an op (gpu-knowledge 5.3): a device with shorter kernels outruns it."""
+"""Eager dispatch takes the host 5 to 10 us an op: a device with shorter kernels outruns it."""
 
 NO_OPS = Missing("framework ops", "Profile with ProfilerActivity.CPU as well.")
 

@@ -12,7 +12,8 @@ from diagnose.facts.dispatch import host_spans, on_training_threads, used_step
 from diagnose.facts.host import HostActivity, host_activities, host_threads
 from diagnose.facts.idle import idle_gaps
 from diagnose.facts.pauses import Spike, checkpoints, step_spikes
-from diagnose.facts.quality import Filler, Filling, warm_up
+from diagnose.facts.quality import warm_up
+from diagnose.facts.step_table import Filler, Filling
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
@@ -78,15 +79,17 @@ class LongSteps:
 def long_steps(facts: Facts) -> LongSteps:
     """Long steps with what they do that others do not. Raises Missing like step_spikes."""
     found = step_spikes(facts)
-    extra: dict[tuple[Filling, str, Site | None], list[tuple[Spike, Filler]]] = {}
+    extra: dict[_Work, list[tuple[Spike, Filler]]] = {}
     others: dict[str, list[int]] = {}
+    overhead = host_spans(facts, SpanKind.OVERHEAD).times
+    usual = _usual(facts, found.spikes)
     for spike in found.spikes:
-        why = _other_reason(facts, spike)
-        filler = None if why else _extra(facts, spike, {one.number for one in found.spikes})
+        why = _other_reason(facts, spike, overhead)
+        filler = None if why else _extra(spike, usual)
         if filler is None:
             others.setdefault(why or "unknown", []).append(spike.number)
         else:
-            extra.setdefault((filler.filling, filler.name, filler.site), []).append((spike, filler))
+            extra.setdefault(_work(filler), []).append((spike, filler))
     rows = [_together(facts, rows) for rows in extra.values()]
     return LongSteps(
         median_ns=found.median_ns,
@@ -96,7 +99,14 @@ def long_steps(facts: Facts) -> LongSteps:
     )
 
 
-def _other_reason(facts: Facts, spike: Spike) -> str:
+_Work = tuple[Filling, str, Site | None]
+
+
+def _work(filler: Filler) -> _Work:
+    return filler.filling, filler.name, filler.site
+
+
+def _other_reason(facts: Facts, spike: Spike, overhead: Intervals) -> str:
     """Why a spike is no extra work of the host; empty if it may be."""
     if spike.number in warm_up(facts).warm_up:
         return "warm_up"
@@ -105,7 +115,6 @@ def _other_reason(facts: Facts, spike: Spike) -> str:
     saved = optional(checkpoints, facts)
     if saved is not None and spike.number in saved.step[saved.in_steps]:
         return HostActivity.CHECKPOINT.value
-    overhead = host_spans(facts, SpanKind.OVERHEAD).times
     if intervals.clip(overhead, *_bounds(facts, spike.number)).total >= MOST * spike.excess_ns:
         return "profiler"
     activities = [one for one in spike.fillers if one.filling is Filling.ACTIVITY and one.ns >= MOST * spike.excess_ns]
@@ -118,28 +127,38 @@ def _bounds(facts: Facts, number: int) -> tuple[int, int]:
     return int(used.bounds_ns[at]), int(used.bounds_ns[at + 1])
 
 
-def _extra(facts: Facts, spike: Spike, long: set[int]) -> Filler | None:
+def _extra(spike: Spike, usual: set[_Work]) -> Filler | None:
     """What most of the spike is filled with and other steps do not do; else Python between ops, else None."""
     large = {one.filling: one for one in spike.fillers if one.ns >= MOST * spike.excess_ns}
     for filling in _NAMED:
-        if filling in large and not _is_usual(facts, large[filling], long):
+        if filling in large and _work(large[filling]) not in usual:
             return large[filling]
     python = large.get(Filling.ACTIVITY)
     return python if python is not None and python.name == HostActivity.PYTHON.value else None
 
 
-def _is_usual(facts: Facts, filler: Filler, long: set[int]) -> bool:
-    """Whether steps that are not long have it too."""
-    used = steps(facts)
-    if filler.filling is Filling.LINE:
-        found = idle_gaps(facts)
-        starts = found.gaps.starts[[site == filler.site for site in found.sites]]
-        position = np.searchsorted(used.bounds_ns, starts, side="right") - 1
-    else:
-        same = host_spans(facts, SpanKind.ANNOTATION, SpanKind.OP, SpanKind.COLLECTIVE, named=filler.name.__eq__)
-        position = used_step(facts, on_training_threads(facts, same).ids)
-    seen = {used.numbers[k] for k in np.unique(position[position >= 0]).tolist()}
-    return len(seen - long) >= max(USUAL * (used.count - len(long)), 1)
+def _usual(facts: Facts, spikes: tuple[Spike, ...]) -> set[_Work]:
+    """What fills spikes and is done in steps that are none, too."""
+    used, long = steps(facts), {spike.number for spike in spikes}
+    least = max(USUAL * (used.count - len(long)), 1)
+    works = {_work(filler) for spike in spikes for filler in spike.fillers if filler.filling in _NAMED}
+    seen = {work: {used.numbers[k] for k in np.unique(_positions(facts, work)).tolist() if k >= 0} for work in works}
+    return {work for work, numbers in seen.items() if len(numbers - long) >= least}
+
+
+def _positions(facts: Facts, work: _Work) -> IntArray:
+    """The used steps, by position, that do it; -1 for none."""
+    filling, name, site = work
+    if filling is Filling.LINE:
+        return np.searchsorted(steps(facts).bounds_ns, _gaps_at(facts, site).starts, side="right") - 1
+    same = host_spans(facts, SpanKind.ANNOTATION, SpanKind.OP, SpanKind.COLLECTIVE, named=name.__eq__)
+    return used_step(facts, on_training_threads(facts, same).ids)
+
+
+def _gaps_at(facts: Facts, site: Site | None) -> Intervals:
+    found = idle_gaps(facts)
+    here = np.array([one == site for one in found.sites], dtype=bool)
+    return Intervals(found.gaps.starts[here], found.gaps.ends[here])
 
 
 def _together(facts: Facts, rows: list[tuple[Spike, Filler]]) -> ExtraWork:
@@ -175,10 +194,7 @@ def _times(facts: Facts, number: int, filler: Filler) -> Intervals:
     """The idle gaps at a line in a step, or its longest pauses of Python, as many as fill what it takes more."""
     low, high = _bounds(facts, number)
     if filler.filling is Filling.LINE:
-        found = idle_gaps(facts)
-        here = np.array([site == filler.site for site in found.sites], dtype=bool) & (found.gaps.starts >= low)
-        here &= found.gaps.starts < high
-        return Intervals(found.gaps.starts[here], found.gaps.ends[here])
+        return intervals.clip(_gaps_at(facts, filler.site), low, high)
     pauses = intervals.gaps(intervals.merge(*host_activities(facts).values()), low, high)
     longest = np.argsort(pauses.starts - pauses.ends, kind="stable")
     enough = int(np.searchsorted(np.cumsum((pauses.ends - pauses.starts)[longest]), filler.ns)) + 1

@@ -19,13 +19,13 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
 
 READY_QUANTILE = 0.1
-"""A batch that was ready costs the quick fetches' time: p10 of their durations (replay a.6)."""
+"""A batch that was ready costs the quick fetches' time: p10 of their durations."""
 
 SLOW = 5.0
-"""A fetch of this many times the usual duration is slow (rule catalogue DL02: p99 at least 5 times the median)."""
+"""A fetch of this many times the usual duration is slow (our choice)."""
 
 RESTART = 10.0
-"""A fetch of this many times the median, and of RESTART_NS, waits for new workers (rule catalogue DL03). It must be
+"""A fetch of this many times the median, and of RESTART_NS, waits for new workers (our choice). It must be
 that far from nine in ten of the others: workers that cannot keep up make every few fetches wait for 0.1 to 0.7 s."""
 
 RESTART_NS = 500_000_000

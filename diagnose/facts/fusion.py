@@ -23,10 +23,10 @@ from diagnose.trace.kinds import KernelKind
 _POINTWISE = (KernelKind.ELEMENTWISE, KernelKind.ROPE, KernelKind.RNG_DROPOUT, KernelKind.CAST_QUANT, KernelKind.COPY)
 MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS)
 
-LONG = 3  # Kernels in a chain, at least, statistics not counted (rule-catalogue AT03).
-SAVED = (0.25, 0.6, 1.0)  # Of what fusing could save: carefully (rule-catalogue 0.2), likely (AT03), hopefully.
-SHORT_NS = 4_000  # Twice the shortest useful kernel (gpu-knowledge 3): the time of shorter ones does not tell bytes.
-VOCABULARY = 32_000  # Classes from which on a loss is over a vocabulary (rule-catalogue AT03; Llama's is as large).
+LONG = 3  # Kernels in a chain, at least, statistics not counted (our choice).
+SAVED = (0.25, 0.6, 1.0)  # Of what fusing could save: carefully, likely, hopefully (our choice).
+SHORT_NS = 4_000  # Twice the shortest useful kernel (2 us): the time of shorter ones does not tell bytes.
+VOCABULARY = 32_000  # Classes from which on a loss is over a vocabulary (Llama's is as large).
 _VECTOR = 4  # ATen gives a thread 1 to 8 elements, mostly 4: thread counts within this may be of equally many elements.
 # A kernel on so many times fewer elements than a near one works on a statistic of them, one per row. Chosen.
 _STATISTIC, _NEAR = 64, 4
@@ -214,7 +214,7 @@ class AttentionChain:
     """Number of the pass that each of `ids` is in."""
     fused_ns: IntArray
     """A pass as one kernel: carefully, likely, and hopefully as long as its matmuls, of which a fused backward has five
-    for four (gpu-knowledge 3). Shape (3, passes)."""
+    for four. Shape (3, passes)."""
 
 
 @fact

@@ -15,7 +15,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
 TINY_NS = 5_000
-"""A launch costs the host 3 to 6 us (gpu-knowledge 5.3: medians on H800 and H100): kernels shorter than that cannot
+"""A launch costs the host 3 to 6 us (medians on H800 and H100): kernels shorter than that cannot
 keep the device busy."""
 
 

@@ -10,7 +10,7 @@ from diagnose.trace.kinds import KernelKind
 MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
 
 SHORTEST_NS = 2_000
-"""The shortest useful kernel (gpu-knowledge 3)."""
+"""The shortest useful kernel."""
 
 
 @fact

@@ -15,7 +15,7 @@ from diagnose.trace import intervals, kinds
 from diagnose.trace.intervals import IntArray, Intervals
 
 HIDING_SHARE = 0.9
-"""Share of the compute that can hide communication; what it depends on can hide none (rule catalogue CO01)."""
+"""Share of the compute that can hide communication; what it depends on can hide none (our choice)."""
 
 
 @dataclass(frozen=True)

@@ -21,7 +21,7 @@ from diagnose.facts.dispatch import (
 )
 from diagnose.facts.host import HostActivity, host_activities
 from diagnose.facts.idle import idle_gaps
-from diagnose.facts.quality import Filler, Filling, StepTable, step_table
+from diagnose.facts.step_table import Filler, Filling, StepTable, step_table
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals, kinds
 from diagnose.trace.enums import Direction, SpanKind
@@ -29,10 +29,10 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, Site
 
 SILENCE_NS = 50_000_000
-"""A host without any event for so long while the device is idle may be collecting garbage (rule catalogue PA02)."""
+"""A host without any event for so long while the device is idle may be collecting garbage (our choice)."""
 
 SPIKE = 1.5
-"""A step this many times as long as the median one is a spike (rule catalogue PA03)."""
+"""A step this many times as long as the median one is a spike (our choice)."""
 
 FILLS = 0.2
 """What explains a spike fills at least this share of what the step takes more. Chosen."""
@@ -149,6 +149,16 @@ class Checkpoints:
     """Host time in them, per step."""
     idle_ns: int | None
     """Idle time of the device under them, per step; None without device work."""
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the used steps in which one begins, in order."""
+        return tuple(np.unique(self.step[self.in_steps & (self.step >= 0)]).tolist())
+
+    @property
+    def longest_ns(self) -> int:
+        """Longest of the used steps; 0 without any."""
+        return int(self.dur_ns[self.in_steps].max(initial=0))
 
 
 @fact

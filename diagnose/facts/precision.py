@@ -21,7 +21,7 @@ ALIGNED = 8
 """Elements: sizes that are multiples of it suit 16-bit matrix units (NVIDIA's guide to matrix multiplication)."""
 
 SLOW_SHARE = 0.5
-"""Calls that reach less than this share of the roofline are slow (rule catalogue KE05)."""
+"""Calls that reach less than this share of the roofline are slow (our choice)."""
 
 _MEMORY_BOUND = (
     KernelKind.ELEMENTWISE, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS, KernelKind.RNG_DROPOUT,

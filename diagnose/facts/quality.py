@@ -1,4 +1,4 @@
-"""Can the measurement be trusted? Warm-up in it, what the profiler costs, how steps differ, and in what."""
+"""Can the measurement be trusted? Warm-up in it, what the profiler costs, and how steps differ."""
 
 from __future__ import annotations
 
@@ -10,17 +10,17 @@ import numpy.typing as npt
 
 from diagnose.facts.base import Facts, fact, optional
 from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.dispatch import NO_SPANS, HostSpans, host_spans, members, used_step
-from diagnose.facts.host import api_calls
+from diagnose.facts.dispatch import HostSpans, host_spans, members, on_training_threads, used_step
+from diagnose.facts.host import api_calls, host_threads
 from diagnose.facts.launches import launch_table
 from diagnose.facts.steps import steps
-from diagnose.trace import intervals, kinds
+from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Activity, ApiKind, Site
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Activity, ApiKind
 
 WARM_UP = 1.3
-"""A step this many times as long as the median of the later ones may be warm-up (rule catalogue MQ01)."""
+"""A step this many times as long as the median of the later ones may be warm-up (our choice)."""
 
 LATER = 50
 """Steps, at most, that a step is compared with. Chosen: enough for a median."""
@@ -29,13 +29,23 @@ MOST_ALLOCATIONS = 4
 """More calls of the driver's allocator than this, and than twice those of the later steps, are a burst. Chosen."""
 
 USUAL_LAUNCH_NS = (3_000, 6_000)
-"""Median host time of a kernel launch: 3 us on H800, 5.5 us on H100 (gpu-knowledge 5.3)."""
+"""Median host time of a kernel launch: 3 us on H800, 5.5 us on H100."""
 
 SLOWING = ("memory", "shapes", "stacks", "sync_events")
 """Options of the recorder that cost time on the host."""
 
+SPAN_NS = 350
+"""Host time to record an op, annotation or call: 0.33 to 0.39 us on a fast CPU without a device (torch 2.13, three
+models of 460 to 5,300 spans a step, whose steps took 1.4 to 1.6 times as long as without the profiler)."""
+
+SHAPES_NS = 220
+"""More for an op with its shapes (measured with SPAN_NS: 0.21 to 0.25 us)."""
+
+FRAME_NS = 300
+"""Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us)."""
+
 DEEP_QUEUE = 900
-"""With so many launches outstanding the next one waits for room: about 1023 fit a stream's queue (replay 0.2)."""
+"""With so many launches outstanding the next one waits for room: about 1023 fit a stream's queue."""
 
 
 class Sign(str, Enum):
@@ -154,6 +164,11 @@ class Distortion:
     """Longest first; none where the recorder notes none (ROCm, and CUDA before 2024)."""
     options: tuple[str, ...]
     """Which of SLOWING were on, as far as they left something in the recording."""
+    recording_ns: int
+    """Host time that it takes at least to record what the training threads did, by SPAN_NS, SHAPES_NS and FRAME_NS, per
+    step; no part of the overheads."""
+    recording_share: float
+    """Of the step."""
     launch_ns: int | None
     """Median host time of kernel launches that found room in the queue; None if none was recorded."""
 
@@ -169,14 +184,30 @@ def distortion(facts: Facts) -> Distortion:
         Overhead(str(names.cat.categories[code]), len(same), round_half_up(int(dur[same].sum()), used.count))
         for code, same in zip(codes, members(label, len(codes)), strict=True)
     ]
-    overhead_ns = inside.times.total
+    overhead_ns, recording_ns = inside.times.total, _recording_ns(facts)
     return Distortion(
         overhead_ns=round_half_up(overhead_ns, used.count),
         overhead_share=overhead_ns / max(used.window_ns, 1),
         overheads=tuple(sorted(overheads, key=lambda one: (-one.ns, one.name))),
         options=tuple(option for option in SLOWING if option in facts.rank.provenance.recorded),
+        recording_ns=round_half_up(recording_ns, used.count),
+        recording_share=recording_ns / max(used.window_ns, 1),
         launch_ns=_launch_ns(facts),
     )
+
+
+def _recording_ns(facts: Facts) -> int:
+    """In all used steps."""
+
+    def recorded(*kinds: SpanKind) -> int:
+        return len(on_training_threads(facts, host_spans(facts, *kinds)).in_steps(facts).ids)
+
+    if optional(host_threads, facts) is None:
+        return 0
+    ops = recorded(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER)
+    others = recorded(SpanKind.ANNOTATION, SpanKind.RUNTIME, SpanKind.DRIVER)
+    shapes = SHAPES_NS * ops if "shapes" in facts.rank.provenance.recorded else 0
+    return SPAN_NS * (ops + others) + shapes + FRAME_NS * recorded(SpanKind.PYTHON)
 
 
 def _launch_ns(facts: Facts) -> int | None:
@@ -205,96 +236,3 @@ def steadiness(facts: Facts) -> Steadiness:
     mean = float(used.times_ns.mean())
     spread = float(used.times_ns.std(ddof=1)) / max(mean, 1.0) if used.count > 1 else None
     return Steadiness(used.count, round_half_up(used.window_ns, used.count), spread)
-
-
-class Filling(str, Enum):
-    """What kind of thing fills the time that a step takes more than others."""
-
-    ACTIVITY = "activity"
-    """What the training threads do, as in `HostActivity`."""
-    ANNOTATION = "annotation"
-    OP = "op"
-    LINE = "line"
-    """Of the user's code, while the device was idle."""
-
-
-@dataclass(frozen=True)
-class Filler:
-    """What most fills the time that a step takes more than others, of its kind."""
-
-    filling: Filling
-    name: str
-    """"" of a LINE."""
-    site: Site | None
-    """Of a LINE."""
-    ns: int
-    """How much more of it there is than in the median step that is no spike."""
-    ids: IntArray
-    """Its spans in the step, of an ANNOTATION or OP."""
-
-
-@dataclass(frozen=True)
-class StepTable:
-    """Things of one kind that could make steps longer than others."""
-
-    filling: Filling
-    names: list[str]
-    sites: list[Site | None]
-    spans: HostSpans
-    label: IntArray
-    """Position in `names` of each span, or -1. Shape (spans,)."""
-    excess_ns: npt.NDArray[np.float64]
-    """Time in each used step beyond that in the median step that is no spike. Shape (names, used)."""
-
-    def top(self, step: int, bounds_ns: IntArray) -> Filler | None:
-        """What a step, by position, has most more of."""
-        if not self.names:
-            return None
-        most = int(self.excess_ns[:, step].argmax())
-        inside = (self.spans.start_ns < bounds_ns[step + 1]) & (self.spans.end_ns > bounds_ns[step])
-        ids = self.spans.ids[inside & (self.label == most)]
-        return Filler(self.filling, self.names[most], self.sites[most], int(self.excess_ns[most, step]), ids)
-
-
-def step_table(
-    facts: Facts,
-    spike: npt.NDArray[np.bool_],
-    filling: Filling,
-    names: list[str],
-    label: IntArray,
-    times: Intervals,
-    *,
-    spans: HostSpans = NO_SPANS,
-    sites: list[Site | None] | None = None,
-    least_ns: int = 1,
-) -> StepTable:
-    """The table of intervals with labels, of the labels that fill `least_ns` of the used steps that are spikes."""
-    bounds = steps(facts).bounds_ns
-    within = intervals.covered(times, intervals.union(Intervals(bounds[:-1][spike], bounds[1:][spike])))
-    kept = np.flatnonzero(np.bincount(label, weights=within, minlength=len(names)) >= max(least_ns, 1))
-    position = np.full(len(names), -1, dtype=np.int64)
-    position[kept] = np.arange(len(kept))
-    at = position[label]
-    chosen = Intervals(times.starts[at >= 0], times.ends[at >= 0])
-    ns = time_by_step(facts, chosen, at[at >= 0], len(kept))
-    usual = np.median(ns[:, ~spike], axis=1, keepdims=True)
-    of = sites or [None] * len(names)
-    labels, places = [names[k] for k in kept], [of[k] for k in kept]
-    return StepTable(filling, labels, places, spans, at if len(spans.ids) else position[:0], ns - usual)
-
-
-def time_by_step(facts: Facts, times: Intervals, label: IntArray, labels: int) -> IntArray:
-    """Time in intervals by label (0 to labels - 1) and used step. Shape (labels, used).
-
-    Linear in the intervals and in how often they cross the bounds of steps.
-    """
-    bounds = steps(facts).bounds_ns
-    first = np.clip(np.searchsorted(bounds, times.starts, side="right") - 1, 0, len(bounds) - 2)
-    last = np.clip(np.searchsorted(bounds, times.ends, side="left") - 1, 0, len(bounds) - 2)
-    pieces = np.maximum(last - first + 1, 0)
-    of = np.repeat(np.arange(times.size), pieces)
-    step = first[of] + np.arange(len(of)) - np.repeat(np.cumsum(pieces) - pieces, pieces)
-    within = np.minimum(times.ends[of], bounds[step + 1]) - np.maximum(times.starts[of], bounds[step])
-    found = np.zeros((labels, len(bounds) - 1), dtype=np.int64)
-    np.add.at(found, (label[of], step), np.maximum(within, 0))
-    return found

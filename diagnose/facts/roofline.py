@@ -25,7 +25,7 @@ Codes = npt.NDArray[np.int8]
 UNKNOWN = -1
 
 # Share of the peak that the best matrix product reaches, by `Peaks.name` and longest name first: TFLOP/s of
-# ml-engineering's MAMF finder over the peak, of MI300X and MI325X the higher ones of TraceLens (gpu-knowledge 5.1).
+# ml-engineering's MAMF finder over the peak, of MI300X and MI325X the higher ones of TraceLens (both published).
 _REACHED_16 = {
     "A100 PCIe": 253 / 312, "A100": 271 / 312, "H100 SXM": 794.5 / 989, "H200": 794.5 / 989, "GH200": 828.6 / 989,
     "GB200": 1822 / 2500, "B200": 1745 / 2250, "MI300X": 708 / 1307, "MI325X": 843 / 1307, "MI355X": 1565 / 2500,
@@ -34,10 +34,10 @@ _REACHED_8 = {
     "H100 SXM": 1403 / 1979, "H200": 1453 / 1979, "GH200": 1535 / 1979, "GB200": 3616 / 5000, "B200": 3432 / 4500,
     "MI300X": 1273 / 2615, "MI325X": 1519 / 2615,
 }  # fmt: skip
-_REACHED_16_ELSEWHERE, _REACHED_8_ELSEWHERE = 0.78, 0.70  # gpu-knowledge 5.1: 75 to 80 %, 70 %.
+_REACHED_16_ELSEWHERE, _REACHED_8_ELSEWHERE = 0.78, 0.70  # 75 to 80 % and 70 % were published.
 _REACHED_SIMT = 0.95  # Without matrix units the peak is nearly reached: cuBLAS sgemm, our choice.
 
-# Share of the memory's rate that a kernel reaches, by the bytes it moves (gpu-knowledge 5.2); between them by log.
+# Share of the memory's rate that a kernel reaches, by the bytes it moves; between them by log.
 _MOVED = np.log([1e6, 1e8])
 _RATE_REACHED = np.array([0.60, 0.90])
 
@@ -218,7 +218,7 @@ def _blocks(facts: Facts, kernel: IntArray) -> IntArray:
 
 @dataclass(frozen=True)
 class OpRoofline:
-    """What each row of `matmul_ops` would take at best: max(compute, memory, shortest kernel), gpu-knowledge 3."""
+    """What each row of `matmul_ops` would take at best: max(compute, memory, shortest kernel)."""
 
     table: MatmulOps
     peaks: Peaks

@@ -22,7 +22,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
 
 TINY_BYTES = 64 * 1024
-"""Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (rule catalogue HD03)."""
+"""Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (our choice)."""
 
 LARGE_BYTES = 1024 * 1024
 """Copies from this size on run at the link's full speed. Chosen."""

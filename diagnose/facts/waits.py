@@ -32,10 +32,10 @@ SCALAR_BYTES = 64
 """Reads up to this size are a few numbers: a flag, a loss, a handful of metrics."""
 
 LONG_KERNEL_NS = 50_000
-"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (rule catalogue SY04)."""
+"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
 
 ALIKE = (0.8, 1.2)
-"""A launch that lasts this share of its kernel's time is taken to have waited for it (rule catalogue SY04)."""
+"""A launch that lasts this share of its kernel's time is taken to have waited for it (our choice)."""
 
 SCALAR_OPS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"})
 """Ops that bring one number to the host."""

@@ -18,13 +18,13 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import ApiKind
 
 QUEUE_DEPTH = 1023
-"""Launches that fit into a stream's queue: on public V100 traces launches block at 1022 to 1023 (replay 0.2)."""
+"""Launches that fit into a stream's queue: on public V100 traces launches block at 1022 to 1023."""
 
 SEEN_DEPTH = 900
 """From this depth on the deepest queue seen is taken for the limit: 963 and 1014 were seen where streams share it."""
 
 BLOCKED_NS = 15_000
-"""A call of unknown target is taken to have waited only if it lasted longer than this (replay a.5)."""
+"""A call of unknown target is taken to have waited only if it lasted longer than this."""
 
 STAGED_BYTES = 64 * 1024
 """Copies from pageable memory up to this size are taken along with the call (CUDA API synchronisation behaviour)."""
@@ -105,7 +105,7 @@ def joined(parts: list[Pairs]) -> Pairs:
 
 
 def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
-    """What each blocking call waits for: as recorded, by what it copies, else by when it returned (replay a.5)."""
+    """What each blocking call waits for: as recorded, by what it copies, else by when it returned."""
     work = device_work(facts)
     copying = np.flatnonzero(found.blocks[found.call_of_work] & (found.call_of_work >= 0))
     parts = [pairs(found.call_of_work[copying], copying, inferred=False)]

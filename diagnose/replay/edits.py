@@ -88,7 +88,7 @@ class Move:
     what: IntArray
     times_faster: Number
     ready_ns: int = 300_000
-    """What a fetch from a worker's queue takes: 0.3 to 1 ms were measured (replay a.6)."""
+    """What a fetch from a worker's queue takes: 0.3 to 1 ms were measured."""
 
 
 @dataclass(frozen=True, eq=False)

@@ -18,7 +18,7 @@ from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.intervals import IntArray
 
 READY_SHARE = 0.1
-"""The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready (replay a.6)."""
+"""The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready."""
 
 MOST_READY_NS = 500_000
 """More than this is not taken for the cost of a ready batch, if every fetch seen took longer (0.3 to 1 ms measured)."""

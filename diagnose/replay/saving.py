@@ -20,7 +20,7 @@ from diagnose.replay.simulate import MOST_CELLS
 from diagnose.trace.intervals import IntArray
 
 DOUBTFUL = 0.10
-"""From this share on, of error or unexplained time, estimates say so (replay a.7)."""
+"""From this share on, of error or unexplained time, estimates say so."""
 
 ONLY_BOUNDS = 0.30
 """From this share on, estimates are bounds and nothing more."""

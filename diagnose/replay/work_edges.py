@@ -25,10 +25,10 @@ MOST_DELAY_NS = 1_000_000
 """Longer delays of single launches say nothing about the usual one."""
 
 UNEXPLAINED_NS = 15_000
-"""A start later than this after all it depends on has another reason (replay a.5)."""
+"""A start later than this after all it depends on has another reason."""
 
 SOON_NS = 25_000
-"""Work on another stream that ended within this before such a start is taken for the reason (replay a.5)."""
+"""Work on another stream that ended within this before such a start is taken for the reason."""
 
 
 def before_on_stream(work: DeviceWork, on: list[Stream]) -> IntArray:

@@ -1,4 +1,4 @@
-"""What a framework op multiplies and moves, from its name and the recorded shapes of its inputs (gpu-knowledge 3).
+"""What a framework op multiplies and moves, from its name and the recorded shapes of its inputs.
 
 An op whose cost does not follow from what is recorded has none. Shapes and types come as JSON text, as in `schema.OPS`.
 """

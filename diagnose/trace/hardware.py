@@ -58,7 +58,7 @@ def _known(
     return Peaks(name, *tflops, *memory, multiprocessors, link, pcie)
 
 
-# gpu-knowledge section 1: vendor data sheets, NVIDIA's sparse figures halved. Least certain are the rates of A10G and
+# Vendor data sheets, NVIDIA's sparse figures halved. Least certain are the rates of A10G and
 # the multiprocessors of GB200 (148 to 152). A B200 has PCIe 6, its hosts have 5. Rates of the same silicon:
 _V100 = (15.7, None, 125.0, None, None)
 _A100 = (19.5, 156.0, 312.0, 312.0, None)
@@ -98,7 +98,7 @@ MI300X = _known("MI300X", _MI300, (5300, 192), 304, 448, 5)
 MI325X = _known("MI325X", _MI300, (6000, 256), 304, 448, 5)
 MI355X = _known("MI355X", (157.3, None, 2500.0, 2500.0, 5000.0), (8000, 288), 256, 536, 5)
 
-# gpu-knowledge 1.1: what device names contain. Several candidates: the recorded size decides.
+# What device names contain. Several candidates: the recorded size decides.
 _NAMES: dict[str, tuple[Peaks, ...]] = {
     "V100-SXM2-16GB": (V100_16,),
     "V100-SXM2-32GB": (V100_32,),

@@ -30,7 +30,8 @@ def _kind_of(kinds: type[_K], name: str) -> _K:
     return next(kind for kind in kinds if kind.pattern.search(name))
 
 
-# gpu-knowledge 2.2, in its order; added cuDNN FFT and direct convolutions, cuBLAS transposes, TorchRec, KV caches.
+# Names as cuBLAS, cuDNN, CUTLASS, ATen, Triton, NCCL, TorchRec and ROCm's libraries give; the first kind that matches
+# counts.
 class KernelKind(_Kind):
     """What device work computes, as far as its name tells. MEMORY is a copy or fill by the driver, COPY by a kernel."""
 
@@ -113,7 +114,7 @@ class ApiKind(_Kind):
     OTHER = "other", ""
 
 
-# trace-formats 1.8; COMPILE, GARBAGE_COLLECTION and CHECKPOINT as torch 2.13 records them.
+# COMPILE, GARBAGE_COLLECTION and CHECKPOINT as torch 2.13 records them.
 class Activity(_Kind):
     """What a host span is to a training loop, by the name of its annotation, op or Python frame."""
 
@@ -138,7 +139,7 @@ class Site:
 
 
 _EXAMINED = 2000  # Characters of a kernel's name that are looked at: bounds the time of every pattern.
-# gpu-knowledge 2.4. Added to SIMT: cuDNN's direct convolutions. Helpers run beside a matmul and multiply nothing.
+# SIMT includes cuDNN's direct convolutions. Helpers run beside a matmul and multiply nothing.
 _MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
 _HELPER = re.compile(r"splitKreduce|ReduceSplitK|globalKernel|OffsetsKernel|dot_do_o|convert_dq|_combine")
 _SIMT = re.compile(
@@ -161,7 +162,7 @@ _DTYPES = (
     ("fp64", rf"double|f64|fp64|[dz](884|gemm)|{_TENSILE}[DZ]"),
     ("fp32", rf"float|f32|[sc]gemm|scudnn|{_TENSILE}[SC]"),
 )
-# gpu-knowledge 2.1: what Nsight's demangler writes otherwise than Kineto's; Itanium-mangled names.
+# What Nsight's demangler writes otherwise than Kineto's; Itanium-mangled names.
 _NSIGHT_LAMBDA = re.compile(r"\[lambda\(([^()\[\]]*)\) \(instance (\d+)\)\]")
 _NSIGHT_CAST = re.compile(r"\((?:unsigned )?(?:int|bool|char|short|long|long long)\)(?=-?\d)")
 _MANGLED = re.compile(r"_Z[NKL]*(?=\d)")
@@ -171,9 +172,9 @@ _ARGUMENT = re.compile(
     r"|gpu_kernel_impl\w*|gpu_index_kernel|ReduceOp|[AB]UnaryFunctor|BinaryFunctor)\b)[A-Za-z_]\w{2,}\b(?!::)"
 )
 _DIRECTIONS = {"HD": Direction.H2D, "DH": Direction.D2H, "DD": Direction.D2D, "HH": Direction.H2H, "PP": Direction.P2P}
-# gpu-knowledge 4.2; before NCCL 2.7 ncclAllReduceRingLLKernel_sum_f32.
+# Before NCCL 2.7 ncclAllReduceRingLLKernel_sum_f32.
 _NCCL = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)")
-# trace-formats 1.6, python_function. torch cuts sys.path off, so that installed packages show as `torch/...`.
+# torch cuts sys.path off, so that installed packages show as `torch/...`.
 _FRAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.*)\Z", re.DOTALL)
 _INSTALLED = re.compile(r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)")
 _LIBRARY = re.compile(

@@ -11,7 +11,7 @@ import pytest
 
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.pauses import checkpoints, garbage_collections, silences, step_spikes
-from diagnose.facts.quality import Filling
+from diagnose.facts.step_table import Filling
 from diagnose.source import ranks
 from diagnose.trace.kinds import Site
 from tests.drawing import Drawing
@@ -87,6 +87,7 @@ def test_checkpoints_with_what_they_copy() -> None:
     assert found.dur_ns.tolist() == [10_000_000, 55_000_000]
     assert found.copied_bytes.tolist() == [0, 1500]
     assert (found.step.tolist(), found.in_steps.tolist()) == ([0, 1], [False, True])
+    assert (found.numbers, found.longest_ns) == ((1,), 55_000_000)
     assert found.host_ns == 27_500_000
     assert found.idle_ns == (55_000_000 - 1_000_000) // 2  # but for 0.4, 0.3 and 0.3 ms of copying
 

@@ -11,7 +11,8 @@ import numpy as np
 import pytest
 
 from diagnose.facts.base import Facts
-from diagnose.facts.quality import Overhead, Sign, distortion, steadiness, time_by_step, warm_up
+from diagnose.facts.quality import Overhead, Sign, distortion, steadiness, warm_up
+from diagnose.facts.step_table import time_by_step
 from diagnose.facts.steps import steps
 from diagnose.source import ranks
 from diagnose.trace import intervals
@@ -106,6 +107,21 @@ def test_a_launch_that_waits_for_room_in_the_queue_says_nothing_of_the_profiler(
     assert distortion(draw.facts()).launch_ns == 500
 
 
+def test_recording_costs_the_host_some_time_for_each_span() -> None:
+    draw = Drawing()
+    for number in range(3):
+        at = 100 * number
+        draw.step(number, at, at + 99).launch("k", (at + 2, at + 4), (at + 10, at + 60)).op("aten::mm", at + 1, at + 5)
+        draw.op("aten::mm", at + 1, at + 5, tid=777)  # no training thread: it launches nothing
+    found = distortion(draw.facts())
+    # Per step, the mark, an op and a call.
+    assert (found.recording_ns, found.recording_share) == (3 * 350, pytest.approx(0.0105))
+    draw.op("aten::add", 110, 112, **{"Input Dims": [[8, 8]]}).frame("train.py(1): main", 100, 190)
+    # In two steps three ops more with shapes, of which one is new, and a frame.
+    assert distortion(draw.facts()).recording_ns == (7 * 350 + 3 * 220 + 300) // 2
+    assert distortion(Drawing().work("k", (0, 9)).facts()).recording_ns == 0
+
+
 def test_without_launches_their_time_is_unknown() -> None:
     assert distortion(Drawing().op("aten::mm", 0, 10).facts()).launch_ns is None
 
@@ -138,6 +154,13 @@ def test_the_launches_of_a_run_that_the_host_limits(corpus: Path) -> None:
     loading = [e["dur"] for e in events if e["name"] == "Lazy Function Loading"]
     assert found.overheads == (Overhead("Lazy Function Loading", len(loading), round(1000 * sum(loading))),)
     assert found.options == ("shapes", "stacks")
+    begin = min(e["ts"] for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    end = max(e["ts"] + e["dur"] for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
+    threads = {e["tid"] for e in events if e["name"] in launches}
+    inside = [e.get("cat") for e in events if e.get("ph") == "X" and e["tid"] in threads and begin <= e["ts"] < end]
+    ops, frames = inside.count("cpu_op"), inside.count("python_function")
+    others = inside.count("cuda_runtime") + inside.count("cuda_driver") + inside.count("user_annotation")
+    assert found.recording_ns == pytest.approx(350 * (ops + others) + 220 * ops + 300 * frames, rel=0.01)
 
 
 def test_equal_steps_are_steady(corpus: Path) -> None:
