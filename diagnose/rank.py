@@ -75,9 +75,11 @@ def _greedy(priced: list[_Priced], replay: Replay, step_ns: int) -> tuple[list[_
     rest, ordered, added = list(priced), list[_Priced](), list[int | None]()
     fixed: list[Edit] = []
     base = replay.quality.step_time_ns
+    gains = [one.alone.likely_ns for one in rest]
     while rest and len(ordered) < MOST_RANKED:
-        cases = [([*fixed, *one.finding.edits], Level.LIKELY) for one in rest]
-        gains = [base - int(time) for time in replay.step_times_ns(cases)]
+        if fixed:
+            cases = [([*fixed, *one.finding.edits], Level.LIKELY) for one in rest]
+            gains = [base - int(time) for time in replay.step_times_ns(cases)]
         best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
         if gains[best] < WORTH_SHARE * step_ns:
             ordered += rest

@@ -131,9 +131,10 @@ class Scenario:
 
 def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]]) -> npt.NDArray[np.float64]:
     """The share of each stretch that is left if each cut keeps a share of its pieces; where cuts meet, the product."""
-    moments = np.unique(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
+    moments = np.sort(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
     if not len(moments):
         return np.ones(stretches.size)
+    moments = moments[np.concatenate(([True], moments[1:] > moments[:-1]))]
     kept = np.ones(len(moments))
     for pieces, keep in cuts:
         opened = np.bincount(np.searchsorted(moments, pieces.starts), minlength=len(moments))
@@ -197,8 +198,8 @@ class Desk:
         start, dur = rank.spans["start_ns"].to_numpy()[ids], rank.spans["dur_ns"].to_numpy()[ids]
         order = np.argsort(start, kind="stable")
         return [
-            (int(one), Intervals(start[order][mine], (start + dur)[order][mine]))
-            for one in np.unique(track)
+            (one, Intervals(start[order][mine], (start + dur)[order][mine]))
+            for one in _tracks(track)
             for mine in [track[order] == one]
         ]
 
@@ -210,8 +211,8 @@ class Desk:
         ids, track = ids[on_host], track[on_host]
         start, dur = rank.spans["start_ns"].to_numpy()[ids], rank.spans["dur_ns"].to_numpy()[ids]
         return [
-            (int(one), intervals.union(Intervals(start[track == one], (start + dur)[track == one])))
-            for one in np.unique(track)
+            (one, intervals.union(Intervals(start[track == one], (start + dur)[track == one])))
+            for one in _tracks(track)
         ]
 
     def work_within(self, ids: IntArray) -> IntArray:
@@ -219,23 +220,41 @@ class Desk:
         work = device_work(self.facts)
         launch = work.launch[work.launch >= 0]
         launched = work.ids[work.launch >= 0][self._within(launch, ids)]
-        return np.union1d(work.ids[np.isin(work.ids, ids)], launched)
+        return self._all_of(work.ids[self._among(ids)[work.ids]], launched)
 
     def launches_of(self, work_ids: IntArray) -> IntArray:
         """Calls of which all launched work is among these."""
         work = device_work(self.facts)
-        chosen = np.isin(work.ids, work_ids) & (work.launch >= 0)
-        return np.setdiff1d(work.launch[chosen], work.launch[~chosen])
+        chosen = self._among(work_ids)[work.ids]
+        found = self._among(work.launch[chosen & (work.launch >= 0)])
+        found[work.launch[~chosen & (work.launch >= 0)]] = False
+        return np.flatnonzero(found)
 
     def calls_within(self, ids: IntArray) -> IntArray:
         """Waiting calls that are, or begin within, these host spans, and those that launch only this device work."""
-        waiting = np.unique(self.owners(EdgeKind.WAIT).span)
-        return np.union1d(waiting[self._within(waiting, ids)], self.launches_of(ids))
+        waiting = self.owners(EdgeKind.WAIT).span
+        waiting = waiting[np.diff(waiting, prepend=-1) > 0]
+        return self._all_of(waiting[self._within(waiting, ids)], self.launches_of(ids))
 
     def _within(self, calls: IntArray, ids: IntArray) -> npt.NDArray[np.bool_]:
         spans = self.facts.rank.spans
         start, track = spans["start_ns"].to_numpy()[calls], spans["track"].to_numpy()[calls]
-        inside = np.isin(calls, ids)
+        inside = self._among(ids)[calls]
         for one, pieces in self.host_time(ids):
             inside |= (track == one) & (intervals.covered(Intervals(start, start + 1), pieces) > 0)
         return inside
+
+    def _among(self, ids: IntArray) -> npt.NDArray[np.bool_]:
+        """Of every span whether it is one of these."""
+        found = np.zeros(len(self.facts.rank.spans), dtype=bool)
+        found[ids] = True
+        return found
+
+    def _all_of(self, *ids: IntArray) -> IntArray:
+        """All of these spans in order, each once."""
+        return np.flatnonzero(self._among(np.concatenate(ids)))
+
+
+def _tracks(track: IntArray) -> list[int]:
+    found: list[int] = np.flatnonzero(np.bincount(track)).tolist()
+    return found
