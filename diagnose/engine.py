@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+import difflib
 import importlib.util
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from types import ModuleType
@@ -16,6 +17,9 @@ from diagnose.page import Page, built_in_rules
 from diagnose.rule import Check, RuleError
 from diagnose.trace.model import IntegrityNote, Severity
 
+QUALITY = "MQ"
+"""Beginning of the codes of rules on the recording itself."""
+
 
 @dataclass(frozen=True)
 class RuleSet:
@@ -23,7 +27,8 @@ class RuleSet:
 
     folders: tuple[Path, ...] = field(default_factory=lambda: (built_in_rules(),))
     select: tuple[str, ...] = ()
-    """Ids, codes or beginnings of codes (`DL`); empty: all."""
+    """Ids, codes or beginnings of codes (`DL`); empty: all. Rules on the recording itself (MQ) always run, as they
+    say how far to trust the others."""
     ignore: tuple[str, ...] = ()
     thresholds: tuple[tuple[str, float], ...] = ()
     """Of `rule.NAME` and value."""
@@ -53,15 +58,14 @@ def load(rules: RuleSet) -> tuple[LoadedRule, ...]:
             if path.stem in found:
                 raise RuleError(f"Two rules are called {path.stem}. Rename one of the files.")
             found[path.stem] = load_file(path)
+    _refuse_clashes(found.values())
     _set_thresholds(found, rules.thresholds)
-    asked = [*rules.select, *rules.ignore]
-    unknown = [name for name in asked if not any(_matches(one, name) for one in found.values())]
-    if unknown:
-        raise RuleError(f"There is no rule {unknown[0]!r}. `diagnose rules list` shows all.")
+    for name in (*rules.select, *rules.ignore):
+        _refuse_unknown(name, found.values())
     chosen = [
         one
         for one in found.values()
-        if (not rules.select or any(_matches(one, name) for name in rules.select))
+        if (not rules.select or any(_matches(one, name) for name in (*rules.select, QUALITY)))
         and not any(_matches(one, name) for name in rules.ignore)
     ]
     return tuple(sorted(chosen, key=lambda one: (one.page.code, one.page.id)))
@@ -89,15 +93,33 @@ def load_file(path: Path) -> LoadedRule:
 
 
 def _matches(one: LoadedRule, name: str) -> bool:
-    return one.page.id == name or (name.isupper() and one.page.code.startswith(name)) or one.page.code == name
+    return one.page.id == name or one.page.code.startswith(name.upper())
+
+
+def _refuse_unknown(name: str, found: Collection[LoadedRule]) -> None:
+    if name and any(_matches(one, name) for one in found):
+        return
+    near = difflib.get_close_matches(name, [one.page.id for one in found], n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "`diagnose rules list` shows all."
+    raise RuleError(f"There is no rule {name!r}. {hint}")
+
+
+def _refuse_clashes(found: Collection[LoadedRule]) -> None:
+    by_code: dict[str, str] = {}
+    for one in found:
+        other = by_code.setdefault(one.page.code, one.page.id)
+        if other != one.page.id:
+            raise RuleError(f"{one.page.id} has the code {one.page.code}, which is {other}'s. Choose another.")
 
 
 def _set_thresholds(found: Mapping[str, LoadedRule], thresholds: Iterable[tuple[str, float]]) -> None:
     for key, value in thresholds:
         rule, _, name = key.partition(".")
-        known = found[rule].page.thresholds if rule in found else ()
-        if name not in {one.name for one in known}:
-            raise RuleError(f"There is no threshold {key}. `diagnose rules show {rule}` lists a rule's thresholds.")
+        if rule not in found:
+            raise RuleError(f"There is no threshold {key}, as no rule is called {rule!r}.")
+        known = [one.name for one in found[rule].page.thresholds]
+        if name not in known:
+            raise RuleError(f"There is no threshold {key}. {rule} has {', '.join(known) or 'none'}.")
         setattr(found[rule].module, name, value)
 
 

@@ -44,22 +44,39 @@ def _pyproject(file: Path) -> Mapping[str, object] | None:
         return None  # No TOML in its standard library; setup.cfg is read.
     import tomllib
 
+    text = _text(file)
     try:
-        tables = tomllib.loads(file.read_text(encoding="utf-8")).get("tool", {})
-    except (OSError, ValueError):
-        return None  # Another tool's file; whoever owns it will say so.
+        tables = tomllib.loads(text).get("tool", {})
+    except ValueError as error:
+        _refuse_damaged(file, "[tool.diagnose" in text, str(error))
+        return None
     found = tables.get("diagnose") if isinstance(tables, dict) else None
     return _flat(found) if isinstance(found, dict) else None
 
 
 def _setup_cfg(file: Path) -> Mapping[str, object] | None:
-    parser = configparser.ConfigParser(interpolation=None)
+    parser = configparser.ConfigParser(interpolation=None, inline_comment_prefixes=("#", ";"))
     parser.optionxform = str  # type: ignore[method-assign, assignment]  # Names of thresholds are upper case.
+    text = _text(file)
     try:
-        parser.read(file, encoding="utf-8")
-    except (OSError, ValueError, configparser.Error):
+        parser.read_string(text)
+    except configparser.Error as error:
+        _refuse_damaged(file, "[diagnose" in text, str(error).partition("\n")[0])
         return None
     return dict(parser["diagnose"]) if parser.has_section("diagnose") else None
+
+
+def _text(file: Path) -> str:
+    try:
+        return file.read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
+
+
+def _refuse_damaged(file: Path, ours: bool, why: str) -> None:
+    """A file that cannot be parsed matters only if it has settings of ours; else whoever owns it will say so."""
+    if ours:
+        raise SettingsError(f"{file} cannot be read: {why.rstrip('.')}.")
 
 
 def _flat(table: Mapping[str, object]) -> dict[str, object]:

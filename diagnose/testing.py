@@ -83,8 +83,14 @@ def failure(example: Example) -> str | None:
 def _wrong_saving(example: Fires, said: RankDiagnosis) -> str | None:
     if example.saving_ms is None:
         return None
+    try:
+        low_ms, high_ms = example.saving_ms
+    except (TypeError, ValueError):
+        return f"saving_ms is {example.saving_ms!r}; it is a pair of ms, (low, high)"
     saving = said.findings[0].saving
     found = (saving.low_ns / 1e6, saving.high_ns / 1e6)
-    close = all(abs(a - b) <= TOLERANCE * max(b, 0.001) for a, b in zip(found, example.saving_ms, strict=True))
-    stated = "{:.4g} to {:.4g} ms".format(*example.saving_ms)
-    return None if close else f"it should save {stated}, but saves {found[0]:.4g} to {found[1]:.4g} ms"
+    if all(abs(a - b) <= TOLERANCE * max(b, 0.001) for a, b in zip(found, (low_ms, high_ms), strict=True)):
+        return None
+    stated = f"from {low_ms:.4g} to {high_ms:.4g} ms"
+    real = f"from {found[0]:.4g} to {found[1]:.4g} ms"
+    return f"its saving should range {stated} (each within {TOLERANCE:.0%}), but ranges {real}"

@@ -95,6 +95,7 @@ def three(tmp_path: Path) -> Path:
         ((), ("XX",), "c"),
         (("XX",), ("b",), "a"),
         ((), ("YY01", "a"), "b"),
+        (("xx",), (), "a b"),
     ],
 )
 def test_selection(three: Path, select: tuple[str, ...], ignore: tuple[str, ...], left: str) -> None:
@@ -107,13 +108,39 @@ def test_selection(three: Path, select: tuple[str, ...], ignore: tuple[str, ...]
     [
         ({"select": ("nothing",)}, "There is no rule 'nothing'"),
         ({"ignore": ("ZZ",)}, "There is no rule 'ZZ'"),
-        ({"thresholds": (("a.X", 1.0),)}, "There is no threshold a.X"),
-        ({"thresholds": (("z.X", 1.0),)}, "There is no threshold z.X"),
+        ({"ignore": ("",)}, "There is no rule ''"),
+        ({"select": ("lauch",)}, "`diagnose rules list` shows all"),
+        ({"thresholds": (("a.X", 1.0),)}, "There is no threshold a.X. a has none"),
+        ({"thresholds": (("z.X", 1.0),)}, "There is no threshold z.X, as no rule is called 'z'"),
     ],
 )
 def test_names_that_are_not_there(three: Path, rules: dict[str, object], words: str) -> None:
     with pytest.raises(RuleError, match=words):
         engine.load(RuleSet((three,), **rules))  # type: ignore[arg-type]
+
+
+def test_a_name_that_is_nearly_right(tmp_path: Path) -> None:
+    path = folder(tmp_path / "r", slow_part=SLOW)
+    with pytest.raises(RuleError, match=r"There is no rule 'slow_prat'\. Did you mean 'slow_part'\?"):
+        engine.load(RuleSet((path,), select=("slow_prat",)))
+    with pytest.raises(RuleError, match="slow_part has LEAST_NS"):
+        engine.load(RuleSet((path,), thresholds=(("slow_part.LEAST", 1.0),)))
+
+
+def test_two_rules_of_one_code_are_refused(tmp_path: Path) -> None:
+    path = folder(tmp_path / "r", a=rule("yield from ()", code="XX01"), b=rule("yield from ()", code="XX01"))
+    with pytest.raises(RuleError, match="b has the code XX01, which is a's"):
+        engine.load(RuleSet((path,)))
+
+
+def test_rules_on_the_recording_run_with_whatever_is_selected(facts: Facts, tmp_path: Path) -> None:
+    """They lower confidence: a selection must not make a finding look surer."""
+    doubt = rule('yield Caution("the clock is off", "Times are wrong.", lowers_all=True)', code="MQ77")
+    path = folder(tmp_path / "r", doubt=doubt, slow_part=SLOW)
+    said = one_rank.diagnose(facts, engine.load(RuleSet((path,), select=("slow_part",))))
+    assert said.findings[0].confidence.level.value == "medium"
+    alone = one_rank.diagnose(facts, engine.load(RuleSet((path,), select=("slow_part",), ignore=("MQ",))))
+    assert alone.findings[0].confidence.level.value == "high"
 
 
 def test_a_threshold_is_set_by_name(facts: Facts, tmp_path: Path) -> None:

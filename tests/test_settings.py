@@ -56,6 +56,31 @@ def test_files_of_others_are_left_alone(tmp_path: Path, text: str) -> None:
 
 
 @pytest.mark.parametrize(
+    ("name", "text"),
+    [("setup.cfg", "[diagnose\nselect = DL\n"), ("pyproject.toml", "[tool.diagnose\nselect = ['DL']\n")],
+)
+def test_a_damaged_file_of_ours_is_refused(tmp_path: Path, name: str, text: str) -> None:
+    if name == "pyproject.toml" and sys.version_info < (3, 11):
+        pytest.skip("no TOML in the standard library")
+    (tmp_path / name).write_text(text)
+    with pytest.raises(SettingsError, match=f"{name} cannot be read: "):
+        settings.near(tmp_path)
+
+
+def test_a_comment_behind_a_value(tmp_path: Path) -> None:
+    (tmp_path / "setup.cfg").write_text("[diagnose]\nlaunch_bound.LAUNCHES = 5e1  # few\n")
+    assert settings.near(tmp_path).thresholds == {"launch_bound.LAUNCHES": 50.0}
+
+
+def test_of_two_files_in_a_folder_the_pyproject_counts(tmp_path: Path) -> None:
+    if sys.version_info < (3, 11):
+        pytest.skip("no TOML in the standard library")
+    (tmp_path / "setup.cfg").write_text("[diagnose]\nselect = DL\n")
+    (tmp_path / "pyproject.toml").write_text("[tool.diagnose]\nignore = ['HD']\n")
+    assert settings.near(tmp_path) == Settings(ignore=("HD",))
+
+
+@pytest.mark.parametrize(
     ("line", "words"),
     [
         ("treshold = 3", "known are select, ignore, rules, and thresholds"),

@@ -104,7 +104,12 @@ def command(
         click.echo(rendered(diagnosis, shape), nl=False)
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
-    if fail_over is not None and any(one.share_of_step > fail_over for one in diagnosis.findings):
+    over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
+    if over:
+        if not quiet:
+            click.echo(
+                f"Over --fail-over: {', '.join(f'{one.rule} ({one.share_of_step:.1%})' for one in over)}.", err=True
+            )
         raise click.exceptions.Exit(TOO_SLOW)
 
 

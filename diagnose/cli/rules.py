@@ -7,6 +7,7 @@ from pathlib import Path
 import click
 
 from diagnose import page
+from diagnose.page import Page
 
 
 @click.group(name="rules")
@@ -17,13 +18,30 @@ def command() -> None:
     """
 
 
+_more = click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also the rules in DIR. Repeatable.")
+
+
+def _pages(folders: tuple[str, ...]) -> list[Page]:
+    """Of the built-in rules and those in folders, in order of codes."""
+    found = []
+    for folder in (page.built_in_rules(), *map(Path, folders)):
+        if not folder.is_dir():
+            raise click.ClickException(f"{folder} is not a folder.")
+        try:
+            found += page.pages(folder)
+        except (SyntaxError, ValueError, OSError) as error:
+            raise click.ClickException(f"{folder} cannot be read: {error}.") from error
+    return sorted(found, key=lambda one: (one.code, one.id))
+
+
 @command.command(name="list")
-def list_rules() -> None:
+@_more
+def list_rules(folders: tuple[str, ...]) -> None:
     """List all rules with their codes and titles.
 
     Example: diagnose rules list
     """
-    pages = page.pages(page.built_in_rules())
+    pages = _pages(folders)
     width = max((len(one.id) for one in pages), default=0)
     for one in pages:
         click.echo(f"{one.code:<5} {one.id:<{width}}  {one.title}")
@@ -31,12 +49,13 @@ def list_rules() -> None:
 
 @command.command(name="show")
 @click.argument("name", metavar="RULE")
-def show_rule(name: str) -> None:
+@_more
+def show_rule(name: str, folders: tuple[str, ...]) -> None:
     """Show a rule's page: why it costs, how to fix it, thresholds, examples. RULE is a name or a code.
 
     Example: diagnose rules show DL01
     """
-    found = [one for one in page.pages(page.built_in_rules()) if name in (one.id, one.code)]
+    found = [one for one in _pages(folders) if name in (one.id, one.code)]
     if not found:
         raise click.ClickException(f"There is no rule {name!r}. `diagnose rules list` shows all.")
     click.echo(page.section(found[0]), nl=False)

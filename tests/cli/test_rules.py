@@ -42,6 +42,14 @@ def test_show(name: str) -> None:
         assert part in done.stdout
 
 
+def test_own_rules_are_listed_and_shown(own: Path) -> None:
+    assert "TT01  slow_range" in run("rules", "list", "--rules", own).stdout
+    assert "`slow_range` (TT01)" in run("rules", "show", "TT01", "--rules", own).stdout
+    refused(run("rules", "list", "--rules", own / "none"), "is not a folder")
+    (own / "broken.py").write_text("def f(:")
+    refused(run("rules", "list", "--rules", own), "cannot be read", "broken.py")
+
+
 def test_show_what_is_not_there() -> None:
     refused(run("rules", "show", "nothing"), "There is no rule 'nothing'", "rules list")
 
@@ -56,7 +64,15 @@ def test_test_of_a_rule_that_does_not_hold(tmp_path: Path) -> None:
     wrong = folder(tmp_path / "wrong", slow_range=SLOW.replace("saving_ms=(40, 40)", "saving_ms=(10, 20)"))
     done = run("rules", "test", wrong)
     assert done.returncode == 1
-    assert "FAILED slow_range::fires[0]: it should save 10 to 20 ms, but saves 40 to 40 ms" in done.stdout
+    said = "its saving should range from 10 to 20 ms (each within 5%), but ranges from 40 to 40 ms"
+    assert f"FAILED slow_range::fires[0]: {said}" in done.stdout
+
+
+def test_test_of_a_saving_that_is_no_range(tmp_path: Path) -> None:
+    wrong = folder(tmp_path / "wrong", slow_range=SLOW.replace("saving_ms=(40, 40)", "saving_ms=40"))
+    done = run("rules", "test", wrong)
+    assert done.returncode == 1
+    assert "FAILED slow_range::fires[0]: saving_ms is 40; it is a pair of ms, (low, high)" in done.stdout
 
 
 def test_test_of_what_holds_no_rules(tmp_path: Path) -> None:
@@ -99,6 +115,7 @@ def test_fail_over(trace: Path, own: Path, share: str, code: int) -> None:
     done = run("analyze", trace, "--rules", own, "--select", "TT", "--fail-over", share)
     assert done.returncode == code
     assert "saves 40.0 ms" in done.stdout
+    assert ("Over --fail-over: slow_range (40.0%)" in done.stderr) == bool(code)
 
 
 @pytest.mark.parametrize("share", ["much", "5", "-1%", "101%"])
