@@ -9,7 +9,6 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import msgspec
 
@@ -24,9 +23,11 @@ from diagnose.facts.launches import Launches
 from diagnose.facts.memory import AllocationCalls, Memory
 from diagnose.facts.overlap import Communication
 from diagnose.facts.python import Op, PythonLine
+from diagnose.facts.run import Slowdown
 from diagnose.facts.steps import Measure
 from diagnose.facts.syncs import Sync
 from diagnose.finding import Outcome, RankedFinding, ReplayQuality
+from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Device, IntegrityNote
 
 SCHEMA_VERSION = 1
@@ -41,6 +42,11 @@ class Source(msgspec.Struct, frozen=True):
     events: int
     bytes: int
     recorded: tuple[str, ...]
+    """Of shapes, stacks, memory, sync_events, device, launches, ops: what is known."""
+    detail: str | None = None
+    """The detail recording, of other steps of the run, that was read beside it."""
+    from_detail: tuple[str, ...] = ()
+    """Of `recorded`, what comes from the detail recording."""
 
 
 class Provenance(msgspec.Struct, frozen=True):
@@ -52,7 +58,8 @@ class Provenance(msgspec.Struct, frozen=True):
     backend: str
     framework: dict[str, str]
     """Versions by name: cuda_runtime, cuda_driver, hip_runtime, nccl, ..."""
-    manifest: dict[str, Any] | None
+    manifest: Manifest | None
+    """What `diagnose profile` noted of the run."""
 
 
 class StepTime(msgspec.Struct, frozen=True):
@@ -75,7 +82,9 @@ class Steps(msgspec.Struct, frozen=True):
     """What the steps were found by; empty if there are none."""
     step_time_ns: StepTime
     unprofiled_step_time_ns: int | None
+    """Median of steps without the profiler: the step that savings are of, where it is known."""
     overhead_ratio: float | None
+    """How many times as long recorded steps take, by the training process's own clock."""
 
 
 class RankSummary(msgspec.Struct, frozen=True):
@@ -128,6 +137,13 @@ class Diagnosis(msgspec.Struct, frozen=True):
         """Whether anything could be measured."""
         return self.steps is not None
 
+    @property
+    def step_ns(self) -> int | None:
+        """The step that savings are of: without the profiler where that was timed, else the mean recorded one."""
+        if self.steps is not None and self.steps.unprofiled_step_time_ns is not None:
+            return self.steps.unprofiled_step_time_ns
+        return self.replay.step_time_ns if self.replay else None
+
     def to_json(self) -> str:
         """The Diagnosis as JSON text, indented."""
         return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
@@ -146,9 +162,16 @@ class RankDiagnosis:
     findings: tuple[RankedFinding, ...] = ()
     outcomes: tuple[Outcome, ...] = ()
     replay: ReplayQuality | None = None
+    slowdown: Slowdown | None = None
+    """What recording cost; None where that was not measured."""
 
 
-def of_ranks(ranks: Sequence[RankDiagnosis], integrity: Sequence[IntegrityNote], tool_version: str) -> Diagnosis:
+def of_ranks(
+    ranks: Sequence[RankDiagnosis],
+    integrity: Sequence[IntegrityNote],
+    tool_version: str,
+    manifest: Manifest | None = None,
+) -> Diagnosis:
     """The Diagnosis of a run from its ranks, in order of rank; `integrity` is what is wrong with their set."""
     digests = [one.digest for one in ranks]
     shown = max(digests, key=lambda one: (statistics.median(one.steps.times_ns) if one.steps else -1, -one.index))
@@ -156,9 +179,9 @@ def of_ranks(ranks: Sequence[RankDiagnosis], integrity: Sequence[IntegrityNote],
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         tool_version=tool_version,
-        provenance=_provenance(digests),
+        provenance=_provenance(digests, manifest),
         rank=shown.index,
-        steps=_steps(shown),
+        steps=_steps(shown, said.slowdown),
         breakdown=shown.breakdown,
         idle=shown.idle,
         host=shown.host,
@@ -196,7 +219,7 @@ def _with_ranks(finding: RankedFinding, ranks: Sequence[RankDiagnosis]) -> Ranke
     return msgspec.structs.replace(finding, where=where)
 
 
-def _provenance(digests: Sequence[RankDigest]) -> Provenance:
+def _provenance(digests: Sequence[RankDigest], manifest: Manifest | None) -> Provenance:
     first = digests[0].provenance
     devices = {(device.name, device.index): device for one in digests for device in one.provenance.devices}
     return Provenance(
@@ -207,7 +230,9 @@ def _provenance(digests: Sequence[RankDigest]) -> Provenance:
                 rank=one.index,
                 events=one.provenance.events,
                 bytes=one.provenance.bytes,
-                recorded=tuple(sorted(one.provenance.recorded)),
+                recorded=tuple(sorted(one.provenance.recorded | one.provenance.joined)),
+                detail=one.provenance.detail,
+                from_detail=tuple(sorted(one.provenance.joined)),
             )
             for one in digests
         ),
@@ -215,11 +240,11 @@ def _provenance(digests: Sequence[RankDigest]) -> Provenance:
         world_size=max((one.provenance.world_size or 0 for one in digests), default=0) or None,
         backend=first.backend,
         framework=first.versions,
-        manifest=None,
+        manifest=manifest,
     )
 
 
-def _steps(shown: RankDigest) -> Steps | None:
+def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     time = _step_time(shown)
     if shown.steps is None or time is None:
         return None
@@ -230,8 +255,8 @@ def _steps(shown: RankDigest) -> Steps | None:
         measure=shown.steps.measure,
         marker=shown.provenance.step_marker,
         step_time_ns=time,
-        unprofiled_step_time_ns=None,
-        overhead_ratio=None,
+        unprofiled_step_time_ns=None if cost is None else cost.unprofiled_ns,
+        overhead_ratio=None if cost is None else cost.ratio,
     )
 
 

@@ -8,8 +8,9 @@ from dataclasses import replace
 from diagnose import engine, rank
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
-from diagnose.facts.base import Facts, Missing
+from diagnose.facts.base import Facts, Missing, optional
 from diagnose.facts.digest import digest
+from diagnose.facts.run import slowdown
 from diagnose.facts.steps import steps
 from diagnose.finding import Outcome, OutcomeKind, ReplayQuality
 from diagnose.rank import Ranked
@@ -21,13 +22,15 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     said = engine.examine(facts, rules)
     brief = digest(facts)
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
+    cost = optional(slowdown, facts)
     try:
         replay = Replay(facts)
     except Missing as missing:
-        return RankDiagnosis(brief, outcomes=tuple(_unpriced(one, missing) for one in said.outcomes))
-    order = rank.ranked(said.findings, replay, steps(facts), facts.rank.index, said.cautions)
+        return RankDiagnosis(brief, outcomes=tuple(_unpriced(one, missing) for one in said.outcomes), slowdown=cost)
+    unprofiled_ns = None if cost is None else cost.unprofiled_ns
+    order = rank.ranked(said.findings, replay, steps(facts), facts.rank.index, said.cautions, unprofiled_ns)
     quality = ReplayQuality(**vars(replay.quality))
-    return RankDiagnosis(brief, order.findings, tuple(_priced(one, order) for one in said.outcomes), quality)
+    return RankDiagnosis(brief, order.findings, tuple(_priced(one, order) for one in said.outcomes), quality, cost)
 
 
 def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:

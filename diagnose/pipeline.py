@@ -15,9 +15,9 @@ from diagnose.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.engine import RuleSet
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.steps import steps
-from diagnose.source import ranks
+from diagnose.source import ranks, recording
 from diagnose.source.base import InputError
-from diagnose.source.ranks import TraceFile
+from diagnose.source.recording import RankFiles
 
 _loaded = lru_cache(maxsize=1)(engine.load)
 """The rules: a process that diagnoses many files loads them once."""
@@ -40,14 +40,15 @@ def diagnose(
 
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
-    files, rules = ranks.find(paths), rules or RuleSet()
+    given, rules = recording.find(paths), rules or RuleSet()
+    files = given.ranks
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
     _loaded(rules)
     found, notes = [], []
     for done, result in enumerate(_ranks(files, step_range, rules, jobs or 1), start=1):
         if isinstance(result, RankDiagnosis):
             found.append(result)
-        elif files[done - 1].named:
+        elif files[done - 1].trace.named:
             raise result
         else:
             notes.append(ranks.unreadable(result))
@@ -58,15 +59,15 @@ def diagnose(
     placed = zip(found, arranged.indexes, strict=True)
     used = [replace(one, digest=replace(one.digest, index=index)) for one, index in placed if index is not None]
     used.sort(key=lambda one: one.digest.index)
-    return diagnosis.of_ranks(used, (*arranged.integrity, *notes), __version__)
+    return diagnosis.of_ranks(used, (*given.integrity, *arranged.integrity, *notes), __version__, given.manifest)
 
 
 def _ranks(
-    files: Sequence[TraceFile], step_range: StepRange | None, rules: RuleSet, jobs: int
+    files: Sequence[RankFiles], step_range: StepRange | None, rules: RuleSet, jobs: int
 ) -> Iterator[RankDiagnosis | InputError]:
     """What is known of each file in order, or why it cannot be had."""
     count = len(files)
-    arguments = ([file.path for file in files], [step_range] * count, [rules] * count)
+    arguments = (files, [step_range] * count, [rules] * count)
     if jobs == 1 or count == 1 or sum(map(_size, files)) < POOL_BYTES:
         yield from map(_rank, *arguments)
         return
@@ -79,21 +80,21 @@ def _ranks(
             pool.shutdown(wait=False, cancel_futures=True)
 
 
-def _size(file: TraceFile) -> int:
+def _size(files: RankFiles) -> int:
     try:
-        return file.path.stat().st_size
+        return sum(path.stat().st_size for path in (files.trace.path, files.detail) if path is not None)
     except OSError:
         return 0
 
 
-def _rank(path: Path, step_range: StepRange | None, rules: RuleSet) -> RankDiagnosis | InputError:
+def _rank(files: RankFiles, step_range: StepRange | None, rules: RuleSet) -> RankDiagnosis | InputError:
     try:
-        facts = Facts(ranks.read(path), step_range)
+        facts = Facts(recording.read(files), step_range)
     except InputError as error:
         return error
     if step_range is not None:
         try:
             steps(facts)
         except Missing as missing:
-            return InputError(f"{path} has no {missing.what}. {missing.how_to_record_it}")
+            return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
     return one_rank.diagnose(facts, _loaded(rules))

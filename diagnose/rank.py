@@ -1,10 +1,16 @@
-"""The order of findings: by what each would save after those above it have been fixed."""
+"""The order of findings: by what each would save after those above it have been fixed.
+
+Savings are of the step without the profiler where that was timed: the share that the replay takes off the recorded
+step, of the other. What recording added may all have been where a finding about host time looks: its least saving is
+what is left without it.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.steps import Steps
 from diagnose.finding import Caution, Confidence, Finding, PricedSaving, RankedFinding, Where
 from diagnose.page import Page
@@ -38,16 +44,44 @@ class _Priced:
     alone: Saving
 
 
+@dataclass(frozen=True)
+class _Step:
+    """The step that savings are of, and the recorded one that was replayed."""
+
+    ns: int
+    recorded_ns: int
+
+    def of(self, recorded_ns: int) -> int:
+        """As large a share of this step as the given time is of the recorded one."""
+        return recorded_ns if self.ns == self.recorded_ns else round_half_up(recorded_ns * self.ns, self.recorded_ns)
+
+    def saving(self, alone: Saving, host_bound: bool) -> Saving:
+        """A saving of the recorded step as one of this step."""
+        added_ns = max(self.recorded_ns - self.ns, 0) if host_bound else 0
+        low_ns = min(self.of(alone.low_ns), max(alone.low_ns - added_ns, 0))
+        return Saving(low_ns, self.of(alone.likely_ns), self.of(alone.high_ns), alone.basis)
+
+
 def ranked(
-    found: Sequence[tuple[Page, Finding]], replay: Replay, used: Steps, rank: int, cautions: Sequence[Caution] = ()
+    found: Sequence[tuple[Page, Finding]],
+    replay: Replay,
+    used: Steps,
+    rank: int,
+    cautions: Sequence[Caution] = (),
+    unprofiled_ns: int | None = None,
 ) -> Ranked:
-    """Price and order the findings of one rank."""
-    step_ns = max(replay.quality.step_time_ns, 1)
+    """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known."""
+    recorded_ns = max(replay.quality.step_time_ns, 1)
+    step = _Step(unprofiled_ns or recorded_ns, recorded_ns)
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
-    priced = [_Priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
+    priced = [
+        _Priced(page, finding, step.saving(saving, finding.host_bound))
+        for (page, finding), saving in zip(found, savings, strict=True)
+    ]
+    step_ns = step.ns
     nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
     kept = [one for one in _largest_of_each_rule(priced) if one not in nothing]
-    ordered, added = _greedy(kept, replay, step_ns)
+    ordered, added = _greedy(kept, replay, step)
     where = Where((rank,), used.numbers)
     return Ranked(
         tuple(
@@ -67,21 +101,21 @@ def _largest_of_each_rule(priced: list[_Priced]) -> list[_Priced]:
     return kept
 
 
-def _greedy(priced: list[_Priced], replay: Replay, step_ns: int) -> tuple[list[_Priced], list[int | None]]:
+def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> tuple[list[_Priced], list[int | None]]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
     Once nothing adds WORTH_SHARE any more, the rest follow in the order of what they save alone.
     """
     rest, ordered, added = list(priced), list[_Priced](), list[int | None]()
     fixed: list[Edit] = []
-    base = replay.quality.step_time_ns
+    base = step.of(replay.quality.step_time_ns)
     gains = [one.alone.likely_ns for one in rest]
     while rest and len(ordered) < MOST_RANKED:
         if fixed:
             cases = [([*fixed, *one.finding.edits], Level.LIKELY) for one in rest]
-            gains = [base - int(time) for time in replay.step_times_ns(cases)]
+            gains = [base - step.of(int(time)) for time in replay.step_times_ns(cases)]
         best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
-        if gains[best] < WORTH_SHARE * step_ns:
+        if gains[best] < WORTH_SHARE * step.ns:
             ordered += rest
             added += [max(gain, 0) for gain in gains]
             return ordered, added

@@ -33,6 +33,7 @@ from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
+from diagnose.facts.run import Loading, Slowdown
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
 from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
@@ -84,6 +85,7 @@ __all__ = [
     "Launches",
     "LayoutConversions",
     "Level",
+    "Loading",
     "LongSteps",
     "Missing",
     "Move",
@@ -101,6 +103,7 @@ __all__ = [
     "Sign",
     "Silences",
     "Silent",
+    "Slowdown",
     "SmallCollectives",
     "Starvation",
     "Steadiness",
@@ -113,6 +116,8 @@ __all__ = [
     "WaitReason",
     "WarmUp",
     "bytes_",
+    "cheaper_batches",
+    "loading_evidence",
     "ms",
     "percent",
     "rule",
@@ -123,6 +128,28 @@ __all__ = [
 def toward(floor: float) -> Between:
     """A share that a fix leaves: at best `floor`, likely half-way there, carefully a quarter of it (our choice)."""
     return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)
+
+
+def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
+    """How many workers would hide loading, where that is known; else nothing."""
+    if loading is None:
+        return ()
+    takes = f"A batch takes {ms(loading.fetch_ns)} to make, and a step without the wait {ms(loading.step_ns)}:"
+    if loading.hideable:
+        text = f"{takes} {loading.workers} worker{'s' * (loading.workers > 1)} would hide loading."
+    else:
+        text = f"{takes} no number of workers hides loading, which needs {loading.cores} cores of {loading.cpus}."
+    return (Evidence(text, loading.workers, "workers"),)
+
+
+def cheaper_batches(loading: Loading) -> Fix:
+    """What to do about loading that no number of workers hides."""
+    longest = {
+        "items": "Make the data set's items cheaper, or store them as they are used: they take most of a batch's time.",
+        "collate": "Make collation cheaper: it takes most of a batch's time.",
+        "": "Make batches cheaper: read, decode and copy less for each.",
+    }
+    return Fix(longest[loading.most_in], effort=2)
 
 
 Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"

@@ -6,8 +6,8 @@ Why it costs
     While the next batch is made, nothing can be launched, and the GPU runs dry.
 
 How to fix
-    More workers, up to the cores there are for each GPU; a deeper queue if only some batches are late; cheaper
-    transforms.
+    More workers, up to the cores there are for each GPU: the time to make a batch over that of a step is how many hide
+    loading. A deeper queue if only some batches are late; cheaper transforms if there are not cores enough.
 
 Ignore when
     the loop waits on purpose, as for an environment or a rate limit.
@@ -16,6 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/data.html
     https://arxiv.org/abs/2007.06775
 """
+
+from collections.abc import Iterator
 
 from diagnose.rule import (
     Between,
@@ -28,6 +30,7 @@ from diagnose.rule import (
     Fix,
     Input,
     Level,
+    Loading,
     Move,
     NotApplicable,
     Safety,
@@ -35,19 +38,22 @@ from diagnose.rule import (
     Steps,
     Verdicts,
     WaitPattern,
+    cheaper_batches,
+    loading_evidence,
     ms,
     percent,
     rule,
 )  # fmt: skip
 
 WORTH_SHARE = 0.05  # of the step waiting for batches (TensorBoard's threshold)
-FASTER = Between(
-    1.25, 2.0, 1e6
-)  # how much faster the workers get: with a quarter more, twice as many, or enough of them
+FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them
+SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
+LATE = "Keep more batches ready: the workers are fast enough, but some batches are late."
+DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 
 
 @rule("DL02")
-def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps) -> Verdicts:
+def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None) -> Verdicts:
     waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
     if fetches.in_process is not False:
         yield NotApplicable("no worker processes load")
@@ -66,20 +72,32 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps) -> Verd
                 Evidence(
                     f"{who} waits {ms(waited)} a step for batches from worker processes. {why}".strip(), waited, "ns"
                 ),
+                *loading_evidence(loading),
             ),
-            edits=(Move(fetches.ids[~fetches.first], FASTER, fetches.ready_ns),),
-            fixes=(
-                Fix(
-                    "Raise the number of workers, up to the cores there are for this GPU.",
-                    before="DataLoader(dataset, batch_size, num_workers=2)",
-                    after="DataLoader(dataset, batch_size, num_workers=8, prefetch_factor=4, persistent_workers=True)",
-                    safety=Safety.SAME_NUMBERS,
-                    link="https://docs.pytorch.org/docs/stable/data.html",
-                    trial="patch:DataLoader(num_workers=8)",
-                ),
-            ),
+            edits=(Move(fetches.ids[~fetches.first], faster(loading), fetches.ready_ns),),
+            fixes=tuple(fixes(loading)),
             confidence=Confidence(Level.MEDIUM, "the waits are recorded; how the workers scale is not"),
         )
+
+
+def faster(loading: Loading | None) -> Between:
+    times = 0.0 if loading is None else loading.best / max(loading.loader.num_workers, 1)
+    return Between(1 + SHARED * (times - 1), times, 1e6) if times > 1 else FASTER
+
+
+def fixes(loading: Loading | None) -> Iterator[Fix]:
+    present, count = (0, 8) if loading is None else (loading.loader.num_workers, loading.best)
+    if loading is not None and not loading.hideable:
+        yield cheaper_batches(loading)
+    elif count <= present:
+        yield Fix(LATE, after="DataLoader(dataset, batch_size, prefetch_factor=8)", link=DOCS)
+    if count > present:
+        yield Fix(
+            "Raise the number of workers, up to the cores there are for this GPU.",
+            before=f"DataLoader(dataset, batch_size, num_workers={present or 2})",
+            after=f"DataLoader(dataset, batch_size, num_workers={count}, prefetch_factor=4, persistent_workers=True)",
+            safety=Safety.SAME_NUMBERS, link=DOCS, trial=f"patch:DataLoader(num_workers={count})",
+        )  # fmt: skip
 
 
 EXAMPLES = [

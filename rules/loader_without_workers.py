@@ -7,7 +7,8 @@ Why it costs
     Making a batch and computing on the one before it could run side by side; in one process they take turns.
 
 How to fix
-    Give the DataLoader worker processes, and keep them alive between epochs. Try 2, 4 and 8 of them.
+    Give the DataLoader worker processes, and keep them alive between epochs. Try 2, 4 and 8 of them, or as many as
+    hide loading: the time to make a batch over that of a step, if there are cores for them. Else make batches cheaper.
 
 Ignore when
     the batches lie in memory already and take no time, or the data set cannot be used from other processes.
@@ -28,12 +29,15 @@ from diagnose.rule import (
     Fix,
     Input,
     Level,
+    Loading,
     Move,
     NotApplicable,
     Safety,
     Silent,
     Steps,
     Verdicts,
+    cheaper_batches,
+    loading_evidence,
     ms,
     percent,
     rule,
@@ -43,10 +47,13 @@ WORTH_SHARE = 0.02  # of the step in fetches: less is not worth more processes (
 IDLE_SHARE = 0.5  # of the fetching time with an idle GPU: otherwise the GPU has enough queued meanwhile
 READY_NS = 1_000_000  # what a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones
 WORKERS = Between(1, 4, 8)  # how much faster workers make batches, together: cores permitting
+SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
 
 
 @rule("DL01")
-def loader_without_workers(fetches: Fetches, input_wait: Input, steps: Steps) -> Verdicts:
+def loader_without_workers(
+    fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
+) -> Verdicts:
     waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
     if fetches.in_process is not True:
         yield NotApplicable(
@@ -55,19 +62,23 @@ def loader_without_workers(fetches: Fetches, input_wait: Input, steps: Steps) ->
     elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
     else:
+        count = 4 if loading is None else loading.best
+        speed = WORKERS if loading is None else Between(max(SHARED * count, 1), count, count)
         who = "The training" if input_wait.exposed_ns is None else "The GPU"
         yield Finding(
             evidence=(
                 Evidence(f"{who} waits {ms(waited)} a step while its own process makes the next batch.", waited, "ns"),
+                *loading_evidence(loading),
             ),
-            edits=(Move(fetches.ids, WORKERS, READY_NS),),
+            edits=(Move(fetches.ids, speed, READY_NS),),
             fixes=(
+                *(() if loading is None or loading.hideable else (cheaper_batches(loading),)),
                 Fix(
                     "Load in worker processes.",
                     before="DataLoader(dataset, batch_size)",
-                    after="DataLoader(dataset, batch_size, num_workers=4, persistent_workers=True)",
+                    after=f"DataLoader(dataset, batch_size, num_workers={count}, persistent_workers=True)",
                     safety=Safety.SAME_NUMBERS, link="https://docs.pytorch.org/docs/stable/data.html",
-                    trial="patch:DataLoader(num_workers=4)",
+                    trial=f"patch:DataLoader(num_workers={count})",
                 ),
             ),
             confidence=(

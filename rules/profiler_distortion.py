@@ -8,8 +8,8 @@ Why it costs
     profiler. Times of kernels stay valid.
 
 How to fix
-    Take times from a recording without stacks and shapes, and source lines from a second one with them. Compare the
-    time of a step with that of a run without the profiler.
+    Record with `diagnose profile`: it takes times from a recording without stacks and shapes, source lines from a
+    second one with them, and compares both with steps without the profiler.
 
 Ignore when
     the GPU is busy nearly all the time: then the host's time is hidden anyway.
@@ -26,6 +26,7 @@ from diagnose.rule import (
     Fires,
     Launches,
     Silent,
+    Slowdown,
     Verdicts,
     ms,
     percent,
@@ -37,23 +38,32 @@ RECORDING_SHARE = 0.05  # of the step spent on recording, at least (our choice)
 OVERHEAD_SHARE = 0.02  # of the step in what the recorder itself calls overhead (our choice)
 LAUNCH_NS = 12_000  # median of launching calls: twice the 6 us at most that they take on recent hosts
 LAUNCHES = 20  # a step: a few calls may be the first ones (our choice)
+INFLATED = 1.3  # times as long as without the profiler: host time is then far from what it is (our choice)
 
 
 @rule("MQ02")
 def profiler_distortion(
-    distortion: Distortion, breakdown: Breakdown | None = None, launches: Launches | None = None
+    distortion: Distortion,
+    slowdown: Slowdown | None = None,
+    breakdown: Breakdown | None = None,
+    launches: Launches | None = None,
 ) -> Verdicts:
     idle = 1.0 if breakdown is None else breakdown.idle_ns / max(breakdown.step_ns, 1)
     slowing = " and ".join(one for one in ("shapes", "stacks") if one in distortion.options)
     launch_ns = distortion.launch_ns if launches is not None and launches.per_step >= LAUNCHES else None
+    ratio = None if slowdown is None else slowdown.ratio
     said: dict[str, str] = {}
-    if distortion.recording_share >= RECORDING_SHARE:
+    if ratio is not None and ratio > INFLATED:
+        said[f"recorded steps take {ratio:.2f} times as long as without the profiler"] = (
+            "Savings are scaled to the step without it, but those of host time are inflated all the same."
+        )
+    elif ratio is None and distortion.recording_share >= RECORDING_SHARE:
         taken = f"{ms(distortion.recording_ns)} of a step ({percent(distortion.recording_share)})"
         again = f"Record without {slowing} for times." if slowing else "Compare with a step without the profiler."
         said[f"recording{slowing and f' {slowing}'} took the host {taken}"] = (
             f"Savings of host time are too high. {again}"
         )
-    elif launch_ns is not None and launch_ns >= LAUNCH_NS:
+    elif ratio is None and launch_ns is not None and launch_ns >= LAUNCH_NS:
         said[f"a launch takes the host {ms(launch_ns)}, where 3 to 6 us are usual"] = (
             "The recorder slows it, or the CPU is slow or busy: compare with a step without the profiler."
         )
@@ -62,11 +72,12 @@ def profiler_distortion(
         said[f"`{longest}` and the like take {percent(distortion.overhead_share)} of the used steps"] = (
             "Without the profiler that is not there, or only once. Warm up for longer before recording."
         )
-    if idle < IDLE_SHARE:
+    if ratio is None and idle < IDLE_SHARE:
         yield Clean(f"the GPU is idle {percent(idle)} of the step: the host's time is hidden")
         return
     if not said:
-        yield Clean(f"recording took {percent(distortion.recording_share)} of a step")
+        took = f"recording took {percent(distortion.recording_share)} of a step"
+        yield Clean(took if ratio is None else f"recorded steps take {ratio:.2f} times as long as others")
     for what, effect in said.items():
         yield Caution(what, effect, lowers_host=True)
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import statistics
 from pathlib import Path
 
 import jsonschema
@@ -13,6 +14,7 @@ import diagnose
 from diagnose import diagnosis, one_rank, pipeline
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.steps import Measure
+from diagnose.finding import OutcomeKind
 from diagnose.source.base import InputError
 from tests.drawing import Drawing
 
@@ -168,3 +170,18 @@ def test_load_gives_tables_in_the_documented_shape(tmp_path: Path) -> None:
     (rank,) = diagnose.load(path).ranks
     assert len(rank.kernels) == 3
     assert rank.spans.loc[rank.kernels.index, "name"].tolist() == ["k", "k", "k"]
+
+
+def test_a_recording_of_a_small_training() -> None:
+    """Timed without the profiler, recorded without stacks, and again with them."""
+    folder = Path(__file__).parent / "data" / "recording"
+    found = diagnose.analyze(folder)
+    times = json.loads((folder / "manifest.json").read_text())["ranks"][0]
+    assert found.steps is not None
+    assert found.steps.unprofiled_step_time_ns == round(statistics.median(times["unprofiled"]["wall_ns"])) == 187_470
+    assert found.steps.overhead_ratio == pytest.approx(371_681 / 187_470)
+    assert found.provenance.sources[0].from_detail == ("shapes", "stacks")
+    assert {one.site.function for one in found.python or () if one.site} == {"train_step", "forward", "steps"}
+    outcomes = {one.rule: one.outcome for one in found.outcomes}
+    assert outcomes["profiler_distortion"] is OutcomeKind.FOUND
+    assert "Recorded steps take 1.98 times as long as without the profiler." in {one.what for one in found.integrity}

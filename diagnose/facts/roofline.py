@@ -283,6 +283,6 @@ def reached_share(known: Peaks, dtype: str) -> float:
 @fact
 def op_roofline(facts: Facts) -> OpRoofline:
     """The roofline. Raises Missing without device work, without shapes, or if the device's rates are not known."""
-    if "shapes" not in facts.rank.provenance.recorded:
+    if not facts.rank.provenance.knows("shapes"):
         raise Missing("shapes", "Record with record_shapes=True.")
     return OpRoofline(matmul_ops(facts), peaks(facts))

@@ -1,4 +1,4 @@
-"""Which line of the user's code was running, where call stacks were recorded."""
+"""Which line of the user's code was running, where call stacks were recorded, or joined from a detail recording."""
 
 from __future__ import annotations
 
@@ -14,8 +14,11 @@ from diagnose.trace.kinds import Site
 
 @fact
 def frame_sites(facts: Facts) -> dict[int, Site]:
-    """Site by code of the `name` category, for frames of the user's own code. Raises Missing without stacks."""
-    if "stacks" not in facts.rank.provenance.recorded:
+    """Site by code of the `name` category, for frames of the user's own code. Raises Missing without stacks.
+
+    Empty where lines are known from the detail recording only: see `sites_at`.
+    """
+    if not facts.rank.provenance.knows("stacks"):
         raise Missing("call stacks", "Record with with_stack=True.")
     spans = facts.rank.spans
     names = spans["name"].cat
@@ -37,18 +40,23 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
         sites = frame_sites(facts)
     except Missing:
         return [None] * len(moments_ns)
-    spans = facts.rank.spans
-    codes = spans["name"].cat.codes.to_numpy()
-    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
-    ids = np.flatnonzero(is_python & np.isin(codes, list(sites)))
-    track = spans["track"].to_numpy()[ids].astype(np.int64)
-    start = spans["start_ns"].to_numpy()[ids]
-    end = start + spans["dur_ns"].to_numpy()[ids]
+    frames = facts.rank.lines
+    if len(frames):
+        names = enumerate(frames["name"].cat.categories)
+        sites = {code: site for code, name in names if (site := kinds.frame_site(str(name)))}
+    else:
+        spans = facts.rank.spans
+        is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
+        frames = spans[is_python & np.isin(spans["name"].cat.codes.to_numpy(), list(sites))]
+    track = frames["track"].to_numpy().astype(np.int64)
+    start = frames["start_ns"].to_numpy()
+    end = start + frames["dur_ns"].to_numpy()
     found = nesting.innermost_at(moments_ns, tracks, track, start, end)
     lost = found < 0
     main = np.full(int(lost.sum()), host_threads(facts).main, dtype=np.int64)
     found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
-    return [sites[int(codes[ids[k]])] if k >= 0 else None for k in found]
+    of_frame = frames["name"].cat.codes.to_numpy()
+    return [sites[int(of_frame[k])] if k >= 0 else None for k in found]
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:

@@ -50,9 +50,14 @@ def headline(diagnosis: Diagnosis) -> str:
     spread = f"{duration(time.min)} to {duration(time.max)}"
     if steps.measure == Measure.WINDOW:
         return f"No steps are marked; the recorded window is {duration(time.median)}"
+    measured = f"median of {steps.used} of {steps.recorded} recorded, {spread}"
     if steps.measure == Measure.ONE_STEP or steps.used == 1:
-        return f"One step takes {duration(time.median)} (only one could be measured)"
-    return f"One step takes {duration(time.median)} (median of {steps.used} of {steps.recorded} recorded, {spread})"
+        measured = "only one could be measured"
+    if steps.unprofiled_step_time_ns is None:
+        return f"One step takes {duration(time.median)} ({measured})"
+    alone, ratio = duration(steps.unprofiled_step_time_ns), steps.overhead_ratio
+    times = "" if ratio is None else f"x {ratio:.2f}; "
+    return f"One step takes {alone} without the profiler; recorded {duration(time.median)} ({times}{measured})"
 
 
 def subject(diagnosis: Diagnosis) -> str:

@@ -45,7 +45,7 @@ def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 
 
 def _step_ns(diagnosis: Diagnosis) -> int:
-    return diagnosis.replay.step_time_ns if diagnosis.replay else 0
+    return diagnosis.step_ns or 0
 
 
 def _short(one: RankedFinding, step_ns: int) -> str:
@@ -92,7 +92,11 @@ def lost(diagnosis: Diagnosis) -> str:
         count = sum(not one.minor for one in diagnosis.findings)
         fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
         saved = f"{duration(step_ns)} to about {duration(left)} (-{share(step_ns - left, step_ns)})"
-        text = f"{fixes} bring the mean step from {saved}."
+        alone = diagnosis.steps is not None and diagnosis.steps.unprofiled_step_time_ns is not None
+        which = "the step without the profiler" if alone else "the mean step"
+        text = f"{fixes} bring {which} from {saved}."
+        if alone:
+            text += " Savings are of that step, all other times of the recorded ones."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if doubt >= DOUBTFUL and any(not one.minor for one in diagnosis.findings):

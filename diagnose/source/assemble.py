@@ -70,6 +70,7 @@ def assemble(recording: Recording) -> Rank:
         steps=marks.steps,
         provenance=provenance,
         integrity=integrity.notes(recording.damage, spans, tables, links, marks.steps, provenance),
+        context=None,
         **tables,
     )
 

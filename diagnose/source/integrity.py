@@ -18,6 +18,16 @@ SHARE_WORTH_A_WARNING = 0.02
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
 
 
+WITHOUT = {
+    "shapes": IntegrityNote(
+        "Input shapes were not recorded.", "FLOPs and bytes of ops are unknown. Use record_shapes=True.", Severity.NOTE
+    ),
+    "stacks": IntegrityNote(
+        "Call stacks were not recorded.", "Source lines cannot be named. Use with_stack=True.", Severity.NOTE
+    ),
+}
+"""What is said where one of these was not recorded."""
+
 _COUNTS = (
     ("lost_events", "could not be read and were left out", "Times they took count as idle.", Severity.ERROR),
     ("without_time", "had no usable time and were left out", "Times they took count as idle.", Severity.WARNING),
@@ -207,16 +217,7 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
             "Kernels cannot be traced to ops. Profile with ProfilerActivity.CPU as well.",
             Severity.WARNING,
         )
-    if "shapes" not in recorded:
-        yield IntegrityNote(
-            "Input shapes were not recorded.",
-            "FLOPs and bytes of ops are unknown. Use record_shapes=True.",
-            Severity.NOTE,
-        )
-    if "stacks" not in recorded:
-        yield IntegrityNote(
-            "Call stacks were not recorded.", "Source lines cannot be named. Use with_stack=True.", Severity.NOTE
-        )
+    yield from (note for option, note in WITHOUT.items() if option not in recorded)
     if "device" in recorded and "sync_events" not in recorded and provenance.backend == "cuda":
         yield IntegrityNote(
             "Synchronisation events were not recorded.",

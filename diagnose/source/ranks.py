@@ -17,7 +17,7 @@ from diagnose.trace.model import IntegrityNote, Provenance, Rank, Run, Severity
 READERS: tuple[Reader, ...] = (KinetoReader(),)
 
 _TRACE_NAMES = ("*.json", "*.json.gz", "*.trace", "*.trace.gz")
-_NOT_TRACES = re.compile(r"(^|/)(manifest|report|about|expected)\.json$|\.detail\.json(\.gz)?$|\.tmp$")
+_NOT_TRACES = re.compile(r"(^|/)(manifest|report|about|expected)\.json$|\.detail\.json(\.gz)?$|\.tmp$|(^|/)\.work/")
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
@@ -73,7 +73,7 @@ def _expanded(given: str | Path) -> list[Path]:
 
 def _in_folder(folder: Path) -> list[Path]:
     files = sorted({file for pattern in _TRACE_NAMES for file in folder.rglob(pattern) if file.is_file()}, key=_natural)
-    files = [file for file in files if not _NOT_TRACES.search(file.as_posix())]
+    files = [file for file in files if not _NOT_TRACES.search(file.relative_to(folder).as_posix())]
     if not files:
         raise InputError(
             f"{folder} holds no trace (no *.json or *.json.gz). Record one with torch.profiler, for example with "
@@ -123,7 +123,7 @@ def arrange(recordings: Sequence[Provenance]) -> Arrangement:
     taken: dict[int, int] = {}
     indexes: list[int | None] = []
     repeated: list[str] = []
-    claims = [one.rank if one.rank is not None else _rank_in_name(one.path) for one in recordings]
+    claims = [one.rank if one.rank is not None else rank_in_name(one.path) for one in recordings]
     for position, claim in enumerate(claims):
         free = next(k for k in range(len(recordings) + 1) if k not in taken and k not in claims)
         index = free if claim is None else claim
@@ -137,7 +137,8 @@ def arrange(recordings: Sequence[Provenance]) -> Arrangement:
     return Arrangement(tuple(indexes), tuple(_set_notes(recordings, set(taken), repeated)))
 
 
-def _rank_in_name(path: str) -> int | None:
+def rank_in_name(path: str) -> int | None:
+    """The rank that a file's name tells, as in rank0.trace.json; None if it tells none."""
     found = _RANK_IN_NAME.search(Path(path).name)
     return int(found[1]) if found else None
 

@@ -56,6 +56,7 @@ def side_tables(
         "collectives": collectives,
         "ops": side.get(SpanKind.OP),
         "memory": side.get(SpanKind.MEMORY),
+        "lines": None,
     }
     tables = {table.name: table for table in schema.TABLES}
     return {name: _typed(frame, tables[name], texts) for name, frame in frames.items()}

@@ -7,6 +7,8 @@ from enum import Enum
 
 import pandas as pd
 
+from diagnose.trace.manifest import Host, RankManifest
+
 
 class Severity(str, Enum):
     """How much an integrity note matters."""
@@ -78,6 +80,24 @@ class Provenance:
     """Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known."""
     step_marker: str
     """What the steps were found by, in words; empty when there are none."""
+    detail: str | None = None
+    """Path of the detail recording, of other steps of the same run; None if there is none."""
+    joined: frozenset[str] = frozenset()
+    """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
+
+    def knows(self, option: str) -> bool:
+        """Whether shapes or stacks are known, from this recording or the detail recording."""
+        return option in self.recorded or option in self.joined
+
+
+@dataclass(frozen=True)
+class Context:
+    """What is known of a rank besides its trace, where `diagnose profile` recorded it."""
+
+    rank: RankManifest
+    host: Host
+    ranks: int
+    """Processes recorded on that machine."""
 
 
 @dataclass(frozen=True)
@@ -96,9 +116,12 @@ class Rank:
     memory: pd.DataFrame
     tracks: pd.DataFrame
     links: pd.DataFrame
+    lines: pd.DataFrame
     steps: tuple[Step, ...]
     provenance: Provenance
     integrity: tuple[IntegrityNote, ...]
+    context: Context | None = None
+    """None: the trace is all there is."""
 
 
 @dataclass(frozen=True)

@@ -162,8 +162,19 @@ LINKS = Table(
         "kind": Column("LinkKind", "", "how"),
     },
 )
+LINES = Table(
+    "lines",
+    "Stretches of host time whose line of the user's code a second recording tells (see `trace.joining`): rows without "
+    "ids, of which the innermost counts. Empty where nothing was joined.",
+    {
+        "start_ns": Column("int64", "ns", "start, from the rank's zero"),
+        "dur_ns": Column("int64", "ns", "duration"),
+        "track": Column("int32", "", "row of `tracks`: host thread"),
+        "name": Column("names", "", "Python frame of the user's own code, as recorded"),
+    },
+)
 
-TABLES = (SPANS, KERNELS, COPIES, SYNCS, COLLECTIVES, OPS, MEMORY, TRACKS, LINKS)
+TABLES = (SPANS, KERNELS, COPIES, SYNCS, COLLECTIVES, OPS, MEMORY, TRACKS, LINKS, LINES)
 
 
 def enum_dtype(enum: type[Enum]) -> pd.CategoricalDtype:

@@ -119,3 +119,39 @@ def test_all_cannot_tell(found: Diagnosis) -> None:
 
 def test_json_keeps_everything(found: Diagnosis) -> None:
     assert Diagnosis.from_json(found.to_json()) == found
+
+
+@pytest.fixture
+def unprofiled(found: Diagnosis) -> Diagnosis:
+    """Steps take 80 ms without the profiler."""
+    assert found.steps is not None
+    steps = msgspec.structs.replace(found.steps, unprofiled_step_time_ns=80_000_000, overhead_ratio=1.25)
+    (one,) = found.findings
+    saving = msgspec.structs.replace(one.saving, likely_ns=32_000_000, after_above_ns=32_000_000)
+    return msgspec.structs.replace(found, steps=steps, findings=(msgspec.structs.replace(one, saving=saving),))
+
+
+def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofiled: Diagnosis) -> None:
+    first = (
+        "One step takes 80.0 ms without the profiler; recorded 100 ms (x 1.25; median of 3 of 4 recorded, 100 ms to "
+        "100 ms)"
+    )
+    second = (
+        "The fix below would bring the step without the profiler from 80.0 ms to about 48.0 ms (-40.0 %). Savings are "
+        "of that step, all other times of the recorded ones."
+    )
+    text = terminal.render(unprofiled, 100).replace("\n", " ")
+    assert text.startswith(first)
+    assert second in text
+    text = markdown.render(unprofiled).replace("\\", "")
+    assert text.startswith(f"## {first}\n")
+    assert f"\n**{second}**\n" in text
+    for text in (terminal.render(unprofiled, 100), markdown.render(unprofiled).replace("*", "")):
+        assert "saves 32.0 ms (40.0 %)" in text
+
+
+def test_a_recording_that_was_not_timed_has_no_ratio(unprofiled: Diagnosis) -> None:
+    assert unprofiled.steps is not None
+    steps = msgspec.structs.replace(unprofiled.steps, overhead_ratio=None)
+    first = terminal.render(msgspec.structs.replace(unprofiled, steps=steps), 100).replace("\n", " ")
+    assert "without the profiler; recorded 100 ms (median of 3" in first

@@ -1,0 +1,132 @@
+"""What is known of the run besides its trace, where `diagnose profile` recorded it."""
+
+from __future__ import annotations
+
+import statistics
+from dataclasses import dataclass
+from math import ceil
+
+from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.input import Input, input_wait
+from diagnose.facts.steps import Measure, steps
+from diagnose.trace.manifest import Loader, RankManifest, Timed
+from diagnose.trace.model import Context
+
+_HOW = "Record with diagnose profile, and analyse the recording's folder."
+
+
+def _context(facts: Facts) -> Context:
+    if facts.rank.context is None:
+        raise Missing("the run's settings", _HOW)
+    return facts.rank.context
+
+
+@fact
+def manifest(facts: Facts) -> RankManifest:
+    """What the process knew of itself: settings, loaders, optimizers, step times. Raises Missing if nothing is known."""
+    return _context(facts).rank
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """What recording costs, by the training process's own clock or by events on the device."""
+
+    unprofiled_ns: int
+    """Median time of a step without the profiler."""
+    ratio: float | None
+    """Median time of a step of the timing recording over that, by one clock; None if it was not timed."""
+
+
+@fact
+def slowdown(facts: Facts) -> Slowdown:
+    """How much longer recorded steps take. Raises Missing if no steps were timed without the profiler.
+
+    And if the trace marks no steps: then there is nothing to compare.
+    """
+    alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
+    unprofiled = None if alone is None else _on_device(alone) or _median(alone.wall_ns)
+    if alone is None or unprofiled is None or steps(facts).measure is Measure.WINDOW:
+        raise Missing("step times without the profiler", _HOW)
+    ratio = None
+    if recorded is not None:
+        on_device = _on_device(recorded), _on_device(alone)
+        slow, plain = on_device if all(on_device) else (_median(recorded.wall_ns), _median(alone.wall_ns))
+        ratio = slow / plain if slow and plain else None
+    return Slowdown(unprofiled, ratio)
+
+
+def _on_device(timed: Timed) -> int | None:
+    return _median(timed.device_ns or ())
+
+
+def _median(times_ns: tuple[int, ...]) -> int | None:
+    """None without times, or if they are no times."""
+    return round(statistics.median(times_ns)) if times_ns and min(times_ns) > 0 else None
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What it takes to make batches as fast as the training uses them."""
+
+    loader: Loader
+    """The one that is asked most often."""
+    step_ns: int
+    """A step that waits for no batch; without the profiler where that was timed."""
+    fetch_ns: int
+    """Median time to make a batch, on one worker or in process."""
+    workers: int
+    """The smallest number that makes batches while the training computes, if there are cores for them."""
+    cores: int
+    """How many they would keep busy."""
+    cpus: int | None
+    """Cores that there are for each process of the run on this machine; None if that is not known."""
+
+    @property
+    def hideable(self) -> bool:
+        """Whether there are cores enough."""
+        return self.cpus is None or self.cores <= self.cpus
+
+    @property
+    def best(self) -> int:
+        """The number of workers that there are cores for, at most `workers`."""
+        return self.workers if self.cpus is None else max(min(self.workers, self.workers * self.cpus // self.cores), 1)
+
+    @property
+    def most_in(self) -> str:
+        """What takes most of making a batch: "items", "collate", or "" if that is not known."""
+        items, collate = self.loader.items_ns, self.loader.collate_ns
+        if items is None or collate is None:
+            return ""
+        return "collate" if collate > items else "items"
+
+
+@fact
+def loading(facts: Facts) -> Loading:
+    """How many workers would hide loading. Raises Missing like input_wait, and if fetches were not timed."""
+    wait, used, context = input_wait(facts), steps(facts), _context(facts)
+    timed = [one for one in context.rank.loaders if one.fetch_ns is not None and one.fetch_ns > 0]
+    if not timed:
+        raise Missing("what it takes to make a batch", _HOW)
+    loader = max(timed, key=lambda one: (one.asked, one.batches))
+    fetch_ns = loader.fetch_ns or 0
+    step_ns = max(round(_step_ns(facts) * (1 - _waited_share(wait, used.mean_ns))), 1)
+    batches = wait.fetches / used.count
+    cpus = context.host.cpus_allowed
+    return Loading(
+        loader=loader,
+        step_ns=step_ns,
+        fetch_ns=fetch_ns,
+        workers=max(ceil(fetch_ns * batches / step_ns), 1),
+        cores=max(ceil((loader.fetch_cpu_ns or fetch_ns) * batches / step_ns), 1),
+        cpus=None if not cpus or cpus < 1 else max(cpus // max(context.ranks, 1), 1),
+    )
+
+
+def _step_ns(facts: Facts) -> int:
+    known = optional(slowdown, facts)
+    return steps(facts).mean_ns if known is None else known.unprofiled_ns
+
+
+def _waited_share(wait: Input, step_ns: int) -> float:
+    waited = wait.host_ns if wait.exposed_ns is None else wait.exposed_ns
+    return min(waited / max(step_ns, 1), 1.0)

@@ -1,0 +1,172 @@
+"""A recording as `diagnose profile` leaves it: which files of a folder belong together, and its manifest."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from diagnose.source import ranks
+from diagnose.source.base import InputError
+from diagnose.source.columns import printable
+from diagnose.source.integrity import WITHOUT
+from diagnose.source.ranks import TraceFile
+from diagnose.trace.joining import joined
+from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
+from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
+
+MANIFEST = "manifest.json"
+
+MOST_BYTES = 16 << 20
+"""A rank's part takes some kilobytes."""
+
+MOST_NOTES = 16
+"""Notes that are shown of each part of a manifest, and"""
+
+LONGEST_NOTE = 500
+"""characters of each."""
+
+_LARGEST = 1 << 63
+_TRACE_NAME = re.compile(r"\.trace(\.json(?:\.gz)?)\Z")
+
+
+@dataclass(frozen=True)
+class RankFiles:
+    """What is read as one rank."""
+
+    trace: TraceFile
+    detail: Path | None = None
+    """The detail recording."""
+    context: Context | None = None
+
+
+@dataclass(frozen=True)
+class Recordings:
+    """The files that were given, and what is known of them besides."""
+
+    ranks: tuple[RankFiles, ...]
+    manifest: Manifest | None = None
+    """Of the first folder that has one."""
+    integrity: tuple[IntegrityNote, ...] = ()
+
+
+def find(paths: Sequence[str | Path]) -> Recordings:
+    """The recordings in the paths. A trace that was named, rather than its folder, is used alone. Raises InputError."""
+    manifests: dict[Path, Manifest | None] = {}
+    notes: list[IntegrityNote] = []
+    found: list[RankFiles] = []
+    for trace in ranks.find(paths):
+        if trace.named:
+            found.append(RankFiles(trace))
+            continue
+        folder = trace.path.parent
+        if folder not in manifests:
+            manifests[folder], problems = read_manifest(folder / MANIFEST)
+            notes += problems
+        found.append(RankFiles(trace, _detail(trace.path), _context(trace.path, manifests[folder])))
+    known = [one for one in manifests.values() if one is not None]
+    used = {one.context.rank.rank for one in found if one.context is not None}
+    notes += [note for one in known for note in _run_notes(one, used)]
+    return Recordings(tuple(found), known[0] if known else None, tuple(notes))
+
+
+def read(files: RankFiles) -> Rank:
+    """The rank in a trace, with what its detail recording and manifest add. Raises InputError if there is no trace."""
+    rank = ranks.read(files.trace.path)
+    rank = replace(rank, context=files.context)
+    if files.context is not None:
+        rank = replace(rank, integrity=(*rank.integrity, *_notes(files.context.rank.notes)))
+    if files.detail is None:
+        return rank
+    try:
+        rank = joined(rank, ranks.read(files.detail))
+    except InputError as error:
+        lost = IntegrityNote(str(error), "Source lines and shapes are not known.", Severity.WARNING)
+        return replace(rank, integrity=(*rank.integrity, lost))
+    obsolete = [WITHOUT[option] for option in rank.provenance.joined]
+    return replace(rank, integrity=tuple(note for note in rank.integrity if note not in obsolete))
+
+
+def read_manifest(path: Path) -> tuple[Manifest | None, list[IntegrityNote]]:
+    """The manifest at `path` and what is wrong with it; None if there is none that can be used.
+
+    Only what the schema names is kept, with text made printable.
+    """
+    if not path.is_file():
+        return None, []
+    try:
+        if path.stat().st_size > MOST_BYTES:
+            return None, [_unusable(path, f"is larger than {MOST_BYTES >> 20} MB")]
+        raw = msgspec.json.decode(path.read_bytes())
+        version = raw.get("schema_version", SCHEMA_VERSION) if isinstance(raw, dict) else None
+        if type(version) is int and version > SCHEMA_VERSION:
+            newer = f"has schema version {version}, and this version of diagnose knows {SCHEMA_VERSION}"
+            return None, [_unusable(path, newer, "Update diagnose.")]
+        return msgspec.convert(_clean(raw), Manifest), []
+    except OSError as error:
+        return None, [_unusable(path, f"cannot be read: {error.strerror or error}")]
+    except msgspec.ValidationError as error:
+        return None, [_unusable(path, f"is no manifest: {printable(str(error))[:LONGEST_NOTE]}")]
+    except (ValueError, RecursionError):
+        return None, [_unusable(path, "is no sound JSON")]
+
+
+def _unusable(path: Path, why: str, do: str = "Record again to have them.") -> IntegrityNote:
+    lost = "It is not used: times without the profiler and the run's settings are not known."
+    return IntegrityNote(f"{path.name} {why}.", f"{lost} {do}", Severity.WARNING)
+
+
+def _clean(value: Any) -> Any:
+    """JSON with printable text and numbers that fit int64. Raises ValueError if one does not."""
+    if isinstance(value, str):
+        return printable(value)
+    if isinstance(value, int) and abs(value) >= _LARGEST:
+        raise ValueError("a number that fits no column")
+    if isinstance(value, list):
+        return [_clean(one) for one in value]
+    if isinstance(value, dict):
+        return {printable(name): _clean(one) for name, one in value.items()}
+    return value
+
+
+def _detail(trace: Path) -> Path | None:
+    """The detail recording beside a trace, by its name: rank0.detail.json.gz of rank0.trace.json.gz."""
+    name = _TRACE_NAME.sub(r".detail\1", trace.name)
+    path = trace.with_name(name)
+    return path if name != trace.name and path.is_file() else None
+
+
+def _context(trace: Path, manifest: Manifest | None) -> Context | None:
+    """What the manifest says of the rank of a trace: the one that names the file, else the one of its number."""
+    if manifest is None:
+        return None
+    index = ranks.rank_in_name(trace.name)
+    by_name = [one for one in manifest.ranks if one.trace == trace.name]
+    by_number = [one for one in manifest.ranks if one.rank == index]
+    own = next(iter(by_name + by_number), None)
+    return None if own is None else Context(own, manifest.host, len(manifest.ranks))
+
+
+def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
+    """What the manifest says of the run, and of ranks that left no trace."""
+    yield from _notes(manifest.notes)
+    if not manifest.complete:
+        yield IntegrityNote(
+            "The recording did not come to its end.", "What is missing was not recorded any more.", Severity.WARNING
+        )
+    for one in manifest.ranks:
+        if one.rank not in used:
+            yield from _absent(one)
+
+
+def _absent(rank: RankManifest) -> Iterator[IntegrityNote]:
+    said = " ".join(rank.notes[:MOST_NOTES])[:LONGEST_NOTE]
+    yield IntegrityNote(f"Rank {rank.rank} left no trace.", said, Severity.WARNING)
+
+
+def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:
+    return [IntegrityNote(one[:LONGEST_NOTE], "", Severity.NOTE) for one in sentences[:MOST_NOTES]]

@@ -1,0 +1,244 @@
+"""Shapes and source lines of one recording, given to another recording of the same run.
+
+Recording stacks and shapes costs the host time, so that they are recorded apart from times, in other steps. A host
+span is the same in both recordings if it is on the same thread, of the same kind and name, and the so-many-th of these
+in its step; but only if that step has as many of them as the step of the detail recording that is most like it.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from diagnose.trace import enums, kinds, nesting, schema
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Activity
+from diagnose.trace.model import IntegrityNote, Rank, Severity
+
+_CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER, SpanKind.RUNTIME, SpanKind.DRIVER)
+
+MOST_DETAIL_STEPS = 32
+"""Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""
+
+FEW = 0.5
+"""With a smaller share of the ops found again, the two recordings hardly show the same steps (our choice)."""
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class _Calls:
+    """Host spans of _CALLS, in order of start. Arrays of shape (calls,)."""
+
+    ids: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    track: IntArray
+    step: IntArray
+    """Position in `Rank.steps`, or -1."""
+    what: IntArray
+    """Thread, kind and name as a number from 0 that is the same in both recordings; -1 for what only detail has."""
+
+    @property
+    def following(self) -> IntArray:
+        """For each call that lies in no other the position of the next such one on its thread, else -1."""
+        outer = np.flatnonzero(nesting.parents(self.track, self.start_ns, self.end_ns) < 0)
+        outer = outer[np.lexsort((self.start_ns[outer], self.track[outer]))]
+        same = self.track[outer[1:]] == self.track[outer[:-1]]
+        found = np.full(len(self.ids), UNKNOWN, dtype=np.int64)
+        found[outer[:-1][same]] = outer[1:][same]
+        return found
+
+
+def joined(timing: Rank, detail: Rank) -> Rank:
+    """`timing` with the shapes and lines of `detail` that it lacks, and a note that says so."""
+    lacking = {"shapes", "stacks"} & detail.provenance.recorded - timing.provenance.recorded
+    ours, theirs = _calls(timing, detail)
+    partner = _partners(ours, theirs)
+    is_op = timing.spans["kind"].cat.codes.to_numpy()[ours.ids[ours.step >= 0]] == enums.code(SpanKind.OP)
+    share = float((partner[ours.step >= 0][is_op] >= 0).mean()) if is_op.any() else 0.0
+    given = frozenset(lacking if share else ())
+    return replace(
+        timing,
+        ops=_ops(timing, detail, ours, theirs, partner) if "shapes" in given else timing.ops,
+        lines=_lines(detail, ours, theirs, partner) if "stacks" in given else timing.lines,
+        provenance=replace(timing.provenance, detail=detail.provenance.path, joined=given),
+        integrity=(*timing.integrity, _note(detail, given, share)),
+    )
+
+
+def _calls(timing: Rank, detail: Rank) -> tuple[_Calls, _Calls]:
+    """The host calls of both recordings."""
+    names = timing.spans["name"].cat.categories
+    same_name = names.get_indexer(detail.spans["name"].cat.categories)
+    ours = _picked(timing, np.arange(len(timing.tracks)), np.arange(len(names)), len(names))
+    theirs = _picked(detail, _same_tracks(timing, detail), same_name, len(names))
+    known, what = np.unique(ours.what, return_inverse=True)
+    at = np.searchsorted(known, theirs.what)
+    same = np.append(known, UNKNOWN)[at] == theirs.what
+    return replace(ours, what=what.reshape(-1)), replace(theirs, what=np.where(same, at, UNKNOWN))
+
+
+def _picked(rank: Rank, track: IntArray, name: IntArray, names: int) -> _Calls:
+    """The calls of a rank; `track` and `name` are the number, in the timing recording, of each of its own."""
+    spans = rank.spans
+    kind = spans["kind"].cat.codes.to_numpy()
+    ids = np.flatnonzero(np.isin(kind, [enums.code(one) for one in _CALLS]))
+    tracks = spans["track"].to_numpy()[ids].astype(np.int64)
+    thread, named = track[tracks], name[spans["name"].cat.codes.to_numpy()[ids]]
+    what = (thread * len(SpanKind) + kind[ids]) * names + named
+    start = spans["start_ns"].to_numpy()[ids]
+    return _Calls(
+        ids=ids,
+        start_ns=start,
+        end_ns=start + spans["dur_ns"].to_numpy()[ids],
+        track=tracks,
+        step=spans["step"].to_numpy()[ids].astype(np.int64),
+        what=np.where((thread >= 0) & (named >= 0), what, UNKNOWN),
+    )
+
+
+def _same_tracks(timing: Rank, detail: Rank) -> IntArray:
+    """For each track of `detail` the thread of `timing` that it is, or -1: by its id; main threads are the same."""
+    ours, theirs = (one.tracks["process"] + " " + one.tracks["thread"] for one in (timing, detail))
+    found: IntArray = pd.Index(ours).get_indexer(pd.Index(theirs)).astype(np.int64)
+    main = _main(timing), _main(detail)
+    found[found == main[0]] = UNKNOWN
+    found[main[1]] = main[0]
+    return found
+
+
+def _main(rank: Rank) -> int:
+    """The thread that marks the steps, else the one with most spans."""
+    names, tracks = rank.spans["name"].cat, rank.spans["track"].to_numpy()
+    marks = np.array([kinds.activity(name) in (Activity.STEP, Activity.OPTIMIZER_STEP) for name in names.categories])
+    marking = tracks[marks[names.codes.to_numpy()] & (rank.spans["step"].to_numpy() >= 0)]
+    return int(np.bincount(marking if len(marking) else tracks).argmax())
+
+
+def _partners(ours: _Calls, theirs: _Calls) -> IntArray:
+    """For each of our calls the position of the one of theirs that is the same, or -1."""
+    kinds_of = int(ours.what.max(initial=0)) + 1
+    candidates = np.flatnonzero((theirs.step >= 0) & (theirs.what >= 0))
+    candidates = candidates[np.argsort(theirs.step[candidates] * kinds_of + theirs.what[candidates], kind="stable")]
+    groups = theirs.step[candidates] * kinds_of + theirs.what[candidates]
+    mine = np.flatnonzero(ours.step >= 0)
+    own, of_own, count = np.unique(
+        ours.step[mine] * kinds_of + ours.what[mine], return_inverse=True, return_counts=True
+    )
+    step, what = own // kinds_of, own % kinds_of
+    alike = _most_alike(step, what, count, groups, kinds_of)
+    first = np.searchsorted(groups, alike[step] * kinds_of + what)
+    past = np.searchsorted(groups, alike[step] * kinds_of + what, side="right")
+    agree = (alike[step] >= 0) & (past - first == count)
+    order = np.argsort(of_own.reshape(-1), kind="stable")
+    ordinal = np.empty(len(mine), dtype=np.int64)
+    ordinal[order] = np.arange(len(mine)) - np.repeat(np.cumsum(count) - count, count)
+    found = np.full(len(ours.ids), UNKNOWN, dtype=np.int64)
+    some = agree[of_own.reshape(-1)]
+    found[mine[some]] = candidates[(first[of_own.reshape(-1)] + ordinal)[some]]
+    return found
+
+
+def _most_alike(step: IntArray, what: IntArray, count: IntArray, groups: IntArray, kinds_of: int) -> IntArray:
+    """For each step the step of the detail recording with which most calls agree in number, or -1. Shape (steps,).
+
+    `groups`: step times `kinds_of` plus what, of each call of the detail recording.
+    """
+    their_groups, their_count = np.unique(groups, return_counts=True)
+    steps = int(step.max(initial=-1)) + 1
+    best, most = np.full(steps, UNKNOWN, dtype=np.int64), np.zeros(steps)
+    their_step = their_groups // kinds_of
+    for other in np.unique(their_step)[:MOST_DETAIL_STEPS].tolist():
+        counted = np.zeros(kinds_of, dtype=np.int64)
+        counted[their_groups[their_step == other] % kinds_of] = their_count[their_step == other]
+        agreeing = np.bincount(step, weights=np.where(counted[what] == count, count, 0), minlength=steps)
+        best[agreeing > most] = other
+        most = np.maximum(most, agreeing)
+    return best
+
+
+def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
+    """The ops of `timing` with shapes and types of those in `detail`."""
+    some = np.flatnonzero(partner >= 0)
+    row = timing.ops.index.get_indexer(pd.Index(ours.ids[some]))
+    origin = detail.ops.index.get_indexer(pd.Index(theirs.ids[partner[some]]))
+    both = (row >= 0) & (origin >= 0)
+    columns = {}
+    for name in ("shapes", "dtypes"):
+        texts = detail.ops[name].cat
+        codes = np.full(len(timing.ops), texts.categories.get_loc(""), dtype=np.int64)
+        codes[row[both]] = texts.codes.to_numpy()[origin[both]]
+        columns[name] = pd.Categorical.from_codes(codes, categories=texts.categories)
+    return timing.ops.assign(**columns)
+
+
+def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
+    """The table `lines`: the line that led to each call, and the one in the middle of each pause until the next call.
+
+    Of a pause only where the next call is the same in both recordings.
+    """
+    some = np.flatnonzero(partner >= 0)
+    other = partner[some]
+    after, their_after = ours.following[some], theirs.following[other]
+    alike = (after >= 0) & (their_after >= 0) & (ours.what[after] == theirs.what[their_after])
+    before, other_before, after, their_after = some[alike], other[alike], after[alike], their_after[alike]
+    middle = (theirs.end_ns[other_before] + theirs.start_ns[their_after]) // 2
+    moments = np.concatenate((theirs.start_ns[other], middle))
+    line = _lines_at(detail, moments, np.concatenate((theirs.track[other], theirs.track[other_before])))
+    start = np.concatenate((ours.start_ns[some], ours.end_ns[before]))
+    end = np.concatenate((ours.end_ns[some], ours.start_ns[after]))
+    track = np.concatenate((ours.track[some], ours.track[before]))
+    kept = np.flatnonzero(line >= 0)
+    kept = kept[np.lexsort((-end[kept], start[kept]))]
+    inside = nesting.parents(track[kept], start[kept], end[kept])
+    kept = kept[(inside < 0) | (line[kept] != line[kept[inside]])]
+    frame = pd.Categorical.from_codes(line[kept], categories=detail.spans["name"].cat.categories)
+    made = pd.DataFrame(
+        {
+            "start_ns": start[kept],
+            "dur_ns": end[kept] - start[kept],
+            "track": track[kept].astype(np.int32),
+            "name": frame.remove_unused_categories(),
+        }
+    )
+    schema.check(made, schema.LINES)
+    return made
+
+
+def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:
+    """Code of the innermost frame of the user's code at each moment on its thread, else on the main thread; or -1."""
+    spans = detail.spans
+    names, codes = spans["name"].cat.categories, spans["name"].cat.codes.to_numpy()
+    python = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))
+    own = [code for code in np.unique(codes[python]).tolist() if kinds.is_user_frame(str(names[code]))]
+    ids = python[np.isin(codes[python], own)]
+    track, start = spans["track"].to_numpy()[ids].astype(np.int64), spans["start_ns"].to_numpy()[ids]
+    end = start + spans["dur_ns"].to_numpy()[ids]
+    found = nesting.innermost_at(moments_ns, tracks, track, start, end)
+    lost = found < 0
+    main = np.full(int(lost.sum()), _main(detail), dtype=np.int64)
+    found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
+    return np.where(found >= 0, np.append(codes[ids], UNKNOWN)[found], UNKNOWN).astype(np.int64)
+
+
+def _note(detail: Rank, given: frozenset[str], share: float) -> IntegrityNote:
+    name = Path(detail.provenance.path).name
+    if not given:
+        return IntegrityNote(
+            f"Nothing could be taken from {name}.",
+            "Its steps have no shapes or stacks that are lacking here, or do other work than those that were timed.",
+            Severity.WARNING,
+        )
+    words = {"shapes": "input shapes", "stacks": "source lines"}
+    lost = "The steps differ: most ops have none." if share < FEW else "Ops that it does not have again have none."
+    return IntegrityNote(
+        f"{' and '.join(words[one] for one in sorted(given)).capitalize()} of {share:.0%} of the ops come from {name}.",
+        f"It recorded other steps of the same run, so that times are not distorted. {lost * (share < 1)}".strip(),
+        Severity.WARNING if share < FEW else Severity.NOTE,
+    )

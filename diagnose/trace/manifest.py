@@ -1,0 +1,197 @@
+"""What is known about a recorded run besides its traces: `manifest.json`, written by `diagnose profile`.
+
+Everything is optional to a reader but the version: an older or interrupted recording knows less. Unknown is None.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+
+class Host(msgspec.Struct, frozen=True, kw_only=True):
+    """The machine."""
+
+    system: str | None = None
+    """For instance "Linux 6.1.0"."""
+    cpu: str | None = None
+    cpus: int | None = None
+    """Logical ones of the machine."""
+    cpus_allowed: int | None = None
+    """Those that the process may run on (affinity, container)."""
+    memory_bytes: int | None = None
+
+
+class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
+    """A device as its driver describes it, read between the recordings."""
+
+    index: int
+    name: str | None = None
+    memory_bytes: int | None = None
+    compute_capability: tuple[int, int] | None = None
+    multiprocessors: int | None = None
+    sm_clock_mhz: int | None = None
+    most_sm_clock_mhz: int | None = None
+    power_w: float | None = None
+    power_limit_w: float | None = None
+    temperature_c: int | None = None
+    throttled_by: tuple[str, ...] | None = None
+    """Why the clock is below its most, by NVML's names; () if nothing holds it back."""
+
+
+class Links(msgspec.Struct, frozen=True, kw_only=True):
+    """What connects two devices."""
+
+    devices: tuple[int, int]
+    kind: str
+    """"nvlink" or "pcie"."""
+
+
+class Loader(msgspec.Struct, frozen=True, kw_only=True):
+    """A DataLoader that the process iterated over, and what its work took."""
+
+    dataset: str
+    """Name of the class."""
+    dataset_length: int | None = None
+    batch_size: int | None = None
+    num_workers: int = 0
+    pin_memory: bool = False
+    prefetch_factor: int | None = None
+    persistent_workers: bool = False
+    drop_last: bool = False
+    in_order: bool | None = None
+    sampler: str | None = None
+    collate: str | None = None
+    start_method: str | None = None
+    """Of the workers: fork, spawn, forkserver."""
+    batches: int = 0
+    """That were timed."""
+    fetch_ns: int | None = None
+    """Median time to make a batch, on a worker or in process: items and collation."""
+    items_ns: int | None = None
+    """Median of its part in the dataset."""
+    collate_ns: int | None = None
+    items_per_batch: float | None = None
+    fetch_cpu_ns: int | None = None
+    """Median CPU time of a batch, of all threads of the process that made it: over `fetch_ns` if several cores work."""
+    asked: int = 0
+    """How often the training asked for a batch."""
+    wait_ns: int | None = None
+    """Median time until it got one."""
+    ready: float | None = None
+    """Mean number of batches that were ready when it asked; None without workers."""
+    empty_share: float | None = None
+    """Share of the times when none was ready; None without workers."""
+
+
+class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
+    """An optimizer that stepped."""
+
+    name: str
+    """Its class."""
+    foreach: bool | None = None
+    fused: bool | None = None
+    capturable: bool | None = None
+    groups: int | None = None
+    parameters: int | None = None
+    """Tensors."""
+    elements: int | None = None
+    bytes: int | None = None
+    dtypes: dict[str, int] = {}
+    """Elements by dtype, as in {"float32": 25557032}."""
+
+
+class Flags(msgspec.Struct, frozen=True, kw_only=True):
+    """Settings of PyTorch that change which kernels run, read while training."""
+
+    float32_matmul_precision: str | None = None
+    cuda_matmul_allow_tf32: bool | None = None
+    cudnn_allow_tf32: bool | None = None
+    cudnn_benchmark: bool | None = None
+    cudnn_deterministic: bool | None = None
+    deterministic_algorithms: bool | None = None
+    anomaly_mode: bool | None = None
+    threads: int | None = None
+    """Of CPU ops (torch.get_num_threads)."""
+    autocast: dict[str, str] = {}
+    """dtype by device type of autocasts that were entered, as in {"cuda": "bfloat16"}."""
+    grad_scaler: bool | None = None
+    compiled: bool | None = None
+    """Whether torch.compile was called."""
+
+
+class Distributed(msgspec.Struct, frozen=True, kw_only=True):
+    """How the ranks work together."""
+
+    backend: str | None = None
+    ddp: tuple[dict[str, bool | int | str | None], ...] = ()
+    """Options of each DistributedDataParallel: bucket_cap_mb, find_unused_parameters, static_graph,
+    gradient_as_bucket_view, broadcast_buffers."""
+    fsdp: tuple[dict[str, bool | int | str | None], ...] = ()
+
+
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
+    """How long steps took, by the process's own clock and, on a GPU, by events on the device."""
+
+    first_step: int
+    """Number of the first of them; steps are numbered from 0 in the order of the run."""
+    wall_ns: tuple[int, ...]
+    device_ns: tuple[int, ...] | None = None
+    """None without a device."""
+
+
+class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
+    """What one process of the run knows of itself."""
+
+    rank: int
+    world_size: int = 1
+    pid: int | None = None
+    trace: str | None = None
+    """Name of the timing recording in the same folder; None if there is none."""
+    detail: str | None = None
+    """Name of the attribution recording (stacks, shapes)."""
+    steps_by: str | None = None
+    """What steps were found by: "optimizer", "loader" or "time"."""
+    steady: bool | None = None
+    """Whether step times had become steady before anything was measured."""
+    warm_up: Timed | None = None
+    unprofiled: Timed | None = None
+    """Steps without any profiler: the truth that recordings are compared with."""
+    timing: Timed | None = None
+    """Steps of the timing recording, by the same clocks."""
+    attribution: Timed | None = None
+    """Steps of the attribution recording."""
+    loaders: tuple[Loader, ...] = ()
+    optimizers: tuple[Optimizer, ...] = ()
+    flags: Flags = Flags()
+    distributed: Distributed | None = None
+    allocator: dict[str, int] = {}
+    """Of torch.cuda.memory_stats: allocated_bytes, reserved_bytes (now and most), retries, ooms, segments."""
+    ended: str | None = None
+    """How the process ended: "recorded", "itself", "interrupted", "crashed"; None if it could not say."""
+    notes: tuple[str, ...] = ()
+    """Sentences for the user."""
+
+
+class Manifest(msgspec.Struct, frozen=True, kw_only=True):
+    """A recorded run."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool_version: str | None = None
+    complete: bool = False
+    """Whether the recording came to its end."""
+    command: tuple[str, ...] = ()
+    started: str | None = None
+    """ISO 8601, in UTC."""
+    exit_code: int | None = None
+    """Of the command, if it ended by itself."""
+    host: Host = Host()
+    versions: dict[str, str] = {}
+    """Of python, torch, cuda, cudnn, nccl, hip, driver and the frameworks that were imported."""
+    environment: dict[str, str] = {}
+    """Variables that change speed, of an allow-list; never others."""
+    devices: tuple[DeviceState, ...] = ()
+    links: tuple[Links, ...] = ()
+    ranks: tuple[RankManifest, ...] = ()
+    notes: tuple[str, ...] = ()

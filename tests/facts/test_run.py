@@ -1,0 +1,110 @@
+"""What the manifest tells facts: what recording costs, and how many workers would hide loading."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.run import Loading, Slowdown, loading, manifest, slowdown
+from diagnose.testing import facts_of
+from diagnose.trace.manifest import Host, Loader, RankManifest, Timed
+from diagnose.trace.model import Context
+
+MS = 1_000_000
+
+LOADING = """
+    5 steps of 100
+    cpu  load 0-60 | aten::mm 60-61
+    gpu  sgemm 60.01-99.99 @60
+"""
+
+
+UNKNOWN = Host()
+
+
+def known(drawing: str, *loaders: Loader, host: Host = UNKNOWN, ranks: int = 1, **more: Timed) -> Facts:
+    drawn = facts_of(drawing).rank
+    return Facts(replace(drawn, context=Context(RankManifest(rank=0, loaders=loaders, **more), host, ranks)))
+
+
+def wall(*times_ms: float, device: tuple[float, ...] | None = None) -> Timed:
+    on_device = None if device is None else tuple(int(one * MS) for one in device)
+    return Timed(first_step=0, wall_ns=tuple(int(one * MS) for one in times_ms), device_ns=on_device)
+
+
+@pytest.mark.parametrize("get", [manifest, slowdown, loading])
+def test_without_a_manifest_nothing_is_known(get: object) -> None:
+    assert callable(get)
+    with pytest.raises(Missing, match="Record with diagnose profile"):
+        get(facts_of(LOADING))
+
+
+def test_medians_by_one_clock() -> None:
+    facts = known(LOADING, unprofiled=wall(10, 30, 20), timing=wall(30, 24, 20))
+    assert slowdown(facts) == Slowdown(20 * MS, 1.2)
+
+
+def test_the_device_s_clock_is_preferred() -> None:
+    alone, recorded = wall(10, device=(40, 41, 42)), wall(20, device=(82,))
+    assert slowdown(known(LOADING, unprofiled=alone, timing=recorded)) == Slowdown(41 * MS, 2.0)
+    # Where one of them has no device's clock, the ratio is by the other clock, which both have.
+    assert slowdown(known(LOADING, unprofiled=alone, timing=wall(20))) == Slowdown(41 * MS, 2.0)
+    assert slowdown(known(LOADING, unprofiled=alone, timing=wall(15))) == Slowdown(41 * MS, 1.5)
+
+
+def test_a_ratio_needs_both() -> None:
+    assert slowdown(known(LOADING, unprofiled=wall(10))) == Slowdown(10 * MS, None)
+    with pytest.raises(Missing, match="step times without the profiler"):
+        slowdown(known(LOADING, timing=wall(10)))
+
+
+def test_a_window_is_not_compared_with_steps() -> None:
+    with pytest.raises(Missing):
+        slowdown(known("cpu aten::mm 0-5\ngpu sgemm 1-4 @0.5", unprofiled=wall(10)))
+
+
+def loader(fetch_ms: float, **more: int) -> Loader:
+    return Loader(dataset="Photos", fetch_ns=int(fetch_ms * MS), **more)
+
+
+def test_workers_that_hide_loading() -> None:
+    """The GPU waits 60 of 100 ms; the 40 ms that are left take two workers of 60 ms a batch."""
+    found = loading(known(LOADING, loader(60)))
+    assert found == Loading(loader(60), step_ns=40 * MS, fetch_ns=60 * MS, workers=2, cores=2, cpus=None)
+    assert (found.hideable, found.best, found.most_in) == (True, 2, "")
+
+
+def test_the_step_is_that_without_the_profiler() -> None:
+    """50 ms, of which the GPU waits the same share: 20 ms are left, in which 3 workers make batches of 60 ms."""
+    found = loading(known(LOADING, loader(60), unprofiled=wall(50)))
+    assert (found.step_ns, found.workers) == (20 * MS, 3)
+
+
+def test_cores_are_shared_by_the_ranks_of_the_machine() -> None:
+    facts = known(LOADING, loader(300), host=Host(cpus_allowed=16), ranks=4)
+    found = loading(facts)
+    assert (found.workers, found.cores, found.cpus, found.hideable, found.best) == (8, 8, 4, False, 4)
+
+
+def test_workers_that_wait_for_storage_need_no_core_each() -> None:
+    """300 ms a batch in 40 ms: 8 workers. 30 ms of computing keep one core busy, 600 ms on two threads 15."""
+    few, many = (loader(300, fetch_cpu_ns=cpu * MS) for cpu in (30, 600))
+    found = loading(known(LOADING, few, host=Host(cpus_allowed=2)))
+    assert (found.workers, found.cores, found.hideable) == (8, 1, True)
+    found = loading(known(LOADING, many, host=Host(cpus_allowed=8)))
+    assert (found.workers, found.cores, found.hideable, found.best) == (8, 15, False, 4)
+
+
+def test_the_loader_that_is_asked_most_counts() -> None:
+    some = loader(10, asked=5), loader(300, asked=90), Loader(dataset="Untimed", asked=1000)
+    assert loading(known(LOADING, *some)).fetch_ns == 300 * MS
+    with pytest.raises(Missing, match="what it takes to make a batch"):
+        loading(known(LOADING, some[2]))
+
+
+@pytest.mark.parametrize(("items", "collate", "most"), [(80, 10, "items"), (10, 80, "collate"), (50, 50, "items")])
+def test_what_takes_most_of_a_batch(items: int, collate: int, most: str) -> None:
+    found = loading(known(LOADING, loader(90, items_ns=items, collate_ns=collate)))
+    assert found.most_in == most
