@@ -691,6 +691,12 @@ def test_collective_of(name: str, collective: str | None) -> None:
         (r"C:\py\Lib\site-packages\x.py(1): f", Site(r"C:\py\Lib\site-packages\x.py", 1, "f"), False),
         ("/tmp/torchinductor_root/ab/cab.py(9): call", Site("/tmp/torchinductor_root/ab/cab.py", 9, "call"), False),
         ("/src/pytorch/torch/optim/adam.py(1): step", Site("/src/pytorch/torch/optim/adam.py", 1, "step"), False),
+        (
+            "/src/diagnose/capture/agent/steps.py(75): step",
+            Site("/src/diagnose/capture/agent/steps.py", 75, "step"),
+            False,
+        ),
+        ("diagnose/capture/agent/steps.py(75): step", Site("diagnose/capture/agent/steps.py", 75, "step"), False),
         ("<frozen os>(709): __getitem__", Site("<frozen os>", 709, "__getitem__"), False),
         ("<string>(1): <lambda>", Site("<string>", 1, "<lambda>"), False),
         ("<built-in method size of Tensor object at 0x7fc740c45b50>", None, False),
