@@ -36,7 +36,7 @@ def memory(facts: Facts) -> tuple[Memory, ...]:
     events = facts.rank.memory
     events = events[events["device_type"] > 0]
     if not len(events):
-        raise Missing("memory events", "Record with profile_memory=True.")
+        raise Missing("memory events", "Record with profile_memory=True, or diagnose profile --memory.")
     peaks = events.groupby("device")[["allocated_bytes", "reserved_bytes"]].max()
 
     def known(value: object) -> int | None:

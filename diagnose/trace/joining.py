@@ -56,7 +56,10 @@ class _Calls:
 
 
 def joined(timing: Rank, detail: Rank) -> Rank:
-    """`timing` with the shapes and lines of `detail` that it lacks, and a note that says so."""
+    """`timing` with the shapes, lines and memory events of `detail` that it lacks, and a note that says so.
+
+    Memory events keep their times in `detail`: what they tell is how much was allocated, not when.
+    """
     lacking = {"shapes", "stacks"} & detail.provenance.recorded - timing.provenance.recorded
     ours, theirs = _calls(timing, detail)
     partner = _partners(ours, theirs)
@@ -66,6 +69,7 @@ def joined(timing: Rank, detail: Rank) -> Rank:
     return replace(
         timing,
         ops=_ops(timing, detail, ours, theirs, partner) if "shapes" in given else timing.ops,
+        memory=detail.memory if "memory" in detail.provenance.recorded - timing.provenance.recorded else timing.memory,
         lines=_lines(detail, ours, theirs, partner) if "stacks" in given else timing.lines,
         provenance=replace(timing.provenance, detail=detail.provenance.path, joined=given),
         integrity=(*timing.integrity, _note(detail, given, share)),

@@ -8,9 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
+from diagnose.facts.base import Facts, Missing, optional
 from diagnose.facts.idle import idle_gaps
 from diagnose.facts.layout import recorded_inputs
+from diagnose.facts.memory import Memory, memory
 from diagnose.facts.pauses import checkpoints
 from diagnose.facts.python import python_lines
 from diagnose.facts.source_lines import sites_at, sites_of
@@ -203,3 +204,14 @@ def test_lines_of_a_recording_joined_to_itself_are_its_own(corpus: Path, name: s
     assert sites_of(Facts(found), ops) == sites_of(Facts(rich), ops)
     assert idle_gaps(Facts(found)).sites == idle_gaps(Facts(rich)).sites
     assert any(idle_gaps(Facts(found)).sites)
+
+
+def test_allocations_come_from_the_detail_recording(timing: Rank) -> None:
+    """They say how much was allocated, whenever that was."""
+    assert optional(memory, Facts(timing)) is None
+    more = Drawing().step(20, 0, 100).op("aten::mm", 10, 20)
+    for total in (4096, 1024):
+        args = {"Device Type": 1, "Device Id": 0, "Bytes": 512, "Total Allocated": total, "Total Reserved": 2 * total}
+        more.events.append({"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5, "args": args})
+    both = joined(timing, more.rank())
+    assert optional(memory, Facts(both)) == (Memory(0, 4096, 8192),)
