@@ -117,6 +117,7 @@ __all__ = [
     "WarmUp",
     "bytes_",
     "cheaper_batches",
+    "cores_for_workers",
     "loading_evidence",
     "ms",
     "percent",
@@ -140,6 +141,19 @@ def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
     else:
         text = f"{takes} no number of workers hides loading, which needs {loading.cores} cores of {loading.cpus}."
     return (Evidence(text, loading.workers, "workers"),)
+
+
+def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
+    """Whether more loader workers find cores. A training on a GPU leaves some; one on the CPU may not.
+
+    Raises Missing if that is not known.
+    """
+    if wait.exposed_ns is not None:
+        return True
+    free = None if loading is None else loading.beside_training
+    if free is None:
+        raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
+    return free
 
 
 def cheaper_batches(loading: Loading) -> Fix:

@@ -39,6 +39,7 @@ from diagnose.rule import (
     Verdicts,
     WaitPattern,
     cheaper_batches,
+    cores_for_workers,
     loading_evidence,
     ms,
     percent,
@@ -59,21 +60,19 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading
         yield NotApplicable("no worker processes load")
     elif waited < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"the training waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
+    elif not cores_for_workers(input_wait, loading):
+        yield NotApplicable("the training computes on the cores that workers would need")
     else:
         why = {
             WaitPattern.PERIODIC: f"Every {fetches.every} batches one is late: each worker is too slow.",
             WaitPattern.HEAVY_TAIL: "Few batches are very late: storage or another pause, rather than too few workers.",
             WaitPattern.UNIFORM: "All batches are late alike.",
-            None: "",
-        }[fetches.pattern]
+        }
         who = "The training" if input_wait.exposed_ns is None else "The GPU"
+        how = why.get(fetches.pattern, "") if fetches.pattern else ""
+        what = f"{who} waits {ms(waited)} a step for batches from worker processes. {how}"
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{who} waits {ms(waited)} a step for batches from worker processes. {why}".strip(), waited, "ns"
-                ),
-                *loading_evidence(loading),
-            ),
+            evidence=(Evidence(what.strip(), waited, "ns"), *loading_evidence(loading)),
             edits=(Move(fetches.ids[~fetches.first], faster(loading), fetches.ready_ns),),
             fixes=tuple(fixes(loading)),
             confidence=Confidence(Level.MEDIUM, "the waits are recorded; how the workers scale is not"),

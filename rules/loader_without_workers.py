@@ -37,6 +37,7 @@ from diagnose.rule import (
     Steps,
     Verdicts,
     cheaper_batches,
+    cores_for_workers,
     loading_evidence,
     ms,
     percent,
@@ -61,6 +62,8 @@ def loader_without_workers(
         )
     elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
+    elif not cores_for_workers(input_wait, loading):
+        yield NotApplicable("the training computes on the cores that workers would need")
     else:
         count = 4 if loading is None else loading.best
         speed = WORKERS if loading is None else Between(max(SHARED * count, 1), count, count)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from diagnose import engine, one_rank, page
@@ -11,7 +12,7 @@ from diagnose.diagnosis import RankDiagnosis
 from diagnose.facts.base import Facts
 from diagnose.finding import OutcomeKind
 from diagnose.testing import facts_of
-from diagnose.trace.manifest import Host, Loader, RankManifest, Timed
+from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
 from diagnose.trace.model import Context
 
 MS = 1_000_000
@@ -48,6 +49,33 @@ def test_workers_enough_are_named() -> None:
     assert found.evidence[1].value == 2
     (fix,) = found.fixes
     assert (fix.trial, "num_workers=2" in fix.after) == ("patch:DataLoader(num_workers=2)", True)
+
+
+ON_CPU = """
+    5 steps of 100
+    cpu  {0} 0-60 | aten::mm 60-100
+"""
+
+
+@pytest.mark.parametrize(
+    ("rule", "span", "workers"), [("loader_without_workers", "load", 0), ("loader_starvation", "next", 1)]
+)
+@pytest.mark.parametrize(
+    ("cpus", "threads", "outcome"),
+    [
+        # Two workers make a batch of 60 ms in 40 while one thread computes: three cores, or six that may be half.
+        (6, 1, OutcomeKind.FOUND),
+        (5, 1, OutcomeKind.NOT_APPLICABLE),
+        (6, 2, OutcomeKind.NOT_APPLICABLE),
+        (6, None, OutcomeKind.CANNOT_TELL),
+        (None, 1, OutcomeKind.CANNOT_TELL),
+    ],
+)
+def test_a_training_on_the_cpu_needs_its_cores_itself(
+    rule: str, span: str, workers: int, cpus: int | None, threads: int | None, outcome: OutcomeKind
+) -> None:
+    own = msgspec.structs.replace(loads(60, workers=workers), flags=Flags(threads=threads))
+    assert said(rule, ON_CPU.format(span), own, cpus).outcomes[0].outcome is outcome
 
 
 def test_without_cores_items_have_to_get_cheaper() -> None:

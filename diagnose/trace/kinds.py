@@ -30,8 +30,7 @@ def _kind_of(kinds: type[_K], name: str) -> _K:
     return next(kind for kind in kinds if kind.pattern.search(name))
 
 
-# Names as cuBLAS, cuDNN, CUTLASS, ATen, Triton, NCCL, TorchRec and ROCm's libraries give; the first kind that matches
-# counts.
+# Names of cuBLAS, cuDNN, CUTLASS, ATen, Triton, NCCL, ROCm's libraries; the first kind that matches counts.
 class KernelKind(_Kind):
     """What device work computes, as far as its name tells. MEMORY is a copy or fill by the driver, COPY by a kernel."""
 
@@ -176,7 +175,8 @@ _DIRECTIONS = {"HD": Direction.H2D, "DH": Direction.D2H, "DD": Direction.D2D, "H
 _NCCL = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)")
 # torch cuts sys.path off, so that installed packages show as `torch/...`.
 _FRAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.*)\Z", re.DOTALL)
-_INSTALLED = re.compile(r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)|(^|/)diagnose/capture/")
+_INSTALLED = re.compile(r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)"
+                        r"|(^|/)diagnose/capture/")  # fmt: skip
 _LIBRARY = re.compile(
     r"(torch(vision|audio|data|rec|titan|metrics)?|triton|numpy|pandas|scipy|PIL|transformers|accelerate|peft|trl|timm|apex"
     r"|(pytorch_)?lightning|diffusers|deepspeed|megatron|transformer_engine|vllm|tqdm|wandb|typing_extensions)(\.py)?(/|\Z)"
