@@ -14,8 +14,8 @@ RUFF_RULES := --select E,F,W,I,UP,B,C4,SIM,RUF,PT,PTH,N,D1 --ignore D105,D107,N8
 help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
-demo: .venv/core  ## analyse the bundled recording of a small CPU training (no torch needed)
-	$(BIN)/diagnose analyze sample_traces/cpu_mlp/trace.json.gz
+demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
+	$(BIN)/diagnose profile sample_traces/image_classifier/train.py
 
 test: .venv/full  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest $(PYTEST_ARGS)
@@ -27,8 +27,9 @@ check: .venv/full  ## lint, format, types, import contracts and generated texts
 	$(BIN)/lint-imports
 	$(BIN)/python -m diagnose.docs --check
 
-bench: .venv/full  ## measure loading side by side with HTA, into the README
+bench: .venv/full  ## measure loading side by side with HTA, into the README, and what recording costs
 	$(BIN)/python -m benchmarks.load --write
+	$(BIN)/python -m benchmarks.recording
 
 clean:  ## remove the virtual environment, caches and build output
 	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
@@ -38,6 +39,10 @@ clean:  ## remove the virtual environment, caches and build output
 .venv/core: setup.cfg pyproject.toml
 	$(PYTHON) -m venv .venv
 	$(BIN)/pip install --quiet --disable-pip-version-check --editable .
+	@touch $@
+
+.venv/torch: .venv/core constraints.txt
+	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[torch]'
 	@touch $@
 
 .venv/full: .venv/core constraints.txt

@@ -3,6 +3,7 @@
 The stages, each in a module or folder of its own; data flows one way, from the top to the bottom:
 
     trace       what a training run looked like: tables, and pure functions on them
+    capture     running a training so that it records itself
     source      bytes to trace: one reader per file format
     facts       what can be measured on a trace
     replay      what the step time would be if: a dependency graph, edits of it, and what they save
@@ -18,17 +19,18 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from diagnose.version import __version__
+
 if TYPE_CHECKING:
     from collections.abc import Sequence
     from os import PathLike
     from typing import Any
 
+    from diagnose.capture.inline import Recording
     from diagnose.diagnosis import Diagnosis
     from diagnose.trace.model import Run
 
-__version__ = "0.1.0"
-
-__all__ = ["__version__", "analyze", "load", "to_hta"]
+__all__ = ["__version__", "analyze", "load", "record", "to_hta"]
 
 
 def load(*paths: str | PathLike[str]) -> Run:
@@ -66,6 +68,28 @@ def analyze(
     folders = (built_in_rules(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))
     return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen)
+
+
+def record(folder: str | PathLike[str], *, steps: int = 5, warmup: int = 10, memory: bool = False) -> Recording:
+    """Record some steps of a loop of your own, as `diagnose profile` would:
+
+        with diagnose.record("runs/a", steps=5) as recording:
+            for batch in loader:
+                train(batch)
+                recording.step()
+
+    `folder` must be empty or new. `warmup` steps are skipped, at least; then some are timed without a profiler, `steps`
+    recorded, and some recorded with call stacks, with allocations if `memory`. The loop goes on; `recording.finished`
+    tells when it need not.
+
+    Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used.
+    """
+    from pathlib import Path
+
+    from diagnose.capture.agent.plan import Plan
+    from diagnose.capture.inline import Recording
+
+    return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True))
 
 
 def to_hta(run: Run) -> Any:

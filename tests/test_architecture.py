@@ -75,7 +75,7 @@ def test_every_package_is_installed() -> None:
     """setup.cfg names the packages one by one; a folder it misses would be missing from the wheel only."""
     setup = configparser.ConfigParser()
     setup.read(ROOT / "setup.cfg", encoding="utf-8")
-    folders = {path.parent for path in ROOT.glob("diagnose/**/*.py")}
+    folders = {path.parent for path in ROOT.glob("diagnose/**/__init__.py")}
     packages = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
     assert set(setup["options"]["packages"].split()) == packages | {"diagnose._rules"}
 

@@ -1,8 +1,12 @@
-"""Every sample shows what it is named for, says so of itself, and is diagnosed as such."""
+"""Every sample shows what it is named for, says so of itself, and is diagnosed as such; every training trains."""
 
 from __future__ import annotations
 
 import importlib.util
+import math
+import os
+import re
+import subprocess
 import sys
 from pathlib import Path
 
@@ -13,7 +17,8 @@ from diagnose.facts.host import HostActivity
 from diagnose.facts.steps import Measure
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
-FOLDERS = sorted(folder for folder in SAMPLES.iterdir() if folder.is_dir())
+FOLDERS = sorted(path.parent for path in SAMPLES.glob("*/make.py"))
+TRAININGS = sorted(path.parent for path in SAMPLES.glob("*/train.py"))
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -37,6 +42,10 @@ def test_a_sample_says_what_it_is(folder: Path) -> None:
     assert about["command"] == f"python sample_traces/{folder.name}/make.py"
 
 
+def test_every_folder_is_a_recording_or_a_training() -> None:
+    assert sorted(FOLDERS + TRAININGS) == sorted(folder for folder in SAMPLES.iterdir() if folder.is_dir())
+
+
 def test_all_samples_together_are_small() -> None:
     assert sum(path.stat().st_size for path in SAMPLES.rglob("*")) < 25_000_000
 
@@ -53,3 +62,54 @@ def test_the_small_training_on_a_cpu() -> None:
     assert (found.input.fetches, found.input.in_process, found.input.exposed_ns) == (5, True, None)
     assert found.ops is not None
     assert {"aten::mm", "aten::addmm"} == {op.name for op in found.ops[:2]}
+
+
+SMALL = {
+    "ddp_mlp": "--steps 4 --samples 256 --batch-size 8 --features 16 --hidden 32",
+    "image_classifier": "--steps 4 --images 32 --batch-size 4 --image-size 16 --width 4 --blocks 1",
+    "small_gpt": "--steps 4 --batch-size 2 --context 16 --layers 2 --heads 2 --dim 16 --vocab 64 --eval-every 2",
+}
+"""Options of each training that let it end within seconds."""
+
+FIXED = {
+    "ddp_mlp": "--no-find-unused --no-sync",
+    "image_classifier": "--pin-memory --channels-last --fused",
+    "small_gpt": "--flash --fused",
+}
+"""Those that make it faster without other numbers, but for rounding."""
+
+
+def losses(training: str, options: str) -> list[float]:
+    """The loss of every step of a training that runs to its end."""
+    launcher = "-m torch.distributed.run --standalone --nproc_per_node 2" if training == "ddp_mlp" else ""
+    script = str(SAMPLES / training / "train.py")
+    command = [sys.executable, *launcher.split(), script, *SMALL[training].split(), *options.split()]
+    environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
+    done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)
+    assert done.returncode == 0, done.stderr
+    return [float(loss) for loss in re.findall(r"step \d+ loss (\S+)", done.stdout)]
+
+
+def test_all_trainings_are_run() -> None:
+    assert [folder.name for folder in TRAININGS] == sorted(SMALL) == sorted(FIXED)
+
+
+@pytest.mark.parametrize("training", sorted(SMALL))
+def test_a_training_trains_and_its_fixes_change_no_number(training: str) -> None:
+    pytest.importorskip("torch")
+    found = losses(training, "")
+    assert len(found) == 4
+    assert all(math.isfinite(loss) for loss in found)
+    assert len(set(found)) == 4
+    assert losses(training, "") == found
+    assert losses(training, "--seed 1") != found
+    assert losses(training, FIXED[training]) == pytest.approx(found, rel=1e-3)
+
+
+def test_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    torch = pytest.importorskip("torch")
+    monkeypatch.setenv("TMPDIR", str(tmp_path))
+    assert len(losses("image_classifier", "--save-every 2 --workers 1")) == 4
+    saved = sorted(tmp_path.glob("checkpoints-*/*.pt"))
+    assert [path.name for path in saved] == ["step2.pt", "step4.pt"]
+    assert torch.load(saved[-1])["step"] == 4

@@ -11,7 +11,9 @@ import click
 from diagnose import __version__
 
 COMMANDS = {
+    "profile": "Run a training, record a few of its steps, and say what to fix.",
     "analyze": "Say what to fix in recorded training steps, and what each fix would save.",
+    "doctor": "Say what this machine can record, and how to mend what it cannot.",
     "rules": "List the rules, show one's page, or test a folder of them.",
 }
 """Command -> its line in the help."""

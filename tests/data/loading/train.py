@@ -1,4 +1,4 @@
-"""Iterates over DataLoaders of all kinds and prints what they made, to the bit, and what was seen of them if watched."""
+"""Iterates over DataLoaders of all kinds; prints what they made, to the bit, and what was seen of them if watched."""
 
 import hashlib
 import json
@@ -25,6 +25,16 @@ class Fetched(Images):
 
     def __getitems__(self, indices):
         return [self[index] for index in indices]
+
+
+class Nested(Images):
+    """Asks another loader for what it gives, and tells whether that was noticed in the worker."""
+
+    def __getitem__(self, index):
+        asked = getattr(sys.modules.get("sitecustomize"), "asked", [])
+        before = len(asked)
+        inside = [batch.item() for batch in DataLoader(range(index))]
+        return sum(inside), len(asked) - before
 
 
 class Lines(IterableDataset):
@@ -84,7 +94,9 @@ def kinds():
     yield "persistent iterable", DataLoader(Lines(), 1, persistent_workers=True, **kept), 2, 20, 1
     yield "unordered", DataLoader(Images(), 2, in_order=False, **kept), 1, 5, 2
     for method in ("fork", "spawn", "forkserver"):
-        yield method, DataLoader(Images(), 2, shuffle=True, num_workers=1, multiprocessing_context=method), 1, 5, 2
+        one = {"num_workers": 1, "multiprocessing_context": method}
+        yield method, DataLoader(Images(), 2, shuffle=True, **one), 1, 5, 2
+        yield f"nested {method}", DataLoader(Nested(), 4, **one), 1, 3, 4
 
 
 def main():

@@ -1,0 +1,202 @@
+"""What the process knows of itself and its machine, by the names of the manifest. Whatever fails is unknown."""
+
+from __future__ import annotations
+
+import os
+import platform
+import re
+import sys
+from collections.abc import Callable, Iterable, Mapping
+from math import ceil
+from pathlib import Path
+from typing import Any, TypeVar
+
+from .about_devices import devices, links
+from .about_settings import Settings
+
+__all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
+
+FRAMEWORKS = ("accelerate", "deepspeed", "lightning", "pytorch_lightning", "torchvision", "transformers")
+
+LONGEST_VALUE = 200  # characters
+
+T = TypeVar("T")
+
+
+def host(root: Path = Path("/")) -> dict[str, object]:
+    """The machine, as `Host`. `root` is the folder that holds proc and sys."""
+    return {
+        "system": f"{platform.system()} {platform.release()}",
+        "cpu": _cpu(root) or platform.machine() or None,
+        "cpus": os.cpu_count(),
+        "cpus_allowed": _known(lambda: _cpus_allowed(root)),
+        "memory_bytes": _known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+    }
+
+
+def _cpu(root: Path) -> str | None:
+    """Its name as Linux tells."""
+    found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
+    return found[1].strip() if found else None
+
+
+def _cpus_allowed(root: Path) -> int | None:
+    """As many as affinity and the container's quota of CPU time leave."""
+    affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
+    known = [count for count in (affine, *_quotas(root)) if count]
+    return min(known) if known else None
+
+
+def _quotas(root: Path) -> Iterable[int]:
+    """CPUs by quotas of control groups, of both versions: of the own group and those around it."""
+    for line in _read(root / "proc/self/cgroup").splitlines():
+        _, kinds, own = line.split(":", 2)
+        if kinds and "cpu" not in kinds.split(","):
+            continue
+        top = root / "sys/fs/cgroup" / ("cpu" if kinds else "")
+        inner = Path(own.strip("/"))
+        for folder in (top / part for part in (inner, *inner.parents)):
+            if kinds:
+                quota = f"{_read(folder / 'cpu.cfs_quota_us')} {_read(folder / 'cpu.cfs_period_us')}".split()
+            else:
+                quota = _read(folder / "cpu.max").split()
+            if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]):
+                yield max(ceil(int(quota[0]) / int(quota[1])), 1)
+
+
+def versions(root: Path = Path("/")) -> dict[str, str]:
+    """Of python, torch and what it uses, and of the frameworks that were imported."""
+    found: dict[str, str | None] = {"python": platform.python_version()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        found["torch"] = _known(lambda: str(torch.__version__))
+        found["cuda"] = _known(lambda: torch.version.cuda)
+        found["hip"] = _known(lambda: torch.version.hip)
+        if _known(torch.cuda.is_initialized):
+            found["cudnn"] = _known(lambda: _cudnn(torch.backends.cudnn.version()))
+            found["nccl"] = _known(lambda: ".".join(map(str, torch.cuda.nccl.version())))
+    driver = re.search(r"Kernel Module\s+(?:for \S+\s+)?(\d[\d.]*)", _read(root / "proc/driver/nvidia/version"))
+    found["driver"] = driver[1] if driver else _read(root / "sys/module/amdgpu/version").strip() or None
+    found |= {name: _installed(name) for name in FRAMEWORKS if name in sys.modules}
+    return {name: version for name, version in found.items() if version}
+
+
+def _cudnn(number: int) -> str:
+    """As in 8.9.2 of 8902 and 9.1.0 of 90100."""
+    unit = 10_000 if number >= 90_000 else 1_000
+    return f"{number // unit}.{number % unit // 100}.{number % 100}"
+
+
+def _installed(name: str) -> str | None:
+    from importlib.metadata import version
+
+    return _known(lambda: version(name.replace("_", "-")))
+
+
+_VARIABLES = {
+    "CUBLAS_WORKSPACE_CONFIG",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_VISIBLE_DEVICES",
+    "GROUP_RANK",
+    "GROUP_WORLD_SIZE",
+    "LOCAL_RANK",
+    "LOCAL_WORLD_SIZE",
+    "MKL_NUM_THREADS",
+    "NODE_RANK",
+    "NVIDIA_TF32_OVERRIDE",
+    "OMP_NUM_THREADS",
+    "PYTORCH_ALLOC_CONF",
+    "PYTORCH_CUDA_ALLOC_CONF",
+    "PYTORCH_HIP_ALLOC_CONF",
+    "PYTORCH_NO_CUDA_MEMORY_CACHING",
+    "RANK",
+    "TORCHDYNAMO_DISABLE",
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
+    "TORCH_CUDNN_V8_API_DEBUG",
+    "TORCH_CUDNN_V8_API_DISABLED",
+    "TORCH_CUDNN_V8_API_ENABLED",
+    "TORCH_CUDNN_V8_API_LRU_CACHE_LIMIT",
+    "TORCH_DISTRIBUTED_DEBUG",
+    "TORCH_LOGS",
+    "TORCH_SHOW_CPP_STACKTRACES",
+    "WORLD_SIZE",
+}
+_PREFIXES = ("NCCL_", "TORCH_NCCL_", "KINETO_")
+_PRIVATE = {
+    "ADDR",
+    "COMM",
+    "CONFIG",
+    "DIR",
+    "FILE",
+    "HOST",
+    "HOSTID",
+    "ID",
+    "KEY",
+    "PASSWORD",
+    "PATH",
+    "SECRET",
+    "TOKEN",
+    "URL",
+    "USER",
+}
+"""Words in names that begin so, which say that the value may name a host, a person or a secret."""
+
+
+def environment(environ: Mapping[str, str]) -> dict[str, str]:
+    """Variables that change speed; none that could name a host or hold a secret."""
+    return {name: value[:LONGEST_VALUE] for name, value in sorted(environ.items()) if _harmless(name, value)}
+
+
+def _harmless(name: str, value: str) -> bool:
+    if name in _VARIABLES:
+        return True
+    words = set(name.split("_"))
+    return name.startswith(_PREFIXES) and not words & _PRIVATE and re.fullmatch(r"[\w,:;^=+.*-]*", value) is not None
+
+
+def optimizers(some: Iterable[Any]) -> list[dict[str, object]]:
+    """Torch's optimizers as `Optimizer`, without those that only wrap another one."""
+    every = list(some)
+    inner = {id(one) for one in every}
+    own = [one for one in every if not inner & {id(value) for value in getattr(one, "__dict__", {}).values()}]
+    return [_optimizer(one) for one in own]
+
+
+def _optimizer(one: Any) -> dict[str, object]:
+    groups = list(one.param_groups)
+    parameters = [parameter for group in groups for parameter in group["params"]]
+    dtypes: dict[str, int] = {}
+    for parameter in parameters:
+        name = str(parameter.dtype).removeprefix("torch.")
+        dtypes[name] = dtypes.get(name, 0) + parameter.numel()
+    return {
+        "name": type(one).__name__,
+        **{name: _flag(groups, name) for name in ("foreach", "fused", "capturable")},
+        "groups": len(groups),
+        "parameters": len(parameters),
+        "elements": sum(dtypes.values()),
+        "bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
+        "dtypes": dtypes,
+    }
+
+
+def _flag(groups: list[dict[str, object]], name: str) -> bool | None:
+    """What all groups agree on; None if they do not, or leave it to torch."""
+    values = {value if isinstance(value := group.get(name), bool) else None for group in groups}
+    return values.pop() if len(values) == 1 else None
+
+
+def _known(ask: Callable[[], T]) -> T | None:
+    try:
+        return ask()
+    except Exception:
+        return None
+
+
+def _read(path: Path) -> str:
+    """Empty if it cannot be read."""
+    try:
+        return path.read_text(encoding="utf-8", errors="replace")
+    except OSError:
+        return ""

@@ -1,0 +1,146 @@
+"""The CUDA devices of the process and what connects them, as torch and NVIDIA's management library (NVML) know them."""
+
+from __future__ import annotations
+
+import ctypes
+import sys
+from contextlib import suppress
+from itertools import combinations
+from types import TracebackType
+from typing import Any
+
+LIBRARY = "nvml.dll" if sys.platform == "win32" else "libnvidia-ml.so.1"
+
+# Numbers of nvml.h.
+_SM_CLOCK = 1
+_ON_GPU = 0
+_P2P_NVLINK = 2
+_P2P_OK = 0
+
+_HELD_BACK_BY = {
+    0x1: "GpuIdle",
+    0x2: "ApplicationsClocksSetting",
+    0x4: "SwPowerCap",
+    0x8: "HwSlowdown",
+    0x10: "SyncBoost",
+    0x20: "SwThermalSlowdown",
+    0x40: "HwThermalSlowdown",
+    0x80: "HwPowerBrakeSlowdown",
+    0x100: "DisplayClockSetting",
+}
+"""nvmlClocksThrottleReasons by bit."""
+
+
+def devices() -> list[dict[str, object]]:
+    """Each device that this process can use, as `DeviceState`; none unless CUDA is in use."""
+    torch = _torch()
+    if torch is None:
+        return []
+    with Nvml() as nvml:
+        return [_device(torch, nvml, index) for index in range(torch.cuda.device_count())]
+
+
+def links() -> list[dict[str, object]]:
+    """What connects any two of them, as `Links`, where NVML knows."""
+    torch = _torch()
+    found: list[dict[str, object]] = []
+    if torch is None:
+        return found
+    with Nvml() as nvml:
+        handles = [nvml.handle(torch, index) for index in range(torch.cuda.device_count())]
+        for one, other in combinations(range(len(handles)), 2):
+            status = nvml.ask("nvmlDeviceGetP2PStatus", handles[one], handles[other], _P2P_NVLINK)
+            if status is not None:
+                found.append({"devices": (one, other), "kind": "nvlink" if status == _P2P_OK else "pcie"})
+    return found
+
+
+def _torch() -> Any:
+    """If it uses CUDA; it is not made to."""
+    torch = sys.modules.get("torch")
+    with suppress(Exception):
+        return torch if torch is not None and torch.cuda.is_initialized() else None
+    return None
+
+
+def _device(torch: Any, nvml: Nvml, index: int) -> dict[str, object]:
+    known: dict[str, object] = {"index": index}
+    with suppress(Exception):
+        properties = torch.cuda.get_device_properties(index)
+        known |= {
+            "name": str(properties.name),
+            "memory_bytes": int(properties.total_memory),
+            "compute_capability": (int(properties.major), int(properties.minor)),
+            "multiprocessors": int(properties.multi_processor_count),
+        }
+    handle = nvml.handle(torch, index)
+    power, limit = (nvml.ask(name, handle) for name in ("nvmlDeviceGetPowerUsage", "nvmlDeviceGetEnforcedPowerLimit"))
+    return known | {
+        "sm_clock_mhz": nvml.ask("nvmlDeviceGetClockInfo", handle, _SM_CLOCK),
+        "most_sm_clock_mhz": nvml.ask("nvmlDeviceGetMaxClockInfo", handle, _SM_CLOCK),
+        "power_w": None if power is None else power / 1000,  # It says mW.
+        "power_limit_w": None if limit is None else limit / 1000,
+        "temperature_c": nvml.ask("nvmlDeviceGetTemperature", handle, _ON_GPU),
+        "throttled_by": nvml.held_back_by(handle),
+    }
+
+
+class Nvml:
+    """NVML, open within `with`. What it does not know, or where there is no NVML, is None."""
+
+    def __init__(self, library: str = LIBRARY) -> None:
+        self._name = library
+        self._library: ctypes.CDLL | None = None
+
+    def __enter__(self) -> Nvml:
+        with suppress(OSError, AttributeError):
+            library = ctypes.CDLL(self._name)
+            if library.nvmlInit_v2() == 0:
+                self._library = library
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        if self._library is not None:
+            with suppress(AttributeError):
+                self._library.nvmlShutdown()
+
+    def handle(self, torch: Any, index: int) -> ctypes.c_void_p | None:
+        """Of a device by its number in torch, which knows only those that CUDA_VISIBLE_DEVICES names."""
+        with suppress(Exception):
+            uuid = str(torch.cuda.get_device_properties(index).uuid)
+            name = ctypes.c_char_p((uuid if uuid.startswith(("GPU-", "MIG-")) else f"GPU-{uuid}").encode())
+            found = self._answer(ctypes.c_void_p(), "nvmlDeviceGetHandleByUUID", name)
+            if found is not None:
+                return ctypes.c_void_p(found)
+        with suppress(Exception):
+            number = ctypes.c_uint(torch.cuda._get_nvml_device_index(index))
+            found = self._answer(ctypes.c_void_p(), "nvmlDeviceGetHandleByIndex_v2", number)
+            if found is not None:
+                return ctypes.c_void_p(found)
+        return None
+
+    def ask(self, function: str, *of: ctypes.c_void_p | int | None) -> int | None:
+        """What a function that gives an unsigned int says of devices and numbers; None if a device is unknown."""
+        return None if None in of else self._answer(ctypes.c_uint(), function, *of)
+
+    def held_back_by(self, handle: ctypes.c_void_p | None) -> tuple[str, ...] | None:
+        """Why the device's clock is below its most."""
+        if handle is None:
+            return None
+        for function in ("nvmlDeviceGetCurrentClocksThrottleReasons", "nvmlDeviceGetCurrentClocksEventReasons"):
+            bits = self._answer(ctypes.c_ulonglong(), function, handle)
+            if bits is not None:
+                return tuple(name for bit, name in _HELD_BACK_BY.items() if bits & bit)
+        return None
+
+    def _answer(self, value: Any, function: str, *arguments: Any) -> int | None:
+        """What a function puts into its last argument."""
+        if self._library is None:
+            return None
+        try:
+            status = getattr(self._library, function)(*arguments, ctypes.byref(value))
+        except AttributeError:  # Older or newer than the function.
+            return None
+        return value.value if status == 0 else None

@@ -1,0 +1,277 @@
+"""The DataLoader X-ray: how long the training waits for batches, and what making them takes."""
+
+from __future__ import annotations
+
+import functools
+import os
+import sys
+import threading
+import time
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .imports import failures, when_imported
+from .loaders_measured import Fetch, Loader, WorkerFile
+from .loaders_settings import settings
+from .plan import WORK
+
+MOST_LOADERS = 32
+"""DataLoaders that are kept apart: a script may make one for each epoch (our choice)."""
+
+
+def install(folder: Path, on_batch: Callable[[], None]) -> LoaderWatch:
+    """Watch the DataLoaders of this process, and of the workers that it starts.
+
+    `folder` is the recording's, where workers leave what they measured. `on_batch()` is called when the training asks
+    for a batch, before it gets one; of what it raises only what ends the process gets through. Of several watches in
+    a process the last one works.
+    """
+    global _watch
+    _watch = LoaderWatch(folder, on_batch)
+    when_imported("torch.utils.data.dataloader", _hook_iterators)
+    when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
+    return _watch
+
+
+class LoaderWatch:
+    """What the DataLoaders that this process iterates over do. Holds nothing of the script's alive."""
+
+    def __init__(self, folder: Path, on_batch: Callable[[], None]) -> None:
+        self.measuring = True
+        """Whether to measure; if not, the hooks cost about a microsecond."""
+        self._work = folder / WORK
+        self._on_batch = on_batch
+        self.trains_here = True
+        """This process is the one that trains: neither forked from it nor a worker."""
+        self._loaders: list[Loader] = []
+        self._known: dict[int, tuple[weakref.ref[Any], Loader]] = {}
+        self._iterating: weakref.WeakKeyDictionary[Any, Loader] = weakref.WeakKeyDictionary()
+        self._file: WorkerFile | None = None
+
+    def loaders(self) -> list[dict[str, object]]:
+        """The DataLoaders that were iterated over, each with the fields of `Loader` in the manifest."""
+        return [loader.found(self._work) for loader in self._loaders]
+
+    def _begins(self, iterator: Any, loader: Any) -> None:
+        """An iterator was made of a loader."""
+        known = self._known.get(id(loader))
+        if known is None or known[0]() is not loader:
+            if len(self._loaders) >= MOST_LOADERS:
+                return
+            known = weakref.ref(loader), Loader(settings(loader))
+            self._known[id(loader)] = known
+            self._loaders.append(known[1])
+        self._iterating[iterator] = known[1]
+
+    def _asked(self) -> None:
+        """The training asks for a batch."""
+        try:
+            self._on_batch()
+        except Exception as error:
+            _note("on_batch", error)
+
+    def _iterated(self, iterator: Any) -> tuple[Loader | None, int | None]:
+        """The loader of an iterator that is about to be asked, and how many batches are ready."""
+        if self.measuring:
+            try:
+                loader = self._iterating.get(iterator)
+                if loader is not None:
+                    return loader, loader.ready(iterator)
+            except Exception as error:
+                _note("_next_data", error)
+        return None, None
+
+    def _got(self, loader: Loader, wait_ns: int, ready: int | None, iterator: Any) -> None:
+        """The training got its batch."""
+        try:
+            loader.waited(wait_ns, ready, iterator)
+        except Exception as error:
+            _note("_next_data", error)
+
+    def _keeper(self) -> Callable[[Fetch], None] | None:
+        """What keeps the measurement of a fetch in this process and thread; None if nothing does."""
+        worker = _worker()
+        if worker is None:
+            return None if _thread.loader is None else _thread.loader.fetched
+        if getattr(worker, "worker_method", None) == "thread":
+            return None
+        self.trains_here = False
+        if self._file is None:
+            self._file = WorkerFile(self._work)
+        self.measuring = self._file.usable
+        return self._file.fetched if self.measuring else None
+
+
+_watch: LoaderWatch | None = None
+_hooked: set[str] = set()
+"""Modules that are hooked; once is enough, however many watches there were."""
+
+
+def _forked() -> None:
+    if _watch is not None:
+        _watch.trains_here = False
+
+
+if hasattr(os, "register_at_fork"):
+    os.register_at_fork(after_in_child=_forked)
+
+
+class _Thread(threading.local):
+    """What happens in this thread."""
+
+    asking = False
+    """A batch has been asked for. What its dataset asks of other loaders is part of making it."""
+    loader: Loader | None = None
+    """That is measured."""
+    fetching = False
+    collates_ns = 0
+    """When the fetcher took its collate_fn."""
+
+
+_thread = _Thread()
+
+
+def _worker() -> Any:
+    """What torch says of the worker that runs here; None if none does."""
+    module = sys.modules.get("torch.utils.data._utils.worker")
+    return None if module is None else module.get_worker_info()
+
+
+def _note(where: str, error: Exception) -> None:
+    """Once."""
+    failure = f"DataLoader ({where}): {type(error).__name__}: {error}"
+    if failure not in failures:
+        failures.append(failure)
+
+
+class _Noticed:
+    """An attribute of objects, of whose readings we are told.
+
+    Unlike a wrapper of the function that reads it, it adds no frame, so that torch's warnings point where they would.
+    """
+
+    def __init__(self, name: str, told: Callable[[], None]) -> None:
+        self._name, self._told = name, told
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        if instance is None:
+            return self
+        self._told()
+        try:
+            return instance.__dict__[self._name]
+        except KeyError:
+            raise AttributeError(self._name) from None
+
+    def __set__(self, instance: Any, value: Any) -> None:
+        instance.__dict__[self._name] = value
+
+    def __delete__(self, instance: Any) -> None:
+        try:
+            del instance.__dict__[self._name]
+        except KeyError:
+            raise AttributeError(self._name) from None
+
+
+def _hook_iterators(module: ModuleType) -> None:
+    if module.__name__ not in _hooked:
+        _hooked.add(module.__name__)
+        module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
+        # The name of the range that `__next__` records: read first of all, before the range begins.
+        module._BaseDataLoaderIter._profile_name = _Noticed("_profile_name", _asked)
+        for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
+            kind._next_data = _waiting(kind._next_data)
+
+
+def _hook_fetchers(module: ModuleType) -> None:
+    if module.__name__ not in _hooked:
+        _hooked.add(module.__name__)
+        # Read right before it is called, which is the last that `fetch` does.
+        module._BaseDatasetFetcher.collate_fn = _Noticed("collate_fn", _collates)
+        for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
+            kind.fetch = _fetching(kind.fetch)
+
+
+def _asked() -> None:
+    """A batch is asked for."""
+    watch = _watch
+    if watch is not None and not _thread.asking and watch.trains_here:
+        watch._asked()
+
+
+def _collates() -> None:
+    """A fetcher is about to collate."""
+    if _thread.fetching:
+        _thread.collates_ns = time.perf_counter_ns()
+
+
+def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`DataLoader._get_iterator`, which tells us both."""
+
+    @functools.wraps(original)
+    def _get_iterator(self: Any) -> Any:
+        iterator = original(self)
+        watch = _watch
+        if watch is not None and not _thread.asking and watch.trains_here:
+            try:
+                watch._begins(iterator, self)
+            except Exception as error:
+                _note("_get_iterator", error)
+        return iterator
+
+    return _get_iterator
+
+
+def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
+    """`_next_data` of an iterator, timed."""
+
+    @functools.wraps(original)
+    def _next_data(self: Any) -> Any:
+        watch = _watch
+        if watch is None or _thread.asking or not watch.trains_here:
+            return original(self)
+        loader, ready = watch._iterated(self)
+        _thread.asking, _thread.loader = True, loader
+        begun_ns = time.perf_counter_ns()
+        try:
+            batch = original(self)
+        finally:
+            _thread.asking, _thread.loader = False, None
+        if loader is not None:
+            watch._got(loader, time.perf_counter_ns() - begun_ns, ready, self)
+        return batch
+
+    return _next_data
+
+
+def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+    """`fetch` of a fetcher, timed."""
+
+    @functools.wraps(original)
+    def fetch(self: Any, possibly_batched_index: Any) -> Any:
+        watch = _watch
+        keep = watch._keeper() if watch is not None and watch.measuring and not _thread.fetching else None
+        if keep is None:
+            return original(self, possibly_batched_index)
+        _thread.fetching, _thread.collates_ns = True, 0
+        begun_cpu_ns, begun_ns = time.process_time_ns(), time.perf_counter_ns()
+        try:
+            batch = original(self, possibly_batched_index)
+        finally:
+            _thread.fetching = False
+        ended_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns() - begun_cpu_ns
+        collate_ns = ended_ns - (_thread.collates_ns or ended_ns)
+        keep(Fetch(ended_ns - begun_ns, collate_ns, _items(self, possibly_batched_index), cpu_ns))
+        return batch
+
+    return fetch
+
+
+def _items(fetcher: Any, index: Any) -> int:
+    """How many items were fetched by an index; 0 if that is not known."""
+    if not fetcher.auto_collation:
+        return 1
+    whole = type(index) is list and not getattr(fetcher, "ended", False)
+    return len(index) if whole else 0

@@ -1,0 +1,51 @@
+"""Which rank this process is, and who else trains on this machine."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+_RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
+_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
+_LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+
+
+@dataclass(frozen=True)
+class Place:
+    """Of a training process among those of the run."""
+
+    rank: int
+    world_size: int
+    peers: int
+    """Ranks on this machine, this one included."""
+    leads: bool
+    """This process says when what is recorded on this machine."""
+
+    @property
+    def alone(self) -> bool:
+        """No other rank has to keep in step with this one."""
+        return self.peers <= 1
+
+
+def find(environment: Mapping[str, str] = os.environ) -> Place:
+    """As torch.distributed says, else as the launcher has told by environment variables, else alone."""
+    rank, world = _number(environment, _RANK), _number(environment, _WORLD)
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is not None and distributed.is_available() and distributed.is_initialized():
+        rank, world = distributed.get_rank(), distributed.get_world_size()
+    world = max(world or 1, 1)
+    rank = rank if rank is not None and world > 1 else 0
+    peers = min(_number(environment, _LOCAL_WORLD) or world, world)
+    local = _number(environment, _LOCAL_RANK)
+    return Place(rank, world, peers, (local if local is not None and peers < world else rank) == 0)
+
+
+def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:
+    for name in names:
+        value = environment.get(name, "")
+        if value.isascii() and value.isdigit():
+            return int(value)
+    return None

@@ -1,0 +1,38 @@
+"""What to record, and where: written by the command that starts the run, read by every process of it."""
+
+from __future__ import annotations
+
+import json
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+WORK = ".work"
+"""Folder in the recording for what the processes tell each other; gone once the recording is complete."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """How much to record."""
+
+    warmup: int = 10
+    """Steps that are skipped, at least."""
+    steps: int = 5
+    """Steps of the timing recording that can be used."""
+    memory: bool = False
+    """Record allocations too."""
+    keep_running: bool = False
+    """Let the script go on after recording."""
+    most_bytes: int = 200_000_000
+    """Of one trace, before compression."""
+    window_after_s: float = 120.0
+    """Without any step for so long, a stretch of time is recorded instead."""
+
+    def write(self, recording: Path) -> None:
+        """Into the recording's folder."""
+        (recording / WORK).mkdir(parents=True, exist_ok=True)
+        (recording / WORK / "plan.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+
+    @staticmethod
+    def read(recording: Path) -> Plan:
+        """The plan of a recording's folder."""
+        return Plan(**json.loads((recording / WORK / "plan.json").read_text(encoding="utf-8")))

@@ -1,0 +1,128 @@
+"""A process that records itself: its session, and what it says of itself at the end."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import sys
+import weakref
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import about, imports, loaders, place
+from .plan import WORK, Plan
+from .recordings import watch_foreign
+from .session import Session
+
+
+class Recorder:
+    """Told of each step's end, records some. Idle until the first; nothing of it raises."""
+
+    def __init__(self, folder: Path, plan: Plan, on_batch: Callable[[], None]) -> None:
+        """`on_batch` is called when this process asks a DataLoader for a batch."""
+        self.folder, self.plan = folder, plan
+        self.steps_by: str | None = None
+        """As in `RankManifest`."""
+        self.over = False
+        """All is recorded, or nothing will be."""
+        self.session: Session | None = None
+        self.optimizers: list[weakref.ref[object]] = []
+        """Those that stepped, where that is known."""
+        self._said = False
+        self._settings = about.Settings()
+        self._settings.install()
+        self._watch = loaders.install(folder, on_batch)
+        watch_foreign(self._make_way)
+
+    def step_ended(self, number: int) -> None:
+        """The step of this number has ended."""
+        if self.over:
+            return
+        try:
+            self.session = self.session or self._begun()
+            self.over = self.session is None or self.session.step_ended(number)
+            if self.session is not None:
+                self._watch.measuring = self.session.undisturbed
+            if self.over:
+                self.end("recorded")
+        except Exception as error:
+            self.over = True
+            print(f"diagnose: recording stopped ({type(error).__name__}: {error})", file=sys.stderr)
+
+    def record_window(self, seconds: float) -> None:
+        """Record a stretch of time, of a process in which no step has ended."""
+        if self.over or self.session is not None:
+            return
+        self.over, self.steps_by = True, "time"
+        self.session = self._begun()
+        if self.session is not None:
+            self.session.record_window(seconds)
+            self.end("recorded")
+            self.session.board.post("end")
+
+    def end(self, how: str) -> None:
+        """Keep what has been recorded so far, and say what is known. Later calls do nothing."""
+        if self.session is None or self._said:
+            return
+        self.over = self._said = True
+        try:
+            self.session.stop()
+        except Exception as error:
+            self.session.note(f"The last recording could not be kept: {type(error).__name__}: {error}.")
+        self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
+        self._write("run.json", _of_the_run())
+
+    def _begun(self) -> Session | None:
+        """A session, unless another process is recorded as this rank."""
+        session = Session(self.folder, self.plan, place.find())
+        if session.board.claim(f"rank{session.here.rank}"):
+            return session
+        session.board.post(f"ignored.{os.getpid()}")
+        return None
+
+    def _make_way(self) -> None:
+        if self.session is not None:
+            self.session.make_way()
+
+    def _of_this_process(self, how: str) -> dict[str, object]:
+        session = self.session
+        assert session is not None
+        return {
+            "rank": session.here.rank,
+            "world_size": session.here.world_size,
+            "pid": os.getpid(),
+            "steps_by": self.steps_by,
+            **session.found,
+            "loaders": self._watch.loaders(),
+            "optimizers": about.optimizers([one for ref in self.optimizers if (one := ref()) is not None] or _alive()),
+            "flags": self._settings.flags(),
+            "distributed": self._settings.distributed(),
+            "allocator": self._settings.allocator(),
+            "ended": how,
+            "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],
+        }
+
+    def _write(self, name: str, what: dict[str, object]) -> None:
+        written = self.folder / WORK / f"{name}.{os.getpid()}"
+        written.write_text(json.dumps(what), encoding="utf-8")
+        written.replace(self.folder / WORK / name)
+
+
+def _alive() -> list[Any]:
+    """All optimizers of the process."""
+    module = sys.modules.get("torch.optim.optimizer")
+    if module is None:
+        return []
+    return [one for one in gc.get_objects() if issubclass(type(one), module.Optimizer)]
+
+
+def _of_the_run() -> dict[str, object]:
+    return {
+        "host": about.host(),
+        "versions": about.versions(),
+        "environment": about.environment(os.environ),
+        "devices": about.devices(),
+        "links": about.links(),
+    }

@@ -1,0 +1,165 @@
+"""One recording by torch.profiler, and keeping out of the way of the script's own."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from .imports import when_imported
+from .plan import WORK
+
+
+class Recording:
+    """From `begin` to `end`; steps in between are marked `ProfilerStep#n`, as torch.profiler itself would."""
+
+    def __init__(self, *, detailed: bool, memory: bool = False, all_threads: bool = False) -> None:
+        """`detailed`: with call stacks and shapes, which take time; else nothing that does."""
+        import torch
+        from torch.profiler import ProfilerActivity, profile
+
+        device = torch.cuda.is_available() and torch.cuda.is_initialized()
+        activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device else [])]
+        options: dict[str, bool] = {"record_python_gc_info": True} if detailed else {"enable_cuda_sync_events": True}
+        if all_threads:
+            options["profile_all_threads"] = True
+        self._profile = profile(
+            activities=activities,
+            record_shapes=detailed,
+            with_stack=detailed,
+            profile_memory=detailed and memory,
+            experimental_config=_config(options),
+        )
+        self._range: Any = None
+
+    def begin(self, number: int | None) -> None:
+        """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises."""
+        _Foreign.ours = True
+        try:
+            self._profile.start()
+        finally:
+            _Foreign.ours = False
+        self._open(number)
+
+    def mark(self, number: int) -> None:
+        """A step has ended, and the one of this number begins."""
+        self._close()
+        self._open(number)
+
+    def end(self, target: Path | None) -> None:
+        """Stop, and write the trace as gzip if it has a target."""
+        self._stop()
+        if target is not None:
+            written = self._written(target.parent / WORK)
+            try:
+                _compress(written, target)
+            finally:
+                written.unlink(missing_ok=True)
+
+    def end_and_measure(self, folder: Path) -> int:
+        """Stop. Returns the size of the trace in bytes, which is not kept."""
+        self._stop()
+        written = self._written(folder)
+        try:
+            return written.stat().st_size
+        finally:
+            written.unlink(missing_ok=True)
+
+    def _stop(self) -> None:
+        self._close()
+        _Foreign.ours = True
+        try:
+            self._profile.stop()
+        finally:
+            _Foreign.ours = False
+
+    def _written(self, folder: Path) -> Path:
+        written = folder / f"{os.getpid()}.json"
+        self._profile.export_chrome_trace(str(written))
+        return written
+
+    def _open(self, number: int | None) -> None:
+        import torch
+
+        if number is not None:
+            self._range = torch.profiler.record_function(f"ProfilerStep#{number}")
+            self._range.__enter__()
+
+    def _close(self) -> None:
+        if self._range is not None:
+            self._range.__exit__(None, None, None)
+            self._range = None
+
+
+def _compress(source: Path, target: Path) -> None:
+    """The file as gzip, whole or not at all."""
+    import gzip
+    import shutil
+
+    packed = source.with_suffix(".gz")
+    try:
+        with source.open("rb") as read, gzip.open(packed, "wb", compresslevel=5) as write:
+            shutil.copyfileobj(read, write, 1 << 20)
+        packed.replace(target)
+    finally:
+        packed.unlink(missing_ok=True)
+
+
+def _config(options: dict[str, bool]) -> Any:
+    """The profiler's experimental options, as far as this version of torch has them."""
+    from torch._C._profiler import _ExperimentalConfig
+
+    known = {}
+    for name, value in options.items():
+        try:
+            _ExperimentalConfig(**{name: value})
+        except TypeError:
+            continue
+        known[name] = value
+    return _ExperimentalConfig(**known)
+
+
+class _Foreign:
+    """Whether a profiler that the script itself has started is recording. Only one can record in a process."""
+
+    ours = False
+    active = 0
+
+
+def foreign_active() -> bool:
+    """Whether the script's own profiler records now."""
+    return _Foreign.active > 0
+
+
+def watch_foreign(on_start: Callable[[], None]) -> None:
+    """Have `on_start()` called before a profiler of the script starts, so that ours can stop in time."""
+
+    def wrap(module: ModuleType) -> None:
+        kind = module.profile
+        for name in ("_prepare_trace", "__enter__"):
+            setattr(kind, name, _before(getattr(kind, name), on_start))
+        leave = kind.__exit__
+
+        def left(self: Any, *args: Any) -> Any:
+            try:
+                return leave(self, *args)
+            finally:
+                if self.__dict__.pop("_diagnose_counted", False):
+                    _Foreign.active -= 1
+
+        kind.__exit__ = left
+
+    when_imported("torch.autograd.profiler", wrap)
+
+
+def _before(start: Callable[..., Any], on_start: Callable[[], None]) -> Callable[..., Any]:
+    def started(self: Any, *args: Any, **kwargs: Any) -> Any:
+        if not _Foreign.ours and getattr(self, "enabled", True) and not self.__dict__.get("_diagnose_counted"):
+            on_start()
+            self._diagnose_counted = True
+            _Foreign.active += 1
+        return start(self, *args, **kwargs)
+
+    return started

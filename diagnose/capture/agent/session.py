@@ -1,0 +1,257 @@
+"""The course of a recording in one process: warm up, time without a profiler, record, record with stacks, end."""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Generator
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+from .board import Board
+from .clocks import Clock, steady
+from .place import Place
+from .plan import WORK, Plan
+from .recordings import Recording, foreign_active
+
+LEAD = 5
+"""Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
+
+MOST_WARMUP = 5
+"""Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice)."""
+
+MOST_WARMUP_S = 120.0
+"""The same in time (our choice)."""
+
+TIMED = 30
+"""Steps that are timed without a profiler, at most (our choice)."""
+
+TIMED_S = 10.0
+"""Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
+
+DETAILED = 3
+"""Steps of the attribution recording, of which analysis drops the first (our choice)."""
+
+ATTEMPTS = 3
+"""At a recording that the script's own profiler interrupts."""
+
+PATIENCE_S = 60.0
+"""How long the leader waits for the recordings of other ranks (our choice)."""
+
+FOREIGN_STEPS = 1_000
+"""Steps to wait for the end of a profiler that the script itself has started (our choice)."""
+
+T = TypeVar("T")
+Course = Generator[None, None, T]
+"""Yields to let the script make one step."""
+
+FILES = {"timing": "trace", "attribution": "detail"}
+"""What a kind of recording is called among the files."""
+
+
+@dataclass(frozen=True)
+class _Open:
+    """A recording that is being made."""
+
+    kind: str
+    recording: Recording
+    clock: Clock
+
+
+class Session:
+    """What one process records. `step_ended(number)` moves it on; it raises nothing."""
+
+    def __init__(self, folder: Path, plan: Plan, here: Place) -> None:
+        self.folder, self.plan, self.here = folder, plan, here
+        self.board = Board(folder / WORK)
+        self.settled = False
+        """Warm-up is over: what counts as a step must not change any more."""
+        self.undisturbed = True
+        """No profiler of ours has been used yet."""
+        self.found: dict[str, object] = {}
+        """What has been measured and recorded, by the names of `RankManifest`."""
+        self.notes: list[str] = []
+        self._number = -1
+        self._finished = False
+        self._broken = False
+        self._open: _Open | None = None
+        self._course = self._phases()
+
+    def step_ended(self, number: int) -> bool:
+        """The step of this number has ended. Returns whether nothing is left to record, so that the run may end."""
+        self._broken |= number != self._number + 1
+        self._number = number
+        try:
+            next(self._course, None)
+        except _Hopeless as error:
+            self._give_up(f"Recording stopped: {error}.")
+        except Exception as error:
+            self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
+        return self._finished
+
+    def note(self, sentence: str) -> None:
+        """Something the user should know, once."""
+        if sentence not in self.notes:
+            self.notes.append(sentence)
+
+    def make_way(self) -> None:
+        """The script's own profiler is about to start: ours stops at once, and tries again later."""
+        if self._abandoned():
+            self._broken = True
+            self.note("The script's own profiler started during a recording, which was made again after it.")
+
+    def stop(self) -> None:
+        """The process ends: keep what has been recorded so far, if it holds a whole step to use."""
+        if self._open is not None:
+            if self._open.clock.steps >= 2:
+                self._keep(self._open)
+            else:
+                self._abandoned()
+
+    def record_window(self, seconds: float) -> None:
+        """Record a stretch of time without steps. Raises what the profiler raises."""
+        self.note("No step was found, so a stretch of time was recorded: call diagnose.record to mark steps.")
+        self.board.post("window", seconds=seconds)
+        recording = Recording(detailed=False, all_threads=True)
+        recording.begin(None)
+        time.sleep(seconds)
+        target = self.folder / f"rank{self.here.rank}.{FILES['timing']}.json.gz"
+        recording.end(target)
+        self.found[FILES["timing"]] = target.name
+
+    def _give_up(self, why: str) -> None:
+        self.note(why)
+        self._finished = True
+        try:
+            self._abandoned()
+        except Exception as error:
+            self.note(f"The profiler did not stop: {type(error).__name__}: {error}.")
+
+    def _phases(self) -> Course[None]:
+        steps = yield from self._agreed("unprofiled", (yield from self._warmed_up()))
+        self.settled = True
+        yield from self._timed(steps)
+        self.undisturbed = False
+        yield from self._recorded("timing", self.plan.steps + 1)
+        yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
+        yield from self._all_done()
+        self._finished = True
+
+    def _warmed_up(self) -> Course[int]:
+        """Until steps are steady. Only the leader judges; to it, how many steps to time without a profiler."""
+        if not self.here.leads:
+            return 0
+        while True:
+            clock, self._broken, begun = Clock(self._number + 1), False, time.monotonic()
+            while not self._broken:
+                yield
+                clock.tick()
+                if clock.steps < self.plan.warmup:
+                    continue
+                is_steady = steady(clock)
+                if (
+                    is_steady
+                    or clock.steps >= MOST_WARMUP * self.plan.warmup
+                    or time.monotonic() - begun > MOST_WARMUP_S
+                ):
+                    self.found |= {"warm_up": clock.timed(), "steady": is_steady}
+                    if not is_steady:
+                        self.note("Step times had not become steady before they were measured.")
+                    usual = sorted(clock.wall_ns())[clock.steps // 2]
+                    return min(TIMED, max(self.plan.steps, int(TIMED_S * 1e9 / max(usual, 1))))
+
+    def _timed(self, steps: int) -> Course[None]:
+        """Steps without any profiler."""
+        while True:
+            yield from self._alone_with_the_profiler()
+            clock, self._broken = Clock(self._number + 1), False
+            while clock.steps < steps and not self._broken and not foreign_active():
+                yield
+                clock.tick()
+            if clock.steps >= steps:
+                self.found["unprofiled"] = clock.timed()
+                return
+
+    def _recorded(self, kind: str, steps: int) -> Course[None]:
+        """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
+        for _ in range(ATTEMPTS):
+            yield from self._alone_with_the_profiler()
+            probe = self._begun(kind)
+            yield
+            if self._open is not probe:
+                continue
+            fitting = max(2, self.plan.most_bytes // max(self._size(), 1))
+            if fitting < steps:
+                most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
+                self.note(f"The {kind} recording has {fitting} steps, as more would not fit {most}.")
+            count = yield from self._agreed(kind, min(steps, fitting))
+            made = self._begun(kind)
+            while self._open is made:
+                yield
+                made.clock.tick()
+                if self._open is made and made.clock.steps == count:
+                    self._keep(made)
+                    return
+                if self._open is made:
+                    made.recording.mark(self._number + 1)
+        self.note(f"There is no {kind} recording: the script's own profiler kept starting.")
+
+    def _begun(self, kind: str) -> _Open:
+        recording = Recording(detailed=kind == "attribution", memory=self.plan.memory)
+        recording.begin(self._number + 1)
+        self._open = _Open(kind, recording, Clock(self._number + 1))
+        return self._open
+
+    def _keep(self, made: _Open) -> None:
+        """End the open recording and put it into the folder."""
+        self._open = None
+        ending = FILES[made.kind]
+        target = self.folder / f"rank{self.here.rank}.{ending}.json.gz"
+        timed = made.clock.timed()
+        made.recording.end(target)
+        self.found |= {made.kind: timed, ending: target.name}
+
+    def _size(self) -> int:
+        """Bytes of the open recording, which is ended."""
+        made, self._open = self._open, None
+        return made.recording.end_and_measure(self.folder / WORK) if made is not None else 0
+
+    def _abandoned(self) -> bool:
+        """Stop and forget an open recording, if there is one."""
+        made, self._open = self._open, None
+        if made is not None:
+            made.recording.end(None)
+        return made is not None
+
+    def _alone_with_the_profiler(self) -> Course[None]:
+        """Wait until no profiler of the script is recording."""
+        for _ in range(FOREIGN_STEPS):
+            if not foreign_active():
+                return
+            yield
+        raise _Hopeless("the script records itself with torch.profiler; run it without, or analyze its own trace")
+
+    def _agreed(self, what: str, steps: int) -> Course[int]:
+        """Wait for the step at which all ranks begin something; to the number of steps that the leader says."""
+        if self.here.leads:
+            self.board.post(what, step=self._number + (0 if self.here.alone else LEAD), steps=steps)
+        while (word := self.board.read(what)) is None:
+            yield
+        while self._number < word["step"]:
+            yield
+        return int(word["steps"])
+
+    def _all_done(self) -> Course[None]:
+        """Wait until no rank leaves while another still needs it."""
+        self.board.post(f"done.{os.getpid()}")
+        begun = time.monotonic()
+        while (
+            self.here.leads and self.board.posted("done.") < self.here.peers and time.monotonic() < begun + PATIENCE_S
+        ):
+            yield
+        yield from self._agreed("end", 0)
+
+
+class _Hopeless(Exception):
+    """What the user can mend."""

@@ -1,0 +1,87 @@
+"""Where one training step ends and the next begins, in a script that does not say so."""
+
+from __future__ import annotations
+
+import functools
+import time
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .imports import when_imported
+
+LOADER_BATCHES = 30
+"""Batches without any step of an optimizer after which batches count as steps (our choice): accumulated gradients
+and a first validation take fewer."""
+
+LOADER_SECONDS = 10.0
+"""That must have passed, too: a validation before the training is mostly shorter (our choice)."""
+
+
+class Steps:
+    """Calls `on_step(number)` after each step, numbered from 0.
+
+    A step ends with the step of an optimizer. Of several the rarest counts, of equally rare ones the last of the
+    round: so a round of all is one step. Which one it is may change until `fixed` is set. Without any optimizer a step
+    begins when a batch is asked for.
+    """
+
+    def __init__(self, on_step: Callable[[int], None]) -> None:
+        self._on_step = on_step
+        self._stepped: dict[int, int] = {}
+        self._anchor: int | None = None
+        self._batches = 0
+        self._first_batch_s = 0.0
+        self.by: str | None = None
+        """ "optimizer" or "loader"; None until a step has ended."""
+        self.fixed = False
+
+    def optimizer_stepped(self, optimizer: object) -> None:
+        """An optimizer's step has ended."""
+        one = id(optimizer)
+        count = self._stepped[one] = self._stepped.get(one, 0) + 1
+        if one != self._anchor:
+            if self.fixed or (self._anchor is not None and not 2 <= count <= self._stepped[self._anchor]):
+                return
+            self._anchor = one
+        if self.by == "loader" and self.fixed:
+            return
+        self.by = "optimizer"
+        self._on_step(count - 1)
+
+    def batch_asked(self) -> None:
+        """The script asks a loader for a batch."""
+        if self._stepped:
+            return
+        if not self._batches:
+            self._first_batch_s = time.monotonic()
+        self._batches += 1
+        if self._batches > LOADER_BATCHES and time.monotonic() - self._first_batch_s > LOADER_SECONDS:
+            self.by = "loader"
+            self._on_step(self._batches - 2)
+
+
+def watch_optimizers(on_step: Callable[[object], None]) -> None:
+    """Have `on_step(optimizer)` called after each optimizer's step, once its range in a trace has been closed."""
+
+    def wrap(module: ModuleType) -> None:
+        import torch  # The script is importing it: it is there, if not yet whole.
+
+        original = module.Optimizer.profile_hook_step
+
+        def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
+            inner = original(function)
+
+            @functools.wraps(inner)
+            def step(*args: Any, **kwargs: Any) -> Any:
+                if torch.compiler.is_compiling():
+                    return inner(*args, **kwargs)
+                result = inner(*args, **kwargs)
+                on_step(args[0])
+                return result
+
+            return step
+
+        module.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
+
+    when_imported("torch.optim.optimizer", wrap)

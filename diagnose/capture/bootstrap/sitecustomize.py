@@ -1,0 +1,43 @@
+"""Loads the agent into every Python process of a recorded run; PYTHONPATH leads here."""
+
+import importlib.util
+import os
+import sys
+from pathlib import Path
+
+HERE = Path(__file__).resolve().parent
+
+
+def load_agent(recording: str) -> None:
+    """Under a name of its own, as the process need not have `diagnose` installed."""
+    folder = HERE.parent / "agent"
+    spec = importlib.util.spec_from_file_location(
+        "diagnose_agent", folder / "__init__.py", submodule_search_locations=[str(folder)]
+    )
+    assert spec is not None
+    assert spec.loader is not None
+    package = importlib.util.module_from_spec(spec)
+    sys.modules["diagnose_agent"] = package
+    spec.loader.exec_module(package)
+    importlib.import_module("diagnose_agent.start").start(recording)
+
+
+def make_way() -> None:
+    """Leave the module path as it would be without us, and run the sitecustomize that would have been found."""
+    sys.path[:] = [path for path in sys.path if Path(path).resolve() != HERE]
+    ours = sys.modules.pop("sitecustomize")
+    try:
+        importlib.import_module("sitecustomize")
+    except ImportError as error:
+        if error.name != "sitecustomize":
+            raise
+        sys.modules["sitecustomize"] = ours
+
+
+if __name__ == "sitecustomize":
+    try:
+        if "DIAGNOSE_RECORDING" in os.environ:
+            load_agent(os.environ["DIAGNOSE_RECORDING"])
+    except Exception as error:
+        print(f"diagnose: this process cannot be recorded ({type(error).__name__}: {error})", file=sys.stderr)
+    make_way()

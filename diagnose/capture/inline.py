@@ -1,0 +1,63 @@
+"""Recording from within a training loop: `with diagnose.record("runs/a") as rec: ... rec.step()`."""
+
+from __future__ import annotations
+
+import sys
+import time
+from pathlib import Path
+from types import TracebackType
+
+from diagnose.capture import manifests
+from diagnose.capture.agent.place import Place
+from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.recorder import Recorder
+from diagnose.capture.run import prepare
+
+PATIENCE_S = 60.0
+"""How long the leading rank waits at the end for what others have to say (our choice)."""
+
+
+class Recording:
+    """Records some of the steps between `with` and its end; call `step()` at the end of each."""
+
+    def __init__(self, folder: Path, plan: Plan) -> None:
+        self.folder, self._plan = folder, plan
+        self._number = -1
+        self._recorder: Recorder | None = None
+
+    @property
+    def finished(self) -> bool:
+        """All is recorded: the loop may end, or go on undisturbed."""
+        return self._recorder is not None and self._recorder.over
+
+    def __enter__(self) -> Recording:
+        """Raises CannotRecord if the folder cannot be used."""
+        if not (self.folder / WORK).exists():
+            prepare(self.folder, self._plan, sys.argv)
+        self._recorder = Recorder(self.folder, self._plan, lambda: None)
+        self._recorder.steps_by = "code"
+        return self
+
+    def step(self) -> None:
+        """A training step has ended."""
+        self._number += 1
+        if self._recorder is not None:
+            self._recorder.step_ended(self._number)
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        recorder = self._recorder
+        if recorder is None:
+            return
+        recorder.end("itself" if kind is None else "crashed")
+        if recorder.session is not None and recorder.session.here.leads:
+            _wait_for(self.folder, recorder.session.here)
+            manifests.complete(self.folder, exit_code=None)
+
+
+def _wait_for(folder: Path, here: Place) -> None:
+    """Until all ranks of this machine have said what they know."""
+    until = time.monotonic() + PATIENCE_S
+    while len(list((folder / WORK).glob("rank*.json"))) < here.peers and time.monotonic() < until:
+        time.sleep(0.1)

@@ -1,0 +1,99 @@
+"""Writing `manifest.json`: begun before the run, completed after it from what its processes have left."""
+
+from __future__ import annotations
+
+import re
+import shutil
+from collections.abc import Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+import msgspec
+
+from diagnose.capture.agent.plan import WORK
+from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest
+from diagnose.version import __version__
+
+NAME = "manifest.json"
+
+_SECRET = re.compile(r"(?i)secret|token(?!s|iz)|passw|credential|api[-_]?key|access[-_]?key|private[-_]?key|auth")
+"""Names of arguments whose values are kept out of what is written."""
+
+
+class _Run(msgspec.Struct, frozen=True, kw_only=True):
+    """What any process of the run says of the machine."""
+
+    host: Host = Host()
+    versions: dict[str, str] = {}
+    environment: dict[str, str] = {}
+    devices: tuple[DeviceState, ...] = ()
+    links: tuple[Links, ...] = ()
+
+
+def begin(folder: Path, command: Sequence[str]) -> None:
+    """Write what is known before the run."""
+    started = datetime.now(timezone.utc).isoformat(timespec="seconds")
+    _write(folder, Manifest(tool_version=__version__, command=tuple(_without_secrets(command)), started=started))
+
+
+def _without_secrets(command: Sequence[str]) -> list[str]:
+    """A command in which the values of arguments that are named like secrets are starred out."""
+    shown, hidden = list[str](), False
+    for word in command:
+        name, is_set, _ = word.partition("=")
+        secret = bool(_SECRET.search(name)) and (bool(is_set) or word.startswith("-"))
+        shown.append("***" if hidden and not word.startswith("-") else f"{name}=***" if secret and is_set else word)
+        hidden = secret and not is_set
+    return shown
+
+
+def complete(folder: Path, exit_code: int | None) -> Manifest:
+    """Add what the processes have left, and remove their working files."""
+    begun = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
+    work, notes, ranks = folder / WORK, list[str](), list[RankManifest]()
+    for path in sorted(work.glob("rank*.json")):
+        try:
+            ranks.append(msgspec.json.decode(path.read_bytes(), type=RankManifest))
+        except (OSError, msgspec.MsgspecError) as error:
+            notes.append(f"What {path.stem} says of itself cannot be read: {error}.")
+    ranks.sort(key=lambda one: one.rank)
+    silent = sorted({path.stem for path in work.glob("rank*.claim")} - {f"rank{one.rank}" for one in ranks})
+    if silent:
+        notes.append(f"{', '.join(silent)} ended without a word: killed, or left by os._exit.")
+    ranks += [_left_by(folder, name) for name in silent]
+    if not list(work.glob("python*")):
+        notes.append("No Python of this command could be observed: does it run with -I or -E, or in a container?")
+    if ignored := len(list(work.glob("ignored.*.post"))):
+        notes.append(f"{ignored} more processes trained under a rank that was recorded already; they are not in here.")
+    try:
+        run = msgspec.json.decode((work / "run.json").read_bytes(), type=_Run)
+    except (OSError, msgspec.MsgspecError):
+        run = _Run()
+    found = msgspec.structs.replace(
+        begun,
+        complete=bool(ranks) and all(one.trace is not None for one in ranks),
+        exit_code=exit_code,
+        host=run.host,
+        versions=run.versions,
+        environment=run.environment,
+        devices=run.devices,
+        links=run.links,
+        ranks=tuple(ranks),
+        notes=(*begun.notes, *notes),
+    )
+    _write(folder, found)
+    shutil.rmtree(work, ignore_errors=True)
+    return found
+
+
+def _left_by(folder: Path, name: str) -> RankManifest:
+    """What a rank that could say nothing has left on disk."""
+    files = {kind: f"{name}.{kind}.json.gz" for kind in ("trace", "detail")}
+    there = {kind: file for kind, file in files.items() if (folder / file).exists()}
+    return RankManifest(rank=int(name.removeprefix("rank")), trace=there.get("trace"), detail=there.get("detail"))
+
+
+def _write(folder: Path, manifest: Manifest) -> None:
+    written = folder / f"{NAME}.tmp"
+    written.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    written.replace(folder / NAME)

@@ -1,0 +1,185 @@
+"""Running a command so that its training processes record themselves, and ending it when they have."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+from types import FrameType
+
+from diagnose.capture import manifests
+from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.trace.manifest import Manifest
+
+BOOTSTRAP = Path(__file__).parent / "bootstrap"
+
+GRACE_S = 30.0
+"""Between the end of recording and asking the command to end, which it should do by itself (our choice)."""
+
+LEAST_FREE_BYTES = 500_000_000
+"""Free space without which a recording is not begun: traces before compression, twice."""
+
+PATIENCE_S = 5.0
+"""For each way to end what is left of a run."""
+
+POLL_S = 0.1
+
+NEWS = {
+    "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
+    "timing": "recording {steps:.0f} steps",
+    "attribution": "recording {steps:.0f} steps with call stacks and shapes",
+    "window": "no steps were found; recording {seconds:.0f} s",
+    "end": "recorded; ending the run",
+}
+"""What to say when the run's processes have agreed on something."""
+
+
+class CannotRecord(Exception):
+    """The recording cannot begin; the message is a sentence that says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What came of a run."""
+
+    folder: Path
+    manifest: Manifest
+    exit_code: int
+    """Of the command, as a shell would give it; 0 where it was ended after recording."""
+    interrupted: bool
+
+
+def prepare(folder: Path, plan: Plan, command: Sequence[str]) -> None:
+    """Make the folder and put into it what the processes need. Raises CannotRecord."""
+    try:
+        folder.mkdir(parents=True, exist_ok=True)
+        if any(folder.iterdir()):
+            raise CannotRecord(f"{folder} is not empty. Name a new folder with --out.")
+        plan.write(folder)
+        manifests.begin(folder, command)
+        free = shutil.disk_usage(folder).free
+    except OSError as error:
+        raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. Name another folder with --out.") from error
+    if free < LEAST_FREE_BYTES:
+        raise CannotRecord(
+            f"{folder} has {free / 1e6:,.0f} MB free, and {LEAST_FREE_BYTES / 1e6:,.0f} MB may be needed while a"
+            " recording is written. Free some, or name another folder with --out."
+        )
+
+
+def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], None]) -> Recorded:
+    """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start."""
+    environment = dict(os.environ, DIAGNOSE_RECORDING=str(folder.resolve()))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
+    environment.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
+    try:
+        child = subprocess.Popen(command, env=environment)
+    except OSError as error:
+        raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
+    with _signals_for(child) as received:
+        ended_by_us = _watch(child, folder, plan, say, received)
+    if ended_by_us or signal.SIGINT in received:
+        _end_orphans(folder)
+    code = child.returncode
+    manifest = manifests.complete(folder, exit_code=None if ended_by_us else _shell_code(code))
+    return Recorded(folder, manifest, 0 if ended_by_us else _shell_code(code), signal.SIGINT in received)
+
+
+def _watch(
+    child: subprocess.Popen[bytes], folder: Path, plan: Plan, say: Callable[[str], None], received: list[int]
+) -> bool:
+    """Wait for the end of the child. Returns whether it ended because all was recorded."""
+    board, told, over = Board(folder / WORK), set[str](), 0.0
+    while child.poll() is None:
+        for name, words in NEWS.items():
+            post = board.read(name)
+            if name not in told and post is not None and not (name == "end" and plan.keep_running):
+                told.add(name)
+                say(words.format(**post))
+        if "end" in told:
+            over = over or time.monotonic()
+            waited = time.monotonic() - over
+            grace_s = 0.0 if "window" in told else GRACE_S  # Without steps it knows no moment to end at.
+            if waited > grace_s + GRACE_S:
+                child.kill()
+            elif waited > grace_s and signal.SIGTERM not in received:
+                if grace_s:
+                    say("the run does not end by itself; asking it to")
+                received.append(signal.SIGTERM)
+                child.terminate()
+        time.sleep(POLL_S)
+    return board.read("end") is not None and not plan.keep_running and signal.SIGINT not in received
+
+
+@contextmanager
+def _signals_for(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+    """Pass signals on to the child, as if it stood in our place. Yields those that came."""
+    received: list[int] = []
+
+    def pass_on(number: int, frame: FrameType | None) -> None:
+        received.append(number)
+        if number == signal.SIGINT and _from_terminal():
+            return
+        child.send_signal(number)
+
+    numbers = [
+        getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)
+    ]
+    earlier = {number: signal.signal(number, pass_on) for number in numbers}
+    try:
+        yield received
+    finally:
+        for number, handler in earlier.items():
+            signal.signal(number, handler)
+
+
+def _from_terminal() -> bool:
+    """Whether a Ctrl-C reaches the child by itself: the terminal sends it to all processes in the foreground."""
+    try:
+        return os.tcgetpgrp(0) == os.getpgrp()
+    except (OSError, AttributeError):
+        return False
+
+
+def _shell_code(code: int) -> int:
+    return 128 - code if code < 0 else code
+
+
+def _end_orphans(folder: Path) -> None:
+    """End processes of the run that are still there: first by patience, then by asking, then by force."""
+    for number in (None, signal.SIGTERM, signal.SIGKILL):
+        for process in _processes_of(folder) if number is not None else ():
+            with suppress(ProcessLookupError, PermissionError):
+                os.kill(process, number or 0)
+        until = time.monotonic() + PATIENCE_S
+        while _processes_of(folder):
+            if time.monotonic() > until:
+                break
+            time.sleep(POLL_S)
+        else:
+            return
+
+
+def _processes_of(folder: Path) -> list[int]:
+    """Other processes whose environment names this recording; none where there is no /proc to tell."""
+    wanted, found = f"DIAGNOSE_RECORDING={folder.resolve()}".encode(), []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if int(entry.name) != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0"):
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found
+
+
+def python_command(script: Sequence[str]) -> list[str]:
+    """A script with its arguments, or `-m module ...`, as this interpreter runs it."""
+    return [sys.executable, *script]

@@ -1,0 +1,34 @@
+"""Recording a Hugging Face training: `Trainer(callbacks=[Record("runs/a")])`. Needs the package transformers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+from transformers import TrainerCallback
+
+from diagnose.capture.agent.plan import Plan
+from diagnose.capture.inline import Recording
+
+
+class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers is not installed
+    """Records some steps of `train`, as `diagnose profile` would; with `stop`, the training ends once they are."""
+
+    def __init__(
+        self, folder: str | Path, *, steps: int = 5, warmup: int = 10, memory: bool = False, stop: bool = False
+    ) -> None:
+        self._recording = Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True))
+        self._stop = stop
+
+    def on_train_begin(self, *_: Any, **__: Any) -> None:
+        """Called by the Trainer."""
+        self._recording.__enter__()
+
+    def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
+        """Called by the Trainer after each step of the optimizer."""
+        self._recording.step()
+        control.should_training_stop |= self._stop and self._recording.finished
+
+    def on_train_end(self, *_: Any, **__: Any) -> None:
+        """Called by the Trainer."""
+        self._recording.__exit__(None, None, None)

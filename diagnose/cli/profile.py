@@ -1,0 +1,162 @@
+"""`diagnose profile`."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from datetime import datetime
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diagnose.cli.analyze import asked_rules, rendered
+from diagnose.cli.files import write
+
+if TYPE_CHECKING:
+    from diagnose.capture.run import Recorded
+
+INTERRUPTED = 130
+_COMMAND = "diagnose.command"
+
+
+class Launching(click.Command):
+    """Its own options come first; from the script, `-m` or `--` on all words belong to the run."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Sets the command to run aside, and parses the rest."""
+        at = self._end_of_options(args)
+        ctx.meta[_COMMAND] = args[at:]
+        return super().parse_args(ctx, args[:at])
+
+    def _end_of_options(self, args: list[str]) -> int:
+        options = [one for one in self.params if isinstance(one, click.Option)]
+        valued = {name for one in options if not one.is_flag for name in one.opts}
+        at = 0
+        while at < len(args) and args[at].startswith("-") and args[at] not in ("--", "-m", "-"):
+            at += 2 if args[at] in valued else 1
+        return min(at, len(args))
+
+
+@click.command(
+    name="profile", cls=Launching, options_metavar="[OPTIONS] SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND..."
+)
+@click.option(
+    "--out",
+    "-o",
+    type=click.Path(path_type=Path),
+    metavar="DIR",
+    help="Where the recording goes.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
+)
+@click.option(
+    "--warmup", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to skip, at least."
+)
+@click.option(
+    "--steps", type=click.IntRange(min=1, max=1000), default=5, show_default=True, metavar="N", help="Steps to record."
+)
+@click.option("--memory", is_flag=True, help="Also record allocations.")
+@click.option("--keep-running", is_flag=True, help="Let the run go on after recording, instead of ending it.")
+@click.option("--no-analyze", is_flag=True, help="Record only.")
+@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.pass_context
+def command(
+    ctx: click.Context, out: Path | None, warmup: int, steps: int, memory: bool, keep_running: bool, no_analyze: bool,
+    quiet: bool,
+) -> None:  # fmt: skip
+    """Run a training, record a few of its steps, and say what to fix.
+
+    SCRIPT runs as `python SCRIPT ARGS` would. Once its steps are steady, some are timed without a profiler and
+    some recorded, once for times and once with call stacks; then the run is ended as by sys.exit(). Launchers
+    (torchrun, accelerate, deepspeed, mpirun) come after `--`.
+
+    Example: diagnose profile train.py --epochs 3
+    """
+    from diagnose.capture.agent.plan import Plan
+    from diagnose.capture.run import CannotRecord, prepare, run
+
+    def say(what: str) -> None:
+        if not quiet:
+            click.echo(f"diagnose: {what}", err=True)
+
+    name, words = _command(ctx.meta[_COMMAND])
+    folder = out or Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    plan = Plan(warmup=warmup, steps=steps, memory=memory, keep_running=keep_running)
+    try:
+        prepare(folder, plan, words)
+        recorded = run(words, folder, plan, say)
+    except CannotRecord as error:
+        raise click.ClickException(str(error)) from error
+    for note in (*recorded.manifest.notes, *(note for rank in recorded.manifest.ranks for note in rank.notes)):
+        say(note)
+    if recorded.interrupted:
+        click.echo(f"Interrupted. {_kept(recorded)}", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
+    if not any(rank.trace or rank.detail for rank in recorded.manifest.ranks):
+        click.echo(f"Error: {_why_nothing(recorded)}", err=True)
+        raise click.exceptions.Exit(recorded.exit_code or 2)
+    say(f"the recording is in {folder}")
+    if not no_analyze:
+        _analyze(folder)
+    raise click.exceptions.Exit(recorded.exit_code)
+
+
+def _command(words: Sequence[str]) -> tuple[str, list[str]]:
+    """A name for the run, and what to execute."""
+    if words and words[0] == "--":
+        if not words[1:]:
+            raise click.UsageError("Name the command to run after --.")
+        return _name(words[1]), list(words[1:])
+    if words and words[0] == "-m":
+        if not words[1:]:
+            raise click.UsageError("Name the module to run after -m.")
+        return words[1].rpartition(".")[2], [sys.executable, *words]
+    if not words:
+        raise click.UsageError("Name the script to run, for example: diagnose profile train.py")
+    script = Path(words[0])
+    if not script.exists():
+        raise click.UsageError(
+            f"{script} does not exist. Check the path; to run a command, write: diagnose profile -- {' '.join(words)}"
+        )
+    return _name(words[0]), [sys.executable, *words]
+
+
+def _name(path: str) -> str:
+    return Path(path).stem or "run"
+
+
+def _kept(recorded: Recorded) -> str:
+    files = [file for rank in recorded.manifest.ranks for file in (rank.trace, rank.detail) if file]
+    if not files:
+        return "Nothing had been recorded yet."
+    return f"What had been recorded is in {recorded.folder}: diagnose analyze {recorded.folder}"
+
+
+def _why_nothing(recorded: Recorded) -> str:
+    """Why there is no recording, and what to do."""
+    ranks, code = recorded.manifest.ranks, recorded.exit_code
+    ended = f"the run ended with exit code {code}" if code else "the run ended"
+    if not ranks:
+        return (
+            f"No training step was seen before {ended}. A step is found when an optimizer of torch.optim steps; call"
+            " diagnose.record in scripts that train otherwise."
+        )
+    if any(rank.ended == "recorded" for rank in ranks):
+        return "Nothing could be recorded; the reasons stand above."
+    return (
+        f"Training steps were seen, but {ended} before they were steady and some had been recorded. Let it make more"
+        " steps, or use a smaller --warmup."
+    )
+
+
+def _analyze(folder: Path) -> None:
+    from diagnose.pipeline import diagnose
+    from diagnose.rule import RuleError
+    from diagnose.settings import SettingsError
+    from diagnose.source.base import InputError
+
+    try:
+        diagnosis = diagnose([folder], rules=asked_rules(folder, (), (), ()))
+    except (InputError, RuleError, SettingsError) as error:
+        raise click.ClickException(str(error)) from error
+    write(str(folder / "report.json"), rendered(diagnosis, "json"))
+    click.echo(rendered(diagnosis, "terminal"), nl=False)

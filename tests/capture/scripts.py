@@ -1,0 +1,105 @@
+"""Training scripts to record, and recording them as a user would."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+
+from diagnose.trace.manifest import Manifest, RankManifest
+
+ROOT = Path(__file__).parents[2]
+
+STEP = """
+import os, sys, time
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1, momentum=0.9)
+
+
+def step(optimizer=optimizer):
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 10, (64,)))
+    loss.backward()
+    optimizer.step()
+    return loss.item()
+
+"""
+"""The beginning of a script: call `step()` in a loop."""
+
+
+@dataclass(frozen=True)
+class Done:
+    """A finished command."""
+
+    code: int
+    stdout: str
+    stderr: str
+    folder: Path
+
+    @property
+    def manifest(self) -> Manifest:
+        return msgspec.json.decode((self.folder / "manifest.json").read_bytes(), type=Manifest)
+
+    @property
+    def rank(self) -> RankManifest:
+        (only,) = self.manifest.ranks
+        return only
+
+    @property
+    def files(self) -> list[str]:
+        return sorted(path.name for path in self.folder.iterdir())
+
+
+def environment() -> dict[str, str]:
+    """One thread, as a busy neighbour slows several down by far."""
+    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+
+
+def script(folder: Path, text: str, name: str = "train.py") -> Path:
+    path = folder / name
+    path.write_text(text)
+    return path
+
+
+def command(*words: object) -> list[str]:
+    return [sys.executable, "-m", "diagnose", "profile", *map(str, words)]
+
+
+def profile(folder: Path, *words: object, timeout: float = 120) -> Done:
+    """`diagnose profile -o OUT --no-analyze WORDS`, run in the folder."""
+    out = folder / "out"
+    done = subprocess.run(
+        command("-o", out, "--no-analyze", *words),
+        capture_output=True, text=True, cwd=folder, env=environment(), timeout=timeout,
+    )  # fmt: skip
+    return Done(done.returncode, done.stdout, done.stderr, out)
+
+
+def plain(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    """The same script without us."""
+    return subprocess.run(
+        [sys.executable, *map(str, words)], capture_output=True, text=True, cwd=folder, env=environment(), timeout=120
+    )
+
+
+def steps_in(trace: Path) -> dict[int, list[str]]:
+    """Names of the host's ops inside each marked step of a trace."""
+    import gzip
+
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    marks = [one for one in events if str(one.get("name", "")).startswith("ProfilerStep#") and one.get("ph") == "X"]
+    ops = [one for one in events if one.get("cat") in ("cpu_op", "user_annotation") and one not in marks]
+    return {
+        int(mark["name"].partition("#")[2]): [
+            one["name"] for one in ops if mark["ts"] <= one["ts"] < mark["ts"] + mark["dur"]
+        ]
+        for mark in marks
+    }

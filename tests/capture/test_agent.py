@@ -1,0 +1,163 @@
+"""Parts of the agent that need no torch: what counts as a step, agreement, places, steadiness, tracebacks."""
+
+from __future__ import annotations
+
+import sys
+import traceback
+from pathlib import Path
+
+import pytest
+
+from diagnose.capture.agent import imports, start, steps
+from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.clocks import Clock, steady
+from diagnose.capture.agent.imports import when_imported
+from diagnose.capture.agent.place import Place, find
+from diagnose.capture.agent.plan import Plan
+from diagnose.capture.agent.steps import Steps
+
+
+def numbers(sequence: str, fixed_from: int = 1_000) -> list[int]:
+    """Numbers of the steps that end while optimizers step in an order such as "DDG"."""
+    found: list[int] = []
+    watch = Steps(found.append)
+    optimizers = {letter: object() for letter in set(sequence)}
+    for k, letter in enumerate(sequence):
+        watch.fixed = k >= fixed_from
+        watch.optimizer_stepped(optimizers[letter])
+    assert watch.by == "optimizer"
+    return found
+
+
+def test_a_step_of_the_only_optimizer_is_a_step() -> None:
+    assert numbers("AAAA") == [0, 1, 2, 3]
+
+
+def test_a_round_of_several_optimizers_is_one_step() -> None:
+    """From the second round on it ends with the last of them, whose steps are counted from then on."""
+    assert numbers("DGDGDGDG") == [0, 1, 1, 2, 3]
+
+
+def test_the_rarest_optimizer_makes_the_step() -> None:
+    assert numbers("DDDG" * 4)[-3:] == [1, 2, 3]
+
+
+def test_hundreds_of_optimizers_that_step_in_turn() -> None:
+    letters = "".join(chr(200 + k) for k in range(300))
+    assert numbers(letters * 5)[-3:] == [2, 3, 4]
+
+
+def test_what_a_step_is_does_not_change_once_fixed() -> None:
+    assert numbers("DDDDGDDDDGDDDDG", fixed_from=3) == list(range(12))
+
+
+def batches(watch: Steps, count: int) -> None:
+    for _ in range(count):
+        watch.batch_asked()
+
+
+def test_without_an_optimizer_batches_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(steps, "LOADER_SECONDS", 0.0)
+    found: list[int] = []
+    watch = Steps(found.append)
+    batches(watch, steps.LOADER_BATCHES)
+    assert found == []
+    batches(watch, 3)
+    assert (found, watch.by) == ([29, 30, 31], "loader")
+    watch.optimizer_stepped(object())
+    batches(watch, 3)
+    assert (found, watch.by) == ([29, 30, 31, 0], "optimizer")
+
+
+def test_batches_of_a_short_validation_are_no_steps() -> None:
+    found: list[int] = []
+    batches(Steps(found.append), 1_000)
+    assert found == []
+
+
+@pytest.mark.parametrize(
+    ("wall_ns", "expected"),
+    [
+        ([100] * 9, False),
+        ([100] * 10, True),
+        ([900] + [100] * 10, True),
+        ([100] * 5 + [109] * 5, True),
+        ([100] * 5 + [111] * 5, False),
+        ([100, 100, 100, 900, 900, 100, 100, 100, 900, 900], True),
+    ],
+)
+def test_steady(wall_ns: list[int], expected: bool) -> None:
+    """Medians of the last five and the five before differ by a tenth at most."""
+    clock = Clock.__new__(Clock)
+    clock._ns = [sum(wall_ns[:k]) for k in range(len(wall_ns) + 1)]
+    assert clock.wall_ns() == wall_ns
+    assert clock.wall_ns(last=2) == wall_ns[-2:]
+    assert steady(clock) is expected
+
+
+def test_what_one_process_posts_another_reads(tmp_path: Path) -> None:
+    first, second = Board(tmp_path), Board(tmp_path)
+    assert second.read("timing") is None
+    first.post("timing", step=12, steps=6)
+    assert second.read("timing") == {"step": 12, "steps": 6}
+    first.post("done.1")
+    first.post("done.2")
+    assert second.posted("done.") == 2
+    assert (first.claim("rank0"), second.claim("rank0"), second.claim("rank1")) == (True, False, True)
+
+
+def test_the_plan_is_read_as_written(tmp_path: Path) -> None:
+    plan = Plan(warmup=3, steps=7, memory=True, keep_running=True, most_bytes=5, window_after_s=1.5)
+    plan.write(tmp_path)
+    assert Plan.read(tmp_path) == plan
+
+
+@pytest.mark.parametrize(
+    ("environment", "place"),
+    [
+        ({}, Place(0, 1, 1, True)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, Place(3, 4, 4, False)),
+        ({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"}, Place(8, 16, 8, True)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Place(1, 2, 2, False)),
+        ({"RANK": "2"}, Place(0, 1, 1, True)),
+        ({"RANK": "x", "WORLD_SIZE": ""}, Place(0, 1, 1, True)),
+    ],
+)
+def test_places(environment: dict[str, str], place: Place) -> None:
+    assert find(environment) == place
+
+
+def test_a_module_is_acted_on_when_it_is_imported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    (tmp_path / "some_module.py").write_text("value = 1\n")
+    monkeypatch.syspath_prepend(str(tmp_path))
+    monkeypatch.setattr(imports, "failures", [])
+    seen: list[int] = []
+    when_imported("some_module", lambda module: seen.append(module.value))
+    when_imported("some_module", lambda module: 1 / 0)
+    assert seen == []
+    import some_module  # type: ignore[import-not-found]
+
+    assert seen == [1]
+    assert imports.failures == ["some_module: ZeroDivisionError: division by zero"]
+    when_imported("some_module", lambda module: seen.append(2))
+    assert seen == [1, 2]
+    assert some_module.__spec__.loader.__class__.__name__ == "SourceFileLoader"
+    del sys.modules["some_module"]
+
+
+def test_frames_of_the_agent_are_taken_out_of_errors() -> None:
+    """Two frames: this test's and the function's; the agent's in between goes."""
+
+    def fail(*_: object) -> None:
+        raise ValueError("boom")
+
+    try:
+        Steps(fail).optimizer_stepped(object())
+    except ValueError as error:
+        caught = error
+    assert len(traceback.extract_tb(caught.__traceback__)) == 3
+    start._strip_own_frames(caught)
+    assert [frame.name for frame in traceback.extract_tb(caught.__traceback__)] == [
+        "test_frames_of_the_agent_are_taken_out_of_errors",
+        "fail",
+    ]

@@ -1,0 +1,413 @@
+"""What the agent says of real DataLoaders, and that it changes nothing about them."""
+
+from __future__ import annotations
+
+import gc
+import json
+import os
+import subprocess
+import sys
+import time
+import weakref
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from diagnose.capture.agent import imports, loaders, loaders_measured
+from diagnose.capture.agent.loaders import LoaderWatch
+from diagnose.capture.agent.loaders_measured import Fetch, Loader, WorkerFile
+from diagnose.capture.agent.plan import WORK
+from diagnose.trace import manifest
+
+torch = pytest.importorskip("torch")
+data = pytest.importorskip("torch.utils.data")
+
+ROOT = Path(__file__).parents[2]
+PROGRAM = ROOT / "tests" / "data" / "loading" / "train.py"
+
+
+class Squares(data.Dataset):  # type: ignore[misc]
+    def __init__(self, length: int) -> None:
+        self.length = length
+
+    def __len__(self) -> int:
+        return self.length
+
+    def __getitem__(self, index: int) -> int:
+        return index * index
+
+
+class Permitted(Squares):
+    """Makes an item for each permit."""
+
+    def __init__(self, length: int, permits: Any) -> None:
+        super().__init__(length)
+        self.permits = permits
+
+    def __getitem__(self, index: int) -> int:
+        self.permits.acquire()
+        return index
+
+
+def slow_collate(items: list[int]) -> list[int]:
+    time.sleep(0.02)
+    return items
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    (tmp_path / WORK).mkdir()
+    return tmp_path
+
+
+@pytest.fixture
+def install(folder: Path) -> Iterator[Callable[..., LoaderWatch]]:
+    """Watches loaders until the test ends."""
+    yield lambda on_batch=lambda: None: loaders.install(folder, on_batch)
+    loaders._watch = None
+    assert imports.failures == []
+
+
+def only(watch: LoaderWatch) -> manifest.Loader:
+    (found,) = watch.loaders()
+    assert set(found) == set(manifest.Loader.__struct_fields__)
+    return msgspec.convert(json.loads(json.dumps(found)), manifest.Loader)
+
+
+def test_nothing_heavy_is_imported() -> None:
+    script = (
+        "import sys; before = set(sys.modules); from pathlib import Path; from diagnose.capture.agent import loaders;"
+        "loaders.install(Path('nowhere'), print); print({'torch', 'multiprocessing'} & set(sys.modules))"
+    )
+    done = subprocess.run([sys.executable, "-c", script], cwd=ROOT, capture_output=True, text=True, check=True)
+    assert done.stdout == "set()\n"
+
+
+def test_medians_and_shares(folder: Path) -> None:
+    loader = Loader({"dataset": "Squares"})
+    for fetch in (Fetch(100, 10, 4, 90), Fetch(300, 30, 4, 600), Fetch(200, 50, 2, 200), Fetch(400, 40, 0, 400)):
+        loader.fetched(fetch)
+    iterator = data.DataLoader(Squares(3)).__iter__()
+    iterator._workers = []
+    for wait_ns, ready in ((5, 0), (9, 2), (6, 3), (7, 0), (8, 0)):
+        loader.waited(wait_ns, ready, iterator)
+    assert loader.found(folder / WORK) == {
+        "dataset": "Squares",
+        "dataset_length": 3,
+        "batches": 4,
+        "fetch_ns": 250,
+        "items_ns": 210,  # Of 90, 270, 150 and 360.
+        "collate_ns": 35,
+        "items_per_batch": 4.0,
+        "fetch_cpu_ns": 300,
+        "asked": 5,
+        "wait_ns": 7,
+        "ready": 1.0,
+        "empty_share": 0.6,
+    }
+
+
+def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
+    asked = list[int]()
+    watch = install(lambda: asked.append(1))
+    loader = data.DataLoader(Squares(10), batch_size=4, shuffle=True, collate_fn=slow_collate)
+    for _ in range(2):
+        for _batch in loader:
+            pass
+    found = only(watch)
+    assert len(asked) == 8  # Three batches and the end, twice.
+    assert found.fetch_ns is not None
+    assert found.collate_ns is not None
+    assert found.wait_ns is not None
+    assert found.items_ns is not None
+    assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
+    assert found.items_ns < found.fetch_ns
+    assert msgspec.structs.replace(
+        found, fetch_ns=None, items_ns=None, collate_ns=None, wait_ns=None, fetch_cpu_ns=None
+    ) == manifest.Loader(
+        dataset="Squares",
+        dataset_length=10,
+        batch_size=4,
+        in_order=True,
+        sampler="RandomSampler",
+        collate="slow_collate",
+        batches=6,
+        items_per_batch=4.0,
+        asked=6,
+    )
+
+
+@pytest.mark.parametrize("threads", [1, 2])
+def test_the_cpu_time_is_of_all_threads(install: Callable[..., LoaderWatch], threads: int) -> None:
+    """A dataset that computes for 30 ms of CPU time on each thread."""
+    import threading
+
+    def compute() -> None:
+        while time.thread_time_ns() < 30_000_000:
+            pass
+
+    class Computing(Squares):
+        def __getitem__(self, index: int) -> int:
+            running = [threading.Thread(target=compute) for _ in range(threads)]
+            for one in running:
+                one.start()
+            for one in running:
+                one.join()
+            return index
+
+    watch = install()
+    list(data.DataLoader(Computing(1)))
+    assert (only(watch).fetch_cpu_ns or 0) >= threads * 30_000_000
+
+
+def test_batches_that_are_ready(install: Callable[..., LoaderWatch]) -> None:
+    """Two workers make two batches ahead each, and are given the time for it before each of eight."""
+    watch = install()
+    batches = iter(data.DataLoader(Squares(16), batch_size=2, num_workers=2, multiprocessing_context="fork"))
+    for left in range(8, 0, -1):
+        while batches._data_queue.qsize() + sum(len(task) == 2 for task in batches._task_info.values()) < min(left, 4):
+            time.sleep(0.001)
+        while batches._data_queue.empty() and batches._data_queue.qsize():
+            time.sleep(0.001)
+        next(batches)
+    found = only(watch)
+    assert (found.asked, found.ready, found.empty_share) == (8, 26 / 8, 0.0)  # 4, 4, 4, 4, 4, 3, 2, 1
+    assert (found.batches, found.items_per_batch, found.dataset_length) == (8, 2.0, 16)
+    assert (found.num_workers, found.prefetch_factor, found.start_method) == (2, 2, "fork")
+
+
+def test_batches_that_are_never_ready(install: Callable[..., LoaderWatch]) -> None:
+    """The worker may make one only once the training is waiting for it."""
+    permits = torch.multiprocessing.get_context("fork").Semaphore(0)
+    watch = install()
+    loader = data.DataLoader(Permitted(3, permits), num_workers=1, multiprocessing_context="fork")
+    batches = iter(loader)
+    get = batches._data_queue.get
+
+    def permit_and_get(*args: Any, **kwargs: Any) -> Any:
+        permits.release()
+        return get(*args, **kwargs)
+
+    batches._data_queue.get = permit_and_get
+    assert [batch.tolist() for batch in batches] == [[0], [1], [2]]
+    found = only(watch)
+    assert (found.asked, found.ready, found.empty_share) == (3, 0.0, 1.0)
+
+
+def test_iterable_datasets_and_no_batching(install: Callable[..., LoaderWatch]) -> None:
+    class Stream(data.IterableDataset):  # type: ignore[misc]
+        def __len__(self) -> int:
+            raise AssertionError("nobody needs to know")
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(5))
+
+    watch = install()
+    assert [batch.tolist() for batch in data.DataLoader(Stream(), batch_size=2)] == [[0, 1], [2, 3], [4]]
+    found = only(watch)
+    assert (found.dataset, found.dataset_length, found.sampler) == ("Stream", None, None)
+    assert (found.asked, found.batches, found.items_per_batch, found.batch_size) == (3, 3, 2.0, 2)
+
+    watch = install()
+    assert list(data.DataLoader(Squares(3), batch_size=None)) == [0, 1, 4]
+    found = only(watch)
+    assert (found.asked, found.batches, found.items_per_batch, found.batch_size) == (3, 3, 1.0, None)
+    assert found.collate == "default_convert"
+
+
+def test_a_batch_sampler_of_its_own(install: Callable[..., LoaderWatch]) -> None:
+    dataset = Squares(7)
+    watch = install()
+    batches = data.BatchSampler(data.RandomSampler(dataset), batch_size=3, drop_last=True)
+    assert len(list(data.DataLoader(dataset, batch_sampler=batches))) == 2
+    found = only(watch)
+    assert (found.sampler, found.batch_size, found.drop_last, found.dataset_length) == ("RandomSampler", 3, True, 7)
+
+
+def test_the_length_is_asked_for_only_where_torch_asks(install: Callable[..., LoaderWatch]) -> None:
+    class Counting(Squares):
+        asked = 0
+
+        def __len__(self) -> int:
+            self.asked += 1
+            return 4
+
+    dataset = Counting(0)
+    watch = install()
+    list(data.DataLoader(dataset, batch_sampler=[[0, 1], [2, 3]], num_workers=0))
+    found = only(watch)
+    assert (dataset.asked, found.dataset_length, found.sampler, found.batch_size) == (0, None, "list", None)
+
+
+def test_a_length_that_fails(install: Callable[..., LoaderWatch]) -> None:
+    class Failing(Squares):
+        asked = 0
+
+        def __len__(self) -> int:
+            self.asked += 1
+            if self.asked > 1:
+                raise RuntimeError("it said so before")
+            return 2
+
+    watch, dataset = install(), Failing(0)
+    assert [batch.item() for batch in data.DataLoader(dataset)] == [0, 1]
+    assert (dataset.asked, only(watch).dataset_length) == (2, None)
+
+
+@pytest.mark.parametrize("workers", [0, 1])
+def test_errors_of_the_dataset_pass(install: Callable[..., LoaderWatch], workers: int) -> None:
+    class Broken(Squares):
+        def __getitem__(self, index: int) -> int:
+            if index == 1:
+                raise KeyError("no such image")
+            return index
+
+    watch = install()
+    context = "fork" if workers else None
+    batches = iter(data.DataLoader(Broken(3), num_workers=workers, multiprocessing_context=context))
+    assert next(batches).tolist() == [0]
+    with pytest.raises(KeyError, match="no such image"):
+        next(batches)
+    assert next(batches).tolist() == [2]
+    found = only(watch)
+    assert (found.asked, found.batches) == (2, 2)
+
+
+def test_a_hook_that_ends_the_run_and_one_that_fails(install: Callable[..., LoaderWatch]) -> None:
+    def end() -> None:
+        raise SystemExit(0)
+
+    install(end)
+    with pytest.raises(SystemExit):
+        next(iter(data.DataLoader(Squares(3))))
+
+    def fail() -> None:
+        raise ValueError("ours")
+
+    install(fail)
+    assert len(list(data.DataLoader(Squares(3)))) == 3
+    assert imports.failures == ["DataLoader (on_batch): ValueError: ours"]
+    imports.failures.clear()
+
+
+def test_nothing_is_kept_alive(install: Callable[..., LoaderWatch]) -> None:
+    watch = install()
+    dataset = Squares(3)
+    loader = data.DataLoader(dataset, collate_fn=lambda items: items)
+    batches = iter(loader)
+    next(batches)
+    alive = [weakref.ref(one) for one in (dataset, loader, loader.collate_fn, batches)]
+    del dataset, loader, batches
+    gc.collect()
+    assert [one() for one in alive] == [None] * 4
+    assert only(watch).asked == 1
+
+
+def test_loaders_inside_a_dataset_are_part_of_it(install: Callable[..., LoaderWatch]) -> None:
+    class Outer(Squares):
+        def __getitem__(self, index: int) -> int:
+            return sum(batch.item() for batch in data.DataLoader(Squares(3)))
+
+    asked = list[int]()
+    watch = install(lambda: asked.append(1))
+    assert [batch.tolist() for batch in data.DataLoader(Outer(2))] == [[5], [5]]
+    assert len(asked) == 3
+    assert (only(watch).dataset, only(watch).batches) == ("Outer", 2)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="processes cannot be forked here")
+def test_a_forked_process_is_not_the_one_that_trains(install: Callable[..., LoaderWatch]) -> None:
+    asked = list[int]()
+    watch = install(lambda: asked.append(1))
+    child = os.fork()
+    if child == 0:
+        made = len(list(data.DataLoader(Squares(3))))
+        os._exit(0 if (made, asked, watch.loaders()) == (3, [], []) else 1)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+def test_measuring_can_be_switched_off(install: Callable[..., LoaderWatch]) -> None:
+    asked = list[int]()
+    watch = install(lambda: asked.append(1))
+    loader = data.DataLoader(Squares(3))
+    list(loader)
+    watch.measuring = False
+    list(loader)
+    assert len(asked) == 8
+    assert (only(watch).asked, only(watch).batches) == (3, 3)
+
+
+def test_many_loaders(install: Callable[..., LoaderWatch]) -> None:
+    watch = install()
+    for _ in range(loaders.MOST_LOADERS + 1):
+        list(data.DataLoader(Squares(1)))
+    assert len(watch.loaders()) == loaders.MOST_LOADERS
+
+
+@pytest.mark.parametrize("lost", ["no folder", "full disk"])
+def test_workers_that_cannot_write(
+    install: Callable[..., LoaderWatch], folder: Path, lost: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    if lost == "no folder":
+        (folder / WORK).rmdir()
+    else:
+        monkeypatch.setattr(loaders_measured, "_path", lambda *_: Path("/dev/full"))
+    watch = install()
+    made = [batch.item() for batch in data.DataLoader(Squares(4), num_workers=1, multiprocessing_context="fork")]
+    assert made == [0, 1, 4, 9]
+    monkeypatch.undo()
+    assert (only(watch).asked, only(watch).batches) == (4, 0)
+
+
+def test_a_worker_writes_so_much_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(loaders_measured, "_parent", os.getpid)
+    file = WorkerFile(folder / WORK)
+    for _ in range(400):
+        file.fetched(Fetch(4, 3, 2, 1))
+    assert not file.usable
+    (written,) = (folder / WORK).iterdir()
+    assert written.read_text() == "4 3 2 1\n" * 300
+    for number in range(127):
+        (folder / WORK / f"loader-{os.getpid()}-{number}").touch()
+    assert not WorkerFile(folder / WORK).usable
+
+
+def test_what_a_dying_worker_left(folder: Path) -> None:
+    (folder / WORK / f"loader-{os.getpid()}-77").write_text("10 4 2 9\n20 5 2 9\n30 6")
+    assert loaders_measured._left(folder / WORK, 77) == [Fetch(10, 4, 2, 9), Fetch(20, 5, 2, 9)]
+    assert loaders_measured._left(folder / WORK, 78) == []
+
+
+def run(folder: Path, watched: bool) -> dict[str, Any]:
+    """What the program with all kinds of loaders prints, with the agent in all of its processes or in none."""
+    (folder / WORK).mkdir(parents=True)
+    (folder / "sitecustomize.py").write_text(
+        "from pathlib import Path\n"
+        "from diagnose.capture.agent import imports, loaders\n"
+        f"watch, asked = loaders.install(Path({str(folder)!r}), lambda: asked.append(1)), []\n"
+    )
+    path = [str(folder), str(ROOT)] if watched else [str(ROOT)]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
+    done = subprocess.run([sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    said: dict[str, Any] = json.loads(done.stdout)
+    return {**said, "errors": done.stderr}
+
+
+def test_loading_is_the_same_to_the_bit(tmp_path: Path) -> None:
+    plain, watched = run(tmp_path / "plain", watched=False), run(tmp_path / "watched", watched=True)
+    assert plain["made"] == watched["made"]
+    assert plain["errors"] == watched["errors"]
+    assert plain["watched"] is None
+    assert watched["watched"]["failures"] == []
+    found = {name: msgspec.convert(one, manifest.Loader) for name, one in watched["watched"]["loaders"].items()}
+    assert {name: [one.asked, one.batches, one.items_per_batch] for name, one in found.items()} == {
+        name: [batches, batches, items] for name, (_, batches, items) in plain["counts"].items()
+    }
+    # The end of each epoch is asked for as well.
+    assert watched["watched"]["asked"] == sum(batches + epochs for epochs, batches, _ in plain["counts"].values())
+    methods = {name: found[name].start_method for name in ("fork", "spawn", "forkserver", "plain 0")}
+    assert methods == {"fork": "fork", "spawn": "spawn", "forkserver": "forkserver", "plain 0": None}

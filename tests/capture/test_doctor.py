@@ -1,0 +1,360 @@
+"""What the doctor says of machines: this one, and others drawn as a folder of /proc, /sys and the like."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sys
+import venv
+from pathlib import Path
+
+import pytest
+from msgspec.structs import replace
+
+from diagnose.capture import doctor, limits
+from diagnose.capture.doctor import Torch
+from diagnose.capture.limits import ALLOW_COUNTERS, Check
+
+NO_CAPABILITY, SYS_ADMIN, PERFMON = "0000000000000000", f"{1 << 21:016x}", f"{1 << 38:016x}"
+
+
+def draw(root: Path, **files: str) -> Path:
+    """A machine with these files: `proc__self__status="..."`."""
+    for name, text in files.items():
+        path = root / name.replace("__", "/")
+        path.parent.mkdir(parents=True, exist_ok=True)
+        path.write_text(text)
+    return root
+
+
+@pytest.fixture
+def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """An empty module `torch` that is found before any real one."""
+    monkeypatch.setenv("PYTHONPATH", str(tmp_path / "modules"))
+    return draw(tmp_path, modules__torch____init____py="") / "modules" / "torch" / "__init__.py"
+
+
+def test_a_python_with_torch() -> None:
+    torch = pytest.importorskip("torch")
+    found = doctor.look_at_torch(sys.executable)
+    assert found.error is None
+    assert found.torch == torch.__version__
+    assert found.python == ".".join(map(str, sys.version_info[:3]))
+    assert (found.cuda, found.hip) == (torch.version.cuda, torch.version.hip)
+    assert len(found.devices) == torch.cuda.device_count()
+    assert bool(found.kernels) == torch.cuda.is_available()
+
+
+def test_a_python_without_torch(tmp_path: Path) -> None:
+    venv.create(tmp_path / "bare", with_pip=False)
+    python = str(tmp_path / "bare" / "bin" / "python")
+    found = doctor.checks(python, tmp_path / "runs")
+    assert found[0] == Check("python", "ok", f"{python} ({'.'.join(map(str, sys.version_info[:3]))})")
+    assert found[1].state == "missing"
+    assert found[1].what == "cannot be imported: ModuleNotFoundError: No module named 'torch'"
+    assert f"`{python} -m pip install torch`" in found[1].mend
+    assert "GPU" not in [check.name for check in found]
+    assert not doctor.can_record(found)
+
+
+def test_no_python_at_all(tmp_path: Path) -> None:
+    found = doctor.checks(str(tmp_path / "none"), tmp_path / "runs")
+    assert [check.state for check in found[:2]] == ["missing", "missing"]
+    assert found[0].what == f"{tmp_path / 'none'}: cannot be started: No such file or directory"
+
+
+@pytest.mark.parametrize(
+    ("module", "error"),
+    [
+        (
+            "raise ImportError('first line\\nlibcudart.so.12: cannot open shared object file')",
+            "ImportError: libcudart.so.12: cannot open shared object file",
+        ),
+        ("raise SystemExit", "SystemExit"),
+        ("import os; os.abort()", "the process was ended by SIGABRT"),
+        ("import os; os._exit(7)", "the process exited with 7"),
+        ("import os; os._exit(0)", "the process ended itself"),
+        ("", "AttributeError: module 'torch' has no attribute '__version__'"),
+    ],
+    ids=["missing library", "exits", "crashes", "ends with a code", "ends well", "empty folder"],
+)
+def test_a_torch_that_cannot_be_imported(fake_torch: Path, module: str, error: str) -> None:
+    fake_torch.write_text(module)
+    found = doctor.look_at_torch(sys.executable)
+    assert found.python is not None
+    assert doctor.check_torch("python", found).what == f"cannot be imported: {error}"
+
+
+def test_a_torch_that_hangs(fake_torch: Path) -> None:
+    fake_torch.write_text("import time; print('torch says hello', flush=True); time.sleep(600)")
+    found = doctor.look_at_torch(sys.executable, timeout_s=2)
+    assert found == Torch(python=found.python, error="no answer within 2 s")
+
+
+GPU_TORCH = """
+import sys, types, warnings
+__version__ = "2.13.0+cu130"
+version = types.SimpleNamespace(cuda="13.0", hip=None)
+cuda = types.SimpleNamespace(is_available=lambda: True, device_count=lambda: 1, get_device_name=lambda index: "GPU X")
+profiler = sys.modules["torch.profiler"] = types.ModuleType("torch.profiler")
+profiler.ProfilerActivity = profiler.profile = None
+def ones(*size, device):
+    {fails}
+"""
+
+
+@pytest.mark.parametrize(
+    ("fails", "error"),
+    [
+        ("raise RuntimeError('CUDA error: out of memory\\n')", "RuntimeError: CUDA error: out of memory"),
+        ("import os; os.abort()", "the process was ended by SIGABRT"),
+    ],
+    ids=["raises", "crashes"],
+)
+def test_a_try_that_fails_leaves_what_was_found_before(
+    fake_torch: Path, tmp_path: Path, fails: str, error: str
+) -> None:
+    fake_torch.write_text(GPU_TORCH.format(fails=fails))
+    cupti = draw(tmp_path, modules__nvidia__cu13__lib__libcupti="").joinpath("modules/nvidia/cu13/lib/libcupti")
+    found = doctor.look_at_torch(sys.executable)
+    assert found == Torch(
+        python=found.python, torch="2.13.0+cu130", cuda="13.0", devices=("GPU X",), cupti=str(cupti), error=error
+    )
+    gpu, kernels = doctor.check_gpu(found, tmp_path)
+    assert gpu == Check("GPU", "ok", "GPU X")
+    assert (kernels.state, kernels.what) == ("missing", f"not recorded: {error} ({cupti})")
+    assert kernels.mend.startswith("Free the GPU")
+
+
+CUDA = Torch(python="3.12.1", torch="2.13.0", cuda="12.8", devices=("GPU X", "GPU Y"), cupti="/lib/libcupti.so.12")
+
+
+def test_kernels_that_are_recorded(tmp_path: Path) -> None:
+    assert list(doctor.check_gpu(replace(CUDA, kernels=1), tmp_path)) == [
+        Check("GPU", "ok", "GPU X, GPU Y"),
+        Check("GPU kernels", "ok", "a test kernel was recorded (/lib/libcupti.so.12)"),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("fields", "what", "mend"),
+    [
+        (
+            {"kernels": 0},
+            "the recording of a test kernel holds none (/lib/libcupti.so.12)",
+            "without any other profiler",
+        ),
+        (
+            {"said_of_cupti": "failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35)"},
+            "failed with error CUPTI_ERROR_INSUFFICIENT_PRIVILEGES (35) (/lib/libcupti.so.12)",
+            ALLOW_COUNTERS,
+        ),
+        ({"cupti": None}, "(no CUPTI library beside torch)", "`pip install nvidia-cuda-cupti-cu12`"),
+        ({"cupti": None, "cuda": "13.0"}, "(no CUPTI library beside torch)", "`pip install nvidia-cuda-cupti`"),
+        ({"kernels": 0, "cuda": None, "hip": "6.4"}, "holds none (ROCm)", "without any other profiler"),
+    ],
+    ids=["silently", "privileges", "no library", "no library for CUDA 13", "ROCm"],
+)
+def test_kernels_that_are_not_recorded(tmp_path: Path, fields: dict[str, object], what: str, mend: str) -> None:
+    _, kernels = doctor.check_gpu(replace(CUDA, **fields), tmp_path)
+    assert (kernels.name, kernels.state) == ("GPU kernels", "missing")
+    assert what in kernels.what
+    assert mend in kernels.mend
+
+
+@pytest.mark.parametrize(
+    ("torch", "driver", "state", "what"),
+    [
+        (Torch(torch="2.13.0+cpu"), False, "ok", "none; training on the CPU can be recorded"),
+        (Torch(torch="2.13.0", cuda="12.8"), False, "ok", "none; training on the CPU can be recorded"),
+        (Torch(torch="2.13.0+cpu"), True, "limited", "this machine has one, but torch was built for the CPU only"),
+        (
+            Torch(torch="2.13.0", cuda="12.8", device_warning="The NVIDIA driver is too old"),
+            True, "limited", "torch cannot use this machine's: The NVIDIA driver is too old",
+        ),
+        (
+            Torch(torch="2.13.0", cuda="12.8", error="the process was ended by SIGSEGV"),
+            False, "limited", "torch cannot use this machine's: the process was ended by SIGSEGV",
+        ),
+    ],
+    ids=["CPU", "no driver", "wrong build", "old driver", "crash"],
+)  # fmt: skip
+def test_no_gpu(tmp_path: Path, torch: Torch, driver: bool, state: str, what: str) -> None:
+    root = draw(tmp_path, proc__driver__nvidia__version="NVRM version: 570") if driver else tmp_path
+    [gpu] = doctor.check_gpu(torch, root)
+    assert (gpu.name, gpu.state, gpu.what) == ("GPU", state, what)
+    assert bool(gpu.mend) == (state != "ok")
+
+
+def test_a_folder_that_is_not_there_yet(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.chdir(tmp_path)
+    found = doctor.check_folder(doctor.FOLDER)
+    assert found.name == "folder"
+    assert found.state != "missing"
+    assert found.what.startswith("diagnose-runs: ")
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_little_room(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(doctor, "LITTLE_DISK_BYTES", shutil.disk_usage(tmp_path).total + 1)
+    found = doctor.check_folder(tmp_path)
+    assert found.state == "limited"
+    assert "--out DIR" in found.mend
+
+
+def test_a_file_in_the_way(tmp_path: Path) -> None:
+    (tmp_path / "runs").write_text("")
+    found = doctor.check_folder(tmp_path / "runs" / "train")
+    assert (found.state, found.what) == ("missing", f"{tmp_path / 'runs'} cannot be written: Not a directory")
+    assert not doctor.can_record([Check("torch", "ok", ""), found])
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="where only Linux has a folder that root cannot write")
+def test_a_folder_that_cannot_be_written() -> None:
+    assert doctor.check_folder(Path("/proc/runs")).state == "missing"
+
+
+def cpus() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+@pytest.mark.parametrize(
+    ("files", "allowed"),
+    [
+        ({"sys__fs__cgroup__cpu.max": "50000 100000\n"}, "0.5"),
+        ({"proc__self__cgroup": "0::/a/b\n", "sys__fs__cgroup__a__cpu.max": "25000 100000\n",
+          "sys__fs__cgroup__a__b__cpu.max": "max 100000\n"}, "0.25"),
+        ({"sys__fs__cgroup__cpu__cpu.cfs_quota_us": "75000\n",
+          "sys__fs__cgroup__cpu__cpu.cfs_period_us": "100000\n"}, "0.75"),
+    ],
+    ids=["container", "group above", "version 1"],
+)  # fmt: skip
+def test_a_quota_of_cpus(tmp_path: Path, files: dict[str, str], allowed: str) -> None:
+    found = limits.check_cpus(draw(tmp_path, **files))
+    assert (found.state, found.what) == ("limited", f"{allowed} of {os.cpu_count()}")
+    assert found.mend.startswith("Count on 1 for DataLoader workers")
+
+
+@pytest.mark.skipif(cpus() != os.cpu_count(), reason="this process may not use all CPUs")
+@pytest.mark.parametrize("quota", ["max 100000\n", "100000000 100000\n", ""], ids=["none", "large", "empty"])
+def test_no_quota_of_cpus(tmp_path: Path, quota: str) -> None:
+    found = limits.check_cpus(draw(tmp_path, **{"sys__fs__cgroup__cpu.max": quota}))
+    assert found == Check("CPUs", "ok", f"all {os.cpu_count()}")
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity") or cpus() < 2, reason="needs two CPUs to give one away")
+def test_an_affinity(tmp_path: Path) -> None:
+    mine = os.sched_getaffinity(0)
+    os.sched_setaffinity(0, {min(mine)})
+    try:
+        assert limits.check_cpus(tmp_path).what == f"1 of {os.cpu_count()}"
+    finally:
+        os.sched_setaffinity(0, mine)
+
+
+def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert list(limits.check_shared_memory(tmp_path)) == []
+    (tmp_path / "dev" / "shm").mkdir(parents=True)
+    for little, state in ((0, "ok"), (shutil.disk_usage(tmp_path).total, "limited")):
+        monkeypatch.setattr(limits, "LITTLE_SHARED_BYTES", little)
+        [found] = limits.check_shared_memory(tmp_path)
+        assert (found.state, "--shm-size" in found.mend) == (state, state == "limited")
+
+
+def test_a_profiler_that_gets_loaded(tmp_path: Path) -> None:
+    found = limits.check_other_profilers(tmp_path, {"CUDA_INJECTION64_PATH": "/opt/inject.so", "PATH": "/bin"})
+    assert found == Check(
+        "other profilers", "limited", "CUDA_INJECTION64_PATH set: another profiler gets loaded",
+        "`unset CUDA_INJECTION64_PATH`: CUPTI serves one profiler at a time.",
+    )  # fmt: skip
+
+
+def test_a_profiler_among_the_parents(tmp_path: Path) -> None:
+    root = draw(
+        tmp_path,
+        proc__self__status="Name:\tpython\nPid:\t12\nPPid:\t11\n",
+        proc__11__status="Name:\tnsys\nPid:\t11\nPPid:\t1\n",
+        proc__1__status="Name:\tbash\nPid:\t1\nPPid:\t0\n",
+    )
+    found = limits.check_other_profilers(root, {})
+    assert (found.state, found.what) == ("limited", "running under nsys")
+    draw(root, proc__11__status="Name:\tzsh\nPid:\t11\nPPid:\t1\n")
+    assert limits.check_other_profilers(root, {"NVTX_INJECTION64_PATH": ""}).state == "ok"
+
+
+def program(path: Path, text: str) -> Path:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_text(text)
+    path.chmod(0o755)
+    return path
+
+
+NSYS = "#!/bin/sh\necho 'NVIDIA Nsight Systems version 2025.5.1.121-255136380782v0'\n"
+VERSION = "2025.5.1.121-255136380782v0"
+
+
+def test_nsys_on_the_path(tmp_path: Path) -> None:
+    nsys = program(tmp_path / "bin" / "nsys", NSYS)
+    assert limits.check_nsys(tmp_path, str(nsys.parent)) == Check("nsys", "ok", f"{nsys} ({VERSION})")
+
+
+def test_nsys_beside_the_path(tmp_path: Path) -> None:
+    program(tmp_path / "opt/nvidia/nsight-systems/2024.1.1/bin/nsys", NSYS)
+    newer = program(tmp_path / "opt/nvidia/nsight-systems/2025.5.1/bin/nsys", NSYS)
+    found = limits.check_nsys(tmp_path, None)
+    assert (found.state, found.what) == ("limited", f"{newer} ({VERSION}), not on PATH")
+    assert f"`export PATH={newer.parent}:$PATH`" in found.mend
+
+
+@pytest.mark.parametrize("text", [None, "#!/bin/sh\nexit 1\n", "#!/no/such/shell\n"], ids=["none", "fails", "broken"])
+def test_no_nsys(tmp_path: Path, text: str | None) -> None:
+    if text:
+        program(tmp_path / "bin" / "nsys", text)
+    found = limits.check_nsys(tmp_path, str(tmp_path / "bin"))
+    assert (found.name, found.state) == ("nsys", "missing")
+    assert doctor.can_record([found])
+
+
+@pytest.mark.parametrize(
+    ("level", "capabilities", "container", "state", "what"),
+    [
+        ("2", NO_CAPABILITY, False, "ok", "allowed: kernel.perf_event_paranoid is 2"),
+        ("-1", NO_CAPABILITY, False, "ok", "allowed: kernel.perf_event_paranoid is -1"),
+        ("3", NO_CAPABILITY, False, "limited", "not for nsys: kernel.perf_event_paranoid is 3"),
+        ("4", SYS_ADMIN, True, "ok", "allowed, by capability"),
+        ("4", PERFMON, False, "ok", "allowed, by capability"),
+        ("2", NO_CAPABILITY, True, "limited", "not for nsys: this container lacks CAP_SYS_ADMIN"),
+        ("", SYS_ADMIN, False, "limited", "this kernel has no perf events"),
+    ],
+)
+def test_sampling(tmp_path: Path, level: str, capabilities: str, container: bool, state: str, what: str) -> None:
+    root = draw(tmp_path, proc__self__status=f"Name:\tpython\nCapEff:\t{capabilities}\n")
+    draw(root, proc__sys__kernel__perf_event_paranoid=f"{level}\n")
+    if container:
+        draw(root, **{".dockerenv": ""})
+    [found] = limits.check_sampling(root)
+    assert (found.name, found.state, found.what) == ("CPU sampling", state, what)
+    assert bool(found.mend) == (state != "ok")
+
+
+def test_no_word_on_sampling_where_there_is_no_linux(tmp_path: Path) -> None:
+    assert list(limits.check_sampling(tmp_path)) == []
+
+
+@pytest.mark.parametrize(
+    ("value", "capabilities", "state"),
+    [("1", NO_CAPABILITY, "limited"), ("1", SYS_ADMIN, "ok"), ("0", NO_CAPABILITY, "ok")],
+)
+def test_counters(tmp_path: Path, value: str, capabilities: str, state: str) -> None:
+    root = draw(
+        tmp_path,
+        proc__driver__nvidia__params=f"ResmanDebugLevel: 4294967295\nRmProfilingAdminOnly: {value}\n",
+        proc__self__status=f"CapEff:\t{capabilities}\n",
+    )
+    [found] = limits.check_counters(root)
+    assert (found.name, found.state) == ("GPU counters", state)
+    assert found.mend == (ALLOW_COUNTERS if state == "limited" else "")
+
+
+def test_no_word_on_counters_without_a_driver(tmp_path: Path) -> None:
+    assert list(limits.check_counters(tmp_path)) == []

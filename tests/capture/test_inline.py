@@ -1,0 +1,53 @@
+"""`with diagnose.record(...)` in a training loop."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import diagnose
+from diagnose.capture.run import CannotRecord
+from tests.capture.scripts import STEP, Done, plain, script, steps_in
+
+pytest.importorskip("torch")
+
+LOOP = """
+import diagnose
+with diagnose.record("out", steps=3, warmup=5) as recording:
+    for i in range(1000):
+        step()
+        recording.step()
+        if recording.finished:
+            break
+print("after", i)
+"""
+
+
+def test_a_loop_of_one_s_own(tmp_path: Path) -> None:
+    script(tmp_path, STEP + LOOP)
+    ran = plain(tmp_path, "train.py")
+    assert ran.returncode == 0, ran.stderr
+    assert ran.stdout.startswith("after ")
+    done = Done(0, "", "", tmp_path / "out")
+    assert done.files == ["manifest.json", "rank0.detail.json.gz", "rank0.trace.json.gz"]
+    assert (done.manifest.complete, done.rank.steps_by, done.rank.ended) == (True, "code", "recorded")
+    assert done.rank.timing is not None
+    first = done.rank.timing.first_step
+    assert sorted(steps_in(done.folder / "rank0.trace.json.gz")) == list(range(first, first + 4))
+    assert diagnose.analyze(done.folder).steps.recorded == 4
+
+
+def test_a_loop_that_ends_early_keeps_what_there_is(tmp_path: Path) -> None:
+    script(tmp_path, STEP + LOOP.replace("steps=3", "steps=300").replace("range(1000)", "range(200)"))
+    assert plain(tmp_path, "train.py").returncode == 0
+    done = Done(0, "", "", tmp_path / "out")
+    assert done.files == ["manifest.json", "rank0.trace.json.gz"]
+    assert (done.rank.ended, done.manifest.complete) == ("itself", True)
+
+
+def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "notes.txt").write_text("mine")
+    with pytest.raises(CannotRecord, match=r"is not empty\. Name a new folder"), diagnose.record(tmp_path):
+        pass
+    assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]

@@ -1,0 +1,99 @@
+"""The manifest: begun before the run, completed after it from whatever its processes have left."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from diagnose.capture import manifests
+from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.trace.manifest import Manifest
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    Plan().write(tmp_path)
+    manifests.begin(tmp_path, ["python", "train.py"])
+    Board(tmp_path / WORK).claim("python")
+    return tmp_path
+
+
+def read(folder: Path) -> Manifest:
+    return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
+
+
+def left(folder: Path, **ranks: dict[str, object]) -> None:
+    for name, said in ranks.items():
+        Board(folder / WORK).claim(name)
+        (folder / WORK / f"{name}.json").write_text(json.dumps({"rank": int(name[4:]), **said}))
+
+
+def test_it_is_there_before_the_run(folder: Path) -> None:
+    begun = read(folder)
+    assert (begun.schema_version, begun.complete, begun.command, begun.ranks) == (1, False, ("python", "train.py"), ())
+    assert begun.started is not None
+    assert begun.started.endswith("+00:00")
+
+
+def test_what_the_ranks_say_is_merged_in_order(folder: Path) -> None:
+    left(folder, rank10={"trace": "c"}, rank2={"trace": "b", "notes": ["It was late."]}, rank0={"trace": "a"})
+    (folder / WORK / "run.json").write_text(json.dumps({"host": {"cpus": 4}, "versions": {"torch": "2.13"}}))
+    found = manifests.complete(folder, exit_code=3)
+    assert [rank.trace for rank in found.ranks] == ["a", "b", "c"]
+    assert (found.complete, found.exit_code, found.host.cpus, found.versions) == (True, 3, 4, {"torch": "2.13"})
+    assert found.ranks[1].notes == ("It was late.",)
+    assert read(folder) == found
+    assert not (folder / WORK).exists()
+
+
+def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
+    Board(folder / WORK).claim("rank1")
+    left(folder, rank0={"trace": "rank0.trace.json.gz"})
+    (folder / "rank1.trace.json.gz").write_bytes(b"")
+    found = manifests.complete(folder, exit_code=None)
+    assert [(rank.rank, rank.trace, rank.detail) for rank in found.ranks] == [
+        (0, "rank0.trace.json.gz", None),
+        (1, "rank1.trace.json.gz", None),
+    ]
+    assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+
+
+def test_a_run_without_a_recording_is_not_complete(folder: Path) -> None:
+    left(folder, rank0={})
+    assert not manifests.complete(folder, exit_code=0).complete
+
+
+def test_damaged_words_of_a_rank_are_noted(folder: Path) -> None:
+    Board(folder / WORK).claim("rank0")
+    (folder / WORK / "rank0.json").write_text('{"rank": "zero"}')
+    (folder / WORK / "run.json").write_text("[")
+    found = manifests.complete(folder, exit_code=0)
+    assert found.notes[0].startswith("What rank0 says of itself cannot be read: ")
+    assert [rank.rank for rank in found.ranks] == [0]
+
+
+def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
+    Plan().write(tmp_path)
+    manifests.begin(tmp_path, ["sleep", "1"])
+    assert "No Python of this command could be observed" in manifests.complete(tmp_path, exit_code=0).notes[0]
+
+
+@pytest.mark.parametrize(
+    ("given", "kept"),
+    [
+        ("train.py --tokens-per-step 4 --tokenizer bpe", "train.py --tokens-per-step 4 --tokenizer bpe"),
+        ("train.py --api-key abc --lr 0.1", "train.py --api-key *** --lr 0.1"),
+        ("train.py --api_key=abc=d", "train.py --api_key=***"),
+        ("train.py HF_TOKEN=abc x", "train.py HF_TOKEN=*** x"),
+        ("train.py --password --flag", "train.py --password --flag"),
+        ("token.py secret", "token.py secret"),
+    ],
+)
+def test_secrets_among_the_arguments_are_left_out(tmp_path: Path, given: str, kept: str) -> None:
+    Plan().write(tmp_path)
+    manifests.begin(tmp_path, given.split())
+    assert " ".join(read(tmp_path).command) == kept

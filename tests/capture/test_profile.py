@@ -1,0 +1,322 @@
+"""`diagnose profile` on real scripts."""
+
+from __future__ import annotations
+
+import contextlib
+import gzip
+import json
+import os
+import pty
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.capture.scripts import STEP, command, environment, plain, profile, script, steps_in
+
+pytest.importorskip("torch")
+
+LOOP = STEP + "for i in range(int(sys.argv[1])):\n    step()\nprint('whole')\n"
+
+
+def test_a_script_is_recorded_and_ended(tmp_path: Path) -> None:
+    script(tmp_path, LOOP)
+    done = profile(tmp_path, "--steps", 4, "train.py", 100_000)
+    assert (done.code, done.stdout) == (0, "")
+    assert done.files == ["manifest.json", "rank0.detail.json.gz", "rank0.trace.json.gz"]
+    assert done.manifest.complete
+    assert done.manifest.exit_code is None
+    assert done.manifest.command == (sys.executable, "train.py", "100000")
+    rank = done.rank
+    assert (rank.rank, rank.world_size, rank.steps_by, rank.ended) == (0, 1, "optimizer", "recorded")
+    assert rank.warm_up is not None
+    assert rank.unprofiled is not None
+    assert rank.timing is not None
+    assert rank.attribution is not None
+    assert len(rank.warm_up.wall_ns) >= 10
+    assert 4 <= len(rank.unprofiled.wall_ns) <= 30
+    assert rank.unprofiled.first_step == rank.warm_up.first_step + len(rank.warm_up.wall_ns)
+    assert len(rank.timing.wall_ns) == 5
+    # One more step in between tells how large the recording will be.
+    assert rank.timing.first_step == rank.unprofiled.first_step + len(rank.unprofiled.wall_ns) + 1
+    assert rank.attribution.first_step == rank.timing.first_step + 5 + 1
+
+
+def test_what_the_two_recordings_hold(tmp_path: Path) -> None:
+    script(tmp_path, LOOP)
+    done = profile(tmp_path, "--steps", 4, "train.py", 100_000)
+    timing, detail = (steps_in(done.folder / f"rank0.{name}.json.gz") for name in ("trace", "detail"))
+    assert done.rank.timing is not None
+    assert done.rank.attribution is not None
+    first, second = done.rank.timing.first_step, done.rank.attribution.first_step
+    assert sorted(timing) == list(range(first, first + 5))
+    assert sorted(detail) == list(range(second, second + 3))
+    for names in (*timing.values(), *detail.values()):
+        assert [name for name in names if name.startswith("Optimizer.")] == [
+            "Optimizer.zero_grad#SGD.zero_grad",
+            "Optimizer.step#SGD.step",
+        ]
+    kinds = {}
+    for name in ("trace", "detail"):
+        events = json.loads(gzip.decompress((done.folder / f"rank0.{name}.json.gz").read_bytes()))["traceEvents"]
+        stacks = any(one.get("cat") == "python_function" for one in events)
+        kinds[name] = (stacks, any("Input Dims" in one.get("args", {}) for one in events))
+    assert kinds == {"trace": (False, False), "detail": (True, True)}
+
+
+@pytest.mark.parametrize("ending", ["", "sys.exit(7)", "raise ValueError('boom')", "os.kill(os.getpid(), 9)"])
+def test_a_script_that_never_trains_runs_as_without_us(tmp_path: Path, ending: str) -> None:
+    text = (
+        "import os, sys\nprint(sys.argv, __name__, __file__, os.getcwd(), sys.path, sys.stdin.read())\n"
+        f"print('told', file=sys.stderr)\nsys.stdout.flush()\n{ending}\n"
+    )
+    script(tmp_path, text)
+    words = [sys.executable, "train.py", "--steps", "3", "-x"]
+    without, done = (
+        subprocess.run(given, capture_output=True, text=True, cwd=tmp_path, env=environment(), input="typed")
+        for given in (words, command("-o", "out", "-q", *words[1:]))
+    )
+    code = without.returncode if without.returncode >= 0 else 128 - without.returncode
+    assert done.returncode == (code or 2)
+    assert done.stdout == without.stdout
+    ours = done.stderr.removeprefix(without.stderr)
+    assert ours.startswith("Error: No training step was seen before the run ended")
+    assert ours.count("\n") == 1
+
+
+def test_a_crash_keeps_what_was_recorded_and_looks_as_without_us(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        STEP + "for i in range(70):\n    step()\n    time.sleep(0.002)\nassert sys.argv[1:] == ['-x'], 'boom'\n",
+    )
+    without = plain(tmp_path, "train.py")
+    done = profile(tmp_path, "-q", "--steps", 40, "train.py")
+    assert (done.code, without.returncode) == (1, 1)
+    assert done.stderr == without.stderr
+    assert done.files == ["manifest.json", "rank0.trace.json.gz"]
+    assert (done.manifest.complete, done.manifest.exit_code, done.rank.ended) == (True, 1, "crashed")
+    assert done.rank.timing is not None
+    assert len(steps_in(done.folder / "rank0.trace.json.gz")) == len(done.rank.timing.wall_ns) + 1
+
+
+def test_an_error_of_an_optimizer_or_dataset_shows_no_frame_of_ours(tmp_path: Path) -> None:
+    text = STEP + (
+        "class Data(torch.utils.data.Dataset):\n    def __len__(self): return 4\n"
+        "    def __getitem__(self, k): raise KeyError(k)\n"
+        "class Bad(torch.optim.SGD):\n    def step(self, closure=None): raise ValueError('boom')\n"
+        "try:\n    next(iter(torch.utils.data.DataLoader(Data())))\nexcept KeyError:\n"
+        "    step(Bad(model.parameters(), lr=1))\n"
+    )
+    script(tmp_path, text)
+    without, done = plain(tmp_path, "train.py"), profile(tmp_path, "-q", "train.py")
+    assert "KeyError" in without.stderr
+    assert "boom" in without.stderr
+    assert done.stderr.startswith(without.stderr)
+    assert "diagnose/capture" not in done.stderr
+
+
+def test_losses_are_the_same_with_and_without_us(tmp_path: Path) -> None:
+    text = STEP + "for i in range(90):\n    print(step().hex())\n"
+    script(tmp_path, text)
+    without = plain(tmp_path, "train.py")
+    done = profile(tmp_path, "--keep-running", "train.py")
+    assert done.stdout == without.stdout
+    assert done.stdout.count("\n") == 90
+    assert (done.code, done.rank.ended) == (0, "recorded")
+    assert done.manifest.exit_code == 0
+
+
+LONG = STEP + "for i in range(100_000):\n    step()\n    time.sleep(0.01)\n    open('at', 'w').write(str(i))\n"
+
+
+def wait_until_recording(folder: Path) -> None:
+    """The script LONG has made so many steps that those of `--steps 1000` are being recorded."""
+    for _ in range(600):
+        if (folder / "at").exists() and int((folder / "at").read_text() or 0) > 100:
+            return
+        time.sleep(0.1)
+    raise AssertionError("the script does not get on")
+
+
+def interrupted(folder: Path, code: int, said: str) -> None:
+    assert code == 130
+    assert said.count("KeyboardInterrupt") == 1
+    assert f"Interrupted. What had been recorded is in {folder / 'out'}: diagnose analyze" in " ".join(said.split())
+    assert len(steps_in(folder / "out" / "rank0.trace.json.gz")) > 10
+
+
+def test_ctrl_c_in_a_terminal(tmp_path: Path) -> None:
+    script(tmp_path, LONG)
+    words = command("-o", tmp_path / "out", "--no-analyze", "--steps", 1000, "train.py")
+    child, terminal = pty.fork()
+    if not child:
+        os.chdir(tmp_path)
+        os.execve(words[0], words, environment())
+    wait_until_recording(tmp_path)
+    os.write(terminal, b"\x03")
+    said = b""
+    with contextlib.suppress(OSError):  # Linux tells the end of a terminal so.
+        while part := os.read(terminal, 4096):
+            said += part
+    interrupted(tmp_path, os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]), said.decode())
+
+
+def test_an_interrupt_that_only_we_get_is_passed_on(tmp_path: Path) -> None:
+    script(tmp_path, LONG)
+    words = command("-o", tmp_path / "out", "--no-analyze", "--steps", 1000, "train.py")
+    child = subprocess.Popen(
+        words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until_recording(tmp_path)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=60)
+    interrupted(tmp_path, child.returncode, stderr)
+
+
+def test_a_script_that_leaves_by_os_exit(tmp_path: Path) -> None:
+    script(tmp_path, STEP + "while not os.path.exists('out/rank0.trace.json.gz'):\n    step()\nos._exit(5)\n")
+    done = profile(tmp_path, "train.py")
+    assert done.code == 5
+    assert "rank0 ended without a word: killed, or left by os._exit." in done.stderr
+    assert done.rank.trace == "rank0.trace.json.gz"
+
+
+def test_a_script_too_short(tmp_path: Path) -> None:
+    script(tmp_path, LOOP)
+    done = profile(tmp_path, "train.py", 12)
+    assert (done.code, done.stdout) == (2, "whole\n")
+    assert "before they were steady" in done.stderr
+    assert done.rank.ended == "itself"
+
+
+def test_an_exit_that_the_script_catches_comes_again(tmp_path: Path) -> None:
+    script(
+        tmp_path,
+        STEP
+        + "for k in range(2):\n    try:\n        for i in range(200): step()\n"
+        + "    except BaseException: print('caught')\nprint('never')\n",
+    )
+    done = profile(tmp_path, "train.py")
+    assert done.stdout == "caught\ncaught\nnever\n"
+    assert done.manifest.complete
+
+
+@pytest.mark.parametrize(
+    ("loop", "own"),
+    [
+        ("with torch.profiler.profile() as own:\n    for i in range(30): step()\nfor i in range(200): step()\n", 30),
+        (
+            "for i in range(50): step()\nwith torch.profiler.profile() as own: step()\nfor i in range(200): step()\n",
+            1,
+        ),
+    ],
+    ids=["before", "during"],
+)
+def test_the_script_s_own_profiler_goes_first(tmp_path: Path, loop: str, own: int) -> None:
+    count = "print(sum(one.count for one in own.key_averages() if one.key == 'Optimizer.step#SGD.step'))\n"
+    script(tmp_path, STEP + loop.replace("for i in range(200)", count + "for i in range(200)"))
+    done = profile(tmp_path, "--steps", 8, "train.py")
+    assert done.stdout == f"{own}\n"
+    assert done.rank.timing is not None
+    assert len(done.rank.timing.wall_ns) == 9
+    assert ("was made again after it" in done.stderr) == (own == 1)
+
+
+def test_a_script_that_always_records_itself(tmp_path: Path) -> None:
+    script(tmp_path, STEP + "with torch.profiler.profile():\n    for i in range(1100): step()\n")
+    done = profile(tmp_path, "train.py")
+    assert "the script records itself with torch.profiler; run it without, or analyze its own trace" in done.stderr
+    assert done.code == 2
+
+
+def test_of_several_optimizers_the_rarest_makes_the_step(tmp_path: Path) -> None:
+    loop = (
+        "second = torch.optim.SGD(model.parameters(), lr=0.1)\nfor i in range(300):\n    step(); step(); step(second)\n"
+    )
+    script(tmp_path, STEP + loop)
+    done = profile(tmp_path, "train.py")
+    for names in steps_in(done.folder / "rank0.trace.json.gz").values():
+        assert names.count("Optimizer.step#SGD.step") == 3
+    assert [one.name for one in done.rank.optimizers] == ["SGD", "SGD"]
+
+
+def test_a_recording_that_would_get_large_is_shortened(tmp_path: Path) -> None:
+    from diagnose.capture.agent.plan import Plan
+    from diagnose.capture.run import prepare, run
+
+    path, plan = script(tmp_path, LOOP), Plan(steps=50, most_bytes=500_000)
+    words = [sys.executable, str(path), "100000"]
+    prepare(tmp_path / "out", plan, words)
+    done = run(words, tmp_path / "out", plan, lambda what: None)
+    (rank,) = done.manifest.ranks
+    assert rank.timing is not None
+    assert 2 <= len(rank.timing.wall_ns) < 51
+    assert f"The timing recording has {len(rank.timing.wall_ns)} steps, as more would not fit 0.5 MB." in rank.notes
+    assert len(gzip.decompress((tmp_path / "out" / "rank0.trace.json.gz").read_bytes())) < 600_000
+
+
+def test_without_steps_a_stretch_of_time_is_recorded(tmp_path: Path) -> None:
+    from diagnose.capture.agent.plan import Plan
+    from diagnose.capture.run import prepare, run
+
+    path = script(tmp_path, "import torch\nx = torch.randn(512, 512)\nwhile True:\n    x = torch.tanh(x @ x)\n")
+    plan, said = Plan(window_after_s=2.0), list[str]()
+    words = [sys.executable, str(path)]
+    prepare(tmp_path / "out", plan, words)
+    done = run(words, tmp_path / "out", plan, said.append)
+    (rank,) = done.manifest.ranks
+    assert (done.exit_code, rank.steps_by, rank.trace) == (0, "time", "rank0.trace.json.gz")
+    events = json.loads(gzip.decompress((tmp_path / "out" / "rank0.trace.json.gz").read_bytes()))["traceEvents"]
+    assert sum(one.get("name") == "aten::mm" for one in events) > 10
+    assert "no steps were found; recording 2 s" in said
+
+
+DDP = """
+import sys, torch, torch.distributed as dist
+from torch.nn.parallel import DistributedDataParallel
+
+dist.init_process_group("gloo")
+model = DistributedDataParallel(torch.nn.Linear(64, 10))
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for i in range(100_000):
+    optimizer.zero_grad()
+    model(torch.randn(32, 64)).sum().backward()
+    optimizer.step()
+"""
+
+
+def test_all_ranks_of_a_launcher_are_recorded_in_the_same_steps_and_ended(tmp_path: Path) -> None:
+    script(tmp_path, DDP)
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29731"]
+    done = profile(tmp_path, "--", *launcher, "train.py")
+    assert done.code == 0
+    first, second = done.manifest.ranks
+    assert (first.rank, second.rank, first.world_size, second.world_size) == (0, 1, 2, 2)
+    assert first.timing is not None
+    assert second.timing is not None
+    assert first.attribution is not None
+    assert second.attribution is not None
+    assert first.timing.first_step == second.timing.first_step
+    assert first.attribution.first_step == second.attribution.first_step
+    assert {"rank0.trace.json.gz", "rank1.trace.json.gz", "rank1.detail.json.gz"} <= set(done.files)
+    left = subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout
+    assert left == ""
+
+
+def test_scaled_gradients_and_a_schedule(tmp_path: Path) -> None:
+    """Gradients of two batches a step, scaled; the scheduler wraps the optimizer's step once more."""
+    loop = (
+        'scaler = torch.amp.GradScaler("cpu")\nschedule = torch.optim.lr_scheduler.StepLR(optimizer, 10)\n'
+        "for i in range(1000):\n    loss = model(torch.randn(64, 64)).sum()\n    scaler.scale(loss).backward()\n"
+        "    if i % 2:\n        scaler.step(optimizer)\n        scaler.update()\n        schedule.step()\n"
+        "        optimizer.zero_grad()\n"
+    )
+    script(tmp_path, STEP + loop)
+    done = profile(tmp_path, "train.py")
+    for names in steps_in(done.folder / "rank0.trace.json.gz").values():
+        assert names.count("Optimizer.step#SGD.step") == 1
+        assert names.count("autograd::engine::evaluate_function: SumBackward0") == 2
+    assert done.rank.flags.grad_scaler is True
