@@ -320,3 +320,58 @@ def test_scaled_gradients_and_a_schedule(tmp_path: Path) -> None:
         assert names.count("Optimizer.step#SGD.step") == 1
         assert names.count("autograd::engine::evaluate_function: SumBackward0") == 2
     assert done.rank.flags.grad_scaler is True
+
+
+def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) -> None:
+    """A profiler that starts in there crashes the process, sooner or later; batches are steps instead."""
+    loop = (
+        'compiled = torch.compile(lambda: optimizer.step(), backend="eager")\n'
+        "loader = torch.utils.data.DataLoader(torch.randn(100_000, 64), batch_size=10)\nfor batch in loader:\n"
+        "    optimizer.zero_grad()\n    model(batch).sum().backward()\n    compiled()\n    time.sleep(0.01)\n"
+    )
+    script(tmp_path, STEP + loop)
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "loader", "recorded")
+    assert done.manifest.complete
+
+
+def test_a_module_with_its_arguments(tmp_path: Path) -> None:
+    package = tmp_path / "mine"
+    package.mkdir()
+    (package / "__init__.py").write_text("")
+    (package / "train.py").write_text(
+        STEP + "print(sys.argv[1:], __name__, __package__)\nfor i in range(1000): step()\n"
+    )
+    done = profile(tmp_path, "-m", "mine.train", "--steps", "7", "-o", "x")
+    assert done.stdout == "['--steps', '7', '-o', 'x'] __main__ mine\n"
+    assert (done.code, done.manifest.complete) == (0, True)
+
+
+def test_a_sitecustomize_of_the_user_is_run_too(tmp_path: Path) -> None:
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.customized = __file__\n")
+    script(tmp_path, "import sys\nprint(sys.customized, any('bootstrap' in path for path in sys.path))\n")
+    given = {**environment(), "PYTHONPATH": f"{environment()['PYTHONPATH']}{os.pathsep}{tmp_path / 'site'}"}
+    words = command("-o", "out", "-q", "train.py")
+    done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=given)
+    assert done.stdout == f"{tmp_path / 'site' / 'sitecustomize.py'} False\n"
+
+
+@pytest.mark.parametrize("workers", [0, 4])
+def test_a_loader_with_workers_is_described_and_none_is_left(tmp_path: Path, workers: int) -> None:
+    text = STEP + (
+        "class Data(torch.utils.data.Dataset):\n    def __len__(self): return 100_000\n"
+        "    def __getitem__(self, index):\n        time.sleep(0.001)\n        return torch.zeros(64)\n"
+        f"loader = torch.utils.data.DataLoader(Data(), batch_size=8, num_workers={workers})\n"
+        "for batch in loader:\n    optimizer.zero_grad()\n    model(batch).sum().backward()\n    optimizer.step()\n"
+    )
+    script(tmp_path, text)
+    done = profile(tmp_path, "train.py")
+    (loader,) = done.rank.loaders
+    assert (done.code, loader.dataset, loader.num_workers, loader.batch_size) == (0, "Data", workers, 8)
+    assert loader.items_per_batch == 8
+    assert loader.items_ns is not None
+    assert loader.items_ns > 8_000_000
+    assert (loader.ready is None) == (workers == 0)
+    assert len(done.manifest.ranks) == 1
+    assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout == ""

@@ -17,6 +17,7 @@ from .imports import failures, when_imported
 from .loaders_measured import Fetch, Loader, WorkerFile
 from .loaders_settings import settings
 from .plan import WORK
+from .steps import compiler_switch
 
 MOST_LOADERS = 32
 """DataLoaders that are kept apart: a script may make one for each epoch (our choice)."""
@@ -154,12 +155,15 @@ class _Noticed:
     """
 
     def __init__(self, name: str, told: Callable[[], None]) -> None:
-        self._name, self._told = name, told
+        self._name, self._told, self._compile_with = name, told, compiler_switch()
 
     def __get__(self, instance: Any, owner: type | None = None) -> Any:
         if instance is None:
             return self
-        self._told()
+        compiler = self._compile_with(None)
+        self._compile_with(compiler)
+        if not compiler:
+            self._told()
         try:
             return instance.__dict__[self._name]
         except KeyError:

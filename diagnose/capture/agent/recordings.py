@@ -109,16 +109,17 @@ def _compress(source: Path, target: Path) -> None:
 
 def _config(options: dict[str, bool]) -> Any:
     """The profiler's experimental options, as far as this version of torch has them."""
-    from torch._C._profiler import _ExperimentalConfig
+    from torch._C import _profiler
 
+    config: Any = _profiler._ExperimentalConfig
     known = {}
     for name, value in options.items():
         try:
-            _ExperimentalConfig(**{name: value})
+            config(**{name: value})
         except TypeError:
             continue
         known[name] = value
-    return _ExperimentalConfig(**known)
+    return config(**known)
 
 
 class _Foreign:

@@ -67,7 +67,7 @@ def watch_optimizers(on_step: Callable[[object], None]) -> None:
     def wrap(module: ModuleType) -> None:
         import torch  # The script is importing it: it is there, if not yet whole.
 
-        original = module.Optimizer.profile_hook_step
+        original, compile_with = module.Optimizer.profile_hook_step, compiler_switch()
 
         def profile_hook_step(function: Callable[..., Any]) -> Callable[..., Any]:
             inner = original(function)
@@ -77,7 +77,10 @@ def watch_optimizers(on_step: Callable[[object], None]) -> None:
                 if torch.compiler.is_compiling():
                     return inner(*args, **kwargs)
                 result = inner(*args, **kwargs)
-                on_step(args[0])
+                compiler = compile_with(None)
+                compile_with(compiler)
+                if not compiler:
+                    on_step(args[0])
                 return result
 
             return step
@@ -85,3 +88,17 @@ def watch_optimizers(on_step: Callable[[object], None]) -> None:
         module.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
 
     when_imported("torch.optim.optimizer", wrap)
+
+
+def compiler_switch() -> Callable[[Any], Any]:
+    """A function that sets what compiles frames that are entered from now on, and returns what did so before.
+
+    Where torch.compile gives up on a function it still compiles what that calls: us as well, which takes seconds; and a
+    profiler that starts in there crashes the process at random (torch 2.13). So within it nothing of ours may run, and
+    to find that out no function of ours may be called: use this where the script's own frame has called us.
+    """
+    import torch
+
+    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
+    switch: Callable[[Any], Any] = getattr(frames, "set_eval_frame", lambda compiler: None)
+    return switch
