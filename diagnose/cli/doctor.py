@@ -20,7 +20,7 @@ CANNOT_RECORD = 2
 
 @click.command(name="doctor")
 @click.option("--json", "as_json", is_flag=True, help="Print the checks as JSON.")
-def doctor(as_json: bool) -> None:
+def command(as_json: bool) -> None:
     """Say what this machine can record, and how to mend what it cannot.
 
     Exits with 2 if no training can be recorded here.
@@ -38,9 +38,6 @@ def doctor(as_json: bool) -> None:
         click.echo(report(found, can_record(found)), nl=False, color=False if "NO_COLOR" in os.environ else None)
     if not can_record(found):
         raise click.exceptions.Exit(CANNOT_RECORD)
-
-
-command = doctor
 
 
 def report(found: Sequence[Check], recordable: bool) -> str:

@@ -11,7 +11,8 @@ import pytest
 from click.testing import CliRunner
 
 from diagnose.capture.limits import Check
-from diagnose.cli.doctor import doctor, report
+from diagnose.cli import group
+from diagnose.cli.doctor import report
 from tests.cli.test_analyze import run
 
 
@@ -63,10 +64,10 @@ def test_the_layout() -> None:
     runner = CliRunner()
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("diagnose.capture.doctor.checks", lambda: FOUND)
-        done = runner.invoke(doctor)
-        colored = runner.invoke(doctor, color=True)
+        done = runner.invoke(group, ["doctor"])
+        colored = runner.invoke(group, ["doctor"], color=True)
         patch.setenv("NO_COLOR", "1")
-        plain = runner.invoke(doctor, color=True)
+        plain = runner.invoke(group, ["doctor"], color=True)
     assert done.exit_code == 0
     assert done.output == (
         "ok       torch          2.13.0, built for CUDA 12.8\n"
