@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
+from pathlib import PurePath
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.kernels import Kernel, KernelGroup
@@ -12,10 +14,14 @@ from diagnose.reports.words import ACTIVITIES, CAUSES
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.kinds import Site
-from diagnose.units import duration, share, size
+from diagnose.trace.manifest import Manifest
+from diagnose.units import clipped, duration, share, size
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""
+
+MOST_COMMAND = 60
+"""Characters of the command that ran."""
 
 
 @dataclass(frozen=True)
@@ -69,7 +75,17 @@ def subject(diagnosis: Diagnosis) -> str:
     world = f" of {provenance.world_size}" if provenance.world_size else ""
     which = f"rank {diagnosis.rank}{world}" if ranks == 1 else f"{ranks} ranks{world}"
     versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
-    return " · ".join([device, which, *versions[:2]])
+    return " · ".join([*_recorded_run(provenance.manifest), device, which, *versions[:2]])
+
+
+def _recorded_run(manifest: Manifest | None) -> list[str]:
+    """The command without the interpreter, and torch's version, where they are known."""
+    if manifest is None:
+        return []
+    words = manifest.command[1:] if "python" in PurePath(manifest.command[0] if manifest.command else "").name else ()
+    command = clipped(shlex.join(words or manifest.command), MOST_COMMAND)
+    torch = manifest.versions.get("torch")
+    return [part for part in (command, f"torch {torch}" if torch else "") if part]
 
 
 def sections(diagnosis: Diagnosis) -> Iterator[Section]:

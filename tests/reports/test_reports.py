@@ -6,11 +6,13 @@ import re
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnose import diagnosis, one_rank
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.base import Facts
-from diagnose.reports import markdown, terminal
+from diagnose.reports import content, markdown, terminal
+from diagnose.trace.manifest import Manifest
 from tests.drawing import Drawing
 
 GOLDEN = Path(__file__).parent.parent / "golden"
@@ -128,3 +130,19 @@ def test_reports_stay_small_whatever_the_trace() -> None:
     found = of(many())
     assert len(found.kernels or ()) == 200
     assert terminal.render(found).count("\n") < 120
+
+
+@pytest.mark.parametrize(
+    ("command", "torch", "said"),
+    [
+        (("/usr/bin/python3.11", "train.py", "--name", "a b"), "2.13.0", "train.py --name 'a b' · torch 2.13.0 · "),
+        (("torchrun", "train.py"), None, "torchrun train.py · "),
+        (("python", "x" * 100), None, "x" * 59 + "… · "),
+        ((), None, ""),
+    ],
+)
+def test_what_ran_is_said_where_it_is_known(command: tuple[str, ...], torch: str | None, said: str) -> None:
+    found = of(Drawing().step(0, 0, 10).op("aten::mm", 1, 2))
+    manifest = Manifest(command=command, versions={"torch": torch} if torch else {})
+    known = replace(found, provenance=replace(found.provenance, manifest=manifest))
+    assert content.subject(known) == f"{said}CPU only · rank 0"
