@@ -32,6 +32,13 @@ def percent(part: float) -> str:
     return share(part, 1.0) if part else "0 %"
 
 
+def number(count: float) -> str:
+    """A count, with one decimal where it is no whole number: 1,325, 1.6, <0.1."""
+    if count == int(count):
+        return f"{int(count):,}"
+    return f"{count:,.1f}" if count >= 0.05 else "<0.1"
+
+
 def size(count: float) -> str:
     """Bytes in decimal units, as bandwidths are given in: 19.3 MB."""
     for factor, unit in ((1e12, "TB"), (1e9, "GB"), (1e6, "MB"), (1e3, "kB")):

@@ -43,3 +43,14 @@ def test_bars_grow_by_eighths() -> None:
 def test_clipping_keeps_the_width() -> None:
     assert (units.clipped("abcdef", 4), units.clipped("abcd", 4)) == ("abc…", "abcd")
     assert (units.clipped_left("/a/b/c.py", 5), units.clipped_left("c.py", 5)) == ("…c.py", "c.py")
+
+
+def test_counts_have_a_decimal_only_if_they_need_one() -> None:
+    assert [units.number(count) for count in (0, 1325, 1.6, 1324.75, 0.05, 0.04)] == [
+        "0",
+        "1,325",
+        "1.6",
+        "1,324.8",
+        "0.1",
+        "<0.1",
+    ]

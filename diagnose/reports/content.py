@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import shlex
 from collections.abc import Iterator
 from dataclasses import dataclass
-from pathlib import PurePath
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.kernels import Kernel, KernelGroup
@@ -14,14 +12,10 @@ from diagnose.reports.words import ACTIVITIES, CAUSES
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.kinds import Site
-from diagnose.trace.manifest import Manifest
-from diagnose.units import clipped, duration, share, size
+from diagnose.units import duration, number, share, size
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""
-
-MOST_COMMAND = 60
-"""Characters of the command that ran."""
 
 
 @dataclass(frozen=True)
@@ -45,47 +39,6 @@ class Section:
     rows: tuple[Row, ...]
     note: str = ""
     """A sentence below the table."""
-
-
-def headline(diagnosis: Diagnosis) -> str:
-    """How long a step is, and of what that was measured."""
-    steps = diagnosis.steps
-    if steps is None:
-        return "Nothing in this recording could be measured."
-    time = steps.step_time_ns
-    spread = f"{duration(time.min)} to {duration(time.max)}"
-    if steps.measure == Measure.WINDOW:
-        return f"No steps are marked; the recorded window is {duration(time.median)}"
-    measured = f"median of {steps.used} of {steps.recorded} recorded, {spread}"
-    if steps.measure == Measure.ONE_STEP or steps.used == 1:
-        measured = "only one could be measured"
-    if steps.unprofiled_step_time_ns is None:
-        return f"One step takes {duration(time.median)} ({measured})"
-    alone, ratio = duration(steps.unprofiled_step_time_ns), steps.overhead_ratio
-    times = "" if ratio is None else f"x {ratio:.2f}; "
-    return f"One step takes {alone} without the profiler; recorded {duration(time.median)} ({times}{measured})"
-
-
-def subject(diagnosis: Diagnosis) -> str:
-    """What ran on what."""
-    provenance = diagnosis.provenance
-    names = sorted({device.name for device in provenance.devices if device.name})
-    device = ", ".join(names) or {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU"}[provenance.backend]
-    ranks = len(diagnosis.ranks)
-    world = f" of {provenance.world_size}" if provenance.world_size else ""
-    which = f"rank {diagnosis.rank}{world}" if ranks == 1 else f"{ranks} ranks{world}"
-    versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
-    return " · ".join([*_recorded_run(provenance.manifest), device, which, *versions[:2]])
-
-
-def _recorded_run(manifest: Manifest | None) -> list[str]:
-    """The command without the interpreter, and torch's version, where they are known."""
-    if manifest is None:
-        return []
-    words = manifest.command[1:] if "python" in PurePath(manifest.command[0] if manifest.command else "").name else ()
-    command = clipped(shlex.join(words or manifest.command), MOST_COMMAND)
-    torch = manifest.versions.get("torch")
-    return [part for part in (command, f"torch {torch}" if torch else "") if part]
 
 
 def sections(diagnosis: Diagnosis) -> Iterator[Section]:
@@ -114,6 +67,11 @@ def _per(diagnosis: Diagnosis) -> str:
     """What a time is per, for a column head."""
     window = diagnosis.steps is not None and diagnosis.steps.measure == Measure.WINDOW
     return "time" if window else "per step"
+
+
+def _count(total: int, diagnosis: Diagnosis) -> str:
+    """How often something occurred per step, as its time is; `total` is in all used steps."""
+    return number(total / max(diagnosis.steps.used, 1)) if diagnosis.steps is not None else f"{total:,}"
 
 
 def _breakdown(diagnosis: Diagnosis) -> Section:
@@ -148,7 +106,7 @@ def _step_ns(diagnosis: Diagnosis) -> int:
 
 def _idle(diagnosis: Diagnosis) -> Section:
     rows = [
-        _timed(CAUSES[one.cause], one.ns, _step_ns(diagnosis), f"{one.gaps:,}", site=one.site)
+        _timed(CAUSES[one.cause], one.ns, _step_ns(diagnosis), _count(one.gaps, diagnosis), site=one.site)
         for one in (diagnosis.idle or ())[:MOST_ROWS]
         if one.ns
     ]
@@ -186,7 +144,9 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
             tiny = f"{launch.tiny_kernels:,}{per} under 5 us, {duration(launch.tiny_kernel_ns)} together"
             rows.append(Row("tiny kernels", (tiny,)))
     if (calls := diagnosis.allocation) is not None and calls.calls:
-        rows.append(Row("driver allocation", (f"{calls.calls:,} calls, {duration(calls.host_ns)}{per}",)))
+        rows.append(
+            Row("driver allocation", (f"{_count(calls.calls, diagnosis)} calls, {duration(calls.host_ns)}{per}",))
+        )
     for memory in diagnosis.memory or ():
         if memory.peak_allocated_bytes is not None and memory.peak_reserved_bytes is not None:
             text = f"peak {size(memory.peak_allocated_bytes)} used, {size(memory.peak_reserved_bytes)} reserved"
@@ -196,7 +156,7 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
 
 def _kernels(diagnosis: Diagnosis) -> Section:
     rows = [
-        _timed(kinds.short_name(one.name, 44), one.ns, _step_ns(diagnosis), f"{one.calls:,}", _what(one))
+        _timed(kinds.short_name(one.name, 44), one.ns, _step_ns(diagnosis), _count(one.calls, diagnosis), _what(one))
         for one in (diagnosis.kernels or ())[:MOST_ROWS]
     ]
     return Section("Longest kernels", ("", _per(diagnosis), "share", "calls", "kind"), tuple(rows))
@@ -204,7 +164,7 @@ def _kernels(diagnosis: Diagnosis) -> Section:
 
 def _groups(diagnosis: Diagnosis, title: str, groups: tuple[KernelGroup, ...] | None) -> Section:
     rows = [
-        _timed(one.label or "unknown", one.ns, _step_ns(diagnosis), f"{one.calls:,}")
+        _timed(one.label or "unknown", one.ns, _step_ns(diagnosis), _count(one.calls, diagnosis))
         for one in (groups or ())[:MOST_ROWS]
     ]
     return Section(title, ("", _per(diagnosis), "share", "calls"), tuple(rows))
@@ -222,7 +182,7 @@ def _syncs(diagnosis: Diagnosis) -> Section:
             one.call + (f" in {one.asked_by}" if one.asked_by else ""),
             one.blocked_ns,
             _step_ns(diagnosis),
-            f"{one.calls:,}",
+            _count(one.calls, diagnosis),
             site=one.site,
         )
         for one in (diagnosis.syncs or ())[:MOST_ROWS]
@@ -239,7 +199,7 @@ def _copies(diagnosis: Diagnosis) -> Section:
         rows.append(
             Row(
                 one.direction.value + memory,
-                (duration(one.ns), duration(one.exposed_ns), f"{one.calls:,}", moved, speed),
+                (duration(one.ns), duration(one.exposed_ns), _count(one.calls, diagnosis), moved, speed),
             )
         )
     return Section("Copies", ("", _per(diagnosis), "not hidden", "calls", "bytes", "speed"), tuple(rows))
@@ -249,7 +209,7 @@ def _communication(diagnosis: Diagnosis) -> Section:
     if diagnosis.communication is None:
         return Section("", (), ())
     rows = tuple(
-        Row(one.operation, (duration(one.ns), duration(one.exposed_ns), f"{one.calls:,}"))
+        Row(one.operation, (duration(one.ns), duration(one.exposed_ns), _count(one.calls, diagnosis)))
         for one in diagnosis.communication.collectives[:MOST_ROWS]
     )
     note = "Includes waiting for other ranks, which one rank's trace cannot tell from transfer."
@@ -260,7 +220,7 @@ def _ops(diagnosis: Diagnosis) -> Section:
     if diagnosis.breakdown is not None:
         return Section("", (), ())
     rows = [
-        _timed(one.name, one.self_ns, _step_ns(diagnosis), f"{one.calls:,}")
+        _timed(one.name, one.self_ns, _step_ns(diagnosis), _count(one.calls, diagnosis))
         for one in (diagnosis.ops or ())[:MOST_ROWS]
     ]
     note = "Over all threads, so shares may add up to more than the step."

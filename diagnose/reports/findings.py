@@ -107,7 +107,13 @@ def lost(diagnosis: Diagnosis) -> str:
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
     ended = Counter(one.outcome for one in diagnosis.outcomes)
-    parts = [f"{ended[kind]} {words}" for kind, words in OUTCOMES.items() if ended[kind]]
+    fixable = {one.rule for one in diagnosis.findings}
+    about = sum(one.outcome is OutcomeKind.FOUND and one.rule not in fixable for one in diagnosis.outcomes)
+    words = {
+        **OUTCOMES,
+        OutcomeKind.FOUND: OUTCOMES[OutcomeKind.FOUND] + f" ({about} about the recording)" * bool(about),
+    }
+    parts = [f"{ended[kind]} {words[kind]}" for kind in OUTCOMES if ended[kind]]
     return f"Checked {len(diagnosis.outcomes)} rules: {', '.join(parts)}." if diagnosis.outcomes else ""
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnose.diagnosis import Diagnosis
-from diagnose.reports import content, findings
+from diagnose.reports import content, findings, heading
 from diagnose.reports.content import Row, Section
 from diagnose.reports.findings import Card
 
@@ -14,7 +14,7 @@ _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
 def render(diagnosis: Diagnosis) -> str:
     """The whole report. Names from the trace are escaped: they are untrusted text."""
-    lines = [f"## {escaped(content.headline(diagnosis))}", "", escaped(content.subject(diagnosis)), ""]
+    lines = [f"## {escaped(heading.headline(diagnosis))}", "", escaped(heading.subject(diagnosis)), ""]
     if lost := findings.lost(diagnosis):
         lines += [f"**{escaped(lost)}**", ""]
     if cards := findings.cards(diagnosis):

@@ -11,7 +11,7 @@ from rich.text import Text
 
 from diagnose import units
 from diagnose.diagnosis import Diagnosis
-from diagnose.reports import content, findings
+from diagnose.reports import content, findings, heading
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card
 from diagnose.trace.model import Severity
@@ -31,8 +31,8 @@ def render(diagnosis: Diagnosis, width: int = 80, color: bool = False) -> str:
 
 def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
     parts: list[RenderableType] = [
-        Text(content.headline(diagnosis), style="bold"),
-        Text(content.subject(diagnosis), style="dim"),
+        Text(heading.headline(diagnosis), style="bold"),
+        Text(heading.subject(diagnosis), style="dim"),
     ]
     if lost := findings.lost(diagnosis):
         parts.append(Text(lost, style="bold"))

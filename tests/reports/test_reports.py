@@ -11,7 +11,7 @@ from msgspec.structs import replace
 from diagnose import diagnosis, one_rank
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.base import Facts
-from diagnose.reports import content, markdown, terminal
+from diagnose.reports import heading, markdown, terminal
 from diagnose.trace.manifest import Manifest
 from tests.drawing import Drawing
 
@@ -145,4 +145,4 @@ def test_what_ran_is_said_where_it_is_known(command: tuple[str, ...], torch: str
     found = of(Drawing().step(0, 0, 10).op("aten::mm", 1, 2))
     manifest = Manifest(command=command, versions={"torch": torch} if torch else {})
     known = replace(found, provenance=replace(found.provenance, manifest=manifest))
-    assert content.subject(known) == f"{said}CPU only · rank 0"
+    assert heading.subject(known) == f"{said}CPU only · rank 0"

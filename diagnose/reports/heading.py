@@ -1,0 +1,55 @@
+"""The first lines of a report: how long a step is, and what ran on what."""
+
+from __future__ import annotations
+
+import shlex
+from pathlib import PurePath
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.facts.steps import Measure
+from diagnose.trace.manifest import Manifest
+from diagnose.units import clipped, duration
+
+MOST_COMMAND = 60
+"""Characters of the command that ran."""
+
+
+def headline(diagnosis: Diagnosis) -> str:
+    """How long a step is, and of what that was measured."""
+    steps = diagnosis.steps
+    if steps is None:
+        return "Nothing in this recording could be measured."
+    time = steps.step_time_ns
+    spread = f"{duration(time.min)} to {duration(time.max)}"
+    if steps.measure == Measure.WINDOW:
+        return f"No steps are marked; the recorded window is {duration(time.median)}"
+    measured = f"median of {steps.used} of {steps.recorded} recorded, {spread}"
+    if steps.measure == Measure.ONE_STEP or steps.used == 1:
+        measured = "only one could be measured"
+    if steps.unprofiled_step_time_ns is None:
+        return f"One step takes {duration(time.median)} ({measured})"
+    alone, ratio = duration(steps.unprofiled_step_time_ns), steps.overhead_ratio
+    times = "" if ratio is None else f"x {ratio:.2f}; "
+    return f"One step takes {alone} without the profiler; recorded {duration(time.median)} ({times}{measured})"
+
+
+def subject(diagnosis: Diagnosis) -> str:
+    """What ran on what."""
+    provenance = diagnosis.provenance
+    names = sorted({device.name for device in provenance.devices if device.name})
+    device = ", ".join(names) or {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU"}[provenance.backend]
+    ranks = len(diagnosis.ranks)
+    world = f" of {provenance.world_size}" if provenance.world_size else ""
+    which = f"rank {diagnosis.rank}{world}" if ranks == 1 else f"{ranks} ranks{world}"
+    versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
+    return " · ".join([*_recorded_run(provenance.manifest), device, which, *versions[:2]])
+
+
+def _recorded_run(manifest: Manifest | None) -> list[str]:
+    """The command without the interpreter, and torch's version, where they are known."""
+    if manifest is None:
+        return []
+    words = manifest.command[1:] if "python" in PurePath(manifest.command[0] if manifest.command else "").name else ()
+    command = clipped(shlex.join(words or manifest.command), MOST_COMMAND)
+    torch = manifest.versions.get("torch")
+    return [part for part in (command, f"torch {torch}" if torch else "") if part]
