@@ -61,6 +61,8 @@ def complete(folder: Path, exit_code: int | None) -> Manifest:
     if silent:
         notes.append(f"{', '.join(silent)} ended without a word: killed, or left by os._exit.")
     ranks += [_left_by(folder, name) for name in silent]
+    if (work / "compiled.post").exists():
+        notes.append("The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.")
     if not list(work.glob("python*")):
         notes.append("No Python of this command could be observed: does it run with -I or -E, or in a container?")
     if ignored := len(list(work.glob("ignored.*.post"))):

@@ -335,6 +335,16 @@ def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) ->
     assert done.manifest.complete
 
 
+def test_a_step_that_is_compiled_and_cannot_be_observed_is_said(tmp_path: Path) -> None:
+    loop = 'compiled = torch.compile(lambda: optimizer.step(), backend="eager")\nfor i in range(20):\n    compiled()\n'
+    script(tmp_path, STEP + loop)
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.manifest.ranks) == (2, ())
+    assert done.manifest.notes == (
+        "The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.",
+    )
+
+
 def test_a_module_with_its_arguments(tmp_path: Path) -> None:
     package = tmp_path / "mine"
     package.mkdir()

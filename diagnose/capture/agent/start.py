@@ -35,7 +35,7 @@ class Script:
         Board(folder / WORK).claim("python")
         self._exits = 0
         self._begin()
-        watch_optimizers(self._optimizer_stepped)
+        self._hidden = watch_optimizers(self._optimizer_stepped)
         when_imported("torch", self._wait_for_steps)
         atexit.register(self._ended)
         self._show_errors_without_us()
@@ -89,8 +89,11 @@ class Script:
 
     def _ended(self) -> None:
         """The process ends, for whatever reason."""
-        if os.getpid() == self._pid:
-            self._recorder.end(self._how)
+        if os.getpid() != self._pid:
+            return
+        self._recorder.end(self._how)
+        if self._recorder.session is None and self._hidden and (self._folder / WORK).is_dir():
+            Board(self._folder / WORK).post("compiled")
 
     def _show_errors_without_us(self) -> None:
         """Note how the script ends, and show its errors as they would look if it ran by itself."""

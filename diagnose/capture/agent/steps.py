@@ -61,8 +61,12 @@ class Steps:
             self._on_step(self._batches - 2)
 
 
-def watch_optimizers(on_step: Callable[[object], None]) -> None:
-    """Have `on_step(optimizer)` called after each optimizer's step, once its range in a trace has been closed."""
+def watch_optimizers(on_step: Callable[[object], None]) -> dict[str, bool]:
+    """Have `on_step(optimizer)` called after each optimizer's step, once its range in a trace has been closed.
+
+    Returns a dict that gets the key "compiled" once an optimizer stepped within torch.compile: of that nothing is told.
+    """
+    hidden: dict[str, bool] = {}
 
     def wrap(module: ModuleType) -> None:
         import torch  # The script is importing it: it is there, if not yet whole.
@@ -79,7 +83,9 @@ def watch_optimizers(on_step: Callable[[object], None]) -> None:
                 result = inner(*args, **kwargs)
                 compiler = compile_with(None)
                 compile_with(compiler)
-                if not compiler:
+                if compiler:
+                    hidden["compiled"] = True
+                else:
                     on_step(args[0])
                 return result
 
@@ -88,6 +94,7 @@ def watch_optimizers(on_step: Callable[[object], None]) -> None:
         module.Optimizer.profile_hook_step = staticmethod(profile_hook_step)
 
     when_imported("torch.optim.optimizer", wrap)
+    return hidden
 
 
 def compiler_switch() -> Callable[[Any], Any]:
