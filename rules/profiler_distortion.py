@@ -38,6 +38,7 @@ RECORDING_SHARE = 0.05  # of the step spent on recording, at least (our choice)
 OVERHEAD_SHARE = 0.02  # of the step in what the recorder itself calls overhead (our choice)
 LAUNCH_NS = 12_000  # median of launching calls: twice the 6 us at most that they take on recent hosts
 LAUNCHES = 20  # a step: a few calls may be the first ones (our choice)
+FASTER = 0.9  # times: recording makes no step shorter, so the machine was not equally busy (our choice)
 INFLATED = 1.3  # times as long as without the profiler: host time is then far from what it is (our choice)
 
 
@@ -72,6 +73,13 @@ def profiler_distortion(
         said[f"`{longest}` and the like take {percent(distortion.overhead_share)} of the used steps"] = (
             "Without the profiler that is not there, or only once. Warm up for longer before recording."
         )
+    if ratio is not None and ratio < FASTER:
+        yield Caution(
+            f"recorded steps take {ratio:.2f} times as long as those without the profiler",
+            "Recording makes none shorter: something else kept the machine busy. Record again while nothing else runs.",
+            lowers_all=True,
+        )
+        return
     if ratio is None and idle < IDLE_SHARE:
         yield Clean(f"the GPU is idle {percent(idle)} of the step: the host's time is hidden")
         return

@@ -125,3 +125,16 @@ def test_what_recording_costs_is_measured_not_guessed(recorded: int, kind: Outco
 def test_without_a_ratio_it_is_guessed() -> None:
     found = said("profiler_distortion", BUSY_HOST, RankManifest(rank=0, unprofiled=timed(10 * MS)))
     assert any(note.what.startswith("Recording took the host") for note in found.digest.integrity)
+
+
+def test_recorded_steps_that_are_shorter_mean_a_busy_machine() -> None:
+    quicker = said(
+        "profiler_distortion", BUSY_HOST, RankManifest(rank=0, unprofiled=timed(10 * MS), timing=timed(8 * MS))
+    )
+    assert quicker.outcomes[0].outcome is OutcomeKind.FOUND
+    notes = [note.what for note in quicker.digest.integrity]
+    assert "Recorded steps take 0.80 times as long as those without the profiler." in notes
+    nearly = said(
+        "profiler_distortion", BUSY_HOST, RankManifest(rank=0, unprofiled=timed(10 * MS), timing=timed(9 * MS))
+    )
+    assert nearly.outcomes[0].outcome is OutcomeKind.CLEAN
