@@ -82,13 +82,16 @@ def record(folder: str | PathLike[str], *, steps: int = 5, warmup: int = 10, mem
     recorded, and some recorded with call stacks, with allocations if `memory`. The loop goes on; `recording.finished`
     tells when it need not.
 
-    Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used.
+    Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used or another recording is being
+    made, ValueError if there are no steps to record.
     """
     from pathlib import Path
 
     from diagnose.capture.agent.plan import Plan
     from diagnose.capture.inline import Recording
 
+    if steps < 1 or warmup < 1:
+        raise ValueError("steps and warmup are at least 1")
     return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True))
 
 

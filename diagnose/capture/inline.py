@@ -6,12 +6,15 @@ import sys
 import time
 from pathlib import Path
 from types import TracebackType
+from typing import ClassVar
 
 from diagnose.capture import manifests
+from diagnose.capture.agent import place
+from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.place import Place
 from diagnose.capture.agent.plan import WORK, Plan
 from diagnose.capture.agent.recorder import Recorder
-from diagnose.capture.run import prepare
+from diagnose.capture.run import CannotRecord, prepare
 
 PATIENCE_S = 60.0
 """How long the leading rank waits at the end for what others have to say (our choice)."""
@@ -20,8 +23,10 @@ PATIENCE_S = 60.0
 class Recording:
     """Records some of the steps between `with` and its end; call `step()` at the end of each."""
 
+    _active: ClassVar[Recording | None] = None
+
     def __init__(self, folder: Path, plan: Plan) -> None:
-        self.folder, self._plan = folder, plan
+        self.folder, self._plan = folder.resolve(), plan
         self._number = -1
         self._recorder: Recorder | None = None
 
@@ -31,9 +36,15 @@ class Recording:
         return self._recorder is not None and self._recorder.over
 
     def __enter__(self) -> Recording:
-        """Raises CannotRecord if the folder cannot be used."""
-        if not (self.folder / WORK).exists():
+        """Raises CannotRecord if the folder cannot be used, or another recording is being made in this process."""
+        if Recording._active is not None:
+            raise CannotRecord("Another recording is being made in this process. End it first.")
+        if place.find().leads:
             prepare(self.folder, self._plan, sys.argv)
+            Board(self.folder / WORK).claim("python")
+        else:
+            self._wait_for_leader()
+        Recording._active = self
         self._recorder = Recorder(self.folder, self._plan, lambda: None)
         self._recorder.steps_by = "code"
         return self
@@ -44,10 +55,17 @@ class Recording:
         if self._recorder is not None:
             self._recorder.step_ended(self._number)
 
+    def _wait_for_leader(self) -> None:
+        until = time.monotonic() + PATIENCE_S
+        while not (self.folder / WORK / "plan.json").exists():
+            if time.monotonic() > until:
+                raise CannotRecord(f"The leading rank has not begun to record in {self.folder}. See what it says.")
+            time.sleep(0.1)
+
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        recorder = self._recorder
+        recorder, Recording._active = self._recorder, None
         if recorder is None:
             return
         recorder.end("itself" if kind is None else "crashed")

@@ -57,10 +57,10 @@ def complete(folder: Path, exit_code: int | None) -> Manifest:
         except (OSError, msgspec.MsgspecError) as error:
             notes.append(f"What {path.stem} says of itself cannot be read: {error}.")
     ranks.sort(key=lambda one: one.rank)
-    silent = sorted({path.stem for path in work.glob("rank*.claim")} - {f"rank{one.rank}" for one in ranks})
-    if silent:
+    trained = {path.stem for path in work.glob("rank*.claim")}
+    if silent := sorted(trained - {f"rank{one.rank}" for one in ranks if one.ended is not None}):
         notes.append(f"{', '.join(silent)} ended without a word: killed, or left by os._exit.")
-    ranks += [_left_by(folder, name) for name in silent]
+    ranks += [_left_by(folder, name) for name in sorted(trained - {f"rank{one.rank}" for one in ranks})]
     if (work / "compiled.post").exists():
         notes.append("The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.")
     if not list(work.glob("python*")):

@@ -32,6 +32,9 @@ PATIENCE_S = 5.0
 
 POLL_S = 0.1
 
+ASKED = 0
+"""Among the signals that came: that we ourselves asked the command to end."""
+
 NEWS = {
     "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
     "timing": "recording {steps:.0f} steps",
@@ -62,7 +65,7 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str]) -> None:
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
-            raise CannotRecord(f"{folder} is not empty. Name a new folder with --out.")
+            raise CannotRecord(f"{folder} is not empty. Name a new folder.")
         plan.write(folder)
         manifests.begin(folder, command)
         free = shutil.disk_usage(folder).free
@@ -88,9 +91,13 @@ def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], N
         ended_by_us = _watch(child, folder, plan, say, received)
     if ended_by_us or signal.SIGINT in received:
         _end_orphans(folder)
-    code = child.returncode
-    manifest = manifests.complete(folder, exit_code=None if ended_by_us else _shell_code(code))
-    return Recorded(folder, manifest, 0 if ended_by_us else _shell_code(code), signal.SIGINT in received)
+    code = _shell_code(child.returncode)
+    ended_well = ended_by_us and (code == 0 or ASKED in received)
+    try:
+        manifest = manifests.complete(folder, exit_code=None if ended_well else code)
+    except OSError as error:
+        raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. What it holds may be incomplete.") from error
+    return Recorded(folder, manifest, 0 if ended_well else code, bool(code) and signal.SIGINT in received)
 
 
 def _watch(
@@ -110,10 +117,10 @@ def _watch(
             grace_s = 0.0 if "window" in told else GRACE_S  # Without steps it knows no moment to end at.
             if waited > grace_s + GRACE_S:
                 child.kill()
-            elif waited > grace_s and signal.SIGTERM not in received:
+            elif waited > grace_s and ASKED not in received:
                 if grace_s:
                     say("the run does not end by itself; asking it to")
-                received.append(signal.SIGTERM)
+                received.append(ASKED)
                 child.terminate()
         time.sleep(POLL_S)
     return board.read("end") is not None and not plan.keep_running and signal.SIGINT not in received
@@ -144,9 +151,15 @@ def _signals_for(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
 def _from_terminal() -> bool:
     """Whether a Ctrl-C reaches the child by itself: the terminal sends it to all processes in the foreground."""
     try:
-        return os.tcgetpgrp(0) == os.getpgrp()
+        terminal = os.open("/dev/tty", os.O_RDONLY | os.O_NOCTTY)
     except (OSError, AttributeError):
         return False
+    try:
+        return os.tcgetpgrp(terminal) == os.getpgrp()
+    except OSError:
+        return False
+    finally:
+        os.close(terminal)
 
 
 def _shell_code(code: int) -> int:
@@ -169,12 +182,18 @@ def _end_orphans(folder: Path) -> None:
 
 
 def _processes_of(folder: Path) -> list[int]:
-    """Other processes whose environment names this recording; none where there is no /proc to tell."""
+    """Other processes whose environment names this recording; none where there is no /proc to tell.
+
+    One that has left this session is meant to outlive the run, unless it trained.
+    """
     wanted, found = f"DIAGNOSE_RECORDING={folder.resolve()}".encode(), []
+    trained = {path.name.split(".")[1] for path in (folder / WORK).glob("done.*.post")}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
-            if int(entry.name) != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0"):
-                found.append(int(entry.name))
+            number = int(entry.name)
+            ours = number != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0")
+            if ours and (os.getsid(number) == os.getsid(0) or entry.name in trained):
+                found.append(number)
         except OSError:
             continue
     return found

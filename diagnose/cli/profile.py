@@ -148,8 +148,8 @@ def _why_nothing(recorded: Recorded) -> str:
     if any(rank.ended == "recorded" for rank in ranks):
         return "Nothing could be recorded; the reasons stand above."
     return (
-        f"Training steps were seen, but {ended} before they were steady and some had been recorded. Let it make more"
-        " steps, or use a smaller --warmup."
+        f"Training steps were seen, but {ended} before some of them had been recorded. Let it make more steps, or use a"
+        " smaller --warmup."
     )
 
 

@@ -17,11 +17,15 @@ from diagnose.capture.agent.plan import Plan
 from diagnose.capture.agent.steps import Steps
 
 
+class Optimizer:
+    """Any object that can be told from others."""
+
+
 def numbers(sequence: str, fixed_from: int = 1_000) -> list[int]:
     """Numbers of the steps that end while optimizers step in an order such as "DDG"."""
     found: list[int] = []
     watch = Steps(found.append)
-    optimizers = {letter: object() for letter in set(sequence)}
+    optimizers = {letter: Optimizer() for letter in set(sequence)}
     for k, letter in enumerate(sequence):
         watch.fixed = k >= fixed_from
         watch.optimizer_stepped(optimizers[letter])
@@ -51,6 +55,40 @@ def test_what_a_step_is_does_not_change_once_fixed() -> None:
     assert numbers("DDDDGDDDDGDDDDG", fixed_from=3) == list(range(12))
 
 
+def test_steps_go_on_with_the_next_optimizer_when_one_is_gone() -> None:
+    """At once if it was deleted; of one that is still there the second step of another tells."""
+    found: list[int] = []
+    watch = Steps(found.append)
+    first = Optimizer()
+    for _ in range(3):
+        watch.optimizer_stepped(first)
+    watch.fixed = True
+    del first
+    second, third = Optimizer(), Optimizer()
+    for _ in range(3):
+        watch.optimizer_stepped(second)
+    assert found == [0, 1, 2, 3, 4, 5]
+    for _ in range(4):
+        watch.optimizer_stepped(third)
+    assert found[6:] == [6, 7, 8]
+
+
+def test_an_optimizer_that_joins_later_does_not_take_over() -> None:
+    """It steps once between two steps of the first: so only after more than eight in a row that is gone."""
+    found: list[int] = []
+    watch, first, second = Steps(found.append), Optimizer(), Optimizer()
+    watch.optimizer_stepped(first)
+    watch.fixed = True
+    for optimizer in (second, first, second, first):
+        watch.optimizer_stepped(optimizer)
+    assert found == [0, 1, 2]
+    for _ in range(8):
+        watch.optimizer_stepped(second)
+    assert found == [0, 1, 2]
+    watch.optimizer_stepped(second)
+    assert found == [0, 1, 2, 3]
+
+
 def batches(watch: Steps, count: int) -> None:
     for _ in range(count):
         watch.batch_asked()
@@ -64,7 +102,7 @@ def test_without_an_optimizer_batches_are_steps(monkeypatch: pytest.MonkeyPatch)
     assert found == []
     batches(watch, 3)
     assert (found, watch.by) == ([29, 30, 31], "loader")
-    watch.optimizer_stepped(object())
+    watch.optimizer_stepped(Optimizer())
     batches(watch, 3)
     assert (found, watch.by) == ([29, 30, 31, 0], "optimizer")
 
@@ -152,7 +190,7 @@ def test_frames_of_the_agent_are_taken_out_of_errors() -> None:
         raise ValueError("boom")
 
     try:
-        Steps(fail).optimizer_stepped(object())
+        Steps(fail).optimizer_stepped(Optimizer())
     except ValueError as error:
         caught = error
     assert len(traceback.extract_tb(caught.__traceback__)) == 3

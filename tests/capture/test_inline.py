@@ -51,3 +51,26 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
     with pytest.raises(CannotRecord, match=r"is not empty\. Name a new folder"), diagnose.record(tmp_path):
         pass
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
+
+
+def test_one_recording_at_a_time_in_a_process(tmp_path: Path) -> None:
+    refused = pytest.raises(CannotRecord, match="Another recording is being made")
+    with diagnose.record(tmp_path / "a"), refused, diagnose.record(tmp_path / "b"):
+        pass
+    with diagnose.record(tmp_path / "b"):
+        pass
+
+
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"warmup": 0}])
+def test_no_steps_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match="at least 1"):
+        diagnose.record(tmp_path, **wrong)  # type: ignore[arg-type]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_relative_folder_stays_where_it_is(tmp_path: Path) -> None:
+    script(tmp_path, STEP + LOOP.replace("        step()\n", "        step()\n        os.chdir('/')\n"))
+    assert plain(tmp_path, "train.py").returncode == 0
+    done = Done(0, "", "", tmp_path / "out")
+    assert done.manifest.complete
+    assert done.manifest.notes == ()

@@ -29,7 +29,7 @@ def read(folder: Path) -> Manifest:
 def left(folder: Path, **ranks: dict[str, object]) -> None:
     for name, said in ranks.items():
         Board(folder / WORK).claim(name)
-        (folder / WORK / f"{name}.json").write_text(json.dumps({"rank": int(name[4:]), **said}))
+        (folder / WORK / f"{name}.json").write_text(json.dumps({"rank": int(name[4:]), "ended": "itself", **said}))
 
 
 def test_it_is_there_before_the_run(folder: Path) -> None:
@@ -60,6 +60,13 @@ def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
         (1, "rank1.trace.json.gz", None),
     ]
     assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
+
+
+def test_a_rank_that_was_killed_later_is_in_it_with_what_it_had_said(folder: Path) -> None:
+    left(folder, rank0={"ended": None, "steps_by": "optimizer", "trace": "rank0.trace.json.gz"})
+    found = manifests.complete(folder, exit_code=137)
+    assert found.notes == ("rank0 ended without a word: killed, or left by os._exit.",)
+    assert [(rank.steps_by, rank.trace) for rank in found.ranks] == [("optimizer", "rank0.trace.json.gz")]
 
 
 def test_a_run_without_a_recording_is_not_complete(folder: Path) -> None:

@@ -188,7 +188,7 @@ def test_a_script_too_short(tmp_path: Path) -> None:
     script(tmp_path, LOOP)
     done = profile(tmp_path, "train.py", 12)
     assert (done.code, done.stdout) == (2, "whole\n")
-    assert "before they were steady" in done.stderr
+    assert "before some of them had been recorded" in done.stderr
     assert done.rank.ended == "itself"
 
 
@@ -385,3 +385,74 @@ def test_a_loader_with_workers_is_described_and_none_is_left(tmp_path: Path, wor
     assert (loader.ready is None) == (workers == 0)
     assert len(done.manifest.ranks) == 1
     assert subprocess.run(["pgrep", "-f", str(tmp_path)], capture_output=True, text=True).stdout == ""
+
+
+@pytest.mark.parametrize(
+    ("ending", "code"), [("sys.exit(5)", 5), ("raise ValueError('late')", 1), ("os.kill(os.getpid(), 9)", 137)]
+)
+def test_what_fails_after_the_recording_is_passed_on(tmp_path: Path, ending: str, code: int) -> None:
+    script(tmp_path, STEP + f"try:\n    for i in range(1000): step()\nfinally:\n    {ending}\n")
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.manifest.exit_code) == (code, code)
+    assert done.manifest.complete
+
+
+def test_each_epoch_has_an_optimizer_of_its_own(tmp_path: Path) -> None:
+    loop = (
+        "kept = []\nfor epoch in range(100):\n    kept.append(torch.optim.SGD(model.parameters(), lr=0.1))\n"
+        "    for i in range(20):\n        step(kept[-1])\n"
+    )
+    script(tmp_path, STEP + loop)
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.manifest.complete) == (0, True)
+    assert done.rank.timing is not None
+    assert len(done.rank.timing.wall_ns) == 6
+
+
+def test_what_a_forked_training_recorded_is_kept(tmp_path: Path) -> None:
+    loop = (
+        "import multiprocessing\n"
+        "def train():\n    while not os.path.exists('out/rank0.trace.json.gz'): step()\n    step()\n"
+        "child = multiprocessing.get_context('fork').Process(target=train)\nchild.start()\nchild.join()\n"
+    )
+    script(tmp_path, STEP + loop)
+    done = profile(tmp_path, "train.py")
+    assert (done.rank.ended, done.rank.trace) == ("itself", "rank0.trace.json.gz")
+    assert done.rank.unprofiled is not None
+
+
+def test_a_script_that_shows_its_errors_itself_has_crashed_all_the_same(tmp_path: Path) -> None:
+    show = "sys.excepthook = lambda kind, error, trace: print('mine', error)\n"
+    script(tmp_path, STEP + show + "for i in range(20): step()\nraise ValueError('boom')\n")
+    done = profile(tmp_path, "train.py")
+    assert (done.stdout, done.code, done.rank.ended) == ("mine boom\n", 1, "crashed")
+
+
+def test_an_interrupt_that_the_script_handles_is_its_own(tmp_path: Path) -> None:
+    text = (
+        "import signal\nstop = []\nsignal.signal(signal.SIGINT, lambda *_: stop.append(1))\n"
+        + STEP
+        + (
+            "i = 0\nwhile not stop:\n    step()\n    time.sleep(0.01)\n    i += 1\n    open('at', 'w').write(str(i))\n"
+            "print('saved')\n"
+        )
+    )
+    script(tmp_path, text)
+    words = command("-o", tmp_path / "out", "--no-analyze", "--steps", 1000, "train.py")
+    child = subprocess.Popen(
+        words, cwd=tmp_path, env=environment(), stdout=subprocess.PIPE, text=True, start_new_session=True
+    )
+    wait_until_recording(tmp_path)
+    child.send_signal(signal.SIGINT)
+    stdout, _ = child.communicate(timeout=60)
+    assert (stdout, child.returncode) == ("saved\n", 0)
+    assert (tmp_path / "out" / "rank0.trace.json.gz").exists()
+
+
+def test_a_process_that_the_script_detaches_outlives_the_run(tmp_path: Path) -> None:
+    detach = "import subprocess\nsubprocess.Popen(['sleep', '77.25'], start_new_session=True, stdout=-3, stderr=-3)\n"
+    script(tmp_path, STEP + detach + "for i in range(1000): step()\n")
+    assert profile(tmp_path, "train.py").code == 0
+    found = subprocess.run(["pgrep", "-f", "sleep 77.25"], capture_output=True, text=True).stdout.split()
+    assert len(found) == 1
+    os.kill(int(found[0]), signal.SIGKILL)

@@ -43,7 +43,7 @@ def test_a_folder_that_is_in_use_is_refused_before_the_run(tmp_path: Path) -> No
     path = script(tmp_path, "print('ran')\n")
     (tmp_path / "out").mkdir()
     (tmp_path / "out" / "mine.txt").write_text("keep")
-    refused(run("profile", "-o", tmp_path / "out", path), "out is not empty. Name a new folder with --out.")
+    refused(run("profile", "-o", tmp_path / "out", path), "out is not empty. Name a new folder.")
     assert (tmp_path / "out" / "mine.txt").read_text() == "keep"
 
 

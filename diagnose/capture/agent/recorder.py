@@ -31,6 +31,7 @@ class Recorder:
         self.optimizers: list[weakref.ref[object]] = []
         """Those that stepped, where that is known."""
         self._said = False
+        self._told = 0
         self._settings = about.Settings()
         self._settings.install()
         self._watch = loaders.install(folder, on_batch)
@@ -47,6 +48,9 @@ class Recorder:
                 self._watch.measuring = self.session.undisturbed
             if self.over:
                 self.end("recorded")
+            elif self.session is not None and len(self.session.kept) > self._told:
+                self._told = len(self.session.kept)
+                self._write(f"rank{self.session.here.rank}.json", self._of_this_process(None))
         except Exception as error:
             self.over = True
             print(f"diagnose: recording stopped ({type(error).__name__}: {error})", file=sys.stderr)
@@ -86,7 +90,7 @@ class Recorder:
         if self.session is not None:
             self.session.make_way()
 
-    def _of_this_process(self, how: str) -> dict[str, object]:
+    def _of_this_process(self, how: str | None) -> dict[str, object]:
         session = self.session
         assert session is not None
         return {

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType
@@ -33,9 +34,11 @@ class Recording:
             experimental_config=_config(options),
         )
         self._range: Any = None
+        self._traced_by: Any = None
 
     def begin(self, number: int | None) -> None:
         """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises."""
+        self._traced_by = sys.getprofile()
         _Foreign.ours = True
         try:
             self._profile.start()
@@ -74,6 +77,8 @@ class Recording:
             self._profile.stop()
         finally:
             _Foreign.ours = False
+            if self._traced_by is not None:
+                sys.setprofile(self._traced_by)  # Recording stacks takes its place.
 
     def _written(self, folder: Path) -> Path:
         written = folder / f"{os.getpid()}.json"

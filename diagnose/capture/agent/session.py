@@ -71,6 +71,8 @@ class Session:
         """No profiler of ours has been used yet."""
         self.found: dict[str, object] = {}
         """What has been measured and recorded, by the names of `RankManifest`."""
+        self.kept: list[str] = []
+        """Kinds of recordings that are in the folder."""
         self.notes: list[str] = []
         self._number = -1
         self._finished = False
@@ -211,6 +213,7 @@ class Session:
         timed = made.clock.timed()
         made.recording.end(target)
         self.found |= {made.kind: timed, ending: target.name}
+        self.kept.append(made.kind)
 
     def _size(self) -> int:
         """Bytes of the open recording, which is ended."""
@@ -250,6 +253,9 @@ class Session:
             self.here.leads and self.board.posted("done.") < self.here.peers and time.monotonic() < begun + PATIENCE_S
         ):
             yield
+        done = self.board.posted("done.")
+        if self.here.leads and done < self.here.peers:
+            self.note(f"Only {done} of {self.here.peers} ranks on this machine were recorded.")
         yield from self._agreed("end", 0)
 
 

@@ -8,6 +8,7 @@ import sys
 import threading
 import time
 import weakref
+from collections.abc import Callable
 from pathlib import Path
 from types import ModuleType, TracebackType
 
@@ -48,6 +49,7 @@ class Script:
     def _optimizer_stepped(self, optimizer: object) -> None:
         if os.getpid() != self._pid:
             self._begin()  # Forked from a process with an agent, and trains itself.
+            _at_end_of_child(self._ended)
         if not any(one() is optimizer for one in self._recorder.optimizers):
             self._recorder.optimizers.append(weakref.ref(optimizer))
         self._steps.optimizer_stepped(optimizer)
@@ -91,6 +93,9 @@ class Script:
         """The process ends, for whatever reason."""
         if os.getpid() != self._pid:
             return
+        last = getattr(sys, "last_type", None)  # Python notes an error that nothing caught, whoever shows it.
+        if self._how == "itself" and last is not None:
+            self._how = "interrupted" if issubclass(last, KeyboardInterrupt) else "crashed"
         self._recorder.end(self._how)
         if self._recorder.session is None and self._hidden and (self._folder / WORK).is_dir():
             Board(self._folder / WORK).post("compiled")
@@ -120,6 +125,15 @@ _script: Script | None = None
 QUIET_S = 0.5
 """For gloo's threads to let go of their tensors: one that does so while Python shuts down aborts the process (seen in
 up to half of short runs with torch 2.13; with this pause in none of 60)."""
+
+
+def _at_end_of_child(act: Callable[[], None]) -> None:
+    """Have `act` called when a child of multiprocessing ends; forked ones leave without atexit."""
+    processes = sys.modules.get("multiprocessing")
+    if processes is not None and processes.parent_process() is not None:
+        from multiprocessing.util import Finalize
+
+        Finalize(None, act, exitpriority=100)
 
 
 def _wait_for_work() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import functools
 import time
+import weakref
 from collections.abc import Callable
 from types import ModuleType
 from typing import Any
@@ -17,19 +18,27 @@ and a first validation take fewer."""
 LOADER_SECONDS = 10.0
 """That must have passed, too: a validation before the training is mostly shorter (our choice)."""
 
+GONE = 7
+"""Times as many steps of other optimizers as there ever were between two of its own, after which an optimizer is taken
+to be gone (our choice)."""
+
 
 class Steps:
     """Calls `on_step(number)` after each step, numbered from 0.
 
     A step ends with the step of an optimizer. Of several the rarest counts, of equally rare ones the last of the
-    round: so a round of all is one step. Which one it is may change until `fixed` is set. Without any optimizer a step
-    begins when a batch is asked for.
+    round: so a round of all is one step. Which one it is may change until `fixed` is set; after that only if it is
+    gone, as when each epoch makes an optimizer of its own. Without any optimizer a step begins when a batch is asked
+    for.
     """
 
     def __init__(self, on_step: Callable[[int], None]) -> None:
         self._on_step = on_step
-        self._stepped: dict[int, int] = {}
-        self._anchor: int | None = None
+        self._stepped: weakref.WeakKeyDictionary[object, int] = weakref.WeakKeyDictionary()
+        self._anchor: weakref.ref[object] | None = None
+        self._number = self._ahead = -1
+        self._others = self._most_others = 0
+        self._seen = False
         self._batches = 0
         self._first_batch_s = 0.0
         self.by: str | None = None
@@ -38,20 +47,28 @@ class Steps:
 
     def optimizer_stepped(self, optimizer: object) -> None:
         """An optimizer's step has ended."""
-        one = id(optimizer)
-        count = self._stepped[one] = self._stepped.get(one, 0) + 1
-        if one != self._anchor:
-            if self.fixed or (self._anchor is not None and not 2 <= count <= self._stepped[self._anchor]):
-                return
-            self._anchor = one
         if self.by == "loader" and self.fixed:
             return
-        self.by = "optimizer"
-        self._on_step(count - 1)
+        count = self._stepped[optimizer] = self._stepped.get(optimizer, 0) + 1
+        anchor = self._anchor() if self._anchor is not None else None
+        if optimizer is not anchor:
+            self._others += 1
+            left = self.fixed and self._others > GONE * self._most_others + 1
+            gone = self._anchor is not None and (anchor is None or left)
+            better = anchor is not None and not self.fixed and 2 <= count <= self._stepped[anchor]
+            if not (self._anchor is None or gone or better):
+                return
+            self._anchor = weakref.ref(optimizer)
+            self._ahead = self._number + 1 - count if gone else -1
+        else:
+            self._most_others = max(self._most_others, self._others)
+        self._others = 0
+        self.by, self._seen, self._number = "optimizer", True, count + self._ahead
+        self._on_step(self._number)
 
     def batch_asked(self) -> None:
         """The script asks a loader for a batch."""
-        if self._stepped:
+        if self._seen:
             return
         if not self._batches:
             self._first_batch_s = time.monotonic()
