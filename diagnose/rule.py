@@ -41,6 +41,7 @@ from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix,
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.manifest import RankManifest
 from diagnose.units import duration as ms
 from diagnose.units import percent
 from diagnose.units import size as bytes_
@@ -95,6 +96,7 @@ __all__ = [
     "Precision",
     "PythonPause",
     "Ranges",
+    "RankManifest",
     "Remove",
     "Replace",
     "Roofline",

@@ -32,6 +32,7 @@ from diagnose.rule import (
     Fix,
     Level,
     NotApplicable,
+    RankManifest,
     Remove,
     Safety,
     Shorten,
@@ -45,34 +46,34 @@ from diagnose.rule import (
 WORTH_SHARE = 0.01  # of the step, on the host or the GPU (our choice)
 HOST = Between(0.5, 0.2, 0.1)  # of copying into buckets when batched: two launches a bucket, not one a parameter
 DEVICE = Between(1.0, 0.7, 0.4)  # of the same on the GPU: as many bytes, but no kernel of some KB (our choice)
-
 LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
 KNOWN = Confidence(Level.HIGH, "DDP's ops are recorded under their own names")
 OPTIONS = {
     DdpWork.UNUSED_SEARCH: (
         "DDP searches for unused parameters", "find_unused_parameters=False", Safety.SAME_NUMBERS,
         "Do not search for unused parameters: if there are some, DDP ends with an error that lists them.",
-        Confidence(Level.MEDIUM, "whether a parameter goes unused in some step is not recorded"),
-    ),
+        Confidence(Level.MEDIUM, "whether a parameter goes unused in some step is not recorded")),
     DdpWork.COPIES_FROM_BUCKETS: (
         "DDP copies gradients out of its buckets", "gradient_as_bucket_view=True", Safety.SAME_NUMBERS,
-        "Let gradients be views of the buckets, and do not call detach_() on them.", KNOWN,
-    ),
+        "Let gradients be views of the buckets, and do not call detach_() on them.", KNOWN),
     DdpWork.COPIES_INTO_BUCKETS: (
         "DDP copies gradients into its buckets one by one", "batched_grad_copy=True", Safety.ROUNDING,
         "Copy all gradients of a bucket at once, from PyTorch 2.13 on.",
-        Confidence(Level.MEDIUM, "what a copy at once takes is not known here"),
-    ),
+        Confidence(Level.MEDIUM, "what a copy at once takes is not known here")),
     DdpWork.BUFFER_BROADCASTS: (
         "DDP sends its buffers before each forward", "broadcast_buffers=False", Safety.NEEDS_JUDGEMENT,
         "Send no buffers that training does not read, as BatchNorm's; rank 0 evaluates and saves as before.",
-        Confidence(Level.MEDIUM, "part of the broadcasts may be waiting for rank 0"),
-    ),
+        Confidence(Level.MEDIUM, "part of the broadcasts may be waiting for rank 0")),
 }  # fmt: skip
+ASKED = Confidence(Level.HIGH, "DDP was made with find_unused_parameters=True and without static_graph")
+STATIC = Fix(
+    "Or, if the same parameters go unused in every step, say so: then DDP searches once.", link=LINK,
+    after="DistributedDataParallel(model, find_unused_parameters=True, static_graph=True)",
+)  # fmt: skip
 
 
 @rule("CO05")
-def ddp_overhead(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps) -> Verdicts:
+def ddp_work(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     large = [one for one in ddp_overheads if max(one.host_ns, one.device_ns) >= WORTH_SHARE * steps.mean_ns]
     if not ddp_overheads:
         yield NotApplicable("DistributedDataParallel is not used, or does nothing that an option saves")
@@ -80,20 +81,27 @@ def ddp_overhead(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps) -> Verdic
         yield Clean(f"what an option saves takes {ms(ddp_overheads[0].host_ns)} of host time a step at most")
     for one in large:
         title, option, safety, do, confidence = OPTIONS[one.work]
+        if already := _is_set(option, manifest):
+            yield Clean(f"{title}, but {option} is set already")
+            continue
+        asked = one.work is DdpWork.UNUSED_SEARCH and {already, _is_set("static_graph=True", manifest)} == {False}
         batched = one.work is DdpWork.COPIES_INTO_BUCKETS
         took = f"It takes {ms(one.host_ns)} of host time and {ms(one.device_ns)} of GPU time a step."
         trial = f"wrap:DistributedDataParallel({option})"
+        fix = Fix(do, after=f"DistributedDataParallel(model, {option})", safety=safety, link=LINK, trial=trial)
         yield Finding(
-            title=title,
-            evidence=(Evidence(took, one.host_ns, "ns"),),
+            title=title, evidence=(Evidence(took, one.host_ns, "ns"),),
             edits=(Shorten(one.ids, HOST), Shorten(one.work_ids, DEVICE)) if batched else (Remove(one.ids),),
-            fixes=(
-                Fix(do, after=f"DistributedDataParallel(model, {option})", safety=safety, link=LINK, trial=trial),
-            ),
-            confidence=confidence,
-            basis=Basis.RULE_OF_THUMB if batched else Basis.REPLAYED,
-            host_bound=True,
+            fixes=(fix, STATIC) if asked else (fix,), confidence=ASKED if asked else confidence,
+            basis=Basis.RULE_OF_THUMB if batched else Basis.REPLAYED, host_bound=True,
         )  # fmt: skip
+
+
+def _is_set(option: str, manifest: RankManifest | None) -> bool | None:
+    """Whether every DDP module has the option so; None if that is not known of each."""
+    name, _, value = option.partition("=")
+    found = {str(one.get(name)) for one in manifest.distributed.ddp} if manifest and manifest.distributed else set()
+    return None if not found or "None" in found else found == {value}
 
 
 EXAMPLES = [

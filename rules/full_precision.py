@@ -29,6 +29,7 @@ from diagnose.rule import (
     Level,
     NotApplicable,
     Precision,
+    RankManifest,
     Safety,
     Shorten,
     Silent,
@@ -46,7 +47,10 @@ POINTWISE = Between(
 
 
 @rule("KE02")
-def full_precision(precision: Precision) -> Verdicts:
+def full_precision(precision: Precision, manifest: RankManifest | None = None) -> Verdicts:
+    half = {"bf16": "bfloat16", "fp16": "float16"}[precision.half_dtype]
+    entered = manifest.flags.autocast.get("cuda") if manifest else None
+    entered = entered if entered in (half, "float16") else None  # bfloat16 gains nothing on a GPU without it
     if precision.half_floor is None:
         has_any = "there is no 32-bit matrix work" if not precision.full_ns else f"{precision.device} gains nothing"
         yield NotApplicable(has_any)
@@ -62,12 +66,13 @@ def full_precision(precision: Precision) -> Verdicts:
                     "ns",
                 ),
                 Evidence(f"{precision.device} needs {percent(precision.half_floor)} of that at best in 16 bits."),
+                *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
             ),
             edits=(
                 Shorten(precision.full_ids, toward(precision.half_floor)),
                 Shorten(precision.pointwise_ids, POINTWISE),
             ),
-            fixes=(_fix(precision.half_dtype),),
+            fixes=(_fix(entered or half, bool(entered)),),
             confidence=Confidence(
                 Level.MEDIUM, "the precision is recorded; how near the peak the new kernels get is not"
             ),
@@ -75,16 +80,17 @@ def full_precision(precision: Precision) -> Verdicts:
         )
 
 
-def _fix(dtype: str) -> Fix:
-    kind = {"bf16": "torch.bfloat16", "fp16": "torch.float16"}[dtype]
-    scaled = "" if dtype == "bf16" else "\nscaler.scale(loss).backward()  # scaler = torch.amp.GradScaler()"
+def _fix(dtype: str, entered: bool) -> Fix:
+    scaled = "" if dtype == "bfloat16" else "\nscaler.scale(loss).backward()  # scaler = torch.amp.GradScaler()"
     return Fix(
-        "Run the forward pass and the loss under autocast.",
-        before="loss = criterion(model(x), y)",
-        after=f'with torch.autocast("cuda", dtype={kind}):\n    loss = criterion(model(x), y){scaled}',
+        "Run all of the forward pass and the loss under autocast, and switch it off nowhere inside."
+        if entered
+        else "Run the forward pass and the loss under autocast.",
+        before="" if entered else "loss = criterion(model(x), y)",
+        after=f'with torch.autocast("cuda", dtype=torch.{dtype}):\n    loss = criterion(model(x), y){scaled}',
         safety=Safety.PRECISION,
         link="https://docs.pytorch.org/docs/stable/amp.html",
-        trial="wrap:torch.autocast" if dtype == "bf16" else None,
+        trial="wrap:torch.autocast" if dtype == "bfloat16" and not entered else None,
     )
 
 

@@ -27,6 +27,7 @@ from diagnose.rule import (
     Fix,
     Level,
     NotApplicable,
+    RankManifest,
     Safety,
     Shorten,
     Silent,
@@ -38,11 +39,14 @@ LEFT = Between(0.5, 0.1, 0.02)  # of the time of a restart: the first batch stil
 
 
 @rule("DL03")
-def loader_restart(fetches: Fetches) -> Verdicts:
+def loader_restart(fetches: Fetches, manifest: RankManifest | None = None) -> Verdicts:
+    with_workers = [one for one in manifest.loaders if one.num_workers] if manifest else []
     if fetches.in_process is not False:
         yield NotApplicable("no worker processes load")
     elif not len(fetches.restart_ids):
         yield Clean("no workers are started in this recording")
+    elif with_workers and all(one.persistent_workers for one in with_workers):
+        yield NotApplicable("persistent_workers=True: workers are kept from epoch to epoch already")
     else:
         yield Finding(
             evidence=(Evidence(f"Workers were started {len(fetches.restart_ids)} times in this recording.", unit=""),),

@@ -30,7 +30,7 @@ from diagnose.rule import (
     HostMemory,
     Level,
     Missing,
-    Safety,
+    RankManifest,
     Shorten,
     Silent,
     Steps,
@@ -45,10 +45,15 @@ LEAST_BYTES = 1_000_000  # a step: smaller copies cost their launch, not their b
 WORTH_SHARE = 0.02  # of the step in which the GPU only copies or waits for the copying host (our choice)
 CALL = Between(0.5, 0.1, 0.03)  # of the host's time: a copy from pinned memory is queued in a few us
 COPY = Between(1.0, 0.6, 0.3)  # of the copy's time: pageable copies reach 25 to 60 % of pinned ones' speed
+REACH = Fix(
+    "The DataLoader pins already: give a batch type of your own pin_memory(), or pin what is made outside the loader.",
+    after="class Batch:\n    def pin_memory(self):\n        self.x = self.x.pin_memory()\n        return self",
+    effort=2, link="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
+)  # fmt: skip
 
 
 @rule("HD01")
-def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
+def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     to_device = [one for one in transfers if one.direction is Direction.H2D]
     if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
         raise Missing(
@@ -58,6 +63,7 @@ def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
     costly = [one for one in slow if one.exposed_ns + one.call_idle_ns >= WORTH_SHARE * steps.mean_ns]
     if not costly:
         yield Clean(f"copies from pageable memory keep the GPU {ms(sum(one.call_idle_ns for one in slow))} a step idle")
+    fix, known = _fix(manifest)
     for one in costly:
         yield Finding(
             evidence=(
@@ -65,25 +71,33 @@ def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
                     f"`{one.asked_by or 'a copy'}` copies {bytes_(one.bytes or 0)} a step from pageable memory:"
                     f" the GPU only copies for {ms(one.exposed_ns)}, and is idle for {ms(one.call_idle_ns)} while the"
                     " host is at it.",
-                    one.exposed_ns + one.call_idle_ns,
-                    "ns",
+                    one.exposed_ns + one.call_idle_ns, "ns",
                 ),
             ),
             edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Shorten(one.ids, COPY)),
-            fixes=(
-                Fix(
-                    "Pin the batches in the DataLoader, and do not wait for the copy.",
-                    before="for x, y in DataLoader(dataset):\n    x = x.to(device)",
-                    after="for x, y in DataLoader(dataset, pin_memory=True):\n    x = x.to(device, non_blocking=True)",
-                    safety=Safety.SAME_NUMBERS,
-                    link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-                    trial="patch:DataLoader(pin_memory=True)",
-                ),
-            ),
-            confidence=Confidence(Level.HIGH, "the recorder names the kind of memory"),
+            fixes=(fix,),
+            confidence=Confidence(Level.HIGH, f"the recorder names the kind of memory{known}"),
             site=one.site,
             host_bound=True,
-        )
+        )  # fmt: skip
+
+
+def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
+    """What to change, and what of the loaders is known to say so."""
+    loaders = manifest.loaders if manifest else ()
+    if loaders and all(one.pin_memory for one in loaders):
+        return REACH, ", and every DataLoader has pin_memory=True"
+    do, known = "Pin the batches in the DataLoader", ""
+    most = max(loaders, key=lambda one: (one.asked, one.batches), default=None)
+    if most is not None and not most.pin_memory:
+        do, known = f"Set pin_memory=True on the DataLoader of {most.dataset}", ", and that loader does not pin"
+    fix = Fix(
+        f"{do}, and do not wait for the copy.", trial="patch:DataLoader(pin_memory=True)",
+        before="for x, y in DataLoader(dataset):\n    x = x.to(device)",
+        after="for x, y in DataLoader(dataset, pin_memory=True):\n    x = x.to(device, non_blocking=True)",
+        link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+    )  # fmt: skip
+    return fix, known
 
 
 EXAMPLES = [

@@ -27,6 +27,7 @@ from diagnose.rule import (
     Level,
     NotApplicable,
     Precision,
+    RankManifest,
     Safety,
     Shorten,
     Silent,
@@ -39,17 +40,30 @@ from diagnose.rule import (
 )  # fmt: skip
 
 WORTH_SHARE = 0.05  # of the step in such kernels (torch's own pattern matcher names them from the first on)
+LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+TRIAL = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
+ALLOW = Fix(
+    "Allow TF32.", "", 'torch.set_float32_matmul_precision("high")', safety=Safety.PRECISION, link=LINK, trial=TRIAL
+)
+UNSET = Fix("Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.", "NVIDIA_TF32_OVERRIDE=0", safety=Safety.PRECISION)
 
 
 @rule("KE01")
-def single_precision_matmul(precision: Precision, steps: Steps) -> Verdicts:
+def single_precision_matmul(
+    precision: Precision, steps: Steps, manifest: RankManifest | None = None, environment: dict[str, str] | None = None
+) -> Verdicts:
+    allowed, forbidden = _allowed(manifest), (environment or {}).get("NVIDIA_TF32_OVERRIDE") == "0"
     if not precision.fp32_ns:
         yield Clean("no matrix multiplication runs in fp32 without matrix units")
     elif precision.tf32_floor is None:
         yield NotApplicable(f"{precision.device} has no TF32")
     elif precision.fp32_ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"fp32 matrix multiplications take {percent(precision.fp32_ns / steps.mean_ns)} of the step")
+    elif allowed and not forbidden:
+        yield Clean(f"TF32 is allowed already: fp32 kernels take {ms(precision.fp32_ns)} a step for another reason")
     else:
+        off = "TF32 is not allowed, and " if allowed is False else ""
+        known = "NVIDIA_TF32_OVERRIDE=0 forbids TF32, and " if forbidden else off
         yield Finding(
             evidence=(
                 Evidence(
@@ -60,18 +74,18 @@ def single_precision_matmul(precision: Precision, steps: Steps) -> Verdicts:
                 Evidence(f"{precision.device} could do them in {percent(precision.tf32_floor)} of that time at best."),
             ),
             edits=(Shorten(precision.fp32_ids, toward(precision.tf32_floor)),),
-            fixes=(
-                Fix(
-                    "Allow TF32.",
-                    after='torch.set_float32_matmul_precision("high")',
-                    safety=Safety.PRECISION,
-                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html",
-                    trial="env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1",
-                ),
-            ),
-            confidence=Confidence(Level.HIGH, "the kernels' names say in what they multiply"),
+            fixes=((UNSET,) if forbidden else ()) + (() if allowed else (ALLOW,)),
+            confidence=Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply"),
             basis=Basis.RULE_OF_THUMB,
         )
+
+
+def _allowed(manifest: RankManifest | None) -> bool | None:
+    """Whether matrix multiplications may use TF32; None if that is not known."""
+    if manifest is None:
+        return None
+    allowed, precision = manifest.flags.cuda_matmul_allow_tf32, manifest.flags.float32_matmul_precision
+    return precision != "highest" if allowed is None and precision is not None else allowed
 
 
 EXAMPLES = [

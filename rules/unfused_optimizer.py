@@ -27,6 +27,7 @@ from diagnose.rule import (
     Implementation,
     Level,
     OptimizerSteps,
+    RankManifest,
     Safety,
     Shorten,
     Silent,
@@ -37,6 +38,7 @@ from diagnose.rule import (
 )  # fmt: skip
 
 FUSED = "SGD Adam AdamW Adagrad"
+IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)
 LAUNCHES = 20  # a step: fewer are not worth another form (a foreach step launches about ten)
 DEVICE = Between(
     1.0, 0.6, 0.3
@@ -45,16 +47,19 @@ HOST = Between(0.6, 0.3, 0.1)  # of the host time: launches go from hundreds to 
 
 
 @rule("OP01")
-def unfused_optimizer(optimizer_steps: tuple[OptimizerSteps, ...], steps: Steps) -> Verdicts:
-    slow = [
-        one
-        for one in optimizer_steps
-        if one.implementation in (Implementation.SINGLE_TENSOR, Implementation.FOREACH) and one.launches >= LAUNCHES
-    ]
+def unfused_optimizer(
+    optimizer_steps: tuple[OptimizerSteps, ...], steps: Steps, manifest: RankManifest | None = None
+) -> Verdicts:
+    made = {one.optimizer: _made_with(one.optimizer, manifest) for one in optimizer_steps}
+    unfused = [one for one in optimizer_steps if "fused=True" not in made[one.optimizer]]
+    slow = [one for one in unfused if one.implementation in IN_PIECES and one.launches >= LAUNCHES]
     if not slow:
-        said = [f"{one.optimizer} is {one.implementation.value}, {one.launches} launches" for one in optimizer_steps]
-        yield Clean("; ".join(said))
+        forms = [", ".join([one.implementation.value, *made[one.optimizer]]) for one in optimizer_steps]
+        said = zip(optimizer_steps, forms, strict=True)
+        yield Clean("; ".join(f"{one.optimizer} is {form}, {one.launches} launches" for one, form in said))
     for one in slow:
+        known = made[one.optimizer]
+        arguments = ", ".join(["model.parameters()", *known])
         single = one.implementation is Implementation.SINGLE_TENSOR
         has_fused = one.optimizer in FUSED.split()
         yield Finding(
@@ -66,12 +71,13 @@ def unfused_optimizer(optimizer_steps: tuple[OptimizerSteps, ...], steps: Steps)
                     one.device_ns,
                     "ns",
                 ),
+                *([Evidence(f"It was made with {' and '.join(known)}.")] if known else []),
             ),
             edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, HOST)),
             fixes=(
                 Fix(
-                    "Use the fused optimizer." if has_fused else "Use a fused form of the optimizer, if there is one.",
-                    before=f"torch.optim.{one.optimizer}(model.parameters())" if has_fused else "",
+                    f"Use {'the' if has_fused else 'a'} fused {one.optimizer}{', if there is one' * (not has_fused)}.",
+                    before=f"torch.optim.{one.optimizer}({arguments})" if has_fused else "",
                     after=f"torch.optim.{one.optimizer}(model.parameters(), fused=True)" if has_fused else "",
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/optim.html",
@@ -85,6 +91,13 @@ def unfused_optimizer(optimizer_steps: tuple[OptimizerSteps, ...], steps: Steps)
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
         )
+
+
+def _made_with(optimizer: str, manifest: RankManifest | None) -> list[str]:
+    """Settings that all optimizers of this class are known to share."""
+    made = [one for one in manifest.optimizers if one.name == optimizer] if manifest else []
+    values = {"foreach": {one.foreach for one in made}, "fused": {one.fused for one in made}}
+    return [f"{name}={value}" for name, some in values.items() if len(some) == 1 for value in some - {None}]
 
 
 EXAMPLES = [

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
 import msgspec
 import pytest
 
+import diagnose
+from diagnose import drawing as drawings
 from diagnose import engine, one_rank, page
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.facts.base import Facts
-from diagnose.finding import OutcomeKind
+from diagnose.finding import Confidence, Level, OutcomeKind
 from diagnose.testing import facts_of
-from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
+from diagnose.trace.manifest import Distributed, Flags, Host, Loader, Manifest, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context
 
 MS = 1_000_000
@@ -29,9 +32,11 @@ BUSY_HOST = """
 """
 
 
-def said(rule: str, drawing: str, own: RankManifest, cpus: int | None = None) -> RankDiagnosis:
+def said(
+    rule: str, drawing: str, own: RankManifest, cpus: int | None = None, environment: dict[str, str] | None = None
+) -> RankDiagnosis:
     drawn = facts_of(drawing).rank
-    known = Facts(replace(drawn, context=Context(own, Host(cpus_allowed=cpus), 1)))
+    known = Facts(replace(drawn, context=Context(own, Host(cpus_allowed=cpus), 1, environment or {})))
     return one_rank.diagnose(known, [engine.load_file(page.built_in_rules() / f"{rule}.py")])
 
 
@@ -138,3 +143,294 @@ def test_recorded_steps_that_are_shorter_mean_a_busy_machine() -> None:
         "profiler_distortion", BUSY_HOST, RankManifest(rank=0, unprofiled=timed(10 * MS), timing=timed(9 * MS))
     )
     assert nearly.outcomes[0].outcome is OutcomeKind.CLEAN
+
+
+def outcome(found: RankDiagnosis) -> tuple[OutcomeKind, str]:
+    (only,) = found.outcomes
+    return only.outcome, only.why
+
+
+BLOCKING = """
+    4 steps of 100
+    cpu  aten::mm 0-4.5 x20 every 5
+    gpu  sgemm 0.11-4 @0.1-4.01 x20 every 5
+"""
+UNKNOWN = RankManifest(rank=0)
+
+
+@pytest.mark.parametrize(
+    ("environment", "why"),
+    [
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, "CUDA_LAUNCH_BLOCKING is on, launches and kernels take the same time, and"),
+        ({}, "launches and kernels take the same time, and"),
+    ],
+)
+def test_launches_that_are_known_to_block(environment: dict[str, str], why: str) -> None:
+    (found,) = said("debug_modes", BLOCKING, UNKNOWN, environment=environment).findings
+    assert found.confidence == Confidence(Level.HIGH, f"{why} nothing is queued")
+    assert [fix.do for fix in found.fixes] == ["Unset CUDA_LAUNCH_BLOCKING."]
+
+
+OFF = "100.0 % of the launches of long kernels take as long as their kernel, with CUDA_LAUNCH_BLOCKING off"
+
+
+@pytest.mark.parametrize("environment", [{"CUDA_LAUNCH_BLOCKING": "0"}, {"RANK": "0"}])
+def test_launches_that_are_known_not_to_block(environment: dict[str, str]) -> None:
+    assert outcome(said("debug_modes", BLOCKING, UNKNOWN, environment=environment)) == (OutcomeKind.CLEAN, OFF)
+
+
+def test_rocm_has_other_variables() -> None:
+    amd = said("debug_modes", f"device MI300X{BLOCKING}", UNKNOWN, environment={"RANK": "0"})
+    assert amd.outcomes[0].outcome is OutcomeKind.FOUND
+
+
+def test_the_environment_is_read_from_the_recording(tmp_path: Path) -> None:
+    (tmp_path / "rank0.trace.json").write_bytes(drawings.trace(BLOCKING))
+    known = Manifest(complete=True, environment={"RANK": "0"}, ranks=(UNKNOWN,))
+    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(known))
+    whys = {one.rule: one.why for one in diagnose.analyze(tmp_path).outcomes}
+    assert whys["debug_modes"] == OFF
+
+
+# 56 of 100 ms in one read.
+CHECKED = """
+    4 steps of 100
+    cpu  "{0}" 40-99.95 | aten::mm 40-41 | aten::item 42-99.9 | sync 43-99
+    gpu  sgemm 40.01-98 @40 | d2h 98.5-98.51 @42.5 8B
+"""
+NODE = "autograd::engine::evaluate_function: MmBackward0"
+
+
+def test_anomaly_detection_that_is_known_to_be_on() -> None:
+    (found,) = said("debug_modes", CHECKED.format(NODE), with_flags(anomaly_mode=True)).findings
+    assert (found.title, found.confidence.level) == ("Anomaly detection is on", Level.HIGH)
+    assert (
+        found.evidence[0].text
+        == "In the backward pass the host waits 56.0 ms a step for single numbers, as NaN checks do."
+    )
+    assert [(fix.do, fix.before) for fix in found.fixes] == [
+        ("Switch off anomaly detection.", "torch.autograd.set_detect_anomaly(True)")
+    ]
+
+
+@pytest.mark.parametrize(("node", "on"), [(NODE, False), (NODE, None), ("aten::mine", True)])
+def test_reads_that_anomaly_detection_does_not_make(node: str, on: bool | None) -> None:
+    found = said("debug_modes", CHECKED.format(node), with_flags(anomaly_mode=on))
+    assert outcome(found) == (OutcomeKind.CLEAN, "0 % of the launches of long kernels take as long as their kernel")
+
+
+def with_flags(**flags: object) -> RankManifest:
+    return RankManifest(rank=0, flags=msgspec.convert(flags, Flags))
+
+
+PER_PARAMETER = """
+    4 steps of 40
+    cpu  aten::mm 0-0.1 | optimizer 1-31 | aten::addcmul_ 1-1.09 x300 every 0.1
+    gpu  bf16_gemm 0.1-0.9 @0.05 | pointwise 1.05-1.06 @1.03 x300 every 0.1
+"""
+
+
+def with_optimizers(*optimizers: Optimizer) -> RankManifest:
+    return RankManifest(rank=0, optimizers=optimizers)
+
+
+@pytest.mark.parametrize(
+    ("settings", "evidence", "before"),
+    [
+        ({"foreach": False}, ["It was made with foreach=False."], ", foreach=False"),
+        (
+            {"foreach": True, "fused": False},
+            ["It was made with foreach=True and fused=False."],
+            ", foreach=True, fused=False",
+        ),
+        ({}, [], ""),
+    ],
+)
+def test_how_the_optimizer_was_made(settings: dict[str, bool], evidence: list[str], before: str) -> None:
+    (found,) = said("unfused_optimizer", PER_PARAMETER, with_optimizers(Optimizer(name="AdamW", **settings))).findings
+    assert [one.text for one in found.evidence[1:]] == evidence
+    assert [(fix.do, fix.before, fix.after) for fix in found.fixes] == [
+        (
+            "Use the fused AdamW.",
+            f"torch.optim.AdamW(model.parameters(){before})",
+            "torch.optim.AdamW(model.parameters(), fused=True)",
+        )
+    ]
+
+
+def test_an_optimizer_that_is_fused_already() -> None:
+    fused = Optimizer(name="AdamW", fused=True)
+    found = said("unfused_optimizer", PER_PARAMETER, with_optimizers(fused, Optimizer(name="SGD")))
+    assert outcome(found) == (OutcomeKind.CLEAN, "AdamW is single_tensor, fused=True, 300 launches")
+    # Of two of one class the other may be the one that is not.
+    assert said("unfused_optimizer", PER_PARAMETER, with_optimizers(fused, Optimizer(name="AdamW"))).findings
+
+
+PAGEABLE = """
+    4 steps of 100
+    cpu  aten::to 0-20.05 | sync 15.1-20.03 | aten::mm 21-22 | sync 23-99.01
+    gpu  h2d 0.1-20 @0.05-15 pageable 100MB | sgemm 21.1-99 @21.05
+"""
+PINS = Loader(dataset="Photos", pin_memory=True, asked=9)
+PLAIN = Loader(dataset="Scans", asked=5)
+PIN = "Pin the batches in the DataLoader, and do not wait for the copy."
+PIN_SCANS = "Set pin_memory=True on the DataLoader of Scans, and do not wait for the copy."
+REACH = (
+    "The DataLoader pins already: give a batch type of your own pin_memory(), or pin what is made outside the loader."
+)
+
+
+@pytest.mark.parametrize(
+    ("loaders", "do", "trial", "known"),
+    [
+        ((), PIN, True, ""),
+        ((PLAIN,), PIN_SCANS, True, ", and that loader does not pin"),
+        ((msgspec.structs.replace(PINS, asked=2), PLAIN), PIN_SCANS, True, ", and that loader does not pin"),
+        ((PINS,), REACH, False, ", and every DataLoader has pin_memory=True"),
+        # Which of them the copies come from is not known.
+        ((PINS, PLAIN), PIN, True, ""),
+    ],
+)
+def test_what_to_pin(loaders: tuple[Loader, ...], do: str, trial: bool, known: str) -> None:
+    (found,) = said("pageable_copies", PAGEABLE, RankManifest(rank=0, loaders=loaders)).findings
+    (fix,) = found.fixes
+    assert (fix.do, fix.trial) == (do, "patch:DataLoader(pin_memory=True)" if trial else None)
+    assert found.confidence == Confidence(Level.HIGH, f"the recorder names the kind of memory{known}")
+
+
+RESTARTED = """
+    12 steps of 1000
+    cpu  next 0-1 not in 6 | next 0-700 in 6 | aten::mm 701-702
+    gpu  sgemm 702.01-999 @702
+"""
+
+
+@pytest.mark.parametrize(
+    ("persistent", "kind", "why"),
+    [
+        ([True], OutcomeKind.NOT_APPLICABLE, "persistent_workers=True: workers are kept from epoch to epoch already"),
+        ([True, False], OutcomeKind.FOUND, "1 found"),
+        ([False], OutcomeKind.FOUND, "1 found"),
+        ([], OutcomeKind.FOUND, "1 found"),
+    ],
+)
+def test_workers_that_are_kept(persistent: list[bool], kind: OutcomeKind, why: str) -> None:
+    """A loader without workers, as one for validation, has none to keep."""
+    loaders = [Loader(dataset="D", num_workers=2, persistent_workers=keeps) for keeps in persistent]
+    own = RankManifest(rank=0, loaders=(*loaders, Loader(dataset="V")))
+    assert outcome(said("loader_restart", RESTARTED, own)) == (kind, why)
+
+
+REDUCER = """
+    4 steps of 50
+    cpu  aten::mm 0-0.1 | torch.distributed.ddp.reducer::{0} 1-11 | aten::mm 11-11.1
+    cpu  device_sync 12-49.9
+    gpu  sgemm 0.1-1 @0.05 | sgemm 11.1-49.8 @11.05
+"""
+SEARCH, COPY = REDUCER.format("search_unused_parameters"), REDUCER.format("copy_bucket_to_grad")
+
+
+def with_ddp(*options: dict[str, bool | int | str | None]) -> RankManifest:
+    return RankManifest(rank=0, distributed=Distributed(backend="nccl", ddp=options))
+
+
+@pytest.mark.parametrize(
+    ("drawing", "option", "why"),
+    [
+        (SEARCH, {"find_unused_parameters": False}, "searches for unused parameters, but find_unused_parameters=False"),
+        (
+            COPY,
+            {"gradient_as_bucket_view": True},
+            "copies gradients out of its buckets, but gradient_as_bucket_view=True",
+        ),
+    ],
+)
+def test_options_of_ddp_that_are_set_already(
+    drawing: str, option: dict[str, bool | int | str | None], why: str
+) -> None:
+    assert outcome(said("ddp_overheads", drawing, with_ddp(option))) == (OutcomeKind.CLEAN, f"DDP {why} is set already")
+    (name,) = option
+    other = {name: not option[name]}
+    for some in ((option, other), (option, {}), (other,)):
+        assert len(said("ddp_overheads", drawing, with_ddp(*some)).findings) == 1
+
+
+def test_a_search_that_ddp_was_asked_for() -> None:
+    asked = with_ddp({"find_unused_parameters": True, "static_graph": False})
+    (found,) = said("ddp_overheads", SEARCH, asked).findings
+    why = "DDP was made with find_unused_parameters=True and without static_graph"
+    assert found.confidence == Confidence(Level.HIGH, why)
+    assert [fix.after for fix in found.fixes] == [
+        "DistributedDataParallel(model, find_unused_parameters=False)",
+        "DistributedDataParallel(model, find_unused_parameters=True, static_graph=True)",
+    ]
+    (unsure,) = said("ddp_overheads", SEARCH, with_ddp({"find_unused_parameters": True})).findings
+    assert (unsure.confidence.level, len(unsure.fixes)) == (Level.MEDIUM, 1)
+
+
+FULL = """
+    4 steps of 100
+    device A100
+    cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["float","float"] | sync 1.1-99.9
+    gpu  sgemm 0.02-60.02 @0.01 | pointwise 60.1-99.8 @0.5
+"""
+FORBIDDEN = {"NVIDIA_TF32_OVERRIDE": "0"}
+UNSET, ALLOW = "Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.", "Allow TF32."
+
+
+@pytest.mark.parametrize(
+    "flags",
+    [
+        {"cuda_matmul_allow_tf32": True},
+        {"cuda_matmul_allow_tf32": True, "float32_matmul_precision": "highest"},
+        {"float32_matmul_precision": "high"},
+        {"float32_matmul_precision": "medium"},
+    ],
+)
+def test_tf32_that_is_allowed_already(flags: dict[str, object]) -> None:
+    allowed = said("single_precision_matmul", FULL, with_flags(**flags))
+    why = "TF32 is allowed already: fp32 kernels take 60.0 ms a step for another reason"
+    assert outcome(allowed) == (OutcomeKind.CLEAN, why)
+    (found,) = said("single_precision_matmul", FULL, with_flags(**flags), environment=FORBIDDEN).findings
+    assert [fix.do for fix in found.fixes] == [UNSET]
+
+
+@pytest.mark.parametrize(
+    ("flags", "environment", "known", "fixes"),
+    [
+        ({"cuda_matmul_allow_tf32": False}, {}, "TF32 is not allowed, and ", [ALLOW]),
+        ({"float32_matmul_precision": "highest"}, {}, "TF32 is not allowed, and ", [ALLOW]),
+        ({"cuda_matmul_allow_tf32": False}, FORBIDDEN, "NVIDIA_TF32_OVERRIDE=0 forbids TF32, and ", [UNSET, ALLOW]),
+        ({}, {}, "", [ALLOW]),
+    ],
+)
+def test_tf32_that_is_not_allowed(
+    flags: dict[str, object], environment: dict[str, str], known: str, fixes: list[str]
+) -> None:
+    (found,) = said("single_precision_matmul", FULL, with_flags(**flags), environment=environment).findings
+    assert [fix.do for fix in found.fixes] == fixes
+    assert found.confidence == Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply")
+
+
+OUTSIDE = ["Autocast to {} is entered: this work runs outside of it."]
+
+
+@pytest.mark.parametrize(
+    ("device", "autocast", "evidence", "dtype", "scaled"),
+    [
+        ("A100", {"cuda": "bfloat16"}, OUTSIDE, "bfloat16", False),
+        ("A100", {"cuda": "float16"}, OUTSIDE, "float16", True),
+        ("A100", {"cpu": "bfloat16"}, [], "bfloat16", False),
+        ("A100", {}, [], "bfloat16", False),
+        # It has no units for bfloat16: autocast to that gains nothing.
+        ("V100", {"cuda": "bfloat16"}, [], "float16", True),
+    ],
+)
+def test_autocast_that_is_entered(
+    device: str, autocast: dict[str, str], evidence: list[str], dtype: str, scaled: bool
+) -> None:
+    (found,) = said("full_precision", FULL.replace("A100", device), with_flags(autocast=autocast)).findings
+    assert [one.text for one in found.evidence[2:]] == [one.format(dtype) for one in evidence]
+    (fix,) = found.fixes
+    assert fix.do.startswith("Run all of the forward" if evidence else "Run the forward")
+    assert (f"dtype=torch.{dtype})" in fix.after, "scaler" in fix.after) == (True, scaled)

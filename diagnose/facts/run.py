@@ -30,6 +30,25 @@ def manifest(facts: Facts) -> RankManifest:
     return _context(facts).rank
 
 
+@fact
+def environment(facts: Facts) -> dict[str, str]:
+    """Variables of the run's environment that change speed. Raises Missing if they were not recorded.
+
+    Of variables that `diagnose profile` does not record, such as ROCm's, it cannot say whether they are set.
+    """
+    if not _context(facts).environment:
+        raise Missing("the run's environment", _HOW)
+    return _context(facts).environment
+
+
+@fact
+def launch_blocking(facts: Facts) -> bool:
+    """Whether CUDA_LAUNCH_BLOCKING was on. Raises Missing like environment, and on ROCm, which has other variables."""
+    if facts.rank.provenance.backend == "rocm":
+        raise Missing("whether launches were made to wait", "Look at HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL.")
+    return environment(facts).get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0")
+
+
 @dataclass(frozen=True)
 class Slowdown:
     """What recording costs, by the training process's own clock or by events on the device."""

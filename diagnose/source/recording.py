@@ -148,7 +148,7 @@ def _context(trace: Path, manifest: Manifest | None) -> Context | None:
     by_name = [one for one in manifest.ranks if one.trace == trace.name]
     by_number = [one for one in manifest.ranks if one.rank == index]
     own = next(iter(by_name + by_number), None)
-    return None if own is None else Context(own, manifest.host, len(manifest.ranks))
+    return None if own is None else Context(own, manifest.host, len(manifest.ranks), manifest.environment)
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import pandas as pd
@@ -98,6 +98,8 @@ class Context:
     host: Host
     ranks: int
     """Processes recorded on that machine."""
+    environment: dict[str, str] = field(default_factory=dict)
+    """Variables that change speed, as they were recorded; empty if they were not."""
 
 
 @dataclass(frozen=True)

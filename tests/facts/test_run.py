@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.run import Loading, Slowdown, loading, manifest, slowdown
+from diagnose.facts.run import Loading, Slowdown, environment, launch_blocking, loading, manifest, slowdown
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import Host, Loader, RankManifest, Timed
 from diagnose.trace.model import Context
@@ -34,7 +34,7 @@ def wall(*times_ms: float, device: tuple[float, ...] | None = None) -> Timed:
     return Timed(first_step=0, wall_ns=tuple(int(one * MS) for one in times_ms), device_ns=on_device)
 
 
-@pytest.mark.parametrize("get", [manifest, slowdown, loading])
+@pytest.mark.parametrize("get", [manifest, slowdown, loading, environment, launch_blocking])
 def test_without_a_manifest_nothing_is_known(get: object) -> None:
     assert callable(get)
     with pytest.raises(Missing, match="Record with diagnose profile"):
@@ -108,3 +108,33 @@ def test_the_loader_that_is_asked_most_counts() -> None:
 def test_what_takes_most_of_a_batch(items: int, collate: int, most: str) -> None:
     found = loading(known(LOADING, loader(90, items_ns=items, collate_ns=collate)))
     assert found.most_in == most
+
+
+def with_environment(drawing: str, variables: dict[str, str]) -> Facts:
+    known_of = Context(RankManifest(rank=0), UNKNOWN, 1, variables)
+    return Facts(replace(facts_of(drawing).rank, context=known_of))
+
+
+@pytest.mark.parametrize(
+    ("variables", "blocks"),
+    [
+        ({"CUDA_LAUNCH_BLOCKING": "1"}, True),
+        ({"CUDA_LAUNCH_BLOCKING": "0"}, False),
+        ({"CUDA_LAUNCH_BLOCKING": ""}, False),
+        ({"RANK": "0"}, False),
+    ],
+)
+def test_whether_launches_are_made_to_wait(variables: dict[str, str], blocks: bool) -> None:
+    facts = with_environment(LOADING, variables)
+    assert environment(facts) == variables
+    assert launch_blocking(facts) is blocks
+
+
+def test_an_environment_of_which_nothing_was_recorded() -> None:
+    with pytest.raises(Missing, match="the run's environment"):
+        environment(with_environment(LOADING, {}))
+
+
+def test_on_rocm_other_variables_decide() -> None:
+    with pytest.raises(Missing, match="HIP_LAUNCH_BLOCKING"):
+        launch_blocking(with_environment(f"device MI300X{LOADING}", {"CUDA_LAUNCH_BLOCKING": "0"}))
