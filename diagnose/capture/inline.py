@@ -77,5 +77,5 @@ class Recording:
 def _wait_for(folder: Path, here: Place) -> None:
     """Until all ranks of this machine have said what they know."""
     until = time.monotonic() + PATIENCE_S
-    while len(list((folder / WORK).glob("rank*.json"))) < here.peers and time.monotonic() < until:
+    while Board(folder / WORK).posted("said.") < here.peers and time.monotonic() < until:
         time.sleep(0.1)

@@ -6,7 +6,6 @@ import os
 import shutil
 import signal
 import subprocess
-import sys
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -197,8 +196,3 @@ def _processes_of(folder: Path) -> list[int]:
         except OSError:
             continue
     return found
-
-
-def python_command(script: Sequence[str]) -> list[str]:
-    """A script with its arguments, or `-m module ...`, as this interpreter runs it."""
-    return [sys.executable, *script]

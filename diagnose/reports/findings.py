@@ -86,7 +86,10 @@ def lost(diagnosis: Diagnosis) -> str:
     step_ns = _step_ns(diagnosis)
     adding = [one.saving.after_above_ns or 0 for one in diagnosis.findings]
     if not any(not one.minor for one in diagnosis.findings):
+        blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in diagnosis.outcomes)
         text = "No fix that the rules know would save 1 % of a step."
+        if blind:
+            text += f" But {blind} of {len(diagnosis.outcomes)} rules could not look; the reasons stand below."
     else:
         left = step_ns - sum(adding)
         count = sum(not one.minor for one in diagnosis.findings)

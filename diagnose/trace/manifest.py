@@ -86,7 +86,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
-    """An optimizer that stepped."""
+    """An optimizer that stepped; with diagnose.record one that was there."""
 
     name: str
     """Its class."""
@@ -152,7 +152,7 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     detail: str | None = None
     """Name of the attribution recording (stacks, shapes)."""
     steps_by: str | None = None
-    """What steps were found by: "optimizer", "loader" or "time"."""
+    """What steps were found by: "optimizer", "loader", "code" (diagnose.record) or "time" (there are none)."""
     steady: bool | None = None
     """Whether step times had become steady before anything was measured."""
     warm_up: Timed | None = None

@@ -75,8 +75,12 @@ class Recorder:
             self.session.stop()
         except Exception as error:
             self.session.note(f"The last recording could not be kept: {type(error).__name__}: {error}.")
-        self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
-        self._write("run.json", _of_the_run())
+        try:
+            self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
+            self._write("run.json", _of_the_run())
+            self.session.board.post(f"said.{self.session.here.rank}")
+        except Exception as error:
+            print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
     def _begun(self) -> Session | None:
         """A session, unless another process is recorded as this rank."""
