@@ -456,3 +456,14 @@ def test_a_process_that_the_script_detaches_outlives_the_run(tmp_path: Path) -> 
     found = subprocess.run(["pgrep", "-f", "sleep 77.25"], capture_output=True, text=True).stdout.split()
     assert len(found) == 1
     os.kill(int(found[0]), signal.SIGKILL)
+
+
+def test_a_folder_that_vanishes_is_told_in_sentences(tmp_path: Path) -> None:
+    script(tmp_path, STEP + "import shutil\nfor i in range(20): step()\nshutil.rmtree('out')\nprint('whole')\n")
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.stdout) == (2, "whole\n")
+    assert "Traceback" not in done.stderr
+    assert "diagnose: the run's settings could not be kept (FileNotFoundError: " in done.stderr
+    assert done.stderr.splitlines()[-1] == (
+        f"Error: Cannot write to {tmp_path / 'out'}: No such file or directory. What it holds may be incomplete."
+    )

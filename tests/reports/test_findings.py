@@ -11,7 +11,7 @@ from diagnose import diagnosis, engine, one_rank
 from diagnose.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.engine import RuleSet
 from diagnose.finding import Evidence, OutcomeKind
-from diagnose.reports import markdown, terminal
+from diagnose.reports import findings, markdown, terminal
 from diagnose.testing import facts_of
 from diagnose.trace.kinds import Site
 from tests.rules import SLOW, folder, rule
@@ -155,3 +155,15 @@ def test_a_recording_that_was_not_timed_has_no_ratio(unprofiled: Diagnosis) -> N
     steps = msgspec.structs.replace(unprofiled.steps, overhead_ratio=None)
     first = terminal.render(msgspec.structs.replace(unprofiled, steps=steps), 100).replace("\n", " ")
     assert "without the profiler; recorded 100 ms (median of 3" in first
+
+
+def test_no_fix_is_not_said_without_how_many_rules_could_not_look() -> None:
+    """On the CPU alone most have nothing to look at."""
+    rules = engine.load(RuleSet())
+    found = diagnosis.of_ranks([one_rank.diagnose(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules)], [], "test")
+    blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in found.outcomes)
+    assert blind > 20
+    assert findings.lost(found) == (
+        "No fix that the rules know would save 1 % of a step."
+        f" But {blind} of {len(rules)} rules could not look; the reasons stand below."
+    )
