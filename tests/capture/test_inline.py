@@ -74,3 +74,21 @@ def test_a_relative_folder_stays_where_it_is(tmp_path: Path) -> None:
     done = Done(0, "", "", tmp_path / "out")
     assert done.manifest.complete
     assert done.manifest.notes == ()
+
+
+def test_ranks_that_record_themselves_are_all_in_the_manifest(tmp_path: Path) -> None:
+    """The second says what it knows a second later than the first, which waits for it."""
+    text = (
+        'import os, time, torch, torch.distributed as dist, diagnose\ndist.init_process_group("gloo")\n'
+        "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 10))\n"
+        "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
+        'with diagnose.record("out", steps=3, warmup=5) as recording:\n    for i in range(80):\n'
+        "        optimizer.zero_grad()\n        model(torch.randn(32, 64)).sum().backward()\n        optimizer.step()\n"
+        "        recording.step()\n    time.sleep(dist.get_rank())\ntime.sleep(0.5)\ndist.destroy_process_group()\n"
+    )
+    script(tmp_path, text)
+    ran = plain(tmp_path, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29741", "train.py")
+    assert ran.returncode == 0, ran.stderr
+    manifest = Done(0, "", "", tmp_path / "out").manifest
+    assert [(one.rank, one.world_size, one.steps_by) for one in manifest.ranks] == [(0, 2, "code"), (1, 2, "code")]
+    assert (manifest.complete, manifest.notes) == (True, ())
