@@ -8,7 +8,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
-from pathlib import Path
 
 import msgspec
 
@@ -22,11 +21,13 @@ from diagnose.facts.kernels import Kernel, KernelGroup
 from diagnose.facts.launches import Launches
 from diagnose.facts.memory import AllocationCalls, Memory
 from diagnose.facts.overlap import Communication
+from diagnose.facts.pictures import Pictures
 from diagnose.facts.python import Op, PythonLine
 from diagnose.facts.run import Slowdown
 from diagnose.facts.steps import Measure
 from diagnose.facts.syncs import Sync
-from diagnose.finding import Outcome, RankedFinding, ReplayQuality
+from diagnose.facts.timeline import Timeline
+from diagnose.finding import Outcome, RankedFinding, ReplayQuality, RulePage
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Device, IntegrityNote
 
@@ -93,6 +94,8 @@ class RankSummary(msgspec.Struct, frozen=True):
     rank: int
     step_time_ns: StepTime | None
     breakdown: Breakdown | None
+    times_ns: tuple[int, ...]
+    """Of each used step, in order."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -131,6 +134,12 @@ class Diagnosis(msgspec.Struct, frozen=True):
     integrity: tuple[IntegrityNote, ...]
     replay: ReplayQuality | None
     """None: nothing could be replayed, so that nothing has a price."""
+    rules: tuple[RulePage, ...]
+    """The pages of the rules that ran, in the order of `outcomes`."""
+    timeline: Timeline | None
+    """What happened when on `rank`, as far as a screen shows it."""
+    pictures: Pictures | None
+    """Samples of single launches, copies, collectives and ops of `rank`."""
 
     @property
     def conclusive(self) -> bool:
@@ -171,6 +180,7 @@ def of_ranks(
     integrity: Sequence[IntegrityNote],
     tool_version: str,
     manifest: Manifest | None = None,
+    rules: Sequence[RulePage] = (),
 ) -> Diagnosis:
     """The Diagnosis of a run from its ranks, in order of rank; `integrity` is what is wrong with their set."""
     digests = [one.digest for one in ranks]
@@ -197,24 +207,22 @@ def of_ranks(
         allocation=shown.allocation,
         ops=shown.ops,
         python=shown.python,
-        ranks=tuple(RankSummary(one.index, _step_time(one), one.breakdown) for one in digests),
+        ranks=tuple(map(_summary, digests)),
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,
         integrity=(*integrity, *_merged_notes(digests)),
         replay=said.replay,
+        rules=tuple(rules),
+        timeline=shown.timeline,
+        pictures=shown.pictures,
     )
 
 
 def _with_ranks(finding: RankedFinding, ranks: Sequence[RankDiagnosis]) -> RankedFinding:
     """The finding with all ranks on which its rule found something at the same place."""
-    same = {
-        other
-        for one in ranks
-        for found in one.findings
-        if (found.rule, found.site) == (finding.rule, finding.site)
-        for other in (one.digest.index,)
-    }
+    place = finding.rule, finding.site
+    same = {one.digest.index for one in ranks if place in [(found.rule, found.site) for found in one.findings]}
     where = msgspec.structs.replace(finding.where, ranks=tuple(sorted(same)))
     return msgspec.structs.replace(finding, where=where)
 
@@ -260,6 +268,10 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     )
 
 
+def _summary(one: RankDigest) -> RankSummary:
+    return RankSummary(one.index, _step_time(one), one.breakdown, one.steps.times_ns if one.steps else ())
+
+
 def _step_time(one: RankDigest) -> StepTime | None:
     if one.steps is None:
         return None
@@ -283,11 +295,3 @@ def _merged_notes(digests: Sequence[RankDigest]) -> list[IntegrityNote]:
         return IntegrityNote(f"{who}: {note.what}", note.effect, note.severity)
 
     return [labelled(note, ranks) for note, ranks in owners.items()]
-
-
-def json_schema() -> str:
-    """The JSON Schema of a Diagnosis, as the text of diagnosis.schema.json."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Diagnosis)), indent=2).decode() + "\n"
-
-
-SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")

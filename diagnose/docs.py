@@ -6,20 +6,29 @@ import inspect
 import sys
 from pathlib import Path
 
-from diagnose import diagnosis, page
+import msgspec
+
+from diagnose import page
+from diagnose.diagnosis import Diagnosis
 from diagnose.page import Page
 from diagnose.rule import FACTS
 
 RULES_FOLDER = page.built_in_rules()
 _GUIDE = RULES_FOLDER / "_guide.md"
+SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
 
 
 def texts() -> dict[Path, str]:
     """Every generated file and what it should hold."""
     return {
-        diagnosis.SCHEMA_FILE: diagnosis.json_schema(),
+        SCHEMA_FILE: json_schema(),
         RULES_FOLDER / "README.md": rules_readme(page.pages(RULES_FOLDER)),
     }
+
+
+def json_schema() -> str:
+    """The JSON Schema of a Diagnosis."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Diagnosis)), indent=2).decode() + "\n"
 
 
 def rules_readme(pages: list[Page]) -> str:

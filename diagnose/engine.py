@@ -12,7 +12,16 @@ from typing import Any
 
 from diagnose import page
 from diagnose.facts.base import FACTS, Facts, Missing
-from diagnose.finding import Caution, Clean, Finding, NotApplicable, Outcome, OutcomeKind
+from diagnose.finding import (
+    Caution,
+    Clean,
+    Finding,
+    NotApplicable,
+    Outcome,
+    OutcomeKind,
+    RulePage,
+    RuleThreshold,
+)
 from diagnose.page import Page, built_in_rules
 from diagnose.rule import Check, RuleError
 from diagnose.trace.model import IntegrityNote, Severity
@@ -90,6 +99,21 @@ def load_file(path: Path) -> LoadedRule:
     if len(checks) != 1:
         raise RuleError(f"{path.name} has {len(checks)} rules; a file holds one.")
     return LoadedRule(about, checks[0], module)
+
+
+def shown(one: LoadedRule) -> RulePage:
+    """What a rule says about itself, with its thresholds as they are set."""
+    about = one.page
+    thresholds = (RuleThreshold(at.name, getattr(one.module, at.name), at.reason) for at in about.thresholds)
+    return RulePage(
+        rule=about.id,
+        code=about.code,
+        title=about.title,
+        summary=about.summary,
+        sections=about.sections,
+        thresholds=tuple(thresholds),
+        looks_at=(*about.needs, *about.wishes),
+    )
 
 
 def _matches(one: LoadedRule, name: str) -> bool:

@@ -9,6 +9,7 @@ import msgspec
 
 from diagnose.replay.edits import Edit
 from diagnose.replay.saving import Basis
+from diagnose.replay.shown import Change, Spot
 from diagnose.trace.kinds import Site
 
 
@@ -140,6 +141,8 @@ class PricedSaving(msgspec.Struct, frozen=True):
     basis: Basis
     after_above_ns: int | None
     """What it adds once all findings ranked above it are fixed."""
+    replayed_ns: tuple[int, int, int] | None
+    """The recorded step as replayed with the fix: careful, likely, hopeful. The range also has the replay's doubt."""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -166,6 +169,35 @@ class RankedFinding(msgspec.Struct, frozen=True):
     site: Site | None
     minor: bool
     """Below 1 % of the step: listed apart."""
+    changes: tuple[Change, ...]
+    """What the fix was replayed as."""
+    spots: tuple[Spot, ...]
+    """Where on the timeline that lies: the longest places."""
+    spot_count: int
+    """How many places there are."""
+
+
+class RuleThreshold(msgspec.Struct, frozen=True):
+    """A number that decides what a rule finds."""
+
+    name: str
+    value: float
+    reason: str
+
+
+class RulePage(msgspec.Struct, frozen=True):
+    """What a rule that ran says about itself."""
+
+    rule: str
+    code: str
+    title: str
+    summary: str
+    sections: dict[str, str]
+    """Text by heading: why it costs, how to fix, ignore when, sources."""
+    thresholds: tuple[RuleThreshold, ...]
+    """As they were set in this analysis."""
+    looks_at: tuple[str, ...]
+    """Facts it asks for."""
 
 
 class ReplayQuality(msgspec.Struct, frozen=True):

@@ -43,7 +43,7 @@ def diagnose(
     given, rules = recording.find(paths), rules or RuleSet()
     files = given.ranks
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
-    _loaded(rules)
+    pages = [engine.shown(one) for one in _loaded(rules)]
     found, notes = [], []
     for done, result in enumerate(_ranks(files, step_range, rules, jobs or 1), start=1):
         if isinstance(result, RankDiagnosis):
@@ -59,7 +59,7 @@ def diagnose(
     placed = zip(found, arranged.indexes, strict=True)
     used = [replace(one, digest=replace(one.digest, index=index)) for one, index in placed if index is not None]
     used.sort(key=lambda one: one.digest.index)
-    return diagnosis.of_ranks(used, (*given.integrity, *arranged.integrity, *notes), __version__, given.manifest)
+    return diagnosis.of_ranks(used, (*given.integrity, *arranged.integrity, *notes), __version__, given.manifest, pages)
 
 
 def _ranks(

@@ -59,7 +59,7 @@ class _Step:
         """A saving of the recorded step as one of this step."""
         added_ns = max(self.recorded_ns - self.ns, 0) if host_bound else 0
         low_ns = min(self.of(alone.low_ns), max(alone.low_ns - added_ns, 0))
-        return Saving(low_ns, self.of(alone.likely_ns), self.of(alone.high_ns), alone.basis)
+        return Saving(low_ns, self.of(alone.likely_ns), self.of(alone.high_ns), alone.basis, alone.replayed_ns)
 
 
 def ranked(
@@ -85,7 +85,7 @@ def ranked(
     where = Where((rank,), used.numbers)
     return Ranked(
         tuple(
-            _finished(one, place, extra, step_ns, where, _doubts(one.finding, replay, cautions))
+            _finished(one, place, extra, step_ns, where, _doubts(one.finding, replay, cautions), replay)
             for place, (one, extra) in enumerate(zip(ordered, added, strict=True), start=1)
         ),
         tuple((one.page.id, one.alone) for one in nothing),
@@ -139,9 +139,10 @@ def _doubts(finding: Finding, replay: Replay, cautions: Sequence[Caution]) -> li
 
 
 def _finished(
-    one: _Priced, place: int, added_ns: int | None, step_ns: int, where: Where, doubts: list[str]
+    one: _Priced, place: int, added_ns: int | None, step_ns: int, where: Where, doubts: list[str], replay: Replay
 ) -> RankedFinding:
     finding, alone = one.finding, one.alone
+    spots, spot_count = replay.spots(finding.edits)
     level = finding.confidence.level.lowered() if doubts else finding.confidence.level
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
     return RankedFinding(
@@ -157,10 +158,14 @@ def _finished(
             high_ns=alone.high_ns,
             basis=finding.basis if thumb else alone.basis,
             after_above_ns=None if added_ns is None else min(added_ns, alone.high_ns),
+            replayed_ns=alone.replayed_ns,
         ),
         share_of_step=alone.likely_ns / step_ns,
         confidence=Confidence(level, "; ".join([finding.confidence.why, *doubts])),
         fixes=finding.fixes,
         site=finding.site,
         minor=alone.likely_ns < WORTH_SHARE * step_ns,
+        changes=replay.changes(finding.edits),
+        spots=spots,
+        spot_count=spot_count,
     )

@@ -11,7 +11,7 @@ import jsonschema
 import pytest
 
 import diagnose
-from diagnose import diagnosis, one_rank, pipeline
+from diagnose import diagnosis, docs, one_rank, pipeline
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.steps import Measure
 from diagnose.finding import OutcomeKind
@@ -121,13 +121,13 @@ def test_json_round_trip(run: Path) -> None:
 
 
 def test_json_follows_the_published_schema(run: Path) -> None:
-    schema = json.loads(diagnosis.SCHEMA_FILE.read_text())
+    schema = json.loads(docs.SCHEMA_FILE.read_text())
     for found in (diagnose.analyze(run), of(Drawing().op("aten::mm", 0, 5)), of(Drawing().span("x", "y", 0, 5))):
         jsonschema.validate(json.loads(found.to_json()), schema)
 
 
 def test_the_published_schema_is_the_generated_one() -> None:
-    assert diagnosis.SCHEMA_FILE.read_text() == diagnosis.json_schema()
+    assert docs.SCHEMA_FILE.read_text() == docs.json_schema()
 
 
 def test_json_has_the_names_that_other_programs_rely_on(run: Path) -> None:

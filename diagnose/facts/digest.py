@@ -16,9 +16,11 @@ from diagnose.facts.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops
 from diagnose.facts.launches import Launches, launches
 from diagnose.facts.memory import AllocationCalls, Memory, allocation_calls, memory
 from diagnose.facts.overlap import Communication, communication
+from diagnose.facts.pictures import Pictures, pictures
 from diagnose.facts.python import Op, PythonLine, ops, python_lines
 from diagnose.facts.steps import Measure, steps
 from diagnose.facts.syncs import Sync, syncs
+from diagnose.facts.timeline import Timeline, timeline
 from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")
@@ -70,6 +72,8 @@ class RankDigest:
     allocation: AllocationCalls | None = None
     ops: tuple[Op, ...] | None = None
     python: tuple[PythonLine, ...] | None = None
+    timeline: Timeline | None = None
+    pictures: Pictures | None = None
 
 
 def digest(facts: Facts) -> RankDigest:
@@ -111,5 +115,7 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         python=largest(python_lines),
+        timeline=known(timeline),
+        pictures=known(pictures),
     )
     return replace(found, absent=tuple(absent))

@@ -16,6 +16,7 @@ from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import build
 from diagnose.replay.edits import Edit, Level
 from diagnose.replay.graph import EdgeKind
+from diagnose.replay.shown import Change, Spot, change, spots
 from diagnose.replay.simulate import MOST_CELLS
 from diagnose.trace.intervals import IntArray
 
@@ -44,6 +45,8 @@ class Saving:
     likely_ns: int
     high_ns: int
     basis: Basis
+    replayed_ns: tuple[int, int, int] | None = None
+    """The step that was replayed: careful, likely, hopeful."""
 
 
 NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
@@ -114,16 +117,26 @@ class Replay:
         base = int(times[-1])
         rows = times[:-1].reshape(-1, len(Level))
         most = [base - self.floor_ns([*after, *edits], Level.HOPEFUL) for edits in fixes]
-        return [self._saving([base - int(time) for time in row], top) for row, top in zip(rows, most, strict=True)]
+        return [self._saving(base, row.tolist(), top) for row, top in zip(rows, most, strict=True)]
 
-    def _saving(self, saved_ns: list[int], most_ns: int) -> Saving:
-        """A saving from the three levels, widened by the replay's doubt, but not beyond `most_ns`."""
-        low, likely, high = sorted(max(saved, 0) for saved in saved_ns)
+    def _saving(self, base_ns: int, times_ns: list[int], most_ns: int) -> Saving:
+        """A saving from the step at the three levels, widened by the replay's doubt, but not beyond `most_ns`."""
+        low, likely, high = sorted(max(base_ns - time, 0) for time in times_ns)
+        careful, probable, hopeful = times_ns
+        replayed = careful, probable, hopeful
         doubt = min(self.quality.doubt, 1.0)
         if doubt >= ONLY_BOUNDS:
-            return Saving(0, likely, high, Basis.BOUNDED)
+            return Saving(0, likely, high, Basis.BOUNDED, replayed)
         wide = min(round(high * (1.0 + doubt)), most_ns)
-        return Saving(round(low * (1.0 - doubt)), likely, max(wide, high), Basis.REPLAYED)
+        return Saving(round(low * (1.0 - doubt)), likely, max(wide, high), Basis.REPLAYED, replayed)
+
+    def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:
+        """What edits do to the used steps."""
+        return tuple(change(self._desk.facts, edit) for edit in edits)
+
+    def spots(self, edits: Sequence[Edit]) -> tuple[tuple[Spot, ...], int]:
+        """Where on the timeline what they touch lies, and how many such places there are."""
+        return spots(self._desk.facts, edits)
 
     def floor_ns(self, edits: Sequence[Edit], level: Level) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""

@@ -1,0 +1,101 @@
+"""Marks of a timeline: bars in lanes, columnar, and as few as a screen can tell apart."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.trace.intervals import IntArray
+
+RUN = 4
+"""Short marks are drawn as one up to this many times the resolution, so that a long row of them keeps its texture."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Numbers as base64 text in JSON, little-endian, as plotly takes them."""
+
+    dtype: str
+    """As numpy and plotly name it: "f8", "u2", ..."""
+    bdata: bytes
+
+    @property
+    def values(self) -> npt.NDArray[np.generic]:
+        """The numbers."""
+        return np.frombuffer(self.bdata, dtype=f"<{self.dtype}")
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.generic], dtype: str) -> Column:
+        """A column of these numbers; they must fit into `dtype`."""
+        return cls(dtype, values.astype(f"<{dtype}").tobytes())
+
+
+@dataclass(frozen=True)
+class Marks:
+    """Bars in lanes, in order of lane and start; in a lane they do not overlap. All arrays of shape (marks,)."""
+
+    lane: IntArray
+    start_ns: IntArray
+    dur_ns: IntArray
+    label: IntArray
+    """Number of its name."""
+    kind: IntArray
+    """Number of its kind."""
+    count: IntArray
+    """How many operations it stands for; of several, name and kind are the longest one's."""
+
+    @property
+    def size(self) -> int:
+        """How many there are."""
+        return len(self.lane)
+
+    def where(self, chosen: npt.NDArray[np.bool_] | IntArray) -> Marks:
+        """Some of them, by mask or position."""
+        columns = (self.lane, self.start_ns, self.dur_ns, self.label, self.kind, self.count)
+        return Marks(*(column[chosen] for column in columns))
+
+    def in_order(self) -> Marks:
+        """The same, by lane and start."""
+        return self.where(np.lexsort((-self.dur_ns, self.start_ns, self.lane)))
+
+    def within(self, start_ns: int, end_ns: int) -> Marks:
+        """What lies in [start, end), cut off at its ends."""
+        chosen = self.where((self.start_ns < end_ns) & (self.start_ns + self.dur_ns > start_ns))
+        start = np.maximum(chosen.start_ns, start_ns)
+        end = np.minimum(chosen.start_ns + chosen.dur_ns, end_ns)
+        return Marks(chosen.lane, start, end - start, chosen.label, chosen.kind, chosen.count)
+
+    def merged(self, resolution_ns: int) -> Marks:
+        """Marks shorter than the resolution joined to short neighbours nearer than that, RUN resolutions at most.
+
+        Longer marks stay as they are. What is left is at most RUN + 1 marks per RUN resolutions and lane.
+        """
+        if self.size == 0 or resolution_ns <= 0:
+            return self
+        short, end = self.dur_ns < resolution_ns, self.start_ns + self.dur_ns
+        cell = self.start_ns // (RUN * resolution_ns)
+        joined = short[1:] & short[:-1] & (self.lane[1:] == self.lane[:-1]) & (cell[1:] == cell[:-1])
+        joined &= self.start_ns[1:] - end[:-1] < resolution_ns
+        first = np.flatnonzero(np.concatenate(([True], ~joined)))
+        run = np.cumsum(np.concatenate(([0], ~joined)))
+        longest = np.lexsort((self.dur_ns, run))[np.append(first[1:], self.size) - 1]
+        start = self.start_ns[first]
+        return Marks(
+            lane=self.lane[first],
+            start_ns=start,
+            dur_ns=np.maximum.reduceat(end, first) - start,
+            label=self.label[longest],
+            kind=self.kind[longest],
+            count=np.add.reduceat(self.count, first),
+        )
+
+    def at_most(self, count: int, window_ns: int) -> tuple[Marks, int]:
+        """Merged until there are at most `count`, with the resolution that takes; 0 where all are kept."""
+        if self.size <= count:
+            return self, 0
+        resolution = max(window_ns // (4 * count), 1)
+        while (found := self.merged(resolution)).size > count:
+            resolution *= 2
+        return found, resolution

@@ -1,0 +1,1 @@
+"""A Diagnosis as one page that needs nothing else, and its figures."""
