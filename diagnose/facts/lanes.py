@@ -142,22 +142,23 @@ class _Drawing:
         kind[_is_step_mark(self.facts)] = -1
         ids = np.flatnonzero((kind >= 0) & self.inside)
         depth = _depths(self.track[ids], self.start[ids], self.end[ids])
-        outer = depth == 0
-        dur = self.end[ids] - self.start[ids]
-        chosen = self._busiest(self.track[ids[outer]], dur[outer], MOST_THREADS, "threads")
         main = optional(host_threads, self.facts)
         calls = None if main is None else api_calls(self.facts)
+        called = ids[:0] if calls is None else calls.ids[self.inside[calls.ids]]
+        outer = np.concatenate((ids[depth == 0], called))
+        always = () if main is None else (main.main,)
+        chosen = self._busiest(self.track[outer], (self.end - self.start)[outer], MOST_THREADS, "threads", always)
         for place, track in enumerate(_main_first(chosen, main)):
             name = "main thread" if main is not None and track == main.main else f"thread {place + 1}"
             mine = self.track[ids] == track
-            for level in range(int(depth[mine].max(initial=0)) + 1):
+            for level in range(int(depth[mine].max(initial=-1)) + 1):
                 these = ids[mine & (depth == level)]
                 if level < DEPTH:
                     self._put(track, these, Lane(f"{name}: ops" if level == 0 else "", "host"))
                     self.kind[these] = kind[these]
                 else:
                     self.lane[these] = len(self.lanes) - 1
-            if calls is not None and (calls.track == track).any():
+            if calls is not None and (self.track[called] == track).any():
                 self._put(track, calls.ids[calls.track == track], Lane(f"{name}: calls", "host"))
         if calls is not None:
             self.kind[calls.ids] = _CALLS[calls.kind]
@@ -168,10 +169,11 @@ class _Drawing:
         self.lane[ids] = len(self.lanes)
         self.lanes.append(lane)
 
-    def _busiest(self, track: IntArray, dur: IntArray, most: int, what: str) -> list[int]:
-        """The tracks with most time, `most` of them."""
+    def _busiest(self, track: IntArray, dur: IntArray, most: int, what: str, always: tuple[int, ...] = ()) -> list[int]:
+        """The tracks with most time, `most` of them; those of `always` that have any are among them."""
         total = np.bincount(track, weights=dur) if len(track) else np.zeros(0)
         order = [int(one) for one in np.argsort(-total, kind="stable") if total[one] > 0]
+        order.sort(key=lambda one: one not in always)
         if len(order) > most:
             self.left_out.append(f"{len(order) - most} {what} with little time")
         return order[:most]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import numpy.typing as npt
@@ -45,6 +45,13 @@ class Marks:
     """Number of its kind."""
     count: IntArray
     """How many operations it stands for; of several, name and kind are the longest one's."""
+    filled_ns: IntArray
+    """Time that these took; the rest of the duration lies between them."""
+
+    @classmethod
+    def single(cls, lane: IntArray, start_ns: IntArray, dur_ns: IntArray, label: IntArray, kind: IntArray) -> Marks:
+        """Marks of one operation each."""
+        return cls(lane, start_ns, dur_ns, label, kind, count=np.ones(len(lane), dtype=np.int64), filled_ns=dur_ns)
 
     @property
     def size(self) -> int:
@@ -53,8 +60,11 @@ class Marks:
 
     def where(self, chosen: npt.NDArray[np.bool_] | IntArray) -> Marks:
         """Some of them, by mask or position."""
-        columns = (self.lane, self.start_ns, self.dur_ns, self.label, self.kind, self.count)
-        return Marks(*(column[chosen] for column in columns))
+        return Marks(*(column[chosen] for column in vars(self).values()))
+
+    def moved(self, by_ns: int) -> Marks:
+        """The same, later by so much."""
+        return replace(self, start_ns=self.start_ns + by_ns)
 
     def in_order(self) -> Marks:
         """The same, by lane and start."""
@@ -62,15 +72,17 @@ class Marks:
 
     def within(self, start_ns: int, end_ns: int) -> Marks:
         """What lies in [start, end), cut off at its ends."""
-        chosen = self.where((self.start_ns < end_ns) & (self.start_ns + self.dur_ns > start_ns))
+        last = np.maximum(self.start_ns + self.dur_ns - 1, self.start_ns)
+        chosen = self.where((self.start_ns < end_ns) & (last >= start_ns))
         start = np.maximum(chosen.start_ns, start_ns)
         end = np.minimum(chosen.start_ns + chosen.dur_ns, end_ns)
-        return Marks(chosen.lane, start, end - start, chosen.label, chosen.kind, chosen.count)
+        return replace(chosen, start_ns=start, dur_ns=end - start, filled_ns=np.minimum(chosen.filled_ns, end - start))
 
     def merged(self, resolution_ns: int) -> Marks:
-        """Marks shorter than the resolution joined to short neighbours nearer than that, RUN resolutions at most.
+        """Marks shorter than the resolution joined to short neighbours nearer than that, if they start in one cell.
 
-        Longer marks stay as they are. What is left is at most RUN + 1 marks per RUN resolutions and lane.
+        Cells are RUN resolutions long. Longer marks stay as they are. What is left is at most 2 * RUN marks per cell
+        and lane, where they did not overlap.
         """
         if self.size == 0 or resolution_ns <= 0:
             return self
@@ -89,10 +101,14 @@ class Marks:
             label=self.label[longest],
             kind=self.kind[longest],
             count=np.add.reduceat(self.count, first),
+            filled_ns=np.add.reduceat(self.filled_ns, first),
         )
 
     def at_most(self, count: int, window_ns: int) -> tuple[Marks, int]:
-        """Merged until there are at most `count`, with the resolution that takes; 0 where all are kept."""
+        """Merged until there are at most `count`, with the resolution that takes; 0 where all are kept.
+
+        `count` is at least the number of lanes, and no mark starts before 0.
+        """
         if self.size <= count:
             return self, 0
         resolution = max(window_ns // (4 * count), 1)

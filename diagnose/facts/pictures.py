@@ -46,7 +46,7 @@ def launch_curve(facts: Facts) -> LaunchCurve:
     """The curve over the timeline. Raises Missing like `launch_table`."""
     table, (zero, end) = launch_table(facts), window(facts)
     moment = facts.rank.spans["start_ns"].to_numpy()[table.call] - zero
-    width = max((end - zero) // MOST_POINTS, 1)
+    width = (end - zero) // MOST_POINTS + 1
     kept = (moment >= 0) & (moment < end - zero)
     piece, depth, delay = moment[kept] // width, table.depth[kept], table.delay_ns[kept]
     chosen = [np.flatnonzero(piece == one) for one in np.unique(piece)]
@@ -232,7 +232,7 @@ def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
     if not len(events):
         raise Missing("memory events", "Record with profile_memory=True, or diagnose profile --memory.")
     start = facts.rank.spans["start_ns"].to_numpy()[events.index]
-    width = max(int(start.max() - start.min()) // MOST_POINTS, 1)
+    width = int(start.max() - start.min()) // MOST_POINTS + 1
     frame = events.assign(piece=(start - start.min()) // width)
     zero = int(start.min()) - window(facts)[0]
     found = []

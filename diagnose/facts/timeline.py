@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 
@@ -10,7 +10,7 @@ from diagnose.facts.base import Facts, fact, optional
 from diagnose.facts.idle import idle_gaps
 from diagnose.facts.lanes import KINDS, Lane, MarkKind, lanes, window
 from diagnose.facts.marks import Column, Marks
-from diagnose.facts.steps import Steps, steps
+from diagnose.facts.steps import Measure, Steps, steps
 from diagnose.units import clipped
 
 MOST_MARKS = 16_000
@@ -35,11 +35,12 @@ class MarkTable:
     label: Column
     kind: Column
     count: Column
+    filled: Column
 
     @property
     def marks(self) -> Marks:
         """The columns as numbers."""
-        columns = (self.lane, self.start, self.dur, self.label, self.kind, self.count)
+        columns = (self.lane, self.start, self.dur, self.label, self.kind, self.count, self.filled)
         return Marks(*(column.values.astype(np.int64) for column in columns))
 
     @classmethod
@@ -55,6 +56,7 @@ class MarkTable:
             label=Column.of(marks.label, "u2"),
             kind=Column.of(marks.kind, "u1"),
             count=Column.of(marks.count, "u4"),
+            filled=Column.of(marks.filled_ns, "f8"),
         )
 
 
@@ -64,7 +66,7 @@ class Timeline:
 
     dur_ns: int
     steps: tuple[int, ...]
-    """Numbers of the used steps; empty where none are marked."""
+    """Numbers of the used steps; empty where no marked one could be used."""
     bounds_ns: tuple[int, ...]
     """Step k is [bounds_ns[k], bounds_ns[k + 1]). The first begins after 0 where the host had run ahead."""
     lanes: tuple[Lane, ...]
@@ -81,17 +83,16 @@ def timeline(facts: Facts) -> Timeline:
     """The used steps as marks. Raises Missing if no step can be measured."""
     used, laid_out, spans = steps(facts), lanes(facts), facts.rank.spans
     ids = np.flatnonzero((laid_out.lane >= 0) & (laid_out.kind >= 0))
-    marks = Marks(
+    marks = Marks.single(
         lane=laid_out.lane[ids],
         start_ns=spans["start_ns"].to_numpy()[ids],
         dur_ns=spans["dur_ns"].to_numpy()[ids],
         label=spans["name"].cat.codes.to_numpy()[ids].astype(np.int64),
         kind=laid_out.kind[ids].astype(np.int64),
-        count=np.ones(len(ids), dtype=np.int64),
     ).within(*window(facts))
     marks = _together(marks, _idle_marks(facts)).in_order()
     zero, end = window(facts)
-    marks = Marks(marks.lane, marks.start_ns - zero, marks.dur_ns, marks.label, marks.kind, marks.count)
+    marks = marks.moved(-zero)
     cut = [(0, end - zero, marks)]
     if marks.size > MOST_MARKS:
         low, high = detailed(used, zero)
@@ -100,7 +101,7 @@ def timeline(facts: Facts) -> Timeline:
     labels, tables = _labelled(facts, merged)
     return Timeline(
         dur_ns=end - zero,
-        steps=() if len(facts.rank.steps) == 0 else used.numbers,
+        steps=() if used.measure is Measure.WINDOW else used.numbers,
         bounds_ns=tuple((used.bounds_ns - zero).tolist()),
         lanes=laid_out.lanes,
         labels=labels,
@@ -127,15 +128,14 @@ def _idle_marks(facts: Facts) -> Marks:
     """Idle gaps in the first lane, labelled with the line they come from: -1 none, -2 the first, and so on."""
     found = optional(idle_gaps, facts)
     if found is None:
-        return Marks(*(np.zeros(0, dtype=np.int64) for _ in range(6)))
+        return Marks(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
     size = found.gaps.size
-    return Marks(
+    return Marks.single(
         lane=np.zeros(size, dtype=np.int64),
         start_ns=found.gaps.starts,
         dur_ns=found.gaps.ends - found.gaps.starts,
         label=np.array(_site_numbers(facts), dtype=np.int64),
         kind=found.cause.astype(np.int64) + len(MarkKind),
-        count=np.ones(size, dtype=np.int64),
     )
 
 
@@ -162,14 +162,7 @@ def _labelled(facts: Facts, merged: list[tuple[int, int, Marks, int]]) -> tuple[
     position = np.array([number.get(one, 0) for one in texts], dtype=np.int64)
     tables = [
         MarkTable.of(
-            Marks(
-                marks.lane,
-                marks.start_ns,
-                marks.dur_ns,
-                position[np.searchsorted(codes, marks.label)],
-                marks.kind,
-                marks.count,
-            ),
+            replace(marks, label=position[np.searchsorted(codes, marks.label)]),
             low,
             high,
             resolution,
