@@ -17,7 +17,7 @@ help:  ## print this list
 demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
 	$(BIN)/diagnose profile sample_traces/image_classifier/train.py
 
-test: .venv/full  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
+test: .venv/browser  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest $(PYTEST_ARGS)
 
 check: .venv/full  ## lint, format, types, import contracts and generated texts
@@ -47,4 +47,12 @@ clean:  ## remove the virtual environment, caches and build output
 
 .venv/full: .venv/core constraints.txt
 	$(BIN)/pip install --quiet --disable-pip-version-check --constraint constraints.txt --editable '.[all,dev]'
+	@touch $@
+
+# Tests in a browser drive the system's Chromium. Where it cannot be installed, they are skipped.
+.venv/browser: .venv/full
+	@command -v chromium >/dev/null || command -v chromium-browser >/dev/null || command -v google-chrome >/dev/null \
+	  || { apt-get update -qq && DEBIAN_FRONTEND=noninteractive apt-get install -qq --no-install-recommends \
+	  chromium fonts-dejavu-core >/dev/null; } \
+	  || echo "Tests in a browser will be skipped: install Chromium to run them."
 	@touch $@

@@ -26,11 +26,27 @@ if TYPE_CHECKING:
     from os import PathLike
     from typing import Any
 
+    from diagnose import figures
     from diagnose.capture.inline import Recording
     from diagnose.diagnosis import Diagnosis
     from diagnose.trace.model import Run
 
-__all__ = ["__version__", "analyze", "load", "record", "to_hta"]
+__all__ = ["Diagnosis", "__version__", "analyze", "figures", "load", "record", "to_hta"]
+
+
+def __getattr__(name: str) -> Any:
+    """`diagnose.figures` and `diagnose.Diagnosis`, imported when first asked for: pandas and plotly take time."""
+    if name == "figures":
+        from importlib import import_module
+
+        return import_module("diagnose.figures")
+    if name == "Diagnosis":
+        from diagnose.diagnosis import Diagnosis
+        from diagnose.reports import notebook
+
+        notebook.register()
+        return Diagnosis
+    raise AttributeError(f"module 'diagnose' has no attribute {name!r}")
 
 
 def load(*paths: str | PathLike[str]) -> Run:

@@ -13,7 +13,7 @@ import msgspec
 
 from diagnose.facts.breakdown import Breakdown, round_half_up
 from diagnose.facts.copies import Copies
-from diagnose.facts.digest import Absent, RankDigest
+from diagnose.facts.digest import Absent, RankDigest, merged_notes
 from diagnose.facts.host import HostTime
 from diagnose.facts.idle import IdleShare
 from diagnose.facts.input import Input
@@ -211,7 +211,7 @@ def of_ranks(
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,
-        integrity=(*integrity, *_merged_notes(digests)),
+        integrity=(*integrity, *merged_notes(digests, shown.index)),
         replay=said.replay,
         rules=tuple(rules),
         timeline=shown.timeline,
@@ -278,20 +278,3 @@ def _step_time(one: RankDigest) -> StepTime | None:
     times = one.steps.times_ns
     median, mean = round(statistics.median(times)), round_half_up(sum(times), len(times))
     return StepTime(median=median, mean=mean, min=min(times), max=max(times))
-
-
-def _merged_notes(digests: Sequence[RankDigest]) -> list[IntegrityNote]:
-    """The ranks' notes; one that several share is given once, with the ranks it is of."""
-    owners: dict[IntegrityNote, list[int]] = {}
-    for one in digests:
-        for note in one.integrity:
-            owners.setdefault(note, []).append(one.index)
-    if len(digests) == 1:
-        return list(owners)
-
-    def labelled(note: IntegrityNote, ranks: list[int]) -> IntegrityNote:
-        listed = f"Rank{'s' * (len(ranks) > 1)} {', '.join(map(str, ranks))}"
-        who = "All ranks" if len(ranks) == len(digests) else listed
-        return IntegrityNote(f"{who}: {note.what}", note.effect, note.severity)
-
-    return [labelled(note, ranks) for note, ranks in owners.items()]

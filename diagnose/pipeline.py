@@ -15,6 +15,7 @@ from diagnose.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.engine import RuleSet
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.steps import steps
+from diagnose.reports import notebook
 from diagnose.source import ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles
@@ -53,6 +54,7 @@ def diagnose(
         else:
             notes.append(ranks.unreadable(result))
         progress(done, len(files))
+    notebook.register()
     if not found:
         raise InputError(notes[0].what)
     arranged = ranks.arrange([one.digest.provenance for one in found])

@@ -18,6 +18,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
     group = parser.getgroup("corpus", "recorded traces that are not part of the repository")
     group.addoption("--corpus", type=Path, metavar="DIR", help="also run the tests that read the traces in DIR")
     group.addoption("--require-corpus", action="store_true", help="end with an error when --corpus is not given")
+    parser.addoption("--require-browser", action="store_true", help="fail, not skip, where there is no Chromium")
     parser.addoption("--update-golden", action="store_true", help="rewrite the expected texts in tests/golden")
 
 

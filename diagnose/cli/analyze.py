@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import os
-import sys
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli.files import refuse_unwritable, write
+from diagnose.cli.files import STDOUT, refuse_unwritable, write
 from diagnose.cli.progress import shown
+from diagnose.cli.results import open_page, rendered
 
 if TYPE_CHECKING:
-    from diagnose.diagnosis import Diagnosis
     from diagnose.engine import RuleSet
 
 TOO_SLOW = 1
@@ -56,8 +55,12 @@ class Share(click.ParamType[float]):
 
 @click.command(name="analyze")
 @click.argument("paths", nargs=-1, required=True, metavar="PATH...")
+@click.option("--html", "html_file", metavar="FILE", help="Write an interactive page that opens anywhere, offline.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the diagnosis as JSON; - is standard output.")
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write it as Markdown; - is standard output.")
+@click.option(
+    "--perfetto", "perfetto_file", metavar="FILE", help="Write the timeline with the findings, for ui.perfetto.dev."
+)
 @click.option(
     "--format", "shape", type=click.Choice(["terminal", "json", "markdown"]), default="terminal", show_default=True,
     help="What goes to standard output.",
@@ -70,11 +73,12 @@ class Share(click.ParamType[float]):
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
 @click.option("--steps", type=StepRange(), help="Use only these recorded steps.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
+@click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
-    paths: tuple[str, ...], json_file: str | None, markdown_file: str | None, shape: str,
-    folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...], fail_over: float | None,
-    steps: tuple[int, int] | None, jobs: int | None, quiet: bool,
+    paths: tuple[str, ...], html_file: str | None, json_file: str | None, markdown_file: str | None,
+    perfetto_file: str | None, shape: str, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...],
+    fail_over: float | None, steps: tuple[int, int] | None, jobs: int | None, open_it: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Say what to fix in recorded training steps, and what each fix would save.
 
@@ -88,7 +92,7 @@ def command(
     from diagnose.source import ranks
     from diagnose.source.base import InputError
 
-    files = {"json": json_file, "markdown": markdown_file}
+    files = {"html": html_file, "json": json_file, "markdown": markdown_file, "perfetto": perfetto_file}
     try:
         read = [file.path for file in ranks.find(paths)]
         refuse_unwritable([name for name in files.values() if name], read)
@@ -100,8 +104,10 @@ def command(
     for form, name in files.items():
         if name:
             write(name, rendered(diagnosis, form))
-    if "-" not in files.values():
+    if STDOUT not in files.values():
         click.echo(rendered(diagnosis, shape), nl=False)
+    if open_it:
+        open_page(diagnosis, None if html_file == STDOUT else html_file)
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
     over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
@@ -131,20 +137,3 @@ def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], 
 def listed(values: tuple[str, ...]) -> tuple[str, ...]:
     """Names given one by one or with commas between them."""
     return tuple(name for value in values for name in value.split(",") if name)
-
-
-def rendered(diagnosis: Diagnosis, form: str) -> str:
-    """The diagnosis as text, ending in a newline."""
-    if form == "json":
-        return diagnosis.to_json() + "\n"
-    if form == "markdown":
-        from diagnose.reports import markdown
-
-        return markdown.render(diagnosis)
-    from rich.console import Console
-
-    from diagnose.reports import terminal
-
-    console = Console()
-    color = console.is_terminal and not console.no_color and sys.stdout.isatty()
-    return terminal.render(diagnosis, console.width if sys.stdout.isatty() else 80, color)

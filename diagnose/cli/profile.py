@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from datetime import datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli.analyze import asked_rules, rendered
+from diagnose.cli.analyze import asked_rules
 from diagnose.cli.files import write
+from diagnose.cli.results import open_page, rendered
 
 if TYPE_CHECKING:
     from diagnose.capture.run import Recorded
@@ -60,11 +61,12 @@ class Launching(click.Command):
 @click.option("--memory", is_flag=True, help="Also record allocations.")
 @click.option("--keep-running", is_flag=True, help="Let the run go on after recording, instead of ending it.")
 @click.option("--no-analyze", is_flag=True, help="Record only.")
+@click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
 @click.pass_context
 def command(
     ctx: click.Context, out: Path | None, warmup: int, steps: int, tracer: str, memory: bool, keep_running: bool,
-    no_analyze: bool, quiet: bool,
+    no_analyze: bool, open_it: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Run a training, record a few of its steps, and say what to fix.
 
@@ -101,7 +103,7 @@ def command(
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")
     if not no_analyze:
-        _analyze(folder)
+        _analyze(folder, open_it, say)
     raise click.exceptions.Exit(recorded.exit_code)
 
 
@@ -153,7 +155,7 @@ def _why_nothing(recorded: Recorded) -> str:
     )
 
 
-def _analyze(folder: Path) -> None:
+def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     from diagnose.pipeline import diagnose
     from diagnose.rule import RuleError
     from diagnose.settings import SettingsError
@@ -163,5 +165,10 @@ def _analyze(folder: Path) -> None:
         diagnosis = diagnose([folder], rules=asked_rules(folder, (), (), ()))
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
+    page = folder / "report.html"
     write(str(folder / "report.json"), rendered(diagnosis, "json"))
+    write(str(page), rendered(diagnosis, "html"))
     click.echo(rendered(diagnosis, "terminal"), nl=False)
+    say(f"the interactive report is {page}")
+    if open_it:
+        open_page(diagnosis, str(page))

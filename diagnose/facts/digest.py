@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+import re
+from collections import Counter
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -119,3 +121,31 @@ def digest(facts: Facts) -> RankDigest:
         pictures=known(pictures),
     )
     return replace(found, absent=tuple(absent))
+
+
+_NUMBERS = re.compile(r"\d[\d,.]*")
+MOST_LISTED = 8
+"""Ranks that a note names one by one."""
+
+
+def merged_notes(digests: Sequence[RankDigest], shown: int) -> list[IntegrityNote]:
+    """The ranks' notes. Those that differ in numbers only are given once, as rank `shown` has it, with their ranks."""
+    if len(digests) == 1:
+        return list(digests[0].integrity)
+    alike: dict[tuple[str, str, int], dict[int, IntegrityNote]] = {}
+    for one in digests:
+        seen: Counter[tuple[str, str]] = Counter()
+        for note in one.integrity:
+            text = _NUMBERS.sub("#", note.what), _NUMBERS.sub("#", note.effect)
+            alike.setdefault((*text, seen[text]), {})[one.index] = note
+            seen[text] += 1
+    return [_labelled(notes, shown, len(digests)) for notes in alike.values()]
+
+
+def _labelled(notes: dict[int, IntegrityNote], shown: int, ranks: int) -> IntegrityNote:
+    """One of the notes, by rank, with whose they are."""
+    rank = shown if shown in notes else next(iter(notes))
+    listed = ", ".join(map(str, list(notes)[:MOST_LISTED])) + ", ..." * (len(notes) > MOST_LISTED)
+    who = "All ranks" if len(notes) == ranks else f"Rank{'s' * (len(notes) > 1)} {listed}"
+    here = "" if len(set(notes.values())) == 1 else f" (the numbers are rank {rank}'s)"
+    return replace(notes[rank], what=f"{who}{here}: {notes[rank].what}")

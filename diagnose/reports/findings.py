@@ -79,19 +79,24 @@ def _on(ranks: tuple[int, ...]) -> str:
     return f"on rank{'s' * (len(ranks) > 1)} {shown}{', ...' * (len(ranks) > 8)}"
 
 
+def left_ns(diagnosis: Diagnosis) -> int:
+    """What a step would take once all that has a card is fixed."""
+    gains = [one.saving.after_above_ns or 0 for one in diagnosis.findings if not one.minor]
+    return max(_step_ns(diagnosis) - sum(gains), 0)
+
+
 def lost(diagnosis: Diagnosis) -> str:
     """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
     if diagnosis.replay is None or not diagnosis.outcomes:
         return ""
     step_ns = _step_ns(diagnosis)
-    adding = [one.saving.after_above_ns or 0 for one in diagnosis.findings]
     if not any(not one.minor for one in diagnosis.findings):
         blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in diagnosis.outcomes)
         text = "No fix that the rules know would save 1 % of a step."
         if blind:
             text += f" But {blind} of {len(diagnosis.outcomes)} rules could not look; the reasons stand below."
     else:
-        left = step_ns - sum(adding)
+        left = left_ns(diagnosis)
         count = sum(not one.minor for one in diagnosis.findings)
         fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
         saved = f"{duration(step_ns)} to about {duration(left)} (-{share(step_ns - left, step_ns)})"

@@ -3,13 +3,19 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
+import numpy as np
 import plotly.graph_objects as go
 
+from diagnose.diagnosis import Diagnosis
+from diagnose.facts.base import Missing
 from diagnose.facts.idle import IdleCause
 from diagnose.facts.lanes import IDLE, MarkKind
+from diagnose.facts.steps import Measure
+from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.kinds import KernelKind
 from diagnose.units import clipped
 
 # Okabe and Ito's palette (2008), and greys; idle that only the device can explain is grey, as nobody can fix it.
@@ -53,6 +59,56 @@ MARK_COLOURS = {
 }
 """Colours of `facts.lanes.KINDS`."""
 
+HATCHED, CROSSED, DOTTED = "/", "x", "."
+"""Patterns: of time in which the GPU is idle, or that is hidden or saved; of communication; of copies."""
+
+NO_CAUSE, SAVED, HIDDEN = "#B8B8B8", "#7CB342", "#E8C3D8"
+"""Idle time of any cause; what fixes take away; communication that compute hides."""
+
+SHADE = "rgba(128,128,128,0.18)"
+"""Behind what it is about."""
+
+HEAT = ((0.0, "#F2E9D8"), (0.5, ORANGE), (1.0, "#7A2E00"))
+"""From little to much."""
+
+_MULTIPLYING = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE, KernelKind.RNN)
+KERNEL_COLOURS = {
+    **dict.fromkeys((kind.value for kind in KernelKind), "#8FB8DE"),
+    **dict.fromkeys((kind.value for kind in _MULTIPLYING), COMPUTE),
+    KernelKind.COMMUNICATION.value: COMMUNICATION,
+    KernelKind.MEMORY.value: COPY,
+}
+"""By the value of a KernelKind; compute in two blues, of which the deep one multiplies matrices."""
+
+MEMORY_COLOURS = {
+    HostMemory.PINNED: COPY,
+    HostMemory.PAGEABLE: RED,
+    HostMemory.MANAGED: PINK,
+    HostMemory.NONE: BLUE,
+    HostMemory.UNKNOWN: DARK,
+}
+DIRECTION_SYMBOLS = {
+    Direction.H2D: "triangle-up",
+    Direction.D2H: "triangle-down",
+    Direction.D2D: "circle",
+    Direction.P2P: "diamond",
+    Direction.H2H: "square",
+    Direction.UNKNOWN: "x",
+}
+
+DTYPE_MARKERS = {
+    "fp64": (DARK, "square"),
+    "fp32": (RED, "triangle-up"),
+    "tf32": (ORANGE, "triangle-down"),
+    "fp16": (GREEN, "diamond"),
+    "bf16": (BLUE, "circle"),
+    "fp8": (PINK, "star"),
+    "fp4": ("#8C510A", "hexagon"),
+    "int8": ("#7A5195", "pentagon"),
+    "": (GREY, "x"),
+}
+"""Colour and symbol of what is multiplied in."""
+
 TEXT, GRID = "#404040", "rgba(128,128,128,0.25)"
 """Readable on white and, as the page sets them anew, on black."""
 
@@ -80,9 +136,128 @@ def figure(height: int, **layout: Any) -> go.Figure:
         bargap=0.25,
     )
     made.update_xaxes(gridcolor=GRID, zerolinecolor=GRID, automargin=True)
-    made.update_yaxes(gridcolor=GRID, zerolinecolor=GRID, automargin=True)
+    made.update_yaxes(gridcolor=GRID, zerolinecolor=GRID, automargin=True, title={"standoff": 8})
     made.update_layout(**layout)
     return made
+
+
+ROW, TWO_LINES = 38, 52
+"""Height of a bar below its label of one line, or two."""
+
+
+def rows(labels: Sequence[tuple[str, str]]) -> dict[str, Any]:
+    """The layout of horizontal bars at 0, 1, ...: each below its label and value, so that a narrow screen has room.
+
+    Labels are ready for plotly, as `plain` makes them. Bars are 0.3 rows high.
+    """
+    texts = [
+        {"x": x, "xanchor": anchor, "align": anchor, "text": text, "y": place - 0.17}
+        for place, pair in enumerate(labels)
+        for x, anchor, text in zip((0, 1), ("left", "right"), pair, strict=True)
+    ]
+    common = {"xref": "paper", "yref": "y", "yanchor": "bottom", "showarrow": False, "borderpad": 0}
+    return {
+        "height": (TWO_LINES if any("<br>" in label for label, _ in labels) else ROW) * len(labels) + 56,
+        "annotations": [{**common, **text} for text in texts],
+        "yaxis": {"visible": False, "range": [len(labels) - 0.75, -0.95], "fixedrange": True},
+        "showlegend": False,
+    }
+
+
+def small(text: str) -> str:
+    """A second line of a label."""
+    return f'<br><span style="font-size:10px">{text}</span>'
+
+
+def pattern(shape: str) -> dict[str, Any]:
+    """A pattern over a colour, so that it is told without the colour."""
+    return {"shape": shape, "size": 7, "solidity": 0.12, "fillmode": "overlay"}
+
+
+def decades(title: str, values: Sequence[float]) -> dict[str, Any]:
+    """A logarithmic axis with SI prefixes, for these values: labelled at powers of ten, of a short range in between."""
+    wide = max(values) > 30 * min(values)
+    return {"type": "log", "dtick": 1 if wide else "D2", "tickformat": "~s", "title": {"text": title, "standoff": 8}}
+
+
+def per_step(diagnosis: Diagnosis) -> str:
+    """What stands behind a time: nothing where there are no steps."""
+    return "" if diagnosis.steps is not None and diagnosis.steps.measure == Measure.WINDOW else " per step"
+
+
+def each_step(total: int, diagnosis: Diagnosis) -> float:
+    """A count of all used steps, per step."""
+    return total / max(diagnosis.steps.used if diagnosis.steps else 1, 1)
+
+
+def missing(diagnosis: Diagnosis, fact: str, otherwise: Missing) -> Missing:
+    """Why the Diagnosis lacks a fact: as it says itself, else `otherwise`."""
+    absent = (one for one in diagnosis.absent if one.fact in (fact, "steps"))
+    return next((Missing(one.what, one.how_to_record_it) for one in absent), otherwise)
+
+
+MOST_BOUNDS = 30
+LARGEST_MARKER = 28
+"""Pixels across."""
+
+
+def step_bounds(diagnosis: Diagnosis) -> dict[str, Any]:
+    """The layout of thin lines between steps, on an x axis in ms of the timeline; of many steps none."""
+    bounds = diagnosis.timeline.bounds_ns if diagnosis.timeline else ()
+    look = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"color": GREY, "width": 1, "dash": "dot"}}
+    return {"shapes": [{**look, "x0": ns / 1e6, "x1": ns / 1e6} for ns in bounds if len(bounds) <= MOST_BOUNDS]}
+
+
+def add_markers(
+    made: go.Figure,
+    name: str,
+    look: tuple[str, str],
+    x: Sequence[float],
+    y: Sequence[float],
+    amounts: tuple[Sequence[int], int],
+    said: Sequence[str],
+) -> None:
+    """Markers that look like (colour, symbol), with areas as (amounts, the largest amount of the figure).
+
+    `said` is shown where one points at them.
+    """
+    scale = 2 * max(amounts[1], 1) / LARGEST_MARKER**2
+    colour, symbol = look
+    made.add_scatter(
+        name=name,
+        mode="markers",
+        x=np.array(x),
+        y=np.array(y),
+        marker={
+            "color": colour,
+            "symbol": symbol,
+            "size": np.array(amounts[0]),
+            "sizemode": "area",
+            "sizeref": scale,
+            "sizemin": 4,
+            "opacity": 0.75,
+        },
+        hovertext=list(said),
+        hoverinfo="text",
+    )
+
+
+def add_line(
+    made: go.Figure, x: tuple[float, float], y: tuple[float, float], label: str, position: str, look: tuple[str, str]
+) -> None:
+    """A line, its colour and dash in `look`, with a label at its left end, or right, if the position ends in "left"."""
+    texts = ["", label] if position.endswith("left") else [label, ""]
+    made.add_scatter(
+        mode="lines+text",
+        x=list(x),
+        y=list(y),
+        text=texts,
+        textposition=position,
+        cliponaxis=False,
+        line={"color": look[0], "dash": look[1], "width": 1.5},
+        hoverinfo="skip",
+        showlegend=False,
+    )
 
 
 Draw = Callable[..., go.Figure]

@@ -1,0 +1,90 @@
+"""Findings as the page shows them: saving, evidence, fix, and why it is said."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.finding import Level, RankedFinding, RulePage, Safety
+from diagnose.page import SECTIONS
+from diagnose.reports import findings, reasons
+from diagnose.reports.findings import Card
+from diagnose.units import duration, number, share
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A finding with all that its card unfolds to."""
+
+    card: Card
+    finding: RankedFinding
+    range: str
+    """`18.2 ms to 24.0 ms of 96.0 ms, alone`."""
+    after: str
+    """`15.1 ms after the above`; empty for the first."""
+    low: float
+    likely: float
+    high: float
+    """Shares of the step in percent, for a bar."""
+    changes: tuple[str, ...]
+    formula: tuple[str, ...]
+    page: RulePage | None
+    sections: tuple[tuple[str, str], ...]
+    """(heading, text) of the rule's page."""
+    places: str
+    """How many places on the timeline it can go to; empty if none."""
+
+
+LEVELS = {Level.HIGH: "sure", Level.MEDIUM: "fairly sure", Level.LOW: "unsure"}
+
+SAFE = (Safety.SAME_NUMBERS, Safety.ROUNDING)
+"""Fixes that need no look at the loss."""
+
+
+def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
+    """The findings worth a card, in order."""
+    pages = {one.rule: one for one in diagnosis.rules}
+    step_ns = diagnosis.step_ns or 0
+    major = [one for one in diagnosis.findings if not one.minor]
+    for card, one in zip(findings.cards(diagnosis), major, strict=True):
+        saving = one.saving
+        after = "" if card.number == 1 or saving.after_above_ns is None else duration(saving.after_above_ns)
+        page = pages.get(one.rule)
+        yield Shown(
+            card=card,
+            finding=one,
+            range=_range(saving.low_ns, saving.high_ns, step_ns),
+            after=after and f"{after} after the above",
+            low=100 * saving.low_ns / max(step_ns, 1),
+            likely=100 * saving.likely_ns / max(step_ns, 1),
+            high=100 * saving.high_ns / max(step_ns, 1),
+            changes=tuple(reasons.changes(one, diagnosis)),
+            formula=tuple(reasons.formula(one, diagnosis)),
+            page=page,
+            sections=sections(page),
+            places=_places(one),
+        )
+
+
+def sections(page: RulePage | None) -> tuple[tuple[str, str], ...]:
+    """The headings of a rule's page with their text, in order."""
+    return () if page is None else tuple((head, page.sections[head]) for head in SECTIONS if head in page.sections)
+
+
+def _range(low_ns: int, high_ns: int, step_ns: int) -> str:
+    if low_ns == high_ns:
+        return f"{duration(high_ns)} of {duration(step_ns)} a step, alone"
+    return f"{duration(low_ns)} to {duration(high_ns)} of {duration(step_ns)} a step, alone"
+
+
+def _places(one: RankedFinding) -> str:
+    if not one.spots:
+        return ""
+    most = f", the longest {len(one.spots)}" * (len(one.spots) < one.spot_count)
+    return f"{number(one.spot_count)} place{'s' * (one.spot_count > 1)}{most}"
+
+
+def headline_share(one: RankedFinding, diagnosis: Diagnosis) -> str:
+    """The likely saving as a share of the step."""
+    return share(one.saving.likely_ns, diagnosis.step_ns or 0)

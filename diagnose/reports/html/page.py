@@ -1,0 +1,236 @@
+"""A Diagnosis as one HTML page: no server, no network, every string of the trace as text."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import msgspec
+import plotly.graph_objects as go
+from markupsafe import Markup
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.facts.base import Missing
+from diagnose.facts.steps import Measure
+from diagnose.finding import OutcomeKind
+from diagnose.reports import content, findings, heading, perfetto
+from diagnose.reports.html import bundle, cards, run_figures, step_figures, timeline_figure, work_figures
+from diagnose.reports.html.style import MARK_COLOURS, plain
+from diagnose.reports.words import CAUSES, OUTCOMES
+from diagnose.trace.model import Severity
+from diagnose.units import duration, share
+
+
+@dataclass(frozen=True)
+class Picture:
+    """A figure with its title, what it is drawn by, and the sentence that says what to see in it."""
+
+    id: str
+    title: str
+    draw: Callable[[Diagnosis], go.Figure]
+    sentence: Callable[[Diagnosis], str]
+
+
+STEP = Picture("step", "Where a step's time goes", step_figures.step_bar, step_figures.step_bar_sentence)
+SAVINGS = Picture("savings", "What the fixes would leave", step_figures.savings, step_figures.savings_sentence)
+PICTURES = (
+    Picture("idle", "Why the GPU was idle, by line", step_figures.idle_lines, step_figures.idle_lines_sentence),
+    Picture("kernels", "What the GPU worked on", work_figures.kernel_tree, work_figures.kernel_tree_sentence),
+    Picture("launches", "How far the host was ahead", work_figures.launches, work_figures.launches_sentence),
+    Picture("copies", "Copies: size and speed", work_figures.copies, work_figures.copies_sentence),
+    Picture("communication", "Communication", run_figures.communication, run_figures.communication_sentence),
+    Picture("ranks", "The ranks side by side", run_figures.ranks, run_figures.ranks_sentence),
+    Picture("roofline", "How near to the hardware's limit", work_figures.roofline, work_figures.roofline_sentence),
+    Picture("memory", "Memory", run_figures.memory, run_figures.memory_sentence),
+)
+
+
+@dataclass(frozen=True)
+class Panel:
+    """A picture on the page: its sentence, or why it could not be drawn."""
+
+    picture: Picture
+    sentence: str = ""
+    missing: str = ""
+    how_to_record_it: str = ""
+
+
+@dataclass(frozen=True)
+class Tile:
+    """A number of the first screen."""
+
+    label: str
+    value: str
+    note: str = ""
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The page. It depends on nothing outside itself, and on nothing but the Diagnosis."""
+    figures: dict[str, Any] = {}
+    panels = {one.id: _panel(one, diagnosis, figures) for one in (STEP, SAVINGS, *PICTURES)}
+    lanes, sentence = _timeline(diagnosis)
+    plotly, plotly_hash = bundle.plotly_script()
+    script = bundle.text("report.js")
+    return bundle.template("page.html.j2").render(
+        diagnosis=diagnosis,
+        policy=_policy(plotly_hash, bundle.script_hash(script)),
+        style=Markup(bundle.text("style.css")),
+        script=Markup(script),
+        plotly=plotly,
+        data=bundle.packed(msgspec.json.encode({"figures": figures, "timeline": lanes})),
+        trace=bundle.packed(perfetto.render(diagnosis)),
+        subject=heading.subject(diagnosis),
+        headline=heading.headline(diagnosis),
+        lost=findings.lost(diagnosis),
+        tiles=list(_tiles(diagnosis)),
+        cards=list(cards.shown(diagnosis)),
+        minor=findings.minor(diagnosis),
+        unchecked=list(findings.unchecked(diagnosis)),
+        warnings=[one for one in diagnosis.integrity if one.severity is not Severity.NOTE],
+        notes=[one for one in diagnosis.integrity if one.severity is Severity.NOTE],
+        crashed=findings.crashed(diagnosis),
+        checked=findings.checked(diagnosis),
+        step=panels.pop("step"),
+        savings=panels.pop("savings"),
+        timeline=sentence,
+        panels=list(panels.values()),
+        outcomes=list(_outcomes(diagnosis)),
+        kinds=[(kind.value, OUTCOMES[kind]) for kind in OutcomeKind if _ended(diagnosis, kind)],
+        tables=list(content.sections(diagnosis)),
+        about=list(_about(diagnosis)),
+        levels=cards.LEVELS,
+        safe=cards.SAFE,
+    )
+
+
+def _policy(*scripts: str) -> str:
+    """No request to anywhere, no script but ours. plotly styles its elements in place, and saves pictures as data."""
+    return (
+        f"default-src 'none'; script-src {' '.join(scripts)}; style-src 'unsafe-inline'; img-src data: blob:;"
+        " base-uri 'none'; form-action 'none'"
+    )
+
+
+def _panel(picture: Picture, diagnosis: Diagnosis, figures: dict[str, Any]) -> Panel:
+    try:
+        figure, sentence = picture.draw(diagnosis), picture.sentence(diagnosis)
+    except Missing as missing:
+        return Panel(picture, missing=missing.what, how_to_record_it=missing.how_to_record_it)
+    figures[picture.id] = msgspec.Raw(figure.to_json().encode())
+    return Panel(picture, sentence)
+
+
+def _timeline(diagnosis: Diagnosis) -> tuple[dict[str, Any] | None, str]:
+    """What the page's script draws the timeline from, and its sentence; nothing if there is none."""
+    try:
+        shown = timeline_figure.drawn(diagnosis)
+    except Missing:
+        return None, ""
+    lanes = {
+        "frame": msgspec.Raw(timeline_figure.frame(shown).to_json().encode()),
+        "dur": shown.dur_ns,
+        "most": timeline_figure.MOST_SHOWN,
+        "faintest": timeline_figure.FAINTEST,
+        "lanes": len(shown.lanes),
+        "short": [plain(timeline_figure.short(lane.name)) for lane in shown.lanes],
+        "height": timeline_figure.LANE_HEIGHT * len(shown.lanes) + 60,
+        "labels": [plain(label) for label in shown.labels],
+        "kinds": [{"name": timeline_figure.KIND_WORDS[one], "colour": MARK_COLOURS[one]} for one in shown.kinds],
+        "levels": timeline_figure.levels(shown),
+        "steps": [shown.bounds_ns, shown.steps],
+        "findings": [
+            {"number": number, "title": one.title, "spots": one.spots, "count": one.spot_count}
+            for number, one in enumerate((one for one in diagnosis.findings if not one.minor), start=1)
+        ],
+    }
+    return lanes, timeline_figure.timeline_sentence(diagnosis)
+
+
+def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
+    """The numbers of the first screen."""
+    steps, step_ns = diagnosis.steps, diagnosis.step_ns
+    if steps is None:
+        return
+    alone, time = steps.unprofiled_step_time_ns, steps.step_time_ns
+    if alone is not None:
+        yield Tile("a step, without the profiler", duration(alone))
+        more = "" if steps.overhead_ratio is None else f"(x {steps.overhead_ratio:.2f})"
+        yield Tile("a step, recorded", duration(time.median), more)
+    else:
+        what = "the recorded window" if steps.measure is Measure.WINDOW else "the mean step"
+        yield Tile(what, duration(time.mean), f"(median {duration(time.median)})" * (steps.used > 1))
+    left = findings.left_ns(diagnosis)
+    if step_ns and any(not one.minor for one in diagnosis.findings):
+        yield Tile("a step after these fixes", f"about {duration(left)}", f"(-{share(step_ns - left, step_ns)})")
+    if (whole := diagnosis.breakdown) is not None:
+        yield Tile("of it the GPU works", share(whole.busy_ns, whole.step_ns))
+        if diagnosis.idle and diagnosis.idle[0].ns:
+            first = diagnosis.idle[0]
+            yield Tile("of it the GPU is idle because", duration(first.ns), CAUSES[first.cause])
+
+
+def _ended(diagnosis: Diagnosis, kind: OutcomeKind) -> bool:
+    return any(one.outcome is kind for one in diagnosis.outcomes)
+
+
+@dataclass(frozen=True)
+class _Row:
+    """A rule with how it ended and its page."""
+
+    code: str
+    title: str
+    kind: str
+    ended: str
+    why: str
+    how: str
+    summary: str
+    sections: tuple[tuple[str, str], ...]
+    thresholds: tuple[Any, ...]
+
+
+def _outcomes(diagnosis: Diagnosis) -> Iterator[_Row]:
+    """Every rule, those that could not look first after those that found something."""
+    pages = {one.rule: one for one in diagnosis.rules}
+    order = [OutcomeKind.FOUND, OutcomeKind.CRASHED, OutcomeKind.CANNOT_TELL, OutcomeKind.CLEAN]
+    order.append(OutcomeKind.NOT_APPLICABLE)
+    for one in sorted(diagnosis.outcomes, key=lambda one: order.index(one.outcome)):
+        page = pages.get(one.rule)
+        yield _Row(
+            code=one.code,
+            title=page.title if page else one.rule,
+            kind=one.outcome.value,
+            ended=OUTCOMES[one.outcome],
+            why=one.why,
+            how=one.how_to_record_it,
+            summary=page.summary if page else "",
+            sections=cards.sections(page),
+            thresholds=page.thresholds if page else (),
+        )
+
+
+def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+    """What was analysed: (what, value)."""
+    provenance = diagnosis.provenance
+    manifest = provenance.manifest
+    if manifest is not None:
+        yield "command", " ".join(manifest.command)
+        if manifest.started:
+            yield "started", manifest.started
+        versions = {**provenance.framework, **manifest.versions}
+    else:
+        versions = provenance.framework
+    if versions:
+        yield "versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
+    if diagnosis.steps is not None:
+        numbers = ", ".join(map(str, diagnosis.steps.numbers)) or "none marked"
+        yield "steps used", f"{numbers} (of {diagnosis.steps.recorded} recorded; found by {diagnosis.steps.marker})"
+    for one in provenance.sources[:16]:
+        with_detail = f", with {one.detail}" if one.detail else ""
+        yield f"rank {one.rank}", f"{one.path}: {one.events:,} events; {', '.join(one.recorded)}{with_detail}"
+    if len(provenance.sources) > 16:
+        yield "and", f"{len(provenance.sources) - 16} more ranks"
+    if (quality := diagnosis.replay) is not None:
+        off = f"without fitting off by {quality.error_share:+.1%}"
+        yield "replay", f"{quality.unexplained_share:.1%} of the step unexplained; {off}"
+    yield "diagnose", diagnosis.tool_version

@@ -1,0 +1,253 @@
+"""The run in figures: communication, ranks beside each other, memory over time."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import cycle
+
+import numpy as np
+import plotly.graph_objects as go
+
+from diagnose.diagnosis import Diagnosis, RankSummary
+from diagnose.facts.base import Missing
+from diagnose.facts.breakdown import Breakdown
+from diagnose.facts.pictures import CollectiveBar, MemoryCurve
+from diagnose.reports.html.style import (
+    BLUE,
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    CROSSED,
+    DOTTED,
+    GREEN,
+    HATCHED,
+    HEAT,
+    HIDDEN,
+    NO_CAUSE,
+    ORANGE,
+    PINK,
+    RED,
+    SHADE,
+    figure,
+    missing,
+    pattern,
+    per_step,
+    plain,
+)
+from diagnose.units import clipped, duration, share, size
+
+MOST_BARS = 80
+MOST_RANKS = 64
+MOST_TEXTS = 64
+"""Cells of a heat map that hold their number."""
+
+
+def communication(diagnosis: Diagnosis) -> go.Figure:
+    """Each collective in order of time: what compute hides of it, and what not. Raises Missing without any."""
+    bars = _bars(diagnosis)
+    place = np.arange(1, len(bars) + 1)
+    said = [_bar_hover(one) for one in bars]
+    made = figure(320, barmode="stack", bargap=0.15)
+    made.update_xaxes(title={"text": "collective, in order of time"}, range=[0.4, len(bars) + 0.6])
+    made.update_yaxes(title={"text": "ms"}, rangemode="tozero", separatethousands=True)
+    parts = (
+        ("while compute runs", [one.dur_ns - one.exposed_ns for one in bars], HIDDEN, HATCHED),
+        ("nothing hides it", [one.exposed_ns for one in bars], COMMUNICATION, CROSSED),
+    )
+    for name, ns, colour, shape in parts:
+        made.add_bar(
+            name=name,
+            x=place,
+            y=np.array(ns) / 1e6,
+            marker={"color": colour, "pattern": pattern(shape)},
+            hovertext=said,
+            hoverinfo="text",
+        )
+    return made
+
+
+def communication_sentence(diagnosis: Diagnosis) -> str:
+    """What to see in it."""
+    bars = _bars(diagnosis)
+    total, exposed = sum(one.dur_ns for one in bars), sum(one.exposed_ns for one in bars)
+    longest = max(bars, key=lambda one: one.exposed_ns)
+    of_all = f"{duration(total)} in {_plural(len(bars), 'collective')}"
+    if not exposed:
+        return f"Compute hides all of {of_all}."
+    operation = "one of unknown kind" if longest.operation == "unknown" else clipped(longest.operation, 60)
+    most = f"the longest such time is {duration(longest.exposed_ns)}, in {operation}"
+    return f"Nothing hides {share(exposed, total)} of {of_all}; {most}."
+
+
+def _bars(diagnosis: Diagnosis) -> list[CollectiveBar]:
+    """The longest collectives in order of time."""
+    found = diagnosis.pictures.collectives if diagnosis.pictures else None
+    if found is None:
+        raise missing(diagnosis, "communication", Missing("communication on the GPU", "Record a GPU."))
+    if not found:
+        raise Missing("communication between GPUs", "There is none in these steps.")
+    longest = sorted(found, key=lambda one: -one.dur_ns)[:MOST_BARS]
+    return sorted(longest, key=lambda one: one.start_ns)
+
+
+def _bar_hover(one: CollectiveBar) -> str:
+    carried = "size unknown" if one.bytes is None else size(one.bytes)
+    return "<br>".join(
+        (
+            f"{plain(one.operation)}, {carried}",
+            f"{duration(one.dur_ns)}, nothing hides {duration(one.exposed_ns)} of it",
+            f"from {one.start_ns / 1e6:,.3f} ms on the timeline",
+        )
+    )
+
+
+def _plural(count: int, noun: str) -> str:
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
+def ranks(diagnosis: Diagnosis) -> go.Figure:
+    """Each rank's steps as a heat map, and below what its mean step consists of. Raises Missing without two ranks.
+
+    Of more than MOST_RANKS ranks, the slowest.
+    """
+    shown = _ranks(diagnosis)
+    names = [str(one.rank) for one in shown]
+    count = max(len(one.times_ns) for one in shown)
+    several = all(len(one.times_ns) > 1 for one in shown)
+    heat_height = (min(24 * count, 240) + 30) * several
+    made = figure(BARS_HEIGHT + heat_height, barmode="stack", legend={"y": 0, "yanchor": "bottom", "yref": "container"})
+    made.update_xaxes(title={"text": "rank"}, type="category", categoryorder="array", categoryarray=names)
+    axis = made.layout.yaxis.to_plotly_json()
+    room = BARS_HEIGHT + heat_height - MARGINS_HEIGHT
+    split = (BARS_HEIGHT - MARGINS_HEIGHT) / room
+    made.update_yaxes(domain=[0, split], title={"text": f"ms{per_step(diagnosis)}"}, separatethousands=True)
+    made.update_layout(yaxis2={**axis, "domain": [min(split + 30 / room, 1), 1], "title": {"text": "step"}})
+    if several:
+        _add_heat(made, shown, names, _numbers(diagnosis, count))
+    for name, colour, shape, get in PARTS:
+        made.add_bar(
+            name=name,
+            x=names,
+            y=[None if one.breakdown is None else get(one.breakdown) / 1e6 for one in shown],
+            marker={"color": colour, "pattern": pattern(shape), "line": {"width": 0}},
+            hovertext=[_rank_hover(one, name, get) for one in shown],
+            hoverinfo="text",
+        )
+    return made
+
+
+BARS_HEIGHT, MARGINS_HEIGHT = 320, 90
+PARTS: tuple[tuple[str, str, str, Callable[[Breakdown], int]], ...] = (
+    ("compute", COMPUTE, "", lambda part: part.compute_ns),
+    ("communication", COMMUNICATION, CROSSED, lambda part: part.exposed_communication_ns),
+    ("copies", COPY, DOTTED, lambda part: part.exposed_copy_ns),
+    ("idle", NO_CAUSE, HATCHED, lambda part: part.idle_ns),
+)
+"""Name, colour, pattern and time per step of what adds up to a rank's step."""
+
+
+def ranks_sentence(diagnosis: Diagnosis) -> str:
+    """What to see in it."""
+    timed = {one.rank: one.step_time_ns.median for one in _ranks(diagnosis) if one.step_time_ns}
+    slowest, fastest = max(timed, key=lambda rank: timed[rank]), min(timed, key=lambda rank: timed[rank])
+    longer = share(timed[slowest] - timed[fastest], timed[fastest])
+    if timed[slowest] == timed[fastest]:
+        return f"All ranks are equally fast, with a median step of {duration(timed[slowest])}."
+    head = f"Rank {slowest} is the slowest with a median step of {duration(timed[slowest])}"
+    return f"{head}, {longer} more than that of rank {fastest}, the fastest here."
+
+
+def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
+    """The slowest ranks, in order of rank."""
+    measured = [one for one in diagnosis.ranks if one.step_time_ns is not None]
+    if len(measured) < 2:
+        raise Missing("several ranks", "Record each rank, and analyze their traces together.")
+    slowest = sorted(measured, key=lambda one: -one.step_time_ns.median if one.step_time_ns else 0)
+    return sorted(slowest[:MOST_RANKS], key=lambda one: one.rank)
+
+
+def _numbers(diagnosis: Diagnosis, count: int) -> list[str]:
+    """Names of the used steps: their numbers, where they are as many on the rank that has them."""
+    numbers = diagnosis.steps.numbers if diagnosis.steps else ()
+    return [str(one) for one in (numbers if len(numbers) == count else range(1, count + 1))]
+
+
+def _add_heat(made: go.Figure, shown: list[RankSummary], names: list[str], steps: list[str]) -> None:
+    times = np.full((len(steps), len(shown)), np.nan)
+    for column, one in enumerate(shown):
+        times[: len(one.times_ns), column] = np.array(one.times_ns) / 1e6
+    said = [
+        [
+            f"rank {one.rank}, step {name}<br>{duration(one.times_ns[row])}" if row < len(one.times_ns) else ""
+            for one in shown
+        ]
+        for row, name in enumerate(steps)
+    ]
+    made.add_heatmap(
+        x=names,
+        y=np.arange(len(steps)),
+        z=times,
+        yaxis="y2",
+        colorscale=HEAT,
+        colorbar={"title": {"text": "ms"}, "thickness": 8, "y": 1, "yanchor": "top", "len": 0.5, "outlinewidth": 0},
+        hovertext=said,
+        hoverinfo="text",
+        texttemplate="%{z:.3~g}" if times.size <= MOST_TEXTS else None,
+    )
+    made.update_layout(yaxis2={"tickvals": list(range(len(steps))), "ticktext": steps, "showgrid": False})
+
+
+def _rank_hover(one: RankSummary, name: str, get: Callable[[Breakdown], int]) -> str:
+    if one.breakdown is None:
+        return ""
+    ns = get(one.breakdown)
+    return f"rank {one.rank}<br>{name}: {duration(ns)} ({share(ns, one.breakdown.step_ns)})"
+
+
+def memory(diagnosis: Diagnosis) -> go.Figure:
+    """Allocated and reserved memory over time, the used steps shaded. Raises Missing if it was not recorded."""
+    curves = _memory(diagnosis)
+    made = figure(320)
+    made.update_xaxes(title={"text": "ms on the timeline"}, separatethousands=True)
+    made.update_yaxes(rangemode="tozero", tickformat="~s", ticksuffix="B")
+    used = diagnosis.timeline.bounds_ns if diagnosis.timeline else ()
+    if used:
+        made.add_vrect(used[0] / 1e6, used[-1] / 1e6, fillcolor=SHADE, line={"width": 0}, layer="below")
+        made.add_annotation(
+            x=used[-1] / 1e6, y=0, yref="paper", xanchor="right", yanchor="bottom", text="used steps", showarrow=False
+        )
+    for curve, colour in zip(curves, cycle(DEVICES), strict=False):
+        gpu = f" of GPU {curve.device}" * (len(curves) > 1)
+        for name, dash, values in (
+            ("allocated", "solid", curve.allocated_bytes),
+            ("reserved", "dash", curve.reserved_bytes),
+        ):
+            made.add_scatter(
+                name=name + gpu,
+                mode="lines",
+                x=np.array(curve.moment_ns) / 1e6,
+                y=np.array([float(one) if one >= 0 else np.nan for one in values]),
+                line={"color": colour, "dash": dash, "shape": "hv", "width": 1.5},
+                hovertext=[f"{name}{gpu}: {size(one)}" for one in values],
+                hoverinfo="text",
+            )
+    return made
+
+
+DEVICES = (BLUE, RED, GREEN, PINK, ORANGE)
+
+
+def memory_sentence(diagnosis: Diagnosis) -> str:
+    """What to see in it."""
+    most = max(_memory(diagnosis), key=lambda curve: max(curve.allocated_bytes))
+    peak, reserved = max(most.allocated_bytes), max(most.reserved_bytes)
+    beside = f", while up to {size(reserved)} are reserved" if reserved >= 0 else ""
+    return f"Tensors take up to {size(peak)} of GPU {most.device}{beside}."
+
+
+def _memory(diagnosis: Diagnosis) -> tuple[MemoryCurve, ...]:
+    found = diagnosis.pictures.memory if diagnosis.pictures else None
+    if not found:
+        totals = Missing("totals of allocated memory", "Record with profile_memory=True and a current PyTorch.")
+        raise missing(diagnosis, "memory", totals)
+    return found

@@ -1,0 +1,279 @@
+"""The step in figures: what fills it, why the GPU idles, and what fixes would leave of it."""
+
+from __future__ import annotations
+
+import textwrap
+from dataclasses import dataclass
+
+import plotly.graph_objects as go
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.facts.base import Missing
+from diagnose.facts.host import HostActivity
+from diagnose.facts.idle import IdleCause, IdleShare
+from diagnose.facts.steps import Measure
+from diagnose.finding import RankedFinding
+from diagnose.reports import findings
+from diagnose.reports.content import place
+from diagnose.reports.html.style import (
+    CAUSE_COLOURS,
+    COMMUNICATION,
+    COMPUTE,
+    COPY,
+    CROSSED,
+    DARK,
+    DOTTED,
+    HATCHED,
+    NO_CAUSE,
+    SAVED,
+    figure,
+    missing,
+    pattern,
+    per_step,
+    plain,
+    rows,
+    small,
+)
+from diagnose.reports.words import ACTIVITIES, CAUSES
+from diagnose.units import clipped, clipped_left, duration, share
+
+MOST_LINES = 12
+MOST_ROW = 40
+"""Characters of a label above a bar, on the narrowest screen."""
+
+BAR_HEIGHT = 60
+
+IN_LEGEND = 0.01
+"""Parts from this share of the step on are in the legend; shorter ones say what they are where one points at them."""
+
+REASONS = {
+    **{cause: f"is because {words}" for cause, words in CAUSES.items()},
+    IdleCause.BETWEEN_KERNELS: "is turn-around between queued kernels",
+    IdleCause.UNKNOWN: "has no recorded cause",
+}
+DOING = {**ACTIVITIES, HostActivity.GARBAGE_COLLECTION: "in garbage collection"}
+
+
+@dataclass(frozen=True)
+class Part:
+    """A part of the step; ns per step."""
+
+    label: str
+    ns: int
+    colour: str
+    said: str
+    """What a sentence says of it."""
+    pattern: str = HATCHED
+
+
+def step_bar(diagnosis: Diagnosis) -> go.Figure:
+    """The mean step as one bar whose parts add up to it. Raises Missing if nothing could be measured."""
+    shown = parts(diagnosis)
+    whole = sum(part.ns for part in shown)
+    listed = sum(part.ns >= IN_LEGEND * whole for part in shown)
+    inside = BAR_HEIGHT + 8 + 20 * listed
+    made = figure(inside + 40, barmode="stack", bargap=0, uniformtext={"minsize": 10, "mode": "hide"})
+    made.update_layout(
+        legend={"orientation": "v", "y": 1 - (BAR_HEIGHT + 4) / inside, "yanchor": "top", "traceorder": "normal"}
+    )
+    made.update_xaxes(range=[0, whole / 1e6], ticksuffix=" ms", separatethousands=True, side="top", fixedrange=True)
+    made.update_yaxes(visible=False, fixedrange=True, domain=[1 - BAR_HEIGHT / inside, 1])
+    for part in shown:
+        amount = f"{duration(part.ns)} ({share(part.ns, whole)})"
+        made.add_bar(
+            orientation="h",
+            name=f"{part.label}, {share(part.ns, whole)}",
+            x=[part.ns / 1e6],
+            y=[0],
+            marker={"color": part.colour, "pattern": pattern(part.pattern), "line": {"width": 0}},
+            text=[f"{part.label}<br>{duration(part.ns)}"],
+            textposition="inside",
+            insidetextanchor="middle",
+            textangle=0,
+            hovertext=[f"{part.label}<br>{amount}"],
+            hoverinfo="text",
+            showlegend=part.ns >= IN_LEGEND * whole,
+        )
+    return made
+
+
+def step_bar_sentence(diagnosis: Diagnosis) -> str:
+    """What to see in it."""
+    shown = parts(diagnosis)
+    whole = sum(part.ns for part in shown)
+    if diagnosis.breakdown is None:
+        largest = max(shown, key=lambda part: part.ns)
+        return f"The training threads spend {share(largest.ns, whole)} of {_whole(diagnosis)} {largest.said}."
+    computing = diagnosis.breakdown.compute_ns
+    head = f"The GPU computes {share(computing, whole)} of {_whole(diagnosis)}"
+    others = [part for part in shown if part.colour != COMPUTE]
+    if not others:
+        return f"{head}."
+    largest = max(others, key=lambda part: part.ns)
+    most = "most" if 2 * largest.ns > whole - computing else "the largest part"
+    return f"{head}; {most} of the rest ({duration(largest.ns)}) {largest.said}."
+
+
+def parts(diagnosis: Diagnosis) -> list[Part]:
+    """What the step consists of, without empty parts: of the GPU, or of the host where no GPU was recorded.
+
+    Raises Missing if nothing could be measured.
+    """
+    whole, host = diagnosis.breakdown, diagnosis.host
+    if whole is not None:
+        found = [
+            Part("compute", whole.compute_ns, COMPUTE, "", ""),
+            Part(
+                "communication nothing hides",
+                whole.exposed_communication_ns,
+                COMMUNICATION,
+                "is communication that nothing hides",
+                CROSSED,
+            ),
+            Part("copies nothing hides", whole.exposed_copy_ns, COPY, "is copies that nothing hides", DOTTED),
+            *_idle_parts(diagnosis, whole.idle_ns),
+        ]
+    elif host is not None:
+        longest = sorted(host.parts.items(), key=lambda item: -item[1])
+        found = [Part(ACTIVITIES[one], ns, CAUSE_COLOURS[IdleCause(one.value)], DOING[one], "") for one, ns in longest]
+    else:
+        raise missing(diagnosis, "breakdown", Missing("device work", "Profile a GPU as well."))
+    found = [part for part in found if part.ns]
+    if not found:
+        raise Missing("time in these steps", "Record longer steps.")
+    return found
+
+
+def _idle_parts(diagnosis: Diagnosis, idle_ns: int) -> list[Part]:
+    if diagnosis.idle is None:
+        return [Part("idle", idle_ns, NO_CAUSE, "is idle time")]
+    totals = dict[IdleCause, int]()
+    for one in diagnosis.idle:
+        totals[one.cause] = totals.get(one.cause, 0) + one.ns
+    longest = sorted(totals.items(), key=lambda item: -item[1])
+    return [Part(CAUSES[cause], ns, CAUSE_COLOURS[cause], REASONS[cause]) for cause, ns in longest]
+
+
+def _whole(diagnosis: Diagnosis) -> str:
+    """What the parts are parts of."""
+    window = diagnosis.steps is not None and diagnosis.steps.measure == Measure.WINDOW
+    return "the recorded window" if window else "the step"
+
+
+def idle_lines(diagnosis: Diagnosis) -> go.Figure:
+    """Idle time by cause and source line, longest first. Raises Missing without causes, or without idle time."""
+    shown = _idle(diagnosis)[:MOST_LINES]
+    layout = rows([(_idle_label(one), duration(one.ns)) for one in shown])
+    made = figure(**layout)
+    made.update_xaxes(
+        title={"text": f"ms{per_step(diagnosis)}"}, rangemode="tozero", separatethousands=True, fixedrange=True
+    )
+    made.add_bar(
+        orientation="h",
+        x=[one.ns / 1e6 for one in shown],
+        y=list(range(len(shown))),
+        width=0.3,
+        marker={"color": [CAUSE_COLOURS[one.cause] for one in shown], "line": {"width": 0}},
+        hovertext=[_idle_hover(one, diagnosis) for one in shown],
+        hoverinfo="text",
+    )
+    return made
+
+
+def idle_lines_sentence(diagnosis: Diagnosis) -> str:
+    """What to see in it."""
+    shown = _idle(diagnosis)
+    most = shown[0]
+    where = "has no known line" if most.site is None else f"is at {clipped_left(place(most.site), 100)}"
+    amount = f"{duration(most.ns)} of {duration(sum(one.ns for one in shown))} in {_whole(diagnosis)}"
+    return f"The most idle time, {amount}, {where}: {CAUSES[most.cause]}."
+
+
+def _idle(diagnosis: Diagnosis) -> list[IdleShare]:
+    if diagnosis.idle is None:
+        raise missing(diagnosis, "idle", Missing("why the GPU was idle", "Record with ProfilerActivity.CPU as well."))
+    found = [one for one in diagnosis.idle if one.ns]
+    if not found:
+        raise Missing("idle time of the GPU", "There is none in these steps.")
+    return found
+
+
+def _idle_label(one: IdleShare) -> str:
+    if one.site is None:
+        return plain(CAUSES[one.cause], MOST_ROW)
+    return plain(clipped_left(place(one.site), MOST_ROW)) + small(CAUSES[one.cause])
+
+
+def _idle_hover(one: IdleShare, diagnosis: Diagnosis) -> str:
+    where = [plain(place(one.site))] if one.site is not None else []
+    amount = f"{duration(one.ns)} ({share(one.share, 1)} of {_whole(diagnosis)})"
+    return "<br>".join([CAUSES[one.cause], *where, amount, f"{one.gaps:,} gaps in all used steps"])
+
+
+def savings(diagnosis: Diagnosis) -> go.Figure:
+    """Today's step, what each fix takes away once those above are made, and what is left.
+
+    Raises Missing if no fix is worth a bar.
+    """
+    step_ns, fixes = _fixes(diagnosis)
+    gains = [
+        (f"{place}. {one.title}", one.saving.after_above_ns or 0, _range(one))
+        for place, one in enumerate(fixes, start=1)
+    ]
+    left, bases = step_ns, list[int]()
+    for _, gain, _ in gains:
+        left = max(left - gain, 0)
+        bases.append(left)
+    labels = ["today", *(_two_lines(title) for title, _, _ in gains), "what is left"]
+    values = [duration(step_ns), *("-" * (gain > 0) + duration(gain) for _, gain, _ in gains), duration(left)]
+    made = figure(**rows(list(zip(labels, values, strict=True))), barmode="overlay")
+    made.update_xaxes(
+        title={"text": f"ms{per_step(diagnosis)}"}, range=[0, step_ns / 1e6], separatethousands=True, fixedrange=True
+    )
+    made.add_bar(
+        orientation="h", x=[step_ns / 1e6, left / 1e6], y=[0, len(labels) - 1], width=0.3,
+        marker={"color": DARK}, hovertext=[f"today<br>{values[0]}", f"what is left<br>{values[-1]}"], hoverinfo="text",
+    )  # fmt: skip
+    made.add_bar(
+        orientation="h",
+        x=[gain / 1e6 for _, gain, _ in gains],
+        base=[base / 1e6 for base in bases],
+        y=list(range(1, len(gains) + 1)),
+        width=0.3,
+        marker={"color": SAVED, "pattern": pattern(HATCHED)},
+        hovertext=[
+            f"{plain(title)}<br>after those above: {duration(gain)} ({share(gain, step_ns)}){alone}"
+            for title, gain, alone in gains
+        ],
+        hoverinfo="text",
+    )
+    return made
+
+
+def _two_lines(title: str) -> str:
+    lines = textwrap.wrap(title, MOST_ROW, max_lines=2, placeholder="…")
+    return "<br>".join(plain(line, MOST_ROW) for line in lines)
+
+
+def savings_sentence(diagnosis: Diagnosis) -> str:
+    """What to see in it."""
+    step_ns, fixes = _fixes(diagnosis)
+    left = findings.left_ns(diagnosis)
+    title, gain = clipped(fixes[0].title, 80), duration(fixes[0].saving.after_above_ns or 0)
+    head = f"Fixes would bring the step from {duration(step_ns)} to about {duration(left)}"
+    return f'{head}; the first, "{title}", takes away {gain}.'
+
+
+def _fixes(diagnosis: Diagnosis) -> tuple[int, list[RankedFinding]]:
+    """The step that savings are of, and the findings worth a bar."""
+    fixes = [one for one in diagnosis.findings if not one.minor]
+    if diagnosis.step_ns is None:
+        raise missing(diagnosis, "host_time", Missing("what fixes would save", "Record with ProfilerActivity.CPU too."))
+    if not fixes:
+        raise Missing("fixes worth 1 % of a step", "The rules found none.")
+    return diagnosis.step_ns, fixes
+
+
+def _range(one: RankedFinding) -> str:
+    saving = one.saving
+    return f"<br>alone: {duration(saving.low_ns)} to {duration(saving.high_ns)}, likely {duration(saving.likely_ns)}"

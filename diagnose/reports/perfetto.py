@@ -1,0 +1,109 @@
+"""The timeline of a Diagnosis as a trace of its own, with the findings as annotations: opens in Perfetto."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import msgspec
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.facts.timeline import MarkTable, Timeline
+from diagnose.finding import RankedFinding
+
+MOST_LANES = 256
+"""More than a timeline has."""
+
+_GROUPS = ("findings", "idle", "device", "host")
+_TITLES = {"findings": "Findings", "idle": "GPU idle", "device": "GPU streams", "host": "Host threads"}
+
+
+def render(diagnosis: Diagnosis) -> str:
+    """The trace as text, in Chrome's JSON format. Marks that were merged say how many operations they stand for."""
+    shown = diagnosis.timeline
+    events = [] if shown is None else [*_names(shown, diagnosis), *_marks(shown), *_findings(diagnosis)]
+    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}).decode()
+
+
+def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
+    """The names of processes (groups of lanes) and threads (lanes)."""
+    for pid, group in enumerate(_GROUPS):
+        if group == "findings" or any(lane.group == group for lane in shown.lanes):
+            yield _meta("process_name", pid, 0, name=_TITLES[group])
+            yield _meta("process_sort_index", pid, 0, sort_index=pid)
+    for tid in range(len(shown.lanes)):
+        yield _meta("thread_name", _pid(shown, tid), tid, name=_name(shown, tid))
+        yield _meta("thread_sort_index", _pid(shown, tid), tid, sort_index=tid)
+    for one in diagnosis.findings:
+        for lane in sorted({spot.lane for spot in one.spots}):
+            yield _meta("thread_name", 0, _row(one, lane), name=f"{one.rank_order}. {one.title} ({_name(shown, lane)})")
+            yield _meta("thread_sort_index", 0, _row(one, lane), sort_index=_row(one, lane))
+
+
+def _name(shown: Timeline, lane: int) -> str:
+    """A lane's name; lanes below the first of a thread have its name."""
+    return shown.lanes[lane].name or _name(shown, lane - 1)
+
+
+def _row(one: RankedFinding, lane: int) -> int:
+    """A row for each finding and lane, as places in several lanes may overlap."""
+    return one.rank_order * MOST_LANES + lane
+
+
+def _meta(what: str, pid: int, tid: int, **args: Any) -> dict[str, Any]:
+    return {"ph": "M", "name": what, "pid": pid, "tid": tid, "args": args}
+
+
+def _pid(shown: Timeline, lane: int) -> int:
+    return _GROUPS.index(shown.lanes[lane].group)
+
+
+def _marks(shown: Timeline) -> Iterator[dict[str, Any]]:
+    """All steps; where one is known in more detail, that detail in its place."""
+    whole, *detail = shown.tables
+    for table in detail:
+        yield from _table(shown, table, table.start_ns, table.end_ns)
+    if detail:
+        yield from _table(shown, whole, whole.start_ns, detail[0].start_ns)
+        yield from _table(shown, whole, detail[-1].end_ns, whole.end_ns)
+    else:
+        yield from _table(shown, whole, whole.start_ns, whole.end_ns)
+
+
+def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
+    if start_ns >= end_ns:
+        return
+    marks = table.marks.within(start_ns, end_ns)
+    columns = (column.tolist() for column in vars(marks).values())
+    for lane, start, dur, label, kind, count, _ in zip(*columns, strict=True):
+        name = shown.labels[label] or shown.kinds[kind]
+        yield {
+            "ph": "X",
+            "name": name if count == 1 else f"{count} together, the longest: {name}",
+            "cat": shown.kinds[kind],
+            "pid": _pid(shown, lane),
+            "tid": lane,
+            "ts": start / 1e3,
+            "dur": dur / 1e3,
+        }
+
+
+def _findings(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
+    """Each finding at its places, on rows of its own."""
+    for one in diagnosis.findings:
+        args = {
+            "evidence": [evidence.text for evidence in one.evidence],
+            "fix": [fix.do for fix in one.fixes],
+            "saving_ms": one.saving.likely_ns / 1e6,
+        }
+        for spot in one.spots:
+            yield {
+                "ph": "X",
+                "name": one.title,
+                "cat": one.rule,
+                "pid": 0,
+                "tid": _row(one, spot.lane),
+                "ts": spot.start_ns / 1e3,
+                "dur": spot.dur_ns / 1e3,
+                "args": args,
+            }

@@ -1,0 +1,71 @@
+"""Why a finding says what it says: what the replay changed, and the sum that gives the saving, with its numbers."""
+
+from __future__ import annotations
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.finding import RankedFinding
+from diagnose.replay.saving import Basis
+from diagnose.replay.shown import Change, ChangeKind
+from diagnose.units import duration, number, percent
+
+_DONE = {
+    ChangeKind.SHORTEN: "made shorter",
+    ChangeKind.REMOVE: "taken away",
+    ChangeKind.DETACH: "waited for by nobody any more",
+    ChangeKind.MOVE: "run beside the rest",
+    ChangeKind.REPLACE: "joined into fewer",
+}
+
+
+def changes(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
+    """What the fix was replayed as, a sentence each."""
+    used = max(diagnosis.steps.used, 1) if diagnosis.steps else 1
+    return [_change(one, used) for one in finding.changes if one.count]
+
+
+def _change(one: Change, used: int) -> str:
+    what = f"{number(one.count / used)} operations or calls a step, {duration(one.ns)} together, {_DONE[one.kind]}"
+    if one.kind in (ChangeKind.REMOVE, ChangeKind.DETACH) or one.left is None:
+        return f"{what}."
+    careful, likely, hopeful = one.left
+    if careful == likely == hopeful:
+        return f"{what}: {percent(likely)} of their time is left."
+    return (
+        f"{what}: {percent(likely)} of their time is left ({percent(careful)} carefully, {percent(hopeful)} at best)."
+    )
+
+
+def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
+    """The sum that gives the likely saving and its range, a sentence each; empty if nothing was replayed."""
+    saving, quality = finding.saving, diagnosis.replay
+    if quality is None or saving.replayed_ns is None:
+        return []
+    step_ns = quality.step_time_ns
+    careful, likely, hopeful = saving.replayed_ns
+    spread = "" if careful == hopeful else f" ({duration(careful)} carefully, {duration(hopeful)} at best)"
+    lines = [
+        f"The mean recorded step takes {duration(step_ns)}; replayed with that change, {duration(likely)}{spread}.",
+        f"{duration(step_ns)} - {duration(likely)} = {duration(step_ns - likely)} saved.",
+    ]
+    unprofiled = diagnosis.steps.unprofiled_step_time_ns if diagnosis.steps else None
+    if unprofiled is not None and unprofiled != step_ns:
+        scaled = f"{duration(unprofiled)} long, that is {duration(saving.likely_ns)}"
+        lines.append(f"As a share of the step without the profiler, {scaled}.")
+    doubt = max(abs(quality.error_share), quality.unexplained_share)
+    if saving.basis is Basis.BOUNDED:
+        lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained: the saving may also be 0.")
+    elif doubt >= 0.0005:
+        lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained, which widens the range.")
+    if _held_down(finding, diagnosis, doubt):
+        lines.append("At least so much is saved even if all that recording added to the step lies here.")
+    return lines
+
+
+def _held_down(finding: RankedFinding, diagnosis: Diagnosis, doubt: float) -> bool:
+    """Whether the least saving is less than replay and doubt alone make it: for what recording added."""
+    saving, quality = finding.saving, diagnosis.replay
+    step_ns = diagnosis.step_ns
+    if quality is None or saving.replayed_ns is None or not step_ns or saving.basis is Basis.BOUNDED:
+        return False
+    least = (quality.step_time_ns - max(saving.replayed_ns)) * (1.0 - doubt) * step_ns / max(quality.step_time_ns, 1)
+    return saving.low_ns < 0.99 * least - 1000

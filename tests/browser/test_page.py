@@ -1,0 +1,214 @@
+"""What a reader does with the page: reads, clicks a finding, moves the timeline, copies, filters, saves, prints."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from diagnose import pipeline
+from diagnose.diagnosis import Diagnosis
+from diagnose.finding import OutcomeKind
+from tests.browser.conftest import Open, Opened
+from tests.drawing import Drawing
+
+HOSTILE = "<img src=https://evil.example/x onerror=alert(1)></script><script>alert(2)</script>&lt;b&gt;\u202egnp"
+
+
+def analysed(drawing: Drawing, folder: Path) -> Diagnosis:
+    folder.mkdir(exist_ok=True)
+    return pipeline.diagnose([drawing.write(folder / "trace.json")])
+
+
+def training(name: str = "sm90_gemm", file: str = "/home/me/train.py") -> Drawing:
+    """Four steps of 10 ms, in each of which the GPU waits 4 ms for a batch and the host reads a number."""
+    draw = Drawing()
+    for number in range(5):
+        at = number * 10_000
+        draw.step(number, at, at + 10_000).frame(f"{file}(12): train", at, at + 10_000)
+        draw.span(
+            "user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", at + 100, at + 4_000
+        )
+        draw.op("aten::mm", at + 4_600, at + 4_700)
+        draw.launch(name, (at + 4_650, at + 4_660), (at + 4_670, at + 8_000))
+        draw.op("aten::item", at + 7_000, at + 9_100).call("cudaStreamSynchronize", at + 7_510, at + 9_010)
+    return draw
+
+
+@pytest.fixture
+def opened(open_page: Open, tmp_path: Path) -> Opened:
+    return open_page(analysed(training(), tmp_path / "run"))
+
+
+def test_the_first_screen_says_what_ran_what_is_lost_and_what_to_do(opened: Opened) -> None:
+    assert opened.text("h1").startswith("One step takes 10.0 ms (median of 4 of 5 recorded")
+    assert opened.text(".lost").startswith("The ")
+    first = opened.page.locator(".card").first
+    assert "Batches are made in the training process" in first.inner_text()
+    assert "num_workers" in first.locator("pre.after").first.inner_text()
+    assert "of 10.0 ms a step, alone" in first.inner_text()
+    assert first.bounding_box()["y"] < 900  # type: ignore[index]
+    assert opened.page.locator("#unchecked li").count() > 0
+
+
+def test_clicking_a_finding_takes_the_timeline_to_its_places(opened: Opened) -> None:
+    assert opened.range_ms() == (
+        0,
+        pytest.approx(opened.page.evaluate("document.getElementById('lanes').layout.xaxis.range[1]")),
+    )
+    whole = opened.range_ms()
+    low, high = opened.moved_by(opened.page.locator(".card .show").first.click)
+    assert high - low < whole[1] - whole[0]
+    # The longest fetch takes 3.9 ms: it fills a fifth of what is shown, with twice its length on either side.
+    assert high - low == pytest.approx(5 * 3.9, abs=0.1)
+    marked = opened.page.evaluate("document.getElementById('lanes').layout.shapes.filter(one => one.type === 'rect')")
+    assert len(marked) == 4
+    assert any(
+        one["x0"] >= low and one["x1"] <= high and one["x1"] - one["x0"] == pytest.approx(3.9, abs=0.1)
+        for one in marked
+    )
+    assert "place " in opened.text("#spot span")
+    assert opened.page.evaluate("document.activeElement.id") == "lanes"
+    assert opened.page.locator("#lanes").bounding_box()["y"] < 900  # type: ignore[index]
+
+
+def test_places_are_visited_in_turn_and_left_again(opened: Opened) -> None:
+    first = opened.moved_by(opened.page.locator(".card .show").first.click)
+    second = opened.moved_by(lambda: opened.page.keyboard.press("n"))
+    assert second != first
+    assert opened.moved_by(lambda: opened.page.keyboard.press("p")) == pytest.approx(first)
+    opened.page.keyboard.press("Escape")
+    opened.until(lambda: not opened.page.locator("#spot").is_visible())
+    assert opened.page.locator(".card.current").count() == 0
+
+
+def test_the_keyboard_moves_the_timeline(opened: Opened) -> None:
+    opened.page.locator("#lanes").focus()
+    low, high = opened.range_ms()
+    closer = opened.moved_by(lambda: opened.page.keyboard.press("+"))
+    assert closer[1] - closer[0] == pytest.approx((high - low) / 2)
+    later = opened.moved_by(lambda: opened.page.keyboard.press("ArrowRight"))
+    assert later[0] == pytest.approx(closer[0] + (high - low) / 8)
+    assert opened.moved_by(lambda: opened.page.keyboard.press("0")) == pytest.approx((low, high))
+
+
+def test_one_step_is_what_the_button_shows(opened: Opened) -> None:
+    low, high = opened.moved_by(opened.page.locator("[data-move=step]").click)
+    assert high - low == pytest.approx(10.0)
+
+
+def test_the_filter_leaves_only_names_that_match(opened: Opened) -> None:
+    before = opened.marks()
+    opened.page.locator("#filter").fill("aten::item")
+    opened.until(lambda: opened.marks() < before)
+    # One in each used step, and the end of the one before: the first used step begins when the GPU ends the other.
+    assert opened.marks() == 5
+    opened.page.locator("#filter").fill("")
+    opened.until(lambda: opened.marks() == before)
+
+
+def test_why_is_one_click_away(opened: Opened) -> None:
+    why = opened.page.locator(".card details.why").first
+    why.locator("summary").click()
+    text = why.inner_text()
+    assert "The mean recorded step takes 10.0 ms; replayed with that change, " in text
+    assert "Why it costs" in text
+    assert "Ignore when" in text
+    assert "DL01" in text
+    assert why.locator("table tbody tr").count() > 0
+
+
+def test_code_is_copied(open_page: Open, tmp_path: Path) -> None:
+    opened = open_page(analysed(training(), tmp_path / "run"), permissions=["clipboard-read", "clipboard-write"])
+    button = opened.page.locator(".card .copy").first
+    wanted = opened.page.locator(".card pre.after").first.inner_text()
+    button.click()
+    opened.until(lambda: button.inner_text() == "Copied")
+    assert opened.page.evaluate("navigator.clipboard.readText()") == wanted
+
+
+def test_rules_are_filtered_by_how_they_ended(opened: Opened) -> None:
+    everything = opened.page.locator("details.rule:visible").count()
+    opened.page.locator("button[data-kind=cannot_tell]").click()
+    kinds = opened.page.eval_on_selector_all(
+        "details.rule", "all => all.filter(one => !one.hidden).map(one => one.dataset.kind)"
+    )
+    assert set(kinds) == {OutcomeKind.CANNOT_TELL.value}
+    assert len(kinds) < everything
+    opened.page.locator("button[data-kind='']").click()
+    assert opened.page.locator("details.rule:visible").count() == everything
+
+
+def test_the_trace_that_is_saved_has_the_findings(opened: Opened) -> None:
+    with opened.page.expect_download() as download:
+        opened.page.locator("#save-trace").click()
+    saved = json.loads(Path(download.value.path()).read_text())
+    named = {event["name"] for event in saved["traceEvents"]}
+    assert "Batches are made in the training process" in named
+    assert "sm90_gemm" in named
+
+
+@pytest.mark.parametrize("width", [1280, 390])
+def test_nothing_is_wider_than_the_screen(open_page: Open, tmp_path: Path, width: int) -> None:
+    opened = open_page(analysed(training(), tmp_path / "run"), width=width)
+    opened.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    opened.scroll_through()
+    assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_figures_are_readable_in_both_themes(open_page: Open, tmp_path: Path, scheme: str) -> None:
+    opened = open_page(analysed(training(), tmp_path / "run"), color_scheme=scheme)
+
+    def brightness() -> tuple[int, int]:
+        """Of the text in the timeline, and of the page behind it."""
+        colours = opened.page.evaluate(
+            "[getComputedStyle(document.querySelector('#lanes .xtick text')).fill,"
+            " getComputedStyle(document.body).backgroundColor]"
+        )
+        text, back = (sum(map(int, one[4:-1].split(", "))) for one in colours)
+        return text, back
+
+    text, back = brightness()
+    assert (text < back) == (scheme == "light")
+    assert abs(text - back) > 380
+    opened.page.locator("#theme").click()
+    opened.page.wait_for_timeout(200)
+    text, back = brightness()
+    assert (text < back) == (scheme == "dark")
+    assert abs(text - back) > 380
+
+
+def test_names_from_a_trace_are_text_everywhere(open_page: Open, tmp_path: Path) -> None:
+    drawing = training(name=HOSTILE + "x" * 10_000, file=f"/home/me/{HOSTILE}.py")
+    drawing.op(HOSTILE, 14_200, 14_300).copy("HtoD (Pageable -> Device)", (14_250, 14_260), (14_270, 14_400), 9_000_000)
+    opened = open_page(analysed(drawing, tmp_path / "run"))
+    opened.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
+    opened.scroll_through()
+    for move in ("step", "in", "in"):
+        opened.page.locator(f"[data-move={move}]").click()
+    assert opened.page.locator("img[src*=evil], a[href*=evil]").count() == 0
+    assert opened.page.evaluate("[...document.querySelectorAll('svg a, svg image')].length") == 0
+    shown = opened.page.evaluate("document.getElementById('lanes').data.flatMap(one => one.hovertext).join(' ')")
+    assert "&lt;img src" in shown
+    assert "<img" not in shown
+    drawn = opened.page.evaluate("[...document.querySelectorAll('#lanes text')].map(one => one.textContent).join(' ')")
+    assert "<img src" in drawn
+
+
+def test_without_scripts_the_text_is_complete(open_page: Open, tmp_path: Path) -> None:
+    opened = open_page(analysed(training(), tmp_path / "run"), java_script_enabled=False)
+    assert "Scripts are off" in opened.text("noscript")
+    assert opened.page.locator(".card").count() > 0
+    assert "num_workers" in opened.text("pre.after")
+
+
+def test_it_prints(opened: Opened, tmp_path: Path) -> None:
+    opened.page.emulate_media(media="print")
+    opened.page.evaluate("window.dispatchEvent(new Event('beforeprint'))")
+    opened.until(lambda: opened.page.locator("[data-figure]:not([data-drawn])").count() == 0)
+    assert not opened.page.locator("nav").is_visible()
+    assert opened.page.locator("details.table:not([open])").count() == 0
+    paper = opened.page.pdf(format="A4")
+    assert paper.startswith(b"%PDF")
