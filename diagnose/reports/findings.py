@@ -7,6 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis
+from diagnose.facts.steps import Measure
 from diagnose.finding import Fix, OutcomeKind, RankedFinding
 from diagnose.replay.saving import DOUBTFUL
 from diagnose.reports.content import place
@@ -101,7 +102,8 @@ def lost(diagnosis: Diagnosis) -> str:
         fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
         saved = f"{duration(step_ns)} to about {duration(left)} (-{share(step_ns - left, step_ns)})"
         alone = diagnosis.steps is not None and diagnosis.steps.unprofiled_step_time_ns is not None
-        which = "the step without the profiler" if alone else "the mean step"
+        window = diagnosis.steps is not None and diagnosis.steps.measure is Measure.WINDOW
+        which = "the step without the profiler" if alone else "the recorded window" if window else "the mean step"
         text = f"{fixes} bring {which} from {saved}."
         if alone:
             text += " Savings are of that step, all other times of the recorded ones."

@@ -45,7 +45,7 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     spread = "" if careful == hopeful else f" ({duration(careful)} carefully, {duration(hopeful)} at best)"
     lines = [
         f"The mean recorded step takes {duration(step_ns)}; replayed with that change, {duration(likely)}{spread}.",
-        f"{duration(step_ns)} - {duration(likely)} = {duration(step_ns - likely)} saved.",
+        f"{_exact(step_ns)} - {_exact(likely)} = {_exact(step_ns - likely)} saved.",
     ]
     unprofiled = diagnosis.steps.unprofiled_step_time_ns if diagnosis.steps else None
     if unprofiled is not None and unprofiled != step_ns:
@@ -59,6 +59,11 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     if _held_down(finding, diagnosis, doubt):
         lines.append("At least so much is saved even if all that recording added to the step lies here.")
     return lines
+
+
+def _exact(ns: int) -> str:
+    """With all digits that a sum needs to be seen to be right."""
+    return f"{ns / 1e6:,.3f} ms"
 
 
 def _held_down(finding: RankedFinding, diagnosis: Diagnosis, doubt: float) -> bool:

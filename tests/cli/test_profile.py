@@ -70,6 +70,7 @@ def test_a_recording_ends_in_its_diagnosis(tmp_path: Path) -> None:
     (folder,) = (tmp_path / "diagnose-runs").iterdir()
     assert folder.name.startswith("train-2")
     report = json.loads((folder / "report.json").read_text())
+    assert (folder / "report.html").read_text().startswith("<!doctype html>")
     assert report["steps"]["recorded"] == 4
     assert report["steps"]["unprofiled_step_time_ns"] > 0
     assert report["provenance"]["manifest"]["complete"]

@@ -46,7 +46,7 @@ def test_the_sum_is_the_recorded_step_less_the_replayed_one(diagnosed: Diagnosis
     one = saving(diagnosed, 10, 20, 30, 90, 80, 70)
     assert reasons.formula(one, diagnosed) == [
         "The mean recorded step takes 100 ms; replayed with that change, 80.0 ms (90.0 ms carefully, 70.0 ms at best).",
-        "100 ms - 80.0 ms = 20.0 ms saved.",
+        "100.000 ms - 80.000 ms = 20.000 ms saved.",
     ]
 
 

@@ -5,10 +5,12 @@ from __future__ import annotations
 import base64
 import gzip
 import hashlib
+import re
 from functools import lru_cache
 from pathlib import Path
 
 import jinja2
+from markupsafe import Markup, escape
 from plotly.offline import get_plotlyjs
 
 _HERE = Path(__file__).parent
@@ -27,8 +29,22 @@ def template(name: str) -> jinja2.Template:
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
         lstrip_blocks=True,
+        keep_trailing_newline=True,
     )
+    environment.filters["prose"] = prose
     return environment.get_template(name)
+
+
+_CODE = re.compile(r"`([^`]+)`")
+_LINE_BREAK = re.compile(r"\n(?!- )")
+_LINK = re.compile(r"https://[^\s<>&\"']+[\w/]")
+
+
+def prose(written: str) -> Markup:
+    """Text of a rule's page as HTML: its lines flow, `code` is code, addresses are links; all else is text."""
+    flowing = "\n\n".join(_LINE_BREAK.sub(" ", paragraph) for paragraph in written.split("\n\n"))
+    linked = _LINK.sub(r'<a href="\g<0>" target="_blank" rel="noopener noreferrer">\g<0></a>', str(escape(flowing)))
+    return Markup(_CODE.sub(r"<code>\1</code>", linked))
 
 
 def packed(content: str | bytes) -> str:

@@ -6,11 +6,12 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis
+from diagnose.facts.steps import Measure
 from diagnose.finding import Level, RankedFinding, RulePage, Safety
 from diagnose.page import SECTIONS
 from diagnose.reports import findings, reasons
 from diagnose.reports.findings import Card
-from diagnose.units import duration, number, share
+from diagnose.units import duration, number
 
 
 @dataclass(frozen=True)
@@ -46,6 +47,7 @@ def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
     """The findings worth a card, in order."""
     pages = {one.rule: one for one in diagnosis.rules}
     step_ns = diagnosis.step_ns or 0
+    per = "" if diagnosis.steps is None or diagnosis.steps.measure is Measure.WINDOW else " a step"
     major = [one for one in diagnosis.findings if not one.minor]
     for card, one in zip(findings.cards(diagnosis), major, strict=True):
         saving = one.saving
@@ -54,7 +56,7 @@ def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
         yield Shown(
             card=card,
             finding=one,
-            range=_range(saving.low_ns, saving.high_ns, step_ns),
+            range=f"{_range(saving.low_ns, saving.high_ns)} of {duration(step_ns)}{per}, alone",
             after=after and f"{after} after the above",
             low=100 * saving.low_ns / max(step_ns, 1),
             likely=100 * saving.likely_ns / max(step_ns, 1),
@@ -72,10 +74,8 @@ def sections(page: RulePage | None) -> tuple[tuple[str, str], ...]:
     return () if page is None else tuple((head, page.sections[head]) for head in SECTIONS if head in page.sections)
 
 
-def _range(low_ns: int, high_ns: int, step_ns: int) -> str:
-    if low_ns == high_ns:
-        return f"{duration(high_ns)} of {duration(step_ns)} a step, alone"
-    return f"{duration(low_ns)} to {duration(high_ns)} of {duration(step_ns)} a step, alone"
+def _range(low_ns: int, high_ns: int) -> str:
+    return duration(high_ns) if low_ns == high_ns else f"{duration(low_ns)} to {duration(high_ns)}"
 
 
 def _places(one: RankedFinding) -> str:
@@ -83,8 +83,3 @@ def _places(one: RankedFinding) -> str:
         return ""
     most = f", the longest {len(one.spots)}" * (len(one.spots) < one.spot_count)
     return f"{number(one.spot_count)} place{'s' * (one.spot_count > 1)}{most}"
-
-
-def headline_share(one: RankedFinding, diagnosis: Diagnosis) -> str:
-    """The likely saving as a share of the step."""
-    return share(one.saving.likely_ns, diagnosis.step_ns or 0)

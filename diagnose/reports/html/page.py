@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -32,11 +33,14 @@ class Picture:
     sentence: Callable[[Diagnosis], str]
 
 
-STEP = Picture("step", "Where a step's time goes", step_figures.step_bar, step_figures.step_bar_sentence)
+_BAR = partial(step_figures.step_bar, legend=False)
+"""The page has a legend of its own, which wraps."""
+
+STEP = Picture("step", "Where a step's time goes", _BAR, step_figures.step_bar_sentence)
 SAVINGS = Picture("savings", "What the fixes would leave", step_figures.savings, step_figures.savings_sentence)
 PICTURES = (
     Picture("idle", "Why the GPU was idle, by line", step_figures.idle_lines, step_figures.idle_lines_sentence),
-    Picture("kernels", "What the GPU worked on", work_figures.kernel_tree, work_figures.kernel_tree_sentence),
+    Picture("kernels", "What the work was", work_figures.kernel_tree, work_figures.kernel_tree_sentence),
     Picture("launches", "How far the host was ahead", work_figures.launches, work_figures.launches_sentence),
     Picture("copies", "Copies: size and speed", work_figures.copies, work_figures.copies_sentence),
     Picture("communication", "Communication", run_figures.communication, run_figures.communication_sentence),
@@ -92,6 +96,7 @@ def render(diagnosis: Diagnosis) -> str:
         crashed=findings.crashed(diagnosis),
         checked=findings.checked(diagnosis),
         step=panels.pop("step"),
+        legend=_legend(diagnosis),
         savings=panels.pop("savings"),
         timeline=sentence,
         panels=list(panels.values()),
@@ -110,6 +115,17 @@ def _policy(*scripts: str) -> str:
         f"default-src 'none'; script-src {' '.join(scripts)}; style-src 'unsafe-inline'; img-src data: blob:;"
         " base-uri 'none'; form-action 'none'"
     )
+
+
+def _legend(diagnosis: Diagnosis) -> list[tuple[str, str, str]]:
+    """(colour, what, share) of the parts of the step that can be seen."""
+    try:
+        parts = step_figures.parts(diagnosis)
+    except Missing:
+        return []
+    whole = sum(part.ns for part in parts)
+    seen = [part for part in parts if part.ns >= step_figures.IN_LEGEND * whole]
+    return [(part.colour, part.label, share(part.ns, whole)) for part in seen]
 
 
 def _panel(picture: Picture, diagnosis: Diagnosis, figures: dict[str, Any]) -> Panel:
@@ -224,7 +240,8 @@ def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         yield "versions", ", ".join(f"{name} {version}" for name, version in sorted(versions.items()))
     if diagnosis.steps is not None:
         numbers = ", ".join(map(str, diagnosis.steps.numbers)) or "none marked"
-        yield "steps used", f"{numbers} (of {diagnosis.steps.recorded} recorded; found by {diagnosis.steps.marker})"
+        found_by = f"; found by {diagnosis.steps.marker}" if diagnosis.steps.marker else ""
+        yield "steps used", f"{numbers} (of {diagnosis.steps.recorded} recorded{found_by})"
     for one in provenance.sources[:16]:
         with_detail = f", with {one.detail}" if one.detail else ""
         yield f"rank {one.rank}", f"{one.path}: {one.events:,} events; {', '.join(one.recorded)}{with_detail}"

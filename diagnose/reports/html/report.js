@@ -208,7 +208,7 @@
       const pixel = this.#pixel();
       return this.data.findings[this.finding].spots.map((spot, place) => ({
         type: "rect", x0: (spot.start_ns - pixel) / 1e6, x1: (spot.start_ns + spot.dur_ns + pixel) / 1e6,
-        y0: spot.lane - 0.5, y1: spot.lane + 0.5, line: { color: colour, width: place === this.place ? 3 : 1.5 },
+        y0: spot.lane - 0.5, y1: spot.lane + 0.5, line: { color: colour, width: place === this.place ? 2.5 : 1 },
       }));
     }
 

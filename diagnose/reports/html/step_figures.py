@@ -66,11 +66,14 @@ class Part:
     pattern: str = HATCHED
 
 
-def step_bar(diagnosis: Diagnosis) -> go.Figure:
-    """The mean step as one bar whose parts add up to it. Raises Missing if nothing could be measured."""
+def step_bar(diagnosis: Diagnosis, legend: bool = True) -> go.Figure:
+    """The mean step as one bar whose parts add up to it, with or without a legend below.
+
+    Raises Missing if nothing could be measured.
+    """
     shown = parts(diagnosis)
     whole = sum(part.ns for part in shown)
-    listed = sum(part.ns >= IN_LEGEND * whole for part in shown)
+    listed = sum(part.ns >= IN_LEGEND * whole for part in shown) * legend
     inside = BAR_HEIGHT + 8 + 20 * listed
     made = figure(inside + 40, barmode="stack", bargap=0, uniformtext={"minsize": 10, "mode": "hide"})
     made.update_layout(
@@ -92,7 +95,7 @@ def step_bar(diagnosis: Diagnosis) -> go.Figure:
             textangle=0,
             hovertext=[f"{part.label}<br>{amount}"],
             hoverinfo="text",
-            showlegend=part.ns >= IN_LEGEND * whole,
+            showlegend=legend and part.ns >= IN_LEGEND * whole,
         )
     return made
 

@@ -11,7 +11,7 @@ from diagnose.facts.idle import IdleCause
 from diagnose.facts.lanes import IDLE, MarkKind
 from diagnose.facts.marks import Marks
 from diagnose.facts.timeline import MarkTable, Timeline
-from diagnose.reports.html.style import MARK_COLOURS, TEXT, figure, plain
+from diagnose.reports.html.style import MARK_COLOURS, figure, plain
 from diagnose.reports.words import CAUSES
 from diagnose.units import duration
 
@@ -75,7 +75,9 @@ def frame(shown: Timeline) -> go.Figure:
         LANE_HEIGHT * len(shown.lanes) + 90, barmode="overlay", bargap=0, dragmode="zoom", hovermode="closest"
     )
     made.update_layout(margin={"t": 24}, legend={"y": -0.1, "yanchor": "top"})
-    made.update_xaxes(ticksuffix=" ms", range=[0, shown.dur_ns / 1e6], showgrid=False)
+    made.update_xaxes(
+        ticksuffix=" ms", exponentformat="none", separatethousands=True, range=[0, shown.dur_ns / 1e6], showgrid=False
+    )
     made.update_yaxes(
         tickvals=list(range(len(shown.lanes))),
         ticktext=[plain(lane.name, 28) for lane in shown.lanes],
@@ -88,7 +90,7 @@ def frame(shown: Timeline) -> go.Figure:
     for number, begin, end in zip(shown.steps, shown.bounds_ns, shown.bounds_ns[1:], strict=False):
         made.add_annotation(
             x=(begin + end) / 2e6, y=1, yref="paper", yanchor="bottom", text=f"step {number}", showarrow=False,
-            font={"size": 11, "color": TEXT},
+            font={"size": 11},
         )  # fmt: skip
     return made
 
@@ -181,4 +183,4 @@ def timeline_sentence(diagnosis: Diagnosis) -> str:
     rank = f" of rank {diagnosis.rank}, the slowest" if len(diagnosis.ranks) > 1 else ""
     idle = "The top lane shows when the GPU had nothing to do, coloured by why. " * (shown.lanes[0].group == "idle")
     missing = f" Without a lane of their own: {', '.join(shown.left_out)}." * bool(shown.left_out)
-    return f"{idle}Below: {steps}{rank}. Drag to zoom, double-click to see all again.{missing}"
+    return f"{idle}Shown: {steps}{rank}. Drag to zoom, double-click to see all again.{missing}"

@@ -1,0 +1,46 @@
+"""The README's pictures of the page: `python -m benchmarks.pictures TRACE`. Needs Chromium and playwright."""
+
+from __future__ import annotations
+
+import shutil
+import sys
+import tempfile
+from pathlib import Path
+
+from playwright.sync_api import Browser, Page, sync_playwright
+
+import diagnose
+from diagnose.reports.html import page
+
+FOLDER = Path(__file__).parent.parent / "tests" / "golden"
+WIDE, NARROW = (1280, 1000), (390, 844)
+
+
+def main() -> None:
+    """Write page-1280.png, page-timeline.png and page-390.png."""
+    chromium = shutil.which("chromium") or shutil.which("google-chrome")
+    if chromium is None:
+        sys.exit("Install Chromium first.")
+    with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
+        file = Path(folder) / "report.html"
+        file.write_text(page.render(diagnose.analyze(sys.argv[1])), encoding="utf-8")
+        browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
+        wide = _opened(browser, file, WIDE)
+        wide.screenshot(path=FOLDER / "page-1280.png")
+        wide.locator(".card .show").nth(1).click()
+        wide.wait_for_timeout(1000)
+        wide.locator("#timeline").screenshot(path=FOLDER / "page-timeline.png")
+        _opened(browser, file, NARROW).screenshot(path=FOLDER / "page-390.png")
+        browser.close()
+
+
+def _opened(browser: Browser, file: Path, size: tuple[int, int]) -> Page:
+    one = browser.new_page(viewport={"width": size[0], "height": size[1]})
+    one.goto(file.as_uri())
+    one.locator("html[data-ready=yes]").wait_for()
+    one.locator("[data-figure=step][data-drawn]").wait_for()
+    return one
+
+
+if __name__ == "__main__":
+    main()
