@@ -49,7 +49,12 @@ def test_the_first_screen_says_what_ran_what_is_lost_and_what_to_do(opened: Open
     assert "num_workers" in first.locator("pre.after").first.inner_text()
     assert "of 10.0 ms a step, alone" in first.inner_text()
     assert first.bounding_box()["y"] < 900  # type: ignore[index]
+    # The kernel runs 3.33 ms of each 10.
+    assert "6.67 ms of it the GPU is idle: the data loader had no batch ready" in " ".join(
+        opened.text(".tiles").split()
+    )
     assert opened.page.locator("#unchecked li").count() > 0
+    assert "diagnose profile" in opened.text("#unchecked pre")
 
 
 def test_clicking_a_finding_takes_the_timeline_to_its_places(opened: Opened) -> None:
@@ -69,6 +74,8 @@ def test_clicking_a_finding_takes_the_timeline_to_its_places(opened: Opened) -> 
         for one in marked
     )
     assert "place " in opened.text("#spot span")
+    lanes = opened.page.evaluate("document.getElementById('lanes').layout.yaxis.ticktext")
+    assert [lane for lane in lanes if "▸" in lane] == ["<b>▸ main thread: ops</b>"]
     assert opened.page.evaluate("document.activeElement.id") == "lanes"
     assert opened.page.locator("#lanes").bounding_box()["y"] < 900  # type: ignore[index]
 

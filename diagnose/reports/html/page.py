@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import partial
+from itertools import groupby
 from typing import Any
 
 import msgspec
@@ -13,6 +14,7 @@ from markupsafe import Markup
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.base import Missing
+from diagnose.facts.breakdown import Breakdown
 from diagnose.facts.steps import Measure
 from diagnose.finding import OutcomeKind
 from diagnose.reports import content, findings, heading, perfetto
@@ -58,6 +60,10 @@ class Panel:
     sentence: str = ""
     missing: str = ""
     how_to_record_it: str = ""
+
+
+WORTH_SHARE = 0.01
+"""A loss smaller than this share of the step has no place on the first screen (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -181,9 +187,17 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
         yield Tile("a step after these fixes", f"about {duration(left)}", f"(-{share(step_ns - left, step_ns)})")
     if (whole := diagnosis.breakdown) is not None:
         yield Tile("of it the GPU works", share(whole.busy_ns, whole.step_ns))
-        if diagnosis.idle and diagnosis.idle[0].ns:
-            first = diagnosis.idle[0]
-            yield Tile("of it the GPU is idle because", duration(first.ns), CAUSES[first.cause])
+        ns, why = max(_losses(diagnosis, whole))
+        if ns >= WORTH_SHARE * whole.step_ns:
+            yield Tile("of it", duration(ns), why)
+
+
+def _losses(diagnosis: Diagnosis, whole: Breakdown) -> Iterator[tuple[int, str]]:
+    """(ns of a step, why) in which the GPU does not compute."""
+    yield whole.exposed_communication_ns, "the GPU only communicates"
+    yield whole.exposed_copy_ns, "the GPU only copies"
+    for cause, shares in groupby(sorted(diagnosis.idle or (), key=lambda one: one.cause), key=lambda one: one.cause):
+        yield sum(one.ns for one in shares), f"the GPU is idle: {CAUSES[cause]}"
 
 
 def _ended(diagnosis: Diagnosis, kind: OutcomeKind) -> bool:

@@ -161,8 +161,8 @@
 
     async start() {
       const { layout } = this.data.frame;
-      const narrow = this.element.clientWidth < 600;
-      if (narrow) layout.yaxis.ticktext = this.data.short;
+      this.names = this.element.clientWidth < 600 ? this.data.short : layout.yaxis.ticktext;
+      layout.yaxis.ticktext = this.names;
       Object.assign(layout, { showlegend: false, height: this.data.height });
       this.steps = layout.shapes ?? [];
       await Plotly.newPlot(this.element, this.#traces(), { ...layout, uirevision: "kept" }, CONFIG);
@@ -199,7 +199,15 @@
       layout.xaxis.range = this.range.map((ns) => ns / 1e6);
       layout.xaxis.autorange = false;
       layout.shapes = [...this.steps, ...this.#marked()];
+      layout.yaxis.ticktext = this.#laneNames();
       await Plotly.react(this.element, this.#traces(), layout, CONFIG);
+    }
+
+    // Names of lanes; those with places of the chosen finding stand out.
+    #laneNames() {
+      const spots = this.finding === null ? [] : this.data.findings[this.finding].spots;
+      const marked = new Set(spots.map((spot) => spot.lane));
+      return this.names.map((name, lane) => (marked.has(lane) ? `<b>▸ ${name}</b>` : name));
     }
 
     #marked() {

@@ -71,7 +71,8 @@ def communication_sentence(diagnosis: Diagnosis) -> str:
     bars = _bars(diagnosis)
     total, exposed = sum(one.dur_ns for one in bars), sum(one.exposed_ns for one in bars)
     longest = max(bars, key=lambda one: one.exposed_ns)
-    of_all = f"{duration(total)} in {_plural(len(bars), 'collective')}"
+    over = f" of {_plural(used, 'step')}" if (used := diagnosis.steps.used if diagnosis.steps else 0) else ""
+    of_all = f"{duration(total)} in {_plural(len(bars), 'collective')}{over}"
     if not exposed:
         return f"Compute hides all of {of_all}."
     operation = "one of unknown kind" if longest.operation == "unknown" else clipped(longest.operation, 60)

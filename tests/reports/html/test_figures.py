@@ -272,7 +272,7 @@ def test_collectives_are_hidden_and_exposed(known: Diagnosis) -> None:
     assert (hidden.y.tolist(), exposed.y.tolist()) == ([0.1, 0.1], [0.05, 0.05])
     assert exposed.x.tolist() == [1, 2]
     assert run_figures.communication_sentence(known) == (
-        "Nothing hides 33.3 % of 300 us in 2 collectives; the longest such time is 50.0 us, in all_reduce."
+        "Nothing hides 33.3 % of 300 us in 2 collectives of 2 steps; the longest such time is 50.0 us, in all_reduce."
     )
 
 
@@ -283,7 +283,7 @@ def test_only_the_longest_collectives_are_drawn_in_order_of_time(known: Diagnosi
     found = replace(known, pictures=dataclasses.replace(known.pictures, collectives=bars))
     hidden = run_figures.communication(found).data[0]
     assert (hidden.y * 1e6).round().astype(int).tolist() == list(range(10_020, 10_100))
-    assert run_figures.communication_sentence(found) == "Compute hides all of 805 us in 80 collectives."
+    assert run_figures.communication_sentence(found) == "Compute hides all of 805 us in 80 collectives of 2 steps."
 
 
 def several(found: Diagnosis, count: int, times_ns: Callable[[int], tuple[int, ...]]) -> Diagnosis:
