@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from enum import Enum
 
 import numpy as np
@@ -45,8 +45,8 @@ class Saving:
     likely_ns: int
     high_ns: int
     basis: Basis
-    replayed_ns: tuple[int, int, int] | None = None
-    """The step that was replayed: careful, likely, hopeful."""
+    replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)
+    """The step that was replayed: careful, likely, hopeful. How the saving was found, not what it is."""
 
 
 NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)

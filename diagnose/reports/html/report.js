@@ -35,13 +35,17 @@
     };
   };
   const drawnFigures = new Set();
+  // Pixels that fit between the margins of A4 and letter.
+  const PAPER = 660;
+  let printing = false;
+  const resize = (size) => drawnFigures.forEach((element) => Plotly.relayout(element, size));
   const recolour = () => drawnFigures.forEach((element) => Plotly.relayout(element, themed()));
   const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
 
   async function draw(element, { data, layout }) {
     await Plotly.newPlot(element, data, layout, CONFIG);
     drawnFigures.add(element);
-    await Plotly.relayout(element, themed());
+    await Plotly.relayout(element, { ...themed(), ...(printing ? { width: PAPER } : {}) });
     element.dataset.drawn = "yes";
   }
 
@@ -56,7 +60,15 @@
       { rootMargin: "400px" },
     );
     pending.forEach((element) => seen.observe(element));
-    window.addEventListener("beforeprint", () => pending.forEach(now));
+    window.addEventListener("beforeprint", () => {
+      printing = true;
+      pending.forEach(now);
+      resize({ width: PAPER });
+    });
+    window.addEventListener("afterprint", () => {
+      printing = false;
+      resize({ width: null, autosize: true });
+    });
   }
 
   class Timeline {
