@@ -11,7 +11,7 @@ The stages, each in a module or folder of its own; data flows one way, from the 
     engine      loads rules and runs each alone
     rank        orders findings by what each adds to those above it
     pipeline    the order of the stages: paths to a Diagnosis
-    reports     a Diagnosis as text
+    reports     a Diagnosis as text, as a page, and as figures
     cli         the command line
 """
 
