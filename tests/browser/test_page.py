@@ -217,8 +217,8 @@ def test_it_prints(opened: Opened, tmp_path: Path) -> None:
     opened.until(lambda: opened.page.locator("[data-figure]:not([data-drawn])").count() == 0)
     assert not opened.page.locator("nav").is_visible()
     assert opened.page.locator("details.table:not([open])").count() == 0
-    widths = opened.page.eval_on_selector_all("svg.main-svg", "all => all.map(one => one.getBoundingClientRect().width)")
-    assert max(widths) <= 660
+    drawn = opened.page.locator("svg.main-svg")
+    assert max(drawn.evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")) <= 660
     opened.page.emulate_media(media="screen")
     opened.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
     opened.until(lambda: opened.page.evaluate("document.querySelector('#lanes svg').clientWidth") > 1000)
