@@ -120,8 +120,11 @@ class Replay:
         return [self._saving(base, row.tolist(), top) for row, top in zip(rows, most, strict=True)]
 
     def _saving(self, base_ns: int, times_ns: list[int], most_ns: int) -> Saving:
-        """A saving from the step at the three levels, widened by the replay's doubt, but not beyond `most_ns`."""
-        low, likely, high = sorted(max(base_ns - time, 0) for time in times_ns)
+        """A saving from the step at the three levels, widened by the replay's doubt, but not beyond `most_ns`.
+
+        Work that moves across the border of the used steps can make them seem shorter than their busiest resource.
+        """
+        low, likely, high = sorted(min(max(base_ns - time, 0), max(most_ns, 0)) for time in times_ns)
         careful, probable, hopeful = times_ns
         replayed = careful, probable, hopeful
         doubt = min(self.quality.doubt, 1.0)
