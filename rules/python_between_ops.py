@@ -1,10 +1,10 @@
 """Python between ops keeps the GPU waiting.
 
 The thread that launches work runs Python for so long that the GPU runs dry: preparing arguments, looping over
-parameters or samples, calling modules and hooks.
+parameters or samples, calling modules and hooks. Where the CPU computes, nothing is computed meanwhile.
 
 Why it costs
-    The GPU is idle until the next launch.
+    The GPU is idle until the next launch; a CPU that trains computes nothing.
 
 How to fix
     Long pauses: move the work out of the step, compute it once, vectorise it, or do it on another thread or process.
@@ -61,7 +61,7 @@ def python_between_ops(python_pauses: tuple[PythonPause, ...], distortion: Disto
     ]
     total = sum(pause.share for pause in usual)
     if total < WORTH_SHARE:
-        yield Clean(f"the GPU waits {percent(total)} of the step for Python that runs between ops again and again")
+        yield Clean(f"Python that runs between ops again and again takes {percent(total)} of the step")
         return
     for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
         each_ns = pause.idle_ns * steps.count / pause.gaps
@@ -69,8 +69,11 @@ def python_between_ops(python_pauses: tuple[PythonPause, ...], distortion: Disto
             f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
         )
         yield Finding(
+            title="Python between ops takes time from computing" if pause.on_cpu else "",
             evidence=(
                 Evidence(
+                    f"Python runs between ops{where} for {ms(pause.idle_ns)} of a step."
+                    if pause.on_cpu else
                     f"The GPU is idle {ms(pause.idle_ns)} a step while Python runs between ops{where}.",
                     pause.idle_ns, "ns",
                 ),

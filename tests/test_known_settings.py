@@ -83,6 +83,42 @@ def test_a_training_on_the_cpu_needs_its_cores_itself(
     assert said(rule, ON_CPU.format(span), own, cpus).outcomes[0].outcome is outcome
 
 
+def test_workers_that_wait_for_storage_help_a_training_on_the_cpu() -> None:
+    """A batch takes 60 ms, of which 3 are computing: less than a tenth of a core beside 40 ms of training."""
+    own = msgspec.structs.replace(loads(60, fetch_cpu_ns=3 * MS), flags=Flags(threads=2))
+    (found,) = said("loader_without_workers", ON_CPU.format("load"), own, cpus=2).findings
+    assert found.saving.likely_ns == pytest.approx(59 * MS, rel=0.02)
+    busy = msgspec.structs.replace(loads(60, fetch_cpu_ns=5 * MS), flags=Flags(threads=2))
+    (outcome,) = said("loader_without_workers", ON_CPU.format("load"), busy, cpus=2).outcomes
+    assert outcome.outcome is OutcomeKind.NOT_APPLICABLE
+
+
+BETWEEN_OPS = """
+    5 steps of 100
+    cpu  "/home/me/train.py(30): prepare" 0-100 | aten::mm 60-100
+"""
+
+
+def test_python_between_ops_is_lost_where_the_cpu_computes() -> None:
+    """60 of 100 ms, of which a fifth, half, or nine tenths can go: 12, 30 or 54 ms."""
+    own = RankManifest(rank=0, unprofiled=timed(100 * MS))
+    (found,) = said("python_between_ops", BETWEEN_OPS, own).findings
+    assert found.title == "Python between ops takes time from computing"
+    assert found.evidence[0].text == "Python runs between ops in `prepare` for 60.0 ms of a step."
+    assert found.evidence[0].value == 60 * MS
+    assert found.site is not None
+    assert (found.site.file, found.site.line) == ("/home/me/train.py", 30)
+    saving = found.saving
+    assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (12 * MS, 30 * MS, 54 * MS)
+
+
+def test_python_between_ops_is_no_loss_where_a_device_may_be_busy() -> None:
+    on_device = Timed(first_step=0, wall_ns=(100 * MS,), device_ns=(100 * MS,))
+    for own in (RankManifest(rank=0), RankManifest(rank=0, unprofiled=on_device)):
+        (outcome,) = said("python_between_ops", BETWEEN_OPS, own).outcomes
+        assert (outcome.outcome, outcome.why) == (OutcomeKind.CANNOT_TELL, "device work")
+
+
 def test_without_cores_items_have_to_get_cheaper() -> None:
     own = loads(300, items_ns=250 * MS, collate_ns=20 * MS)
     (found,) = said("loader_without_workers", IN_PROCESS, own, cpus=4).findings

@@ -9,9 +9,10 @@ import numpy as np
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
-from diagnose.facts.dispatch import host_spans, members, require_ops, whole_idle
+from diagnose.facts.dispatch import HostSpans, host_spans, members, require_ops, whole_idle
 from diagnose.facts.host import api_calls, host_activities, host_threads
 from diagnose.facts.idle import IdleCause, idle_gaps
+from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import frame_sites, sites_at
 from diagnose.facts.steps import steps
 from diagnose.trace import enums, intervals, kinds, nesting
@@ -89,20 +90,22 @@ def python_lines(facts: Facts) -> tuple[PythonLine, ...]:
 
 @dataclass(frozen=True)
 class PythonPause:
-    """Pauses between ops, at one line, for which the device was idle."""
+    """Pauses between ops, at one line, for which the device was idle; of a training on the CPU, all of them."""
 
     site: Site | None
     """None: no stacks, or no frame of the user's code was open."""
     idle_ns: int
-    """Idle time of the device with cause `python`, per step."""
+    """Idle time of the device with cause `python`, per step; of a training on the CPU, the pauses themselves."""
     share: float
     """`idle_ns` over the step."""
     gaps: int
-    """Idle gaps, in all used steps."""
+    """Idle gaps, or pauses, in all used steps."""
     steps_seen: int
     """Used steps with at least one of them."""
     optimizer_share: float
     """Share of the idle time during which the optimizer's step was open."""
+    on_cpu: bool
+    """The training computes on the CPU: no device was waiting."""
     times: tuple[tuple[int, Intervals], ...]
     """Track of each thread that launched what the device waited for, with its pauses in the whole recording. Within the
     used steps those that caused the idle gaps; outside them those at the same line that fill most of an idle gap."""
@@ -110,7 +113,9 @@ class PythonPause:
 
 @fact
 def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
-    """Pauses by line, most idle time first. Raises Missing like idle_gaps, and without ops."""
+    """Pauses by line, most idle time first. Raises Missing without ops, and like idle_gaps if a device may be used."""
+    if trains_on_cpu(facts):
+        return _pauses_of_cpu(facts)
     found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
     require_ops(facts)
     mine = np.flatnonzero(found.cause == _CAUSES.index(IdleCause.PYTHON))
@@ -120,10 +125,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     group = _numbered(keys, [(found.sites[k], track) for k, track in zip(mine.tolist(), tracks, strict=True)])
     waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
     pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
-    stepping = host_spans(
-        facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP
-    )
-    in_optimizer, ns = intervals.covered(waited, stepping.times), waited.ends - waited.starts
+    in_optimizer, ns = intervals.covered(waited, _stepping(facts).times), waited.ends - waited.starts
     kept = np.flatnonzero(of_group >= 0)
     times: dict[Site | None, list[tuple[int, Intervals]]] = {}
     for (site, track), own in zip(keys, members(of_group[kept], len(keys)), strict=True):
@@ -138,11 +140,45 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
             gaps=len(gaps),
             steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, waited.starts[gaps], side="right"))),
             optimizer_share=float(in_optimizer[gaps].sum() / ns[gaps].sum()),
+            on_cpu=False,
             times=tuple(times[site]),
         )
         for site, gaps in zip(times, members(of_site, len(times)), strict=True)
     ]
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
+    """The pauses of the main thread, by line."""
+    require_ops(facts)
+    used, main, active = steps(facts), host_threads(facts).main, intervals.merge(*host_activities(facts).values())
+    pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
+    sites = sites_at(facts, (pauses.starts + pauses.ends) // 2, np.full(pauses.size, main, dtype=np.int64))
+    numbers: dict[Site | None, int] = {}
+    of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
+    inside = (pauses.starts >= used.start_ns) & (pauses.starts < used.end_ns)
+    in_optimizer = intervals.covered(pauses, _stepping(facts).times)
+    rows = []
+    for site, own in zip(numbers, members(of_site, len(numbers)), strict=True):
+        mine = own[inside[own]]
+        ns = int((pauses.ends - pauses.starts)[mine].sum())
+        rows.append(
+            PythonPause(
+                site=site,
+                idle_ns=round_half_up(ns, used.count),
+                share=ns / max(used.window_ns, 1),
+                gaps=len(mine),
+                steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, pauses.starts[mine], side="right"))),
+                optimizer_share=float(in_optimizer[mine].sum()) / max(ns, 1),
+                on_cpu=True,
+                times=((main, Intervals(pauses.starts[own], pauses.ends[own])),),
+            )
+        )
+    return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _stepping(facts: Facts) -> HostSpans:
+    return host_spans(facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP)
 
 
 _Place = tuple[Site | None, int]

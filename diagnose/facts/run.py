@@ -7,6 +7,7 @@ from dataclasses import dataclass
 from math import ceil
 
 from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.device import device_work
 from diagnose.facts.input import Input, input_wait
 from diagnose.facts.steps import Measure, steps
 from diagnose.trace.manifest import Loader, RankManifest, Timed
@@ -14,6 +15,9 @@ from diagnose.trace.model import Context
 
 SIBLINGS = 2
 """Logical cores that may be one."""
+
+IDLE_CORE = 0.1
+"""Making batches on less of a core than this takes none from the training: most of it is waiting (our choice)."""
 
 _HOW = "Record with diagnose profile, and analyse the recording's folder."
 
@@ -86,6 +90,12 @@ def _median(times_ns: tuple[int, ...]) -> int | None:
     return round(statistics.median(times_ns)) if times_ns and min(times_ns) > 0 else None
 
 
+def trains_on_cpu(facts: Facts) -> bool:
+    """Whether the steps are known to use no device: `diagnose profile` timed them on the host alone."""
+    timed = None if facts.rank.context is None else facts.rank.context.rank.unprofiled
+    return timed is not None and timed.device_ns is None and not len(device_work(facts).ids)
+
+
 @dataclass(frozen=True)
 class Loading:
     """What it takes to make batches as fast as the training uses them."""
@@ -100,6 +110,8 @@ class Loading:
     """The smallest number that makes batches while the training computes, if there are cores for them."""
     cores: int
     """How many they would keep busy."""
+    busy: float | None
+    """The same with fractions: CPU time of making batches over the step; None if it was not measured."""
     cpus: int | None
     """Cores that there are for each process of the run on this machine; None if that is not known."""
     threads: int | None
@@ -116,7 +128,10 @@ class Loading:
 
         Two logical cores of one (hyper-threading; virtual machines do not tell) are little faster than one: on such a
         machine of two, a worker that hid 7 of 82 ms made the training slower by as much. None if it is not known.
+        Workers that wait for storage or a network keep no core busy.
         """
+        if self.busy is not None and self.busy <= IDLE_CORE:
+            return True
         if self.cpus is None or self.threads is None:
             return None
         return self.cpus >= SIBLINGS * (self.threads + self.cores)
@@ -153,6 +168,7 @@ def loading(facts: Facts) -> Loading:
         fetch_ns=fetch_ns,
         workers=max(ceil(fetch_ns * batches / step_ns), 1),
         cores=max(ceil((loader.fetch_cpu_ns or fetch_ns) * batches / step_ns), 1),
+        busy=None if loader.fetch_cpu_ns is None else loader.fetch_cpu_ns * batches / step_ns,
         threads=context.rank.flags.threads,
         cpus=None if not cpus or cpus < 1 else max(cpus // max(context.ranks, 1), 1),
     )

@@ -9,7 +9,7 @@ import pytest
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.run import Loading, Slowdown, environment, launch_blocking, loading, manifest, slowdown
 from diagnose.testing import facts_of
-from diagnose.trace.manifest import Host, Loader, RankManifest, Timed
+from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
 from diagnose.trace.model import Context
 
 MS = 1_000_000
@@ -24,7 +24,7 @@ LOADING = """
 UNKNOWN = Host()
 
 
-def known(drawing: str, *loaders: Loader, host: Host = UNKNOWN, ranks: int = 1, **more: Timed) -> Facts:
+def known(drawing: str, *loaders: Loader, host: Host = UNKNOWN, ranks: int = 1, **more: Timed | Flags) -> Facts:
     drawn = facts_of(drawing).rank
     return Facts(replace(drawn, context=Context(RankManifest(rank=0, loaders=loaders, **more), host, ranks)))
 
@@ -72,7 +72,9 @@ def loader(fetch_ms: float, **more: int) -> Loader:
 def test_workers_that_hide_loading() -> None:
     """The GPU waits 60 of 100 ms; the 40 ms that are left take two workers of 60 ms a batch."""
     found = loading(known(LOADING, loader(60)))
-    assert found == Loading(loader(60), step_ns=40 * MS, fetch_ns=60 * MS, workers=2, cores=2, cpus=None, threads=None)
+    assert found == Loading(
+        loader(60), step_ns=40 * MS, fetch_ns=60 * MS, workers=2, cores=2, busy=None, cpus=None, threads=None
+    )
     assert (found.hideable, found.best, found.most_in) == (True, 2, "")
 
 
@@ -95,6 +97,15 @@ def test_workers_that_wait_for_storage_need_no_core_each() -> None:
     assert (found.workers, found.cores, found.hideable) == (8, 1, True)
     found = loading(known(LOADING, many, host=Host(cpus_allowed=8)))
     assert (found.workers, found.cores, found.hideable, found.best) == (8, 15, False, 4)
+
+
+def test_workers_that_only_wait_take_no_core_from_a_training_on_the_cpu() -> None:
+    """40 ms of computing a step on one thread; a batch takes 4 or 8 ms of a core, where a tenth of one is 4 ms."""
+    one_thread = Flags(threads=1)
+    for cpu_ms, free in ((4, True), (8, False)):
+        facts = known(LOADING, loader(300, fetch_cpu_ns=cpu_ms * MS), host=Host(cpus_allowed=2), flags=one_thread)
+        found = loading(facts)
+        assert (found.busy, found.beside_training) == (cpu_ms / 40, free)
 
 
 def test_the_loader_that_is_asked_most_counts() -> None:
