@@ -175,7 +175,7 @@ class _Drawing:
         order = [int(one) for one in np.argsort(-total, kind="stable") if total[one] > 0]
         order.sort(key=lambda one: one not in always)
         if len(order) > most:
-            self.left_out.append(f"{len(order) - most} {what} with little time")
+            self.left_out.append(f"{len(order) - most} more {what}, none with more time than those")
         return order[:most]
 
 

@@ -80,7 +80,8 @@ class Steps:
 def steps(facts: Facts) -> Steps:
     """The used steps. The first recorded one is not used (when it began on the device is unknown), nor a cut-off last.
 
-    Raises Missing if the recording holds neither device work nor ops, or no step of the asked range.
+    Raises Missing if the recording holds neither device work nor ops, nothing that takes time, or no step of the asked
+    range.
     """
     rank = facts.rank
     work = device_work(facts)
@@ -90,11 +91,12 @@ def steps(facts: Facts) -> Steps:
         found = _on_host(facts)
     else:
         found = None
-    if found is None:
-        if facts.step_range is not None:
-            raise Missing("marked steps", "Call prof.step() after each step, or analyse without --steps.")
-        return _window(facts)
-    return _selected(found, facts.step_range)
+    if found is None and facts.step_range is not None:
+        raise Missing("marked steps", "Call prof.step() after each step, or analyse without --steps.")
+    used = _window(facts) if found is None else _selected(found, facts.step_range)
+    if not used.window_ns:
+        raise Missing("anything that takes time", "Record whole steps.")
+    return used
 
 
 def _on_device(facts: Facts) -> Steps | None:

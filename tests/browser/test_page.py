@@ -204,6 +204,120 @@ def test_names_from_a_trace_are_text_everywhere(open_page: Open, tmp_path: Path)
     assert "<img src" in drawn
 
 
+def test_a_name_is_found_as_it_is_written(open_page: Open, tmp_path: Path) -> None:
+    opened = open_page(analysed(training(name="gemm<float>(a&b)"), tmp_path / "run"))
+    everything = opened.marks()
+    for text, count in (("<float>", 4), ("a&b", 4), ("&lt;", 0), ("amp", 0)):
+        opened.page.locator("#filter").fill(text)
+        opened.until(lambda count=count: opened.marks() == count)
+    opened.page.locator("#filter").fill("")
+    opened.until(lambda: opened.marks() == everything)
+
+
+def test_figures_keep_their_height_whatever_the_window_does(opened: Opened) -> None:
+    opened.scroll_through()
+
+    def heights() -> list[tuple[float, float]]:
+        """Of each figure's box, and of what is drawn in it."""
+        return [
+            (box, drawn)
+            for box, drawn in opened.page.locator("[data-drawn]").evaluate_all(
+                "all => all.map(one => [one.getBoundingClientRect().height,"
+                " one.querySelector('svg.main-svg').getBoundingClientRect().height])"
+            )
+        ]
+
+    before = heights()
+    assert all(box >= drawn for box, drawn in before)
+    for width in (390, 1280):
+        opened.page.set_viewport_size({"width": width, "height": 900})
+        opened.page.wait_for_timeout(500)
+        assert heights() == before
+        assert opened.page.evaluate("document.documentElement.scrollWidth") == width
+
+
+def test_lanes_have_short_names_while_the_window_is_narrow(opened: Opened) -> None:
+    def names() -> list[str]:
+        found: list[str] = opened.page.evaluate("document.getElementById('lanes').layout.yaxis.ticktext")
+        return found
+
+    assert names() == ["GPU idle", "stream 7", "main thread: ops", "main thread: calls"]
+    opened.page.set_viewport_size({"width": 390, "height": 900})
+    opened.until(lambda: names() == ["idle", "s7", "main", "calls"])
+    opened.page.set_viewport_size({"width": 1280, "height": 900})
+    opened.until(lambda: names()[0] == "GPU idle")
+
+
+def test_no_button_sends_anything_anywhere(opened: Opened) -> None:
+    opened.scroll_through()
+    titles = opened.page.locator(".modebar-btn").evaluate_all("all => all.map(one => one.dataset.title)")
+    assert set(titles) == {"Download plot as a PNG", "Zoom", "Pan"}
+
+
+def test_dragging_past_the_end_stops_there(opened: Opened) -> None:
+    whole = opened.range_ms()
+    opened.moved_by(opened.page.locator("[data-move=in]").click)
+    opened.page.locator(".modebar-btn[data-title=Pan]").first.click()
+    box = opened.page.locator("#lanes .nsewdrag").first.bounding_box()
+    assert box is not None
+    for _ in range(3):
+        opened.page.mouse.move(box["x"] + 100, box["y"] + 20)
+        opened.page.mouse.down()
+        opened.page.mouse.move(box["x"] + 900, box["y"] + 20, steps=5)
+        opened.page.mouse.up()
+        opened.page.wait_for_timeout(200)
+    assert opened.range_ms() == pytest.approx((0, (whole[1] - whole[0]) / 2))
+
+
+def test_keys_work_wherever_one_has_clicked_in_the_timeline(opened: Opened) -> None:
+    opened.page.locator("#lanes").scroll_into_view_if_needed()
+    box = opened.page.locator("#lanes .nsewdrag").first.bounding_box()
+    assert box is not None
+    opened.page.mouse.click(box["x"] + 5, box["y"] + box["height"] - 3)
+    opened.moved_by(lambda: opened.page.keyboard.press("+"))
+    first = opened.moved_by(opened.page.locator(".card .show").first.click)
+    second = opened.moved_by(opened.page.locator("#spot [data-move=next]").click)
+    assert second != first
+    opened.moved_by(lambda: opened.page.keyboard.press("n"))
+    opened.page.locator("#spot [data-move=clear]").click()
+    opened.moved_by(lambda: opened.page.keyboard.press("0"))
+    before = opened.range_ms()
+    opened.page.locator("#filter").press("n")
+    opened.page.locator("#filter").press("0")
+    assert opened.page.locator("#filter").input_value() == "n0"
+    assert opened.range_ms() == before
+
+
+def test_places_stay_marked_when_the_theme_changes(opened: Opened) -> None:
+    opened.moved_by(opened.page.locator(".card .show").first.click)
+
+    def colours() -> tuple[str, str]:
+        """Of the marks of places, and of text."""
+        marks, text = opened.page.evaluate(
+            "[document.getElementById('lanes').layout.shapes.find(one => one.type === 'rect').line.color,"
+            " getComputedStyle(document.documentElement).getPropertyValue('--text').trim()]"
+        )
+        return marks, text
+
+    light = colours()
+    opened.page.locator("#theme").click()
+    opened.until(lambda: colours()[0] != light[0])
+    assert colours()[0] == colours()[1]
+
+
+def test_a_long_operation_under_short_ones_is_drawn_wherever_one_looks(open_page: Open, tmp_path: Path) -> None:
+    draw = training()
+    draw.work("long", (28_100, 29_900), stream=9)
+    for at in range(28_200, 29_000, 40):
+        draw.work("short", (at, at + 20), stream=9)
+    opened = open_page(analysed(draw, tmp_path / "run"))
+    # The timeline begins at 8 ms.
+    opened.page.evaluate("Plotly.relayout('lanes', {'xaxis.range[0]': 21.3, 'xaxis.range[1]': 21.8})")
+    opened.until(lambda: opened.range_ms() == (21.3, 21.8))
+    said = "document.getElementById('lanes').data.flatMap(one => one.hovertext).join(' ')"
+    opened.until(lambda: "long" in opened.page.evaluate(said))
+
+
 def test_without_scripts_the_text_is_complete(open_page: Open, tmp_path: Path) -> None:
     opened = open_page(analysed(training(), tmp_path / "run"), java_script_enabled=False)
     assert "Scripts are off" in opened.text("noscript")
@@ -221,6 +335,8 @@ def test_it_prints(opened: Opened, tmp_path: Path) -> None:
     assert max(drawn.evaluate_all("all => all.map(one => one.getBoundingClientRect().width)")) <= 660
     opened.page.emulate_media(media="screen")
     opened.page.evaluate("window.dispatchEvent(new Event('afterprint'))")
+    assert opened.page.evaluate("document.documentElement.dataset.theme") is None
+    assert opened.page.locator("details.table:not([open])").count() > 0
     opened.until(lambda: opened.page.evaluate("document.querySelector('#lanes svg').clientWidth") > 1000)
     opened.page.emulate_media(media="print")
     paper = opened.page.pdf(format="A4")

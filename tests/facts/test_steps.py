@@ -75,3 +75,8 @@ def test_a_range_needs_marked_steps() -> None:
 def test_nothing_to_measure_is_missing() -> None:
     with pytest.raises(Missing, match="device work and ops"):
         steps(Drawing().span("unheard_of", "x", 0, 5).facts())
+
+
+def test_what_takes_no_time_is_no_step() -> None:
+    with pytest.raises(Missing, match="anything that takes time"):
+        steps(Drawing().work("k", (5, 5)).work("k", (5, 5)).facts())

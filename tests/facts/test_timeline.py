@@ -202,7 +202,10 @@ def test_streams_and_threads_with_little_time_are_left_out() -> None:
     for k in range(MOST_THREADS + 3):
         draw.op(f"aten::{k}", 0, 90 - k, tid=1000 + k)
     drawn = timeline(draw.facts())
-    assert drawn.left_out == ("2 streams with little time", "4 threads with little time")
+    assert drawn.left_out == (
+        "2 more streams, none with more time than those",
+        "4 more threads, none with more time than those",
+    )
     assert lane_names(drawn)[1 : MOST_STREAMS + 1] == [f"stream {20 + k}" for k in range(MOST_STREAMS)]
     assert sum(lane.group == "host" for lane in drawn.lanes) == MOST_THREADS
     # The main thread, which only launches, has a lane although the others have more time.

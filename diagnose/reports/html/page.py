@@ -157,7 +157,7 @@ def _timeline(diagnosis: Diagnosis) -> tuple[dict[str, Any] | None, str]:
         "lanes": len(shown.lanes),
         "short": [plain(timeline_figure.short(lane.name)) for lane in shown.lanes],
         "height": timeline_figure.LANE_HEIGHT * len(shown.lanes) + 60,
-        "labels": [plain(label) for label in shown.labels],
+        "labels": shown.labels,
         "kinds": [{"name": timeline_figure.KIND_WORDS[one], "colour": MARK_COLOURS[one]} for one in shown.kinds],
         "levels": timeline_figure.levels(shown),
         "steps": [shown.bounds_ns, shown.steps],

@@ -24,6 +24,9 @@
     return `${value.toFixed(unit === "ns" || value >= 99.95 ? 0 : value >= 9.995 ? 1 : 2)} ${unit}`;
   };
 
+  // plotly reads text as markup.
+  const plain = (text) => text.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+
   // Colours of figures follow the page's, whatever theme is on.
   const themed = () => {
     const style = getComputedStyle(document.documentElement);
@@ -34,40 +37,72 @@
       "hoverlabel.font.color": style.getPropertyValue("--text").trim(),
     };
   };
-  const drawnFigures = new Set();
   // Pixels that fit between the margins of A4 and letter.
   const PAPER = 660;
   let printing = false;
-  const resize = (size) => drawnFigures.forEach((element) => Plotly.relayout(element, size));
-  const recolour = () => drawnFigures.forEach((element) => Plotly.relayout(element, themed()));
-  const CONFIG = { responsive: true, displaylogo: false, modeBarButtonsToRemove: ["select2d", "lasso2d"] };
+  const heights = new Map();
 
-  async function draw(element, { data, layout }) {
-    await Plotly.newPlot(element, data, layout, CONFIG);
-    drawnFigures.add(element);
-    await Plotly.relayout(element, { ...themed(), ...(printing ? { width: PAPER } : {}) });
+  // Sizes are ours: what plotly does by itself on a resize forgets the height.
+  const arrange = () => heights.forEach((height, element) => {
+    Plotly.relayout(element, { ...themed(), width: printing ? PAPER : element.clientWidth, height });
+  });
+
+  // Only these buttons: among plotly's own is one that uploads the figure.
+  const config = (...buttons) => ({ displaylogo: false, modeBarButtons: [["toImage", ...buttons]] });
+
+  async function draw(element, data, layout, ...buttons) {
+    element.style.height = `${layout.height}px`;
+    heights.set(element, layout.height);
+    await Plotly.newPlot(element, data, { ...layout, width: element.clientWidth }, config(...buttons));
+    await Plotly.relayout(element, { ...themed(), width: printing ? PAPER : element.clientWidth });
     element.dataset.drawn = "yes";
   }
 
   function lazily(figures) {
     const pending = new Set(all("[data-figure]"));
     const now = (element) => {
-      if (!pending.delete(element)) return Promise.resolve();
-      return draw(element, figures[element.dataset.figure]);
+      const { data, layout } = figures[element.dataset.figure];
+      return pending.delete(element) ? draw(element, data, layout) : Promise.resolve();
     };
     const seen = new IntersectionObserver(
       (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => now(entry.target)),
       { rootMargin: "400px" },
     );
     pending.forEach((element) => seen.observe(element));
+    window.addEventListener("beforeprint", () => pending.forEach(now));
+  }
+
+  // Follow the theme, the window and paper; `redraw` is for what depends on the size of a pixel.
+  function follow(redraw) {
+    const root = document.documentElement;
+    const adapt = () => { arrange(); redraw(); };
+    let before = null;
+    let waiting = 0;
+    $("#theme").addEventListener("click", () => {
+      root.dataset.theme = getComputedStyle(root).colorScheme === "dark" ? "light" : "dark";
+      adapt();
+    });
+    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", adapt);
+    window.addEventListener("resize", () => {
+      clearTimeout(waiting);
+      waiting = setTimeout(adapt, 100);
+    });
     window.addEventListener("beforeprint", () => {
+      const closed = all("details.table, details.minor").filter((details) => !details.open);
+      before ??= { theme: root.dataset.theme, closed };
       printing = true;
-      pending.forEach(now);
-      resize({ width: PAPER });
+      root.dataset.theme = "light";
+      closed.forEach((details) => { details.open = true; });
+      adapt();
     });
     window.addEventListener("afterprint", () => {
+      if (!before) return;
       printing = false;
-      resize({ width: null, autosize: true });
+      if (before.theme) root.dataset.theme = before.theme;
+      else delete root.dataset.theme;
+      before.closed.forEach((details) => { details.open = false; });
+      before = null;
+      adapt();
     });
   }
 
@@ -87,6 +122,12 @@
     #level(level) {
       const columns = ["lane", "start", "dur", "label", "kind", "count", "filled"].map((name) => [name, column(level[name])]);
       const made = { from: level.start_ns, to: level.end_ns, ...Object.fromEntries(columns) };
+      // How far the marks of a lane reach up to each: they may overlap.
+      made.reach = new Float64Array(made.lane.length);
+      made.lane.forEach((lane, row) => {
+        const before = row && made.lane[row - 1] === lane ? made.reach[row - 1] : 0;
+        made.reach[row] = Math.max(before, made.start[row] + made.dur[row]);
+      });
       made.first = Array.from({ length: this.data.lanes + 1 }, (_, lane) => this.#lower(made.lane, lane));
       return made;
     }
@@ -105,8 +146,7 @@
       const rows = [];
       for (let lane = 0; lane < this.data.lanes; lane++) {
         const end = this.#lower(level.start, to, level.first[lane], level.first[lane + 1]);
-        let row = Math.max(this.#lower(level.start, from, level.first[lane], end) - 1, level.first[lane]);
-        for (; row < end; row++) {
+        for (let row = this.#lower(level.reach, from, level.first[lane], end); row < end; row++) {
           if (level.start[row] + level.dur[row] < from || (this.wanted && !this.wanted.has(level.label[row]))) continue;
           rows.push(row);
           if (rows.length > most) return null;
@@ -138,28 +178,27 @@
       for (const row of rows) {
         const trace = traces.get(level.kind[row]);
         const dur = level.dur[row];
-        const name = this.data.labels[level.label[row]] || this.data.kinds[level.kind[row]].name;
+        const label = this.data.labels[level.label[row]] || this.data.kinds[level.kind[row]].name;
+        const name = plain(label);
         trace.y.push(level.lane[row]);
         trace.base.push(level.start[row] / 1e6);
         trace.x.push(Math.max(dur, pixel) / 1e6);
-        trace.text.push(this.#fitting(name, dur / pixel));
+        trace.text.push(this.#fitting(label, dur / pixel));
         const [count, filled] = [level.count[row], level.filled[row]];
         trace.marker.opacity.push(Math.max(filled / Math.max(dur, pixel), this.data.faintest));
         const several = count > 1 ? `${count.toLocaleString("en")} operations, ${duration(filled)} together; the longest:<br>` : "";
         const alone = count > 1 ? "" : `, ${duration(filled)}`;
         trace.hovertext.push(`${several}${name}<br>${this.data.kinds[level.kind[row]].name}${alone}`);
-        trace.customdata.push([name, filled, level.start[row], count]);
+        trace.customdata.push([label, filled, level.start[row], count]);
       }
       return [...traces.values()];
     }
 
-    // As much of an escaped name as fits into a bar.
+    // As much of a name as fits into a bar.
     #fitting(name, pixels) {
       const letters = Math.floor(pixels / 7) - 1;
       if (letters < 5) return "";
-      const text = name.replaceAll("&lt;", "<").replaceAll("&gt;", ">").replaceAll("&amp;", "&");
-      const cut = text.length > letters ? `${text.slice(0, letters - 1)}…` : text;
-      return cut.replaceAll("&", "&amp;").replaceAll("<", "&lt;").replaceAll(">", "&gt;");
+      return plain(name.length > letters ? `${name.slice(0, letters - 1)}…` : name);
     }
 
     #trace(kind) {
@@ -173,17 +212,13 @@
 
     async start() {
       const { layout } = this.data.frame;
-      this.names = this.element.clientWidth < 600 ? this.data.short : layout.yaxis.ticktext;
-      layout.yaxis.ticktext = this.names;
+      this.names = layout.yaxis.ticktext;
       Object.assign(layout, { showlegend: false, height: this.data.height });
-      this.steps = layout.shapes ?? [];
-      await Plotly.newPlot(this.element, this.#traces(), { ...layout, uirevision: "kept" }, CONFIG);
-      drawnFigures.add(this.element);
-      await Plotly.relayout(this.element, themed());
+      await draw(this.element, this.#traces(), layout, "zoom2d", "pan2d");
+      await this.redraw();
       this.element.on("plotly_relayout", (change) => this.#moved(change));
       this.element.on("plotly_click", (event) => this.#told(event.points[0].customdata));
       this.element.on("plotly_doubleclick", () => this.show(0, this.data.dur));
-      this.element.dataset.drawn = "yes";
     }
 
     #moved(change) {
@@ -193,9 +228,8 @@
     }
 
     #told([name, filled, start, count]) {
-      const text = new DOMParser().parseFromString(name, "text/html").documentElement.textContent;
       const together = count > 1 ? `${count} operations; the longest: ` : "";
-      $("#mark").textContent = `${together}${text}: ${duration(filled)}, from ${(start / 1e6).toFixed(3)} ms on`;
+      $("#mark").textContent = `${together}${name}: ${duration(filled)}, from ${(start / 1e6).toFixed(3)} ms on`;
       $("#mark").hidden = false;
     }
 
@@ -210,16 +244,42 @@
       const layout = this.element.layout;
       layout.xaxis.range = this.range.map((ns) => ns / 1e6);
       layout.xaxis.autorange = false;
-      layout.shapes = [...this.steps, ...this.#marked()];
+      layout.shapes = [...this.#bounds(), ...this.#marked()];
+      layout.annotations = this.#stepNames();
       layout.yaxis.ticktext = this.#laneNames();
-      await Plotly.react(this.element, this.#traces(), layout, CONFIG);
+      await Plotly.react(this.element, this.#traces(), layout);
+    }
+
+    // Steps that are shown, as [number, from, to], if each has pixels enough to be told apart.
+    #steps(pixels) {
+      const [bounds, numbers] = this.data.steps;
+      const [from, to] = this.range;
+      const shown = numbers.map((number, at) => [number, bounds[at], bounds[at + 1]]).filter(([, a, b]) => a < to && b > from);
+      return (to - from) / this.#pixel() / Math.max(shown.length, 1) >= pixels ? shown : [];
+    }
+
+    #bounds() {
+      const edges = new Set(this.#steps(8).flatMap(([, from, to]) => [from, to]));
+      return [...edges].map((edge) => ({
+        type: "line", yref: "paper", x0: edge / 1e6, x1: edge / 1e6, y0: 0, y1: 1,
+        line: { width: 1, color: "rgba(128,128,128,0.6)", dash: "dot" },
+      }));
+    }
+
+    #stepNames() {
+      const [low, high] = this.range;
+      return this.#steps(60).map(([number, from, to]) => ({
+        x: (Math.max(from, low) + Math.min(to, high)) / 2e6, y: 1, yref: "paper", yanchor: "bottom", showarrow: false,
+        text: `step ${number}`, font: { size: 11 },
+      }));
     }
 
     // Names of lanes; those with places of the chosen finding stand out.
     #laneNames() {
       const spots = this.finding === null ? [] : this.data.findings[this.finding].spots;
       const marked = new Set(spots.map((spot) => spot.lane));
-      return this.names.map((name, lane) => (marked.has(lane) ? `<b>▸ ${name}</b>` : name));
+      const names = this.element.clientWidth < 600 ? this.data.short : this.names;
+      return names.map((name, lane) => (marked.has(lane) ? `<b>▸ ${name}</b>` : name));
     }
 
     #marked() {
@@ -249,6 +309,7 @@
       this.finding = null;
       $("#spot").hidden = true;
       all(".card.current").forEach((card) => card.classList.remove("current"));
+      this.element.focus({ preventScroll: true });
       await this.redraw();
     }
 
@@ -306,8 +367,14 @@
 
   function steer(timeline) {
     all("[data-move]").forEach((button) => button.addEventListener("click", () => timeline.move(button.dataset.move)));
-    timeline.element.addEventListener("keydown", (event) => {
-      if (!(event.key in KEYS) || event.ctrlKey || event.metaKey || event.altKey) return;
+    // plotly takes the focus away while it follows a drag.
+    timeline.element.addEventListener("pointerdown", () => {
+      window.addEventListener("pointerup", () => {
+        setTimeout(() => timeline.element.focus({ preventScroll: true }));
+      }, { once: true, capture: true });
+    });
+    $("#timeline").addEventListener("keydown", (event) => {
+      if (!(event.key in KEYS) || event.target.matches("input") || event.ctrlKey || event.metaKey || event.altKey) return;
       event.preventDefault();
       timeline.move(KEYS[event.key]);
     });
@@ -350,18 +417,6 @@
       const { kind } = button.dataset;
       all("details.rule").forEach((rule) => { rule.hidden = kind !== "" && rule.dataset.kind !== kind; });
     }));
-    $("#theme").addEventListener("click", () => {
-      const root = document.documentElement;
-      const dark = getComputedStyle(root).colorScheme === "dark";
-      root.dataset.theme = dark ? "light" : "dark";
-      recolour();
-    });
-    window.addEventListener("beforeprint", () => {
-      document.documentElement.dataset.theme = "light";
-      all("details.table, details.minor").forEach((details) => { details.open = true; });
-      recolour();
-    });
-    matchMedia("(prefers-color-scheme: dark)").addEventListener("change", recolour);
     $("#save-trace")?.addEventListener("click", async () => {
       const link = document.createElement("a");
       link.href = URL.createObjectURL(new Blob([await unpacked("trace")], { type: "application/json" }));
@@ -372,16 +427,19 @@
   }
 
   async function main() {
+    let shown = null;
     plainParts();
+    follow(() => shown?.redraw());
     try {
       const [script, text] = await Promise.all([unpacked("plotly"), unpacked("data")]);
       runScript(script);
       const { figures, timeline } = JSON.parse(text);
       lazily(figures);
       if (timeline) {
-        const shown = new Timeline($("#lanes"), timeline);
-        await shown.start();
-        steer(shown);
+        const drawn = new Timeline($("#lanes"), timeline);
+        await drawn.start();
+        steer(drawn);
+        shown = drawn;
       }
       document.documentElement.dataset.ready = "yes";
     } catch (error) {

@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from itertools import pairwise
+from typing import Any
+
 import numpy as np
 import plotly.graph_objects as go
 
@@ -11,7 +14,7 @@ from diagnose.facts.idle import IdleCause
 from diagnose.facts.lanes import IDLE, MarkKind
 from diagnose.facts.marks import Marks
 from diagnose.facts.timeline import MarkTable, Timeline
-from diagnose.reports.html.style import MARK_COLOURS, figure, plain
+from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
 from diagnose.reports.words import CAUSES
 from diagnose.units import duration
 
@@ -25,6 +28,9 @@ FINER = 6
 """How many times finer each level is than the one above it."""
 
 LANE_HEIGHT = 22
+
+MOST_STEPS = 30
+"""Steps that are bounded and named in a figure of them all."""
 
 FAINTEST = 0.15
 """Opacity of marks that are nearly empty: what is joined is as dense as what it stands for."""
@@ -50,12 +56,15 @@ KIND_WORDS = {
 def timeline(diagnosis: Diagnosis, start_ms: float | None = None, end_ms: float | None = None) -> go.Figure:
     """What happened when, from `start_ms` to `end_ms` of the timeline (all of it, if not given).
 
-    A narrower part is drawn in more detail. Raises Missing if nothing could be measured.
+    A narrower part is drawn in more detail. Raises Missing if nothing could be measured, ValueError if there is no such
+    part.
     """
     shown = drawn(diagnosis)
-    low, high = max((start_ms or 0.0) * 1e6, 0.0), min(shown.dur_ns if end_ms is None else end_ms * 1e6, shown.dur_ns)
-    made = frame(shown)
-    made.update_xaxes(range=[low / 1e6, high / 1e6])
+    low = max((start_ms or 0.0) * 1e6, 0.0)
+    high = min(shown.dur_ns if end_ms is None else end_ms * 1e6, float(shown.dur_ns))
+    if not low < high:
+        raise ValueError(f"start_ms has to lie before end_ms, and both within 0 and {shown.dur_ns / 1e6:g}")
+    made = frame(shown).update_layout(step_marks(shown)).update_xaxes(range=[low / 1e6, high / 1e6])
     marks = chosen(levels(shown), low, high)
     for kind in np.unique(marks.kind):
         made.add_trace(_bars(shown, marks.where(marks.kind == kind), shown.kinds[kind]))
@@ -70,7 +79,7 @@ def drawn(diagnosis: Diagnosis) -> Timeline:
 
 
 def frame(shown: Timeline) -> go.Figure:
-    """The timeline without its marks: lanes, and the bounds of steps."""
+    """The timeline without its marks: its lanes."""
     made = figure(
         LANE_HEIGHT * len(shown.lanes) + 90, barmode="overlay", bargap=0, dragmode="zoom", hovermode="closest"
     )
@@ -85,14 +94,22 @@ def frame(shown: Timeline) -> go.Figure:
         fixedrange=True,
         showgrid=False,
     )
-    for bound in shown.bounds_ns if shown.steps else ():
-        made.add_vline(bound / 1e6, line={"width": 1, "color": "rgba(128,128,128,0.6)", "dash": "dot"})
-    for number, begin, end in zip(shown.steps, shown.bounds_ns, shown.bounds_ns[1:], strict=False):
-        made.add_annotation(
-            x=(begin + end) / 2e6, y=1, yref="paper", yanchor="bottom", text=f"step {number}", showarrow=False,
-            font={"size": 11},
-        )  # fmt: skip
     return made
+
+
+def step_marks(shown: Timeline) -> dict[str, Any]:
+    """The layout of lines between steps, and of their numbers; of many steps none."""
+    if not 0 < len(shown.steps) <= MOST_STEPS:
+        return {}
+    line = {"type": "line", "yref": "paper", "y0": 0, "y1": 1, "line": {"width": 1, "color": GREY, "dash": "dot"}}
+    text = {"y": 1, "yref": "paper", "yanchor": "bottom", "showarrow": False, "font": {"size": 11}}
+    middles = [(begin + end) / 2e6 for begin, end in pairwise(shown.bounds_ns)]
+    return {
+        "shapes": [{**line, "x0": ns / 1e6, "x1": ns / 1e6} for ns in shown.bounds_ns],
+        "annotations": [
+            {**text, "x": middle, "text": f"step {number}"} for number, middle in zip(shown.steps, middles, strict=True)
+        ],
+    }
 
 
 def short(name: str) -> str:

@@ -119,3 +119,33 @@ def test_levels_are_few_and_together_bounded(corpus: Path) -> None:
         assert all(
             one.resolution_ns > other.resolution_ns for one, other in pairwise(found[: -len(shown.tables) + 1 or None])
         )
+
+
+def test_many_steps_are_not_bounded_one_by_one() -> None:
+    draw = Drawing()
+    for number in range(200):
+        draw.step(number, 100 * number, 100 * number + 100).work("k", (100 * number, 100 * number + 50))
+    drawn = timeline(of(draw))
+    assert (len(drawn.layout.shapes), len(drawn.layout.annotations)) == (0, 0)
+
+
+@pytest.mark.parametrize("part", [(5, 2), (3, 3), (100, 200), (-5, -1), (None, 0), (float("nan"), 3)])
+def test_a_part_that_is_none_is_refused(part: tuple[float | None, float]) -> None:
+    with pytest.raises(ValueError, match=r"start_ms has to lie before end_ms, and both within 0 and 20\.992"):
+        timeline(of(steps()), *part)
+
+
+@pytest.mark.parametrize(
+    ("name", "short"),
+    [
+        ("GPU idle", "idle"),
+        ("stream 7 (communication)", "s7"),
+        ("GPU 1 stream 20", "g1 s20"),
+        ("main thread: ops", "main"),
+        ("thread 2: calls", "calls"),
+        ("thread 3: ops", "t3"),
+        ("", ""),
+    ],
+)
+def test_lanes_have_short_names_for_narrow_screens(name: str, short: str) -> None:
+    assert timeline_figure.short(name) == short
