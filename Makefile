@@ -8,11 +8,11 @@ RUFF_ARGS := --isolated --line-length 120 --target-version py310
 RUFF_RULES := --select E,F,W,I,UP,B,C4,SIM,RUF,PT,PTH,N,D1 --ignore D105,D107,N818 --per-file-ignores "tests/**:D1" --per-file-ignores "rules/**:D103"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check bench clean
+.PHONY: help demo test check accuracy bench clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-6s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
 	$(BIN)/diagnose profile sample_traces/image_classifier/train.py
@@ -26,6 +26,9 @@ check: .venv/full  ## lint, format, types, import contracts and generated texts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m diagnose.docs --check
+
+accuracy: .venv/full  ## say how often the diagnosis of the planted cases is right, into the README
+	$(BIN)/python -m benchmarks.accuracy --write
 
 bench: .venv/full  ## measure loading side by side with HTA, into the README, and what recording costs
 	$(BIN)/python -m benchmarks.load --write

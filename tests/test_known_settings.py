@@ -100,16 +100,28 @@ BETWEEN_OPS = """
 
 
 def test_python_between_ops_is_lost_where_the_cpu_computes() -> None:
-    """60 of 100 ms, of which a fifth, half, or nine tenths can go: 12, 30 or 54 ms."""
+    """60 of 100 ms, of which a fifth, four fifths, or all can go: 12, 48 or 60 ms."""
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
     (found,) = said("python_between_ops", BETWEEN_OPS, own).findings
     assert found.title == "Python between ops takes time from computing"
-    assert found.evidence[0].text == "Python runs between ops in `prepare` for 60.0 ms of a step."
+    assert (
+        found.evidence[0].text == "Nothing is computed for 60.0 ms a step while Python runs between ops in `prepare`."
+    )
     assert found.evidence[0].value == 60 * MS
     assert found.site is not None
     assert (found.site.file, found.site.line) == ("/home/me/train.py", 30)
     saving = found.saving
-    assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (12 * MS, 30 * MS, 54 * MS)
+    assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (12 * MS, 48 * MS, 60 * MS)
+
+
+def test_python_of_modules_and_ops_comes_with_computing_on_the_cpu() -> None:
+    """Pauses of 0.1 ms each take half of the step, and belong to the ops beside them."""
+    drawing = """
+        5 steps of 20
+        cpu  aten::mm 0.1-0.2 x99 every 0.2
+    """
+    (outcome,) = said("python_between_ops", drawing, RankManifest(rank=0, unprofiled=timed(20 * MS))).outcomes
+    assert outcome.outcome is OutcomeKind.CLEAN
 
 
 def test_python_between_ops_is_no_loss_where_a_device_may_be_busy() -> None:

@@ -1,0 +1,43 @@
+"""The loss is read and printed every 100 steps, which costs nothing."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import torch
+
+from sample_traces import planted
+
+WIDTH = {"weak": 512, "medium": 1024, "strong": 2048}
+
+
+def main() -> None:
+    """Train."""
+    run = planted.start()
+    width = WIDTH[run.level]
+    model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
+    optimizer = torch.optim.Adam(model.parameters())
+    inputs = torch.rand(64, 784)
+    number = 0
+    while True:
+        number += 1
+        optimizer.zero_grad()
+        loss = model(inputs).square().mean()
+        loss.backward()
+        optimizer.step()
+        if number % 100 == 0:
+            print(f"{number}: {loss.item():.3f}", file=sys.stderr)
+        if run.stepped():
+            return
+
+
+def verify(trace: Path) -> None:
+    """Hardly any number is read."""
+    spans = planted.spans(trace)
+    steps = sum(span["name"].startswith("ProfilerStep#") for span in spans)
+    planted.expect(sum(span["name"] == "aten::item" for span in spans) <= steps // 4, "numbers are read all the time")
+
+
+if __name__ == "__main__":
+    main()
