@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import html
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -258,6 +258,3 @@ def add_line(
         hoverinfo="skip",
         showlegend=False,
     )
-
-
-Draw = Callable[..., go.Figure]
