@@ -11,7 +11,7 @@ import multiprocessing
 import os
 import re
 from collections.abc import Iterator
-from contextlib import AbstractContextManager, nullcontext
+from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
 from pathlib import Path
 
@@ -41,17 +41,17 @@ class KinetoReader:
 
     def read(self, path: Path) -> Rank:
         """The rank in the file at `path`, as far as the file is sound. Raises InputError when nothing is."""
-        damage = Damage()
-        pieces = stream.pieces(path, damage)
-        first = next(pieces, b"")
-        exact = _TIMES_PAST_DOUBLE.search(first) is not None
-        text = TraceText(
-            _chain(first, pieces), path, event_type(exact), partial(collect, exact=exact), HEADER_KEYS, damage
-        )
-        columns = Columns()
-        with _workers(path, exact) as workers:
-            for batch in text.batches(workers):
-                columns.absorb(batch)
+        damage, columns = Damage(), Columns()
+        # Closed here: left to the garbage collector, it would wait for its thread wherever that happens to run.
+        with closing(stream.pieces(path, damage)) as pieces:
+            first = next(pieces, b"")
+            exact = _TIMES_PAST_DOUBLE.search(first) is not None
+            text = TraceText(
+                _chain(first, pieces), path, event_type(exact), partial(collect, exact=exact), HEADER_KEYS, damage
+            )
+            with _workers(path, exact) as workers:
+                for batch in text.batches(workers):
+                    columns.absorb(batch)
         if not columns.events and damage.lost_events:
             raise InputError(f"{path} holds no event that can be read: all {damage.lost_events:,} are damaged.")
         if not columns.events:

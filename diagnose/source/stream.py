@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import zlib
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import BinaryIO
@@ -17,10 +17,11 @@ BOMB_BYTES = 1 << 30
 BOMB_RATIO = 250  # real traces shrink 8 to 50 times under gzip; a bomb about 1000 times
 
 
-def pieces(path: Path, damage: Damage) -> Iterator[bytes]:
+def pieces(path: Path, damage: Damage) -> Generator[bytes, None, None]:
     """The file's content in order, about PIECE_BYTES at a time, inflated if gzip; never an empty piece.
 
-    Reading and inflating run one piece ahead on another thread (zlib and file reads release the interpreter lock).
+    Reading and inflating run one piece ahead on another thread (zlib and file reads release the interpreter lock). It
+    ends when the generator is closed.
     Raises InputError if the file cannot be read, or expands like a compression bomb.
     """
     try:

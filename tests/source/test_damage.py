@@ -9,6 +9,7 @@ import re
 import subprocess
 import sys
 import textwrap
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -251,6 +252,14 @@ def test_what_is_no_trace_is_refused_in_a_sentence(tmp_path: Path, content: byte
     with pytest.raises(InputError, match=words) as refusal:
         read(tmp_path, content)
     assert "trace.json" in str(refusal.value)
+
+
+def test_a_refused_file_leaves_no_thread_behind(tmp_path: Path) -> None:
+    """Also while the refusal is held, and with it the frames that read: their end would be left to the collector."""
+    with pytest.raises(InputError) as refusal:
+        read(tmp_path, b'{"nodes": []' + b" " * 9_000_000 + b"}")
+    assert refusal.value.__traceback__ is not None
+    assert not [one for one in threading.enumerate() if one.name.startswith("diagnose-read")]
 
 
 @given(st.binary(max_size=300))
