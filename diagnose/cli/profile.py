@@ -166,9 +166,9 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     page = folder / "report.html"
+    click.echo(rendered(diagnosis, "terminal"), nl=False)
     write(str(folder / "report.json"), rendered(diagnosis, "json"))
     write(str(page), rendered(diagnosis, "html"))
-    click.echo(rendered(diagnosis, "terminal"), nl=False)
     say(f"the interactive report is {page}")
     if open_it:
         open_page(diagnosis, str(page))

@@ -44,7 +44,10 @@ def rendered(diagnosis: Diagnosis, form: str) -> str:
 def open_page(diagnosis: Diagnosis, written: str | None) -> None:
     """Open the page in a browser: the file it was written to, else one in the folder for temporary files."""
     if written is None:
-        written = str(Path(tempfile.mkdtemp(prefix="diagnose-")) / "report.html")
+        try:
+            written = str(Path(tempfile.mkdtemp(prefix="diagnose-")) / "report.html")
+        except OSError as error:
+            raise click.ClickException(f"No file can be made for the page: {error.strerror}. Use --html.") from error
         write(written, rendered(diagnosis, "html"))
     if not webbrowser.open(Path(written).resolve().as_uri()):
         click.echo(f"No browser could be started. The page is {written}", err=True)

@@ -107,3 +107,12 @@ def test_importing_the_public_name_is_enough_for_a_notebook() -> None:
     assert diagnose.Diagnosis is Diagnosis
     assert callable(Diagnosis._repr_html_)  # type: ignore[attr-defined]
     assert diagnose.figures.timeline.__name__ == "timeline"
+
+
+def test_what_could_not_be_looked_at_never_reads_as_fine(tmp_path: Path) -> None:
+    found = analysed(EVERY["cpu_only"](), tmp_path)
+    assert "rules could not look" in page.render(found).partition('id="fixes"')[2]
+    unpriced = page.render(replace(found, replay=None, findings=()))
+    assert "Nothing could be replayed, so that no fix has a price." in unpriced
+    assert "No fix that the rules know" not in unpriced
+    assert "No rule ran, so nothing was looked for." in page.render(replace(found, outcomes=(), findings=()))
