@@ -83,7 +83,7 @@ class Steps(msgspec.Struct, frozen=True):
     """What the steps were found by; empty if there are none."""
     step_time_ns: StepTime
     unprofiled_step_time_ns: int | None
-    """Median of steps without the profiler: the step that savings are of, where it is known."""
+    """Mean of steps without the profiler: the step that savings are of, where it is known."""
     overhead_ratio: float | None
     """How many times as long recorded steps take, by the training process's own clock."""
 

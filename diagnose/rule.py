@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from diagnose.facts.allocator import AllocatorCause, Churn
+from diagnose.facts.anomaly import NanChecks
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.breakdown import Breakdown
 from diagnose.facts.collectives import CollectiveGroup, DdpOverhead, DdpWork, SmallCollectives
@@ -26,7 +27,7 @@ from diagnose.facts.input import Input
 from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
-from diagnose.facts.optimizer import GradientZeroing, Implementation, OptimizerSteps
+from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
 from diagnose.facts.pauses import Checkpoints, GarbageCollections, Silences
 from diagnose.facts.precision import Precision, Roofline
@@ -37,8 +38,10 @@ from diagnose.facts.run import Loading, Slowdown
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
 from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
+from diagnose.facts.zeroing import GradientZeroing
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
-from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
+from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times, at
+from diagnose.replay.edits import Level as Rung
 from diagnose.replay.saving import Basis
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.manifest import RankManifest
@@ -47,6 +50,7 @@ from diagnose.units import percent
 from diagnose.units import size as bytes_
 
 __all__ = [
+    "DEAR_SHARE",
     "FACTS",
     "AllocatorCause",
     "AttentionChain",
@@ -90,6 +94,7 @@ __all__ = [
     "LongSteps",
     "Missing",
     "Move",
+    "NanChecks",
     "NotApplicable",
     "OptimizerSteps",
     "PointwiseChains",
@@ -120,6 +125,7 @@ __all__ = [
     "bytes_",
     "cheaper_batches",
     "cores_for_workers",
+    "dear_batches",
     "loading_evidence",
     "ms",
     "percent",
@@ -156,6 +162,39 @@ def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
     if free is None:
         raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
     return free
+
+
+DEAR_SHARE = 0.1
+"""Of the step, from which on making batches is worth looking at although no worker can take it over (our choice)."""
+
+LEFT_OF_ITEMS, LEFT_OF_COLLATION = Between(1.0, 0.5, 0.1), Between(0.5, 0.1, 0.02)
+"""Of the time to make items, how much cheaper they can be is not known; of collation by the script, which
+default_collate does as one copy for each item (our choices)."""
+
+
+def dear_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
+    """What to say of batches that the training makes itself, on cores that workers would take from it."""
+    collation = 0.0
+    if loading.most_in == "collate" and loading.loader.collate != "default_collate":
+        collation = min((loading.loader.collate_ns or 0) / max(loading.fetch_ns, 1), 1.0)
+    left = (at(LEFT_OF_ITEMS, level) * (1 - collation) + at(LEFT_OF_COLLATION, level) * collation for level in Rung)
+    what = f"Nothing is computed for {ms(waited_ns)} a step while the training process makes the next batch."
+    spent = f"`{loading.loader.collate}` takes {percent(collation)} of that." if collation else ""
+    return Finding(
+        title="Making batches takes time from computing",
+        evidence=(
+            Evidence(what, waited_ns, "ns"),
+            *((Evidence(spent, collation, "share"),) if spent else ()),
+            Evidence("Workers would not help: the training computes on the cores that they would need."),
+        ),
+        edits=(Shorten(fetches.ids, Between(*left)),),
+        fixes=(cheaper_batches(loading),),
+        confidence=Confidence(Level.MEDIUM, "torch's own collation copies each item once, without Python")
+        if collation
+        else Confidence(Level.LOW, "how much cheaper batches can be is not recorded"),
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=True,
+    )
 
 
 def cheaper_batches(loading: Loading) -> Fix:

@@ -1,13 +1,13 @@
 """Every launch waits for its kernel.
 
 The host returns from each launch only when the kernel has run, as with CUDA_LAUNCH_BLOCKING=1: a mode for finding
-errors. Anomaly detection is another: after each operation of the backward pass the host waits for its NaN check.
+errors.
 
 Why it costs
     Host and GPU take turns: nothing is ever queued, and each gap between two kernels is the host's time for the next.
 
 How to fix
-    Unset CUDA_LAUNCH_BLOCKING. Switch off anomaly detection as well.
+    Unset CUDA_LAUNCH_BLOCKING.
 
 Ignore when
     an error is being looked for.
@@ -22,20 +22,15 @@ from diagnose.rule import (
     BlockingLaunches,
     Clean,
     Confidence,
-    Detach,
     Evidence,
     Finding,
     Fires,
     Fix,
-    HostWait,
     Level,
-    RankManifest,
     Safety,
     Shorten,
     Silent,
     Verdicts,
-    WaitReason,
-    ms,
     percent,
     rule,
 )  # fmt: skip
@@ -43,22 +38,11 @@ from diagnose.rule import (
 ALIKE_SHARE = 0.5  # of the launches of long kernels that take as long as their kernel (msprof-analyze uses the same)
 DEPTH = 2  # queued before such a launch at most: launches also block when the queue is full, then hundreds are queued
 LAUNCH = Between(0.3, 0.1, 0.03)  # of a launch's time: 3 to 6 us are usual
-BACKWARD = "autograd::engine::evaluate_function: "
-LINK = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
 
 
 @rule("SY04")
-def debug_modes(
-    blocking_launches: BlockingLaunches,
-    launch_blocking: bool | None = None,
-    manifest: RankManifest | None = None,
-    host_waits: tuple[HostWait, ...] | None = None,
-) -> Verdicts:
-    found, anomalies = blocking_launches, manifest is not None and manifest.flags.anomaly_mode is True
-    reads = [one for one in host_waits or () if anomalies and one.reason is WaitReason.SCALAR_READ]
-    checks = [one for one in reads if one.asked_by.startswith(BACKWARD)]
-    if checks:
-        yield _anomaly_detection(checks)
+def debug_modes(blocking_launches: BlockingLaunches, launch_blocking: bool | None = None) -> Verdicts:
+    found = blocking_launches
     if found.alike_share < ALIKE_SHARE or found.depth_median > DEPTH or launch_blocking is False:
         off = ", with CUDA_LAUNCH_BLOCKING off" if launch_blocking is False else ""
         yield Clean(f"{percent(found.alike_share)} of the launches of long kernels take as long as their kernel{off}")
@@ -87,19 +71,6 @@ def debug_modes(
             confidence=Confidence(Level.HIGH, f"{known}launches and kernels take the same time, and nothing is queued"),
             host_bound=True,
         )
-
-
-def _anomaly_detection(checks: list[HostWait]) -> Finding:
-    blocked_ns = sum(one.blocked_ns for one in checks)
-    text = f"In the backward pass the host waits {ms(blocked_ns)} a step for single numbers, as NaN checks do."
-    return Finding(
-        title="Anomaly detection is on",
-        evidence=(Evidence(text, blocked_ns, "ns"),),
-        edits=tuple(Detach(one.ids) for one in checks),
-        fixes=(Fix("Switch off anomaly detection.", before="torch.autograd.set_detect_anomaly(True)", link=LINK),),
-        confidence=Confidence(Level.HIGH, "the setting is known, and the waits are recorded"),
-        host_bound=True,
-    )
 
 
 EXAMPLES = [

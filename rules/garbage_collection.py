@@ -45,6 +45,7 @@ WORTH_SHARE = 0.005  # of the step in collections (our choice)
 LONGEST_NS = 1_000_000  # shorter ones are of the youngest objects, and no pause (our choice)
 OFTEN = 0.5  # collections a step that the script asks for: rarer ones are the remedy (our choice)
 LEFT = Between(0.5, 0.1, 0.02)  # of the time, when collecting every some hundred steps instead (our choice)
+LEFT_BY_HAND = Between(0.3, 0.02, 0.0)  # of what the script asks for, if it no longer does (our choice)
 
 
 BY_HAND = Fix(
@@ -78,7 +79,7 @@ def garbage_collection(
         yield Finding(
             title="" if one is found.automatic else "The script collects garbage in most steps",
             evidence=(Evidence(f"{said}: {ms(one.host_ns)} a step.", one.host_ns, "ns"),),
-            edits=(Shorten(one.ids, LEFT),),
+            edits=(Shorten(one.ids, LEFT if one is found.automatic else LEFT_BY_HAND),),
             fixes=(BY_HAND if one is found.automatic else NOT_IN_STEPS,),
             confidence=Confidence(Level.HIGH, "each collection is recorded"),
             basis=Basis.RULE_OF_THUMB, host_bound=True,

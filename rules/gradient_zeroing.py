@@ -37,24 +37,27 @@ from diagnose.rule import (
 )  # fmt: skip
 
 HOST = Between(0.5, 0.2, 0.1)  # of the host time: setting to None costs a loop over the parameters (our choice)
+CPU = Between(0.2, 0.05, 0.0)  # where the CPU writes the zeros itself, which takes longer than the loop (our choice)
 
 
 @rule("OP02")
 def gradient_zeroing(gradient_zeroing: GradientZeroing, steps: Steps) -> Verdicts:
     found = gradient_zeroing
-    if not found.launches:
+    if not (found.ops if found.on_cpu else found.launches):
         yield Clean("gradients are set to None")
     else:
         yield Finding(
             evidence=(
-                Evidence(
+                Evidence(f"Zeroing gradients takes {found.ops:,} ops a step: {ms(found.host_ns)}.", found.host_ns, "ns")
+                if found.on_cpu
+                else Evidence(
                     f"Zeroing gradients takes {found.launches:,} launches a step: {ms(found.host_ns)} of host time,"
                     f" {ms(found.device_ns)} of GPU time.",
                     found.device_ns,
                     "ns",
                 ),
             ),
-            edits=(Remove(found.work_ids), Shorten(found.ids, HOST)),
+            edits=(Remove(found.work_ids), Shorten(found.ids, CPU if found.on_cpu else HOST)),
             fixes=(
                 Fix(
                     "Set gradients to None instead.",
@@ -65,7 +68,7 @@ def gradient_zeroing(gradient_zeroing: GradientZeroing, steps: Steps) -> Verdict
                     trial="patch:zero_grad(set_to_none=True)",
                 ),
             ),
-            confidence=Confidence(Level.HIGH, "the kernels that write the zeros are recorded"),
+            confidence=Confidence(Level.HIGH, "the operations that write the zeros are recorded"),
             host_bound=True,
         )
 

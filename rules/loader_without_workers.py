@@ -19,6 +19,7 @@ Sources
 """
 
 from diagnose.rule import (
+    DEAR_SHARE,
     Between,
     Clean,
     Confidence,
@@ -38,6 +39,7 @@ from diagnose.rule import (
     Verdicts,
     cheaper_batches,
     cores_for_workers,
+    dear_batches,
     loading_evidence,
     ms,
     percent,
@@ -63,6 +65,9 @@ def loader_without_workers(
     elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
     elif not cores_for_workers(input_wait, loading):
+        if loading is not None and waited >= DEAR_SHARE * steps.mean_ns:
+            yield dear_batches(fetches, waited, loading)
+            return
         yield NotApplicable("the training computes on the cores that workers would need")
     else:
         count = 4 if loading is None else loading.best

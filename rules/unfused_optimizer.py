@@ -1,6 +1,6 @@
-"""The optimizer updates parameters in many small kernels.
+"""The optimizer updates parameters in many small operations.
 
-Without its fused form an optimizer launches several kernels for each parameter, or passes several times over all.
+Without its fused form an optimizer calls several kernels for each parameter, or passes several times over all.
 
 Why it costs
     Each launch costs the host 5 us and more, each pass reads and writes all parameters and their statistics.
@@ -40,10 +40,11 @@ from diagnose.rule import (
 FUSED = "SGD Adam AdamW Adagrad"
 IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)
 LAUNCHES = 20  # a step: fewer are not worth another form (a foreach step launches about ten)
-DEVICE = Between(
-    1.0, 0.6, 0.3
-)  # of the device time: a fused Adam moves 28 bytes a parameter, foreach 4 to 6 times as much
+DEVICE = Between(1.0, 0.6, 0.3)  # of device time: a fused Adam moves 28 bytes a parameter, foreach 4 to 6 times as much
 HOST = Between(0.6, 0.3, 0.1)  # of the host time: launches go from hundreds to a few
+CPU = Between(0.7, 0.4, 0.15)  # of ops that compute: a fused Adam moves 28 bytes a parameter, one op after another 72
+ON_CPU = "Adam AdamW Adagrad"  # a plain SGD makes one pass there, fused or not
+WORTH_SHARE = 0.02  # of a step on the CPU: its ops compute, however few they are (our choice)
 
 
 @rule("OP01")
@@ -52,35 +53,27 @@ def unfused_optimizer(
 ) -> Verdicts:
     made = {one.optimizer: _made_with(one.optimizer, manifest) for one in optimizer_steps}
     unfused = [one for one in optimizer_steps if "fused=True" not in made[one.optimizer]]
-    slow = [one for one in unfused if one.implementation in IN_PIECES and one.launches >= LAUNCHES]
+    many = [one for one in unfused if one.implementation in IN_PIECES and (one.launches >= LAUNCHES or one.on_cpu)]
+    dear = WORTH_SHARE * steps.mean_ns
+    slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= dear)]
     if not slow:
         forms = [", ".join([one.implementation.value, *made[one.optimizer]]) for one in optimizer_steps]
         said = zip(optimizer_steps, forms, strict=True)
         yield Clean("; ".join(f"{one.optimizer} is {form}, {one.launches} launches" for one, form in said))
     for one in slow:
-        known = made[one.optimizer]
-        arguments = ", ".join(["model.parameters()", *known])
+        arguments = ", ".join(["model.parameters()", *made[one.optimizer]])
+        settings = [" and ".join(made[one.optimizer])] if made[one.optimizer] else []
         single = one.implementation is Implementation.SINGLE_TENSOR
         has_fused = one.optimizer in FUSED.split()
         yield Finding(
-            evidence=(
-                Evidence(
-                    f"{one.optimizer} launches {one.launches:,} kernels a step"
-                    f" {'for one parameter at a time' if single else 'in several passes'}:"
-                    f" {ms(one.host_ns)} of host time, {ms(one.device_ns)} of GPU time.",
-                    one.device_ns,
-                    "ns",
-                ),
-                *([Evidence(f"It was made with {' and '.join(known)}.")] if known else []),
-            ),
-            edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, HOST)),
+            evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
+            edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, CPU if one.on_cpu else HOST)),
             fixes=(
                 Fix(
                     f"Use {'the' if has_fused else 'a'} fused {one.optimizer}{', if there is one' * (not has_fused)}.",
                     before=f"torch.optim.{one.optimizer}({arguments})" if has_fused else "",
                     after=f"torch.optim.{one.optimizer}(model.parameters(), fused=True)" if has_fused else "",
-                    safety=Safety.ROUNDING,
-                    link="https://docs.pytorch.org/docs/stable/optim.html",
+                    safety=Safety.ROUNDING, link="https://docs.pytorch.org/docs/stable/optim.html",
                     trial="patch:torch.optim(fused=True)" if has_fused else None,
                 ),
             ),
@@ -88,9 +81,16 @@ def unfused_optimizer(
                 Level.HIGH if single and has_fused else Level.MEDIUM,
                 "the optimizer's own ops are recorded" if has_fused else "whether it has a fused form is not known",
             ),
-            basis=Basis.RULE_OF_THUMB,
-            host_bound=True,
-        )
+            basis=Basis.RULE_OF_THUMB, host_bound=True,
+        )  # fmt: skip
+
+
+def _evidence(one: OptimizerSteps, single: bool) -> Evidence:
+    how = "for one parameter at a time" if single else "in several passes"
+    what = f"calls {one.ops:,} ops" if one.on_cpu else f"launches {one.launches:,} kernels"
+    cost = ms(one.host_ns) + f" of host time, {ms(one.device_ns)} of GPU time" * (not one.on_cpu)
+    text = f"{one.optimizer} {what} a step {how}: {cost}."
+    return Evidence(text, one.host_ns if one.on_cpu else one.device_ns, "ns")
 
 
 def _made_with(optimizer: str, manifest: RankManifest | None) -> list[str]:

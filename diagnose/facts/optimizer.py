@@ -1,4 +1,4 @@
-"""What does the optimizer cost: its steps, how they are implemented, and the zeroing of gradients?"""
+"""What does the optimizer cost: its steps, and how are they implemented?"""
 
 from __future__ import annotations
 
@@ -13,9 +13,11 @@ from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, launched_in
 from diagnose.facts.fetches import name_codes, name_of
-from diagnose.facts.layout import Inputs, Mask, known_per_step, named, recorded_inputs
+from diagnose.facts.layout import Inputs, Mask, named, recorded_inputs
+from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.steps import steps
 from diagnose.facts.work import KERNEL_KINDS, work_table
+from diagnose.facts.zeroing import NO_LAUNCHES, zeroings
 from diagnose.trace import kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -24,8 +26,6 @@ from diagnose.trace.kinds import Activity, KernelKind
 NO_STEPS = Missing(
     "optimizer steps", "Profile whole training steps of an optimizer derived from torch.optim.Optimizer."
 )
-NO_ZEROING = Missing("calls of zero_grad", "Call optimizer.zero_grad(), or record with_stack=True.")
-NO_LAUNCHES = Missing("launches of device work", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA.")
 
 
 class Implementation(str, Enum):
@@ -49,11 +49,15 @@ class OptimizerSteps:
     optimizer: str
     """Name of the class, such as AdamW."""
     implementation: Implementation
-    """Of most of its device time; OTHER without any, as on the host."""
+    """Of most of its device time, of a training on the CPU of its ops' time; OTHER without any."""
     total_calls: int
     """Calls of `step` in all used steps."""
     launches: int
     """Calls that launch device work, per step."""
+    ops: int
+    """Outermost ops, per step."""
+    on_cpu: bool
+    """The training computes on the CPU."""
     device_ns: int
     """Sum of durations of that work, per step."""
     host_ns: int
@@ -77,7 +81,7 @@ def _updates(facts: Facts) -> HostSpans:
     outer = nesting.parents(calls.track, calls.start_ns, calls.end_ns)
     calls = calls.where(~np.isin(np.arange(len(outer)), outer))
     spans, ops = facts.rank.spans, facts.rank.ops
-    inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), _zeroings(facts).ids).astype(np.int64)
+    inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), zeroings(facts).ids).astype(np.int64)
     start = spans["start_ns"].to_numpy()[inner]
     at = np.searchsorted(calls.start_ns, start, side="right") - 1
     inside = (at >= 0) & (start < np.append(calls.end_ns, 0)[at])
@@ -90,53 +94,73 @@ def _is_update(name: str) -> bool:
     return kinds.activity(name) is Activity.OPTIMIZER_STEP
 
 
-def _zeroings(facts: Facts) -> HostSpans:
-    """Calls of an optimizer's `zero_grad`, and where stacks were recorded of a module's."""
-
-    def zeroes(name: str) -> bool:
-        site = kinds.frame_site(name)
-        return kinds.activity(name) is Activity.ZERO_GRAD or (site is not None and site.function == "zero_grad")
-
-    return host_spans(facts, SpanKind.ANNOTATION, SpanKind.PYTHON, named=zeroes).outermost()
-
-
 def for_parameters(facts: Facts) -> Mask:
     """Which rows of the work table were launched to update parameters, or to zero or accumulate their gradients."""
     accumulating = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-    found = (launched_in(facts, _updates(facts)) >= 0) | (launched_in(facts, _zeroings(facts)) >= 0)
+    found = (launched_in(facts, _updates(facts)) >= 0) | (launched_in(facts, zeroings(facts)) >= 0)
     return found | named(facts, work_table(facts).asked_by, accumulating)
 
 
 @fact
 def optimizer_steps(facts: Facts) -> tuple[OptimizerSteps, ...]:
-    """The steps by class, most device time first. Raises Missing without device work, its launches, or marked steps."""
-    if not (work_table(facts).launch >= 0).any():
+    """The steps by class, most device time first. Raises Missing without device work, its launches, or marked steps.
+
+    Of a training on the CPU, most host time first.
+    """
+    if not trains_on_cpu(facts) and not (work_table(facts).launch >= 0).any():
         raise NO_LAUNCHES
     calls = _updates(facts)
     if not len(calls.ids):
         raise NO_STEPS
     label = name_codes(facts, calls.ids)
     found = [_summed(facts, calls.where(label == one)) for one in np.unique(label)]
-    return tuple(sorted((one for one in found if one.total_calls), key=lambda one: (-one.device_ns, one.optimizer)))
+    called = [one for one in found if one.total_calls]
+    return tuple(sorted(called, key=lambda one: (-one.device_ns, -one.host_ns * one.on_cpu, one.optimizer)))
 
 
 def _summed(facts: Facts, calls: HostSpans) -> OptimizerSteps:
-    table, count = work_table(facts), steps(facts).count
+    count, on_cpu = steps(facts).count, trains_on_cpu(facts)
     ops = _within(calls, host_spans(facts, SpanKind.OP))
-    mine = launched_in(facts, calls) >= 0
-    inside = mine & table.in_steps
-    used = in_used_steps(facts, calls.ids)
+    used, outermost = in_used_steps(facts, calls.ids), ops.outermost()
+    launched = _NOTHING if on_cpu else _launched(facts, calls)
     return OptimizerSteps(
         optimizer=name_of(facts, int(calls.ids[0])).partition("#")[2].partition(",")[0].removesuffix(".step"),
-        implementation=_implementation(facts, mine),
+        implementation=_by_ops(facts, outermost) if on_cpu else launched.implementation,
         total_calls=int(used.sum()),
-        launches=round_half_up(len(np.unique(table.launch[inside])), count),
-        device_ns=round_half_up(int(table.dur_ns[inside].sum()), count),
+        launches=launched.launches,
+        ops=round_half_up(len(outermost.in_steps(facts).ids), count),
+        on_cpu=on_cpu,
+        device_ns=launched.device_ns,
         host_ns=round_half_up(int((calls.end_ns - calls.start_ns)[used].sum()), count),
         ids=calls.ids,
-        op_ids=ops.outermost().ids,
-        work_ids=table.ids[mine],
+        op_ids=outermost.ids,
+        work_ids=launched.work_ids,
         elements=_elements(facts, _within(calls.where(used), ops), int(used.sum())),
+    )
+
+
+@dataclass(frozen=True)
+class _Launched:
+    """What calls have a device do; the fields as in OptimizerSteps."""
+
+    implementation: Implementation
+    launches: int
+    device_ns: int
+    work_ids: IntArray
+
+
+_NOTHING = _Launched(Implementation.OTHER, 0, 0, np.zeros(0, dtype=np.int64))
+
+
+def _launched(facts: Facts, calls: HostSpans) -> _Launched:
+    table, count = work_table(facts), steps(facts).count
+    mine = launched_in(facts, calls) >= 0
+    inside = mine & table.in_steps
+    return _Launched(
+        implementation=_implementation(facts, mine),
+        launches=round_half_up(len(np.unique(table.launch[inside])), count),
+        device_ns=round_half_up(int(table.dur_ns[inside].sum()), count),
+        work_ids=table.ids[mine],
     )
 
 
@@ -156,6 +180,16 @@ def _implementation(facts: Facts, mine: Mask) -> Implementation:
     total = Counter({Implementation.OTHER: 0})
     for key, ns in zip(distinct.T.tolist(), np.bincount(group.reshape(-1), table.dur_ns[mine]).tolist(), strict=True):
         total[_told_by(labels[key[0]], labels[key[1]], KERNEL_KINDS[key[2]])] += ns
+    return total.most_common(1)[0][0]
+
+
+def _by_ops(facts: Facts, ops: HostSpans) -> Implementation:
+    """What most of the time of these ops is."""
+    total = Counter({Implementation.OTHER: 0})
+    code, own = name_codes(facts, ops.ids), ops.end_ns - ops.start_ns
+    for one in np.unique(code):
+        label = str(facts.rank.spans["name"].cat.categories[one])
+        total[_told_by(label, label, KernelKind.OTHER)] += int(own[code == one].sum())
     return total.most_common(1)[0][0]
 
 
@@ -220,48 +254,3 @@ def _gradient_elements(facts: Facts, calls: int) -> int | None:
         return None
     often = gcd(*np.unique(position, return_counts=True)[1].tolist())
     return round_half_up(int(elements.sum()), calls) if often == calls else None
-
-
-@dataclass(frozen=True)
-class GradientZeroing:
-    """Calls of `zero_grad`, and the device work in them: gradients filled with zeros, where not set to None."""
-
-    total_calls: int
-    """In all used steps."""
-    launches: int
-    """Calls that launch device work, per step."""
-    device_ns: int
-    """Sum of durations of that work, per step; 0 if gradients are set to None."""
-    host_ns: int
-    """Of the calls, per step."""
-    bytes: int | None
-    """Written, per step; None if not known of every op."""
-    ids: IntArray
-    """The calls: annotations, or Python frames."""
-    work_ids: IntArray
-    """Device work launched in the calls."""
-
-
-@fact
-def gradient_zeroing(facts: Facts) -> GradientZeroing:
-    """The zeroing of gradients. Raises Missing without device work, its launches, or recorded calls of `zero_grad`."""
-    table, count, calls = work_table(facts), steps(facts).count, _zeroings(facts)
-    if not (table.launch >= 0).any():
-        raise NO_LAUNCHES
-    if not len(calls.ids):
-        raise NO_ZEROING
-    mine = launched_in(facts, calls) >= 0
-    inside = mine & table.in_steps
-    used = in_used_steps(facts, calls.ids)
-    position, inputs = recorded_inputs(facts, np.unique(table.op[inside]))
-    sizes = [[-(2**53) if t.bytes is None else t.bytes for t in one[0]] if one else [] for one in inputs]
-    written = np.array([*(sum(one) if one else -1 for one in sizes), -1], dtype=np.int64)[position]
-    return GradientZeroing(
-        total_calls=int(used.sum()),
-        launches=round_half_up(len(np.unique(table.launch[inside])), count),
-        device_ns=round_half_up(int(table.dur_ns[inside].sum()), count),
-        host_ns=round_half_up(int((calls.end_ns - calls.start_ns)[used].sum()), count),
-        bytes=known_per_step(written, count),
-        ids=calls.ids,
-        work_ids=table.ids[mine],
-    )

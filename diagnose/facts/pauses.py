@@ -21,6 +21,7 @@ from diagnose.facts.dispatch import (
 )
 from diagnose.facts.host import HostActivity, host_activities
 from diagnose.facts.idle import idle_gaps
+from diagnose.facts.run import marked_ranges
 from diagnose.facts.step_table import Filler, Filling, StepTable, step_table
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals, kinds
@@ -72,11 +73,12 @@ class GarbageCollections:
 def garbage_collections(facts: Facts) -> GarbageCollections:
     """Collections in the used steps. Raises Missing if none was recorded and there are no stacks to show them.
 
-    torch 2.13 records automatic collections only with stacks and record_python_gc_info both.
+    torch 2.13 records automatic collections only with stacks and record_python_gc_info both; `diagnose profile` all.
     """
+    marked = Activity.GARBAGE_COLLECTION.value in marked_ranges(facts)
     named = host_spans(facts, *_ON_HOST, named=lambda name: kinds.activity(name) is Activity.GARBAGE_COLLECTION)
     found = on_training_threads(facts, named).outermost()
-    if not len(found.ids) and "stacks" not in facts.rank.provenance.recorded:
+    if not len(found.ids) and not marked and "stacks" not in facts.rank.provenance.recorded:
         how = "Record with with_stack=True and experimental_config=_ExperimentalConfig(record_python_gc_info=True)."
         raise Missing("garbage collections", how)
     compiling = host_spans(facts, *_ON_HOST, named=lambda name: kinds.activity(name) is Activity.COMPILE)
@@ -86,7 +88,7 @@ def garbage_collections(facts: Facts) -> GarbageCollections:
     return GarbageCollections(
         automatic=_collections(facts, found.where(automatic)),
         explicit=_collections(facts, found.where(~automatic)),
-        automatic_recorded=len(started.ids) > 0,
+        automatic_recorded=marked or len(started.ids) > 0,
     )
 
 
@@ -165,7 +167,8 @@ class Checkpoints:
 def checkpoints(facts: Facts) -> Checkpoints:
     """Saves that were recorded, by frame or annotation. Raises Missing if none was and no stacks were recorded."""
     found = on_training_threads(facts, host_spans(facts, *_ON_HOST, named=_saves)).outermost()
-    if not len(found.ids) and "stacks" not in facts.rank.provenance.recorded:
+    unseen = "stacks" not in facts.rank.provenance.recorded
+    if not len(found.ids) and unseen and Activity.CHECKPOINT.value not in marked_ranges(facts):
         raise Missing("checkpoints", 'Record with with_stack=True, or save inside record_function("save_checkpoint").')
     used, marks = steps(facts), facts.rank.steps
     during = found.in_steps(facts).times

@@ -34,6 +34,11 @@ def manifest(facts: Facts) -> RankManifest:
     return _context(facts).rank
 
 
+def marked_ranges(facts: Facts) -> tuple[str, ...]:
+    """What is known to have ranges in the recording whenever it happens."""
+    return () if facts.rank.context is None else facts.rank.context.rank.marked
+
+
 @fact
 def environment(facts: Facts) -> dict[str, str]:
     """Variables of the run's environment that change speed. Raises Missing if they were not recorded.
@@ -58,7 +63,7 @@ class Slowdown:
     """What recording costs, by the training process's own clock or by events on the device."""
 
     unprofiled_ns: int
-    """Median time of a step without the profiler."""
+    """Mean time of a step without the profiler: what comes now and then counts."""
     ratio: float | None
     """Median time of a step of the timing recording over that, by one clock; None if it was not timed."""
 
@@ -70,7 +75,7 @@ def slowdown(facts: Facts) -> Slowdown:
     And if the trace marks no steps: then there is nothing to compare.
     """
     alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
-    unprofiled = None if alone is None else _on_device(alone) or _median(alone.wall_ns)
+    unprofiled = None if alone is None else _mean(alone.device_ns or ()) or _mean(alone.wall_ns)
     if alone is None or unprofiled is None or steps(facts).measure is Measure.WINDOW:
         raise Missing("step times without the profiler", _HOW)
     ratio = None
@@ -83,6 +88,11 @@ def slowdown(facts: Facts) -> Slowdown:
 
 def _on_device(timed: Timed) -> int | None:
     return _median(timed.device_ns or ())
+
+
+def _mean(times_ns: tuple[int, ...]) -> int | None:
+    """None without times, or if they are no times."""
+    return round(statistics.fmean(times_ns)) if times_ns and min(times_ns) > 0 else None
 
 
 def _median(times_ns: tuple[int, ...]) -> int | None:

@@ -108,6 +108,7 @@ def _kinds_by_name(kind: Array, name: pd.Categorical) -> Array:
         kinds.Activity.STEP: annotation,
         kinds.Activity.OPTIMIZER_STEP: annotation,
         kinds.Activity.ZERO_GRAD: annotation,
+        kinds.Activity.GARBAGE_COLLECTION: annotation,
     }
     by_code = np.array([becomes.get(kinds.activity(label), -1) for label in name.categories], dtype=np.int8)
     target = by_code[name.codes]

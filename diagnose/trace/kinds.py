@@ -113,7 +113,7 @@ class ApiKind(_Kind):
     OTHER = "other", ""
 
 
-# COMPILE, GARBAGE_COLLECTION and CHECKPOINT as torch 2.13 records them.
+# COMPILE, GARBAGE_COLLECTION and CHECKPOINT as torch 2.13 records them, and diagnose.capture.
 class Activity(_Kind):
     """What a host span is to a training loop, by the name of its annotation, op or Python frame."""
 
@@ -124,7 +124,11 @@ class Activity(_Kind):
     COMPILE = "compile", r" \(dynamo_timed\)\Z|^_compile\.compile_inner\Z|/convert_frame\.py\(\d+\): _compile\Z"
     GARBAGE_COLLECTION = "garbage_collection", r"^(Python GC|<built-in function collect>)\Z"
     COLLECTIVE = "collective", r"^(record_param_comms\Z|(nccl|gloo|mpi):|_?c10d(_functional)?::|symm_mem::|nccl[A-Z])"
-    CHECKPOINT = "checkpoint", r"(^|/)torch/(serialization|distributed/checkpoint/\w+)\.py\(\d+\): (async_)?save\Z"
+    CHECKPOINT = (
+        "checkpoint",
+        r"(^|/)torch/(serialization|distributed/checkpoint/\w+)\.py\(\d+\): (async_)?save\Z"
+        + r"|^torch\.save \(checkpoint\)\Z",
+    )
     OTHER = "other", ""
 
 

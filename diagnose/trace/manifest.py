@@ -162,6 +162,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Steps of the timing recording, by the same clocks."""
     attribution: Timed | None = None
     """Steps of the attribution recording."""
+    marked: tuple[str, ...] = ()
+    """What has ranges in the timing recording whenever it happens: "garbage_collection", "checkpoint"."""
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     flags: Flags = Flags()

@@ -67,6 +67,39 @@ def test_what_the_two_recordings_hold(tmp_path: Path) -> None:
     assert kinds == {"trace": (False, False), "detail": (True, True)}
 
 
+def test_collections_and_saves_are_ranges_of_the_timing_recording(tmp_path: Path) -> None:
+    """Also while torch.compile traces, where a collection that called ops would leave them in the graph."""
+    source = (
+        STEP
+        + """
+import gc, io
+
+gc.disable()
+compiled = torch.compile(lambda x: x.sin() + 1, backend="aot_eager", dynamic=False)
+for number in range(100_000):
+    step()
+    gc.collect()
+    gc.enable()
+    gc.set_threshold(10, 1, 1)
+    assert torch.equal(compiled(torch.ones(number % 7 + 2)), torch.ones(number % 7 + 2).sin() + 1)
+    gc.disable()
+    if number % 2:
+        torch.save(model.state_dict(), io.BytesIO())
+"""
+    )
+    script(tmp_path, source)
+    done = profile(tmp_path, "--steps", 4, "train.py")
+    assert done.code == 0, done.stderr
+    assert done.rank.marked == ("garbage_collection", "checkpoint")
+    timing = steps_in(done.folder / "rank0.trace.json.gz")
+    assert all(names.count("<built-in function collect>") == 1 for names in timing.values())
+    assert [names.count("torch.save (checkpoint)") for _, names in sorted(timing.items())] in (
+        [0, 1] * 2 + [0],
+        [1, 0] * 2 + [1],
+    )
+    assert sum(names.count("Python GC") for names in timing.values()) > 0
+
+
 @pytest.mark.parametrize("ending", ["", "sys.exit(7)", "raise ValueError('boom')", "os.kill(os.getpid(), 9)"])
 def test_a_script_that_never_trains_runs_as_without_us(tmp_path: Path, ending: str) -> None:
     text = (

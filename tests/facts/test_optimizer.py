@@ -12,8 +12,9 @@ from typing import Any
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.optimizer import Implementation, for_parameters, gradient_zeroing, optimizer_steps
+from diagnose.facts.optimizer import Implementation, for_parameters, optimizer_steps
 from diagnose.facts.work import work_table
+from diagnose.facts.zeroing import gradient_zeroing
 from diagnose.source import ranks
 from tests.drawing import MAIN, Drawing
 

@@ -11,7 +11,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import about, imports, loaders, place
+from . import about, imports, interruptions, loaders, place
 from .plan import WORK, Plan
 from .recordings import watch_foreign
 from .session import Session
@@ -35,6 +35,7 @@ class Recorder:
         self._settings = about.Settings()
         self._settings.install()
         self._watch = loaders.install(folder, on_batch)
+        interruptions.mark_saving()
         watch_foreign(self._make_way)
 
     def step_ended(self, number: int) -> None:

@@ -10,6 +10,7 @@ from types import ModuleType
 from typing import Any
 
 from .imports import when_imported
+from .interruptions import Collections
 from .plan import WORK
 
 
@@ -33,8 +34,11 @@ class Recording:
             profile_memory=detailed and memory,
             experimental_config=_config(options),
         )
+        self._collections = None if detailed else Collections()
         self._range: Any = None
         self._traced_by: Any = None
+        self.marks_collections = False
+        """Whether collections of garbage are ranges of it."""
 
     def begin(self, number: int | None) -> None:
         """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises."""
@@ -45,6 +49,8 @@ class Recording:
         finally:
             _Foreign.ours = False
         self._open(number)
+        if self._collections is not None:
+            self.marks_collections = self._collections.on()
 
     def mark(self, number: int) -> None:
         """A step has ended, and the one of this number begins."""
@@ -71,6 +77,8 @@ class Recording:
             written.unlink(missing_ok=True)
 
     def _stop(self) -> None:
+        if self._collections is not None:
+            self._collections.off()
         self._close()
         _Foreign.ours = True
         try:

@@ -213,6 +213,8 @@ class Session:
         timed = made.clock.timed()
         made.recording.end(target)
         self.found |= {made.kind: timed, ending: target.name}
+        if made.recording.marks_collections:
+            self.found["marked"] = ["garbage_collection", "checkpoint"]
         self.kept.append(made.kind)
 
     def _size(self) -> int:

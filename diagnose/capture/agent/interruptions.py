@@ -1,0 +1,80 @@
+"""Ranges in a recording for what interrupts a training and only stacks would show: collecting garbage, saving."""
+
+from __future__ import annotations
+
+import functools
+import gc
+import sys
+from collections.abc import Callable
+from types import ModuleType
+from typing import Any
+
+from .imports import when_imported
+
+AUTOMATIC, ASKED_FOR = "Python GC", "<built-in function collect>"
+"""As torch.profiler names collections that Python starts by itself, and those that the script asks for."""
+
+SAVING = "torch.save (checkpoint)"
+YOUNGEST = 0
+"""Collections of the youngest objects are many, and short."""
+
+
+class Collections:
+    """While it is on, each collection of garbage is a range of the recording."""
+
+    def __init__(self) -> None:
+        self._range: Any = None
+        self._open: Any = None
+        self._callback: Callable[[str, dict[str, int]], None] = self._told
+
+    def on(self) -> bool:
+        """Begin; whether this version of torch can.
+
+        A collection may come at any moment, also while ops are traced for a graph. So only a range that calls no op
+        will do, and torch.compile must not look at the callback.
+        """
+        import torch
+
+        self._range = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+        if self._range is None:
+            return False
+        if "torch._dynamo" in sys.modules:
+            self._callback = torch.compiler.disable(self._told)
+        gc.callbacks.append(self._callback)
+        return True
+
+    def off(self) -> None:
+        """End."""
+        if self._callback in gc.callbacks:
+            gc.callbacks.remove(self._callback)
+        self._leave()
+
+    def _told(self, phase: str, info: dict[str, int]) -> None:
+        self._leave()
+        if phase == "start" and info["generation"] > YOUNGEST:
+            automatic = gc.isenabled() and gc.get_count()[0] > gc.get_threshold()[0]
+            self._open = self._range(AUTOMATIC if automatic else ASKED_FOR)
+            self._open.__enter__()
+
+    def _leave(self) -> None:
+        if self._open is not None:
+            self._open.__exit__(None, None, None)
+            self._open = None
+
+
+def mark_saving() -> None:
+    """Have every torch.save be a range of whatever is recording."""
+    when_imported("torch.serialization", _mark_saving)
+
+
+def _mark_saving(module: ModuleType) -> None:
+    original: Callable[..., None] = module.save
+
+    @functools.wraps(original)
+    def save(*args: Any, **kwargs: Any) -> None:
+        from torch.profiler import record_function
+
+        with record_function(SAVING):
+            original(*args, **kwargs)
+
+    module.save = save  # type: ignore[attr-defined]
