@@ -8,7 +8,7 @@ RUFF_ARGS := --isolated --line-length 120 --target-version py310
 RUFF_RULES := --select E,F,W,I,UP,B,C4,SIM,RUF,PT,PTH,N,D1 --ignore D105,D107,N818 --per-file-ignores "tests/**:D1" --per-file-ignores "rules/**:D103"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check accuracy bench clean
+.PHONY: help demo test check accuracy truth gpu bench clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -29,6 +29,12 @@ check: .venv/full  ## lint, format, types, import contracts and generated texts
 
 accuracy: .venv/full  ## say how often the diagnosis of the planted cases is right, into the README
 	$(BIN)/python -m benchmarks.accuracy --write
+
+truth: .venv/full  ## measure and record the planted cases that need no GPU, as far as that has not been done; takes an hour
+	$(BIN)/python -m benchmarks.ground_truth --missing
+
+gpu:  ## the same of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
+	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540
 
 bench: .venv/full  ## measure loading side by side with HTA, into the README, and what recording costs
 	$(BIN)/python -m benchmarks.load --write

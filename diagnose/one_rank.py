@@ -10,7 +10,7 @@ from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
 from diagnose.facts.base import Facts, Missing, optional
 from diagnose.facts.digest import digest
-from diagnose.facts.run import slowdown
+from diagnose.facts.run import slowdown, trains_on_cpu
 from diagnose.facts.steps import steps
 from diagnose.finding import Outcome, OutcomeKind, ReplayQuality
 from diagnose.rank import Ranked
@@ -28,7 +28,8 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     except Missing as missing:
         return RankDiagnosis(brief, outcomes=tuple(_unpriced(one, missing) for one in said.outcomes), slowdown=cost)
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
-    order = rank.ranked(said.findings, replay, steps(facts), facts.rank.index, said.cautions, unprofiled_ns)
+    own = facts.rank.index, said.cautions, unprofiled_ns, trains_on_cpu(facts)
+    order = rank.ranked(said.findings, replay, steps(facts), *own)
     quality = ReplayQuality(**vars(replay.quality))
     return RankDiagnosis(brief, order.findings, tuple(_priced(one, order) for one in said.outcomes), quality, cost)
 

@@ -29,7 +29,7 @@ from diagnose.facts.layout import CopyChurn, LayoutConversions
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
-from diagnose.facts.pauses import Checkpoints, GarbageCollections, Silences
+from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
@@ -52,6 +52,7 @@ from diagnose.units import size as bytes_
 __all__ = [
     "DEAR_SHARE",
     "FACTS",
+    "HOW_COLLECTIONS",
     "AllocatorCause",
     "AttentionChain",
     "Basis",
@@ -164,7 +165,7 @@ def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
     return free
 
 
-DEAR_SHARE = 0.1
+DEAR_SHARE = 0.05
 """Of the step, from which on making batches is worth looking at although no worker can take it over (our choice)."""
 
 LEFT_OF_ITEMS, LEFT_OF_COLLATION = Between(1.0, 0.5, 0.1), Between(0.5, 0.1, 0.02)

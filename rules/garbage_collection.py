@@ -19,6 +19,7 @@ Sources
 """
 
 from diagnose.rule import (
+    HOW_COLLECTIONS,
     Basis,
     Between,
     CannotTell,
@@ -63,8 +64,7 @@ def garbage_collection(
     found = garbage_collections
     if found is None or not (found.automatic_recorded or found.explicit.total):
         maybe = f" (the host is silent {silences.total} times: perhaps some)" if silences and silences.total else ""
-        how = "Record with with_stack=True and experimental_config=_ExperimentalConfig(record_python_gc_info=True)."
-        raise Missing(f"garbage collections{maybe}", how)
+        raise Missing(f"garbage collections{maybe}", HOW_COLLECTIONS)
     least_ns = WORTH_SHARE * steps.mean_ns
     both = [
         one for one in (found.automatic, found.explicit) if one.host_ns >= least_ns and one.longest_ns >= LONGEST_NS

@@ -48,7 +48,7 @@ EVERY_STEPS = 2  # seen in less than every second step it is no part of a step (
 OPTIMIZER_SHARE = 0.5  # of the idle time in the optimizer's step: then it is unfused_optimizer's
 SHORT_NS = 200_000  # idle per pause: shorter ones are calls of modules and hooks, not a piece of work (our choice)
 LEFT = Between(0.8, 0.5, 0.1)  # of the Python time: code rarely vanishes as a whole (our choice)
-LEFT_OF_WORK = Between(0.8, 0.2, 0.0)  # on a CPU only long pauses count: planted ones went as a whole (our choice)
+LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # on a CPU only long pauses count: planted ones went as a whole (our choice)
 
 
 @rule("LB02")

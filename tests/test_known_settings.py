@@ -106,18 +106,18 @@ def test_batches_that_no_worker_can_take_over_can_be_cheaper() -> None:
 
 
 def test_few_batches_are_not_worth_it_where_no_worker_can_take_them_over() -> None:
-    """9 of 100 ms are less than a tenth."""
-    own = msgspec.structs.replace(loads(9), flags=Flags(threads=2))
-    (outcome,) = said("loader_without_workers", ON_CPU.format("load").replace("0-60", "0-9"), own, cpus=2).outcomes
+    """4 of 100 ms are less than a twentieth."""
+    own = msgspec.structs.replace(loads(4), flags=Flags(threads=2))
+    (outcome,) = said("loader_without_workers", ON_CPU.format("load").replace("0-60", "0-4"), own, cpus=2).outcomes
     assert outcome.outcome is OutcomeKind.NOT_APPLICABLE
 
 
 def test_workers_that_wait_for_storage_help_a_training_on_the_cpu() -> None:
-    """A batch takes 60 ms, of which 3 are computing: less than a tenth of a core beside 40 ms of training."""
-    own = msgspec.structs.replace(loads(60, fetch_cpu_ns=3 * MS), flags=Flags(threads=2))
+    """A batch takes 60 ms, of which 9 are computing: less than a quarter of a core beside 40 ms of training."""
+    own = msgspec.structs.replace(loads(60, fetch_cpu_ns=9 * MS), flags=Flags(threads=2))
     (found,) = said("loader_without_workers", ON_CPU.format("load"), own, cpus=2).findings
     assert found.saving.likely_ns == pytest.approx(59 * MS, rel=0.02)
-    busy = msgspec.structs.replace(loads(60, fetch_cpu_ns=5 * MS), flags=Flags(threads=2))
+    busy = msgspec.structs.replace(loads(60, fetch_cpu_ns=11 * MS), flags=Flags(threads=2))
     (found,) = said("loader_without_workers", ON_CPU.format("load"), busy, cpus=2).findings
     assert found.title == "Making batches takes time from computing"
 
@@ -129,7 +129,7 @@ BETWEEN_OPS = """
 
 
 def test_python_between_ops_is_lost_where_the_cpu_computes() -> None:
-    """60 of 100 ms, of which a fifth, four fifths, or all can go: 12, 48 or 60 ms."""
+    """60 of 100 ms, of which a fifth, nine tenths, or all can go: then the other 40 ms may get faster by 0.6 x 54 %."""
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
     (found,) = said("python_between_ops", BETWEEN_OPS, own).findings
     assert found.title == "Python between ops takes time from computing"
@@ -140,7 +140,7 @@ def test_python_between_ops_is_lost_where_the_cpu_computes() -> None:
     assert found.site is not None
     assert (found.site.file, found.site.line) == ("/home/me/train.py", 30)
     saving = found.saving
-    assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (12 * MS, 48 * MS, 60 * MS)
+    assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (12 * MS, 54 * MS, 60 * MS + 12_960_000)
 
 
 def test_python_of_modules_and_ops_comes_with_computing_on_the_cpu() -> None:
@@ -317,11 +317,15 @@ UPDATES_ON_CPU = """
 
 
 def test_an_optimizer_in_many_passes_on_the_cpu() -> None:
-    """40 of 100 ms, of which 70, 40 or 15 % are left."""
+    """40 of 100 ms, of which 50, 20 or 10 % are left; the other 64 may get faster by 0.6 x 32 %."""
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
     (found,) = said("unfused_optimizer", UPDATES_ON_CPU.format("Adam"), own).findings
     assert found.evidence[0].text == "Adam calls 10 ops a step for one parameter at a time: 40.0 ms."
-    assert (found.saving.low_ns, found.saving.likely_ns, found.saving.high_ns) == (12 * MS, 24 * MS, 34 * MS)
+    assert (found.saving.low_ns, found.saving.likely_ns, found.saving.high_ns) == (
+        20 * MS,
+        32 * MS,
+        36 * MS + 12_288_000,
+    )
     (outcome,) = said("unfused_optimizer", UPDATES_ON_CPU.format("SGD"), own).outcomes
     assert outcome.why == "SGD is single_tensor, 0 launches"
     (outcome,) = said("unfused_optimizer", UPDATES_ON_CPU.format("Adam"), RankManifest(rank=0)).outcomes
@@ -329,11 +333,15 @@ def test_an_optimizer_in_many_passes_on_the_cpu() -> None:
 
 
 def test_zeroing_gradients_on_the_cpu() -> None:
-    """20 of 100 ms, of which a fifth, a twentieth or nothing is left."""
+    """20 of 100 ms, of which a fifth, a twentieth or nothing is left; the other 80 may get faster by 0.6 x 19 %."""
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
     (found,) = said("gradient_zeroing", UPDATES_ON_CPU.format("SGD"), own).findings
     assert found.evidence[0].text == "Zeroing gradients takes 2 ops a step: 20.0 ms."
-    assert (found.saving.low_ns, found.saving.likely_ns, found.saving.high_ns) == (16 * MS, 19 * MS, 20 * MS)
+    assert (found.saving.low_ns, found.saving.likely_ns, found.saving.high_ns) == (
+        16 * MS,
+        19 * MS,
+        20 * MS + 9_120_000,
+    )
     to_none = UPDATES_ON_CPU.format("SGD").replace(" | aten::zero_ 20-30 x2 every 10", "")
     (outcome,) = said("gradient_zeroing", to_none, own).outcomes
     assert outcome.outcome is OutcomeKind.CLEAN

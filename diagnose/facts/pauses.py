@@ -38,6 +38,8 @@ SPIKE = 1.5
 FILLS = 0.2
 """What explains a spike fills at least this share of what the step takes more. Chosen."""
 
+HOW_COLLECTIONS = "Record with diagnose profile, or stacks and _ExperimentalConfig(record_python_gc_info=True)."
+
 _AUTOMATIC = "Python GC"
 _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION, SpanKind.PYTHON)
 
@@ -79,8 +81,7 @@ def garbage_collections(facts: Facts) -> GarbageCollections:
     named = host_spans(facts, *_ON_HOST, named=lambda name: kinds.activity(name) is Activity.GARBAGE_COLLECTION)
     found = on_training_threads(facts, named).outermost()
     if not len(found.ids) and not marked and "stacks" not in facts.rank.provenance.recorded:
-        how = "Record with with_stack=True and experimental_config=_ExperimentalConfig(record_python_gc_info=True)."
-        raise Missing("garbage collections", how)
+        raise Missing("garbage collections", HOW_COLLECTIONS)
     compiling = host_spans(facts, *_ON_HOST, named=lambda name: kinds.activity(name) is Activity.COMPILE)
     found = found.where(intervals.covered(Intervals(found.start_ns, found.end_ns), compiling.times) == 0)
     started = host_spans(facts, *_ON_HOST, named=lambda name: name == _AUTOMATIC)
@@ -169,7 +170,8 @@ def checkpoints(facts: Facts) -> Checkpoints:
     found = on_training_threads(facts, host_spans(facts, *_ON_HOST, named=_saves)).outermost()
     unseen = "stacks" not in facts.rank.provenance.recorded
     if not len(found.ids) and unseen and Activity.CHECKPOINT.value not in marked_ranges(facts):
-        raise Missing("checkpoints", 'Record with with_stack=True, or save inside record_function("save_checkpoint").')
+        how = 'Record with diagnose profile, with with_stack=True, or save inside record_function("save_checkpoint").'
+        raise Missing("checkpoints", how)
     used, marks = steps(facts), facts.rank.steps
     during = found.in_steps(facts).times
     numbers = np.array([*(mark.number for mark in marks), -1], dtype=np.int64)

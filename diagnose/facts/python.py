@@ -23,9 +23,9 @@ from diagnose.trace.kinds import Activity, Site
 MOST = 0.5
 """Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
 
-WORK_NS = 200_000
-"""Shorter pauses are calls of modules and ops. Where the CPU computes they come with computing, and stay (our choice;
-counting them, healthy planted cases had findings of 5 % of a step)."""
+WORK_NS = 1_000_000
+"""Shorter pauses are calls of modules and ops, the start of a backward pass (up to 0.8 ms in planted cases) and what
+recording does at the end of a step (0.3 ms). Where the CPU computes they come with computing, and stay."""
 
 _CAUSES = list(IdleCause)
 

@@ -124,11 +124,7 @@ class Activity(_Kind):
     COMPILE = "compile", r" \(dynamo_timed\)\Z|^_compile\.compile_inner\Z|/convert_frame\.py\(\d+\): _compile\Z"
     GARBAGE_COLLECTION = "garbage_collection", r"^(Python GC|<built-in function collect>)\Z"
     COLLECTIVE = "collective", r"^(record_param_comms\Z|(nccl|gloo|mpi):|_?c10d(_functional)?::|symm_mem::|nccl[A-Z])"
-    CHECKPOINT = (
-        "checkpoint",
-        r"(^|/)torch/(serialization|distributed/checkpoint/\w+)\.py\(\d+\): (async_)?save\Z"
-        + r"|^torch\.save \(checkpoint\)\Z",
-    )
+    CHECKPOINT = "checkpoint", r"\btorch/(serialization|\w+/checkpoint/\w+)\.py\(\d+\): (async_)?save\Z|^torch\.save "
     OTHER = "other", ""
 
 

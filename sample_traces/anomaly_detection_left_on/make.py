@@ -8,17 +8,18 @@ import torch
 
 from sample_traces import planted
 
-LAYERS = {"weak": 2, "medium": 6, "strong": 20}
+ROWS = {"weak": 1024, "medium": 256, "strong": 32}
+WIDTH = {"cpu": 1024, "cuda": 4096}
 
 
 def main() -> None:
     """Train."""
     run = planted.start()
     torch.autograd.set_detect_anomaly(not run.fixed)
-    layers = [layer for _ in range(LAYERS[run.level]) for layer in (torch.nn.Linear(64, 64), torch.nn.Tanh())]
-    model = torch.nn.Sequential(torch.nn.Linear(784, 1024), torch.nn.Linear(1024, 64), *layers)
+    width = WIDTH[run.device.type]
+    model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.Linear(width, 64)).to(run.device)
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
-    inputs = torch.rand(64, 784)
+    inputs = torch.rand(ROWS[run.level], 784, device=run.device)
     while True:
         optimizer.zero_grad()
         model(inputs).square().mean().backward()

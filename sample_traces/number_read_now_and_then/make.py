@@ -15,10 +15,16 @@ WIDTH = {"weak": 512, "medium": 1024, "strong": 2048}
 def main() -> None:
     """Train."""
     run = planted.start()
-    width = WIDTH[run.level]
-    model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
-    optimizer = torch.optim.Adam(model.parameters())
-    inputs = torch.rand(64, 784)
+    on_gpu = run.device.type == "cuda"
+    rows, width = 64, WIDTH[run.level]
+    if on_gpu:
+        rows, width = 512 * rows, 4 * width
+    kind = torch.bfloat16 if on_gpu else torch.float32
+    with run.device:
+        model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
+        inputs = torch.rand(rows, 784).to(kind)
+    model.to(kind)
+    optimizer = torch.optim.Adam(model.parameters(), fused=True)
     number = 0
     while True:
         number += 1

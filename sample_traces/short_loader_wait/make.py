@@ -10,17 +10,27 @@ from torch.utils.data import DataLoader, TensorDataset
 from sample_traces import planted
 
 WIDTH = {"weak": 2048, "medium": 3072, "strong": 4096}
+COPIES = 2048
+"""Of each image, made on a GPU."""
 
 
 def main() -> None:
     """Train."""
     run = planted.start()
-    loader = DataLoader(TensorDataset(torch.rand(512, 784), torch.randint(10, (512,))), batch_size=8)
-    width = WIDTH[run.level]
-    model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
+    on_gpu = run.device.type == "cuda"
+    dataset = TensorDataset(torch.rand(512, 784), torch.randint(10, (512,)))
+    loader = DataLoader(dataset, batch_size=8, pin_memory=on_gpu)
+    width = WIDTH[run.level] * (4 if on_gpu else 1)
+    with run.device:
+        model = torch.nn.Sequential(torch.nn.Linear(784, width), torch.nn.ReLU(), torch.nn.Linear(width, width))
+    if on_gpu:
+        model.bfloat16()
     optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
     while True:
         for images, labels in loader:
+            if on_gpu:
+                images = images.to(run.device, non_blocking=True).bfloat16().repeat(COPIES, 1)
+                labels = labels.to(run.device, non_blocking=True).repeat(COPIES)
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(images), labels).backward()
             optimizer.step()

@@ -100,9 +100,9 @@ def test_workers_that_wait_for_storage_need_no_core_each() -> None:
 
 
 def test_workers_that_only_wait_take_no_core_from_a_training_on_the_cpu() -> None:
-    """40 ms of computing a step on one thread; a batch takes 4 or 8 ms of a core, where a tenth of one is 4 ms."""
+    """40 ms of computing a step on one thread; a batch takes 10 or 12 ms of a core, where a quarter of one is 10 ms."""
     one_thread = Flags(threads=1)
-    for cpu_ms, free in ((4, True), (8, False)):
+    for cpu_ms, free in ((10, True), (12, False)):
         facts = known(LOADING, loader(300, fetch_cpu_ns=cpu_ms * MS), host=Host(cpus_allowed=2), flags=one_thread)
         found = loading(facts)
         assert (found.busy, found.beside_training) == (cpu_ms / 40, free)

@@ -1,0 +1,164 @@
+"""The tables of the README that say how often the diagnosis is right."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+
+import numpy as np
+import pandas as pd
+
+from benchmarks.verdicts import PARTS, Accuracy, Row
+
+LARGE = 0.05
+"""A finding on a healthy run that promises this share of the step or more is a false positive."""
+
+Place = Callable[[Row], "int | None"]
+
+
+def tables(found: Accuracy) -> str:
+    """All of them."""
+    blocks = [naming(found), predictions(found.rows), families(found.rows), joints(found), details(found.rows)]
+    return "\n\n".join(block for block in blocks if block) + "\n"
+
+
+def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A Markdown table whose first columns are texts and the others numbers."""
+    lines = [head, ["---"] * texts + ["--:"] * (len(head) - texts), *rows]
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def naming(found: Accuracy) -> str:
+    """Whether the fault is named: by us on both parts, and by the others on all."""
+    rows = found.rows
+    ours: Place = lambda one: one.place  # noqa: E731
+    asked = [one for one in rows if one.patterns is not None]
+    columns = [
+        *(_named([one for one in rows if one.part == part], ours) for part in PARTS),
+        _named(rows, ours),
+        _named(rows, lambda one: one.largest_place),
+        _named(asked, lambda one: one.patterns_place),
+    ]
+    healthy = [[one for one in some if one.measured is None] for some in (*_parts(rows), rows)]
+    blamed = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in healthy]
+    matched = [one for one in asked if one.measured is None]
+    blamed += ["-", f"{sum(bool(one.patterns) for one in matched)} of {len(matched)}"]
+    mended = [[one for one in found.mended if one.part == part] for part in PARTS] + [list(found.mended)]
+    still = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in mended] + ["-", "-"]
+    names = ("the fault is named first", "among the first three", "mean reciprocal rank")
+    lines = [[name, *(column[at] for column in columns)] for at, name in enumerate(names)]
+    lines += [
+        ["healthy runs with a finding of 5 % or more", *blamed],
+        ["mended runs where the fault is still named", *still],
+    ]
+    head = ["", "reported", "developed on", "both", "longest part first", "torch's pattern matcher"]
+    return _table(head, lines)
+
+
+def _parts(rows: Sequence[Row]) -> list[list[Row]]:
+    return [[one for one in rows if one.part == part] for part in PARTS]
+
+
+def _named(rows: Sequence[Row], place: Place) -> list[str]:
+    places = [place(one) for one in rows if one.measured is not None]
+    first, three = (sum(at is not None and at <= most for at in places) for most in (1, 3))
+    reciprocal = sum(1 / at for at in places if at) / max(len(places), 1)
+    return [f"{first} of {len(places)}", f"{three} of {len(places)}", f"{reciprocal:.2f}"]
+
+
+def errors(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    """Predicted over measured speed-up, less one, where the fault was named."""
+    pairs = [(one.predicted.likely, one.measured.likely) for one in rows if one.predicted and one.measured]
+    return np.array([likely / measured - 1.0 for likely, measured in pairs])
+
+
+def predictions(rows: Sequence[Row]) -> str:
+    """How far predicted speed-ups are off, where the fault was named."""
+    structural = [one for one in rows if one.kind in ("structural", "mixed")]
+    kernel = [one for one in rows if one.kind == "kernel"]
+    groups = [*_parts(structural), *_parts(kernel), list(rows)]
+    head = ["", "structural, reported", "developed on", "kernels, reported", "developed on", "all"]
+    lines = {
+        "predictions": [str(len(errors(some))) for some in groups],
+        "error of the speed-up, median": [_percent(np.abs(errors(some)), 0.5) for some in groups],
+        "90th percentile": [_percent(np.abs(errors(some)), 0.9) for some in groups],
+        "mean, with its sign": [_signed(errors(some)) for some in groups],
+        "measured interval meets the range": [f"{sum(map(covers, some))} of {len(errors(some))}" for some in groups],
+        "rank correlation (Spearman)": [_correlation(some) for some in groups],
+        "error if durations are added up, median": [_percent(np.abs(_summed(some)), 0.5) for some in groups],
+        "gain lost to a wrong first finding, mean": [_lost(some) for some in groups],
+        "noise from run to run, median": [_noise(some) for some in groups],
+    }
+    return _table(head, [[name, *values] for name, values in lines.items()])
+
+
+def covers(one: Row) -> bool:
+    """Whether the measured interval and the predicted range have something in common."""
+    if one.measured is None or one.predicted is None:
+        return False
+    return one.predicted.low <= one.measured.high and one.measured.low <= one.predicted.high
+
+
+def _summed(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+    return np.array([one.summed / one.measured.likely - 1.0 for one in rows if one.summed and one.measured])
+
+
+def _correlation(rows: Sequence[Row]) -> str:
+    """Of predicted and measured; needs a few."""
+    pairs = [(one.predicted.likely, one.measured.likely) for one in rows if one.predicted and one.measured]
+    if len(pairs) < 5:
+        return "-"
+    ranks = pd.DataFrame(pairs).rank()
+    return f"{ranks[0].corr(ranks[1]):.2f}"
+
+
+def _lost(rows: Sequence[Row]) -> str:
+    lost = [one.regret for one in rows if one.regret is not None]
+    return f"{np.mean(lost):.0%} of the step" if lost else "-"
+
+
+def _noise(rows: Sequence[Row]) -> str:
+    return _percent(np.array([one.noise for one in rows if one.noise is not None]), 0.5)
+
+
+def _percent(values: np.ndarray[tuple[int], np.dtype[np.float64]], share: float) -> str:
+    return f"{np.quantile(values, share):.0%}" if len(values) else "-"
+
+
+def _signed(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+    return f"{values.mean():+.0%}" if len(values) else "-"
+
+
+def families(rows: Sequence[Row]) -> str:
+    """By kind of fault, both parts."""
+    lines = []
+    for family in sorted({one.family for one in rows if one.measured is not None}):
+        some = [one for one in rows if one.family == family and one.measured is not None]
+        first, three, _ = _named(some, lambda one: one.place)
+        lines.append([family, first, three, _percent(np.abs(errors(some)), 0.5), _noise(some)])
+    return _table(["family", "named first", "in three", "median error of the speed-up", "noise"], lines)
+
+
+def joints(found: Accuracy) -> str:
+    """Several faults mended together."""
+    head = ["mixed case", "mended together", "named", "measured", "replayed", "added up"]
+    lines = []
+    for one in found.joints:
+        values = [f"{one.measured.likely:.2f} x", f"{one.predicted:.2f} x", f"{one.summed:.2f} x"]
+        faults = f"{one.named} of {len(one.faults)}"
+        lines.append([f"{one.case}, {one.trial}", " + ".join(one.faults), faults, *values])
+    return _table(head, lines, texts=2) if lines else ""
+
+
+def details(rows: Sequence[Row]) -> str:
+    """Every recording."""
+    lines = []
+    for one in rows:
+        measured, predicted = "healthy", "-"
+        if one.measured:
+            measured = f"{one.measured.likely:.2f} x ({one.measured.low:.2f} to {one.measured.high:.2f})"
+        if one.predicted:
+            predicted = f"{one.predicted.likely:.2f} x ({one.predicted.low:.2f} to {one.predicted.high:.2f})"
+        first = f"`{one.found[0]}`" if one.found else "none"
+        lines.append([one.case, one.trial, measured, predicted, "-" if one.place is None else str(one.place), first])
+    head = ["case", "level", "measured", "predicted", "place", "first finding"]
+    return "<details>\n<summary>Every recording</summary>\n\n" + _table(head, lines, texts=2) + "\n\n</details>"

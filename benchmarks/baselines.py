@@ -1,0 +1,83 @@
+"""What other ways of reading the same recordings would say, to compare with."""
+
+from __future__ import annotations
+
+import json
+
+from benchmarks.patterns import NAMES
+from benchmarks.planted_cases import Trial
+from diagnose.diagnosis import Diagnosis
+from diagnose.finding import RankedFinding
+
+_LOADER = ("loader_without_workers", "loader_starvation", "loader_restart")
+_SYNC = ("scalar_reads", "data_dependent_shapes", "explicit_synchronisation", "debug_modes")
+_COPY = ("pageable_copies", "unhidden_copies", "tiny_copies")
+_RANKS = ("exposed_communication", "ddp_overheads", "small_collectives")
+_HOST = (
+    "launch_bound",
+    "python_between_ops",
+    "underfilled_gpu",
+    "unfused_optimizer",
+    "gradient_zeroing",
+    "recompilation",
+)
+_MATMUL = ("single_precision_matmul", "full_precision", "slow_matmul", "misaligned_dimensions")
+_POINTWISE = ("unfused_pointwise", "copy_and_cast_churn", "full_precision")
+
+MEANING = {
+    "garbage_collection": ("garbage_collection",),
+    "compile": ("recompilation",),
+    "checkpoint": ("checkpoint_stalls",),
+    "allocation": ("allocator_churn",),
+    "sync": _SYNC,
+    "loader": _LOADER,
+    "other_rank": _RANKS,
+    "host_copy": _COPY,
+    "launch": _HOST,
+    "ops": (*_HOST, *_MATMUL),
+    "python": _HOST,
+    "device_wait": (*_RANKS, *_COPY),
+    "gemm": _MATMUL,
+    "conv": ("full_precision", "single_precision_matmul", "layout_conversions"),
+    "attention": ("unfused_attention", "full_precision"),
+    "softmax_loss": ("unfused_attention", *_POINTWISE),
+    "layout": ("layout_conversions",),
+    "memory": _COPY,
+    "communication": _RANKS,
+    "optimizer": ("unfused_optimizer",),
+    "foreach": ("unfused_optimizer",),
+    "fill": ("gradient_zeroing",),
+    "copy": ("copy_and_cast_churn",),
+    "elementwise": (*_POINTWISE, "unfused_optimizer"),
+    "reduction": _POINTWISE,
+    "norm": _POINTWISE,
+}
+"""What somebody may try who sees that most time goes there. Generous: one right guess of several counts as right."""
+
+
+def largest_first(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
+    """The parts of a step, the longest first, each as the rules that it leads to: a table as all profilers show."""
+    parts = {one.label: one.ns for one in diagnosis.kernel_kinds or ()}
+    for idle in diagnosis.idle or ():
+        parts[idle.cause.value] = parts.get(idle.cause.value, 0) + idle.ns
+    if not parts and diagnosis.host:
+        # No device: the thread's own time is what there is.
+        parts = {activity.value: ns for activity, ns in diagnosis.host.parts.items()}
+    return [MEANING.get(name, ()) for name in sorted(parts, key=lambda name: -parts[name])]
+
+
+def patterns(trial: Trial) -> list[tuple[str, ...]] | None:
+    """What torch's pattern matcher found, the most frequent first, as rules of ours; None if it was not asked."""
+    path = trial.case.folder / "patterns.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if trial.name not in known:
+        return None
+    counts: dict[str, int] = known[trial.name]
+    return [NAMES[name] for name in sorted(counts, key=lambda name: -counts[name])]
+
+
+def summed_ns(finding: RankedFinding, diagnosis: Diagnosis) -> int:
+    """The time of what the fix changes, as far as it goes away: what tools without a replay would promise."""
+    gone = sum(change.ns * (1.0 - change.left[1]) for change in finding.changes if change.left is not None)
+    recorded_ns = diagnosis.replay.step_time_ns if diagnosis.replay else 1
+    return min(round(gone * (diagnosis.step_ns or 0) / max(recorded_ns, 1)), diagnosis.step_ns or 0)

@@ -1,0 +1,150 @@
+"""Try the planted cases: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|patterns] [--gpu]
+
+Of every case that can be tried on this machine it measures what the fix gains, without a profiler; records the bad
+variant (of the strong level the fixed one, too) as `diagnose profile` does; and asks torch's own pattern matcher. With
+--missing only what is not there yet, so that it can be broken off and gone on with. It needs torch, and a machine that
+does nothing else meanwhile.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import gzip
+import json
+import os
+import platform
+import re
+import shutil
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from benchmarks.blocks import measured
+from benchmarks.patterns import matched
+from benchmarks.planted_cases import LEVELS, Trial, cases, trials
+
+ROOT = Path(__file__).parent.parent
+RECORDED_STEPS = 5
+
+
+def measure(trial: Trial, missing: bool) -> None:
+    """Find out what the fix gains, and for a mixed case what each subset of its fixes does."""
+    if trial.case.is_control:
+        return
+    for mended in [(), *trial.case.subsets]:
+        if missing and trial.truth(mended):
+            continue
+        truth = measured(trial, mended)
+        trial.keep(truth, mended)
+        told = f"x {truth.speedup:.2f} ({truth.low:.2f} to {truth.high:.2f})"
+        print(" ".join([trial.case.id, trial.name, *mended, told]), flush=True)
+
+
+def record(trial: Trial, missing: bool) -> None:
+    """Record what the diagnosis is to see."""
+    wanted = [(trial.recording, False)]
+    if trial.level == "strong" and not trial.case.is_control:
+        wanted.append((trial.fixed_recording, True))
+    for folder, fixed in wanted:
+        if not (missing and folder.is_dir()):
+            _record(trial, folder, fixed)
+            size = sum(path.stat().st_size for path in folder.iterdir())
+            print(f"{trial.case.id} {folder.name}: {size / 1000:.0f} kB", flush=True)
+
+
+def _record(trial: Trial, kept: Path, fixed: bool) -> None:
+    with tempfile.TemporaryDirectory() as scratch:
+        recorded = Path(scratch, "run")
+        program = ["-m", f"sample_traces.{trial.case.name}.make", "--level", trial.level, "--steps", "1000000"]
+        program += ["--device", "cuda" if trial.on_gpu else "cpu"] + ["--fixed"] * fixed
+        if trial.ranks > 1:
+            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.ranks)]
+            program = ["--", sys.executable, *launcher, *program]
+        command = [sys.executable, "-m", "diagnose", "profile", "-q", "--no-analyze"]
+        command += ["--steps", str(RECORDED_STEPS), "-o", str(recorded), *program]
+        subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
+        shutil.rmtree(kept, ignore_errors=True)
+        kept.mkdir()
+        for path in recorded.glob("*.json*"):
+            (kept / path.name).write_bytes(published(path))
+
+
+_PRIVATE = ("host_name", "traceName", "trace_id")
+_LIBRARY = re.compile(r"/(?:[\w.+-]+/)*lib/python3\.\d+/(?:site-packages/|dist-packages/)?")
+_ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/[\w./+-]*")
+
+
+def published(path: Path) -> bytes:
+    """A file of a recording without what names this machine or a path on it."""
+    packed = path.suffix == ".gz"
+    raw = path.read_bytes()
+    content = json.loads(gzip.decompress(raw) if packed else raw)
+    for key in _PRIVATE:
+        content.pop(key, None)
+    if "command" in content:
+        content["command"][0] = "python"
+        content["host"]["system"] = platform.system()
+    text = json.dumps(content, separators=(",", ":")).replace(f"{ROOT}/", "")
+    text = _ABSOLUTE.sub("", _LIBRARY.sub("", text))
+    return gzip.compress(text.encode(), mtime=0) if packed else text.encode()
+
+
+def match(trial: Trial, missing: bool) -> None:
+    """Ask torch's pattern matcher about the bad variant."""
+    path = trial.case.folder / "patterns.json"
+    known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+    if trial.ranks > 1 or (missing and trial.name in known):
+        return
+    known[trial.name] = matched(trial)
+    path.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
+    print(trial.case.id, trial.name, "patterns:", *known[trial.name], flush=True)
+
+
+PARTS: dict[str, Callable[[Trial, bool], None]] = {"truth": measure, "recordings": record, "patterns": match}
+
+
+def possible(trial: Trial) -> bool:
+    """Whether this machine has the devices for it."""
+    import torch
+
+    return torch.cuda.device_count() >= trial.ranks if trial.on_gpu else True
+
+
+def main() -> None:
+    """Try what was asked for."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    parser.add_argument("case", nargs="*", help="name or id")
+    parser.add_argument("--only", choices=PARTS, action="append", help="of what to do")
+    parser.add_argument("--level", choices=LEVELS, action="append")
+    parser.add_argument("--gpu", action="store_true", help="on the GPU, not on the CPU")
+    parser.add_argument("--missing", action="store_true", help="only what is not there yet")
+    parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
+    given = parser.parse_args()
+    begin = time.monotonic()
+    for trial in trials(cases()):
+        asked = not given.case or {trial.case.name, trial.case.id} & set(given.case)
+        if not asked or trial.on_gpu != given.gpu or trial.level not in (given.level or LEVELS) or not possible(trial):
+            continue
+        for part in given.only or PARTS:
+            if time.monotonic() - begin > given.seconds:
+                print("Time is up; go on with --missing.")
+                return
+            # One case that fails must not cost the others their turn on a GPU.
+            with _told(f"{trial.case.id} {trial.name} {part}"):
+                PARTS[part](trial, given.missing)
+
+
+@contextlib.contextmanager
+def _told(what: str) -> Iterator[None]:
+    try:
+        yield
+    except (subprocess.SubprocessError, OSError, RuntimeError) as error:
+        print(f"{what}: failed: {error}", flush=True)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""What was said of the planted cases, and what is true: the rows of benchmarks/accuracy.json."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+PARTS = ("report", "develop")
+"""Rules may be changed after a look at the cases of the second part only."""
+
+
+@dataclass(frozen=True)
+class Figure:
+    """A speed-up (times as fast) and its range."""
+
+    likely: float
+    low: float
+    high: float
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was said of one recording, and what is true."""
+
+    case: str
+    trial: str
+    """Level, and gpu_ before it."""
+    family: str
+    kind: str
+    part: str
+    """One of PARTS."""
+    found: tuple[str, ...]
+    """Rules of the findings, the first first; minor ones are none."""
+    promised: float
+    """Share of the step that the most promising finding would save."""
+    place: int | None
+    """Of the first finding that names the planted fault, from 1; None if none does."""
+    measured: Figure | None
+    """By the fix, of a mixed case by that of its largest fault; None for healthy runs."""
+    noise: float | None
+    """From run to run, of the bad variant's step."""
+    predicted: Figure | None
+    """By the finding at `place`."""
+    summed: float | None
+    """As predicted by adding up durations instead of replaying."""
+    regret: float | None
+    """Share of the step that mending the largest fault would have gained over mending what is named first."""
+    largest_place: int | None
+    """Of what names the fault if the longest parts of a step are looked at first."""
+    patterns_place: int | None
+    """The same of torch's pattern matcher."""
+    patterns: int | None
+    """Findings of torch's pattern matcher; None if it was not asked."""
+
+
+@dataclass(frozen=True)
+class Mended:
+    """What is still said of a recording without the fault."""
+
+    case: str
+    trial: str
+    part: str
+    promised: float
+    """Share of the step that the rules which name the fault still promise."""
+
+
+@dataclass(frozen=True)
+class Joint:
+    """Faults of a mixed case, mended together."""
+
+    case: str
+    trial: str
+    part: str
+    faults: tuple[str, ...]
+    named: int
+    """How many of them are named by a finding."""
+    measured: Figure
+    predicted: float
+    """By findings that name them, each replayed after those before it."""
+    summed: float
+    """By the sum of what each alone would save."""
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """All that was found out."""
+
+    rows: tuple[Row, ...]
+    mended: tuple[Mended, ...]
+    joints: tuple[Joint, ...]
