@@ -8,6 +8,7 @@ with the default None is optional, and a missing one that is not ends the rule a
 from __future__ import annotations
 
 import inspect
+import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -131,6 +132,7 @@ __all__ = [
     "ms",
     "percent",
     "rule",
+    "seen_again",
     "toward",
 ]  # fmt: skip
 
@@ -163,6 +165,14 @@ def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
     if free is None:
         raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
     return free
+
+
+def seen_again(manifest: RankManifest | None, dur_ns: int) -> tuple[int, int]:
+    """Steps timed without the profiler that took longer than the median one by at least half of this; and how many
+    were timed."""
+    timed = manifest.unprofiled.wall_ns if manifest and manifest.unprofiled else ()
+    usual = statistics.median(timed) if timed else 0
+    return sum(one >= usual + dur_ns / 2 for one in timed), len(timed)
 
 
 DEAR_SHARE = 0.05

@@ -30,6 +30,7 @@ from diagnose.rule import (
     Fires,
     Fix,
     Level,
+    RankManifest,
     Shorten,
     Silent,
     Steps,
@@ -37,6 +38,7 @@ from diagnose.rule import (
     ms,
     percent,
     rule,
+    seen_again,
 )  # fmt: skip
 
 WORTH_SHARE = 0.01  # of the step, on average (our choice)
@@ -45,14 +47,17 @@ RARELY = 1_000  # steps: to tell what a save costs that was seen only once (our 
 
 
 @rule("PA01")
-def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps) -> Verdicts:
+def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     if checkpoints.host_ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"checkpoints take {percent(checkpoints.host_ns / max(steps.mean_ns, 1))} of these steps")
         return
     total_ns, numbers = checkpoints.host_ns * steps.count, checkpoints.numbers
-    again = len(numbers) > 1
+    alike, timed = seen_again(manifest, checkpoints.longest_ns)
+    again = len(numbers) > 1 or alike > 1
     often = (
-        f"every {(numbers[-1] - numbers[0]) / (len(numbers) - 1):.3g} steps"
+        f"once in {steps.count} steps, and {alike} of {timed} steps without the profiler are as long"
+        if again and len(numbers) < 2
+        else f"every {(numbers[-1] - numbers[0]) / (len(numbers) - 1):.3g} steps"
         if again
         else f"once in {steps.count} steps; saved every {RARELY:,} steps it would be {ms(total_ns / RARELY)} a step"
     )

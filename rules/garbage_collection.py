@@ -32,6 +32,7 @@ from diagnose.rule import (
     GarbageCollections,
     Level,
     Missing,
+    RankManifest,
     Shorten,
     Silences,
     Silent,
@@ -40,14 +41,15 @@ from diagnose.rule import (
     ms,
     percent,
     rule,
+    seen_again,
 )  # fmt: skip
 
 WORTH_SHARE = 0.005  # of the step in collections (our choice)
 LONGEST_NS = 1_000_000  # shorter ones are of the youngest objects, and no pause (our choice)
-OFTEN = 0.5  # collections a step that the script asks for: rarer ones are the remedy (our choice)
+OFTEN = 0.5  # collections a step that the script asks for: rarer ones may be the remedy (our choice)
+DEAR_SHARE = 0.05  # of the step, from which on they are not, if steps without the profiler show them again (our choice)
 LEFT = Between(0.5, 0.1, 0.02)  # of the time, when collecting every some hundred steps instead (our choice)
 LEFT_BY_HAND = Between(0.3, 0.02, 0.0)  # of what the script asks for, if it no longer does (our choice)
-
 
 BY_HAND = Fix(
     "Collect by hand, seldom, and on all ranks in the same step.",
@@ -59,17 +61,19 @@ NOT_IN_STEPS = Fix("Take `gc.collect()` out of the step, or call it seldom.", tr
 
 @rule("PA02")
 def garbage_collection(
-    steps: Steps, garbage_collections: GarbageCollections | None = None, silences: Silences | None = None
+    steps: Steps,
+    garbage_collections: GarbageCollections | None = None,
+    silences: Silences | None = None,
+    manifest: RankManifest | None = None,
 ) -> Verdicts:
     found = garbage_collections
     if found is None or not (found.automatic_recorded or found.explicit.total):
         maybe = f" (the host is silent {silences.total} times: perhaps some)" if silences and silences.total else ""
         raise Missing(f"garbage collections{maybe}", HOW_COLLECTIONS)
-    least_ns = WORTH_SHARE * steps.mean_ns
-    both = [
-        one for one in (found.automatic, found.explicit) if one.host_ns >= least_ns and one.longest_ns >= LONGEST_NS
-    ]
-    worth = [one for one in both if one is found.automatic or one.total >= OFTEN * steps.count]
+    least_ns, asked = WORTH_SHARE * steps.mean_ns, found.explicit
+    both = [one for one in (found.automatic, asked) if one.host_ns >= least_ns and one.longest_ns >= LONGEST_NS]
+    dear = asked.host_ns >= DEAR_SHARE * steps.mean_ns and seen_again(manifest, asked.longest_ns)[0] > 1
+    worth = [one for one in both if one is found.automatic or asked.total >= OFTEN * steps.count or dear]
     if not worth:
         taken = (found.automatic.host_ns + found.explicit.host_ns) / max(steps.mean_ns, 1)
         yield Clean(f"collections take {percent(taken)} of the steps, or the script asks for them seldom")
@@ -77,7 +81,7 @@ def garbage_collection(
         who = "Python collects garbage" if one is found.automatic else "The script calls `gc.collect()`"
         said = f"{who} {one.total} times in {steps.count} steps, for up to {ms(one.longest_ns)}"
         yield Finding(
-            title="" if one is found.automatic else "The script collects garbage in most steps",
+            title="" if one is found.automatic else "The script collects garbage in its steps",
             evidence=(Evidence(f"{said}: {ms(one.host_ns)} a step.", one.host_ns, "ns"),),
             edits=(Shorten(one.ids, LEFT if one is found.automatic else LEFT_BY_HAND),),
             fixes=(BY_HAND if one is found.automatic else NOT_IN_STEPS,),

@@ -309,6 +309,47 @@ def with_flags(**flags: object) -> RankManifest:
     return RankManifest(rank=0, flags=msgspec.convert(flags, Flags))
 
 
+SELDOM = """
+    8 steps of 100
+    cpu  aten::mm 0-40 | "{0}" 40-99 in 4
+"""
+
+
+@pytest.mark.parametrize(("again", "outcome"), [(0, OutcomeKind.CLEAN), (1, OutcomeKind.CLEAN), (2, OutcomeKind.FOUND)])
+def test_collections_now_and_then_are_no_remedy_if_they_come_again(again: int, outcome: OutcomeKind) -> None:
+    """59 ms in one of seven used steps; of 30 steps without the profiler so many take 30 ms more than usual."""
+    unprofiled = Timed(first_step=0, wall_ns=(50 * MS,) * (30 - again) + (80 * MS,) * again)
+    own = RankManifest(rank=0, unprofiled=unprofiled, marked=("garbage_collection", "checkpoint"))
+    assert said("garbage_collection", SELDOM.format("<built-in function collect>"), own).outcomes[0].outcome is outcome
+
+
+def test_a_save_that_comes_again_is_known_to() -> None:
+    own = RankManifest(
+        rank=0, unprofiled=Timed(first_step=0, wall_ns=(50 * MS,) * 27 + (120 * MS,) * 3), marked=("checkpoint",)
+    )
+    (found,) = said("checkpoint_stalls", SELDOM.format("torch.save (checkpoint)"), own).findings
+    assert found.evidence[0].text.endswith("seen once in 7 steps, and 3 of 30 steps without the profiler are as long.")
+    assert found.confidence.level is Level.HIGH
+    unseen = msgspec.structs.replace(own, unprofiled=timed(50 * MS))
+    (found,) = said("checkpoint_stalls", SELDOM.format("torch.save (checkpoint)"), unseen).findings
+    assert found.confidence.level is Level.LOW
+
+
+def test_what_is_marked_and_did_not_happen_is_clean() -> None:
+    """Without a word on what is marked, it cannot be told."""
+    own = RankManifest(rank=0, unprofiled=timed(100 * MS), marked=("garbage_collection", "checkpoint"))
+    for rule in ("garbage_collection", "checkpoint_stalls"):
+        assert (
+            said(rule, BETWEEN_OPS.replace("/home/me/train.py(30): prepare", "mine"), own).outcomes[0].outcome
+            is OutcomeKind.CLEAN
+        )
+        unmarked = msgspec.structs.replace(own, marked=())
+        assert (
+            said(rule, BETWEEN_OPS.replace("/home/me/train.py(30): prepare", "mine"), unmarked).outcomes[0].outcome
+            is OutcomeKind.CANNOT_TELL
+        )
+
+
 UPDATES_ON_CPU = """
     5 steps of 100
     cpu  aten::mm 0-20 | "Optimizer.zero_grad#{0}.zero_grad" 20-40 | aten::zero_ 20-30 x2 every 10
