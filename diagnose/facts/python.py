@@ -10,7 +10,7 @@ from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, members, require_ops, whole_idle
-from diagnose.facts.host import api_calls, host_activities, host_threads
+from diagnose.facts.host import HostActivity, api_calls, host_activities, host_threads
 from diagnose.facts.idle import IdleCause, idle_gaps
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import frame_sites, sites_at
@@ -153,12 +153,15 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
 
 
 def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
-    """The pauses of the main thread that are a piece of work, by line."""
+    """The pauses of the main thread that are a piece of work, by line; a collection of garbage interrupts none."""
     require_ops(facts)
-    used, main, active = steps(facts), host_threads(facts).main, intervals.merge(*host_activities(facts).values())
+    used, main, activities = steps(facts), host_threads(facts).main, dict(host_activities(facts))
+    collecting = activities.pop(HostActivity.GARBAGE_COLLECTION)
+    active = intervals.merge(*activities.values())
     pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
-    long = pauses.ends - pauses.starts >= WORK_NS
-    pauses = Intervals(pauses.starts[long], pauses.ends[long])
+    own_ns = pauses.ends - pauses.starts - intervals.covered(pauses, collecting)
+    long = own_ns >= WORK_NS
+    pauses, own_ns = Intervals(pauses.starts[long], pauses.ends[long]), own_ns[long]
     sites = sites_at(facts, (pauses.starts + pauses.ends) // 2, np.full(pauses.size, main, dtype=np.int64))
     numbers: dict[Site | None, int] = {}
     of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
@@ -167,7 +170,8 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     rows = []
     for site, own in zip(numbers, members(of_site, len(numbers)), strict=True):
         mine = own[inside[own]]
-        ns = int((pauses.ends - pauses.starts)[mine].sum())
+        ns = int(own_ns[mine].sum())
+        times = intervals.subtract(Intervals(pauses.starts[own], pauses.ends[own]), collecting)
         rows.append(
             PythonPause(
                 site=site,
@@ -177,7 +181,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
                 steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, pauses.starts[mine], side="right"))),
                 optimizer_share=float(in_optimizer[mine].sum()) / max(ns, 1),
                 on_cpu=True,
-                times=((main, Intervals(pauses.starts[own], pauses.ends[own])),),
+                times=((main, times),),
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
