@@ -125,10 +125,17 @@ def main() -> None:
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     given = parser.parse_args()
     begin = time.monotonic()
-    for trial in trials(cases()):
-        asked = not given.case or {trial.case.name, trial.case.id} & set(given.case)
-        if not asked or trial.on_gpu != given.gpu or trial.level not in (given.level or LEVELS) or not possible(trial):
-            continue
+    asked = [
+        trial
+        for trial in trials(cases())
+        if (not given.case or {trial.case.name, trial.case.id} & set(given.case))
+        and trial.on_gpu == given.gpu
+        and trial.level in (given.level or LEVELS)
+        and possible(trial)
+    ]
+    if not asked:
+        print("No such case can be tried on this machine.")
+    for trial in asked:
         for part in given.only or PARTS:
             if time.monotonic() - begin > given.seconds:
                 print("Time is up; go on with --missing.")
