@@ -151,6 +151,13 @@ def pauses_us(trace: Path) -> list[float]:
     return found
 
 
+def loader(trace: Path) -> dict[str, Any]:
+    """What the manifest beside a trace says of the first loader, for `verify`."""
+    manifest = json.loads(trace.with_name("manifest.json").read_text(encoding="utf-8"))
+    found: dict[str, Any] = manifest["ranks"][0]["loaders"][0]
+    return found
+
+
 def expect(holds: bool, otherwise: str) -> None:
     """Raise AssertionError with a sentence unless it holds."""
     if not holds:

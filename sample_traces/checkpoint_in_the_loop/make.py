@@ -34,9 +34,8 @@ def main() -> None:
 
 
 def verify(trace: Path) -> None:
-    """A step in four is far longer than the others."""
-    steps = sorted(span["dur"] for span in planted.spans(trace) if span["name"].startswith("ProfilerStep#"))
-    planted.expect(steps[-1] > 1.1 * steps[0], "all steps are alike")
+    """A checkpoint was written between the recorded steps."""
+    planted.expect(bool(planted.named(trace, "torch.save")), "no checkpoint is written")
 
 
 if __name__ == "__main__":

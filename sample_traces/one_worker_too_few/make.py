@@ -51,10 +51,8 @@ def main() -> None:
 
 
 def verify(trace: Path) -> None:
-    """The training waits for its worker in most steps."""
-    waits = [span["dur"] for span in planted.named(trace, "MultiProcessingDataLoaderIter.__next__")]
-    planted.expect(len(waits) >= 3, "no batches come from a worker")
-    planted.expect(sorted(waits)[len(waits) // 2] > 700, "batches are ready when they are asked for")
+    """What was recorded with the trace says that mostly no batch was ready."""
+    planted.expect(planted.loader(trace)["empty_share"] > 0.5, "batches are ready when they are asked for")
 
 
 if __name__ == "__main__":

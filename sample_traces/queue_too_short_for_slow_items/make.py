@@ -53,10 +53,8 @@ def main() -> None:
 
 
 def verify(trace: Path) -> None:
-    """Most batches are ready, but the training waits long for some."""
-    waits = sorted(span["dur"] for span in planted.named(trace, "MultiProcessingDataLoaderIter.__next__"))
-    planted.expect(len(waits) >= 3, "no batches come from workers")
-    planted.expect(waits[-1] > 2_000 and waits[-1] > 4 * waits[len(waits) // 2], "no batch is late")
+    """What was recorded with the trace says that the queue holds one batch of each worker."""
+    planted.expect(planted.loader(trace)["prefetch_factor"] == 1, "the queue is longer")
 
 
 if __name__ == "__main__":

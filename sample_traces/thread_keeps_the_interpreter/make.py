@@ -42,7 +42,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Ops are held up for milliseconds, as long as a thread may keep the interpreter's lock."""
-    planted.expect(sum(pause > 3_000 for pause in planted.pauses_us(trace)) >= 2, "nothing holds the training up")
+    planted.expect(max(planted.pauses_us(trace)) > 3_000, "nothing holds the training up")
 
 
 if __name__ == "__main__":

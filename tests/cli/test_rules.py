@@ -91,7 +91,7 @@ def test_own_rules_stand_beside_the_built_in_ones(trace: Path, own: Path) -> Non
     done = run("analyze", trace, "--rules", own)
     assert done.returncode == 0
     assert "The range `slow` takes long  saves 40.0 ms (40.0 %)" in done.stdout
-    assert "Checked 35 rules" in done.stdout
+    assert "Checked 36 rules" in done.stdout
 
 
 def test_select_and_ignore(trace: Path, own: Path) -> None:

@@ -30,7 +30,7 @@ def training(shapes: bool = False) -> Drawing:
 
 
 def rank(number: int = 0, **more: Any) -> dict[str, Any]:
-    """Steps of 100 us that take 80 us without the profiler, by the process's clock."""
+    """Steps of 100 us that take 80 us without the profiler (median; 86 on average), by the process's clock."""
     known = {"rank": number, "trace": f"rank{number}.trace.json.gz", "detail": f"rank{number}.detail.json.gz"}
     times = {"unprofiled": {"first_step": 10, "wall_ns": [79_000, 80_000, 99_000]}}
     times |= {"timing": {"first_step": 20, "wall_ns": [90_000, 100_000, 110_000]}}
@@ -54,7 +54,7 @@ def put(folder: Path, manifest: object) -> None:
 def test_a_folder_is_used_whole(folder: Path) -> None:
     found = diagnose.analyze(folder)
     assert found.steps is not None
-    assert (found.steps.unprofiled_step_time_ns, found.steps.overhead_ratio) == (80_000, 1.25)
+    assert (found.steps.unprofiled_step_time_ns, found.steps.overhead_ratio) == (86_000, 1.25)
     (source,) = found.provenance.sources
     assert (source.recorded, source.from_detail) == (("ops", "shapes", "stacks"), ("shapes", "stacks"))
     assert (source.path, source.detail) == (f"{folder}/rank0.trace.json.gz", f"{folder}/rank0.detail.json.gz")
@@ -80,7 +80,7 @@ def test_a_damaged_detail_recording_is_noted(folder: Path) -> None:
     assert any("rank0.detail.json.gz is empty" in note.what for note in found.integrity)
     assert any("Call stacks were not recorded" in note.what for note in found.integrity)
     assert found.steps is not None
-    assert found.steps.unprofiled_step_time_ns == 80_000
+    assert found.steps.unprofiled_step_time_ns == 86_000
 
 
 @pytest.mark.parametrize(
