@@ -106,13 +106,22 @@ def spawned(target: Callable[..., None], given: Sequence[tuple[object, ...]]) ->
 
 
 def _run(name: str, arguments: list[str], environment: dict[str, str]) -> None:
+    os.environ.update(environment)
+    train(name, arguments)
+
+
+def train(name: str, arguments: list[str]) -> None:
+    """Run a case in this process, made for it. Of standard error only what it fails with is kept."""
     # A process that a fork server has made would start loader workers by another fork server.
     multiprocessing.set_start_method("fork", force=True)
-    os.environ.update(environment)
     sys.argv = [name, *arguments]
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 2)
-        importlib.import_module(f"sample_traces.{name}.make").main()
+        try:
+            importlib.import_module(f"sample_traces.{name}.make").main()
+        except BaseException as error:
+            print(f"{name} {' '.join(arguments)}: {type(error).__name__}: {error}", flush=True)
+            raise
 
 
 def _free_port() -> int:
@@ -140,8 +149,16 @@ def machine() -> Machine:
         told = subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip().split(", ")
     except (OSError, subprocess.CalledProcessError):
         return own
-    gpu, driver, power, temperature = told
-    return Machine(own.cpu, own.cores, load, own.torch, gpu, driver, float(power), float(temperature))
+    gpu, driver, power, temperature = [*told, *[""] * len(asked)][: len(asked)]
+    return Machine(own.cpu, own.cores, load, own.torch, gpu, driver, _number(power), _number(temperature))
+
+
+def _number(text: str) -> float | None:
+    """None for what a driver answers instead of a number, as "[N/A]"."""
+    try:
+        return float(text)
+    except ValueError:
+        return None
 
 
 def _cpu() -> str:

@@ -149,8 +149,8 @@ def main() -> None:
 def _told(what: str) -> Iterator[None]:
     try:
         yield
-    except (subprocess.SubprocessError, OSError, RuntimeError) as error:
-        print(f"{what}: failed: {error}", flush=True)
+    except Exception as error:
+        print(f"{what}: failed: {type(error).__name__}: {error}", flush=True)
 
 
 if __name__ == "__main__":

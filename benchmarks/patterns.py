@@ -2,15 +2,11 @@
 
 from __future__ import annotations
 
-import importlib
 import json
-import multiprocessing
-import os
-import sys
 import tempfile
 from pathlib import Path
 
-from benchmarks.blocks import spawned
+from benchmarks.blocks import spawned, train
 from benchmarks.planted_cases import Trial
 
 WARM_UP_STEPS, STEPS = 10, 3
@@ -42,7 +38,6 @@ def _run(name: str, arguments: list[str], told: str) -> None:
 
     from sample_traces import planted
 
-    multiprocessing.set_start_method("fork", force=True)
     profiler = profile(record_shapes=True, with_stack=True, profile_memory=True)
     stepped, taken = planted.Run.stepped, 0
 
@@ -58,10 +53,7 @@ def _run(name: str, arguments: list[str], told: str) -> None:
         return True
 
     planted.Run.stepped = profiled  # type: ignore[method-assign, assignment]
-    sys.argv = [name, *arguments]
-    with Path(os.devnull).open("w") as nothing:
-        os.dup2(nothing.fileno(), 2)
-        importlib.import_module(f"sample_traces.{name}.make").main()
+    train(name, arguments)
 
 
 def _found(profiler: object) -> dict[str, int]:

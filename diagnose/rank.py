@@ -28,6 +28,8 @@ WARMER = 0.6
 caches then, and it does not go to sleep. In a planted case with 64 % of the step in waits, the rest took 0.66 of its
 time without them: about the most that was seen."""
 
+ALLOWED = "the upper end allows for the rest getting faster, as seen in other trainings on a CPU"
+
 MOST_PER_RULE = 5
 MOST_RANKED = 12
 """Findings that are ordered by what they add; the few below keep the order of what they save alone."""
@@ -99,7 +101,7 @@ def ranked(
     where = Where((rank,), used.numbers)
     return Ranked(
         tuple(
-            _finished(one, place, extra, step_ns, where, _doubts(one.finding, replay, cautions), replay)
+            _finished(one, place, extra, step, where, _doubts(one.finding, replay, cautions), replay)
             for place, (one, extra) in enumerate(zip(ordered, added, strict=True), start=1)
         ),
         tuple((one.page.id, one.alone) for one in nothing),
@@ -153,11 +155,12 @@ def _doubts(finding: Finding, replay: Replay, cautions: Sequence[Caution]) -> li
 
 
 def _finished(
-    one: _Priced, place: int, added_ns: int | None, step_ns: int, where: Where, doubts: list[str], replay: Replay
+    one: _Priced, place: int, added_ns: int | None, step: _Step, where: Where, doubts: list[str], replay: Replay
 ) -> RankedFinding:
     finding, alone = one.finding, one.alone
     spots, spot_count = replay.spots(finding.edits)
     level = finding.confidence.level.lowered() if doubts else finding.confidence.level
+    allowed = [ALLOWED] * step.on_cpu
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
     return RankedFinding(
         rule=one.page.id,
@@ -174,11 +177,11 @@ def _finished(
             after_above_ns=None if added_ns is None else min(added_ns, alone.high_ns),
             replayed_ns=alone.replayed_ns,
         ),
-        share_of_step=alone.likely_ns / step_ns,
-        confidence=Confidence(level, "; ".join([finding.confidence.why, *doubts])),
+        share_of_step=alone.likely_ns / step.ns,
+        confidence=Confidence(level, "; ".join([finding.confidence.why, *doubts, *allowed])),
         fixes=finding.fixes,
         site=finding.site,
-        minor=alone.likely_ns < WORTH_SHARE * step_ns,
+        minor=alone.likely_ns < WORTH_SHARE * step.ns,
         changes=replay.changes(finding.edits),
         spots=spots,
         spot_count=spot_count,

@@ -49,7 +49,7 @@ RARELY = 1_000  # steps: to tell what a save costs that was seen only once (our 
 @rule("PA01")
 def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     if checkpoints.host_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"checkpoints take {percent(checkpoints.host_ns / max(steps.mean_ns, 1))} of these steps")
+        yield Clean(f"saving by torch takes {percent(checkpoints.host_ns / max(steps.mean_ns, 1))} of these steps")
         return
     total_ns, numbers = checkpoints.host_ns * steps.count, checkpoints.numbers
     alike, timed = seen_again(manifest, checkpoints.longest_ns)

@@ -333,6 +333,14 @@ def test_collections_now_and_then_are_no_remedy_if_they_come_again(again: int, o
     assert said("garbage_collection", SELDOM.format("<built-in function collect>"), own).outcomes[0].outcome is outcome
 
 
+def test_steps_that_differ_anyway_do_not_show_collections_again() -> None:
+    """30 ms do not stand out of steps between 30 and 80 ms, a quarter of which take 20 ms less than the median one."""
+    uneven = Timed(first_step=0, wall_ns=(30 * MS, 50 * MS, 50 * MS, 80 * MS) * 8)
+    own = RankManifest(rank=0, unprofiled=uneven, marked=("garbage_collection",))
+    (outcome,) = said("garbage_collection", SELDOM.format("<built-in function collect>"), own).outcomes
+    assert outcome.outcome is OutcomeKind.CLEAN
+
+
 def test_a_save_that_comes_again_is_known_to() -> None:
     own = RankManifest(
         rank=0, unprofiled=Timed(first_step=0, wall_ns=(50 * MS,) * 27 + (120 * MS,) * 3), marked=("checkpoint",)

@@ -20,7 +20,7 @@ if sys.version_info < (3, 11):
     pytest.skip("tomllib came with Python 3.11", allow_module_level=True)
 
 from benchmarks import accuracy, accuracy_tables
-from benchmarks.blocks import truth_of, warm_up
+from benchmarks.blocks import _number, truth_of, warm_up
 from benchmarks.planted_cases import Case, Machine, Trial, cases, trials
 from benchmarks.verdicts import Accuracy, Figure, Row
 
@@ -133,6 +133,10 @@ def test_faults_are_mended_by_name_or_all_together() -> None:
     runs = [planted.Run("strong", 1, torch.device("cpu"), mended) for mended in (None, frozenset(), frozenset({"a"}))]
     assert [run.fixed for run in runs] == [False, True, True]
     assert [[run.mends(fault) for fault in "ab"] for run in runs] == [[False, False], [True, True], [True, False]]
+
+
+def test_a_driver_that_does_not_know_a_number_says_something_else() -> None:
+    assert [_number(text) for text in ("700.00", "[N/A]", "")] == [700.0, None, None]
 
 
 def test_a_speed_up_is_of_what_is_left() -> None:

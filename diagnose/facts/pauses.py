@@ -75,7 +75,8 @@ class GarbageCollections:
 def garbage_collections(facts: Facts) -> GarbageCollections:
     """Collections in the used steps. Raises Missing if none was recorded and there are no stacks to show them.
 
-    torch 2.13 records automatic collections only with stacks and record_python_gc_info both; `diagnose profile` all.
+    torch 2.13 records automatic collections only with stacks and record_python_gc_info both; `diagnose profile`
+    all but those of the youngest objects.
     """
     marked = Activity.GARBAGE_COLLECTION.value in marked_ranges(facts)
     named = host_spans(facts, *_ON_HOST, named=lambda name: kinds.activity(name) is Activity.GARBAGE_COLLECTION)
