@@ -29,7 +29,7 @@ from diagnose.facts.syncs import Sync
 from diagnose.facts.timeline import Timeline
 from diagnose.finding import Outcome, RankedFinding, ReplayQuality, RulePage
 from diagnose.trace.manifest import Manifest
-from diagnose.trace.model import Device, IntegrityNote
+from diagnose.trace.model import Company, Device, IntegrityNote
 
 SCHEMA_VERSION = 1
 
@@ -96,10 +96,17 @@ class RankSummary(msgspec.Struct, frozen=True):
     breakdown: Breakdown | None
     times_ns: tuple[int, ...]
     """Of each used step, in order."""
+    computing_ns: int | None = None
+    """Per step that all ranks use; None if ranks could not be compared."""
+    waiting_ns: int | None = None
+    """For other ranks to come to collectives, hidden or not, per such step; None if that is not known."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
-    """What is known about a run. Sections about one rank are of `rank`: the one with the longest median step."""
+    """What is known about a run. Sections about one rank are of `rank`: the one that the others wait for.
+
+    Where that is not known it is the one with the longest median step.
+    """
 
     schema_version: int
     tool_version: str
@@ -173,6 +180,8 @@ class RankDiagnosis:
     replay: ReplayQuality | None = None
     slowdown: Slowdown | None = None
     """What recording cost; None where that was not measured."""
+    company: Company | None = None
+    """What the other ranks tell, where it was looked at with that: they wait for this one."""
 
 
 def of_ranks(
@@ -184,8 +193,8 @@ def of_ranks(
 ) -> Diagnosis:
     """The Diagnosis of a run from its ranks, in order of rank; `integrity` is what is wrong with their set."""
     digests = [one.digest for one in ranks]
-    shown = max(digests, key=lambda one: (statistics.median(one.steps.times_ns) if one.steps else -1, -one.index))
-    said = ranks[digests.index(shown)]
+    said = next((one for one in ranks if one.company is not None), None) or slowest(ranks)
+    shown = said.digest
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         tool_version=tool_version,
@@ -207,7 +216,7 @@ def of_ranks(
         allocation=shown.allocation,
         ops=shown.ops,
         python=shown.python,
-        ranks=tuple(map(_summary, digests)),
+        ranks=tuple(_summary(one, said.company) for one in digests),
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,
@@ -217,6 +226,11 @@ def of_ranks(
         timeline=shown.timeline,
         pictures=shown.pictures,
     )
+
+
+def slowest(ranks: Sequence[RankDiagnosis]) -> RankDiagnosis:
+    """The rank with the longest median step; the first of several."""
+    return max(ranks, key=lambda one: statistics.median(one.digest.steps.times_ns) if one.digest.steps else -1)
 
 
 def _with_ranks(finding: RankedFinding, ranks: Sequence[RankDiagnosis]) -> RankedFinding:
@@ -268,8 +282,13 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     )
 
 
-def _summary(one: RankDigest) -> RankSummary:
-    return RankSummary(one.index, _step_time(one), one.breakdown, one.steps.times_ns if one.steps else ())
+def _summary(one: RankDigest, company: Company | None) -> RankSummary:
+    alone = RankSummary(one.index, _step_time(one), one.breakdown, one.steps.times_ns if one.steps else ())
+    if company is None:
+        return alone
+    at, count = company.ranks.index(one.index), len(company.steps)
+    computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (company.compute_ns, company.waited_ns))
+    return msgspec.structs.replace(alone, computing_ns=computing, waiting_ns=waiting if len(company.met) else None)
 
 
 def _step_time(one: RankDigest) -> StepTime | None:

@@ -12,9 +12,11 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     device NAME         any part of a name in DEVICES that no other has, as A100, V100, T4, MI300X, or 2080 (a device
                         whose peak rates diagnose does not know); if not said: H100
     rank N of M         this is rank N of a distributed run
+    N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores
     sync events         `wait` and the calls that block have cuda_sync events too, as with enable_cuda_sync_events
     cpu [THREAD] ITEMS  host spans, on the thread `main` (it has the steps) or another
     gpu [STREAM] ITEMS  device work, on stream 7 (AMD: 0), or 20, or 1:20, which is stream 20 of device 1
+    ---                 what follows is another rank: everything is said again
 ITEMS are separated by `|`. An item is NAME START-END, then words in any order. "Quotes" hold what has spaces.
 
 Names on `cpu`, for which HOST_NAMES has what Kineto writes; any other name is itself, and its form says what it is
@@ -60,6 +62,8 @@ from itertools import groupby
 from typing import Any
 
 from diagnose.recorder import COPIES, DEVICES, KEYS, Recorder, launch_of
+from diagnose.trace.manifest import Flags, Host, RankManifest, Timed
+from diagnose.trace.model import Context
 
 _TIME, _STEPS, _NAME = r"\d+(?:\.\d{1,6})?", r"\d+(?:,\d+)*", r'"[^"]+"|[^\s"]+'
 _TOKEN = re.compile(r'#.*|\||(?:"[^"]*"|[^\s"|])+|"')
@@ -79,6 +83,7 @@ _WORD = re.compile(
          )(?:\ |\Z)""",
     re.VERBOSE,
 )
+_THREADS = re.compile(r"^ *(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?(?: +#.*| *)$", re.MULTILINE)
 _ANY = {"only", "never", "times", "every", "key", "value"}
 _WORK = _ANY | {"call", "until", "thread", "graph"}
 _LAUNCH_NS = 5_000
@@ -88,8 +93,24 @@ class DrawingError(ValueError):
     """What is wrong with a drawing, and in which line, in one sentence."""
 
 
+def ranks(text: str) -> list[str]:
+    """The drawing of each rank."""
+    return re.split(r"(?m)^ *---.*$", text)
+
+
+def context(text: str, rank: int, ranks: int) -> Context | None:
+    """What `diagnose profile` would have noted of this rank of a drawing; None if it did not record it."""
+    said = _THREADS.search(text)
+    if not said:
+        return None
+    threads, cores = map(int, said.groups())
+    unprofiled = Timed(first_step=0, wall_ns=(_drawn(text).period_ns,))
+    known = RankManifest(rank=rank, world_size=ranks, flags=Flags(threads=threads), unprofiled=unprofiled)
+    return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks)
+
+
 def trace(text: str) -> bytes:
-    """The drawing as Kineto's chrome-trace JSON. Raises DrawingError.
+    """The drawing of one rank as Kineto's chrome-trace JSON. Raises DrawingError.
 
     >>> drawn = json.loads(trace("gpu  sgemm 1-5 @0.5 | h2d 5-6 pinned 8KB"))
     >>> for event in drawn["traceEvents"][:3]:
@@ -98,6 +119,13 @@ def trace(text: str) -> bytes:
     1000.0 4000.0 kernel ampere_sgemm_128x64_nn
     5000.0 1000.0 gpu_memcpy Memcpy HtoD (Pinned -> Device)
     """
+    try:
+        return json.dumps(_drawn(text).recorder.document()).encode()
+    except ValueError as error:
+        raise DrawingError(str(error)) from None
+
+
+def _drawn(text: str) -> _Drawing:
     drawing = _Drawing()
     lines = enumerate(text.splitlines(), 1)
     for number, line in sorted(lines, key=lambda line: line[1].split()[:1] in (["cpu"], ["gpu"])):  # rows last
@@ -106,10 +134,7 @@ def trace(text: str) -> bytes:
             drawing.read([token for token in _TOKEN.findall(line) if token[0] != "#"])
         except ValueError as error:
             raise DrawingError(f"{place}: {error}") from None
-    try:
-        return json.dumps(drawing.recorder.document()).encode()
-    except ValueError as error:
-        raise DrawingError(str(error)) from None
+    return drawing
 
 
 class _Drawing:
@@ -140,10 +165,14 @@ class _Drawing:
                 self.recorder.device = _device(" ".join(words))
             case ["rank", rank, "of", world] if rank.isdecimal() and world.isdecimal():
                 self.recorder.rank = int(rank), int(world)
+            case [_, "thread," | "threads,", _, "core" | "cores"] if _THREADS.match(" ".join(tokens)):
+                pass  # Of it a trace says nothing: see `context`.
             case ["sync", "events"]:
                 self.recorder.sync_events = True
             case _:
-                raise ValueError("a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, or sync events")
+                raise ValueError(
+                    "a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, N threads, M cores, sync events"
+                )
 
     def _draw(self, row: str, track: str | None, text: str) -> str:
         """Draw an item of a row on its track; None if it is the first, which names the track. Returns the track."""

@@ -31,7 +31,8 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     own = facts.rank.index, said.cautions, unprofiled_ns, trains_on_cpu(facts)
     order = rank.ranked(said.findings, replay, steps(facts), *own)
     quality = ReplayQuality(**vars(replay.quality))
-    return RankDiagnosis(brief, order.findings, tuple(_priced(one, order) for one in said.outcomes), quality, cost)
+    outcomes = tuple(_priced(one, order) for one in said.outcomes)
+    return RankDiagnosis(brief, order.findings, outcomes, quality, cost, facts.rank.company)
 
 
 def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:

@@ -13,12 +13,14 @@ from pathlib import Path
 from diagnose import __version__, diagnosis, engine, one_rank
 from diagnose.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.engine import RuleSet
+from diagnose.facts import attendance
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.steps import steps
 from diagnose.reports import notebook
 from diagnose.source import ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles
+from diagnose.trace.model import Company
 
 _loaded = lru_cache(maxsize=1)(engine.load)
 """The rules: a process that diagnoses many files loads them once."""
@@ -45,10 +47,11 @@ def diagnose(
     files = given.ranks
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
     pages = [engine.shown(one) for one in _loaded(rules)]
-    found, notes = [], []
+    found, notes, read = [], [], []
     for done, result in enumerate(_ranks(files, step_range, rules, jobs or 1), start=1):
         if isinstance(result, RankDiagnosis):
             found.append(result)
+            read.append(files[done - 1])
         elif files[done - 1].trace.named:
             raise result
         else:
@@ -58,10 +61,17 @@ def diagnose(
     if not found:
         raise InputError(notes[0].what)
     arranged = ranks.arrange([one.digest.provenance for one in found])
-    placed = zip(found, arranged.indexes, strict=True)
-    used = [replace(one, digest=replace(one.digest, index=index)) for one, index in placed if index is not None]
-    used.sort(key=lambda one: one.digest.index)
-    return diagnosis.of_ranks(used, (*given.integrity, *arranged.integrity, *notes), __version__, given.manifest, pages)
+    placed = sorted((index, at) for at, index in enumerate(arranged.indexes) if index is not None)
+    used = {index: replace(found[at], digest=replace(found[at].digest, index=index)) for index, at in placed}
+    if others := attendance.compare({index: one.digest.attendance for index, one in used.items()}):
+        index = attendance.awaited(others)
+        index = diagnosis.slowest(list(used.values())).digest.index if index is None else index
+        again = _rank(read[dict(placed)[index]], step_range, rules, others[index])
+        if isinstance(again, InputError):
+            raise again
+        used[index] = again
+    notes = [*given.integrity, *arranged.integrity, *notes]
+    return diagnosis.of_ranks(list(used.values()), notes, __version__, given.manifest, pages)
 
 
 def _ranks(
@@ -89,11 +99,16 @@ def _size(files: RankFiles) -> int:
         return 0
 
 
-def _rank(files: RankFiles, step_range: StepRange | None, rules: RuleSet) -> RankDiagnosis | InputError:
+def _rank(
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, others: Company | None = None
+) -> RankDiagnosis | InputError:
     try:
-        facts = Facts(recording.read(files), step_range)
+        rank = recording.read(files)
     except InputError as error:
         return error
+    if others is not None:
+        rank = replace(rank, index=others.rank, company=others)
+    facts = Facts(rank, step_range)
     if step_range is not None:
         try:
             steps(facts)

@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.anomaly import NanChecks
+from diagnose.facts.balance import Balance
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.breakdown import Breakdown
 from diagnose.facts.collectives import CollectiveGroup, DdpOverhead, DdpWork, SmallCollectives
@@ -41,6 +42,7 @@ from diagnose.facts.transfers import Transfer
 from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
+from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times, at
 from diagnose.replay.edits import Level as Rung
 from diagnose.replay.saving import Basis
@@ -56,6 +58,7 @@ __all__ = [
     "HOW_COLLECTIONS",
     "AllocatorCause",
     "AttentionChain",
+    "Balance",
     "Basis",
     "Between",
     "BlockingLaunches",
@@ -124,6 +127,7 @@ __all__ = [
     "WaitPattern",
     "WaitReason",
     "WarmUp",
+    "balanced",
     "bytes_",
     "cheaper_batches",
     "cores_for_workers",

@@ -4,13 +4,14 @@ from __future__ import annotations
 
 import tempfile
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 from diagnose import drawing, engine, one_rank
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
-from diagnose.facts.base import Facts
+from diagnose.facts import attendance
+from diagnose.facts.base import Facts, optional
 from diagnose.finding import OutcomeKind
 from diagnose.rule import CannotTell, Fires, RuleError, Silent
 from diagnose.source import ranks
@@ -52,11 +53,28 @@ def said_of(text: str, rule: LoadedRule) -> RankDiagnosis:
 
 
 def facts_of(text: str) -> Facts:
-    """The facts of a drawing, read by the real reader. Raises DrawingError."""
+    """The facts of a drawing, read by the real reader.
+
+    Of several ranks it is the one that the others wait for, or the first if they do not wait. Raises DrawingError.
+    """
+    drawn = facts_of_ranks(text)
+    others = attendance.compare({facts.rank.index: optional(attendance.attendance, facts) for facts in drawn})
+    if not others:
+        return drawn[0]
+    index = attendance.awaited(others) or 0
+    return Facts(replace(drawn[index].rank, company=others[index]))
+
+
+def facts_of_ranks(text: str) -> list[Facts]:
+    """The facts of each rank of a drawing, as it is known alone. Raises DrawingError."""
+    drawn = []
     with tempfile.TemporaryDirectory() as folder:
-        path = Path(folder) / "drawn.json"
-        path.write_bytes(drawing.trace(text))
-        return Facts(ranks.read(path))
+        for index, one in enumerate(drawings := drawing.ranks(text)):
+            path = Path(folder) / f"rank{index}.json"
+            path.write_bytes(drawing.trace(one))
+            context = drawing.context(one, index, len(drawings))
+            drawn.append(Facts(replace(ranks.read(path), index=index, context=context)))
+    return drawn
 
 
 def failure(example: Example) -> str | None:

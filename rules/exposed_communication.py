@@ -52,15 +52,20 @@ LESS = Fix(
     safety=Safety.NEEDS_JUDGEMENT, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
 )  # fmt: skip
 
+ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
+COMPARED = Confidence(Level.MEDIUM, "how early the collectives could start is not recorded")
+
 
 @rule("CO01")
 def exposed_communication(exposure: Exposure) -> Verdicts:
     hideable = exposure.hideable_share
+    waited = exposure.waiting_ns
+    of_it = "with waiting for other ranks" if waited is None else f"without {ms(waited)} of waiting for other ranks"
     carried = "" if exposure.bytes is None else f" to carry {bytes_(exposure.bytes)}"
     if not exposure.ns:
         yield NotApplicable("nothing is communicated on the device")
     elif exposure.share < EXPOSED_SHARE:
-        yield Clean(f"exposed communication takes {ms(exposure.exposed_ns)} a step, {percent(exposure.share)}")
+        yield Clean(f"exposed communication takes {percent(exposure.share)} of the step, {of_it}")
     elif not hideable:
         yield Clean(f"{percent(exposure.share)} of the step is exposed communication, but compute hides all it can")
     else:
@@ -68,18 +73,18 @@ def exposed_communication(exposure: Exposure) -> Verdicts:
             evidence=(
                 Evidence(
                     f"Communication takes {ms(exposure.ns)} a step{carried}, {ms(exposure.exposed_ns)} of it while the"
-                    f" GPU computes nothing: {percent(exposure.share)} of the step, with waiting for other ranks.",
+                    f" GPU computes nothing: {percent(exposure.share)} of the step, {of_it}.",
                     exposure.exposed_ns, "ns",
                 ),
                 Evidence(
-                    f"The {ms(exposure.compute_ns)} of compute could hide at most {ms(exposure.hideable_ns)} more,"
-                    " if that is transfer: waiting for a slower rank stays. Record all ranks to tell.",
+                    f"The {ms(exposure.compute_ns)} of compute could hide at most {ms(exposure.hideable_ns)} more"
+                    + (", if that is transfer: waiting for a slower rank stays." if waited is None else "."),
                     exposure.hideable_ns, "ns",
                 ),
             ),
             edits=(Shorten(exposure.ids, Between(1, 1 - LIKELY_SHARE * hideable, 1 - hideable)),),
             fixes=(OVERLAP, LESS) if exposure.compute_ns > exposure.ns else (LESS, OVERLAP),
-            confidence=Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks"),
+            confidence=ALONE if waited is None else COMPARED,
             basis=Basis.RULE_OF_THUMB,
         )  # fmt: skip
 

@@ -71,8 +71,10 @@ VERDICTS = {
         least_share=0.2,
     ),
     "param/dlrm_8_ranks": Verdict(
-        "One step, small kernels: dispatch is what the recording shows; waits for other ranks are no certain gain.",
+        "One step, small kernels: dispatch is what the recording shows; waits for other ranks are no certain gain. The"
+        " rank that the others wait for copies its inputs to the device in 15 small pieces.",
         "launch_bound",
+        ("tiny_copies",),
     ),
     "tracelens/b200_eager.json.gz": Verdict(
         "86 % idle in eager mode, recorded with stacks, without steps: launch-bound, by how much is unsure.",

@@ -8,7 +8,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from diagnose.facts.base import Facts, Missing
+from diagnose.facts.attendance import Attendance, attendance
+from diagnose.facts.base import Facts, Missing, optional
 from diagnose.facts.breakdown import Breakdown, breakdown
 from diagnose.facts.copies import Copies, copies
 from diagnose.facts.host import HostTime, host_time
@@ -76,6 +77,8 @@ class RankDigest:
     python: tuple[PythonLine, ...] | None = None
     timeline: Timeline | None = None
     pictures: Pictures | None = None
+    attendance: Attendance | None = None
+    """None: there is nothing to compare with other ranks by."""
 
 
 def digest(facts: Facts) -> RankDigest:
@@ -119,6 +122,7 @@ def digest(facts: Facts) -> RankDigest:
         python=largest(python_lines),
         timeline=known(timeline),
         pictures=known(pictures),
+        attendance=optional(attendance, facts),
     )
     return replace(found, absent=tuple(absent))
 

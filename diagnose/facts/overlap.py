@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose.facts.attendance import waits
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import device_time, round_half_up
 from diagnose.facts.collectives import collective_table
@@ -83,14 +84,16 @@ class Exposure:
     """Communication, per step: transfer and waiting for other ranks together."""
     exposed_ns: int
     """Of it, while no compute ran."""
+    waiting_ns: int | None
+    """Of `exposed_ns`, waiting for other ranks to come; None if their recordings are not known."""
     share: float
-    """`exposed_ns` over the step."""
+    """`exposed_ns` over the step, without the waiting that is known."""
     compute_ns: int
     """Per step."""
     ids: IntArray
     """Communication kernels that are not hidden all the time."""
     hideable_ns: int
-    """Of `exposed_ns`, what would be hidden besides if HIDING_SHARE of the compute hid something."""
+    """What more would be hidden if HIDING_SHARE of the compute hid something; no `waiting_ns`."""
     hideable_share: float
     """The same as a share of the time of the kernels in `ids`."""
     bytes: int | None
@@ -107,13 +110,17 @@ def exposure(facts: Facts) -> Exposure:
     exposed = Intervals(times.starts[open_ns > 0], times.ends[open_ns > 0])
     these = intervals.clip(intervals.union(exposed), used.start_ns, used.end_ns)
     hideable = time.exposed_communication.total - time.communication.total + HIDING_SHARE * time.compute.total
-    hideable = min(max(hideable, 0.0), time.exposed_communication.total)
+    known = waits(facts)
+    waiting = 0 if known is None else intervals.intersect(time.exposed_communication, known).total
+    transfer = time.exposed_communication.total - waiting
+    hideable = min(max(hideable, 0.0), transfer)
     table = collective_table(facts)
     carried = table.bytes[table.in_steps & ~table.on_host]
     return Exposure(
         ns=round_half_up(time.communication.total, used.count),
         exposed_ns=round_half_up(time.exposed_communication.total, used.count),
-        share=time.exposed_communication.total / max(used.window_ns, 1),
+        waiting_ns=None if known is None else round_half_up(waiting, used.count),
+        share=transfer / max(used.window_ns, 1),
         compute_ns=round_half_up(time.compute.total, used.count),
         ids=work.ids[mine[open_ns > 0]],
         hideable_ns=round_half_up(round(hideable), used.count),

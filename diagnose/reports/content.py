@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnose.diagnosis import Diagnosis
+from diagnose.diagnosis import Diagnosis, RankSummary
 from diagnose.facts.kernels import Kernel, KernelGroup
 from diagnose.facts.steps import Measure
-from diagnose.reports.words import ACTIVITIES, CAUSES
+from diagnose.reports.words import ACTIVITIES, CAUSES, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.kinds import Site
@@ -89,8 +89,8 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         *(_timed(label, ns, whole.step_ns) for label, ns in parts),
         Row(total, (duration(whole.step_ns), share(1, 1))),
     )
-    slowest = f" (rank {diagnosis.rank}, the slowest)" if len(diagnosis.ranks) > 1 else ""
-    return Section(f"Where the GPU's time goes{slowest}", ("", _per(diagnosis), "share"), rows)
+    which = f" (rank {diagnosis.rank}, {why_this_rank(diagnosis)})" if len(diagnosis.ranks) > 1 else ""
+    return Section(f"Where the GPU's time goes{which}", ("", _per(diagnosis), "share"), rows)
 
 
 def _timed(label: str, ns: int, whole: int, *more: str, site: Site | None = None) -> Row:
@@ -212,7 +212,9 @@ def _communication(diagnosis: Diagnosis) -> Section:
         Row(one.operation, (duration(one.ns), duration(one.exposed_ns), _count(one.calls, diagnosis)))
         for one in diagnosis.communication.collectives[:MOST_ROWS]
     )
-    note = "Includes waiting for other ranks, which one rank's trace cannot tell from transfer."
+    note = "Includes waiting for other ranks."
+    if all(one.waiting_ns is None for one in diagnosis.ranks):
+        note = "Includes waiting for other ranks, which one rank's trace cannot tell from transfer."
     return Section("Communication", ("", _per(diagnosis), "not hidden", "calls"), rows, note)
 
 
@@ -244,16 +246,24 @@ def _python(diagnosis: Diagnosis) -> Section:
 def _ranks(diagnosis: Diagnosis) -> Section:
     if len(diagnosis.ranks) < 2:
         return Section("", (), ())
-    rows = []
-    for one in diagnosis.ranks[:64]:
-        part = one.breakdown
-        cells = (
-            duration(one.step_time_ns.median) if one.step_time_ns else "-",
-            *(
-                (share(ns, part.step_ns) for ns in (part.compute_ns, part.exposed_communication_ns, part.idle_ns))
-                if part
-                else "---"
-            ),
-        )
-        rows.append(Row(f"rank {one.rank}", tuple(cells)))
-    return Section("Ranks", ("", "step", "compute", "communication", "idle"), tuple(rows))
+    measured = any(one.breakdown for one in diagnosis.ranks)
+    compared = any(one.computing_ns is not None for one in diagnosis.ranks)
+    rows = [
+        Row(f"rank {one.rank}", (*_rank_cells(one, measured), *_compared_cells(one, measured) * compared))
+        for one in diagnosis.ranks[:64]
+    ]
+    columns = ["", "step", *("compute", "communication", "idle") * measured]
+    columns += [*("computing",) * (compared and not measured), *("waiting for others",) * compared]
+    return Section("Ranks", tuple(columns), tuple(rows))
+
+
+def _rank_cells(one: RankSummary, measured: bool) -> tuple[str, ...]:
+    time, part = one.step_time_ns, one.breakdown
+    parts = (part.compute_ns, part.exposed_communication_ns, part.idle_ns) if part else ()
+    shares = [share(ns, part.step_ns) for ns in parts] if part else ["-"] * 3
+    return (duration(time.median) if time else "-", *shares * measured)
+
+
+def _compared_cells(one: RankSummary, measured: bool) -> tuple[str, ...]:
+    times = (one.waiting_ns,) if measured else (one.computing_ns, one.waiting_ns)
+    return tuple("-" if ns is None else duration(ns) for ns in times)

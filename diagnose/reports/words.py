@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diagnose.diagnosis import Diagnosis
 from diagnose.facts.host import HostActivity
 from diagnose.facts.idle import IdleCause
 from diagnose.finding import OutcomeKind, Safety
@@ -58,3 +59,9 @@ OUTCOMES = {
     OutcomeKind.CANNOT_TELL: "cannot tell",
     OutcomeKind.CRASHED: "failed",
 }
+
+
+def why_this_rank(diagnosis: Diagnosis) -> str:
+    """Why one rank is shown of several, as an apposition."""
+    waits = any(one.waiting_ns for one in diagnosis.ranks)
+    return "which the others wait for" if waits else "the slowest"

@@ -71,6 +71,7 @@ def assemble(recording: Recording) -> Rank:
         provenance=provenance,
         integrity=integrity.notes(recording.damage, spans, tables, links, marks.steps, provenance),
         context=None,
+        company=None,
         **tables,
     )
 

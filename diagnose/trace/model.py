@@ -7,6 +7,7 @@ from enum import Enum
 
 import pandas as pd
 
+from diagnose.trace.intervals import IntArray
 from diagnose.trace.manifest import Host, RankManifest
 
 
@@ -103,6 +104,25 @@ class Context:
 
 
 @dataclass(frozen=True)
+class Company:
+    """What the recordings of the other ranks tell of the steps and collectives of one rank."""
+
+    rank: int
+    ranks: tuple[int, ...]
+    """All that were compared, this one too, in order."""
+    steps: tuple[int, ...]
+    """Numbers of the steps that all of them use."""
+    compute_ns: IntArray
+    """For how long each rank computed in each step. Shape (ranks, steps)."""
+    waited_ns: IntArray
+    """For how long each rank waited for others at collectives, in all these steps. Shape (ranks,)."""
+    met: IntArray
+    """Collectives that all of their group came to, by span id in order."""
+    waits_ns: IntArray
+    """For how long this rank waited at each of them for the last one to come. Shape as `met`."""
+
+
+@dataclass(frozen=True)
 class Rank:
     """One process of the run: columnar tables (see `trace.schema`), immutable once made."""
 
@@ -124,6 +144,8 @@ class Rank:
     integrity: tuple[IntegrityNote, ...]
     context: Context | None = None
     """None: the trace is all there is."""
+    company: Company | None = None
+    """None: no other rank was looked at."""
 
 
 @dataclass(frozen=True)

@@ -15,7 +15,7 @@ from diagnose.facts.lanes import IDLE, MarkKind
 from diagnose.facts.marks import Marks
 from diagnose.facts.timeline import MarkTable, Timeline
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
-from diagnose.reports.words import CAUSES
+from diagnose.reports.words import CAUSES, why_this_rank
 from diagnose.units import duration
 
 MOST_SHOWN = 4_000
@@ -197,7 +197,7 @@ def timeline_sentence(diagnosis: Diagnosis) -> str:
     shown = drawn(diagnosis)
     steps = f"steps {shown.steps[0]} to {shown.steps[-1]}" if len(shown.steps) > 1 else "the recorded work"
     steps = f"step {shown.steps[0]}" if len(shown.steps) == 1 else steps
-    rank = f" of rank {diagnosis.rank}, the slowest" if len(diagnosis.ranks) > 1 else ""
+    rank = f" of rank {diagnosis.rank}, {why_this_rank(diagnosis)}" if len(diagnosis.ranks) > 1 else ""
     idle = "The top lane shows when the GPU had nothing to do, coloured by why. " * (shown.lanes[0].group == "idle")
     missing = f" Without a lane of their own: {', '.join(shown.left_out)}." * bool(shown.left_out)
     return f"{idle}Shown: {steps}{rank}. Drag to zoom, double-click to see all again.{missing}"
