@@ -13,13 +13,16 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from diagnose.facts.accumulation import Accumulation
 from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.anomaly import NanChecks
 from diagnose.facts.balance import Balance
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.breakdown import Breakdown
-from diagnose.facts.collectives import CollectiveGroup, DdpOverhead, DdpWork, SmallCollectives
+from diagnose.facts.collectives import CollectiveGroup, SmallCollectives
 from diagnose.facts.compiling import Compiling
+from diagnose.facts.cpu_threads import CpuThreads
+from diagnose.facts.ddp import DdpOverhead, DdpWork
 from diagnose.facts.dispatch import Starvation
 from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetches import Fetches, WaitPattern
@@ -56,6 +59,7 @@ __all__ = [
     "DEAR_SHARE",
     "FACTS",
     "HOW_COLLECTIONS",
+    "Accumulation",
     "AllocatorCause",
     "AttentionChain",
     "Balance",
@@ -73,6 +77,7 @@ __all__ = [
     "Compiling",
     "Confidence",
     "CopyChurn",
+    "CpuThreads",
     "DdpOverhead",
     "DdpWork",
     "Detach",

@@ -1,7 +1,6 @@
 """DistributedDataParallel does work that an option saves.
 
-Besides reducing gradients DDP copies them into its buckets and out of them, one by one, sends rank 0's buffers to all
-ranks before each forward, and if asked to searches for unused parameters.
+It copies gradients into its buckets and out, sends rank 0's buffers to all, and may search for unused parameters.
 
 Why it costs
     Each of these visits every parameter or buffer in every step: hundreds of small ops that hold up the host.
@@ -38,12 +37,14 @@ from diagnose.rule import (
     Shorten,
     Silent,
     Steps,
+    Times,
     Verdicts,
     ms,
     rule,
 )  # fmt: skip
 
-WORTH_SHARE = 0.01  # of the step, on the host or the GPU (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the GPU, or in waiting (our choice)
+WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for rank 0: ranks that differ meet later (our choice)
 HOST = Between(0.5, 0.2, 0.1)  # of copying into buckets when batched: two launches a bucket, not one a parameter
 DEVICE = Between(1.0, 0.7, 0.4)  # of the same on the GPU: as many bytes, but no kernel of some KB (our choice)
 LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html"
@@ -74,11 +75,11 @@ STATIC = Fix(
 
 @rule("CO05")
 def ddp_work(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
-    large = [one for one in ddp_overheads if max(one.host_ns, one.device_ns) >= WORTH_SHARE * steps.mean_ns]
+    large = [one for one in ddp_overheads if one.most_ns >= WORTH_SHARE * steps.mean_ns]
     if not ddp_overheads:
         yield NotApplicable("DistributedDataParallel is not used, or does nothing that an option saves")
     elif not large:
-        yield Clean(f"what an option saves takes {ms(ddp_overheads[0].host_ns)} of host time a step at most")
+        yield Clean(f"what an option saves takes {ms(ddp_overheads[0].most_ns)} a step at most")
     for one in large:
         title, option, safety, do, confidence = OPTIONS[one.work]
         if already := _is_set(option, manifest):
@@ -86,19 +87,19 @@ def ddp_work(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: Ran
             continue
         asked = one.work is DdpWork.UNUSED_SEARCH and {already, _is_set("static_graph=True", manifest)} == {False}
         batched = one.work is DdpWork.COPIES_INTO_BUCKETS
-        took = f"It takes {ms(one.host_ns)} of host time and {ms(one.device_ns)} of GPU time a step."
+        parts = f"{ms(one.host_ns)} of host time, {ms(one.device_ns)} of GPU time and {ms(one.waits_ns)} of waiting"
+        away = Remove(one.ids), Shorten(Times(one.track, one.waits), WAITS)
         trial = f"wrap:DistributedDataParallel({option})"
         fix = Fix(do, after=f"DistributedDataParallel(model, {option})", safety=safety, link=LINK, trial=trial)
         yield Finding(
-            title=title, evidence=(Evidence(took, one.host_ns, "ns"),),
-            edits=(Shorten(one.ids, HOST), Shorten(one.work_ids, DEVICE)) if batched else (Remove(one.ids),),
+            title=title, evidence=(Evidence(f"It takes {parts} a step.", one.most_ns, "ns"),),
+            edits=(Shorten(one.ids, HOST), Shorten(one.work_ids, DEVICE)) if batched else away,
             fixes=(fix, STATIC) if asked else (fix,), confidence=ASKED if asked else confidence,
             basis=Basis.RULE_OF_THUMB if batched else Basis.REPLAYED, host_bound=True,
         )  # fmt: skip
 
 
-def _is_set(option: str, manifest: RankManifest | None) -> bool | None:
-    """Whether every DDP module has the option so; None if that is not known of each."""
+def _is_set(option: str, manifest: RankManifest | None) -> bool | None:  # of every module; None: not known
     name, _, value = option.partition("=")
     found = {str(one.get(name)) for one in manifest.distributed.ddp} if manifest and manifest.distributed else set()
     return None if not found or "None" in found else found == {value}
@@ -108,8 +109,7 @@ EXAMPLES = [
     Fires(  # 10 ms that the GPU waits for
         """
         4 steps of 50
-        cpu  aten::mm 0-0.1 | torch.distributed.ddp.reducer::search_unused_parameters 1-11 | aten::mm 11-11.1
-        cpu  device_sync 12-49.9
+        cpu  torch.distributed.ddp.reducer::search_unused_parameters 1-11 | aten::mm 11-11.1 | device_sync 12-49.9
         gpu  sgemm 0.1-1 @0.05 | sgemm 11.1-49.8 @11.05
         """,
         saving_ms=(10, 10),

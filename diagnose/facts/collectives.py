@@ -1,9 +1,8 @@
-"""Which collectives run, how big are they, what does nothing hide, and what does DDP add around them?"""
+"""Which collectives run, how big are they, and what does nothing hide?"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -12,7 +11,7 @@ import pandas as pd
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import NO_DEVICE, device_time, round_half_up
 from diagnose.facts.device import WorkClass, device_work
-from diagnose.facts.dispatch import NO_OPS, HostSpans, host_spans, idle_under, launched_in, members
+from diagnose.facts.dispatch import host_spans, launched_in, members
 from diagnose.facts.host import HostActivity, host_activities
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals, kinds, nesting
@@ -30,31 +29,6 @@ _ELEMENT_BYTES = (
     (16, ("complexdouble",)),
 )
 """By the names of c10::ScalarType, in small letters and up to the first `_` (Float8_e4m3fn)."""
-
-
-class DdpWork(str, Enum):
-    """What DistributedDataParallel does besides reducing gradients. Seen to go with the options named (torch 2.13)."""
-
-    UNUSED_SEARCH = "unused_search"
-    """With find_unused_parameters=True."""
-    COPIES_FROM_BUCKETS = "copies_from_buckets"
-    """Reduced gradients into the parameters': not with gradient_as_bucket_view=True."""
-    COPIES_INTO_BUCKETS = "copies_into_buckets"
-    """Gradients into the buckets: not with gradient_as_bucket_view=True and zero_grad(set_to_none=False)."""
-    BUFFER_BROADCASTS = "buffer_broadcasts"
-    """Buffers packed, sent and unpacked before each forward: not with broadcast_buffers=False."""
-
-
-_REDUCER = {
-    "torch.distributed.ddp.reducer::search_unused_parameters": DdpWork.UNUSED_SEARCH,
-    "torch.distributed.ddp.reducer::copy_bucket_to_grad": DdpWork.COPIES_FROM_BUCKETS,
-    "torch::distributed::reducer::mul_out": DdpWork.COPIES_INTO_BUCKETS,
-}
-_FORWARD = "DistributedDataParallel.forward"
-_SENDS = ("c10d::broadcast_",)
-_UNPACKS = ("aten::unflatten_dense_tensors", "aten::copy_")
-_PACKS = ("aten::flatten_dense_tensors", "aten::view", "aten::cat", "record_param_comms")
-"""What a forward begins with where buffers are broadcast, none of it inside another op."""
 
 
 @dataclass(frozen=True)
@@ -235,65 +209,3 @@ def small_collectives(facts: Facts) -> SmallCollectives:
         exposed_ns=exposed,
         unknown_calls=round_half_up(int((unknown & table.in_steps).sum()), used.count),
     )
-
-
-@dataclass(frozen=True)
-class DdpOverhead:
-    """Work of DistributedDataParallel that an option can save."""
-
-    work: DdpWork
-    ids: IntArray
-    """Ops that do it, none inside another."""
-    work_ids: IntArray
-    """Device operations launched in them."""
-    host_ns: int
-    """Host time in the ops, per step."""
-    idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
-    device_ns: int
-    """Time of the device operations of the used steps, per step."""
-
-
-@fact
-def ddp_overheads(facts: Facts) -> tuple[DdpOverhead, ...]:
-    """What of it occurs in the used steps, most host time first. Raises Missing without ops."""
-    if "ops" not in facts.rank.provenance.recorded:
-        raise NO_OPS
-    reducer = host_spans(facts, SpanKind.OP, named=lambda name: name in _REDUCER)
-    names = facts.rank.spans["name"].iloc[reducer.ids].to_numpy()
-    found = {work: reducer.where(names == name).outermost() for name, work in _REDUCER.items()}
-    found[DdpWork.BUFFER_BROADCASTS] = _buffer_broadcasts(facts)
-    rows = [_overhead(facts, work, ops) for work, ops in found.items() if len(ops.in_steps(facts).ids)]
-    return tuple(sorted(rows, key=lambda row: -row.host_ns))
-
-
-def _overhead(facts: Facts, kind: DdpWork, ops: HostSpans) -> DdpOverhead:
-    used, work = steps(facts), device_work(facts)
-    inside = launched_in(facts, ops) >= 0
-    counted = inside & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
-    during = ops.in_steps(facts).times
-    return DdpOverhead(
-        work=kind,
-        ids=ops.ids,
-        work_ids=work.ids[inside],
-        host_ns=round_half_up(during.total, used.count),
-        idle_ns=idle_under(facts, during),
-        device_ns=round_half_up(int((work.end_ns - work.start_ns)[counted].sum()), used.count),
-    )
-
-
-def _buffer_broadcasts(facts: Facts) -> HostSpans:
-    """The ops that forwards of DDP begin with, from packing the buffers to the last one unpacked."""
-    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE).outermost()
-    forward = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == _FORWARD).outermost()
-    within = nesting.innermost_at(ops.start_ns, ops.track, forward.track, forward.start_ns, forward.end_ns)
-    ops, within = ops.where(within >= 0), within[within >= 0]
-    names = facts.rank.spans["name"].iloc[ops.ids].to_numpy()
-    sending, unpacking = np.isin(names, _SENDS), np.isin(names, _UNPACKS)
-    other = ~(sending | unpacking | np.isin(names, _PACKS))
-    ends = np.full(len(forward.ids), np.iinfo(np.int64).max)
-    np.minimum.at(ends, within[other], ops.start_ns[other])
-    leading = ops.start_ns < ends[within]
-    last, done = np.full(len(forward.ids), -1), leading & (sending | unpacking)
-    np.maximum.at(last, within[done], ops.start_ns[done])
-    return ops.where(leading & (ops.start_ns <= last[within]) & np.isin(within, within[leading & sending]))

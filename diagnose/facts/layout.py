@@ -15,7 +15,7 @@ import pandas as pd
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.collectives import ddp_overheads
+from diagnose.facts.ddp import ddp_overheads
 from diagnose.facts.dispatch import host_spans, launched_in, members
 from diagnose.facts.fetches import name_codes, name_of
 from diagnose.facts.steps import steps

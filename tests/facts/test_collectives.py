@@ -11,13 +11,8 @@ from typing import Any
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.collectives import (
-    DdpWork,
-    collective_groups,
-    collective_table,
-    ddp_overheads,
-    small_collectives,
-)
+from diagnose.facts.collectives import collective_groups, collective_table, small_collectives
+from diagnose.facts.ddp import DdpWork, ddp_overheads
 from diagnose.source import ranks
 from tests.drawing import Drawing
 
@@ -228,3 +223,18 @@ def test_buffers_of_a_resnet_take_a_sixth_of_a_step_that_the_host_limits(corpus:
     ):
         assert len(found[work].ids) == sum(e["name"] == name for e in events) == 3 * 161
         assert len(found[work].work_ids) == 3 * 161
+
+
+def test_the_host_waits_for_buffers_that_another_thread_sends() -> None:
+    """Gloo sends them on a thread of its own: of the forward's first 500 us, 30 are ops, and 400 waiting for it."""
+    draw = Drawing()
+    for number in range(3):
+        at = 1000 * number
+        draw.step(number, at, at + 1000)
+        draw.span("user_annotation", "DistributedDataParallel.forward", at + 10, at + 700)
+        draw.op("c10d::broadcast_", at + 20, at + 50).span("user_annotation", "gloo:broadcast", at + 60, at + 460, 9)
+        draw.op("aten::addmm", at + 510, at + 690)
+        draw.span("user_annotation", "gloo:all_reduce", at + 750, at + 900, 9)  # not of the buffers
+    (found,) = ddp_overheads(draw.facts())
+    assert found.work is DdpWork.BUFFER_BROADCASTS
+    assert (found.host_ns, found.waits_ns, found.most_ns) == (30_000, 400_000, 400_000)
