@@ -12,6 +12,8 @@ from typing import Any
 
 from diagnose import page
 from diagnose.facts.base import FACTS, Facts, Missing
+from diagnose.facts.breakdown import NO_DEVICE
+from diagnose.facts.run import trains_on_cpu
 from diagnose.finding import (
     Caution,
     Clean,
@@ -176,6 +178,8 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
     try:
         said = list(one.check.run(**_arguments(facts, one.check)))
     except Missing as missing:
+        if missing is NO_DEVICE and trains_on_cpu(facts):
+            return outcome(OutcomeKind.NOT_APPLICABLE, "the training computes on the CPU"), []
         return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
     except Exception as error:
         return outcome(OutcomeKind.CRASHED, f"{type(error).__name__}: {error}"[:200]), []

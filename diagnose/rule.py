@@ -19,6 +19,7 @@ from diagnose.facts.anomaly import NanChecks
 from diagnose.facts.balance import Balance
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.breakdown import Breakdown
+from diagnose.facts.buckets import Buckets
 from diagnose.facts.collectives import CollectiveGroup, SmallCollectives
 from diagnose.facts.compiling import Compiling
 from diagnose.facts.cpu_threads import CpuThreads
@@ -28,6 +29,7 @@ from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
 from diagnose.facts.fusion import AttentionChain, PointwiseChains
+from diagnose.facts.host_collectives import Barriers, HostRuns
 from diagnose.facts.input import Input
 from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
@@ -63,10 +65,12 @@ __all__ = [
     "AllocatorCause",
     "AttentionChain",
     "Balance",
+    "Barriers",
     "Basis",
     "Between",
     "BlockingLaunches",
     "Breakdown",
+    "Buckets",
     "CannotTell",
     "Caution",
     "Checkpoints",
@@ -94,6 +98,7 @@ __all__ = [
     "GradientZeroing",
     "GridFilling",
     "HostMemory",
+    "HostRuns",
     "HostWait",
     "Implementation",
     "Input",

@@ -1,9 +1,10 @@
 """Many small collectives follow each other.
 
-Gradients or metrics are reduced tensor by tensor, or batch normalisation exchanges its statistics at every layer.
+Gradients or metrics are reduced tensor by tensor.
 
 Why it costs
-    Below about 1 MiB a collective takes its latency whatever it carries: 15 to 45 us in a node, 50 to 150 us between.
+    Below about 1 MiB a collective takes its latency whatever it carries: 15 to 45 us in a node, 50 to 150 us between,
+    100 to 300 us with gloo, whose collectives the host waits for.
 
 How to fix
     Pack what is reduced at one place into one tensor, or use DDP, which does. Reduce metrics every many steps.
@@ -23,10 +24,12 @@ from diagnose.rule import (
     CollectiveGroup,
     CollectiveRuns,
     Confidence,
+    Edit,
     Evidence,
     Finding,
     Fires,
     Fix,
+    HostRuns,
     Level,
     Missing,
     NotApplicable,
@@ -36,21 +39,20 @@ from diagnose.rule import (
     Shorten,
     Silent,
     SmallCollectives,
-    SyncedNorms,
+    Steps,
+    Times,
     Verdicts,
     ms,
     rule,
 )  # fmt: skip
 
-CALLS = 20  # a step: fewer cost a millisecond at most (msprof-analyze warns from 20 synchronised layers on)
-KEPT_NORM = Between(0.6, 0.3, 0.0)  # of the time of synchronised normalisation: some of it may be waiting (our choice)
+CALLS = 20  # a step, on the device: fewer cost a millisecond at most (our choice)
+HOST_SHARE = 0.02  # of the step that the host waits for all but the first of each row (our choice)
+LEFT = Between(0.2, 0.05, 0.02)  # of later ones on the host: packing takes some us of 100 to 300 each (our choice)
+WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks there: who is late is waited for once (our choice)
 PACK = Fix(
     "Reduce all at once.", safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
     before="for g in grads: dist.all_reduce(g)", after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
-)  # fmt: skip
-ALONE = Fix(
-    "Normalise on each GPU alone, or within groups of few.", safety=Safety.NEEDS_JUDGEMENT,
-    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
 )  # fmt: skip
 
 
@@ -59,35 +61,38 @@ def many_small_collectives(
     collective_groups: tuple[CollectiveGroup, ...],
     small_collectives: SmallCollectives,
     collective_runs: CollectiveRuns,
-    synced_norms: SyncedNorms,
+    host_runs: HostRuns,
+    steps: Steps,
 ) -> Verdicts:
-    small, runs, norms = small_collectives, collective_runs, synced_norms
-    if small.unknown_calls > small.calls:
-        raise Missing("the sizes of most collectives", "NCCL's are recorded from PyTorch 2.2 on; others are not.")
+    small, runs, host, later = small_collectives, collective_runs, host_runs, host_runs.later
+    if small.unknown_calls > small.calls or host.unknown_calls > host.calls:
+        raise Missing("the sizes of most collectives", "NCCL's are recorded from PyTorch 2.2 on, gloo's with shapes.")
     if not collective_groups:
         yield NotApplicable("there are no collectives")
-    elif max(runs.calls, norms.calls) < CALLS:
-        yield Clean(f"{small.calls} collectives of less than 1 MiB a step, {runs.calls} of them in a row")
+    elif max(runs.calls, host.calls) < CALLS and later.ns < HOST_SHARE * steps.mean_ns:
+        yield Clean(
+            f"{small.calls} collectives below 1 MiB a step on the device, {runs.calls + host.calls} in a row"
+        )
     if runs.calls >= CALLS:
-        yield Finding(
-            evidence=_evidence(f"{runs.calls} small collectives a step follow each other", runs),
-            edits=(Remove(runs.later_op_ids), Replace(runs.ids, runs.run, runs.joined_ns)),
-            confidence=Confidence(Level.MEDIUM, "only pointwise work lies between, which could wait for all of them"),
-            fixes=(PACK,), basis=Basis.RULE_OF_THUMB, host_bound=runs.host_ns > runs.exposed_ns,
+        took = f"{ms(runs.exposed_ns)} that no compute hides, {ms(runs.host_ns)} of the host to start them"
+        yield _found(
+            f"{runs.calls} small collectives a step follow each other: {took}.", runs.calls,
+            (Remove(runs.later_op_ids), Replace(runs.ids, runs.run, runs.joined_ns)), runs.host_ns > runs.exposed_ns,
         )  # fmt: skip
-    if norms.calls >= CALLS:
-        yield Finding(
-            title="Batch normalisation is synchronised at every layer",
-            evidence=_evidence(f"SyncBatchNorm starts {norms.calls} collectives a step", norms),
-            edits=(Shorten(norms.op_ids, KEPT_NORM), Shorten(norms.ids, KEPT_NORM)),
-            confidence=Confidence(Level.LOW, "part of it may be waiting for slower ranks"),
-            fixes=(ALONE,), basis=Basis.RULE_OF_THUMB, host_bound=norms.host_ns > norms.exposed_ns,
+    if later.ns >= HOST_SHARE * steps.mean_ns:
+        yield _found(
+            f"The host waits for {host.calls} small collectives a step, one after the other: {ms(later.ns)}"
+            " after the first of each row.", host.calls,
+            (Shorten(Times(host.track, later.own), LEFT), Shorten(Times(host.track, later.waiting), WAITS)), False,
         )  # fmt: skip
 
 
-def _evidence(what: str, one: CollectiveRuns | SyncedNorms) -> tuple[Evidence, ...]:
-    text = f"{what}: {ms(one.exposed_ns)} that no compute hides, {ms(one.host_ns)} of the host to start them."
-    return (Evidence(text, one.calls, "collectives"),)
+def _found(text: str, calls: int, edits: tuple[Edit, ...], host_bound: bool) -> Finding:
+    return Finding(
+        evidence=(Evidence(text, calls, "collectives"),), edits=edits, fixes=(PACK,),
+        confidence=Confidence(Level.MEDIUM, "only light work lies between, which could wait for all of them"),
+        basis=Basis.RULE_OF_THUMB, host_bound=host_bound,
+    )  # fmt: skip
 
 
 EXAMPLES = [

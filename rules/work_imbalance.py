@@ -45,7 +45,7 @@ CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: planted case
 
 BUCKET = Fix(
     "Let all ranks take work of about the same size in the same step.", safety=Safety.NEEDS_JUDGEMENT, effort=2,
-    before="mine = documents[rank::ranks]", after="mine = sorted(documents, key=len)[rank::ranks]  # shuffle its batches",
+    before="mine = documents[rank::ranks]", after="mine = sorted(documents, key=len)[rank::ranks]  # by size",
     link="https://arxiv.org/abs/2505.05713",
 )  # fmt: skip
 

@@ -176,7 +176,7 @@ def _time(facts: Facts, table: CollectiveTable, chosen: IntArray) -> tuple[int, 
 
 @dataclass(frozen=True)
 class SmallCollectives:
-    """Collectives of less than SMALL_BYTES."""
+    """Collectives of less than SMALL_BYTES on the device."""
 
     ids: IntArray
     calls: int
@@ -193,11 +193,14 @@ class SmallCollectives:
 
 @fact
 def small_collectives(facts: Facts) -> SmallCollectives:
-    """Small collectives in the used steps. Raises Missing like the table, and if no collective's size is known."""
+    """Small collectives in the used steps.
+
+    Raises Missing like the table, and if the size of none on the device is known.
+    """
     table, used = collective_table(facts), steps(facts)
-    unknown = table.bytes < 0
-    if len(unknown) and unknown.all():
-        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL; gloo does not tell them.")
+    unknown = (table.bytes < 0) & ~table.on_host
+    if unknown.any() and unknown[~table.on_host].all():
+        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
     small = ~unknown & (table.bytes < SMALL_BYTES)
     inside = np.flatnonzero(small & table.in_steps)
     together, exposed = _time(facts, table, inside)

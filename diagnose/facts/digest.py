@@ -10,7 +10,7 @@ from typing import TypeVar
 
 from diagnose.facts.attendance import Attendance, attendance
 from diagnose.facts.base import Facts, Missing, optional
-from diagnose.facts.breakdown import Breakdown, breakdown
+from diagnose.facts.breakdown import NO_DEVICE, Breakdown, breakdown
 from diagnose.facts.copies import Copies, copies
 from diagnose.facts.host import HostTime, host_time
 from diagnose.facts.idle import IdleShare, idle
@@ -21,6 +21,7 @@ from diagnose.facts.memory import AllocationCalls, Memory, allocation_calls, mem
 from diagnose.facts.overlap import Communication, communication
 from diagnose.facts.pictures import Pictures, pictures
 from diagnose.facts.python import Op, PythonLine, ops, python_lines
+from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.steps import Measure, steps
 from diagnose.facts.syncs import Sync, syncs
 from diagnose.facts.timeline import Timeline, timeline
@@ -89,7 +90,8 @@ def digest(facts: Facts) -> RankDigest:
         try:
             return get(facts)
         except Missing as missing:
-            absent.append(Absent(get.__name__, missing.what, missing.how_to_record_it))
+            if missing is not NO_DEVICE or not trains_on_cpu(facts):
+                absent.append(Absent(get.__name__, missing.what, missing.how_to_record_it))
             return None
 
     def largest(get: Callable[[Facts], tuple[T, ...]]) -> tuple[T, ...] | None:

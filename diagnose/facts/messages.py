@@ -86,6 +86,8 @@ def collective_runs(facts: Facts) -> CollectiveRuns:
 
 def _in_runs(facts: Facts, table: CollectiveTable) -> tuple[IntArray, IntArray]:
     """Rows of the table that are in runs, in order of run and time, and the run of each."""
+    if table.on_host.all():
+        return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     work = work_table(facts)
     mine = np.isin(table.operation.astype(str), [one for one in set(table.operation) if _COLLECTED.search(str(one))])
     rows = np.flatnonzero(mine & ~table.on_host & (table.bytes >= 0) & (table.bytes < SMALL_BYTES))
@@ -116,10 +118,14 @@ def _joined(dur_ns: IntArray, run: IntArray, runs: int) -> IntArray:
 def _issuing(facts: Facts, ids: IntArray) -> tuple[HostSpans, IntArray]:
     """The outermost ops of collectives, and for each of these device operations the position of its own, or -1."""
     ops = host_spans(facts, SpanKind.COLLECTIVE).outermost()
+    if not len(ids):
+        return ops, ids
     return ops, launched_in(facts, ops)[np.searchsorted(device_work(facts).ids, ids)]
 
 
 def _exposed(facts: Facts, table: CollectiveTable, rows: IntArray) -> int:
+    if not len(rows):
+        return 0
     running = intervals.union(Intervals(table.times.starts[rows], table.times.ends[rows]))
     exposed = intervals.intersect(running, device_time(facts).exposed_communication)
     return round_half_up(exposed.total, steps(facts).count)
