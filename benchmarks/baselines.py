@@ -12,9 +12,14 @@ from diagnose.finding import RankedFinding
 _LOADER = ("loader_without_workers", "loader_starvation", "loader_restart")
 _SYNC = ("scalar_reads", "data_dependent_shapes", "explicit_synchronisation", "debug_modes")
 _COPY = ("pageable_copies", "unhidden_copies", "tiny_copies")
-_RANKS = ("exposed_communication", "ddp_overheads", "small_collectives")
+_RANKS = (
+    *("exposed_communication", "ddp_overheads", "small_collectives", "small_buckets", "reduced_micro_batches"),
+    *("barriers", "synchronised_norms", "slow_rank", "work_imbalance"),
+)
 _HOST = (
     "launch_bound",
+    "looped_ops",
+    "oversubscribed_cores",
     "python_between_ops",
     "underfilled_gpu",
     "unfused_optimizer",

@@ -13,6 +13,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from diagnose.batches import (
+    DEAR_SHARE,
+    cheaper_batches,
+    cores_for_workers,
+    dear_batches,
+    loading_evidence,
+)
 from diagnose.facts.accumulation import Accumulation
 from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.anomaly import NanChecks
@@ -33,10 +40,16 @@ from diagnose.facts.host_collectives import Barriers, HostRuns
 from diagnose.facts.input import Input
 from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
+from diagnose.facts.loops import Loop
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
-from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
+from diagnose.facts.pauses import (
+    HOW_COLLECTIONS,
+    Checkpoints,
+    GarbageCollections,
+    Silences,
+)
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
@@ -46,10 +59,28 @@ from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
 from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
-from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
+from diagnose.finding import (
+    Caution,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fix,
+    Level,
+    NotApplicable,
+    Safety,
+)
 from diagnose.replay.balancing import balanced
-from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times, at
-from diagnose.replay.edits import Level as Rung
+from diagnose.replay.edits import (
+    Between,
+    Detach,
+    Edit,
+    Move,
+    Remove,
+    Replace,
+    Shorten,
+    Times,
+)
 from diagnose.replay.saving import Basis
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.manifest import RankManifest
@@ -107,6 +138,7 @@ __all__ = [
     "Level",
     "Loading",
     "LongSteps",
+    "Loop",
     "Missing",
     "Move",
     "NanChecks",
@@ -156,31 +188,6 @@ def toward(floor: float) -> Between:
     return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)
 
 
-def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
-    """How many workers would hide loading, where that is known; else nothing."""
-    if loading is None:
-        return ()
-    takes = f"A batch takes {ms(loading.fetch_ns)} to make, and a step without the wait {ms(loading.step_ns)}:"
-    if loading.hideable:
-        text = f"{takes} {loading.workers} worker{'s' * (loading.workers > 1)} would hide loading."
-    else:
-        text = f"{takes} no number of workers hides loading, which needs {loading.cores} cores of {loading.cpus}."
-    return (Evidence(text, loading.workers, "workers"),)
-
-
-def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
-    """Whether more loader workers find cores. A training on a GPU leaves some; one on the CPU may not.
-
-    Raises Missing if that is not known.
-    """
-    if wait.exposed_ns is not None:
-        return True
-    free = None if loading is None else loading.beside_training
-    if free is None:
-        raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
-    return free
-
-
 def seen_again(manifest: RankManifest | None, dur_ns: int) -> tuple[int, int]:
     """Steps timed without the profiler that took longer than the median one by at least half of this; and how many
     were timed. None did if steps differ so much anyway that it would not stand out."""
@@ -195,49 +202,6 @@ def seen_again(manifest: RankManifest | None, dur_ns: int) -> tuple[int, int]:
 STANDS_OUT = 4
 """Times the distance from the median step down to the quarter of the shortest, which is 0.67 standard deviations of
 what varies normally, and which long steps leave as it is (our choice)."""
-
-
-DEAR_SHARE = 0.05
-"""Of the step, from which on making batches is worth looking at although no worker can take it over (our choice)."""
-
-LEFT_OF_ITEMS, LEFT_OF_COLLATION = Between(1.0, 0.5, 0.1), Between(0.5, 0.1, 0.02)
-"""Of the time to make items, how much cheaper they can be is not known; of collation by the script, which
-default_collate does as one copy for each item (our choices)."""
-
-
-def dear_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
-    """What to say of batches that the training makes itself, on cores that workers would take from it."""
-    collation = 0.0
-    if loading.most_in == "collate" and loading.loader.collate != "default_collate":
-        collation = min((loading.loader.collate_ns or 0) / max(loading.fetch_ns, 1), 1.0)
-    left = (at(LEFT_OF_ITEMS, level) * (1 - collation) + at(LEFT_OF_COLLATION, level) * collation for level in Rung)
-    what = f"Nothing is computed for {ms(waited_ns)} a step while the training process makes the next batch."
-    spent = f"`{loading.loader.collate}` takes {percent(collation)} of that." if collation else ""
-    return Finding(
-        title="Making batches takes time from computing",
-        evidence=(
-            Evidence(what, waited_ns, "ns"),
-            *((Evidence(spent, collation, "share"),) if spent else ()),
-            Evidence("Workers would not help: the training computes on the cores that they would need."),
-        ),
-        edits=(Shorten(fetches.ids, Between(*left)),),
-        fixes=(cheaper_batches(loading),),
-        confidence=Confidence(Level.MEDIUM, "torch's own collation copies each item once, without Python")
-        if collation
-        else Confidence(Level.LOW, "how much cheaper batches can be is not recorded"),
-        basis=Basis.RULE_OF_THUMB,
-        host_bound=True,
-    )
-
-
-def cheaper_batches(loading: Loading) -> Fix:
-    """What to do about loading that no number of workers hides."""
-    longest = {
-        "items": "Make the data set's items cheaper, or store them as they are used: they take most of a batch's time.",
-        "collate": "Make collation cheaper: it takes most of a batch's time.",
-        "": "Make batches cheaper: read, decode and copy less for each.",
-    }
-    return Fix(longest[loading.most_in], effort=2)
 
 
 Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"

@@ -1,0 +1,82 @@
+"""What rules on the data loader say alike: how many workers it takes, and what to do where workers find no cores."""
+
+from __future__ import annotations
+
+from diagnose.facts.base import Missing
+from diagnose.facts.fetches import Fetches
+from diagnose.facts.input import Input
+from diagnose.facts.run import Loading
+from diagnose.finding import Confidence, Evidence, Finding, Fix, Level
+from diagnose.replay.edits import Between, Shorten, at
+from diagnose.replay.edits import Level as Rung
+from diagnose.replay.saving import Basis
+from diagnose.units import duration as ms
+from diagnose.units import percent
+
+
+def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
+    """How many workers would hide loading, where that is known; else nothing."""
+    if loading is None:
+        return ()
+    takes = f"A batch takes {ms(loading.fetch_ns)} to make, and a step without the wait {ms(loading.step_ns)}:"
+    if loading.hideable:
+        text = f"{takes} {loading.workers} worker{'s' * (loading.workers > 1)} would hide loading."
+    else:
+        text = f"{takes} no number of workers hides loading, which needs {loading.cores} cores of {loading.cpus}."
+    return (Evidence(text, loading.workers, "workers"),)
+
+
+def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
+    """Whether more loader workers find cores. A training on a GPU leaves some; one on the CPU may not.
+
+    Raises Missing if that is not known.
+    """
+    if wait.exposed_ns is not None:
+        return True
+    free = None if loading is None else loading.beside_training
+    if free is None:
+        raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
+    return free
+
+
+DEAR_SHARE = 0.05
+"""Of the step, from which on making batches is worth looking at although no worker can take it over (our choice)."""
+
+LEFT_OF_ITEMS, LEFT_OF_COLLATION = Between(1.0, 0.5, 0.1), Between(0.5, 0.1, 0.02)
+"""Of the time to make items, how much cheaper they can be is not known; of collation by the script, which
+default_collate does as one copy for each item (our choices)."""
+
+
+def dear_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
+    """What to say of batches that the training makes itself, on cores that workers would take from it."""
+    collation = 0.0
+    if loading.most_in == "collate" and loading.loader.collate != "default_collate":
+        collation = min((loading.loader.collate_ns or 0) / max(loading.fetch_ns, 1), 1.0)
+    left = (at(LEFT_OF_ITEMS, level) * (1 - collation) + at(LEFT_OF_COLLATION, level) * collation for level in Rung)
+    what = f"Nothing is computed for {ms(waited_ns)} a step while the training process makes the next batch."
+    spent = f"`{loading.loader.collate}` takes {percent(collation)} of that." if collation else ""
+    return Finding(
+        title="Making batches takes time from computing",
+        evidence=(
+            Evidence(what, waited_ns, "ns"),
+            *((Evidence(spent, collation, "share"),) if spent else ()),
+            Evidence("Workers would not help: the training computes on the cores that they would need."),
+        ),
+        edits=(Shorten(fetches.ids, Between(*left)),),
+        fixes=(cheaper_batches(loading),),
+        confidence=Confidence(Level.MEDIUM, "torch's own collation copies each item once, without Python")
+        if collation
+        else Confidence(Level.LOW, "how much cheaper batches can be is not recorded"),
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=True,
+    )
+
+
+def cheaper_batches(loading: Loading) -> Fix:
+    """What to do about loading that no number of workers hides."""
+    longest = {
+        "items": "Make the data set's items cheaper, or store them as they are used: they take most of a batch's time.",
+        "collate": "Make collation cheaper: it takes most of a batch's time.",
+        "": "Make batches cheaper: read, decode and copy less for each.",
+    }
+    return Fix(longest[loading.most_in], effort=2)

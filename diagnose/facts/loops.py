@@ -1,0 +1,187 @@
+"""Which small ops run over and over within a step, where one larger one could do for all?
+
+What repeats in the backward pass without any parameter's gradient being complete in between is a loop over data
+(samples, rows, moments), not a stack of layers: each layer has parameters of its own. Its forward part repeats as
+often, or once more: in the last backward round gradients of parameters become complete, so that it is not like others.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import pandas as pd
+
+from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.device import device_work
+from diagnose.facts.dispatch import HostSpans, host_spans, launched_in, on_training_threads, require_ops, used_step
+from diagnose.facts.host_collectives import BACKWARD
+from diagnose.facts.run import trains_on_cpu
+from diagnose.facts.source_lines import sites_of
+from diagnose.facts.steps import Measure, steps
+from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Site
+
+LEAST_ROUNDS = 4
+"""Two or three may be what a model consists of (our choice)."""
+
+MOST_OPS = 64
+"""Of one round of a loop that are looked for."""
+
+OP_NS = 20_000
+"""Of an op that computes on the CPU, what does not grow with its size: in planted loops with a batch of 1 to 64 what
+batching saved was 15 to 28 us for each outermost op, forward and backward."""
+
+KERNEL_NS = 3_000
+"""The same of a kernel: the shortest take 2 to 3 us (our choice)."""
+
+_ACCUMULATES = "AccumulateGrad"
+_ADDS = ("aten::add_", "aten::add")
+"""Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Rounds of the same ops, forward and backward. Numbers are per step unless they say otherwise."""
+
+    ops: tuple[str, ...]
+    """Of a round of the forward part, in order; of the backward part where that is all that was found."""
+    rounds: int
+    """In a row."""
+    site: Site | None
+    """Where the forward part begins."""
+    pieces: tuple[tuple[int, Intervals], ...]
+    """When it ran, by thread: from the first op of a row of rounds to the end of its last."""
+    work_ids: IntArray
+    """Device work that was launched meanwhile."""
+    ns: int
+    """Host time in it."""
+    fixed_ns: int
+    """Of that, what each op takes whatever it computes."""
+    left: float
+    """Share of the host time that is left if all rounds are one."""
+    work_left: float
+    """The same of the device work."""
+
+
+@dataclass(frozen=True)
+class _Run:
+    """Rounds in a row: ops `first` to `last`, the latter not included, of a thread's ops."""
+
+    first: int
+    last: int
+    length: int
+    step: int
+    backward: bool
+
+    @property
+    def rounds(self) -> int:
+        return (self.last - self.first) // self.length
+
+
+@fact
+def loops(facts: Facts) -> tuple[Loop, ...]:
+    """Loops of the used steps, those with most fixed time first. Raises Missing without ops or steps."""
+    require_ops(facts)
+    if steps(facts).measure is Measure.WINDOW:
+        raise Missing("marked steps", "Call prof.step() after each step: the training itself is a loop.")
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
+    ops = ops.where(np.lexsort((ops.start_ns, ops.track)))
+    ops = ops.where(~np.isin(facts.rank.spans["name"].iloc[ops.ids].to_numpy(), _ADDS))
+    names = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids].astype(np.int64)
+    step = used_step(facts, ops.ids)
+    runs = _runs(facts, ops, names, step)
+    found: dict[tuple[int, ...], list[tuple[_Run, _Run | None]]] = {}
+    for run in runs:
+        forward = _forward_of(run, runs) if run.backward else None
+        if run.backward and (forward or run).rounds >= LEAST_ROUNDS:
+            in_round = tuple(names[run.first : run.first + run.length].tolist())
+            found.setdefault(in_round, []).append((run, forward))
+    made = [_loop(facts, ops, rows) for rows in found.values()]
+    return tuple(sorted(made, key=lambda one: -one.fixed_ns))
+
+
+def _runs(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray) -> list[_Run]:
+    """Rounds in a row, none in two of them: those that cover most ops first, of equal ones the shortest rounds."""
+    text = [str(label) for label in facts.rank.spans["name"].cat.categories]
+    is_backward = np.array([name.startswith(BACKWARD) for name in text], dtype=bool)[names]
+    completes = np.array([_ACCUMULATES in name for name in text], dtype=bool)[names]
+    shape = _shapes(facts, ops)
+    candidates = []
+    for length in range(1, min(MOST_OPS, len(names) // 2) + 1):
+        same = (names[length:] == names[:-length]) & (shape[length:] == shape[:-length])
+        same &= (ops.track[length:] == ops.track[:-length]) & (step[length:] == step[:-length]) & (step[length:] >= 0)
+        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
+        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
+            if last - first >= (LEAST_ROUNDS - 2) * length:
+                candidates.append((first, last + length, length))
+    taken, runs = np.zeros(len(names), dtype=bool), []
+    for first, last, length in sorted(candidates, key=lambda one: (one[0] - one[1], one[2])):
+        if taken[first:last].any() or completes[first:last].any():
+            continue
+        taken[first:last] = True
+        backward = bool(is_backward[first : first + length].any())
+        runs.append(_Run(first, last, length, int(step[first]), backward))
+    return runs
+
+
+def _shapes(facts: Facts, ops: HostSpans) -> IntArray:
+    """What the shapes of each op's inputs are, as a number; all equal where they were not recorded."""
+    table = facts.rank.ops
+    if not len(table):
+        return np.zeros(len(ops.ids), dtype=np.int64)
+    row = table.index.get_indexer(pd.Index(ops.ids))
+    codes = np.append(table["shapes"].cat.codes.to_numpy().astype(np.int64), -1)
+    found: IntArray = codes[row]
+    return found
+
+
+def _forward_of(backward: _Run, runs: list[_Run]) -> _Run | None:
+    """Of the same step the forward run with as many rounds, or one more, that covers most ops."""
+    alike = (
+        run for run in runs if not run.backward and run.step == backward.step and run.rounds - backward.rounds in (0, 1)
+    )
+    return max(alike, key=lambda run: run.last - run.first, default=None)
+
+
+def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -> Loop:
+    runs = [run for pair in pairs for run in pair if run is not None]
+    shown = next((forward for _, forward in pairs if forward is not None), pairs[0][0])
+    names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
+    times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
+    track = ops.track[[run.first for run in runs]]
+    pieces = tuple(
+        (one, intervals.union(Intervals(times.starts[track == one], times.ends[track == one])))
+        for one in np.unique(track).tolist()
+    )
+    rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
+    dur = np.concatenate([ops.end_ns[run.first : run.last] - ops.start_ns[run.first : run.last] for run in runs])
+    total = int((times.ends - times.starts).sum())
+    fixed = total - int(dur.sum()) + int(np.minimum(dur, OP_NS).sum()) if trains_on_cpu(facts) else total
+    work = device_work(facts)
+    inside = launched_in(facts, _spans(pieces)) >= 0
+    work_ns = (work.end_ns - work.start_ns)[inside]
+    spared, used = 1 - 1 / rounds, steps(facts)
+    return Loop(
+        ops=tuple(names),
+        rounds=rounds,
+        site=sites_of(facts, ops.ids[[shown.first]])[0] if not shown.backward else None,
+        pieces=pieces,
+        work_ids=work.ids[inside],
+        ns=round_half_up(total, used.count),
+        fixed_ns=round_half_up(fixed, used.count),
+        left=1 - spared * fixed / max(total, 1),
+        work_left=1 - spared * int(np.minimum(work_ns, KERNEL_NS).sum()) / max(int(work_ns.sum()), 1),
+    )
+
+
+def _spans(pieces: tuple[tuple[int, Intervals], ...]) -> HostSpans:
+    """The pieces as spans that have no id."""
+    starts = np.concatenate([times.starts for _, times in pieces])
+    ends = np.concatenate([times.ends for _, times in pieces])
+    track = np.repeat([one for one, _ in pieces], [times.size for _, times in pieces]).astype(np.int64)
+    order = np.argsort(starts, kind="stable")
+    return HostSpans(np.full(len(starts), -1), starts[order], ends[order], track[order])

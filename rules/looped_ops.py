@@ -1,0 +1,110 @@
+"""A loop runs the same small ops again and again.
+
+Within a step the same ops run one round after the other, forward and backward, on one sample, row or moment at a time.
+
+Why it costs
+    Each op takes 5 to 20 us to start, forward and backward, whatever it computes. One op on all samples takes that
+    once, and computes better as well: matrices are larger, and memory is read in one go.
+
+How to fix
+    Run the ops once on a batch of all that the loop goes over: stack the inputs, index with slices, use `torch.vmap`
+    where the code is written for one. Where a round needs the one before, use a fused module (`nn.LSTM`, `nn.GRU`), or
+    compile the loop.
+
+Ignore when
+    rounds are few and large.
+
+Sources
+    https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html
+"""
+
+from diagnose.rule import (
+    Basis,
+    Between,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    Loop,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Times,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)  # fmt: skip
+
+FIXED_SHARE = 0.05  # of the step that goes to starting ops of the loop (our choice)
+BATCHED = 0.3  # of the rest of a round on a CPU: larger matrices, memory read once; planted loops gained 0 to 0.6
+MOST_SHOWN = 4  # names of ops in the evidence
+BATCH = Fix(
+    "Run the loop's ops once, on a batch of all it goes over.", safety=Safety.ROUNDING, effort=2,
+    before="for i in range(n): y[i] = f(x[i])", after="y = f(x)  # or torch.vmap(f)(x)",
+    link="https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html",
+)  # fmt: skip
+FUSE = Fix(
+    "If a round needs the one before, use nn.LSTM or nn.GRU in place of their cells, or compile the loop.",
+    safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
+)  # fmt: skip
+
+
+@rule("LB04")
+def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
+    large = [loop for loop in loops if loop.fixed_ns >= FIXED_SHARE * steps.mean_ns]
+    if not large:
+        most = max((loop.fixed_ns for loop in loops), default=0)
+        yield Clean(f"starting ops in loops takes {ms(most)} a step at most, {percent(most / max(steps.mean_ns, 1))}")
+    for loop in large:
+        host, device = (_left(*of, loop.rounds) for of in ((loop.left, BATCHED), (loop.work_left, 0.0)))
+        names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"The same ops ({names}) run {loop.rounds} times in a row, and so does their backward pass:"
+                    f" {ms(loop.ns)} a step.",
+                    loop.ns, "ns",
+                ),
+                Evidence(f"Of that {ms(loop.fixed_ns)} is what ops take whatever they compute.", loop.fixed_ns, "ns"),
+            ),
+            edits=(
+                *(Shorten(Times(track, pieces), host) for track, pieces in loop.pieces),
+                Shorten(loop.work_ids, device),
+            ),
+            fixes=(BATCH, FUSE),
+            confidence=Confidence(Level.MEDIUM, "whether a round needs the one before it is not recorded"),
+            basis=Basis.RULE_OF_THUMB, site=loop.site, host_bound=True,
+        )  # fmt: skip
+
+
+def _left(fixed_gone: float, batched: float, rounds: int) -> Between:
+    return Between(0.5 + 0.5 * fixed_gone, (1.0 - batched) * fixed_gone + batched / rounds, 1.0 / rounds)
+
+
+EXAMPLES = [
+    Fires(  # ten rounds of 1 ms forward and 2 ms backward, of which the GPU works 3 us in each op
+        """
+        4 steps of 40
+        cpu  aten::mul 1-1.8 x10 every 1
+        cpu  "autograd::engine::evaluate_function: MulBackward0" 11-12.8 x10 every 2 | device_sync 32-39.9
+        gpu  pointwise 1.5-1.503 @1.4 x10 every 1 | pointwise 12.5-12.503 @12.4 x10 every 2
+        """,
+        saving_ms=(13.4, 26.8),
+    ),
+    Silent(  # ten layers: each has a parameter, whose gradient is complete after its round
+        """
+        4 steps of 40
+        cpu  aten::mul 1-1.8 x10 every 1 | device_sync 32-39.9
+        cpu  "autograd::engine::evaluate_function: MulBackward0" 11-12.7 x10 every 2
+        cpu  "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad" 12.8-12.9 x10 every 2
+        gpu  pointwise 1.5-1.503 @1.4 x10 every 1 | pointwise 12.5-12.503 @12.4 x10 every 2
+        """
+    ),
+    CannotTell("gpu  pointwise 1.5-1.503 @1.4 x10 every 1", because="framework ops"),
+]

@@ -1,0 +1,82 @@
+"""Small ops that run over and over."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Missing
+from diagnose.facts.loops import Loop, loops
+from diagnose.testing import facts_of
+
+BACKWARD = "autograd::engine::evaluate_function: "
+MS = 1_000_000
+
+
+def of(*rows: str) -> tuple[Loop, ...]:
+    return loops(facts_of("\n".join(("4 steps of 100", *rows))))
+
+
+def backward(*rounds: str) -> str:
+    return "cpu  " + " | ".join(f'"{BACKWARD}{name}" {rest}' for name, rest in (one.split(" ", 1) for one in rounds))
+
+
+def test_rounds_of_two_ops_forward_and_backward() -> None:
+    (found,) = of(
+        "2 threads, 4 cores",
+        "cpu  aten::mul 10-10.5 x5 every 2 | aten::tanh 11-11.9 x5 every 2",
+        backward("TanhBackward0 30-31 x5 every 4", "MulBackward0 32-33 x5 every 4"),
+    )
+    assert found.ops == ("aten::mul", "aten::tanh")
+    assert found.rounds == 5
+    # Forward from 10 to 19.9 ms, of which 7 in ops; backward from 30 to 49, of which 10. Of each op 20 us are fixed.
+    assert found.ns == 28_900_000
+    assert found.fixed_ns == 11_900_000 + 20 * 20_000
+    assert found.left == pytest.approx(1 - 0.8 * 12.3 / 28.9)
+    assert [pieces.total for _, pieces in found.pieces] == [3 * 28_900_000]
+
+
+def test_the_last_backward_round_completes_gradients_and_is_not_like_the_others() -> None:
+    (found,) = of(
+        "cpu  aten::mul 10-11 x4 every 2",
+        backward("MulBackward0 30-31 x4 every 2", "torch::autograd::AccumulateGrad 36.5-36.6"),
+        "gpu  pointwise 10.6-10.7 @10.5 x4 every 2",
+    )
+    assert (found.ops, found.rounds) == (("aten::mul",), 4)
+    assert found.fixed_ns == found.ns  # the device computes: the host only starts ops
+    assert len(found.work_ids) == 3 * 4
+    assert found.work_left == pytest.approx(1 - 0.75 * 3 / 100)
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        # A parameter's gradient is complete in each round: layers.
+        ("cpu  aten::mul 10-11 x6 every 2", backward("MulBackward0 30-30.5 x6 every 2",
+                                                     "torch::autograd::AccumulateGrad 30.6-30.7 x6 every 2")),
+        # Nothing goes backward.
+        ("cpu  aten::mul 10-11 x6 every 2",),
+        # Three rounds.
+        ("cpu  aten::mul 10-11 x3 every 2", backward("MulBackward0 30-30.5 x3 every 2")),
+        # Each round has another shape.
+        ("cpu  " + " | ".join(f"aten::mul {10 + k}-{10.5 + k} shapes=[[{k + 1}]]" for k in range(6)),
+         "cpu  " + " | ".join(f'"{BACKWARD}MulBackward0" {30 + k}-{30.5 + k} shapes=[[{k + 1}]]' for k in range(6))),
+    ],
+)  # fmt: skip
+def test_what_is_no_loop(rows: tuple[str, ...]) -> None:
+    assert of(*rows, "gpu  sgemm 1-99 @0.5") == ()
+
+
+def test_additions_of_gradients_do_not_part_rounds() -> None:
+    first = backward("MulBackward0 30-31", "MulBackward0 32-33 x5 every 2")
+    (found,) = of(
+        "cpu  aten::mul 10-11 x6 every 2", first + " | aten::add_ 33.2-33.4 x5 every 2", "gpu  sgemm 1-99 @0.5"
+    )
+    assert found.rounds == 6
+
+
+def test_loops_stay_within_a_step_and_need_ops() -> None:
+    assert of("cpu  aten::mul 10-11", backward("MulBackward0 30-31"), "gpu  sgemm 1-99 @0.5") == ()
+    with pytest.raises(Missing, match="framework ops"):
+        of("gpu  sgemm 1-99 @0.5")
+    with pytest.raises(Missing, match="marked steps"):
+        loops(facts_of("cpu  aten::mul 10-11 x6 every 2"))
