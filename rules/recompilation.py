@@ -35,7 +35,6 @@ from diagnose.rule import (
     Steps,
     Verdicts,
     ms,
-    percent,
     rule,
 )  # fmt: skip
 
@@ -72,24 +71,30 @@ def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
             basis=Basis.RULE_OF_THUMB, host_bound=True,
         )  # fmt: skip
     if broken or checks >= CHECKS_SHARE:
+        pieces = compiling.fused_pieces  # reading and writing memory is all they do: once would do
+        fused = Between(0.5 + 0.5 / pieces, 1.0 / pieces, 1.0 / pieces)
         do = "Take what breaks graphs out of compiled functions" if broken else "Compile fewer and larger functions"
         yield Finding(
             title="Graph breaks split compiled code" if broken else "Finding compiled code that fits takes long",
             evidence=(
                 Evidence(
                     f"A call of compiled code breaks its graph {compiling.breaks_per_call:.3g} times;"
-                    f" {compiling.between:,} ops a step run uncompiled there, for {ms(compiling.between_ns)}.",
+                    f" {compiling.between:,} ops a step run uncompiled there, for {ms(compiling.between_ns)}."
+                    + f" {pieces} pieces hold nothing but pointwise code, which could be one." * (pieces > 1),
                     compiling.between_ns, "ns",
                 ),
                 Evidence(f"{compiling.lookups:,} checks of what fits take {ms(compiling.lookup_ns)} a step."),
             ),
-            edits=(Shorten(compiling.between_ids, PIECES), Shorten(compiling.lookup_ids, PIECES)),
+            edits=(
+                Shorten(compiling.between_ids, PIECES), Shorten(compiling.lookup_ids, PIECES),
+                *((Shorten(compiling.fused_ids, fused), Shorten(compiling.fused_work_ids, fused)) if broken else ()),
+            ),
             fixes=(Fix(f"{do}; see TORCH_LOGS=graph_breaks,guards.", safety=Safety.ROUNDING, effort=2, link=LINK),),
             confidence=Confidence(Level.MEDIUM, "how many of them can go is not recorded"),
             basis=Basis.RULE_OF_THUMB, host_bound=True,
         )  # fmt: skip
     elif not late.total:
-        yield Clean(f"nothing is seen to compile after the first {FIRST_STEPS} steps; checks take {percent(checks)}")
+        yield Clean(f"nothing is seen to compile after the first {FIRST_STEPS} steps; checks take {checks:.1%}")
 
 
 EXAMPLES = [

@@ -110,6 +110,12 @@ class Compiling:
     """Per step."""
     between_ns: int
     """Host time in them, per step."""
+    fused_ids: IntArray
+    """Calls of Inductor's graphs in which no op runs: nothing but code that could be fused with its neighbours'."""
+    fused_work_ids: IntArray
+    """Device work launched in them."""
+    fused_pieces: int
+    """How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do."""
     recompiled: int
     """How often functions called in the used steps had been compiled again, since the start of the run."""
     lookup_ids: IntArray
@@ -141,6 +147,7 @@ def compiling(facts: Facts) -> Compiling:
     outside = between.in_steps(facts)
     calls = inside.in_steps(facts), inside.where(nested).in_steps(facts)
     breaks = len(calls[1].ids)
+    fused = _fused(facts)
     return Compiling(
         used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
         compilations=_compilations(facts, compiled),
@@ -153,6 +160,9 @@ def compiling(facts: Facts) -> Compiling:
         between_ids=between.ids,
         between=round_half_up(len(outside.ids), used.count),
         between_ns=round_half_up(int((outside.end_ns - outside.start_ns).sum()), used.count),
+        fused_ids=fused.ids,
+        fused_work_ids=device_work(facts).ids[launched_in(facts, fused) >= 0],
+        fused_pieces=_pieces(fused, inside.where(~nested)),
         recompiled=_recompiled([region.label for region in regions]),
         lookup_ids=lookup.ids,
         lookups=round_half_up(len(looked.ids), used.count),
@@ -208,6 +218,21 @@ def _between(facts: Facts, regions: HostSpans) -> HostSpans:
         return np.asarray(found >= 0)
 
     return ops.where(within(regions) & ~within(compiled)).outermost()
+
+
+def _fused(facts: Facts) -> HostSpans:
+    """Calls of Inductor's graphs with no op inside."""
+    graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: not name.startswith("#"))
+    inside = nesting.innermost_at(ops.start_ns, ops.track, graphs.track, graphs.start_ns, graphs.end_ns)
+    return graphs.where(np.bincount(inside[inside >= 0], minlength=len(graphs.ids)) == 0)
+
+
+def _pieces(fused: HostSpans, calls: HostSpans) -> int:
+    """Of the calls of compiled code that hold some, the median number."""
+    found = nesting.innermost_at(fused.start_ns, fused.track, calls.track, calls.start_ns, calls.end_ns)
+    counts = np.bincount(found[found >= 0])
+    return round(float(np.median(counts[counts > 0]))) if counts.any() else 1
 
 
 def _code(facts: Facts) -> HostSpans:

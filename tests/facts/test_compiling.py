@@ -137,3 +137,18 @@ def test_regions_of_real_traces(corpus: Path, name: str) -> None:
 
 def test_an_eager_run_uses_no_compiler(corpus: Path) -> None:
     assert not compiling(Facts(ranks.read(corpus / "kineto/hta/resnet_v100_5_steps.json.gz"))).used
+
+
+def test_pieces_that_hold_nothing_but_fused_code() -> None:
+    """A call of compiled code in three pieces; the graph of the second one runs a matrix product too."""
+    draw = Drawing().op(REGION + "0/0", 0, 90)
+    draw.op("## Call CompiledFxGraph a ##", 5, 20).launch("triton_poi_fused_add_0", (6, 7), (8, 19))
+    draw.op(REGION + "1/0", 30, 80).op("## Call CompiledFxGraph b ##", 32, 50).op("aten::mm", 35, 45)
+    draw.op(REGION + "2/0", 60, 79).op("## Call CompiledFxGraph c ##", 62, 70)
+    draw.op("## Call CompiledFxGraph d ##", 100, 110).launch("triton_poi_fused_mul_0", (101, 102), (103, 109))
+    facts = draw.facts()
+    found = compiling(facts)
+    names = facts.rank.spans["name"]
+    assert [str(name)[24] for name in names.iloc[found.fused_ids]] == ["a", "c", "d"]  # d runs backward
+    assert names.iloc[found.fused_work_ids].tolist() == ["triton_poi_fused_add_0", "triton_poi_fused_mul_0"]
+    assert found.fused_pieces == 2
