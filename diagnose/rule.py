@@ -32,6 +32,7 @@ from diagnose.facts.compiling import Compiling
 from diagnose.facts.cpu_threads import CpuThreads
 from diagnose.facts.ddp import DdpOverhead, DdpWork
 from diagnose.facts.dispatch import Starvation
+from diagnose.facts.doubles import Doubles
 from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
@@ -118,6 +119,7 @@ __all__ = [
     "Detach",
     "Direction",
     "Distortion",
+    "Doubles",
     "Edit",
     "Evidence",
     "Exposure",

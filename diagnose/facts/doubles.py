@@ -1,0 +1,68 @@
+"""What computes in double precision?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.base import Facts, fact
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.device import device_work
+from diagnose.facts.dispatch import host_spans, launched_in, on_training_threads, require_ops
+from diagnose.facts.fetches import name_codes
+from diagnose.facts.layout import NO_SHAPES
+from diagnose.facts.run import trains_on_cpu
+from diagnose.facts.source_lines import sites_of
+from diagnose.facts.steps import steps
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Site
+
+
+@dataclass(frozen=True)
+class Doubles:
+    """Ops with an input of float64. Times are per step, on what trains: the device, or the host where the CPU does."""
+
+    ids: IntArray
+    """Such ops, none inside another."""
+    work_ids: IntArray
+    """Device work launched in them."""
+    ns: int
+    longest: str
+    """The op that takes most of it; "" without any."""
+    site: Site | None
+    """The first line of the user's code that runs one."""
+    on_cpu: bool
+
+
+@fact
+def doubles(facts: Facts) -> Doubles:
+    """Raises Missing without ops, and if the types of their inputs were not recorded."""
+    require_ops(facts)
+    if not facts.rank.provenance.knows("shapes"):
+        raise NO_SHAPES
+    told, used, on_cpu = facts.rank.ops["dtypes"], steps(facts), trains_on_cpu(facts)
+    of_type = np.array(["double" in str(one) for one in told.cat.categories], dtype=bool)
+    mine = told.index.to_numpy()[np.append(of_type, False)[told.cat.codes.to_numpy()]]
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP))
+    ops = ops.where(np.isin(ops.ids, mine)).outermost()
+    work = device_work(facts)
+    inside = launched_in(facts, ops)
+    counted = ops.in_steps(facts)
+    dur = counted.end_ns - counted.start_ns
+    if not on_cpu:
+        chosen = (inside >= 0) & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
+        dur = np.bincount(inside[chosen], (work.end_ns - work.start_ns)[chosen], len(ops.ids)).astype(np.int64)
+        counted = ops
+    codes = name_codes(facts, counted.ids)
+    by_name = np.bincount(codes, dur) if len(codes) else dur
+    names = facts.rank.spans["name"].cat.categories
+    return Doubles(
+        ids=ops.ids,
+        work_ids=work.ids[inside >= 0],
+        ns=round_half_up(int(dur.sum()), used.count),
+        longest=str(names[int(by_name.argmax())]) if len(codes) else "",
+        site=next((site for site in sites_of(facts, ops.ids[:1])), None),
+        on_cpu=on_cpu,
+    )
