@@ -58,6 +58,7 @@ from diagnose.facts.ranges import Ranges
 from diagnose.facts.run import Loading, Slowdown
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
+from diagnose.facts.unused_graphs import UnusedGraphs
 from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
 from diagnose.finding import (
@@ -167,6 +168,7 @@ __all__ = [
     "SyncedNorms",
     "Times",
     "Transfer",
+    "UnusedGraphs",
     "Verdicts",
     "WaitPattern",
     "WaitReason",

@@ -11,7 +11,7 @@ from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import host_spans, launched_in, on_training_threads, require_ops
 from diagnose.facts.fetches import name_codes
-from diagnose.facts.layout import NO_SHAPES
+from diagnose.facts.layout import NO_SHAPES, Inputs, recorded_inputs
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
@@ -36,17 +36,21 @@ class Doubles:
     on_cpu: bool
 
 
+def _in_double(inputs: Inputs) -> bool:
+    """Whether one is a tensor of float64. A number of Python is recorded as one without dimensions, and is none."""
+    return any(tensor.dtype == "double" and tensor.shape for one in inputs for tensor in one)
+
+
 @fact
 def doubles(facts: Facts) -> Doubles:
     """Raises Missing without ops, and if the types of their inputs were not recorded."""
     require_ops(facts)
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
-    told, used, on_cpu = facts.rank.ops["dtypes"], steps(facts), trains_on_cpu(facts)
-    of_type = np.array(["double" in str(one) for one in told.cat.categories], dtype=bool)
-    mine = told.index.to_numpy()[np.append(of_type, False)[told.cat.codes.to_numpy()]]
+    used, on_cpu = steps(facts), trains_on_cpu(facts)
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP))
-    ops = ops.where(np.isin(ops.ids, mine)).outermost()
+    position, inputs = recorded_inputs(facts, ops.ids)
+    ops = ops.where(np.array([*map(_in_double, inputs), False], dtype=bool)[position]).outermost()
     work = device_work(facts)
     inside = launched_in(facts, ops)
     counted = ops.in_steps(facts)

@@ -37,6 +37,11 @@ def test_on_the_cpu_the_ops_themselves_count() -> None:
     assert (found.ns, found.longest, found.on_cpu) == (14 * MS, "aten::add", True)
 
 
+def test_numbers_of_python_are_no_tensors_in_double_precision() -> None:
+    number = 'shapes=[[4,4],[]] types=["float","double"]'
+    assert doubles(facts_of(f"4 steps of 100\ncpu  aten::mul 1-5 {number}\ngpu  pointwise 10-40 @3")).ns == 0
+
+
 def test_nothing_is_double_where_types_say_so_and_nothing_is_known_where_they_are_not_recorded() -> None:
     assert doubles(facts_of(f"4 steps of 100\ncpu  aten::mm 1-5 {FLOAT}\ngpu  sgemm 10-40 @3")).ns == 0
     with pytest.raises(Missing, match="shapes"):

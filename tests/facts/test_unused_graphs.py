@@ -1,0 +1,61 @@
+"""Ops that are recorded for a backward pass that never comes."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Missing
+from diagnose.facts.unused_graphs import UnusedGraphs, unused_graphs
+from diagnose.testing import facts_of
+
+BACKWARD = '"autograd::engine::evaluate_function: MulBackward0"'
+
+
+def of(*rows: str) -> UnusedGraphs:
+    """Three steps of 100 ms, of which the last two are used; each row is a step."""
+    drawn = [
+        " | ".join(f"{item.replace('B ', BACKWARD + ' ')} in {step}" for item in row.split(" | "))
+        for step, row in enumerate(rows)
+    ]
+    return unused_graphs(
+        facts_of("\n".join(("3 steps of 100", "2 threads, 4 cores", *(f"cpu  {row}" for row in drawn))))
+    )
+
+
+def test_ops_whose_number_no_backward_op_has() -> None:
+    found = of(
+        "aten::mul 0-9 sequence=0 | B 10-20 sequence=0",
+        "aten::mul 0-9 sequence=1 | B 10-20 sequence=1 | aten::mul 30-36 sequence=2 | aten::exp 40-50 sequence=3",
+        "aten::mul 0-9 sequence=4 | B 10-20 sequence=4",
+    )
+    assert (found.calls, found.ns, found.steps_seen) == (1, 8_000_000, 1)
+    assert len(found.ids) == 2
+
+
+def test_ops_that_make_no_node_carry_the_number_of_the_next_one() -> None:
+    """The first op of each step needs no gradient: the second makes the node of that number."""
+    found = of(*(f"aten::rand 0-5 sequence={k} | aten::mul 6-9 sequence={k} | B 10-20 sequence={k}" for k in range(3)))
+    assert (found.calls, len(found.ids)) == (0, 0)
+
+
+def test_an_op_is_used_if_any_op_inside_is() -> None:
+    found = of(*(
+        f"aten::linear 0-9 sequence={2 * k} | aten::t 1-2 sequence={2 * k} | aten::mm 3-8 sequence={2 * k + 1}"
+        f" | B 10-20 sequence={2 * k + 1}"
+        for k in range(3)
+    ))  # fmt: skip
+    assert len(found.ids) == 0
+
+
+def test_ops_without_gradients_and_those_after_the_last_backward_pass_are_none() -> None:
+    found = of(
+        "aten::mul 0-9 sequence=0 | B 10-20 sequence=0 | aten::mul 30-40",
+        "aten::mul 0-9 sequence=1 | B 10-20 sequence=1 | aten::mul 30-40",
+        "aten::mul 0-9 sequence=2 | B 10-20 sequence=2 | aten::mul 30-36 sequence=3 | aten::exp 40-50 sequence=4",
+    )
+    assert len(found.ids) == 0
+
+
+def test_without_a_backward_pass_nothing_is_known() -> None:
+    with pytest.raises(Missing, match="backward passes"):
+        of("aten::mul 0-9 sequence=0", "aten::mul 0-9 sequence=1", "aten::mul 0-9 sequence=2")
