@@ -13,6 +13,7 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
                         whose peak rates diagnose does not know); if not said: H100
     rank N of M         this is rank N of a distributed run
     N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores
+    rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
     sync events         `wait` and the calls that block have cuda_sync events too, as with enable_cuda_sync_events
     cpu [THREAD] ITEMS  host spans, on the thread `main` (it has the steps) or another
     gpu [STREAM] ITEMS  device work, on stream 7 (AMD: 0), or 20, or 1:20, which is stream 20 of device 1
@@ -62,7 +63,7 @@ from itertools import groupby
 from typing import Any
 
 from diagnose.recorder import COPIES, DEVICES, KEYS, Recorder, launch_of
-from diagnose.trace.manifest import Flags, Host, RankManifest, Timed
+from diagnose.trace.manifest import Flags, Host, PythonThread, RankManifest, Timed
 from diagnose.trace.model import Context
 
 _TIME, _STEPS, _NAME = r"\d+(?:\.\d{1,6})?", r"\d+(?:,\d+)*", r'"[^"]+"|[^\s"]+'
@@ -84,6 +85,7 @@ _WORD = re.compile(
     re.VERBOSE,
 )
 _THREADS = re.compile(r"^ *(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?(?: +#.*| *)$", re.MULTILINE)
+_RIVAL = re.compile(r"^ *rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)(?: +#.*| *)$", re.MULTILINE)
 _ANY = {"only", "never", "times", "every", "key", "value"}
 _WORK = _ANY | {"call", "until", "thread", "graph"}
 _LAUNCH_NS = 5_000
@@ -100,12 +102,15 @@ def ranks(text: str) -> list[str]:
 
 def context(text: str, rank: int, ranks: int) -> Context | None:
     """What `diagnose profile` would have noted of this rank of a drawing; None if it did not record it."""
+    rivals = tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text))
     said = _THREADS.search(text)
-    if not said:
+    if not said and not rivals:
         return None
-    threads, cores = map(int, said.groups())
-    unprofiled = Timed(first_step=0, wall_ns=(_drawn(text).period_ns,))
-    known = RankManifest(rank=rank, world_size=ranks, flags=Flags(threads=threads), unprofiled=unprofiled)
+    threads, cores = map(int, said.groups()) if said else (None, None)
+    unprofiled = Timed(first_step=0, wall_ns=(_drawn(text).period_ns,)) if said else None
+    known = RankManifest(
+        rank=rank, world_size=ranks, flags=Flags(threads=threads), unprofiled=unprofiled, python_threads=rivals
+    )
     return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks)
 
 
@@ -167,11 +172,14 @@ class _Drawing:
                 self.recorder.rank = int(rank), int(world)
             case [_, "thread," | "threads,", _, "core" | "cores"] if _THREADS.match(" ".join(tokens)):
                 pass  # Of it a trace says nothing: see `context`.
+            case ["rival", _, _] if _RIVAL.match(" ".join(tokens)):
+                pass
             case ["sync", "events"]:
                 self.recorder.sync_events = True
             case _:
                 raise ValueError(
-                    "a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, N threads, M cores, sync events"
+                    "a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, N threads, M cores, rival NAME,"
+                    " SHARE, or sync events"
                 )
 
     def _draw(self, row: str, track: str | None, text: str) -> str:

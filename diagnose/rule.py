@@ -55,7 +55,7 @@ from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
-from diagnose.facts.run import Loading, Slowdown
+from diagnose.facts.run import Loading, Rivals, Slowdown
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
 from diagnose.facts.unused_graphs import UnusedGraphs
@@ -154,6 +154,7 @@ __all__ = [
     "RankManifest",
     "Remove",
     "Replace",
+    "Rivals",
     "Roofline",
     "Safety",
     "Shorten",

@@ -30,6 +30,7 @@ from diagnose.rule import (
     Fix,
     Level,
     PythonPause,
+    Rivals,
     Safety,
     Shorten,
     Silent,
@@ -52,7 +53,14 @@ LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # on a CPU only long pauses count: plante
 
 
 @rule("LB02")
-def python_between_ops(python_pauses: tuple[PythonPause, ...], distortion: Distortion, steps: Steps) -> Verdicts:
+def python_between_ops(
+    python_pauses: tuple[PythonPause, ...], distortion: Distortion, steps: Steps, rivals: Rivals | None = None
+) -> Verdicts:
+    if rivals and rivals.busy:
+        yield Clean(
+            f"not judged: {rivals.names[0]!r} and other threads compute for {percent(rivals.share)} of the time"
+        )
+        return
     usual = [
         pause
         for pause in python_pauses
@@ -74,8 +82,7 @@ def python_between_ops(python_pauses: tuple[PythonPause, ...], distortion: Disto
             title="Python between ops takes time from computing" if pause.on_cpu else "",
             evidence=(
                 Evidence(
-                    f"{idle} {ms(pause.idle_ns)} a step while Python runs between ops{where}.", pause.idle_ns, "ns"
-                ),
+                    f"{idle} {ms(pause.idle_ns)} a step while Python runs between ops{where}.", pause.idle_ns, "ns"),
                 Evidence(f"{pause.gaps / steps.count:,.3g} pauses a step, {ms(each_ns)} each.", each_ns, "ns"),
             ),
             edits=tuple(Shorten(Times(*times), LEFT_OF_WORK if pause.on_cpu else LEFT) for times in pause.times),
@@ -114,11 +121,5 @@ EXAMPLES = [
         gpu  sgemm 0.02-99.5 @0.01
         """
     ),
-    CannotTell(
-        """
-        4 steps of 100
-        gpu  sgemm 40.5-99.9 @40.2
-        """,
-        because="ProfilerActivity.CPU",
-    ),
+    CannotTell("4 steps of 100\ngpu  sgemm 40.5-99.9 @40.2", because="ProfilerActivity.CPU"),
 ]

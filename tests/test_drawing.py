@@ -620,3 +620,22 @@ def fields_of(events: list[dict[str, Any]], found: dict[str, set[str]]) -> None:
     for event in events:
         fields = found.setdefault(event.get("cat", event["ph"]), set())
         fields |= event.keys() | {f"args.{key}" for key in event.get("args") or {}}
+
+
+def test_what_diagnose_profile_would_have_noted() -> None:
+    text = "2 steps of 50\n 3 threads, 8 cores  # of one process\nrival watch 0.7\nrival log 0.25\ncpu aten::mm 0-40"
+    found = drawing.context(text, rank=1, ranks=2)
+    assert found is not None
+    assert (found.rank.rank, found.rank.world_size, found.ranks, found.host.cpus_allowed) == (1, 2, 2, 8)
+    assert found.rank.flags.threads == 3
+    assert found.rank.unprofiled is not None
+    assert (found.rank.unprofiled.wall_ns, found.rank.unprofiled.device_ns) == ((50_000_000,), None)
+    assert [(one.name, one.cpu_share) for one in found.rank.python_threads or ()] == [("watch", 0.7), ("log", 0.25)]
+    assert drawing.trace(text) == drawing.trace("2 steps of 50\ncpu aten::mm 0-40")
+    assert drawing.context("2 steps of 50\ncpu aten::mm 0-40", rank=0, ranks=1) is None
+
+
+def test_ranks_are_drawn_one_after_the_other() -> None:
+    one, other = drawing.ranks("4 steps of 10\ncpu a 0-1\n  --- and now the other\n4 steps of 10\ncpu b 0-1\n")
+    assert ("cpu a" in one, "cpu b" in one, "cpu b" in other) == (True, False, True)
+    assert drawing.ranks("cpu a 0-1") == ["cpu a 0-1"]

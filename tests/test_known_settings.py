@@ -15,7 +15,17 @@ from diagnose.diagnosis import RankDiagnosis
 from diagnose.facts.base import Facts
 from diagnose.finding import Confidence, Level, OutcomeKind
 from diagnose.testing import facts_of
-from diagnose.trace.manifest import Distributed, Flags, Host, Loader, Manifest, Optimizer, RankManifest, Timed
+from diagnose.trace.manifest import (
+    Distributed,
+    Flags,
+    Host,
+    Loader,
+    Manifest,
+    Optimizer,
+    PythonThread,
+    RankManifest,
+    Timed,
+)
 from diagnose.trace.model import Context
 
 MS = 1_000_000
@@ -617,3 +627,18 @@ def test_autocast_that_is_entered(
     (fix,) = found.fixes
     assert fix.do.startswith("Run all of the forward" if evidence else "Run the forward")
     assert (f"dtype=torch.{dtype})" in fix.after, "scaler" in fix.after) == (True, scaled)
+
+
+def test_pauses_that_another_thread_may_cause_are_not_called_the_training_s_own() -> None:
+    rivals = (PythonThread(name="watch", cpu_share=0.6), PythonThread(name="log", cpu_share=0.1))
+    own = RankManifest(rank=0, unprofiled=timed(100 * MS), python_threads=rivals)
+    assert outcome(said("python_between_ops", BETWEEN_OPS, own)) == (
+        OutcomeKind.CLEAN,
+        "not judged: 'watch' and other threads compute for 70.0 % of the time",
+    )
+    (found,) = said("interpreter_contention", BETWEEN_OPS, own).findings
+    assert [one.text for one in found.evidence] == [
+        "Threads of Python beside the training compute for 70.0 % of the time, most of all 'watch'.",
+        "The training pauses between ops for 60.0 ms a step.",
+    ]
+    assert len(said("python_between_ops", BETWEEN_OPS, msgspec.structs.replace(own, python_threads=())).findings) == 1

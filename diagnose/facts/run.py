@@ -20,6 +20,9 @@ IDLE_CORE = 0.25
 """Making batches on less of a core than this takes none from the training: most of it is waiting. Chosen; of two
 logical cores a training on the CPU lost nothing to workers that computed for 0.13 of its steps."""
 
+BUSY_SHARE = 0.1
+"""Of a core: threads beside the training that compute less hardly hold it up (our choice)."""
+
 _HOW = "Record with diagnose profile, and analyse the recording's folder."
 
 
@@ -57,6 +60,30 @@ def launch_blocking(facts: Facts) -> bool:
     if facts.rank.provenance.backend == "rocm":
         raise Missing("whether launches were made to wait", "Look at HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL.")
     return environment(facts).get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0")
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Threads of Python that compute beside the one that trains. Python runs one thread at a time."""
+
+    names: tuple[str, ...]
+    """Most computing first."""
+    share: float
+    """CPU time of all of them over the time of the steps: 1 is a core."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether they compute enough to hold up the training."""
+        return self.share >= BUSY_SHARE
+
+
+@fact
+def rivals(facts: Facts) -> Rivals:
+    """Such threads, as seen in steps without the profiler. Raises Missing if that was not recorded."""
+    found = manifest(facts).python_threads
+    if found is None:
+        raise Missing("how much Python's other threads compute", _HOW)
+    return Rivals(tuple(one.name for one in found), sum(one.cpu_share for one in found))
 
 
 @dataclass(frozen=True)

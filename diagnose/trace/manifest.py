@@ -141,6 +141,14 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """None without a device."""
 
 
+class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
+    """A thread of Python beside the one that trains."""
+
+    name: str
+    cpu_share: float
+    """CPU time over the time of the steps without the profiler: 1 is a core."""
+
+
 class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of the run knows of itself."""
 
@@ -158,6 +166,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: Timed | None = None
     unprofiled: Timed | None = None
     """Steps without any profiler: the truth that recordings are compared with."""
+    python_threads: tuple[PythonThread, ...] | None = None
+    """Those that computed in these steps, most first; None if that is not known."""
     timing: Timed | None = None
     """Steps of the timing recording, by the same clocks."""
     attribution: Timed | None = None

@@ -100,6 +100,36 @@ for number in range(100_000):
     assert sum(names.count("Python GC") for names in timing.values()) > 0
 
 
+@pytest.mark.skipif(not Path("/proc/self/task").is_dir(), reason="only Linux tells the CPU time of single threads")
+def test_threads_of_python_that_compute_beside_the_training_are_noted(tmp_path: Path) -> None:
+    source = (
+        STEP
+        + """
+import threading, time
+
+def spin():
+    while True:
+        sum(range(10_000))
+
+def rest():
+    while True:
+        time.sleep(0.01)
+
+for work in (spin, rest):
+    threading.Thread(target=work, name=work.__name__, daemon=True).start()
+for number in range(100_000):
+    step()
+    time.sleep(0.02)
+"""
+    )
+    script(tmp_path, source)
+    done = profile(tmp_path, "--steps", 4, "train.py")
+    assert done.code == 0, done.stderr
+    assert done.rank.python_threads is not None
+    assert [one.name for one in done.rank.python_threads if one.cpu_share > 0.2] == ["spin"]
+    assert done.rank.python_threads[0].cpu_share < 1.5
+
+
 @pytest.mark.parametrize("ending", ["", "sys.exit(7)", "raise ValueError('boom')", "os.kill(os.getpid(), 9)"])
 def test_a_script_that_never_trains_runs_as_without_us(tmp_path: Path, ending: str) -> None:
     text = (

@@ -14,6 +14,7 @@ from .clocks import Clock, steady
 from .place import Place
 from .plan import WORK, Plan
 from .recordings import Recording, foreign_active
+from .threads import Rivals
 
 LEAD = 5
 """Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
@@ -167,12 +168,12 @@ class Session:
         """Steps without any profiler."""
         while True:
             yield from self._alone_with_the_profiler()
-            clock, self._broken = Clock(self._number + 1), False
+            clock, rivals, self._broken = Clock(self._number + 1), Rivals(), False
             while clock.steps < steps and not self._broken and not foreign_active():
                 yield
                 clock.tick()
             if clock.steps >= steps:
-                self.found["unprofiled"] = clock.timed()
+                self.found |= {"python_threads": rivals.found(), "unprofiled": clock.timed()}
                 return
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
