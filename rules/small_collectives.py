@@ -70,9 +70,7 @@ def many_small_collectives(
     if not collective_groups:
         yield NotApplicable("there are no collectives")
     elif max(runs.calls, host.calls) < CALLS and later.ns < HOST_SHARE * steps.mean_ns:
-        yield Clean(
-            f"{small.calls} collectives below 1 MiB a step on the device, {runs.calls + host.calls} in a row"
-        )
+        yield Clean(f"{small.calls} collectives below 1 MiB a step on the device, {runs.calls + host.calls} in a row")
     if runs.calls >= CALLS:
         took = f"{ms(runs.exposed_ns)} that no compute hides, {ms(runs.host_ns)} of the host to start them"
         yield _found(
