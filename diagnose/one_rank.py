@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnose import engine, rank
+from diagnose import advice, engine, rank
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
 from diagnose.facts.base import Facts, Missing, optional
@@ -20,18 +20,19 @@ from diagnose.replay.saving import Replay
 def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
     said = engine.examine(facts, rules)
-    brief = digest(facts)
+    brief, recorder = advice.of_recorder(digest(facts)), facts.rank.provenance.format
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
     cost = optional(slowdown, facts)
     try:
         replay = Replay(facts)
     except Missing as missing:
-        return RankDiagnosis(brief, outcomes=tuple(_unpriced(one, missing) for one in said.outcomes), slowdown=cost)
+        unpriced = advice.for_recorder(recorder, (_unpriced(one, missing) for one in said.outcomes))
+        return RankDiagnosis(brief, outcomes=unpriced, slowdown=cost)
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
     own = facts.rank.index, said.cautions, unprofiled_ns, trains_on_cpu(facts)
     order = rank.ranked(said.findings, replay, steps(facts), *own)
     quality = ReplayQuality(**vars(replay.quality))
-    outcomes = tuple(_priced(one, order) for one in said.outcomes)
+    outcomes = advice.for_recorder(recorder, (_priced(one, order) for one in said.outcomes))
     return RankDiagnosis(brief, order.findings, outcomes, quality, cost, facts.rank.company)
 
 

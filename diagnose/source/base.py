@@ -21,8 +21,11 @@ class Reader(Protocol):
     def claims(self, path: Path, head: bytes) -> bool:
         """Whether a file that starts with `head` (decompressed) is of this format."""
 
-    def read(self, path: Path) -> Rank:
-        """The rank in the file. Raises InputError when nothing sound can be got from it."""
+    def parts(self, path: Path) -> tuple[int, ...]:
+        """What to ask `read` for, where a file may hold several ranks; nothing if it holds one. Raises InputError."""
+
+    def read(self, path: Path, part: int | None = None) -> Rank:
+        """The rank in the file, or one of them. Raises InputError when nothing sound can be got from it."""
 
 
 @dataclass
@@ -51,5 +54,7 @@ class Damage:
     """Device work that overlapped the next work on its stream by over a second, cut there."""
     outside_window: int = 0
     """Events that start before the recorder's own window or after it."""
+    told: list[str] = field(default_factory=list)
+    """Sentences of the recorder's own on what it lost."""
     header_values_lost: list[str] = field(default_factory=list)
     """Named header keys whose value was not what the format promises."""

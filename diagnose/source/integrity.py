@@ -107,6 +107,8 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
     for name, what, effect, severity in _COUNTS:
         if count := getattr(damage, name):
             yield IntegrityNote(f"{count:,} events {what}.", effect, severity)
+    for sentence in damage.told:
+        yield IntegrityNote(f"The recorder says: {sentence.rstrip('.')}.", "", Severity.WARNING)
     for key in damage.header_values_lost:
         yield IntegrityNote(
             f"The header value {key} could not be read.", "It is taken as not recorded.", Severity.WARNING

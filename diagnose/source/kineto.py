@@ -39,7 +39,11 @@ class KinetoReader:
         """Any JSON text; what kind of JSON shows only on reading it."""
         return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
 
-    def read(self, path: Path) -> Rank:
+    def parts(self, path: Path) -> tuple[int, ...]:
+        """A file holds one rank."""
+        return ()
+
+    def read(self, path: Path, part: int | None = None) -> Rank:
         """The rank in the file at `path`, as far as the file is sound. Raises InputError when nothing is."""
         damage, columns = Damage(), Columns()
         # Closed here: left to the garbage collector, it would wait for its thread wherever that happens to run.

@@ -9,23 +9,20 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.source import stream
+from diagnose.source import nsys_export, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
+from diagnose.source.nsight import NsightReader
 from diagnose.trace.model import IntegrityNote, Provenance, Rank, Run, Severity
 
-READERS: tuple[Reader, ...] = (KinetoReader(),)
+READERS: tuple[Reader, ...] = (KinetoReader(), NsightReader())
 
-_TRACE_NAMES = ("*.json", "*.json.gz", "*.trace", "*.trace.gz")
+_TRACE_NAMES = ("*.json", "*.json.gz", "*.trace", "*.trace.gz", "*.sqlite")
 _NOT_TRACES = re.compile(r"(^|/)(manifest|report|about|expected)\.json$|\.detail\.json(\.gz)?$|\.tmp$|(^|/)\.work/")
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
 _OTHER_FORMATS = (
-    (
-        b"SQLite format 3\0",
-        "an SQLite database, perhaps exported by Nsight Systems, which this version cannot read yet",
-    ),
     (b"\x80", "a pickle, perhaps a memory snapshot, which diagnose never loads because a pickle can run code"),
     (b"PK\x03\x04", "a zip archive; unpack it first"),
     (b"\x0a", "binary, perhaps a Perfetto or XPlane protobuf, which this version cannot read"),
@@ -39,6 +36,8 @@ class TraceFile:
     path: Path
     named: bool
     """The user named this very file, so it must be readable; otherwise it was found in a folder."""
+    part: int | None = None
+    """Which of the ranks in it; None if it holds one."""
 
 
 def find(paths: Sequence[str | Path]) -> tuple[TraceFile, ...]:
@@ -53,10 +52,21 @@ def find(paths: Sequence[str | Path]) -> tuple[TraceFile, ...]:
                 for inside in _in_folder(path):
                     found.setdefault(os.path.realpath(inside), TraceFile(inside, named=False))
             else:
-                found[os.path.realpath(path)] = TraceFile(path, named=True)
+                read = nsys_export.exported(path) if path.suffix in nsys_export.SUFFIXES else path
+                found[os.path.realpath(path)] = TraceFile(read, named=True)
     if not found:
         raise InputError("No trace was given. Name a file that torch.profiler wrote, or a folder of them.")
-    return tuple(found.values())
+    return tuple(part for one in found.values() for part in _parts(one))
+
+
+def _parts(file: TraceFile) -> list[TraceFile]:
+    """The ranks in a file, each by itself. What cannot be read is one, and says so when it is read."""
+    try:
+        head = stream.head(file.path) if file.path.is_file() else b""
+        parts = next((one.parts(file.path) for one in READERS if head and one.claims(file.path, head)), ())
+    except InputError:
+        parts = ()
+    return [replace(file, part=part) for part in parts] or [file]
 
 
 def _expanded(given: str | Path) -> list[Path]:
@@ -88,8 +98,8 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
     return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
 
 
-def read(path: Path) -> Rank:
-    """The rank in one file. Raises InputError with the reason if it cannot be had."""
+def read(path: Path, part: int | None = None) -> Rank:
+    """The rank in one file, or one of several. Raises InputError with the reason if it cannot be had."""
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace.")
     if path.exists() and not path.is_file():
@@ -100,7 +110,7 @@ def read(path: Path) -> Rank:
     for reader in READERS:
         if reader.claims(path, head):
             try:
-                return reader.read(path)
+                return reader.read(path, part)
             except MemoryError:
                 raise InputError(f"{path} needs more memory than is free here. Record fewer steps.") from None
     for magic, what in _OTHER_FORMATS:
@@ -176,7 +186,7 @@ def load(paths: Sequence[str | Path]) -> Run:
     ranks, notes = [], []
     for file in find(paths):
         try:
-            ranks.append(read(file.path))
+            ranks.append(read(file.path, file.part))
         except InputError as error:
             if file.named:
                 raise

@@ -76,7 +76,7 @@ def find(paths: Sequence[str | Path]) -> Recordings:
 
 def read(files: RankFiles) -> Rank:
     """The rank in a trace, with what its detail recording and manifest add. Raises InputError if there is no trace."""
-    rank = ranks.read(files.trace.path)
+    rank = ranks.read(files.trace.path, files.trace.part)
     rank = replace(rank, context=files.context)
     if files.context is not None:
         rank = replace(rank, integrity=(*rank.integrity, *_notes(files.context.rank.notes)))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import dataclass
 from itertools import pairwise
 
@@ -32,10 +33,11 @@ NO_MARKS = StepMarks((), "")
 
 
 def find(spans: pd.DataFrame) -> StepMarks:
-    """Steps from `ProfilerStep#N`, else from the optimizer's or the loader's markers.
+    """Steps from `ProfilerStep#N`, else from the optimizer's or the loader's markers, else from ranges called steps.
 
     A `ProfilerStep#N` span is a step. An optimizer's `step` ends one: step k lasts from the end of call k-1 to the end
-    of call k. A loader's `__next__` begins one. The last two need MIN_REPEATS calls of one name on one thread.
+    of call k. A loader's `__next__` begins one, and so does a range of the user's that is called step or iteration. All
+    but the first need MIN_REPEATS calls of one name, without numbers, on one thread.
     """
     marks = _marks(spans, kinds.Activity.STEP)
     if len(marks):
@@ -47,6 +49,11 @@ def find(spans: pd.DataFrame) -> StepMarks:
     begins = _most_repeated(_marks(spans, kinds.Activity.LOADER))
     if len(begins) >= MIN_REPEATS:
         return StepMarks(_between(begins["start_ns"].to_numpy()), f"the starts of {begins['name'].iloc[0]}")
+    ranges = _most_repeated(_called_steps(spans))
+    if len(ranges) >= MIN_REPEATS:
+        return StepMarks(
+            _between(ranges["start_ns"].to_numpy()), f"the starts of ranges called {ranges['name'].iloc[0]}"
+        )
     return NO_MARKS
 
 
@@ -74,6 +81,17 @@ def _marks(spans: pd.DataFrame, activity: kinds.Activity) -> pd.DataFrame:
         return spans.iloc[:0]
     found = spans[np.isin(names.codes.to_numpy(), wanted)]
     return found[found["kind"].isin([SpanKind.ANNOTATION.value, SpanKind.OP.value, SpanKind.LOADER.value])]
+
+
+_CALLED_STEP = re.compile(r"((train|training)[ _-]?)?(step|iter|iteration)s?[ _#:=-]*\d*", re.IGNORECASE)
+
+
+def _called_steps(spans: pd.DataFrame) -> pd.DataFrame:
+    """Annotations that are called steps, in order of start, with names that hold no number."""
+    names = spans["name"].cat
+    wanted = np.flatnonzero([_CALLED_STEP.fullmatch(name) is not None for name in names.categories])
+    found = spans[np.isin(names.codes.to_numpy(), wanted) & (spans["kind"] == SpanKind.ANNOTATION.value)]
+    return found.assign(name=found["name"].astype(str).str.replace(r"[ _#:=-]*\d*$", "", regex=True))
 
 
 def _from_profiler_steps(marks: pd.DataFrame) -> StepMarks:

@@ -1,0 +1,147 @@
+"""Nsight Systems' SQLite exports, of 2021 to 2026, as ranks: one for each process that used a GPU.
+
+Tables exist only if they had rows, and columns come and go: the file is asked. Tables and columns: the user guides of
+2022.4 and 2023.4, and files of 2022.2 to 2026.2.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import numpy as np
+
+from diagnose.source import nvtx
+from diagnose.source.assemble import Recording, assemble
+from diagnose.source.base import Damage, InputError
+from diagnose.source.columns import Columns, printable
+from diagnose.source.header import Header
+from diagnose.source.nsight_events import GRAPH, KERNEL, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
+from diagnose.source.sqlite import UNKNOWN, Database
+from diagnose.trace.model import Device, Rank
+
+_ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
+MOST_TOLD, LONGEST_TOLD = 5, 300
+"""Sentences of the recorder's own that are passed on, and characters of each."""
+
+
+class NsightReader:
+    """Reads SQLite exports of Nsight Systems. See `source.base.Reader`."""
+
+    format = "nsight"
+
+    def claims(self, path: Path, head: bytes) -> bool:
+        """Any SQLite database; what kind shows only on reading it."""
+        return head.startswith(b"SQLite format 3\0")
+
+    def parts(self, path: Path) -> tuple[int, ...]:
+        """The processes that used a GPU, else those that did anything, by device and process id."""
+        with Database(path) as db:
+            return _processes(db)
+
+    def read(self, path: Path, part: int | None = None) -> Rank:
+        """The rank of one process, of the first if none is said. Raises InputError if there is nothing of a GPU job."""
+        with Database(path) as db:
+            processes = _processes(db)
+            process = part if part is not None else processes[0]
+            columns, damage = Columns(), Damage()
+            add_work(db, columns, process)
+            add_calls(db, columns, process)
+            nvtx.read(db, columns, process, OF_HOST)
+            columns.events = columns.rows
+            if not columns.rows:
+                raise InputError(f"{path} holds no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
+            damage.told = _told(db)
+            before_ns = _from_zero(columns)
+            rank = processes.index(process) if len(processes) > 1 and process in processes else None
+            header = _header(db, before_ns, rank, len(processes) if rank is not None else None)
+        return assemble(Recording(path, self.format, columns.events, header, columns, damage))
+
+
+def _processes(db: Database) -> tuple[int, ...]:
+    found: dict[int, int] = {}
+    for table in _ON_DEVICE:
+        for process, device in _distinct(db, table, "globalPid", '"globalPid"'):
+            found[process] = min(device, found.get(process, device))
+    if not found:
+        for table in _ON_HOST:
+            found |= dict.fromkeys((one for one, _ in _distinct(db, table, "globalTid", '"globalTid" & ~16777215')), 0)
+    if not found and not any(table in db.tables for table in (*_ON_DEVICE, *_ON_HOST)):
+        raise InputError(
+            f"{db.path} is an SQLite database without GPU work, CUDA calls or NVTX ranges. If it should be an export of"
+            " Nsight Systems, export the report again: nsys export --type sqlite REPORT.nsys-rep"
+        )
+    return tuple(sorted(found, key=lambda one: (found[one], one))) or (UNKNOWN,)
+
+
+def _distinct(db: Database, table: str, column: str, expression: str) -> list[tuple[int, int]]:
+    """(process, lowest device) of a table; nothing if it does not name processes."""
+    if not db.has(table, column):
+        return []
+    device = 'COALESCE(MIN(CAST("deviceId" AS INTEGER)), 0)' if db.has(table, "deviceId") else "0"
+    rows = db.rows(table, [f"CAST({expression} AS INTEGER)", device], "1 GROUP BY 1")
+    return [(int(process), int(lowest)) for process, lowest in rows if isinstance(process, int)]  # type: ignore[call-overload]
+
+
+def _from_zero(columns: Columns) -> int:
+    """Shift times so that none is before 0; returns by how much. -1 stands for no time."""
+    chunks = columns.spans["ts_ns"]
+    earliest = min((int(chunk.min()) for chunk in chunks if len(chunk)), default=0)
+    if earliest >= UNKNOWN:
+        return 0
+    columns.spans["ts_ns"] = [np.where(chunk == UNKNOWN, UNKNOWN, chunk - earliest) for chunk in chunks]
+    return -earliest
+
+
+def _header(db: Database, before_ns: int, rank: int | None, world: int | None) -> Header:
+    zero = db.ints("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
+    return Header(
+        devices=tuple(_devices(db)),
+        rank=rank,
+        world_size=world,
+        base_ns=max(int(zero[0]) - before_ns, 0) if len(zero) else 0,
+        versions={},
+        asked_for=frozenset(),
+        rocm=False,
+    )
+
+
+def _devices(db: Database) -> list[Device]:
+    if not db.has("TARGET_INFO_GPU", "id", "name"):
+        return []
+    numbers = (
+        "id",
+        "cuDevice",
+        "totalMemory",
+        "smCount",
+        "computeMajor",
+        "computeMinor",
+        "maxWarpsPerSm",
+        "threadsPerWarp",
+    )
+    found = db.ints("TARGET_INFO_GPU", numbers)
+    named = db.rows("TARGET_INFO_GPU", ['CAST("id" AS INTEGER)', 'CAST("name" AS TEXT)'])
+    names = {ident: str(name) for ident, name in named}
+    made = []
+    for row in zip(*(found[name].tolist() for name in numbers), strict=True):
+        ident, ordinal, memory, sms, major, minor, warps, threads = (max(one, 0) for one in row)
+        made.append(
+            Device(
+                index=ordinal if db.has("TARGET_INFO_GPU", "cuDevice") else ident,
+                name=printable(names.get(ident, "")[:200]),
+                memory_bytes=memory,
+                multiprocessors=sms,
+                compute_capability=(major, minor),
+                max_threads_per_multiprocessor=warps * threads,
+                warp_size=threads,
+            )
+        )
+    return sorted(made, key=lambda one: one.index)
+
+
+def _told(db: Database) -> list[str]:
+    """What the recorder warns of, first ones."""
+    if not db.has("DIAGNOSTIC_EVENT", "severity", "text"):
+        return []
+    rows = db.rows("DIAGNOSTIC_EVENT", ['CAST("text" AS TEXT)'], '"severity" >= 2')
+    texts = dict.fromkeys(printable(" ".join(str(text).split()))[:LONGEST_TOLD] for (text,) in rows if text)
+    return list(texts)[:MOST_TOLD]

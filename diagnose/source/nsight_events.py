@@ -1,0 +1,197 @@
+"""Tables of Nsight Systems' exports as columns: device work, calls of the host, synchronisations."""
+
+from __future__ import annotations
+
+import re
+
+import numpy as np
+
+from diagnose.source import nvtx
+from diagnose.source.columns import Array, Columns
+from diagnose.source.sqlite import UNKNOWN, Database
+from diagnose.trace.enums import SpanKind
+
+KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, SYNC, EVENT, OVERHEAD = (
+    f"CUPTI_ACTIVITY_KIND_{name}"
+    for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME", "SYNCHRONIZATION", "CUDA_EVENT", "OVERHEAD")
+)
+OF_DEVICE, OF_HOST = '"globalPid" = ?', '("globalTid" & ~16777215) = ?'
+"""The low 24 bits of a globalTid are the thread's id, the next 24 the process's (user guide)."""
+
+_TIMES, _PLACE = ("start", "end"), ("deviceId", "streamId", "correlationId")
+_VERSION = re.compile(r"_v\d{4,5}\Z")
+_OPERATIONS = {1: "HtoD", 2: "DtoH", 8: "DtoD", 9: "HtoH", 10: "PtoP", 11: "HtoD", 12: "DtoH", 13: "DtoD"}
+_MEMORY = {0: "Pageable", 1: "Pinned", 2: "Device", 3: "Array", 4: "Managed", 5: "Device", 6: "Managed"}
+"""By ENUM_CUDA_MEMCPY_OPER and ENUM_CUDA_MEM_KIND, with the words that Kineto uses for the same."""
+
+_NO_STREAM = 4_294_967_295
+_SYNC_CALLS = (
+    ("StreamWaitEvent", "Stream Wait Event"),
+    ("EventSynchronize", "Event Sync"),
+    ("StreamSynchronize", "Stream Sync"),
+    ("DeviceSynchronize", "Context Sync"),
+    ("CtxSynchronize", "Context Sync"),
+)
+"""What a synchronisation is, by the call: the files' own syncType means something else before schema 3.25."""
+
+
+def of_process(db: Database, table: str, columns: tuple[str, ...], process: int) -> dict[str, Array]:
+    """Columns of the rows of one process; of all where the table does not name processes."""
+    for name, where in (("globalPid", OF_DEVICE), ("globalTid", OF_HOST)):
+        if process != UNKNOWN and db.has(table, name):
+            return db.ints(table, columns, where, process)
+    return db.ints(table, columns)
+
+
+def add_work(db: Database, columns: Columns, process: int) -> None:
+    """Kernels, graphs, copies, memsets and synchronisations."""
+    shape = ("gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ")
+    more = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphId", "graphNodeId")
+    found = of_process(db, KERNEL, (*_TIMES, *_PLACE, "demangledName", "shortName", *shape, *more), process)
+    name = np.where(found["demangledName"] >= 0, found["demangledName"], found["shortName"])
+    first = _add(columns, SpanKind.KERNEL, found, _named(db, columns, name))
+    columns.add_side(SpanKind.KERNEL, first, _kernel_side(found))
+    found = of_process(db, GRAPH, (*_TIMES, *_PLACE, "graphId"), process)
+    labels = columns.names.codes((f"CUDA graph {one}" for one in found["graphId"].tolist()), len(found["graphId"]))
+    first = _add(columns, SpanKind.KERNEL, found, labels)
+    columns.add_side(SpanKind.KERNEL, first, _kernel_side(found))
+    found = of_process(db, MEMCPY, (*_TIMES, *_PLACE, "bytes", "copyKind", "srcKind", "dstKind"), process)
+    kinds = zip(*(found[one].tolist() for one in ("copyKind", "srcKind", "dstKind")), strict=True)
+    first = _add(columns, SpanKind.MEMCPY, found, columns.names.codes(map(_copy, kinds), len(found["start"])))
+    columns.add_side(SpanKind.MEMCPY, first, {"bytes": found["bytes"]})
+    found = of_process(db, MEMSET, (*_TIMES, *_PLACE), process)
+    _add(
+        columns,
+        SpanKind.MEMSET,
+        found,
+        columns.names.codes(["Memset (Device)"] * len(found["start"]), len(found["start"])),
+    )
+
+
+def _kernel_side(found: dict[str, Array]) -> dict[str, Array]:
+    count = len(found["start"])
+    unknown = np.full(count, UNKNOWN, dtype=np.int64)
+    shared = np.stack([found.get(name, unknown) for name in ("staticSharedMemory", "dynamicSharedMemory")])
+    graph = np.maximum(found.get("graphId", unknown), found.get("graphNodeId", unknown) > 0)
+    side = {
+        f"{part}_{axis}": np.maximum(found.get(f"{part}{axis.upper()}", unknown), 0)
+        for part in ("grid", "block")
+        for axis in "xyz"
+    }
+    return {
+        **side,
+        "registers": found.get("registersPerThread", unknown),
+        "shared_bytes": np.where((shared >= 0).all(axis=0), shared.sum(axis=0), UNKNOWN),
+        "occupancy_percent": np.full(count, np.nan),
+        "graph_id": np.maximum(graph, 0),
+    }
+
+
+def _copy(kinds: tuple[int, int, int]) -> str:
+    operation, source, target = kinds
+    between = f"{_MEMORY.get(source, 'Unknown')} -> {_MEMORY.get(target, 'Unknown')}"
+    return f"Memcpy {_OPERATIONS.get(operation, 'Unknown')} ({between})"
+
+
+def _add(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
+    """Append device work."""
+    places = zip(found["deviceId"].tolist(), found["streamId"].tolist(), strict=True)
+    keys = ((device, stream, device, stream if stream != _NO_STREAM else 0) for device, stream in places)
+    count = len(found["start"])
+    return columns.add_spans(
+        kind,
+        name=names,
+        track=columns.device_tracks.codes(keys, count),
+        ts_ns=found["start"],
+        dur_us=(found["end"] - found["start"]) / 1000,
+        correlation=found["correlationId"],
+        external_id=np.full(count, UNKNOWN, dtype=np.int64),
+    )
+
+
+def _named(db: Database, columns: Columns, ids: Array) -> Array:
+    """Codes of names that are given as ids of StringIds."""
+    texts = db.texts("StringIds", ids)
+    distinct, position = np.unique(ids, return_inverse=True)
+    codes = columns.names.codes((texts.get(one, "") for one in distinct.tolist()), len(distinct))
+    found: Array = codes[position.reshape(-1)]
+    return found
+
+
+def add_calls(db: Database, columns: Columns, process: int) -> None:
+    """Runtime and driver calls, with what the recorder says of synchronisations and of itself."""
+    found = of_process(db, RUNTIME, (*_TIMES, "globalTid", "correlationId", "nameId", "eventClass"), process)
+    texts = {one: _VERSION.sub("", text) for one, text in db.texts("StringIds", found["nameId"]).items()}
+    names = [texts.get(one, "") for one in found["nameId"].tolist()]
+    driver = np.where(
+        found["eventClass"] >= 0, found["eventClass"] == 1, [name[:2] == "cu" and name[2:3].isupper() for name in names]
+    )
+    codes = columns.names.codes(names, len(names))
+    for kind, mine in ((SpanKind.RUNTIME, ~driver.astype(bool)), (SpanKind.DRIVER, driver.astype(bool))):
+        if mine.any():
+            _add_host(columns, kind, {name: values[mine] for name, values in found.items()}, codes[mine])
+    _syncs(db, columns, process, dict(zip(found["correlationId"].tolist(), names, strict=True)))
+    spent = of_process(db, OVERHEAD, (*_TIMES, "globalTid", "correlationId", "nameId"), process)
+    _add_host(columns, SpanKind.OVERHEAD, spent, _named(db, columns, spent["nameId"]))
+    _thread_names(db, columns, process)
+
+
+def _add_host(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
+    """Append spans of host threads."""
+    count = len(found["start"])
+    return columns.add_spans(
+        kind,
+        name=names,
+        track=columns.host_tracks.codes(map(nvtx.thread, found["globalTid"].tolist()), count),
+        ts_ns=found["start"],
+        dur_us=(found["end"] - found["start"]) / 1000,
+        correlation=found["correlationId"],
+        external_id=np.full(count, UNKNOWN, dtype=np.int64),
+    )
+
+
+def _syncs(db: Database, columns: Columns, process: int, call: dict[int, str]) -> None:
+    found = of_process(db, SYNC, (*_TIMES, *_PLACE, "eventId"), process)
+    labels = [_sync_kind(call.get(one, "")) for one in found["correlationId"].tolist()]
+    count = len(labels)
+    first = _add(columns, SpanKind.SYNC, found, columns.names.codes(labels, count))
+    records = of_process(db, EVENT, ("timestamp", "eventId", "streamId", "correlationId"), process)
+    at = _recorded_before(found["start"], found["eventId"], records)
+    stream = np.where(found["streamId"] == _NO_STREAM, UNKNOWN, found["streamId"])
+    columns.add_side(
+        SpanKind.SYNC,
+        first,
+        {
+            "sync_kind": columns.sync_kinds.codes(labels, count),
+            "stream": stream,
+            "wait_on_stream": np.append(records["streamId"], UNKNOWN)[at],
+            "wait_on_correlation": np.append(records["correlationId"], UNKNOWN)[at],
+        },
+    )
+
+
+def _sync_kind(call: str) -> str:
+    return next((kind for part, kind in _SYNC_CALLS if part in call), "")
+
+
+def _recorded_before(start: Array, event: Array, records: dict[str, Array]) -> Array:
+    """For each synchronisation the row of the event's last record before it, or -1."""
+    order = np.lexsort((records["timestamp"], records["eventId"]))
+    ids, times = records["eventId"][order], records["timestamp"][order]
+    span = int(max(times.max(initial=0), start.max(initial=0))) + 1
+    low = np.unique(np.concatenate((ids, event)))
+    at = (
+        np.searchsorted(np.searchsorted(low, ids) * span + times, np.searchsorted(low, event) * span + start, "right")
+        - 1
+    )
+    hit = (at >= 0) & (event != _NO_STREAM) & (event >= 0)
+    hit[hit] = ids[at[hit]] == event[hit]
+    return np.where(hit, np.append(order, UNKNOWN)[at], UNKNOWN)
+
+
+def _thread_names(db: Database, columns: Columns, process: int) -> None:
+    found = of_process(db, "ThreadNames", ("globalTid", "nameId"), process)
+    texts = db.texts("StringIds", found["nameId"])
+    for thread, name in zip(found["globalTid"].tolist(), found["nameId"].tolist(), strict=True):
+        pid, tid = nvtx.thread(thread)
+        columns.thread_names[str(pid), str(tid)] = texts.get(name, "")

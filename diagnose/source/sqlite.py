@@ -1,0 +1,98 @@
+"""SQLite files of others, read without trust: nothing is written, ordinary tables only, values of the asked type."""
+
+from __future__ import annotations
+
+import sqlite3
+from collections.abc import Iterator, Sequence
+from itertools import chain
+from pathlib import Path
+from types import TracebackType
+from urllib.parse import quote
+
+import numpy as np
+
+from diagnose.source.base import InputError
+from diagnose.source.columns import Array
+
+UNKNOWN = -1
+
+
+class Database:
+    """An open file. Use it with `with`; sqlite3.Error while reading becomes InputError there."""
+
+    def __init__(self, path: Path) -> None:
+        """Raises InputError if it cannot be opened or its list of tables is damaged."""
+        self.path = path
+        try:
+            # immutable: no lock, no journal, nothing is ever written beside the user's file.
+            where = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+            self._connection = sqlite3.connect(where, uri=True)
+            self._connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            self._connection.execute("PRAGMA trusted_schema = OFF")
+            self.tables = self._ordinary_tables()
+        except sqlite3.Error as error:
+            raise self._damaged(error) from error
+
+    def __enter__(self) -> Database:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self._connection.close()
+        if isinstance(error, sqlite3.Error):
+            raise self._damaged(error) from error
+
+    def _damaged(self, error: sqlite3.Error) -> InputError:
+        return InputError(f"{self.path} cannot be read as an SQLite database: {error}. Export it again.")
+
+    def _ordinary_tables(self) -> dict[str, frozenset[str]]:
+        """Columns by table. Views and virtual tables could run what their author wrote: they are not there."""
+        listed = self._connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
+        names = [name for name, sql in listed if str(sql).lstrip()[:13].upper() == "CREATE TABLE "]
+        found = {}
+        for name in names:
+            rows = self._connection.execute(f"PRAGMA table_info({_quoted(name)})")
+            found[name] = frozenset(str(row[1]) for row in rows)
+        return found
+
+    def has(self, table: str, *columns: str) -> bool:
+        """Whether there is such a table, with all these columns."""
+        return set(columns) <= self.tables.get(table, frozenset()) if table in self.tables else False
+
+    def ints(self, table: str, columns: Sequence[str], where: str = "", *values: int) -> dict[str, Array]:
+        """Columns as int64, in the order of the first; -1 for what is NULL, no number, or not in this file."""
+        picked = [f"COALESCE(CAST({_quoted(name)} AS INTEGER), -1)" for name in columns if self.has(table, name)]
+        if not picked:
+            return {name: np.zeros(0, dtype=np.int64) for name in columns}
+        rows = self._rows(picked, table, where, values)
+        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, len(picked))
+        there = iter(flat.T.copy())
+        return {
+            name: next(there) if self.has(table, name) else np.full(len(flat), UNKNOWN, dtype=np.int64)
+            for name in columns
+        }
+
+    def rows(self, table: str, expressions: Sequence[str], where: str = "", *values: int) -> list[tuple[object, ...]]:
+        """Expressions of SQL, which must not hold text of the file."""
+        return list(self._rows(expressions, table, where, values))
+
+    def _rows(
+        self, expressions: Sequence[str], table: str, where: str, values: Sequence[int]
+    ) -> Iterator[tuple[object, ...]]:
+        condition = f"WHERE {where}" if where else ""
+        yield from self._connection.execute(
+            f"SELECT {', '.join(expressions)} FROM {_quoted(table)} {condition} ORDER BY 1", tuple(values)
+        )
+
+    def texts(self, table: str, ids: Array) -> dict[int, str]:
+        """The values of a table (id, value) for some ids."""
+        if not self.has(table, "id", "value"):
+            return {}
+        wanted = set(np.unique(ids).tolist())
+        rows = self._connection.execute(f"SELECT id, value FROM {_quoted(table)}")
+        return {number: str(value) for number, value in rows if number in wanted}
+
+
+def _quoted(name: str) -> str:
+    return '"' + name.replace('"', '""') + '"'

@@ -1,0 +1,163 @@
+"""What Nsight Systems would have exported of a drawn trace: the same events in its tables."""
+
+from __future__ import annotations
+
+import json
+import sqlite3
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from diagnose import drawing
+
+PROCESS = 100
+TABLES = {
+    "StringIds": ("id", "value"),
+    "CUPTI_ACTIVITY_KIND_KERNEL": (
+        *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "demangledName"),
+        *("shortName", "registersPerThread", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ"),
+        *("staticSharedMemory", "dynamicSharedMemory", "graphNodeId"),
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMCPY": (
+        *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "bytes", "copyKind"),
+        *("srcKind", "dstKind"),
+    ),
+    "CUPTI_ACTIVITY_KIND_MEMSET": (
+        *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "value", "bytes"),
+    ),
+    "CUPTI_ACTIVITY_KIND_RUNTIME": ("start", "end", "eventClass", "globalTid", "correlationId", "nameId"),
+    "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION": (
+        *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "syncType", "eventId"),
+    ),
+    "CUPTI_ACTIVITY_KIND_CUDA_EVENT": ("timestamp", "deviceId", "streamId", "correlationId", "globalPid", "eventId"),
+    "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (
+        *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphId"),
+    ),
+    "NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "textId", "domainId"),
+    "TARGET_INFO_GPU": (
+        *("id", "name", "totalMemory", "smCount", "cuDevice", "computeMajor", "computeMinor", "maxWarpsPerSm"),
+        "threadsPerWarp",
+    ),
+    "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs",),
+    "ThreadNames": ("nameId", "priority", "globalTid"),
+    "DIAGNOSTIC_EVENT": ("timestamp", "source", "severity", "text"),
+}
+_KINDS = {"HtoD": 1, "DtoH": 2, "DtoD": 8, "PtoP": 10}
+_MEMORY = {"Pageable": 0, "Pinned": 1, "Device": 2}
+
+
+def pid(process: int = PROCESS) -> int:
+    """A globalPid, with the bits of a machine above."""
+    return (1 << 48) | (process << 24)
+
+
+class Export:
+    """An export in the making: rows by table."""
+
+    def __init__(self) -> None:
+        self.tables: dict[str, list[dict[str, Any]]] = {}
+        self._strings: dict[str, int] = {}
+
+    def add(self, table: str, **row: Any) -> Export:
+        """A row; what a table lacks stays NULL."""
+        self.tables.setdefault(table, []).append(row)
+        return self
+
+    def string(self, text: str) -> int:
+        """The id of a text."""
+        if text not in self._strings:
+            self._strings[text] = len(self._strings) + 1
+            self.add("StringIds", id=self._strings[text], value=text)
+        return self._strings[text]
+
+    def kernel(
+        self, name: str, start: int, end: int, correlation: int = 0, process: int = PROCESS, **row: Any
+    ) -> Export:
+        return self.add(
+            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, correlationId=correlation, globalPid=pid(process),
+            **{"deviceId": 0, "streamId": 7, "demangledName": self.string(name), **row},
+        )  # fmt: skip
+
+    def call(self, name: str, start: int, end: int, correlation: int = 0, process: int = PROCESS, **row: Any) -> Export:
+        return self.add(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, correlationId=correlation,
+            **{"globalTid": pid(process) | process, "nameId": self.string(name), "eventClass": 0, **row},
+        )  # fmt: skip
+
+    def range(self, text: str | None, start: int, end: int | None, process: int = PROCESS, **row: Any) -> Export:
+        return self.add(
+            "NVTX_EVENTS",
+            start=start,
+            end=end,
+            text=text,
+            **{"globalTid": pid(process) | process, "eventType": 59, **row},
+        )
+
+    def write(self, path: Path, columns: Mapping[str, Iterable[str]] | None = None) -> Path:
+        """The file. Tables without rows are not in it, as in lazy exports; `columns` leaves some out."""
+        path.unlink(missing_ok=True)
+        with sqlite3.connect(path) as db:
+            for table, rows in self.tables.items():
+                names = [*(columns or {}).get(table, TABLES[table])]
+                db.execute(f'CREATE TABLE "{table}" ({", ".join(map(repr, names))})')
+                marks = ", ".join("?" * len(names))
+                db.executemany(
+                    f'INSERT INTO "{table}" VALUES ({marks})', [[row.get(one) for one in names] for row in rows]
+                )
+        db.close()
+        return path
+
+
+def drawn(text: str) -> Export:
+    """The export of what is drawn. Python frames have no place in it."""
+    document = json.loads(drawing.trace(text))
+    made = Export()
+    made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=document["baseTimeNanoseconds"])
+    for one in document["deviceProperties"]:
+        made.add(
+            "TARGET_INFO_GPU", id=one["id"], name=one["name"], totalMemory=one["totalGlobalMem"], smCount=one["numSms"],
+            cuDevice=one["id"], computeMajor=one["computeMajor"], computeMinor=one["computeMinor"],
+            maxWarpsPerSm=one["maxThreadsPerMultiprocessor"] // one["warpSize"], threadsPerWarp=one["warpSize"],
+        )  # fmt: skip
+    for event in document["traceEvents"]:
+        if event["ph"] == "X":
+            _add(made, event)
+    return made
+
+
+def _add(made: Export, event: dict[str, Any]) -> None:
+    start, args, category = round(event["ts"] * 1000), event["args"], event["cat"]
+    when = {"start": start, "end": start + round(event["dur"] * 1000)}
+    thread = pid() | event["tid"] if isinstance(event["tid"], int) else pid()
+    place = {
+        "deviceId": args.get("device"), "streamId": args.get("stream"), "contextId": 1,
+        "correlationId": args.get("correlation"), "globalPid": pid(),
+    }  # fmt: skip
+    if category in ("cuda_runtime", "cuda_driver"):
+        suffix = "_v7000" if category == "cuda_runtime" else ""
+        number = made.string(event["name"] + suffix)
+        made.add(
+            "CUPTI_ACTIVITY_KIND_RUNTIME", **when, eventClass=category == "cuda_driver", globalTid=thread,
+            nameId=number, correlationId=args["correlation"],
+        )  # fmt: skip
+    elif category == "kernel":
+        sizes = {f"{part}{axis}": args[part][k] for part in ("grid", "block") for k, axis in enumerate("XYZ")}
+        made.add(
+            "CUPTI_ACTIVITY_KIND_KERNEL", **when, **place, **sizes, demangledName=made.string(event["name"]),
+            shortName=made.string("kernel"), registersPerThread=args["registers per thread"], staticSharedMemory=0,
+            dynamicSharedMemory=args["shared memory"], graphNodeId=args.get("graph id"),
+        )  # fmt: skip
+    elif category == "gpu_memcpy":
+        _, operation, memory = event["name"].split(" ", 2)
+        source, target = memory.strip("()").split(" -> ")
+        made.add(
+            "CUPTI_ACTIVITY_KIND_MEMCPY", **when, **place, bytes=args.get("bytes"), copyKind=_KINDS[operation],
+            srcKind=_MEMORY[source], dstKind=_MEMORY[target],
+        )  # fmt: skip
+    elif category == "gpu_memset":
+        made.add("CUPTI_ACTIVITY_KIND_MEMSET", **when, **place, bytes=args.get("bytes"))
+    elif category in ("cpu_op", "user_annotation"):
+        extra = f", seq = {args['Sequence number']}" if "Sequence number" in args else ""
+        extra += f", op_id = {args['External id']}" if category == "cpu_op" else ""
+        extra += f", sizes = {json.dumps(args['Input Dims'])}" if "Input Dims" in args else ""
+        made.add("NVTX_EVENTS", **when, eventType=59, text=event["name"] + extra, globalTid=thread, domainId=0)
