@@ -16,7 +16,7 @@ from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import Columns, printable
 from diagnose.source.header import Header
 from diagnose.source.nsight_events import GRAPH, KERNEL, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
-from diagnose.source.sqlite import UNKNOWN, Database
+from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace.model import Device, Rank
 
 _ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
@@ -79,7 +79,7 @@ def _distinct(db: Database, table: str, column: str, expression: str) -> list[tu
         return []
     device = 'COALESCE(MIN(CAST("deviceId" AS INTEGER)), 0)' if db.has(table, "deviceId") else "0"
     rows = db.rows(table, [f"CAST({expression} AS INTEGER)", device], "1 GROUP BY 1")
-    return [(int(process), int(lowest)) for process, lowest in rows if isinstance(process, int)]  # type: ignore[call-overload]
+    return [(int(process), int(lowest)) for process, lowest in rows if isinstance(process, int)]
 
 
 def _from_zero(columns: Columns) -> int:
@@ -93,7 +93,7 @@ def _from_zero(columns: Columns) -> int:
 
 
 def _header(db: Database, before_ns: int, rank: int | None, world: int | None) -> Header:
-    zero = db.ints("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
+    zero = db.columns("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
     return Header(
         devices=tuple(_devices(db)),
         rank=rank,
@@ -118,9 +118,9 @@ def _devices(db: Database) -> list[Device]:
         "maxWarpsPerSm",
         "threadsPerWarp",
     )
-    found = db.ints("TARGET_INFO_GPU", numbers)
+    found = db.columns("TARGET_INFO_GPU", numbers)
     named = db.rows("TARGET_INFO_GPU", ['CAST("id" AS INTEGER)', 'CAST("name" AS TEXT)'])
-    names = {ident: str(name) for ident, name in named}
+    names = {ident: text_of(name) for ident, name in named}
     made = []
     for row in zip(*(found[name].tolist() for name in numbers), strict=True):
         ident, ordinal, memory, sms, major, minor, warps, threads = (max(one, 0) for one in row)
@@ -143,5 +143,5 @@ def _told(db: Database) -> list[str]:
     if not db.has("DIAGNOSTIC_EVENT", "severity", "text"):
         return []
     rows = db.rows("DIAGNOSTIC_EVENT", ['CAST("text" AS TEXT)'], '"severity" >= 2')
-    texts = dict.fromkeys(printable(" ".join(str(text).split()))[:LONGEST_TOLD] for (text,) in rows if text)
+    texts = dict.fromkeys(printable(" ".join(text_of(text).split()))[:LONGEST_TOLD] for (text,) in rows if text)
     return list(texts)[:MOST_TOLD]

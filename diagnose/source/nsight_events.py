@@ -39,8 +39,8 @@ def of_process(db: Database, table: str, columns: tuple[str, ...], process: int)
     """Columns of the rows of one process; of all where the table does not name processes."""
     for name, where in (("globalPid", OF_DEVICE), ("globalTid", OF_HOST)):
         if process != UNKNOWN and db.has(table, name):
-            return db.ints(table, columns, where, process)
-    return db.ints(table, columns)
+            return db.columns(table, columns, where, process)
+    return db.columns(table, columns)
 
 
 def add_work(db: Database, columns: Columns, process: int) -> None:
@@ -95,13 +95,14 @@ def _copy(kinds: tuple[int, int, int]) -> str:
 
 def _add(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array) -> int:
     """Append device work."""
-    places = zip(found["deviceId"].tolist(), found["streamId"].tolist(), strict=True)
-    keys = ((device, stream, device, stream if stream != _NO_STREAM else 0) for device, stream in places)
     count = len(found["start"])
+    stream = np.where(found["streamId"] == _NO_STREAM, 0, found["streamId"])
+    places, place = np.unique(np.stack((found["deviceId"], stream)), axis=1, return_inverse=True)
+    tracks = columns.device_tracks.codes(((*one, *one) for one in places.T.tolist()), places.shape[1])
     return columns.add_spans(
         kind,
         name=names,
-        track=columns.device_tracks.codes(keys, count),
+        track=tracks[place.reshape(-1)],
         ts_ns=found["start"],
         dur_us=(found["end"] - found["start"]) / 1000,
         correlation=found["correlationId"],
@@ -142,7 +143,7 @@ def _add_host(columns: Columns, kind: SpanKind, found: dict[str, Array], names: 
     return columns.add_spans(
         kind,
         name=names,
-        track=columns.host_tracks.codes(map(nvtx.thread, found["globalTid"].tolist()), count),
+        track=nvtx.tracks(columns, found["globalTid"]),
         ts_ns=found["start"],
         dur_us=(found["end"] - found["start"]) / 1000,
         correlation=found["correlationId"],

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import re
+from itertools import chain
 
 import numpy as np
 
-from diagnose.source.columns import Columns
+from diagnose.source.columns import Array, Columns
 from diagnose.source.sqlite import UNKNOWN, Database
 from diagnose.trace.enums import SpanKind
 
@@ -26,6 +27,14 @@ def thread(global_tid: int) -> tuple[int, int]:
     return (global_tid >> 24) & 0xFFFFFF, global_tid & 0xFFFFFF
 
 
+def tracks(columns: Columns, global_tid: Array) -> Array:
+    """Codes of host threads."""
+    distinct, position = np.unique(global_tid, return_inverse=True)
+    codes = columns.host_tracks.codes(map(thread, distinct.tolist()), len(distinct))
+    found: Array = codes[position.reshape(-1)]
+    return found
+
+
 def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     """Append the closed ranges of a process. Those that still ran, or began before the recording, are not there."""
     if not db.has(TABLE, "start", "end", "eventType", "globalTid"):
@@ -35,10 +44,20 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     values: tuple[int, ...] = ()
     if process != UNKNOWN:
         where, values = f"{where} AND {of_process}", (process,)
-    numbers = [f'CAST("{name}" AS INTEGER)' for name in ("start", "end", "globalTid")]
-    rows = db.rows(TABLE, [*numbers, *_parsed(text)], where, *values)
-    for kind, mine in ((SpanKind.OP, True), (SpanKind.ANNOTATION, False)):
-        _append(columns, kind, [row for row in rows if (_OP.match(str(row[3])) is not None) is mine])
+    name, sizes = _name(text), _sizes(text)
+    numbers = ['"start"', '"end"', '"globalTid"', _number(text, _SEQ), _number(text, _ID), _at(text, _SIZES)]
+    *found, sized = db.ints(TABLE, numbers, where, *values)
+    count = len(sized)
+    codes = columns.names.codes(chain.from_iterable(db.rows(TABLE, [name], where, *values)), count)
+    shapes = np.zeros(count, dtype=np.int32)
+    if (sized > 0).any():
+        shapes = columns.texts["shapes"].codes(chain.from_iterable(db.rows(TABLE, [sizes], where, *values)), count)
+    labels = columns.names.labels()
+    is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]
+    backward = np.array([_BACKWARD.match(one) is not None for one in labels], dtype=bool)[codes]
+    for kind, mine in ((SpanKind.OP, is_op), (SpanKind.ANNOTATION, ~is_op)):
+        if mine.any():
+            _append(columns, kind, [one[mine] for one in found], codes[mine], shapes[mine], backward[mine])
 
 
 def _text(db: Database) -> str:
@@ -49,37 +68,39 @@ def _text(db: Database) -> str:
     return f"COALESCE({', '.join([*parts, 'NULL'])})"
 
 
-def _parsed(text: str) -> list[str]:
-    """Expressions for name, sequence number, id and shapes. CAST reads a number up to the first other character."""
-
-    def at(mark: str) -> str:
-        return f"instr({text}, '{mark}')"
-
-    def number(mark: str) -> str:
-        return f"CASE WHEN {at(mark)} THEN CAST(substr({text}, {at(mark)} + {len(mark)}) AS INTEGER) ELSE -1 END"
-
-    first = ", ".join(f"NULLIF({at(mark)}, 0)" for mark in (_SEQ, _ID, _SIZES))
-    name = f"substr({text}, 1, COALESCE({first}, length({text}) + 1) - 1)"
-    end = f"COALESCE(NULLIF({at(_INPUTS)}, 0), length({text}) + 1)"
-    begin = f"({at(_SIZES)} + {len(_SIZES)})"
-    sizes = f"CASE WHEN {at(_SIZES)} THEN substr({text}, {begin}, {end} - {begin}) ELSE '' END"
-    return [name, number(_SEQ), number(_ID), sizes]
+def _at(text: str, mark: str) -> str:
+    return f"instr({text}, '{mark}')"
 
 
-def _append(columns: Columns, kind: SpanKind, rows: list[tuple[object, ...]]) -> None:
-    if not rows:
-        return
-    start, end, owner, names, sequence, ident, sizes = zip(*rows, strict=True)
-    begin = np.array(start, dtype=np.int64)
-    count = len(rows)
+def _number(text: str, mark: str) -> str:
+    """The number after a mark. CAST reads it up to the first other character."""
+    return f"CASE WHEN {_at(text, mark)} THEN CAST(substr({text}, {_at(text, mark)} + {len(mark)}) AS INTEGER) END"
+
+
+def _name(text: str) -> str:
+    """What stands before the first mark."""
+    first = ", ".join(f"NULLIF({_at(text, mark)}, 0)" for mark in (_SEQ, _ID, _SIZES))
+    return f"substr({text}, 1, COALESCE({first}, length({text}) + 1) - 1)"
+
+
+def _sizes(text: str) -> str:
+    begin = f"({_at(text, _SIZES)} + {len(_SIZES)})"
+    end = f"COALESCE(NULLIF({_at(text, _INPUTS)}, 0), length({text}) + 1)"
+    return f"CASE WHEN {_at(text, _SIZES)} THEN substr({text}, {begin}, {end} - {begin}) ELSE '' END"
+
+
+def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, shapes: Array, backward: Array) -> None:
+    """`found`: start, end, thread, sequence number and id, one row each."""
+    start, end, owner, sequence, ident = found
+    count = len(start)
     first = columns.add_spans(
         kind,
-        name=columns.names.codes(names, count),
-        track=columns.host_tracks.codes(map(thread, owner), count),
-        ts_ns=begin,
-        dur_us=(np.array(end, dtype=np.int64) - begin) / 1000,
+        name=codes,
+        track=tracks(columns, owner),
+        ts_ns=start,
+        dur_us=(end - start) / 1000,
         correlation=np.full(count, UNKNOWN, dtype=np.int64),
-        external_id=np.array(ident, dtype=np.int64),
+        external_id=ident,
     )
     if kind is not SpanKind.OP:
         return
@@ -88,11 +109,11 @@ def _append(columns: Columns, kind: SpanKind, rows: list[tuple[object, ...]]) ->
         kind,
         first,
         {
-            "shapes": columns.texts["shapes"].codes((str(one).encode() for one in sizes), count),
+            "shapes": shapes,
             "dtypes": empty,
-            "sequence": np.array(sequence, dtype=np.int64),
+            "sequence": sequence,
             # Which thread the forward op ran on is not recorded; that an op runs backward is what counts.
-            "forward_thread": np.array([1 if _BACKWARD.match(str(one)) else 0 for one in names], dtype=np.int64),
+            "forward_thread": backward.astype(np.int64),
             "stack": empty,
             "finished": np.ones(count, dtype=bool),
         },

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import sqlite3
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from itertools import chain
 from pathlib import Path
 from types import TracebackType
@@ -27,7 +27,7 @@ class Database:
             # immutable: no lock, no journal, nothing is ever written beside the user's file.
             where = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
             self._connection = sqlite3.connect(where, uri=True)
-            self._connection.text_factory = lambda text: text.decode("utf-8", "replace")
+            self._connection.text_factory = bytes
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self.tables = self._ordinary_tables()
         except sqlite3.Error as error:
@@ -49,49 +49,48 @@ class Database:
     def _ordinary_tables(self) -> dict[str, frozenset[str]]:
         """Columns by table. Views and virtual tables could run what their author wrote: they are not there."""
         listed = self._connection.execute("SELECT name, sql FROM sqlite_master WHERE type = 'table'")
-        names = [name for name, sql in listed if str(sql).lstrip()[:13].upper() == "CREATE TABLE "]
+        names = [text_of(name) for name, sql in listed if text_of(sql).lstrip()[:13].upper() == "CREATE TABLE "]
         found = {}
         for name in names:
             rows = self._connection.execute(f"PRAGMA table_info({_quoted(name)})")
-            found[name] = frozenset(str(row[1]) for row in rows)
+            found[name] = frozenset(text_of(row[1]) for row in rows)
         return found
 
     def has(self, table: str, *columns: str) -> bool:
         """Whether there is such a table, with all these columns."""
         return set(columns) <= self.tables.get(table, frozenset()) if table in self.tables else False
 
-    def ints(self, table: str, columns: Sequence[str], where: str = "", *values: int) -> dict[str, Array]:
-        """Columns as int64, in the order of the first; -1 for what is NULL, no number, or not in this file."""
-        picked = [f"COALESCE(CAST({_quoted(name)} AS INTEGER), -1)" for name in columns if self.has(table, name)]
-        if not picked:
-            return {name: np.zeros(0, dtype=np.int64) for name in columns}
-        rows = self._rows(picked, table, where, values)
-        flat = np.fromiter(chain.from_iterable(rows), dtype=np.int64).reshape(-1, len(picked))
-        there = iter(flat.T.copy())
-        return {
-            name: next(there) if self.has(table, name) else np.full(len(flat), UNKNOWN, dtype=np.int64)
-            for name in columns
-        }
+    def columns(self, table: str, names: Sequence[str], where: str = "", *values: int) -> dict[str, Array]:
+        """Columns as int64, in the order of the rows; -1 for what is NULL, no number, or not in this file."""
+        there = [name for name in names if self.has(table, name)]
+        found = dict(zip(there, self.ints(table, [f"{_quoted(name)}" for name in there], where, *values), strict=True))
+        count = len(found[there[0]]) if there else 0
+        return {name: found.get(name, np.full(count, UNKNOWN, dtype=np.int64)) for name in names}
 
-    def rows(self, table: str, expressions: Sequence[str], where: str = "", *values: int) -> list[tuple[object, ...]]:
-        """Expressions of SQL, which must not hold text of the file."""
-        return list(self._rows(expressions, table, where, values))
+    def ints(self, table: str, expressions: Sequence[str], where: str = "", *values: int) -> list[Array]:
+        """Expressions of SQL, which must not hold text of the file, as int64: -1 for NULL and what is no number."""
+        if not expressions:
+            return []
+        numbers = [f"COALESCE(CAST({one} AS INTEGER), -1)" for one in expressions]
+        flat = np.fromiter(chain.from_iterable(self.rows(table, numbers, where, *values)), dtype=np.int64)
+        return list(flat.reshape(-1, len(numbers)).T.copy())
 
-    def _rows(
-        self, expressions: Sequence[str], table: str, where: str, values: Sequence[int]
-    ) -> Iterator[tuple[object, ...]]:
+    def rows(self, table: str, expressions: Sequence[str], where: str = "", *values: int) -> sqlite3.Cursor:
+        """Expressions of SQL, which must not hold text of the file; texts come as bytes, in the order of the rows."""
         condition = f"WHERE {where}" if where else ""
-        yield from self._connection.execute(
-            f"SELECT {', '.join(expressions)} FROM {_quoted(table)} {condition} ORDER BY 1", tuple(values)
-        )
+        return self._connection.execute(f"SELECT {', '.join(expressions)} FROM {_quoted(table)} {condition}", values)
 
     def texts(self, table: str, ids: Array) -> dict[int, str]:
         """The values of a table (id, value) for some ids."""
         if not self.has(table, "id", "value"):
             return {}
         wanted = set(np.unique(ids).tolist())
-        rows = self._connection.execute(f"SELECT id, value FROM {_quoted(table)}")
-        return {number: str(value) for number, value in rows if number in wanted}
+        return {number: text_of(value) for number, value in self.rows(table, ["id", "value"]) if number in wanted}
+
+
+def text_of(value: object) -> str:
+    """A text of the file, whatever its bytes."""
+    return value.decode("utf-8", "replace") if isinstance(value, bytes) else str(value)
 
 
 def _quoted(name: str) -> str:
