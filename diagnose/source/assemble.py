@@ -55,7 +55,7 @@ def assemble(recording: Recording) -> Rank:
     id_of[order] = np.arange(len(order))
     spans = _spans(raw, columns.names.labels())
     links = _links(spans, columns, id_of)
-    marks = steps.find(spans)
+    marks = steps.find(spans, links)
     spans = spans.assign(step=_step_of(spans, links, marks.steps)).loc[:, list(schema.SPANS.columns)]
     tables = side_tables(columns, id_of, spans, tracks, links)
     for table in schema.TABLES:

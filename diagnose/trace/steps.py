@@ -9,7 +9,7 @@ from itertools import pairwise
 import numpy as np
 import pandas as pd
 
-from diagnose.trace import kinds
+from diagnose.trace import kinds, periods
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Step
@@ -32,8 +32,10 @@ class StepMarks:
 NO_MARKS = StepMarks((), "")
 
 
-def find(spans: pd.DataFrame) -> StepMarks:
+def find(spans: pd.DataFrame, links: pd.DataFrame) -> StepMarks:
     """Steps from `ProfilerStep#N`, else from the optimizer's or the loader's markers, else from ranges called steps.
+
+    And where nothing marks them, from the period in which launches repeat.
 
     A `ProfilerStep#N` span is a step. An optimizer's `step` ends one: step k lasts from the end of call k-1 to the end
     of call k. A loader's `__next__` begins one, and so does a range of the user's that is called step or iteration. All
@@ -51,9 +53,11 @@ def find(spans: pd.DataFrame) -> StepMarks:
         return StepMarks(_between(begins["start_ns"].to_numpy()), f"the starts of {begins['name'].iloc[0]}")
     ranges = _most_repeated(_called_steps(spans))
     if len(ranges) >= MIN_REPEATS:
-        return StepMarks(
-            _between(ranges["start_ns"].to_numpy()), f"the starts of ranges called {ranges['name'].iloc[0]}"
-        )
+        called = ranges["name"].iloc[0]
+        return StepMarks(_between(ranges["start_ns"].to_numpy()), f"the starts of ranges called {called}")
+    starts, launches = periods.repeated(spans, links)
+    if launches:
+        return StepMarks(_between(starts), f"launches, which repeat every {launches:,}")
     return NO_MARKS
 
 
