@@ -82,7 +82,8 @@ def command(
 ) -> None:  # fmt: skip
     """Say what to fix in recorded training steps, and what each fix would save.
 
-    PATH is a trace that torch.profiler wrote (plain or .gz), a folder of one file per rank, or a glob pattern.
+    PATH is a trace that torch.profiler wrote (plain or .gz), an SQLite export of Nsight Systems, a folder of one file
+    per rank, or a glob pattern.
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """

@@ -55,7 +55,7 @@ def find(paths: Sequence[str | Path]) -> tuple[TraceFile, ...]:
                 read = nsys_export.exported(path) if path.suffix in nsys_export.SUFFIXES else path
                 found[os.path.realpath(path)] = TraceFile(read, named=True)
     if not found:
-        raise InputError("No trace was given. Name a file that torch.profiler wrote, or a folder of them.")
+        raise InputError("No trace was given. Name a file of torch.profiler or Nsight Systems, or a folder of them.")
     return tuple(part for one in found.values() for part in _parts(one))
 
 
