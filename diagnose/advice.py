@@ -33,6 +33,10 @@ NSIGHT = {
 """By what is missing."""
 
 _NOTES = {
+    "No framework ops were recorded.": "Kernels cannot be traced to ops, and all that the host does between calls "
+    "counts as Python. Use --pytorch=autograd-nvtx.",
+    "No training steps are marked.": "All figures are for the whole recorded window. Mark steps by NVTX ranges.",
+    "Synchronisation events were not recorded.": "Which event a stream waits for has to be inferred.",
     "Input shapes were not recorded.": "FLOPs and bytes of ops are unknown. Use --pytorch=autograd-shapes-nvtx.",
     "Call stacks were not recorded.": "Source lines cannot be named. diagnose profile records them.",
 }

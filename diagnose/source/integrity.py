@@ -216,7 +216,8 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
     elif "ops" not in recorded:
         yield IntegrityNote(
             "No framework ops were recorded.",
-            "Kernels cannot be traced to ops. Profile with ProfilerActivity.CPU as well.",
+            "Kernels cannot be traced to ops, and all that the host does between calls counts as Python. Profile with "
+            "ProfilerActivity.CPU as well.",
             Severity.WARNING,
         )
     yield from (note for option, note in WITHOUT.items() if option not in recorded)
