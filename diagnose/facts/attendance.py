@@ -10,7 +10,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 import pandas as pd
 
 from diagnose.facts.base import Facts, Missing, fact, optional
@@ -29,6 +28,9 @@ MEETINGS = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 
 MOST_COLLECTIVES = 20_000
 """Of one rank that are compared: about 1 MB."""
+
+MOST_COMPARED = 2_000_000
+"""Of all ranks together: some hundred MB while they are."""
 
 APART_NS = 100_000
 """Ranks on one clock are not seen to leave a collective before another has come by more than this."""
@@ -53,14 +55,16 @@ class Attendance:
     """0 unknown."""
     ids: IntArray
     """Spans of the collectives. Shape (collectives,), as all below."""
-    meeting: npt.NDArray[np.object_]
-    """What and between whom, as it is called on every rank."""
+    meeting: IntArray
+    """What and between whom: position in `meetings`."""
     step: IntArray
     """Number of the step."""
     members: IntArray
     """Size of the process group; -1 unknown."""
     start_ns: IntArray
     end_ns: IntArray
+    meetings: tuple[str, ...]
+    """As they are called on every rank."""
 
 
 @fact
@@ -74,17 +78,20 @@ def attendance(facts: Facts) -> Attendance:
     step = used_step(facts, table.ids)
     joint = np.array([one.startswith(MEETINGS) for one in plain], dtype=bool) & (step >= 0)
     order = np.flatnonzero(joint)[np.argsort(table.times.starts[joint], kind="stable")][:MOST_COLLECTIVES]
+    called = [f"{plain[k]} {table.group_ranks[k]}" for k in order]
+    meetings = {name: code for code, name in enumerate(dict.fromkeys(called))}
     return Attendance(
         numbers=used.numbers,
         compute_ns=_computing(facts),
         one_clock=rank.context is not None,
         world_size=rank.provenance.world_size or 0,
         ids=table.ids[order],
-        meeting=np.array([f"{plain[k]} {table.group_ranks[k]}" for k in order], dtype=object),
+        meeting=np.array([meetings[name] for name in called], dtype=np.int64),
         step=np.array(used.numbers)[step[order]],
         members=table.group_size[order],
         start_ns=rank.zero_unix_ns + table.times.starts[order],
         end_ns=rank.zero_unix_ns + table.times.ends[order],
+        meetings=tuple(meetings),
     )
 
 
@@ -136,7 +143,9 @@ def _met(ranks: Mapping[int, Attendance]) -> pd.DataFrame:
 
     Ranks come to the collectives of one name and group in one order, so within a step they are told by their number.
     """
-    every = pd.concat([_rows(rank, one) for rank, one in ranks.items()], ignore_index=True)
+    names: dict[str, int] = {}
+    most = MOST_COMPARED // len(ranks)
+    every = pd.concat([_rows(rank, one, names).head(most) for rank, one in ranks.items()], ignore_index=True)
     place = ["meeting", "step", "turn"]
     every["turn"] = every.groupby(["rank", "meeting", "step"]).cumcount()
     there = every.groupby(place)["rank"].transform("size")
@@ -151,12 +160,14 @@ def _met(ranks: Mapping[int, Attendance]) -> pd.DataFrame:
     return met if len(met) and sound.mean() >= SOUND_SHARE else met.iloc[:0]
 
 
-def _rows(rank: int, one: Attendance) -> pd.DataFrame:
+def _rows(rank: int, one: Attendance, names: dict[str, int]) -> pd.DataFrame:
+    """`names`: the number of each meeting that has been seen on any rank."""
+    numbers = np.array([names.setdefault(name, len(names)) for name in one.meetings], dtype=np.int64)
     return pd.DataFrame(
         {
             "rank": rank,
             "id": one.ids,
-            "meeting": one.meeting,
+            "meeting": numbers[one.meeting] if len(numbers) else one.meeting,
             "step": one.step,
             "members": one.members,
             "start_ns": one.start_ns,

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-import numpy as np
-
 from diagnose.facts.attendance import company, waits
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
@@ -20,9 +18,11 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.model import Company
 
-STAGES = ("send", "recv")
-"""Operations, as recorded, by which the stages of a pipeline hand on their work. Kernels alone do not tell: those of
-an all-to-all are called the same."""
+STAGES = frozenset({"send", "recv"})
+"""Operations, as recorded, by which the stages of a pipeline hand on their work."""
+
+SEND_RECV = "send_recv"
+"""What kernels of these are called, and those of an all-to-all."""
 
 
 @dataclass(frozen=True)
@@ -84,8 +84,7 @@ def balance(facts: Facts) -> Balance:
     Raises Missing like company, and for stages of a pipeline, which do different work on purpose.
     """
     others, used = company(facts), steps(facts)
-    operations = collective_table(facts).operation
-    if np.isin(operations.astype(str), STAGES).any():
+    if _is_pipeline(facts):
         raise Missing("ranks that do the same work", "Compare stages of a pipeline by hand.")
     compute, count = others.compute_ns, len(others.steps)
     mean, total = compute.mean(axis=0), compute.sum(axis=1)
@@ -104,6 +103,13 @@ def balance(facts: Facts) -> Balance:
         main_track=host_threads(facts).main,
         parts=_parts(facts, others),
     )
+
+
+def _is_pipeline(facts: Facts) -> bool:
+    operations = set(collective_table(facts).operation.tolist())
+    names = facts.rank.spans["name"].cat.categories
+    exchanged = any("all_to_all" in name or "alltoall" in name for name in names)
+    return bool(operations & STAGES) or (SEND_RECV in operations and not exchanged)
 
 
 def _parts(facts: Facts, others: Company) -> tuple[Part, ...]:

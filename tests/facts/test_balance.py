@@ -67,6 +67,15 @@ def test_stages_of_a_pipeline_are_not_compared() -> None:
         balance(facts_of("\n---\n".join(handing_on).replace("{}", "send")))
 
 
+def test_kernels_that_send_and_receive_are_of_a_pipeline_unless_ops_say_all_to_all() -> None:
+    kernel = "gpu 21 ncclDevKernel_SendRecv(Args) 91-92 @0.35"
+    ranks = [f"{RANK.format(rank=rank, ranks=2, even=60, odd=60)}{kernel}" for rank in range(2)]
+    with pytest.raises(Missing, match="ranks that do the same work"):
+        balance(facts_of("\n---\n".join(ranks)))
+    said = [rank.replace("device_sync", "c10d::alltoall_base_ 0.5-0.6 | device_sync") for rank in ranks]
+    assert balance(facts_of("\n---\n".join(said))).ranks == (0, 1)
+
+
 def test_where_the_cpu_trains_ops_are_what_computes() -> None:
     rank = """
         4 steps of 100
