@@ -152,20 +152,20 @@ def ranks_sentence(diagnosis: Diagnosis) -> str:
     timed = {one.rank: one.step_time_ns.median for one in _ranks(diagnosis) if one.step_time_ns}
     slowest, fastest = max(timed, key=lambda rank: timed[rank]), min(timed, key=lambda rank: timed[rank])
     longer = share(timed[slowest] - timed[fastest], timed[fastest])
-    waits = _waits_sentence(diagnosis)
+    waits = _waits(diagnosis)
     if timed[slowest] == timed[fastest]:
-        return f"All ranks are equally fast, with a median step of {duration(timed[slowest])}.{waits}"
+        return f"All ranks are equally fast, with a median step of {duration(timed[slowest])}{waits}."
     head = f"Rank {slowest} is the slowest with a median step of {duration(timed[slowest])}"
-    return f"{head}, {longer} more than that of rank {fastest}, the fastest here.{waits}"
+    return f"{head}, {longer} more than that of rank {fastest}, the fastest here{waits}."
 
 
-def _waits_sentence(diagnosis: Diagnosis) -> str:
-    """Who waits most for the others at collectives, with a space before it; "" if nobody does or it is not known."""
+def _waits(diagnosis: Diagnosis) -> str:
+    """Who waits most for the others at collectives, as the end of a sentence; "" if nobody does or it is not known."""
     waiting = {one.rank: one.waiting_ns for one in diagnosis.ranks if one.waiting_ns}
     if not waiting:
         return ""
     most = max(waiting, key=lambda rank: waiting[rank])
-    return f" Rank {most} waits longest for others to come to collectives: {duration(waiting[most])} a step."
+    return f"; rank {most} waits longest for others to come to collectives, {duration(waiting[most])} a step"
 
 
 def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:

@@ -318,8 +318,8 @@ def test_who_waits_for_the_others_is_said(known: Diagnosis) -> None:
     assert run_figures.ranks_sentence(found) == "All ranks are equally fast, with a median step of 2.00 ms."
     waited = [msgspec.structs.replace(one, waiting_ns=(0, 300_000, 80_000)[one.rank]) for one in found.ranks]
     assert run_figures.ranks_sentence(msgspec.structs.replace(found, ranks=tuple(waited))) == (
-        "All ranks are equally fast, with a median step of 2.00 ms."
-        " Rank 1 waits longest for others to come to collectives: 300 us a step."
+        "All ranks are equally fast, with a median step of 2.00 ms;"
+        " rank 1 waits longest for others to come to collectives, 300 us a step."
     )
 
 
