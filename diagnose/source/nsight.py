@@ -20,6 +20,9 @@ from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace.model import Device, Rank
 
 _ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
+DAY_NS, LATEST_NS = 86_400_000_000_000, 1 << 62
+"""A recording lasts no day, and none was made after 2116."""
+
 MOST_TOLD, LONGEST_TOLD = 5, 300
 """Sentences of the recorder's own that are passed on, and characters of each."""
 
@@ -85,7 +88,8 @@ def _distinct(db: Database, table: str, column: str, expression: str) -> list[tu
 def _from_zero(columns: Columns) -> int:
     """Shift times so that none is before 0; returns by how much. -1 stands for no time."""
     chunks = columns.spans["ts_ns"]
-    earliest = min((int(chunk.min()) for chunk in chunks if len(chunk)), default=0)
+    # What lies further back was not measured: it would shift all else, and is left out as having no time.
+    earliest = min((int(chunk[chunk > -DAY_NS].min(initial=0)) for chunk in chunks), default=0)
     if earliest >= UNKNOWN:
         return 0
     columns.spans["ts_ns"] = [np.where(chunk == UNKNOWN, UNKNOWN, chunk - earliest) for chunk in chunks]
@@ -94,6 +98,7 @@ def _from_zero(columns: Columns) -> int:
 
 def _header(db: Database, before_ns: int, rank: int | None, world: int | None) -> Header:
     zero = db.columns("TARGET_INFO_SESSION_START_TIME", ("utcEpochNs",))["utcEpochNs"]
+    zero = zero[(zero > 0) & (zero < LATEST_NS)]
     return Header(
         devices=tuple(_devices(db)),
         rank=rank,

@@ -179,12 +179,11 @@ def _recorded_before(start: Array, event: Array, records: dict[str, Array]) -> A
     """For each synchronisation the row of the event's last record before it, or -1."""
     order = np.lexsort((records["timestamp"], records["eventId"]))
     ids, times = records["eventId"][order], records["timestamp"][order]
-    span = int(max(times.max(initial=0), start.max(initial=0))) + 1
-    low = np.unique(np.concatenate((ids, event)))
-    at = (
-        np.searchsorted(np.searchsorted(low, ids) * span + times, np.searchsorted(low, event) * span + start, "right")
-        - 1
-    )
+    # Numbers in order stand for ids and times, which may be any.
+    low, moments = np.unique(np.concatenate((ids, event))), np.unique(np.concatenate((times, start)))
+    recorded = np.searchsorted(low, ids) * len(moments) + np.searchsorted(moments, times)
+    asked = np.searchsorted(low, event) * len(moments) + np.searchsorted(moments, start)
+    at = np.searchsorted(recorded, asked, "right") - 1
     hit = (at >= 0) & (event != _NO_STREAM) & (event >= 0)
     hit[hit] = ids[at[hit]] == event[hit]
     return np.where(hit, np.append(order, UNKNOWN)[at], UNKNOWN)

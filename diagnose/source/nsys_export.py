@@ -27,7 +27,10 @@ def exported(report: Path) -> Path:
             f"{report} is a report that only Nsight Systems can read, and there is no nsys on this machine."
             f" Where there is one, run: {by_hand}"
         )
-    folder = Path(tempfile.mkdtemp(prefix="diagnose-nsys-"))
+    try:
+        folder = Path(tempfile.mkdtemp(prefix="diagnose-nsys-"))
+    except OSError as error:
+        raise InputError(f"There is no room to export {report} to: {error}. Run it by hand: {by_hand}") from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     target = folder / f"{report.stem}.sqlite"
     command = [nsys, "export", "--type", "sqlite", "--output", str(target), str(report.absolute())]

@@ -17,7 +17,6 @@ RANGES = "59, 60"
 
 _OP = re.compile(r"(?!FSDP::)(\w+::|.*Backward\d+\Z)")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*Backward\d+\Z")
-_TEXT = "CAST({} AS TEXT)"
 _SEQ, _ID, _SIZES, _INPUTS = ", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = "
 """What torch.autograd.profiler.emit_nvtx appends to a name, in this order (torch/csrc/profiler/util.cpp)."""
 
@@ -39,33 +38,42 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     """Append the closed ranges of a process. Those that still ran, or began before the recording, are not there."""
     if not db.has(TABLE, "start", "end", "eventType", "globalTid"):
         return
-    text = _text(db)
-    where = f'"eventType" IN ({RANGES}) AND "end" >= "start" AND {text} IS NOT NULL'
+    text = 'CAST("text" AS TEXT)' if db.has(TABLE, "text") else "NULL"
+    where = f'"eventType" IN ({RANGES}) AND "end" >= "start"'
     values: tuple[int, ...] = ()
     if process != UNKNOWN:
         where, values = f"{where} AND {of_process}", (process,)
     name, sizes = _name(text), _sizes(text)
-    numbers = ['"start"', '"end"', '"globalTid"', _number(text, _SEQ), _number(text, _ID), _at(text, _SIZES)]
-    *found, sized = db.ints(TABLE, numbers, where, *values)
+    registered = f"CASE WHEN {text} IS NULL THEN {_column(db, 'textId')} END"
+    numbers = [
+        '"start"',
+        '"end"',
+        '"globalTid"',
+        _number(text, _SEQ),
+        _number(text, _ID),
+        _at(text, _SIZES),
+        registered,
+    ]
+    *found, sized, text_id = db.ints(TABLE, numbers, where, *values)
     count = len(sized)
     codes = columns.names.codes(chain.from_iterable(db.rows(TABLE, [name], where, *values)), count)
+    texts = db.texts("StringIds", text_id)
+    for one in np.unique(text_id[text_id >= 0]).tolist():
+        codes[text_id == one] = columns.names[texts.get(one, "")]
     shapes = np.zeros(count, dtype=np.int32)
     if (sized > 0).any():
         shapes = columns.texts["shapes"].codes(chain.from_iterable(db.rows(TABLE, [sizes], where, *values)), count)
     labels = columns.names.labels()
+    named = np.array([bool(label) for label in labels], dtype=bool)[codes]
     is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]
     backward = np.array([_BACKWARD.match(one) is not None for one in labels], dtype=bool)[codes]
-    for kind, mine in ((SpanKind.OP, is_op), (SpanKind.ANNOTATION, ~is_op)):
+    for kind, mine in ((SpanKind.OP, named & is_op), (SpanKind.ANNOTATION, named & ~is_op)):
         if mine.any():
             _append(columns, kind, [one[mine] for one in found], codes[mine], shapes[mine], backward[mine])
 
 
-def _text(db: Database) -> str:
-    """The text of a range: its own, else a registered one."""
-    parts = [_TEXT.format('"text"')] if db.has(TABLE, "text") else []
-    if db.has(TABLE, "textId") and db.has("StringIds", "id", "value"):
-        parts.append('(SELECT CAST(value AS TEXT) FROM "StringIds" AS s WHERE s.id = "textId")')
-    return f"COALESCE({', '.join([*parts, 'NULL'])})"
+def _column(db: Database, name: str) -> str:
+    return f'"{name}"' if db.has(TABLE, name) else "NULL"
 
 
 def _at(text: str, mark: str) -> str:
@@ -80,7 +88,7 @@ def _number(text: str, mark: str) -> str:
 def _name(text: str) -> str:
     """What stands before the first mark."""
     first = ", ".join(f"NULLIF({_at(text, mark)}, 0)" for mark in (_SEQ, _ID, _SIZES))
-    return f"substr({text}, 1, COALESCE({first}, length({text}) + 1) - 1)"
+    return f"COALESCE(substr({text}, 1, COALESCE({first}, length({text}) + 1) - 1), '')"
 
 
 def _sizes(text: str) -> str:

@@ -353,3 +353,32 @@ def test_processes_are_ranks_by_device(tmp_path: Path) -> None:
     assert [rank.index for rank in found] == [0, 1, 2]
     assert [file.part for file in ranks.find([path])] == [pid(250), pid(300), pid(200)]
     assert np.isin([rank.provenance.world_size for rank in found], [3]).all()
+
+
+def test_absurd_numbers_damage_nothing_but_themselves(tmp_path: Path) -> None:
+    made = Export().kernel("k", 100, 110, correlation=3).call("cudaStreamWaitEvent", 90, 95, correlation=3)
+    made.kernel("k", -(1 << 63), 5).kernel("k", 120, (1 << 63) - 1)
+    for stamp in (50, (1 << 63) - 1, -(1 << 63)):
+        made.add(
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT", timestamp=stamp, streamId=9, correlationId=1, globalPid=pid(), eventId=2
+        )
+    made.add(
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=91, end=92, deviceId=0, globalPid=pid(), streamId=7,
+        correlationId=3, eventId=2,
+    )  # fmt: skip
+    made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=(1 << 63) - 1)
+    rank = read(made, tmp_path)
+    kernels = rank.spans[rank.spans["kind"] == "kernel"]
+    assert list(zip(kernels["start_ns"], kernels["dur_ns"], strict=True)) == [(10, 10)]
+    assert rank.syncs["wait_on_stream"].tolist() == [9]
+    assert rank.zero_unix_ns == 90
+
+
+def test_ranges_without_a_text_of_their_own(tmp_path: Path) -> None:
+    """Registered texts are looked up once each; a table that has neither holds no ranges that could be named."""
+    made = Export().range("aten::mul, seq = 1", 0, 5).kernel("k", 0, 9)
+    made.range(None, 6, 7, textId=made.string("registered")).range(None, 7, 8).range(None, 8, 9, textId=77)
+    rank = read(made, tmp_path)
+    assert sorted(rank.spans["name"].astype(str)) == ["aten::mul", "k", "registered"]
+    few = {"NVTX_EVENTS": ("start", "end", "eventType", "globalTid")}
+    assert len(ranks.read(made.write(tmp_path / "few.sqlite", few)).spans) == 1
