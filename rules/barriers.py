@@ -29,6 +29,7 @@ from diagnose.rule import (
     Fires,
     Fix,
     Level,
+    NotApplicable,
     Safety,
     Shorten,
     Silent,
@@ -52,6 +53,9 @@ REMOVE = Fix(
 @rule("CO15")
 def barriers_in_the_step(barriers: Barriers, steps: Steps) -> Verdicts:
     blocked, many = barriers.blocked, len(barriers.op_ids) / steps.count
+    if not len(barriers.op_ids):
+        yield NotApplicable("there are no barriers")
+        return
     if many < OFTEN or blocked.ns < BLOCKED_SHARE * steps.mean_ns:
         yield Clean(f"{ms(blocked.ns)} a step in {len(barriers.op_ids)} barriers of all steps")
         return

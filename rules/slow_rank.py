@@ -28,6 +28,7 @@ from diagnose.rule import (
     Fires,
     Fix,
     Level,
+    NotApplicable,
     Safety,
     Silent,
     Verdicts,
@@ -51,7 +52,10 @@ EVEN = Fix(
 
 
 @rule("ST01")
-def one_rank_computes_longer(balance: Balance) -> Verdicts:
+def one_rank_computes_longer(balance: Balance | None) -> Verdicts:
+    if balance is None:
+        yield NotApplicable("there is one rank")
+        return
     least = CPU_EXCESS_SHARE if balance.on_cpu else EXCESS_SHARE
     much = f"ank {balance.longest} computes {ms(balance.longest_ns)} a step, all ranks {ms(balance.mean_ns)} on average"
     if balance.always_share < least or balance.longest_share < SAME_RANK_SHARE:

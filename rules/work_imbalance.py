@@ -29,6 +29,7 @@ from diagnose.rule import (
     Fires,
     Fix,
     Level,
+    NotApplicable,
     Safety,
     Silent,
     Verdicts,
@@ -41,7 +42,7 @@ from diagnose.rule import (
 EXCESS_SHARE = 0.05  # of the step: the same for slow_rank
 CPU_EXCESS_SHARE = 0.15  # on CPUs that ranks share: two ranks of equal work on two cores differed by up to 0.10
 EVENED = Between(0.5, 0.8, 1.0)  # of the difference: samples do not divide evenly (our choice)
-CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: planted cases gained 0.7 of it
+CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: as in slow_rank (our choice)
 
 BUCKET = Fix(
     "Let all ranks take work of about the same size in the same step.", safety=Safety.NEEDS_JUDGEMENT, effort=2,
@@ -51,7 +52,10 @@ BUCKET = Fix(
 
 
 @rule("ST02")
-def ranks_compute_longer_in_turn(balance: Balance) -> Verdicts:
+def ranks_compute_longer_in_turn(balance: Balance | None) -> Verdicts:
+    if balance is None:
+        yield NotApplicable("there is one rank")
+        return
     least = CPU_EXCESS_SHARE if balance.on_cpu else EXCESS_SHARE
     much = f"the rank that computes longest does so for {ms(balance.excess_ns)} a step more than the mean"
     if balance.in_turn_share < least:

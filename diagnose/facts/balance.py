@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diagnose.facts.attendance import company, waits
-from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.collectives import collective_table
 from diagnose.facts.device import WorkClass, device_work
@@ -78,11 +78,13 @@ class Balance:
 
 
 @fact
-def balance(facts: Facts) -> Balance:
-    """Computing on all ranks in the steps that all of them use.
+def balance(facts: Facts) -> Balance | None:
+    """Computing on all ranks in the steps that all of them use; None if the run has one rank.
 
     Raises Missing like company, and for stages of a pipeline, which do different work on purpose.
     """
+    if _alone(facts):
+        return None
     others, used = company(facts), steps(facts)
     if _is_pipeline(facts):
         raise Missing("ranks that do the same work", "Compare stages of a pipeline by hand.")
@@ -103,6 +105,13 @@ def balance(facts: Facts) -> Balance:
         main_track=host_threads(facts).main,
         parts=_parts(facts, others),
     )
+
+
+def _alone(facts: Facts) -> bool:
+    """Whether nothing says that there are other ranks: neither the recording, nor any collective in it."""
+    rank, table = facts.rank, optional(collective_table, facts)
+    told = max(rank.provenance.world_size or 0, rank.context.rank.world_size if rank.context else 0)
+    return rank.company is None and told <= 1 and (table is None or not len(table.ids))
 
 
 def _is_pipeline(facts: Facts) -> bool:

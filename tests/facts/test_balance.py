@@ -18,12 +18,19 @@ gpu 20  allreduce {even}-90 @0.3 in 0,2,4 group_size={ranks} | allreduce {odd}-9
 MS = 1_000_000
 
 
+def balanced(text: str) -> Balance:
+    """Of several ranks."""
+    found = balance(facts_of(text))
+    assert found is not None
+    return found
+
+
 def of(*computed: tuple[int, int]) -> Balance:
     """Ranks that compute until these ms in even and in odd steps, of which 1 to 4 are used."""
     drawn = (
         RANK.format(rank=rank, ranks=len(computed), even=even, odd=odd) for rank, (even, odd) in enumerate(computed)
     )
-    return balance(facts_of("---\n".join(drawn)))
+    return balanced("---\n".join(drawn))
 
 
 def test_one_rank_computes_longer_in_every_step() -> None:
@@ -62,7 +69,7 @@ def test_stages_of_a_pipeline_are_not_compared() -> None:
     handing_on = [
         RANK.format(rank=rank, ranks=2, even=60, odd=60) + "gpu 21 nccl 91-92 @0.35 operation={}" for rank in range(2)
     ]
-    assert balance(facts_of("\n---\n".join(handing_on).replace("{}", "all_to_allv"))).ranks == (0, 1)
+    assert balanced("\n---\n".join(handing_on).replace("{}", "all_to_allv")).ranks == (0, 1)
     with pytest.raises(Missing, match="ranks that do the same work"):
         balance(facts_of("\n---\n".join(handing_on).replace("{}", "send")))
 
@@ -73,7 +80,7 @@ def test_kernels_that_send_and_receive_are_of_a_pipeline_unless_ops_say_all_to_a
     with pytest.raises(Missing, match="ranks that do the same work"):
         balance(facts_of("\n---\n".join(ranks)))
     said = [rank.replace("device_sync", "c10d::alltoall_base_ 0.5-0.6 | device_sync") for rank in ranks]
-    assert balance(facts_of("\n---\n".join(said))).ranks == (0, 1)
+    assert balanced("\n---\n".join(said)).ranks == (0, 1)
 
 
 def test_where_the_cpu_trains_ops_are_what_computes() -> None:
@@ -83,7 +90,16 @@ def test_where_the_cpu_trains_ops_are_what_computes() -> None:
         cpu       aten::mm 0-{end} | c10d::allreduce_ {end}-{later}
         cpu gloo  gloo:allreduce {later}-90
         """
-    found = balance(facts_of("---".join(rank.format(end=end, later=end + 1) for end in (40, 60))))
+    found = balanced("---".join(rank.format(end=end, later=end + 1) for end in (40, 60)))
     assert found.on_cpu
     assert (found.longest, found.longest_ns, found.mean_ns) == (1, 60 * MS, 50 * MS)
     assert [part.compute_left for part in found.parts] == [pytest.approx(5 / 6)] * 3
+
+
+def test_a_run_of_one_rank_has_nothing_to_compare() -> None:
+    alone = "4 steps of 100\ncpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"
+    assert balance(facts_of(alone)) is None
+    assert balance(facts_of(f"{alone}\nrank 0 of 1")) is None
+    for more in ("rank 0 of 2", "gpu 20 allreduce 91-92 @0.3"):
+        with pytest.raises(Missing, match="the other ranks' recordings"):
+            balance(facts_of(f"{alone}\n{more}"))
