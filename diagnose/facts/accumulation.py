@@ -55,7 +55,7 @@ def accumulation(facts: Facts) -> Accumulation:
     on_host = table.on_host & rounds.early(table.times.starts)
     early = on_host | np.isin(table.ids, launched)
     used = steps(facts)
-    running = intervals.clip(_times(table.times, early), used.start_ns, used.end_ns)
+    running = intervals.clip(intervals.union_of(table.times, early), used.start_ns, used.end_ns)
     waiting = host_activities(facts)[HostActivity.OTHER_RANK]
     return Accumulation(
         rounds=round(float(np.median(rounds.counts))) if len(rounds.counts) else 0,
@@ -63,13 +63,9 @@ def accumulation(facts: Facts) -> Accumulation:
         op_ids=ops.ids,
         ids=table.ids[on_host],
         track=host_threads(facts).main,
-        waits=intervals.intersect(waiting, _times(table.times, on_host)),
+        waits=intervals.intersect(waiting, intervals.union_of(table.times, on_host)),
         ns=round_half_up(running.total, used.count),
     )
-
-
-def _times(times: Intervals, chosen: npt.NDArray[np.bool_]) -> Intervals:
-    return intervals.union(Intervals(times.starts[chosen], times.ends[chosen]))
 
 
 @dataclass(frozen=True)

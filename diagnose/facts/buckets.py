@@ -73,10 +73,12 @@ def buckets(facts: Facts) -> Buckets:
     mean = float(sizes.mean())
     usual = 1 + ceil(max(mean * calls - FIRST_BYTES, 0) / BUCKET_BYTES)
     spared = max(1 - usual / calls, 0.0) * len(dur) * int(dur.min())
-    waits = intervals.intersect(host_activities(facts)[HostActivity.OTHER_RANK], _times(table.times, hosts))
+    waits = intervals.intersect(host_activities(facts)[HostActivity.OTHER_RANK], intervals.union_of(table.times, hosts))
     exposed = intervals.clip(waits, used.start_ns, used.end_ns).total
     if len(on_device):
-        exposed += intervals.intersect(_times(table.times, on_device), device_time(facts).exposed_communication).total
+        exposed += intervals.intersect(
+            intervals.union_of(table.times, on_device), device_time(facts).exposed_communication
+        ).total
     return Buckets(
         calls=calls,
         bytes=round(mean),
@@ -89,10 +91,6 @@ def buckets(facts: Facts) -> Buckets:
         exposed_ns=round_half_up(exposed, used.count),
         host_ns=round_half_up(ops.in_steps(facts).times.total, used.count),
     )
-
-
-def _times(times: Intervals, rows: IntArray) -> Intervals:
-    return intervals.union(Intervals(times.starts[rows], times.ends[rows]))
 
 
 def _reductions(facts: Facts) -> HostSpans:

@@ -100,6 +100,11 @@ def intersect(a: Intervals, b: Intervals) -> Intervals:
     return Intervals(starts[keep], ends[keep])
 
 
+def union_of(pieces: Intervals, chosen: IntArray | npt.NDArray[np.bool_]) -> Intervals:
+    """The normal set of some of the pieces, by mask or position."""
+    return union(Intervals(pieces.starts[chosen], pieces.ends[chosen]))
+
+
 def covered(pieces: Intervals, a: Intervals) -> IntArray:
     """For each piece (any order, may overlap), the ns of it that `a` covers. Shape (pieces.size,)."""
     if not a.size:

@@ -66,3 +66,10 @@ def test_times_of_years_in_nanoseconds_do_not_overflow() -> None:
     found = intervals.gaps(intervals.of([year], [2 * year]), 0, 4 * year)
     assert found.total == 3 * year
     assert np.issubdtype(found.starts.dtype, np.int64)
+
+
+def test_the_union_of_some_pieces() -> None:
+    pieces = intervals.Intervals(np.array([0, 5, 20]), np.array([10, 12, 30]))
+    for chosen in (np.array([0, 1]), np.array([True, True, False])):
+        found = intervals.union_of(pieces, chosen)
+        assert (found.starts.tolist(), found.ends.tolist()) == ([0], [12])
