@@ -36,6 +36,7 @@ _OF_OTHERS = (
     HostActivity.LOADER,
     HostActivity.OTHER_RANK,
     HostActivity.HOST_COPY,
+    HostActivity.BLOCKED,
 )
 
 

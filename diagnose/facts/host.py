@@ -37,6 +37,8 @@ class HostActivity(str, Enum):
     """In a call that starts a copy; from pageable memory the call does the copying."""
     LAUNCH = "launch"
     """In a call that starts a kernel, graph or memset."""
+    BLOCKED = "blocked"
+    """In a long call of the operating system, or off the processor: waits for another thread, a file, a timer."""
     OPS = "ops"
     """In framework ops, outside the calls above."""
     PYTHON = "python"
@@ -167,6 +169,7 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         HostActivity.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
         HostActivity.HOST_COPY: calls_where(calls.of(ApiKind.COPY)),
         HostActivity.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
+        HostActivity.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
         HostActivity.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
     }
     taken, exclusive = intervals.EMPTY, {}

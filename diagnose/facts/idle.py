@@ -43,6 +43,8 @@ class IdleCause(str, Enum):
     HOST_COPY = "host_copy"
     LAUNCH = "launch"
     """The launching call itself took that long."""
+    BLOCKED = "blocked"
+    """The host waited in the operating system, for another thread, a file or a timer."""
     OPS = "ops"
     """The host was in framework ops: it dispatches slower than the device works."""
     PYTHON = "python"
@@ -62,6 +64,7 @@ _BY_NAME = (
     HostActivity.ALLOCATION,
     HostActivity.LOADER,
     HostActivity.OTHER_RANK,
+    HostActivity.BLOCKED,
 )
 _BY_LENGTH = (
     HostActivity.SYNC,

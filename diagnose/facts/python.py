@@ -28,6 +28,8 @@ WORK_NS = 1_000_000
 recording does at the end of a step (0.3 ms). Where the CPU computes they come with computing, and stay."""
 
 _CAUSES = list(IdleCause)
+_PAUSES = (IdleCause.PYTHON, IdleCause.BLOCKED)
+"""What Python does between ops; that it waits in the operating system only some recorders tell."""
 
 
 @dataclass(frozen=True)
@@ -122,7 +124,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
         return _pauses_of_cpu(facts)
     found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
     require_ops(facts)
-    mine = np.flatnonzero(found.cause == _CAUSES.index(IdleCause.PYTHON))
+    mine = np.flatnonzero(np.isin(found.cause, [_CAUSES.index(one) for one in _PAUSES]))
     launch = work.launch[np.searchsorted(work.ids, found.next_work[mine])]
     tracks = facts.rank.spans["track"].to_numpy()[launch].tolist()
     keys: dict[_Place, int] = {}
@@ -157,6 +159,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     require_ops(facts)
     used, main, activities = steps(facts), host_threads(facts).main, dict(host_activities(facts))
     collecting = activities.pop(HostActivity.GARBAGE_COLLECTION)
+    activities.pop(HostActivity.BLOCKED)
     active = intervals.merge(*activities.values())
     pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
     own_ns = pauses.ends - pauses.starts - intervals.covered(pauses, collecting)

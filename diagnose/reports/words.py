@@ -18,6 +18,7 @@ CAUSES = {
     IdleCause.OTHER_RANK: "the host waited for another rank",
     IdleCause.HOST_COPY: "the host was in a copy call",
     IdleCause.LAUNCH: "the launching call was slow",
+    IdleCause.BLOCKED: "the host waited in the operating system",
     IdleCause.OPS: "the host was dispatching ops",
     IdleCause.PYTHON: "Python ran between ops",
     IdleCause.DEVICE_WAIT: "queued work waited on the device",
@@ -35,6 +36,7 @@ ACTIVITIES = {
     HostActivity.OTHER_RANK: "waiting for other ranks",
     HostActivity.HOST_COPY: "in copy calls",
     HostActivity.LAUNCH: "in launch calls",
+    HostActivity.BLOCKED: "waiting in the operating system",
     HostActivity.OPS: "in framework ops",
     HostActivity.PYTHON: "in Python between ops",
 }

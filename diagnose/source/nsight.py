@@ -16,6 +16,7 @@ from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import Columns, printable
 from diagnose.source.header import Header
 from diagnose.source.nsight_events import GRAPH, KERNEL, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
+from diagnose.source.nsight_system import add_system
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace.model import Device, Rank
 
@@ -50,6 +51,7 @@ class NsightReader:
             add_work(db, columns, process)
             add_calls(db, columns, process)
             nvtx.read(db, columns, process, OF_HOST)
+            add_system(db, columns, process)
             columns.events = columns.rows
             if not columns.rows:
                 raise InputError(f"{path} holds no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")

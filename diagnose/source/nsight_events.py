@@ -49,7 +49,7 @@ def add_work(db: Database, columns: Columns, process: int) -> None:
     more = ("registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphId", "graphNodeId")
     found = of_process(db, KERNEL, (*_TIMES, *_PLACE, "demangledName", "shortName", *shape, *more), process)
     name = np.where(found["demangledName"] >= 0, found["demangledName"], found["shortName"])
-    first = _add(columns, SpanKind.KERNEL, found, _named(db, columns, name))
+    first = _add(columns, SpanKind.KERNEL, found, named(db, columns, name))
     columns.add_side(SpanKind.KERNEL, first, _kernel_side(found))
     found = of_process(db, GRAPH, (*_TIMES, *_PLACE, "graphId"), process)
     labels = columns.names.codes((f"CUDA graph {one}" for one in found["graphId"].tolist()), len(found["graphId"]))
@@ -110,8 +110,8 @@ def _add(columns: Columns, kind: SpanKind, found: dict[str, Array], names: Array
     )
 
 
-def _named(db: Database, columns: Columns, ids: Array) -> Array:
-    """Codes of names that are given as ids of StringIds."""
+def named(db: Database, columns: Columns, ids: Array) -> Array:
+    """Codes of names that are given as ids of StringIds, of shape (ids,)."""
     texts = db.texts("StringIds", ids)
     distinct, position = np.unique(ids, return_inverse=True)
     codes = columns.names.codes((texts.get(one, "") for one in distinct.tolist()), len(distinct))
@@ -133,7 +133,7 @@ def add_calls(db: Database, columns: Columns, process: int) -> None:
             _add_host(columns, kind, {name: values[mine] for name, values in found.items()}, codes[mine])
     _syncs(db, columns, process, dict(zip(found["correlationId"].tolist(), names, strict=True)))
     spent = of_process(db, OVERHEAD, (*_TIMES, "globalTid", "correlationId", "nameId"), process)
-    _add_host(columns, SpanKind.OVERHEAD, spent, _named(db, columns, spent["nameId"]))
+    _add_host(columns, SpanKind.OVERHEAD, spent, named(db, columns, spent["nameId"]))
     _thread_names(db, columns, process)
 
 

@@ -19,6 +19,7 @@ class SpanKind(str, Enum):
     GPU_ANNOTATION = "gpu_annotation"
     PYTHON = "python"
     OVERHEAD = "overhead"
+    SYSTEM = "system"
     MEMORY = "memory"
     LOADER = "loader"
     COLLECTIVE = "collective"

@@ -39,6 +39,8 @@ TABLES = {
         "threadsPerWarp",
     ),
     "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs",),
+    "OSRT_API": ("start", "end", "globalTid", "nameId"),
+    "SCHED_EVENTS": ("start", "cpu", "isSchedIn", "globalTid"),
     "ThreadNames": ("nameId", "priority", "globalTid"),
     "DIAGNOSTIC_EVENT": ("timestamp", "source", "severity", "text"),
 }
@@ -83,6 +85,17 @@ class Export:
             "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, correlationId=correlation,
             **{"globalTid": pid(process) | process, "nameId": self.string(name), "eventClass": 0, **row},
         )  # fmt: skip
+
+    def system(self, name: str, start: int, end: int, thread: int | None = None) -> Export:
+        """A call of the operating system."""
+        number = self.string(name)
+        return self.add("OSRT_API", start=start, end=end, globalTid=thread or pid() | PROCESS, nameId=number)
+
+    def off_core(self, start: int, end: int, thread: int | None = None) -> Export:
+        """A time off the processor."""
+        for at, on in ((start, 0), (end, 1)):
+            self.add("SCHED_EVENTS", start=at, cpu=0, isSchedIn=on, globalTid=thread or pid() | PROCESS)
+        return self
 
     def range(self, text: str | None, start: int, end: int | None, process: int = PROCESS, **row: Any) -> Export:
         return self.add(

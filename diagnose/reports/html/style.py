@@ -37,6 +37,7 @@ CAUSE_COLOURS = {
     IdleCause.COMPILE: "#7A5195",
     IdleCause.CHECKPOINT: "#A6761D",
     IdleCause.OTHER_RANK: "#B04A84",
+    IdleCause.BLOCKED: "#8DA0CB",
     IdleCause.DEVICE_WAIT: GREY,
     IdleCause.BETWEEN_KERNELS: PALE,
     IdleCause.UNKNOWN: DARK,
