@@ -15,6 +15,11 @@ from typing import Literal
 
 from diagnose import units
 
+
+class CannotRecord(Exception):
+    """The recording cannot begin; the message is a sentence that says why and what to do."""
+
+
 State = Literal["ok", "limited", "missing"]
 
 LITTLE_SHARED_BYTES = 64 * 2**20  # What Docker gives a container unless told otherwise.

@@ -47,19 +47,26 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
     return shown
 
 
-def complete(folder: Path, exit_code: int | None) -> Manifest:
-    """Add what the processes have left, and remove their working files."""
-    begun = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
-    work, notes, ranks = folder / WORK, list[str](), list[RankManifest]()
-    for path in sorted(work.glob("rank*.json")):
+def said(folder: Path) -> tuple[list[RankManifest], list[str]]:
+    """What the processes of a run have said of themselves, by rank, and sentences on what cannot be read of it."""
+    ranks, notes = list[RankManifest](), list[str]()
+    for path in sorted((folder / WORK).glob("rank*.json")):
         try:
             ranks.append(msgspec.json.decode(path.read_bytes(), type=RankManifest))
         except (OSError, msgspec.MsgspecError) as error:
             notes.append(f"What {path.stem} says of itself cannot be read: {error}.")
-    ranks.sort(key=lambda one: one.rank)
+    return sorted(ranks, key=lambda one: one.rank), notes
+
+
+def complete(folder: Path, exit_code: int | None, notes: Sequence[str] = ()) -> Manifest:
+    """Add what the processes have left and notes of the run, and remove their working files."""
+    begun = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
+    work, (ranks, unreadable) = folder / WORK, said(folder)
+    notes = [*notes, *unreadable]
     trained = {path.stem for path in work.glob("rank*.claim")}
     if silent := sorted(trained - {f"rank{one.rank}" for one in ranks if one.ended is not None}):
         notes.append(f"{', '.join(silent)} ended without a word: killed, or left by os._exit.")
+    ranks = [_with_files_that_are_there(folder, one) for one in ranks]
     ranks += [_left_by(folder, name) for name in sorted(trained - {f"rank{one.rank}" for one in ranks})]
     if (work / "compiled.post").exists():
         notes.append("The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.")
@@ -86,6 +93,11 @@ def complete(folder: Path, exit_code: int | None) -> Manifest:
     _write(folder, found)
     shutil.rmtree(work, ignore_errors=True)
     return found
+
+
+def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest:
+    there = {kind: name for kind in ("trace", "detail") if (name := getattr(rank, kind)) and (folder / name).is_file()}
+    return msgspec.structs.replace(rank, trace=there.get("trace"), detail=there.get("detail"))
 
 
 def _left_by(folder: Path, name: str) -> RankManifest:

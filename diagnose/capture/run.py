@@ -13,9 +13,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from diagnose.capture import manifests
+from diagnose.capture import manifests, nsys
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.limits import CannotRecord as CannotRecord
 from diagnose.trace.manifest import Manifest
 
 BOOTSTRAP = Path(__file__).parent / "bootstrap"
@@ -25,6 +26,9 @@ GRACE_S = 30.0
 
 LEAST_FREE_BYTES = 500_000_000
 """Free space without which a recording is not begun: traces before compression, twice."""
+
+WRITING_S = 1800.0
+"""Time for nsys to write its reports once the training has ended; those of some GB take minutes."""
 
 PATIENCE_S = 5.0
 """For each way to end what is left of a run."""
@@ -37,15 +41,14 @@ ASKED = 0
 NEWS = {
     "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
     "timing": "recording {steps:.0f} steps",
-    "attribution": "recording {steps:.0f} steps with call stacks and shapes",
+    "attribution": "recording {steps:.0f} steps with {details}",
     "window": "no steps were found; recording {seconds:.0f} s",
     "end": "recorded; ending the run",
 }
 """What to say when the run's processes have agreed on something."""
 
-
-class CannotRecord(Exception):
-    """The recording cannot begin; the message is a sentence that says why and what to do."""
+DETAILS = {"torch": "call stacks and shapes", "nsys": "shapes"}
+"""What the detail recording of a tracer has besides."""
 
 
 @dataclass(frozen=True)
@@ -61,6 +64,8 @@ class Recorded:
 
 def prepare(folder: Path, plan: Plan, command: Sequence[str]) -> None:
     """Make the folder and put into it what the processes need. Raises CannotRecord."""
+    if plan.tracer == "nsys":
+        nsys.find()
     try:
         folder.mkdir(parents=True, exist_ok=True)
         if any(folder.iterdir()):
@@ -82,6 +87,9 @@ def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], N
     environment = dict(os.environ, DIAGNOSE_RECORDING=str(folder.resolve()))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
     environment.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
+    if plan.tracer == "nsys":
+        environment.update([nsys.HEARS_PLAIN_NAMES])
+        command = nsys.command(nsys.find(), folder, command, say)
     try:
         child = subprocess.Popen(command, env=environment)
     except OSError as error:
@@ -93,10 +101,16 @@ def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], N
     code = _shell_code(child.returncode)
     ended_well = ended_by_us and (code == 0 or ASKED in received)
     try:
-        manifest = manifests.complete(folder, exit_code=None if ended_well else code)
+        notes: list[str] = []
+        if plan.tracer == "nsys":
+            notes += nsys.collect(folder, nsys.find(), manifests.said(folder)[0])
+            if any(folder.glob("*.nsys-rep")):
+                say("its *.nsys-rep are for Nsight Systems itself; they hold the environment of all processes here")
+        manifest = manifests.complete(folder, exit_code=None if ended_well else code, notes=notes)
     except OSError as error:
         raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. What it holds may be incomplete.") from error
-    return Recorded(folder, manifest, 0 if ended_well else code, bool(code) and signal.SIGINT in received)
+    failed = bool(code) or plan.tracer == "nsys"  # An nsys that is interrupted exits with 0.
+    return Recorded(folder, manifest, 0 if ended_well else code, failed and signal.SIGINT in received)
 
 
 def _watch(
@@ -109,20 +123,37 @@ def _watch(
             post = board.read(name)
             if name not in told and post is not None and not (name == "end" and plan.keep_running):
                 told.add(name)
-                say(words.format(**post))
+                say(words.format(**post, details=DETAILS[plan.tracer]))
         if "end" in told:
             over = over or time.monotonic()
             waited = time.monotonic() - over
             grace_s = 0.0 if "window" in told else GRACE_S  # Without steps it knows no moment to end at.
             if waited > grace_s + GRACE_S:
-                child.kill()
+                _signal(child, folder, plan, signal.SIGKILL)
             elif waited > grace_s and ASKED not in received:
                 if grace_s:
                     say("the run does not end by itself; asking it to")
                 received.append(ASKED)
-                child.terminate()
+                _signal(child, folder, plan, signal.SIGTERM)
+            if waited > WRITING_S:
+                child.kill()
         time.sleep(POLL_S)
     return board.read("end") is not None and not plan.keep_running and signal.SIGINT not in received
+
+
+def _signal(child: subprocess.Popen[bytes], folder: Path, plan: Plan, number: int) -> None:
+    """To the run; under nsys to its training processes, as nsys itself has reports to write when they have ended."""
+    if plan.tracer == "torch":
+        child.send_signal(number)
+        return
+    for process in _trained(folder):
+        with suppress(ProcessLookupError, PermissionError):
+            os.kill(process, number)
+
+
+def _trained(folder: Path) -> set[int]:
+    """Processes that were recorded."""
+    return {int(path.name.split(".")[1]) for path in (folder / WORK).glob("done.*.post")}
 
 
 @contextmanager
@@ -186,12 +217,12 @@ def _processes_of(folder: Path) -> list[int]:
     One that has left this session is meant to outlive the run, unless it trained.
     """
     wanted, found = f"DIAGNOSE_RECORDING={folder.resolve()}".encode(), []
-    trained = {path.name.split(".")[1] for path in (folder / WORK).glob("done.*.post")}
+    trained = _trained(folder)
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             number = int(entry.name)
             ours = number != os.getpid() and wanted in (entry / "environ").read_bytes().split(b"\0")
-            if ours and (os.getsid(number) == os.getsid(0) or entry.name in trained):
+            if ours and (os.getsid(number) == os.getsid(0) or number in trained):
                 found.append(number)
         except OSError:
             continue

@@ -83,11 +83,11 @@ def command(
         if not quiet:
             click.echo(f"diagnose: {what}", err=True)
 
-    if tracer == "nsys":
-        raise click.ClickException("This version cannot record with Nsight Systems yet. Leave --tracer out.")
+    if memory and tracer == "nsys":
+        raise click.UsageError("Only torch.profiler records allocations: leave out --memory or --tracer nsys.")
     name, words = _command(ctx.meta[_COMMAND])
     folder = out or Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    plan = Plan(warmup=warmup, steps=steps, memory=memory, keep_running=keep_running)
+    plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running)
     try:
         prepare(folder, plan, words)
         recorded = run(words, folder, plan, say)

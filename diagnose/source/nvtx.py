@@ -15,6 +15,9 @@ TABLE = "NVTX_EVENTS"
 RANGES = "59, 60"
 """eventType of push/pop ranges and of ranges that may end on another thread (ENUM_NSYS_EVENT_TYPE)."""
 
+CAPTURE = "diagnose.capture"
+"""A range that only tells nsys when to record; `diagnose profile --tracer nsys` opens it."""
+
 _OP = re.compile(r"(?!FSDP::)(\w+::|.*Backward\d+\Z)")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*Backward\d+\Z")
 _SEQ, _ID, _SIZES, _INPUTS = ", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = "
@@ -64,7 +67,7 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     if (sized > 0).any():
         shapes = columns.texts["shapes"].codes(chain.from_iterable(db.rows(TABLE, [sizes], where, *values)), count)
     labels = columns.names.labels()
-    named = np.array([bool(label) for label in labels], dtype=bool)[codes]
+    named = np.array([label not in ("", CAPTURE) for label in labels], dtype=bool)[codes]
     is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]
     backward = np.array([_BACKWARD.match(one) is not None for one in labels], dtype=bool)[codes]
     for kind, mine in ((SpanKind.OP, named & is_op), (SpanKind.ANNOTATION, named & ~is_op)):

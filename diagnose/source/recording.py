@@ -31,7 +31,7 @@ LONGEST_NOTE = 500
 """characters of each."""
 
 _LARGEST = 1 << 63
-_TRACE_NAME = re.compile(r"\.trace(\.json(?:\.gz)?)\Z")
+_TRACE_NAME = re.compile(r"\.trace(\.json(?:\.gz)?|\.sqlite)\Z")
 
 
 @dataclass(frozen=True)

@@ -26,6 +26,11 @@ def read(folder: Path) -> Manifest:
     return msgspec.json.decode((folder / "manifest.json").read_bytes(), type=Manifest)
 
 
+def written(folder: Path, *names: str) -> None:
+    for name in names:
+        (folder / name).write_bytes(b"")
+
+
 def left(folder: Path, **ranks: dict[str, object]) -> None:
     for name, said in ranks.items():
         Board(folder / WORK).claim(name)
@@ -41,6 +46,7 @@ def test_it_is_there_before_the_run(folder: Path) -> None:
 
 def test_what_the_ranks_say_is_merged_in_order(folder: Path) -> None:
     left(folder, rank10={"trace": "c"}, rank2={"trace": "b", "notes": ["It was late."]}, rank0={"trace": "a"})
+    written(folder, "a", "b", "c")
     (folder / WORK / "run.json").write_text(json.dumps({"host": {"cpus": 4}, "versions": {"torch": "2.13"}}))
     found = manifests.complete(folder, exit_code=3)
     assert [rank.trace for rank in found.ranks] == ["a", "b", "c"]
@@ -53,7 +59,7 @@ def test_what_the_ranks_say_is_merged_in_order(folder: Path) -> None:
 def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
     Board(folder / WORK).claim("rank1")
     left(folder, rank0={"trace": "rank0.trace.json.gz"})
-    (folder / "rank1.trace.json.gz").write_bytes(b"")
+    written(folder, "rank0.trace.json.gz", "rank1.trace.json.gz")
     found = manifests.complete(folder, exit_code=None)
     assert [(rank.rank, rank.trace, rank.detail) for rank in found.ranks] == [
         (0, "rank0.trace.json.gz", None),
@@ -64,9 +70,18 @@ def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
 
 def test_a_rank_that_was_killed_later_is_in_it_with_what_it_had_said(folder: Path) -> None:
     left(folder, rank0={"ended": None, "steps_by": "optimizer", "trace": "rank0.trace.json.gz"})
+    written(folder, "rank0.trace.json.gz")
     found = manifests.complete(folder, exit_code=137)
     assert found.notes == ("rank0 ended without a word: killed, or left by os._exit.",)
     assert [(rank.steps_by, rank.trace) for rank in found.ranks] == [("optimizer", "rank0.trace.json.gz")]
+
+
+def test_a_file_that_is_not_there_is_not_named(folder: Path) -> None:
+    left(folder, rank0={"trace": "rank0.trace.json.gz", "detail": "rank0.detail.json.gz"})
+    written(folder, "rank0.detail.json.gz")
+    found = manifests.complete(folder, exit_code=None)
+    assert [(rank.trace, rank.detail) for rank in found.ranks] == [(None, "rank0.detail.json.gz")]
+    assert not found.complete
 
 
 def test_a_run_without_a_recording_is_not_complete(folder: Path) -> None:

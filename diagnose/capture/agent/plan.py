@@ -20,6 +20,8 @@ class Plan:
     """Steps of the timing recording that can be used."""
     memory: bool = False
     """Record allocations too."""
+    tracer: str = "torch"
+    """What records: "torch" (torch.profiler) or "nsys" (Nsight Systems)."""
     keep_running: bool = False
     """Let the script go on after recording."""
     most_bytes: int = 200_000_000

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 from .board import Board
 from .clocks import Clock, steady
+from .nsys import CannotAsk, NsysRecording, tells_ops
 from .place import Place
 from .plan import WORK, Plan
 from .recordings import Recording, foreign_active
@@ -50,13 +51,18 @@ Course = Generator[None, None, T]
 FILES = {"timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
 
+NO_OPS = "Nsight Systems hears of no ops from a torch without a GPU. Record without --tracer nsys to see them."
+
+ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
+"""How the names of a tracer's files end."""
+
 
 @dataclass(frozen=True)
 class _Open:
     """A recording that is being made."""
 
     kind: str
-    recording: Recording
+    recording: Recording | NsysRecording
     clock: Clock
 
 
@@ -116,10 +122,10 @@ class Session:
         """Record a stretch of time without steps. Raises what the profiler raises."""
         self.note("No step was found, so a stretch of time was recorded: call diagnose.record to mark steps.")
         self.board.post("window", seconds=seconds)
-        recording = Recording(detailed=False, all_threads=True)
+        recording = self._recording("timing", all_threads=True)
         recording.begin(None)
         time.sleep(seconds)
-        target = self.folder / f"rank{self.here.rank}.{FILES['timing']}.json.gz"
+        target = self._file("timing")
         recording.end(target)
         self.found[FILES["timing"]] = target.name
 
@@ -137,7 +143,10 @@ class Session:
         yield from self._timed(steps)
         self.undisturbed = False
         yield from self._recorded("timing", self.plan.steps + 1)
-        yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
+        if self.plan.tracer == "torch" or tells_ops():
+            yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
+        else:
+            self.note(NO_OPS)
         yield from self._all_done()
         self._finished = True
 
@@ -180,11 +189,9 @@ class Session:
         """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
         for _ in range(ATTEMPTS):
             yield from self._alone_with_the_profiler()
-            probe = self._begun(kind)
-            yield
-            if self._open is not probe:
+            fitting = yield from self._fitting(kind, steps)
+            if not fitting:
                 continue
-            fitting = max(2, self.plan.most_bytes // max(self._size(), 1))
             if fitting < steps:
                 most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
                 self.note(f"The {kind} recording has {fitting} steps, as more would not fit {most}.")
@@ -200,8 +207,32 @@ class Session:
                     made.recording.mark(self._number + 1)
         self.note(f"There is no {kind} recording: the script's own profiler kept starting.")
 
+    def _fitting(self, kind: str, steps: int) -> Course[int]:
+        """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
+        if self.plan.tracer == "nsys":
+            return steps  # It does not say how large its reports get.
+        probe = self._begun(kind)
+        yield
+        if self._open is not probe:
+            return 0
+        self._open = None
+        assert isinstance(probe.recording, Recording)
+        return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
+
+    def _recording(self, kind: str, all_threads: bool = False) -> Recording | NsysRecording:
+        detailed = kind == "attribution"
+        if self.plan.tracer == "nsys":
+            try:
+                return NsysRecording(kind, self.board, self.here, detailed=detailed)
+            except CannotAsk as error:
+                raise _Hopeless(str(error)) from error
+        return Recording(detailed=detailed, memory=self.plan.memory, all_threads=all_threads)
+
+    def _file(self, kind: str) -> Path:
+        return self.folder / f"rank{self.here.rank}.{FILES[kind]}.{ENDINGS[self.plan.tracer]}"
+
     def _begun(self, kind: str) -> _Open:
-        recording = Recording(detailed=kind == "attribution", memory=self.plan.memory)
+        recording = self._recording(kind)
         recording.begin(self._number + 1)
         self._open = _Open(kind, recording, Clock(self._number + 1))
         return self._open
@@ -209,19 +240,12 @@ class Session:
     def _keep(self, made: _Open) -> None:
         """End the open recording and put it into the folder."""
         self._open = None
-        ending = FILES[made.kind]
-        target = self.folder / f"rank{self.here.rank}.{ending}.json.gz"
-        timed = made.clock.timed()
+        target, timed = self._file(made.kind), made.clock.timed()
         made.recording.end(target)
-        self.found |= {made.kind: timed, ending: target.name}
+        self.found |= {made.kind: timed, FILES[made.kind]: target.name}
         if made.recording.marks_collections:
             self.found["marked"] = ["garbage_collection", "checkpoint"]
         self.kept.append(made.kind)
-
-    def _size(self) -> int:
-        """Bytes of the open recording, which is ended."""
-        made, self._open = self._open, None
-        return made.recording.end_and_measure(self.folder / WORK) if made is not None else 0
 
     def _abandoned(self) -> bool:
         """Stop and forget an open recording, if there is one."""

@@ -1,0 +1,162 @@
+"""One recording by Nsight Systems, which started this process and records while a range of ours is open."""
+
+from __future__ import annotations
+
+import ctypes
+import os
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from .board import Board
+from .interruptions import Collections
+from .place import Place
+
+CAPTURE = "diagnose.capture"
+"""The range: of the leader, for all processes of the run."""
+
+SESSION = "NSYS_PROFILING_SESSION_ID"
+"""Which nsys sets for what it starts."""
+
+PATIENCE_S = 10.0
+"""How long ranks of one machine wait for each other to begin and end a recording together (our choice)."""
+
+SETTLE_S = 0.2
+"""Until nsys records in the other processes as well: without a pause their first step is lost (nsys 2023.4)."""
+
+POLL_S = 0.001
+
+
+class CannotAsk(Exception):
+    """Nsight Systems cannot be told when to record; the message is a clause that says why."""
+
+
+class NsysRecording:
+    """From `begin` to `end`, like `recordings.Recording`; the files are written by nsys, not here."""
+
+    def __init__(self, kind: str, board: Board, here: Place, *, detailed: bool) -> None:
+        """`detailed`: with shapes, which take time. Raises CannotAsk."""
+        self._kind, self._board, self._leads = kind, board, here.leads
+        self._others = 0 if here.alone else here.peers - 1
+        self._detailed = detailed
+        self._nvtx = _Nvtx()
+        self._range: int | None = None
+        self._ops: Any = None
+        self._collections = Collections()
+        self._in_step = False
+        self.marks_collections = False
+        """Whether collections of garbage are ranges of it."""
+
+    def begin(self, number: int | None) -> None:
+        """Have nsys record, and mark the step of that number; None marks none."""
+        if self._leads:
+            self._board.post(f"nsys.{self._kind}", number=_Count.next())
+            self._range = self._nvtx.start(CAPTURE)
+            self._board.post(f"nsys.{self._kind}.open")
+        else:
+            _wait(lambda: self._board.read(f"nsys.{self._kind}.open") is not None)
+        time.sleep(SETTLE_S if self._others else 0)
+        self._ops = _ops_as_ranges(self._detailed)
+        self.marks_collections = self._ops is not None and self._collections.on()
+        self._open(number)
+
+    def mark(self, number: int) -> None:
+        """A step has ended, and the one of this number begins."""
+        self._close()
+        self._open(number)
+
+    def end(self, target: Path | None) -> None:
+        """Stop. What nsys has recorded is put at the target later, by who started it."""
+        self._collections.off()
+        self._close()
+        if self._ops is not None:
+            self._ops.__exit__(None, None, None)
+        self._board.post(f"nsys.{self._kind}.ended.{os.getpid()}")
+        if self._range is not None:
+            _wait(lambda: self._board.posted(f"nsys.{self._kind}.ended.") > self._others)
+            self._nvtx.end(self._range)  # Waits until nsys has what it needs.
+
+    def _open(self, number: int | None) -> None:
+        if number is not None:
+            self._nvtx.push(f"ProfilerStep#{number}")
+            self._in_step = True
+
+    def _close(self) -> None:
+        if self._in_step:
+            self._nvtx.pop()
+            self._in_step = False
+
+
+class _Count:
+    """Numbers of this process' recordings, as nsys numbers its reports: from 1."""
+
+    last = 0
+
+    @classmethod
+    def next(cls) -> int:
+        cls.last += 1
+        return cls.last
+
+
+def _wait(until: Callable[[], bool]) -> None:
+    begun = time.monotonic()
+    while not until() and time.monotonic() < begun + PATIENCE_S:
+        time.sleep(POLL_S)
+
+
+def tells_ops() -> bool:
+    """Whether this torch can have a range for each op: not one that is built for the CPU, or sees no GPU."""
+    import torch
+
+    return hasattr(torch._C, "_nvtx") and torch.cuda.is_available()
+
+
+def _ops_as_ranges(shapes: bool) -> Any:
+    """Have torch open a range for each op; None where it cannot, or the script does so itself."""
+    import torch
+
+    if not tells_ops():
+        return None
+    ranges = torch.autograd.profiler.emit_nvtx(record_shapes=shapes)
+    try:
+        return ranges.__enter__()
+    except RuntimeError:
+        return None
+
+
+class _Nvtx:
+    """NVTX as torch has it, else of the library that nvidia's package brings: a torch for the CPU has none."""
+
+    def __init__(self) -> None:
+        """Raises CannotAsk if there is neither, or no nsys to hear it."""
+        import torch
+
+        if not os.environ.get(SESSION):
+            raise CannotAsk("Nsight Systems does not trace this process; was it started on another machine?")
+        if hasattr(torch._C, "_nvtx"):
+            from torch.cuda import nvtx
+
+            self.push: Callable[[str], object] = nvtx.range_push
+            self.pop: Callable[[], object] = nvtx.range_pop
+            self.start: Callable[[str], int] = nvtx.range_start
+            self.end: Callable[[int], object] = nvtx.range_end
+            return
+        library = _library()
+        self.push = lambda text: library.nvtxRangePushA(text.encode())
+        self.pop = library.nvtxRangePop
+        self.start = lambda text: library.nvtxRangeStartA(text.encode())
+        self.end = library.nvtxRangeEnd
+
+
+def _library() -> Any:
+    places = (Path(folder) / "nvidia/nvtx/lib/libnvToolsExt.so.1" for folder in sys.path)
+    found = next((place for place in places if place.is_file()), None)
+    if found is None:
+        raise CannotAsk("this torch has no NVTX, as it is built for the CPU: record without --tracer nsys")
+    library = ctypes.CDLL(str(found))
+    library.nvtxRangePushA.argtypes = library.nvtxRangeStartA.argtypes = (ctypes.c_char_p,)
+    library.nvtxRangeStartA.restype = ctypes.c_uint64
+    library.nvtxRangeEnd.argtypes = (ctypes.c_uint64,)
+    return library

@@ -1,0 +1,169 @@
+"""Starting a run under Nsight Systems, and making of its reports one file for each rank."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import sqlite3
+import subprocess
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import closing
+from pathlib import Path
+
+from diagnose.capture import limits
+from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.nsys import CAPTURE, SESSION
+from diagnose.capture.agent.plan import WORK
+from diagnose.capture.agent.session import FILES
+from diagnose.capture.limits import CannotRecord
+from diagnose.trace.manifest import RankManifest
+
+TRACED = "cuda,nvtx,osrt,cudnn,cublas"
+REPORT = "nsys"
+"""Name of the reports in the recording's folder, until they are named for what they hold."""
+
+HEARS_PLAIN_NAMES = ("NSYS_NVTX_PROFILER_REGISTER_ONLY", "0")
+"""Without it nsys compares the capture range with registered texts only, and torch registers none (user guide)."""
+
+HELP_S = 20
+EXPORT_S = 1800
+"""Exports of reports of some GB take minutes."""
+
+_TID_BITS = 0xFFFFFF
+_BY_PROCESS = (
+    *(f"CUPTI_ACTIVITY_KIND_{name}" for name in ("KERNEL", "MEMCPY", "MEMSET", "GRAPH_TRACE", "RUNTIME", "OVERHEAD")),
+    *("CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", "CUPTI_ACTIVITY_KIND_CUDA_EVENT", "NVTX_EVENTS", "OSRT_API"),
+    *("SCHED_EVENTS", "ThreadNames"),
+)
+_OF_ALL = {
+    "TARGET_INFO_GPU": "1",
+    "TARGET_INFO_SESSION_START_TIME": "1",
+    "DIAGNOSTIC_EVENT": "severity >= 2",
+}
+"""Tables that are kept for each rank, with a condition. Others hold the environment and names of all processes of the
+machine, what they wrote, and the command."""
+
+_TEXTS = ("nameId", "textId", "demangledName", "shortName")
+"""Columns that hold ids of StringIds, in which the environments are too."""
+
+
+def find(environment: Mapping[str, str] = os.environ) -> str:
+    """The nsys to use. Raises CannotRecord."""
+    if environment.get(SESSION):
+        raise CannotRecord("diagnose runs under nsys itself. Start it without, or leave --tracer out.")
+    if set_by_others := [name for name in limits.INJECTIONS if environment.get(name)]:
+        raise CannotRecord(f"Another profiler gets loaded into CUDA programs: unset {' '.join(set_by_others)}.")
+    nsys = shutil.which("nsys", path=environment.get("PATH"))
+    if nsys is None:
+        raise CannotRecord(
+            "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli (`diagnose doctor` says where one"
+            " is), or leave --tracer out."
+        )
+    return nsys
+
+
+def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], None]) -> list[str]:
+    """What to run instead of `run`. Says what cannot be recorded here. Raises CannotRecord."""
+    try:
+        known = subprocess.run(
+            [nsys, "profile", "--help"], capture_output=True, text=True, timeout=HELP_S, stdin=subprocess.DEVNULL
+        ).stdout
+    except (OSError, subprocess.TimeoutExpired) as error:
+        raise CannotRecord(f"{nsys} does not run: {error}. Install it anew, or leave --tracer out.") from error
+    if "repeat[:N]" not in known:
+        raise CannotRecord(f"{nsys} is too old: it cannot record twice in a run. Use one of 2022 or later.")
+    limited = [check for check in limits.check_sampling(Path("/")) if check.state != "ok"]
+    for check in limited:
+        say(f"when the host's threads are off the processor cannot be recorded: {check.what}. {check.mend}")
+    return [
+        nsys,
+        "profile",
+        f"--trace={TRACED}",
+        "--sample=none",  # Exports have no Python frames, and sampling slows the host.
+        f"--cpuctxsw={'none' if limited else 'process-tree'}",
+        "--capture-range=nvtx",
+        f"--nvtx-capture={CAPTURE}",
+        "--capture-range-end=repeat",
+        f"--output={str(folder.resolve() / REPORT).replace('%', '%%')}",
+        *run,
+    ]
+
+
+def collect(folder: Path, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[str]:
+    """Make the files that the ranks name of what nsys recorded. Yields what went wrong, in sentences."""
+    board = Board(folder / WORK)
+    reports = sorted(folder.glob(f"{REPORT}*.nsys-rep"))
+    for kind, name in FILES.items():
+        wanted = {file: rank for rank in ranks if (file := getattr(rank, name)) is not None}
+        post = board.read(f"{REPORT}.{kind}")
+        if not wanted or post is None:
+            continue
+        report = folder / f"{REPORT}.{post['number']:.0f}.nsys-rep"
+        if post["number"] == len(reports) == 1:
+            report = reports[0]  # A single one has no number.
+        if not report.is_file():
+            raw = next(folder.glob(f"{REPORT}*.qdstrm"), None)
+            why = f": it could not convert {raw.name}, as parts of it are not installed" if raw else ""
+            yield f"Nsight Systems left no report of the {kind} recording{why}."
+            continue
+        export = folder / WORK / f"{name}.sqlite"
+        failure = _exported(nsys, report, export)
+        report.rename(folder / f"{name}.nsys-rep")
+        if failure:
+            yield f"The report of the {kind} recording could not be exported: {failure}."
+            continue
+        for file, rank in wanted.items():
+            try:
+                if rank.pid is None or not _cut(export, rank.pid, folder / file):
+                    yield f"Nsight Systems recorded nothing of rank {rank.rank} in the {kind} recording."
+            except sqlite3.Error as error:
+                (folder / file).unlink(missing_ok=True)
+                yield f"The {kind} recording of rank {rank.rank} could not be written: {error}."
+        export.unlink()
+    for report in folder.glob(f"{REPORT}*.nsys-rep"):
+        report.unlink()  # Of recordings that were interrupted, and made again.
+
+
+def _exported(nsys: str, report: Path, export: Path) -> str:
+    """Export a report; returns what went wrong, as a clause, or nothing."""
+    line = [nsys, "export", "--type=sqlite", f"--output={export}", str(report)]
+    try:
+        done = subprocess.run(line, capture_output=True, text=True, timeout=EXPORT_S, stdin=subprocess.DEVNULL)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    if done.returncode or not export.is_file():
+        return " ".join((done.stderr or done.stdout).split())[-200:] or f"nsys ended with {done.returncode}"
+    return ""
+
+
+def _cut(export: Path, process: int, target: Path) -> bool:
+    """Write what an export holds of one process, by its id, and no texts but those that this refers to.
+
+    Returns whether it holds anything; if not, nothing is written.
+    """
+    rows = 0
+    with closing(sqlite3.connect(target)) as db:
+        db.execute("ATTACH ? AS whole", (str(export),))
+        there = [str(name) for (name,) in db.execute("SELECT name FROM whole.sqlite_master WHERE type = 'table'")]
+        for table in (one for one in _BY_PROCESS if one in there):
+            columns = [str(row[1]) for row in db.execute(f"PRAGMA whole.table_info({table})")]
+            owner = next((one for one in ("globalPid", "globalTid") if one in columns), None)
+            if owner:
+                mine = f"({owner} >> 24) & {_TID_BITS} = {process:d}"
+                db.execute(f"CREATE TABLE main.{table} AS SELECT * FROM whole.{table} WHERE {mine}")
+                rows += int(db.execute(f"SELECT COUNT(*) FROM main.{table}").fetchone()[0])
+        for table, condition in ((one, condition) for one, condition in _OF_ALL.items() if one in there):
+            db.execute(f"CREATE TABLE main.{table} AS SELECT * FROM whole.{table} WHERE {condition}")
+        references = [
+            f"SELECT {column} FROM main.{table}"
+            for (table,) in db.execute("SELECT name FROM main.sqlite_master WHERE type = 'table'").fetchall()
+            for column in (str(row[1]) for row in db.execute(f"PRAGMA main.table_info({table})"))
+            if column in _TEXTS
+        ]
+        if references and "StringIds" in there:
+            wanted = " UNION ".join(references)
+            db.execute(f"CREATE TABLE main.StringIds AS SELECT id, value FROM whole.StringIds WHERE id IN ({wanted})")
+        db.commit()
+    if not rows:
+        target.unlink()
+    return rows > 0

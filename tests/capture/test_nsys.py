@@ -1,0 +1,286 @@
+"""`diagnose profile --tracer nsys`: with a real Nsight Systems where there is one, on a machine without a GPU."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import sqlite3
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from diagnose.capture import nsys
+from diagnose.capture.agent import nsys as agent
+from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.plan import WORK
+from diagnose.capture.limits import CannotRecord
+from diagnose.source import nvtx, ranks, recording
+from diagnose.trace.manifest import Manifest, RankManifest
+from tests.capture.scripts import STEP, command, environment, profile, script
+from tests.source.nsight import Export, drawn, pid
+
+SLOW = STEP + "for i in range(int(sys.argv[1])):\n    step()\n    time.sleep(0.004)\nprint('whole')\n"
+
+
+@pytest.fixture
+def real() -> None:
+    """Nsight Systems, and an NVTX for a torch that has none."""
+    pytest.importorskip("torch")
+    if shutil.which("nsys") is None:
+        pytest.skip("records with Nsight Systems: there is no nsys on PATH")
+    if not any((Path(folder) / "nvidia/nvtx/lib/libnvToolsExt.so.1").is_file() for folder in sys.path):
+        pytest.skip("records with Nsight Systems: torch for the CPU needs nvidia-nvtx-cu12")
+
+
+def texts(path: Path) -> set[str]:
+    with sqlite3.connect(path) as db:
+        db.text_factory = lambda raw: raw.decode("utf-8", "replace")
+        found = {str(value) for (value,) in db.execute("SELECT value FROM StringIds")}
+    db.close()
+    return found
+
+
+@pytest.mark.usefixtures("real")
+def test_a_run_is_recorded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PRIVATE_KEY", "never-to-be-passed-on")
+    script(tmp_path, SLOW)
+    done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py", 100_000)
+    assert (done.code, "whole" in done.stdout) == (0, False), done.stderr
+    assert done.files == ["manifest.json", "rank0.trace.sqlite", "trace.nsys-rep"]
+    assert done.manifest.complete
+    assert (done.rank.trace, done.rank.detail, done.rank.ended) == ("rank0.trace.sqlite", None, "recorded")
+    assert done.rank.timing is not None
+    assert done.rank.unprofiled is not None
+    assert len(done.rank.timing.wall_ns) == 5
+    assert done.rank.timing.first_step == done.rank.unprofiled.first_step + len(done.rank.unprofiled.wall_ns)
+    assert "they hold the environment of all processes" in done.stderr
+    assert b"never-to-be-passed-on" not in (done.folder / "rank0.trace.sqlite").read_bytes()
+
+    (files,) = recording.find([done.folder]).ranks
+    rank = recording.read(files)
+    numbers = [step.number for step in rank.steps]
+    assert numbers == list(range(done.rank.timing.first_step, done.rank.timing.first_step + 5))
+    measured = [step.end_ns - step.start_ns for step in rank.steps]
+    # Both clocks read at the ends of the same steps, some lines of Python apart.
+    assert measured == pytest.approx(done.rank.timing.wall_ns, abs=1_000_000)
+    asleep = rank.spans[(rank.spans["kind"] == "system") & (rank.spans["name"] == "clock_nanosleep")]
+    assert (asleep["dur_ns"] >= 4_000_000).sum() >= 4
+    assert nvtx.CAPTURE not in set(rank.spans["name"])
+
+
+@pytest.mark.usefixtures("real")
+def test_each_rank_gets_a_file_of_its_own(tmp_path: Path) -> None:
+    source = STEP.replace(
+        "import torch\n", "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
+    )
+    source += """
+wrapped = torch.nn.parallel.DistributedDataParallel(model)
+for i in range(100_000):
+    optimizer.zero_grad()
+    wrapped(torch.randn(64, 64)).sum().backward()
+    optimizer.step()
+    if dist.get_rank():
+        time.sleep(0.004)
+"""
+    script(tmp_path, source)
+    run = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29617", "train.py"]
+    done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, *run)
+    assert done.code == 0, done.stderr
+    assert done.files == ["manifest.json", "rank0.trace.sqlite", "rank1.trace.sqlite", "trace.nsys-rep"]
+    sleeps, numbers = [], []
+    for files in recording.find([done.folder]).ranks:
+        rank = recording.read(files)
+        assert files.context is not None
+        assert [one[1] & 0xFFFFFF for one in asked(files.trace.path)] == [files.context.rank.pid]
+        sleeps.append(int(((rank.spans["name"] == "clock_nanosleep") & (rank.spans["step"] >= 0)).sum()))
+        numbers.append([step.number for step in rank.steps])
+    assert sleeps == [0, len(numbers[1])]
+    assert len(numbers[0]) == 5
+    assert numbers[0][1:] == numbers[1][-4:]  # nsys may come a little later to the second process.
+
+
+def asked(path: Path) -> list[tuple[int, int]]:
+    """(Steps, process with its machine) of a file."""
+    with sqlite3.connect(path) as db:
+        found = db.execute('SELECT COUNT(*), "globalTid" >> 24 FROM NVTX_EVENTS GROUP BY 2').fetchall()
+    db.close()
+    return found
+
+
+@pytest.mark.usefixtures("real")
+def test_a_run_that_ends_too_early_and_one_that_fails(tmp_path: Path) -> None:
+    script(tmp_path, SLOW + "sys.exit(7)\n")
+    done = profile(tmp_path, "--tracer", "nsys", "train.py", 5)
+    assert done.code == 7
+    assert "before some of them had been recorded" in done.stderr
+    assert done.files == ["manifest.json"]
+
+
+@pytest.mark.usefixtures("real")
+def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
+    script(tmp_path, SLOW)
+    words = command("-o", tmp_path / "out", "--no-analyze", "--tracer", "nsys", "--steps", 1000, "train.py", 100_000)
+    child = subprocess.Popen(
+        words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        start_new_session=True,
+    )  # fmt: skip
+    deadline = time.monotonic() + 60
+    while not (tmp_path / "out" / WORK / "nsys.timing.open.post").exists() and time.monotonic() < deadline:
+        time.sleep(0.05)
+    time.sleep(0.5)
+    child.send_signal(signal.SIGINT)
+    _, stderr = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "What had been recorded is in" in stderr
+    manifest = msgspec.json.decode((tmp_path / "out" / "manifest.json").read_bytes(), type=Manifest)
+    assert [(one.trace, one.ended) for one in manifest.ranks] == [("rank0.trace.sqlite", "interrupted")]
+    assert len(ranks.read(tmp_path / "out" / "rank0.trace.sqlite").steps) >= 2
+
+
+def test_reader_and_agent_mean_the_same_range() -> None:
+    assert nvtx.CAPTURE == agent.CAPTURE
+
+
+@pytest.mark.parametrize(
+    ("given", "words", "said"),
+    [
+        ({"PATH": "/nowhere"}, [], "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli"),
+        ({agent.SESSION: "1"}, [], "diagnose runs under nsys itself. Start it without, or leave --tracer out."),
+        ({"CUDA_INJECTION64_PATH": "x"}, [], "Another profiler gets loaded into CUDA programs: unset CUDA_INJECTION64"),
+        ({}, ["--memory"], "Only torch.profiler records allocations: leave out --memory or --tracer nsys."),
+    ],
+)
+def test_what_the_user_can_mend_is_said_before_anything_is_made(
+    given: dict[str, str], words: list[str], said: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in given.items():
+        monkeypatch.setenv(name, value)
+    script(tmp_path, SLOW)
+    done = profile(tmp_path, "--tracer", "nsys", *words, "train.py")
+    assert (done.code, done.stdout) == (2, "")
+    assert said in " ".join(done.stderr.split())
+    assert not done.folder.exists()
+
+
+def program(folder: Path, text: str) -> str:
+    path = folder / "nsys"
+    path.write_text(f"#!/bin/sh\n{text}\n")
+    path.chmod(0o755)
+    return str(path)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
+def test_an_nsys_that_is_too_old_or_broken(tmp_path: Path) -> None:
+    with pytest.raises(CannotRecord, match="is too old: it cannot record twice in a run"):
+        nsys.command(program(tmp_path, "echo '--capture-range-end= stop, none'"), tmp_path, ["train"], print)
+    with pytest.raises(CannotRecord, match="does not run: "):
+        nsys.command(str(tmp_path / "not-there"), tmp_path, ["train"], print)
+
+
+@pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
+def test_the_line_that_is_run(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    tool, said = program(tmp_path, "echo \"'repeat[:N]'\""), list[str]()
+    monkeypatch.setattr(nsys.limits, "check_sampling", lambda root: iter(()))
+    line = nsys.command(tool, tmp_path / "90%", ["python", "-u", "train.py"], said.append)
+    assert line[:2] == [tool, "profile"]
+    assert line[-3:] == ["python", "-u", "train.py"]
+    assert "--trace=cuda,nvtx,osrt,cudnn,cublas" in line
+    assert "--cpuctxsw=process-tree" in line
+    assert f"--output={tmp_path}/90%%/nsys" in line
+    assert said == []
+    check = nsys.limits.Check("CPU sampling", "limited", "not for nsys: the level is 4", "As root: lower it.")
+    monkeypatch.setattr(nsys.limits, "check_sampling", lambda root: iter([check]))
+    assert "--cpuctxsw=none" in nsys.command(tool, tmp_path, ["python"], said.append)
+    (sentence,) = said
+    assert sentence == (
+        "when the host's threads are off the processor cannot be recorded: not for nsys: the level is 4."
+        " As root: lower it."
+    )
+
+
+TEXT = "4 steps of 100\ncpu aten::mm 21-22 | sync 30-60\ngpu sgemm 21.6-50 @21.5"
+
+
+def two_processes() -> Export:
+    made = drawn(TEXT)
+    for at in (10, 120):
+        made.call("cudaLaunchKernel_v7000", at, at + 5, 1, process=200).kernel("other", at + 3, at + 9, 1, process=200)
+    made.range("secret of another process", 5, 400, process=200)
+    made.add("StringIds", id=900, value="TOKEN=secret").add("ThreadNames", nameId=900, globalTid=pid(200) | 200)
+    made.add("DIAGNOSTIC_EVENT", severity=1, text="started /home/me").add("DIAGNOSTIC_EVENT", severity=3, text="Lost.")
+    return made
+
+
+def test_a_file_of_one_process_reads_as_its_part_of_the_whole(tmp_path: Path) -> None:
+    whole = two_processes().write(tmp_path / "whole.sqlite")
+    assert nsys._cut(whole, 100, tmp_path / "rank0.trace.sqlite")
+    part, cut = ranks.read(whole, pid(100)), ranks.read(tmp_path / "rank0.trace.sqlite")
+    for table in ("spans", "kernels", "ops", "links", "tracks", "syncs"):
+        assert getattr(cut, table).equals(getattr(part, table)), table
+    assert cut.steps == part.steps
+    assert cut.provenance.devices == part.provenance.devices
+    assert any("Lost." in note.what for note in cut.integrity)
+    raw = (tmp_path / "rank0.trace.sqlite").read_bytes()
+    assert [one for one in (b"secret", b"/home/me", b"other") if one in raw] == []
+    assert not nsys._cut(whole, 7, tmp_path / "rank1.trace.sqlite")
+    assert not (tmp_path / "rank1.trace.sqlite").exists()
+
+
+def collected(tmp_path: Path, tool: str, reports: list[str], posts: dict[str, int]) -> list[str]:
+    (tmp_path / WORK).mkdir()
+    for name in reports:
+        (tmp_path / name).write_text(name)
+    for kind, number in posts.items():
+        Board(tmp_path / WORK).post(f"nsys.{kind}", number=number)
+    rank = RankManifest(rank=0, pid=100, trace="rank0.trace.sqlite", detail="rank0.detail.sqlite")
+    return list(nsys.collect(tmp_path, tool, [rank]))
+
+
+@pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
+def test_reports_are_told_apart_by_number(tmp_path: Path) -> None:
+    """The second recording was interrupted and made again: its first report is of no use."""
+    export = drawn(TEXT).write(tmp_path / "export.sqlite")
+    tool = program(tmp_path, f'echo "$4" >> {tmp_path}/exported; for one in "$@"; do case $one in --output=*) '
+                   f'cp {export} "${{one#--output=}}";; esac; done')  # fmt: skip
+    posts = {"timing": 1, "attribution": 3}
+    assert collected(tmp_path, tool, [f"nsys.{k}.nsys-rep" for k in (1, 2, 3)], posts) == []
+    kept = {path.name: path.read_text() for path in tmp_path.glob("*.nsys-rep")}
+    assert kept == {"trace.nsys-rep": "nsys.1.nsys-rep", "detail.nsys-rep": "nsys.3.nsys-rep"}
+    assert len(ranks.read(tmp_path / "rank0.detail.sqlite").steps) == 4
+    assert list((tmp_path / WORK).glob("*.sqlite")) == []
+
+
+@pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
+@pytest.mark.parametrize(
+    ("does", "reports", "said"),
+    [
+        ("exit 3", ["nsys.nsys-rep"], "The report of the timing recording could not be exported: nsys ended with 3."),
+        ("echo bad >&2; exit 1", ["nsys.nsys-rep"], "The report of the timing recording could not be exported: bad."),
+        ("exit 0", [], "Nsight Systems left no report of the timing recording."),
+        (
+            "exit 0",
+            ["nsys.qdstrm"],
+            "Nsight Systems left no report of the timing recording: it could not convert nsys.qdstrm, as parts of it"
+            + " are not installed.",
+        ),
+    ],
+)
+def test_what_went_wrong_is_said(does: str, reports: list[str], said: str, tmp_path: Path) -> None:
+    assert collected(tmp_path, program(tmp_path, does), reports, {"timing": 1}) == [said]
+    assert not (tmp_path / "rank0.trace.sqlite").exists()
+    assert len(list(tmp_path.glob("trace.nsys-rep"))) == reports.count("nsys.nsys-rep")
+
+
+def test_the_detail_recording_adds_its_shapes(tmp_path: Path) -> None:
+    drawn(TEXT).write(tmp_path / "rank0.trace.sqlite")
+    drawn(TEXT.replace("aten::mm 21-22", "aten::mm 21-22 shapes=[[8,16],[16,4]]")).write(
+        tmp_path / "rank0.detail.sqlite"
+    )
+    (files,) = recording.find([tmp_path]).ranks
+    assert files.detail == tmp_path / "rank0.detail.sqlite"
+    assert set(recording.read(files).ops["shapes"]) == {"[[8, 16], [16, 4]]"}
