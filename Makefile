@@ -36,8 +36,9 @@ truth: .venv/full  ## measure and record the planted cases that need no GPU, as 
 gpu:  ## the same of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
 	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540
 
-bench: .venv/full  ## measure loading side by side with HTA, into the README, and what recording costs
+bench: .venv/full  ## measure loading side by side with HTA and with plain SQL, into the README, and what recording costs
 	$(BIN)/python -m benchmarks.load --write
+	$(BIN)/python -m benchmarks.nsight --write
 	$(BIN)/python -m benchmarks.recording
 
 clean:  ## remove the virtual environment, caches and build output

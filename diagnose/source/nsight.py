@@ -64,27 +64,19 @@ class NsightReader:
 
 def _processes(db: Database) -> tuple[int, ...]:
     found: dict[int, int] = {}
-    for table in _ON_DEVICE:
-        for process, device in _distinct(db, table, "globalPid", '"globalPid"'):
-            found[process] = min(device, found.get(process, device))
+    for table in (one for one in _ON_DEVICE if db.has(one, "globalPid")):
+        device = 'COALESCE(CAST("deviceId" AS INTEGER), 0)' if db.has(table, "deviceId") else "0"
+        for process, number in db.distinct(table, ['CAST("globalPid" AS INTEGER)', device]):
+            found[process] = min(number, found.get(process, number))
     if not found:
-        for table in _ON_HOST:
-            found |= dict.fromkeys((one for one, _ in _distinct(db, table, "globalTid", '"globalTid" & ~16777215')), 0)
+        for table in (one for one in _ON_HOST if db.has(one, "globalTid")):
+            found |= {process: 0 for (process,) in db.distinct(table, ['CAST("globalTid" & ~16777215 AS INTEGER)'])}
     if not found and not any(table in db.tables for table in (*_ON_DEVICE, *_ON_HOST)):
         raise InputError(
             f"{db.path} is an SQLite database without GPU work, CUDA calls or NVTX ranges. If it should be an export of"
             " Nsight Systems, export the report again: nsys export --type sqlite REPORT.nsys-rep"
         )
     return tuple(sorted(found, key=lambda one: (found[one], one))) or (UNKNOWN,)
-
-
-def _distinct(db: Database, table: str, column: str, expression: str) -> list[tuple[int, int]]:
-    """(process, lowest device) of a table; nothing if it does not name processes."""
-    if not db.has(table, column):
-        return []
-    device = 'COALESCE(MIN(CAST("deviceId" AS INTEGER)), 0)' if db.has(table, "deviceId") else "0"
-    rows = db.rows(table, [f"CAST({expression} AS INTEGER)", device], "1 GROUP BY 1")
-    return [(int(process), int(lowest)) for process, lowest in rows if isinstance(process, int)]
 
 
 def _from_zero(columns: Columns) -> int:

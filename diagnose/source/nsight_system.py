@@ -39,12 +39,9 @@ def add_system(db: Database, columns: Columns, process: int) -> None:
 
 
 def _threads(db: Database, process: int) -> list[int]:
-    for table in (RUNTIME, nvtx.TABLE):
-        if db.has(table, "globalTid"):
-            rows = db.rows(table, ['CAST("globalTid" AS INTEGER)'], f"{OF_HOST} GROUP BY 1", process)
-            if found := [int(one) for (one,) in rows if isinstance(one, int)]:
-                return found
-    return []
+    there = (table for table in (RUNTIME, nvtx.TABLE) if db.has(table, "globalTid"))
+    found = (db.distinct(table, ['CAST("globalTid" AS INTEGER)'], OF_HOST, process) for table in there)
+    return [thread for (thread,) in next(filter(None, found), [])]
 
 
 def _off_core(switches: dict[str, Array]) -> dict[str, Array]:

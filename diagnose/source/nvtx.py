@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from itertools import chain
 
 import numpy as np
 
-from diagnose.source.columns import Array, Columns
+from diagnose.source.columns import Array, Columns, Vocabulary
 from diagnose.source.sqlite import UNKNOWN, Database
 from diagnose.trace.enums import SpanKind
 
@@ -20,6 +21,9 @@ CAPTURE = "diagnose.capture"
 
 _OP = re.compile(r"(?!FSDP::)(\w+::|.*Backward\d+\Z)")
 _BACKWARD = re.compile(r"autograd::engine::evaluate_function|.*Backward\d+\Z")
+_BETWEEN = b"\x1f"
+"""Between a name and the sizes, where both are one text: a character that sizes never have."""
+
 _SEQ, _ID, _SIZES, _INPUTS = ", seq = ", ", op_id = ", ", sizes = ", ", input_op_ids = "
 """What torch.autograd.profiler.emit_nvtx appends to a name, in this order (torch/csrc/profiler/util.cpp)."""
 
@@ -41,31 +45,19 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     """Append the closed ranges of a process. Those that still ran, or began before the recording, are not there."""
     if not db.has(TABLE, "start", "end", "eventType", "globalTid"):
         return
-    text = 'CAST("text" AS TEXT)' if db.has(TABLE, "text") else "NULL"
+    text = _column(db, "text")
     where = f'"eventType" IN ({RANGES}) AND "end" >= "start"'
     values: tuple[int, ...] = ()
     if process != UNKNOWN:
         where, values = f"{where} AND {of_process}", (process,)
-    name, sizes = _name(text), _sizes(text)
+    both = f"{_name(text)} || char({_BETWEEN[0]}) || {_sizes(text)}"
     registered = f"CASE WHEN {text} IS NULL THEN {_column(db, 'textId')} END"
-    numbers = [
-        '"start"',
-        '"end"',
-        '"globalTid"',
-        _number(text, _SEQ),
-        _number(text, _ID),
-        _at(text, _SIZES),
-        registered,
-    ]
-    *found, sized, text_id = db.ints(TABLE, numbers, where, *values)
-    count = len(sized)
-    codes = columns.names.codes(chain.from_iterable(db.rows(TABLE, [name], where, *values)), count)
+    numbers = ['"start"', '"end"', '"globalTid"', _number(text, _SEQ), registered]
+    *found, text_id = db.ints(TABLE, numbers, where, *values)
+    codes, shapes = _named_and_sized(db.rows(TABLE, [both], where, *values), columns)
     texts = db.texts("StringIds", text_id)
     for one in np.unique(text_id[text_id >= 0]).tolist():
         codes[text_id == one] = columns.names[texts.get(one, "")]
-    shapes = np.zeros(count, dtype=np.int32)
-    if (sized > 0).any():
-        shapes = columns.texts["shapes"].codes(chain.from_iterable(db.rows(TABLE, [sizes], where, *values)), count)
     labels = columns.names.labels()
     named = np.array([label not in ("", CAPTURE) for label in labels], dtype=bool)[codes]
     is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]
@@ -75,34 +67,46 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
             _append(columns, kind, [one[mine] for one in found], codes[mine], shapes[mine], backward[mine])
 
 
+def _named_and_sized(rows: Iterable[tuple[bytes]], columns: Columns) -> tuple[Array, Array]:
+    """Codes of names and of sizes: both of a range are one text, of which there are few, so that each is cut once."""
+    both = Vocabulary()
+    at = np.fromiter(map(both.__getitem__, chain.from_iterable(rows)), np.int32)
+    cut = [one.rpartition(_BETWEEN)[::2] for one in both]
+    names = columns.names.codes((name for name, _ in cut), len(cut))
+    sizes = columns.texts["shapes"].codes((text for _, text in cut), len(cut))
+    return (names[at], sizes[at]) if len(cut) else (at, at)
+
+
 def _column(db: Database, name: str) -> str:
     return f'"{name}"' if db.has(TABLE, name) else "NULL"
 
 
 def _at(text: str, mark: str) -> str:
-    return f"instr({text}, '{mark}')"
+    """Where a mark begins, or NULL."""
+    return f"NULLIF(instr({text}, '{mark}'), 0)"
 
 
 def _number(text: str, mark: str) -> str:
-    """The number after a mark. CAST reads it up to the first other character."""
-    return f"CASE WHEN {_at(text, mark)} THEN CAST(substr({text}, {_at(text, mark)} + {len(mark)}) AS INTEGER) END"
+    """The number after a mark, or NULL. CAST reads it up to the first other character."""
+    return f"CAST(substr({text}, {_at(text, mark)} + {len(mark)}) AS INTEGER)"
 
 
 def _name(text: str) -> str:
     """What stands before the first mark."""
-    first = ", ".join(f"NULLIF({_at(text, mark)}, 0)" for mark in (_SEQ, _ID, _SIZES))
+    first = ", ".join(_at(text, mark) for mark in (_SEQ, _ID, _SIZES))
     return f"COALESCE(substr({text}, 1, COALESCE({first}, length({text}) + 1) - 1), '')"
 
 
 def _sizes(text: str) -> str:
+    """What stands after their mark; nothing if there are none."""
     begin = f"({_at(text, _SIZES)} + {len(_SIZES)})"
-    end = f"COALESCE(NULLIF({_at(text, _INPUTS)}, 0), length({text}) + 1)"
-    return f"CASE WHEN {_at(text, _SIZES)} THEN substr({text}, {begin}, {end} - {begin}) ELSE '' END"
+    end = f"COALESCE({_at(text, _INPUTS)}, length({text}) + 1)"
+    return f"COALESCE(substr({text}, {begin}, {end} - {begin}), '')"
 
 
 def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, shapes: Array, backward: Array) -> None:
-    """`found`: start, end, thread, sequence number and id, one row each."""
-    start, end, owner, sequence, ident = found
+    """`found`: start, end, thread and sequence number, one row each."""
+    start, end, owner, sequence = found
     count = len(start)
     first = columns.add_spans(
         kind,
@@ -111,7 +115,7 @@ def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, 
         ts_ns=start,
         dur_us=(end - start) / 1000,
         correlation=np.full(count, UNKNOWN, dtype=np.int64),
-        external_id=ident,
+        external_id=np.full(count, UNKNOWN, dtype=np.int64),  # No call refers to it.
     )
     if kind is not SpanKind.OP:
         return

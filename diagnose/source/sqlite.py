@@ -80,6 +80,11 @@ class Database:
         condition = f"WHERE {where}" if where else ""
         return self._connection.execute(f"SELECT {', '.join(expressions)} FROM {_quoted(table)} {condition}", values)
 
+    def distinct(self, table: str, expressions: Sequence[str], where: str = "1", *values: int) -> list[tuple[int, ...]]:
+        """The different rows of some expressions of SQL, those of integers only."""
+        sql = f"SELECT DISTINCT {', '.join(expressions)} FROM {_quoted(table)} WHERE {where}"
+        return [row for row in self._connection.execute(sql, values) if all(isinstance(one, int) for one in row)]
+
     def texts(self, table: str, ids: Array) -> dict[int, str]:
         """The values of a table (id, value) for some ids."""
         if not self.has(table, "id", "value"):

@@ -159,15 +159,15 @@ def test_names_of_ranges_lose_what_pytorch_appends(tmp_path: Path) -> None:
     made.range("AddmmBackward0, seq = 12", 51, 52).range(None, 53, 54, textId=made.string("ncclAllReduce"))
     made.range("open", 55, None).range("mark", 56, 56, eventType=34)
     rank = read(made, tmp_path)
-    found = list(zip(rank.spans["name"].astype(str), rank.spans["kind"], rank.spans["external_id"], strict=True))
-    assert sorted(found) == [
-        ("AddmmBackward0", "op", -1),
-        ("FSDP::pre_forward (blocks.15)", "annotation", 1),
-        ("ProfilerStep#3", "annotation", -1),
-        ("aten::mm", "op", 7),
-        ("aten::mul", "op", 990726),
-        ("ncclAllReduce", "collective", -1),
+    assert sorted(zip(rank.spans["name"].astype(str), rank.spans["kind"], strict=True)) == [
+        ("AddmmBackward0", "op"),
+        ("FSDP::pre_forward (blocks.15)", "annotation"),
+        ("ProfilerStep#3", "annotation"),
+        ("aten::mm", "op"),
+        ("aten::mul", "op"),
+        ("ncclAllReduce", "collective"),
     ]
+    assert set(rank.spans["external_id"]) == {-1}
     ops = rank.ops.assign(name=rank.spans["name"].astype(str)).set_index("name")
     assert ops["sequence"].to_dict() == {"aten::mul": 45328, "aten::mm": -1, "AddmmBackward0": 12}
     assert ops.loc["aten::mm", "shapes"] == "[[8, 16], [16, 4]]"
