@@ -23,7 +23,6 @@ from tests.cli.test_analyze import refused, run
         (("--step", "3", "train.py"), "No such option '--step'"),
         (("--steps", "0", "train.py"), "0 is not in the range"),
         (("--steps",), "Option '--steps' requires an argument"),
-        (("--tracer", "nsys", "train.py"), "cannot record with Nsight Systems yet"),
         (("--", "no-such-command", "x"), "Cannot run no-such-command: No such file or directory. Check its name"),
     ],
 )  # fmt: skip
