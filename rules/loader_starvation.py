@@ -56,6 +56,7 @@ DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 @rule("DL02")
 def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None) -> Verdicts:
     waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
+    waited -= fetches.waiting_at_turns_ns // steps.count  # Of new workers, which is loader_restart's.
     if fetches.in_process is not False:
         yield NotApplicable("no worker processes load")
     elif waited < WORTH_SHARE * steps.mean_ns:
@@ -73,7 +74,7 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading
         what = f"{who} waits {ms(waited)} a step for batches from worker processes. {how}"
         yield Finding(
             evidence=(Evidence(what.strip(), waited, "ns"), *loading_evidence(loading)),
-            edits=(Move(fetches.ids[~fetches.first], faster(loading), fetches.ready_ns),),
+            edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(loading), fetches.ready_ns),),
             fixes=tuple(fixes(loading)),
             confidence=Confidence(Level.MEDIUM, "the waits are recorded; how the workers scale is not"),
         )

@@ -11,7 +11,7 @@ import numpy.typing as npt
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import device_time
-from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, members, on_training_threads
+from diagnose.facts.dispatch import NO_SPANS, HostSpans, host_spans, in_used_steps, members, on_training_threads
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
@@ -53,6 +53,13 @@ _NEW_WORKERS = re.compile(
 """What makes a new iterator, and with it new workers. With persistent workers only `_reset` is called again."""
 
 
+_END_OF_WORKERS = re.compile(
+    r"\b_MultiProcessingDataLoaderIter\._shutdown_workers\Z"
+    r"|(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers\Z"
+)
+"""What ends them: within the request that finds the epoch over, or when the iterator is dropped."""
+
+
 class WaitPattern(str, Enum):
     """What the durations of fetches look like."""
 
@@ -75,6 +82,8 @@ class Fetches:
     """The host was in a used step when it began."""
     first: npt.NDArray[np.bool_]
     """The first of an iterator, as far as its start was recorded."""
+    last: npt.NDArray[np.bool_]
+    """It found the epoch over and ended the workers, as far as that was recorded."""
     idle_ns: IntArray | None
     """Idle time of the device within each, as far as it lies in the used steps; None without device work."""
     in_process: bool | None
@@ -85,13 +94,26 @@ class Fetches:
     """Of the used steps, first fetches left out; None with fewer than MIN_FETCHES."""
     every: int | None
     """The period, in fetches, if the pattern is PERIODIC."""
+    restarts: int
+    """How often new workers were started in this recording."""
     restart_ids: IntArray
-    """Fetches, frames and annotations that start new workers. Shape (restarts,)."""
+    """Fetches, frames and annotations that start new workers, and what ends the earlier ones."""
 
     @property
     def dur_ns(self) -> IntArray:
         """Durations. Shape (fetches,)."""
         return self.end_ns - self.start_ns
+
+    @property
+    def first_ns(self) -> float | None:
+        """Mean duration of first fetches; None without any."""
+        return float(np.mean(self.dur_ns[self.first])) if self.first.any() else None
+
+    @property
+    def waiting_at_turns_ns(self) -> int:
+        """In first and last fetches of the used steps: of the device, else of the host."""
+        waiting = self.dur_ns if self.idle_ns is None else self.idle_ns
+        return int(waiting[self.in_steps & (self.first | self.last)].sum())
 
 
 @fact
@@ -102,28 +124,38 @@ def fetches(facts: Facts) -> Fetches:
     if not len(found.ids):
         raise Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
     dur, in_steps = found.end_ns - found.start_ns, in_used_steps(facts, found.ids)
-    first = _first(facts, found)
-    pattern, every = _pattern(dur[in_steps & ~first])
+    first, ends = _first(facts, found), _python_or_annotations(facts, _END_OF_WORKERS)
+    last = intervals.covered(Intervals(found.start_ns, found.end_ns), ends.times) > 0
+    pattern, every = _pattern(dur[in_steps & ~first & ~last])
     time = optional(device_time, facts)
     in_process = _in_process({str(name) for name in names.iloc[found.ids].unique()})
+    long, starts = _long(dur), NO_SPANS if in_process else _python_or_annotations(facts, _NEW_WORKERS)
     return Fetches(
         ids=found.ids,
         start_ns=found.start_ns,
         end_ns=found.end_ns,
         in_steps=in_steps,
         first=first,
+        last=last,
         idle_ns=None if time is None else intervals.covered(Intervals(found.start_ns, found.end_ns), time.idle),
         in_process=in_process,
-        ready_ns=int(np.quantile(dur if first.all() else dur[~first], READY_QUANTILE)),
+        ready_ns=int(np.quantile(dur if (first | last).all() else dur[~(first | last)], READY_QUANTILE)),
         pattern=pattern,
         every=every,
-        restart_ids=_restarts(facts, found, in_process),
+        restarts=len(starts.ids) or int(long.sum()),
+        restart_ids=np.unique(np.concatenate((found.ids[long], starts.ids, ends.ids))),
     )
+
+
+def _python_or_annotations(facts: Facts, named: re.Pattern[str]) -> HostSpans:
+    """Outermost ones of these names."""
+    found = host_spans(facts, SpanKind.PYTHON, SpanKind.ANNOTATION, named=lambda name: bool(named.search(name)))
+    return found.outermost()
 
 
 def _first(facts: Facts, found: HostSpans) -> npt.NDArray[np.bool_]:
     """Which fetches are the first on their thread since an iterator was made."""
-    made = host_spans(facts, SpanKind.PYTHON, SpanKind.ANNOTATION, named=lambda name: bool(_NEW_ITERATOR.search(name)))
+    made = _python_or_annotations(facts, _NEW_ITERATOR)
     first = np.zeros(len(found.ids), dtype=bool)
     for thread in np.unique(made.track):
         mine = np.flatnonzero(found.track == thread)
@@ -132,15 +164,12 @@ def _first(facts: Facts, found: HostSpans) -> npt.NDArray[np.bool_]:
     return first
 
 
-def _restarts(facts: Facts, found: HostSpans, in_process: bool | None) -> IntArray:
-    """Ids of what starts workers: fetches far longer than the others, and where they were recorded their makers."""
-    dur = found.end_ns - found.start_ns
+def _long(dur: IntArray) -> npt.NDArray[np.bool_]:
+    """Which fetches are so far longer than the others that they wait for new workers."""
     long = (dur >= RESTART * np.quantile(dur, 0.5, method="lower")) & (dur >= RESTART_NS)
     if long.any() and not long.all():
         long &= dur >= RESTART * np.quantile(dur[~long], 1 - READY_QUANTILE)
-    made = host_spans(facts, SpanKind.PYTHON, SpanKind.ANNOTATION, named=lambda name: bool(_NEW_WORKERS.search(name)))
-    starting: IntArray = np.union1d(found.ids[long], found.ids[:0] if in_process else made.ids)
-    return starting
+    return long
 
 
 def _pattern(dur_ns: IntArray) -> tuple[WaitPattern | None, int | None]:

@@ -16,7 +16,7 @@ from typing import Any
 import msgspec
 import pytest
 
-from diagnose.capture.agent import imports, loaders, loaders_measured
+from diagnose.capture.agent import imports, interruptions, loaders, loaders_measured
 from diagnose.capture.agent.loaders import LoaderWatch
 from diagnose.capture.agent.loaders_measured import Fetch, Loader, WorkerFile
 from diagnose.capture.agent.plan import WORK
@@ -338,6 +338,22 @@ def test_measuring_can_be_switched_off(install: Callable[..., LoaderWatch]) -> N
     list(loader)
     assert len(asked) == 8
     assert (only(watch).asked, only(watch).batches) == (3, 3)
+
+
+@pytest.mark.parametrize(("persistent", "turns"), [(False, 3), (True, 1)])
+def test_starting_and_ending_workers_are_ranges(
+    install: Callable[..., LoaderWatch], persistent: bool, turns: int
+) -> None:
+    install()
+    loader = data.DataLoader(Squares(2), num_workers=1, persistent_workers=persistent)
+    list(data.DataLoader(Squares(2)))
+    with torch.profiler.profile() as recording:
+        for _ in range(3):
+            assert [int(one) for one in loader] == [0, 1]
+        del loader
+        gc.collect()
+    names = [one.name for one in recording.events()]
+    assert [names.count(name) for name in (interruptions.STARTING, interruptions.STOPPING)] == [turns, turns]
 
 
 def test_many_loaders(install: Callable[..., LoaderWatch]) -> None:

@@ -159,6 +159,31 @@ def test_the_frame_that_makes_new_workers_is_a_restart_itself() -> None:
     assert restarts(named)[1] == ["_MultiProcessingDataLoaderIter.__init__"]
 
 
+def at_a_turn() -> Drawing:
+    """The request of step 6 finds the epoch over and ends the workers; the one of step 7 waits for new ones."""
+    draw = host_only(*[2] * 5, 80, 200, *[2] * 5)
+    sixth, seventh = (next(e for e in draw.events if e["name"] == f"ProfilerStep#{k}")["ts"] for k in (6, 7))
+    draw.span("user_annotation", "_MultiProcessingDataLoaderIter._shutdown_workers", sixth + 1, sixth + 79)
+    return draw.span("user_annotation", "_MultiProcessingDataLoaderIter.__init__", seventh - 1, seventh - 0.5)
+
+
+def test_the_request_that_ends_workers_is_told_apart() -> None:
+    found, names = restarts(at_a_turn())
+    assert np.flatnonzero(found.last).tolist() == [6]
+    assert np.flatnonzero(found.first).tolist() == [7]
+    assert found.restarts == 1
+    assert names == [f"_MultiProcessingDataLoaderIter.{name}" for name in ("_shutdown_workers", "__init__")]
+    assert found.pattern is WaitPattern.UNIFORM
+    assert found.ready_ns == 2_000
+    assert found.waiting_at_turns_ns == 280_000
+    assert found.first_ns == 200_000
+
+
+def test_without_ranges_nothing_is_at_a_turn() -> None:
+    found = fetches(host_only(*[2] * 5, 80, 200, *[2] * 5).facts())
+    assert (found.waiting_at_turns_ns, found.first_ns, found.restarts) == (0, None, 0)
+
+
 def test_an_iterator_without_workers_starts_none() -> None:
     draw = fetch(fetch(Drawing().op("aten::mm", 0, 50), 10, 20, SINGLE), 30, 40, SINGLE).frame(GET_ITERATOR, 1, 9)
     assert restarts(draw)[1] == []

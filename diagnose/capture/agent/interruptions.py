@@ -1,4 +1,5 @@
-"""Ranges in a recording for what interrupts a training and only stacks would show: collecting garbage, saving."""
+"""Ranges in a recording for what interrupts a training and only stacks would show: collecting garbage, saving, and
+starting or ending the workers of a loader."""
 
 from __future__ import annotations
 
@@ -6,6 +7,7 @@ import functools
 import gc
 import sys
 from collections.abc import Callable
+from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
@@ -15,6 +17,9 @@ AUTOMATIC, ASKED_FOR = "Python GC", "<built-in function collect>"
 """As torch.profiler names collections that Python starts by itself, and those that the script asks for."""
 
 SAVING = "torch.save (checkpoint)"
+STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__init__", "_shutdown_workers"))
+"""By what starts and ends workers in torch.utils.data."""
+
 YOUNGEST = 0
 """Collections of the youngest objects are many, and short."""
 
@@ -62,6 +67,14 @@ class Collections:
             self._open = None
 
 
+def marked(name: str) -> AbstractContextManager[object]:
+    """A range of whatever is recording."""
+    from torch.profiler import record_function
+
+    made: AbstractContextManager[object] = record_function(name)
+    return made
+
+
 def mark_saving() -> None:
     """Have every torch.save be a range of whatever is recording."""
     when_imported("torch.serialization", _mark_saving)
@@ -72,9 +85,7 @@ def _mark_saving(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> None:
-        from torch.profiler import record_function
-
-        with record_function(SAVING):
+        with marked(SAVING):
             original(*args, **kwargs)
 
     module.save = save  # type: ignore[attr-defined]

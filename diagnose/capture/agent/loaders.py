@@ -9,11 +9,13 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import nullcontext
 from pathlib import Path
 from types import ModuleType
 from typing import Any
 
 from .imports import failures, when_imported
+from .interruptions import STARTING, STOPPING, marked
 from .loaders_measured import Fetch, Loader, WorkerFile
 from .loaders_settings import settings
 from .plan import WORK
@@ -185,7 +187,9 @@ def _hook_iterators(module: ModuleType) -> None:
         module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
         # The name of the range that `__next__` records: read first of all, before the range begins.
         module._BaseDataLoaderIter._profile_name = _Noticed("_profile_name", _asked)
-        for kind in (module._SingleProcessDataLoaderIter, module._MultiProcessingDataLoaderIter):
+        several = module._MultiProcessingDataLoaderIter
+        several._shutdown_workers = _ending(several._shutdown_workers)
+        for kind in (module._SingleProcessDataLoaderIter, several):
             kind._next_data = _waiting(kind._next_data)
 
 
@@ -216,9 +220,11 @@ def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
 
     @functools.wraps(original)
     def _get_iterator(self: Any) -> Any:
-        iterator = original(self)
         watch = _watch
-        if watch is not None and not _thread.asking and watch.trains_here:
+        mine = watch is not None and not _thread.asking and watch.trains_here
+        with marked(STARTING) if mine and self.num_workers > 0 else nullcontext():
+            iterator = original(self)
+        if watch is not None and mine:
             try:
                 watch._begins(iterator, self)
             except Exception as error:
@@ -226,6 +232,18 @@ def _iterating(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         return iterator
 
     return _get_iterator
+
+
+def _ending(original: Callable[[Any], None]) -> Callable[[Any], None]:
+    """`_shutdown_workers` of an iterator, which is also called when nothing is left to end."""
+
+    @functools.wraps(original)
+    def _shutdown_workers(self: Any) -> None:
+        over = _watch is None or not _watch.trains_here or getattr(self, "_shutdown", True) or sys.is_finalizing()
+        with nullcontext() if over else marked(STOPPING):
+            original(self)
+
+    return _shutdown_workers
 
 
 def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
