@@ -10,6 +10,7 @@ from diagnose.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.replay.edits import Between, Shorten, at
 from diagnose.replay.edits import Level as Rung
 from diagnose.replay.saving import Basis
+from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.units import duration as ms
 from diagnose.units import percent
 
@@ -37,6 +38,15 @@ def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
     if free is None:
         raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
     return free
+
+
+def epoch_batches(manifest: RankManifest, loader: Loader) -> int | None:
+    """Of an epoch, as torch's samplers make them."""
+    if not loader.dataset_length or not loader.batch_size:
+        return None
+    ranks = manifest.world_size if loader.sampler == "DistributedSampler" else 1
+    items = -(-loader.dataset_length // ranks)
+    return max(items // loader.batch_size if loader.drop_last else -(-items // loader.batch_size), 1)
 
 
 DEAR_SHARE = 0.05

@@ -18,6 +18,7 @@ from diagnose.batches import (
     cheaper_batches,
     cores_for_workers,
     dear_batches,
+    epoch_batches,
     loading_evidence,
 )
 from diagnose.facts.accumulation import Accumulation
@@ -27,6 +28,7 @@ from diagnose.facts.balance import Balance
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.breakdown import Breakdown
 from diagnose.facts.buckets import Buckets
+from diagnose.facts.chains import PointwiseChains
 from diagnose.facts.collectives import CollectiveGroup, SmallCollectives
 from diagnose.facts.compiling import Compiling
 from diagnose.facts.cpu_threads import CpuThreads
@@ -36,7 +38,7 @@ from diagnose.facts.doubles import Doubles
 from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
-from diagnose.facts.fusion import AttentionChain, PointwiseChains
+from diagnose.facts.fusion import AttentionChain
 from diagnose.facts.host_collectives import Barriers, HostRuns
 from diagnose.facts.input import Input
 from diagnose.facts.launches import Launches
@@ -72,6 +74,7 @@ from diagnose.finding import (
     NotApplicable,
     Safety,
 )
+from diagnose.fusing import fusing, gave_up
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import (
     Between,
@@ -85,7 +88,7 @@ from diagnose.replay.edits import (
 )
 from diagnose.replay.saving import Basis
 from diagnose.trace.enums import Direction, HostMemory
-from diagnose.trace.manifest import RankManifest
+from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.units import duration as ms
 from diagnose.units import percent
 from diagnose.units import size as bytes_
@@ -139,6 +142,7 @@ __all__ = [
     "Launches",
     "LayoutConversions",
     "Level",
+    "Loader",
     "Loading",
     "LongSteps",
     "Loop",
@@ -179,6 +183,9 @@ __all__ = [
     "cheaper_batches",
     "cores_for_workers",
     "dear_batches",
+    "epoch_batches",
+    "fusing",
+    "gave_up",
     "loading_evidence",
     "ms",
     "percent",

@@ -20,18 +20,21 @@ Sources
 from diagnose.rule import (
     Basis,
     Clean,
+    Compiling,
     Confidence,
     Evidence,
     Finding,
     Fires,
     Fix,
     Level,
+    NotApplicable,
     PointwiseChains,
-    Replace,
     Safety,
     Silent,
     Steps,
     Verdicts,
+    fusing,
+    gave_up,
     ms,
     percent,
     rule,
@@ -42,25 +45,28 @@ CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can b
 
 
 @rule("AT03")
-def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps) -> Verdicts:
+def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling: Compiling | None = None) -> Verdicts:
     found = pointwise_chains
-    if found.memory_bound_share < BOUND_SHARE or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
+    if compiling is not None and gave_up(compiling):
+        yield NotApplicable("compiled code runs uncompiled: uncompiled_calls says why")
+    elif found.memory_bound_share < BOUND_SHARE or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
         yield Clean(
             f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
             f" kernels {percent(found.memory_bound_share)} of the compute time"
         )
     else:
+        work = "ops" if found.on_cpu else "kernels"
         like = f", such as {', '.join(found.ops[:4])}" if found.ops else ""
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{found.chains} chains of memory-bound kernels a step take {ms(found.chains_ns)}{like}.",
+                    f"{found.chains} chains of memory-bound {work} a step take {ms(found.chains_ns)}{like}.",
                     found.chains_ns,
                     "ns",
                 ),
-                Evidence(f"Memory-bound kernels take {percent(found.memory_bound_share)} of the compute time."),
+                Evidence(f"Memory-bound {work} take {percent(found.memory_bound_share)} of the compute time."),
             ),
-            edits=(Replace(found.ids, found.group, found.fused_ns),),
+            edits=fusing(found),
             fixes=(
                 Fix(
                     "Compile the model, which fuses them.",
@@ -68,6 +74,12 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps) -> Verdic
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
                     trial="wrap:torch.compile",
+                ),
+                Fix(
+                    "Or call what torch has for the whole: its losses, norms and activations are fused.",
+                    before="-(one_hot * scores.softmax(-1).log()).sum(-1).mean()",
+                    after="torch.nn.functional.cross_entropy(scores, labels)",
+                    safety=Safety.ROUNDING,
                 ),
             ),
             confidence=Confidence(
@@ -84,6 +96,15 @@ EXAMPLES = [
         cpu  aten::mul 0-0.1 | aten::add 0.2-0.3 | aten::gelu 0.4-0.5 | sync 1-39.01
         gpu  pointwise 1-5 @0.05 | pointwise 5.01-9 @0.25 | pointwise 9.01-13 @0.45 | bf16_gemm 13.1-39 @0.6
         """
+    ),
+    Fires(  # on the CPU
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  aten::mul 1-31 shapes=[[1024,1024],[1024,1024]] | aten::tanh 61-81 shapes=[[1024,1024]]
+        cpu  aten::add 31-61 shapes=[[1024,1024],[1024,1024]] | aten::mm 81-99 shapes=[[1024,1024],[1024,1024]]
+        """,
+        saving_ms=(10, 48.6),  # the most with what the CPU has left for the rest
     ),
     Silent(  # one kernel, as a compiler writes it
         """

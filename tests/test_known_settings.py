@@ -66,6 +66,52 @@ def test_workers_enough_are_named() -> None:
     assert (fix.trial, "num_workers=2" in fix.after) == ("patch:DataLoader(num_workers=2)", True)
 
 
+TURN = """
+    12 steps of 100
+    cpu  next 0-1 not in 6 | "_MultiProcessingDataLoaderIter._shutdown_workers" 62-72 in 5
+    cpu  "_MultiProcessingDataLoaderIter.__init__" 0-40 in 6 | next 40-60 in 6 | aten::mm 60-61
+    gpu  sgemm 60.5-90 @60.2
+"""
+
+
+def turns(workers: int = 2, **more: int | str | bool) -> RankDiagnosis:
+    loader = Loader(dataset="D", fetch_ns=2 * MS, num_workers=workers, batch_size=4, **more)
+    return said("loader_restart", TURN, RankManifest(rank=0, world_size=2, loaders=(loader,)))
+
+
+def test_a_restart_counts_as_often_as_epochs_are_long() -> None:
+    """12 batches were asked for, and workers were started once: with 12 to an epoch that is what is usual."""
+    (found,) = turns(dataset_length=48).findings
+    assert found.evidence[0].text == "Workers were started 1 time while 12 batches were asked for; an epoch has 12."
+    assert found.confidence.level is Level.MEDIUM
+    (rare,) = turns(dataset_length=480).findings
+    assert rare.saving.likely_ns == pytest.approx(found.saving.likely_ns / 10, rel=0.01)
+    assert turns(dataset_length=40, drop_last=True).findings[0].saving == found.saving  # More often is not known to be.
+
+
+@pytest.mark.parametrize(
+    ("more", "batches"),
+    [
+        ({"dataset_length": 49}, 13),
+        ({"dataset_length": 49, "drop_last": True}, 12),
+        ({"dataset_length": 49, "sampler": "DistributedSampler"}, 7),
+        ({"dataset_length": 3, "drop_last": True}, 1),
+    ],
+)
+def test_batches_of_an_epoch(more: dict[str, int | str | bool], batches: int) -> None:
+    assert turns(**more).findings[0].evidence[0].text.endswith(f"an epoch has {batches}.")
+
+
+def test_epochs_of_unknown_length() -> None:
+    (found,) = turns().findings
+    assert found.evidence[0].text == "Workers were started 1 time while 12 batches were asked for."
+    assert found.confidence == Confidence(Level.LOW, "how many steps an epoch has is not known from a few steps")
+
+
+def test_kept_workers_are_no_fault() -> None:
+    assert turns(persistent_workers=True).findings == ()
+
+
 ON_CPU = """
     5 steps of 100
     cpu  {0} 0-60 | aten::mm 60-100

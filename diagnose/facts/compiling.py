@@ -118,6 +118,8 @@ class Compiling:
     """How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do."""
     recompiled: int
     """How often functions called in the used steps had been compiled again, since the start of the run."""
+    missed: int
+    """Searches that found none, after which code ran uncompiled, per step."""
     lookup_ids: IntArray
     """Searches for compiled code that fits the arguments: checks of guards."""
     lookups: int
@@ -164,6 +166,7 @@ def compiling(facts: Facts) -> Compiling:
         fused_work_ids=device_work(facts).ids[launched_in(facts, fused) >= 0],
         fused_pieces=_pieces(fused, inside.where(~nested)),
         recompiled=_recompiled([region.label for region in regions]),
+        missed=_missed(facts, lookup, inside, compiled),
         lookup_ids=lookup.ids,
         lookups=round_half_up(len(looked.ids), used.count),
         lookup_ns=round_half_up(int((looked.end_ns - looked.start_ns).sum()), used.count),
@@ -203,6 +206,18 @@ def _compilations(facts: Facts, compiled: HostSpans) -> Compilations:
     numbers = np.array([*(mark.number for mark in facts.rank.steps), -1], dtype=np.int64)
     step = numbers[facts.rank.spans["step"].to_numpy()[compiled.ids]]
     return Compilations(compiled.ids, step, compiled.end_ns - compiled.start_ns, in_used_steps(facts, compiled.ids))
+
+
+def _missed(facts: Facts, lookup: HostSpans, regions: HostSpans, compiled: HostSpans) -> int:
+    """Searches of the used steps that neither a call of compiled code nor compiling follows before the next one."""
+    found = 0
+    for thread in np.unique(lookup.track):
+        mine = lookup.where(lookup.track == thread)
+        after = np.sort(np.concatenate([one.start_ns[one.track == thread] for one in (regions, compiled)]))
+        until = np.append(mine.start_ns[1:], np.iinfo(np.int64).max)
+        used = np.searchsorted(after, until) > np.searchsorted(after, mine.start_ns)
+        found += int((~used & in_used_steps(facts, mine.ids)).sum())
+    return round_half_up(found, steps(facts).count)
 
 
 def _between(facts: Facts, regions: HostSpans) -> HostSpans:

@@ -5,14 +5,16 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import breakdown, round_half_up
+from diagnose.facts.chains import LONG, PointwiseChains, chained, fused, share_of_bytes
 from diagnose.facts.dispatch import NO_OPS, HostSpans, launched_in, members
 from diagnose.facts.fetches import name_codes, name_of
+from diagnose.facts.host_chains import chains_on_cpu
 from diagnose.facts.layout import NO_SHAPES, Inputs, Mask, eager, for_parallelism, named, recorded_inputs, traffic
 from diagnose.facts.optimizer import for_parameters
+from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.steps import steps
 from diagnose.facts.work import work_table
 from diagnose.trace import nesting
@@ -23,58 +25,24 @@ from diagnose.trace.kinds import KernelKind
 _POINTWISE = (KernelKind.ELEMENTWISE, KernelKind.ROPE, KernelKind.RNG_DROPOUT, KernelKind.CAST_QUANT, KernelKind.COPY)
 MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS)
 
-LONG = 3  # Kernels in a chain, at least, statistics not counted (our choice).
-SAVED = (0.25, 0.6, 1.0)  # Of what fusing could save: carefully, likely, hopefully (our choice).
 SHORT_NS = 4_000  # Twice the shortest useful kernel (2 us): the time of shorter ones does not tell bytes.
 VOCABULARY = 32_000  # Classes from which on a loss is over a vocabulary (Llama's is as large).
-_VECTOR = 4  # ATen gives a thread 1 to 8 elements, mostly 4: thread counts within this may be of equally many elements.
-# A kernel on so many times fewer elements than a near one works on a statistic of them, one per row. Chosen.
-_STATISTIC, _NEAR = 64, 4
 
 Dims = tuple[int, int, int, int]
 _MATMULS = ("aten::bmm", "aten::baddbmm")
 
 
-@dataclass(frozen=True)
-class PointwiseChains:
-    """Kernels that follow each other on a stream, memory-bound, on equally many elements, launched by torch's own ops.
-
-    Not those for parameters and gradients. Of the whole recording, in arrays of shape (chains,); totals are per step.
-    """
-
-    ids: IntArray
-    group: IntArray
-    """Number of each kernel's chain. Shape (kernels,), as of `ids`."""
-    elements: IntArray
-    """Of its largest kernel; 0 unknown."""
-    by_shapes: Mask
-    """They are known from shapes, rather than from numbers of threads."""
-    ns: IntArray
-    """Sum of durations."""
-    fused_ns: IntArray
-    """As one kernel: carefully, likely, and hopefully reading inputs and writing an output, as fast per byte as now.
-    Where shapes do not tell bytes, or all its kernels are short: as long as the longest. Shape (3, chains)."""
-    in_steps: Mask
-    """It begins in a used step."""
-    chains: int
-    chains_ns: int
-    ops: tuple[str, ...]
-    """Of the longest chain in the used steps whose ops are all known, in order."""
-    memory_bound_ns: int
-    """Of all such kernels, in a chain or not."""
-    memory_bound_share: float
-    """Of the time of compute; above 1 only where streams run side by side."""
-
-
 @fact
 def pointwise_chains(facts: Facts) -> PointwiseChains:
-    """The chains; there may be none. Raises Missing without device work."""
+    """The chains; there may be none. Raises Missing without device work; of a training on the CPU without shapes."""
+    if trains_on_cpu(facts):
+        return chains_on_cpu(facts)
     table, count = work_table(facts), steps(facts).count
     bound = _memory_bound(facts) & ~for_parameters(facts) & ~for_parallelism(facts)
     recorded, read, written = traffic(facts, bound)
     elements = _elements(facts, recorded)
     order = np.lexsort((table.start_ns, table.track))
-    chain, full = _chain(facts, order, bound[order], elements, recorded > 0)
+    chain, full = chained(_run(facts, order, bound[order]), elements[order], (recorded > 0)[order])
     op = table.op[order]
     opens = (np.diff(chain, prepend=-1) > 0) | (np.diff(op, prepend=-2) != 0) | (op < 0)
     long = (np.bincount(chain, full) >= LONG) & (np.bincount(chain, opens) > 1)
@@ -83,19 +51,20 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
     of_op, in_op = rows[opens], group[opens]
     first = np.flatnonzero(np.diff(group, prepend=-1))
     ns, longest = (operation.reduceat(table.dur_ns[rows], first) for operation in (np.add, np.maximum))
-    share = _share_of_bytes(in_op, read[of_op], written[of_op])
+    share = share_of_bytes(in_op, read[of_op], written[of_op])
     hopeful = np.where((share > 0) & (longest > SHORT_NS), np.rint(ns * share).astype(np.int64), longest)
     in_steps = table.in_steps[rows[first]]
     bound_ns = round_half_up(int(table.dur_ns[bound & table.in_steps].sum()), count)
     told = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
     main = table.op[of_op[in_op == np.argmax(told)]] if told.any() else table.op[:0]
     return PointwiseChains(
+        on_cpu=False,
         ids=table.ids[rows],
         group=group,
         elements=np.maximum.reduceat(elements[rows], first),
         by_shapes=np.maximum.reduceat((elements - recorded)[rows] * full[chosen], first) == 0,
         ns=ns,
-        fused_ns=_fused(ns, hopeful),
+        fused_ns=fused(ns, hopeful),
         in_steps=in_steps,
         chains=round_half_up(int(in_steps.sum()), count),
         chains_ns=round_half_up(int(ns[in_steps].sum()), count),
@@ -108,11 +77,6 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
 def _memory_bound(facts: Facts) -> Mask:
     masking = named(facts, work_table(facts).op, "aten::masked_fill*")  # Its kernels' names say indexing.
     return eager(facts) & (work_table(facts).of(*MEMORY_BOUND) | masking)
-
-
-def _fused(ns: IntArray, hopeful_ns: IntArray) -> IntArray:
-    """Times after each share of SAVED. Shape (3, groups)."""
-    return np.stack([np.rint(ns - share * (ns - hopeful_ns)).astype(np.int64) for share in SAVED])
 
 
 def _elements(facts: Facts, recorded: IntArray) -> IntArray:
@@ -131,30 +95,6 @@ def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
     place = np.stack((table.track, thread, spans["step"].to_numpy()[table.ids]))[:, order]
     joined = member[1:] & member[:-1] & (place[:, 1:] == place[:, :-1]).all(axis=0)
     return np.concatenate(([0], np.cumsum(~joined)))
-
-
-def _chain(facts: Facts, order: IntArray, bound: Mask, elements: IntArray, recorded: Mask) -> tuple[IntArray, Mask]:
-    """Number of the chain of each row in `order`, which may be one row, and which rows work on no statistic."""
-    run, own = _run(facts, order, bound), elements[order]
-    near = np.zeros_like(own)
-    for far in range(1, min(_NEAR + 1, len(own))):
-        same = run[far:] == run[:-far]
-        near[far:] = np.maximum(near[far:], own[:-far] * same)
-        near[:-far] = np.maximum(near[:-far], own[far:] * same)
-    tells = own > near // _STATISTIC
-    last = np.maximum(np.maximum.accumulate(np.where(tells, np.arange(len(own)), nesting.NONE)), 0)
-    size, exact = np.where(run[last] == run, own[last], 0), recorded[order][last]
-    less, more = np.minimum(size[1:], size[:-1]), np.maximum(size[1:], size[:-1])
-    # Rotary embeddings and gated units handle halves.
-    alike = (less == 0) | (more == less) | (more == 2 * less) | (~(exact[1:] & exact[:-1]) & (more <= _VECTOR * less))
-    return np.concatenate(([0], np.cumsum((run[1:] != run[:-1]) | ~alike))), tells | (own == 0)
-
-
-def _share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.NDArray[np.float64]:
-    """Of each chain's bytes, what is left when no op stores its result for the next to read; 0 unknown."""
-    handed_on = np.where(group[1:] == group[:-1], written[:-1] + np.minimum(written[:-1], read[1:]), 0)
-    total, unknown = np.bincount(group, read + written), np.bincount(group, read + written == 0)
-    return np.where(unknown, 0, 1 - np.bincount(group[:-1], handed_on, minlength=len(total)) / np.maximum(total, 1))
 
 
 @dataclass(frozen=True)
@@ -296,5 +236,5 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
         backward_ns=round_half_up(int(spent[is_backward].sum()), count) if told else None,
         ids=table.ids[rows],
         group=group,
-        fused_ns=_fused(ns, hopeful),
+        fused_ns=fused(ns, hopeful),
     )

@@ -106,21 +106,20 @@ def _tensors(size: object, dtype: str) -> Iterator[Tensor]:
 
 
 def traffic(facts: Facts, rows: Mask) -> tuple[IntArray, IntArray, IntArray]:
-    """Elements, bytes read and bytes written by the op of each row of the work table, as of an elementwise op.
+    """As `traffic_of` for the ops of some rows of the work table; what a reduction writes counts nothing."""
+    elements, read, written = traffic_of(facts, np.where(rows, work_table(facts).op, UNKNOWN))
+    return elements, read, np.where(work_table(facts).of(KernelKind.REDUCTION), 0, written)
 
-    Of `rows`; 0 for the others and where shapes were not recorded. An element of unknown type counts 4 bytes. What a
-    reduction writes counts nothing. Shapes (operations,).
-    """
-    table = work_table(facts)
-    op = np.where(rows, table.op, UNKNOWN)
-    position, inputs = recorded_inputs(facts, op)
-    code, many = name_codes(facts, op), len(facts.rank.spans["name"].cat.categories) + 1
+
+def traffic_of(facts: Facts, ops: IntArray) -> tuple[IntArray, ...]:
+    """Elements, bytes read and written by ops (-1: none), as if elementwise; 4 bytes if of unknown type; 0 unknown."""
+    position, inputs = recorded_inputs(facts, ops)
+    code, many = name_codes(facts, ops), len(facts.rank.spans["name"].cat.categories) + 1
     distinct, at = np.unique((position + 1) * many + code + 1, return_inverse=True)
     pairs = [divmod(key, many) for key in distinct.tolist()]
     names = facts.rank.spans["name"].cat.categories
     told = [_moved(str(names[name - 1]), inputs[call - 1]) if call else (0, 0, 0) for call, name in pairs]
-    elements, read, written = np.array(told, dtype=np.int64).T[:, at.reshape(-1)]
-    return elements, read, np.where(table.of(KernelKind.REDUCTION), 0, written)
+    return tuple(np.array(told, dtype=np.int64).reshape(-1, 3).T[:, at.reshape(-1)])
 
 
 def _moved(op: str, inputs: Inputs) -> tuple[int, int, int]:

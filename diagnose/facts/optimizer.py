@@ -72,7 +72,7 @@ class OptimizerSteps:
     """Of all parameters that one call updates; None if no recorded shapes tell."""
 
 
-def _updates(facts: Facts) -> HostSpans:
+def updates(facts: Facts) -> HostSpans:
     """Calls of `Optimizer.step`; of nested ones, as of a wrapper and what it wraps, the innermost.
 
     A closure's backward pass and zeroing of gradients run inside the call: it is taken to begin after the last of them.
@@ -97,7 +97,7 @@ def _is_update(name: str) -> bool:
 def for_parameters(facts: Facts) -> Mask:
     """Which rows of the work table were launched to update parameters, or to zero or accumulate their gradients."""
     accumulating = "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"
-    found = (launched_in(facts, _updates(facts)) >= 0) | (launched_in(facts, zeroings(facts)) >= 0)
+    found = (launched_in(facts, updates(facts)) >= 0) | (launched_in(facts, zeroings(facts)) >= 0)
     return found | named(facts, work_table(facts).asked_by, accumulating)
 
 
@@ -109,7 +109,7 @@ def optimizer_steps(facts: Facts) -> tuple[OptimizerSteps, ...]:
     """
     if not trains_on_cpu(facts) and not (work_table(facts).launch >= 0).any():
         raise NO_LAUNCHES
-    calls = _updates(facts)
+    calls = updates(facts)
     if not len(calls.ids):
         raise NO_STEPS
     label = name_codes(facts, calls.ids)

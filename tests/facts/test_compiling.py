@@ -47,6 +47,26 @@ def test_regions_graph_breaks_and_lookups() -> None:
     assert (found.lookups, found.lookup_ns, len(found.lookup_ids)) == (2, 3_000, 6)
 
 
+def test_searches_that_find_nothing() -> None:
+    """A search is missed if neither compiled code nor compiling follows before the next one."""
+    assert compiling(compiled().facts()).missed == 0
+    draw = compiled()
+    for number in range(3):
+        for at in (60, 70):
+            draw.op("TorchDynamo Cache Lookup", 100 * number + at, 100 * number + at + 1)
+    draw.op("_compile.compile_inner (dynamo_timed)", 173, 190)  # What the second search of step 1 leads to.
+    assert compiling(draw.facts()).missed == 2  # 3 in the two used steps, rounded up.
+
+
+def test_searches_of_another_thread_do_not_count_for_this_one() -> None:
+    draw = Drawing()
+    for number in range(3):
+        at = 100 * number
+        draw.step(number, at, at + 99).op("TorchDynamo Cache Lookup", at + 1, at + 2)
+        draw.op(REGION + "0/0", at + 3, at + 9, tid=7)
+    assert compiling(draw.facts()).missed == 1
+
+
 def test_the_device_time_of_compiled_code_leaves_out_what_runs_uncompiled_between_graphs() -> None:
     # A step's kernels take 20 and 10 us, called by graphs, and 30 us.
     assert compiling(compiled().facts()).device_share == 0.5

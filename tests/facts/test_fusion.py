@@ -12,7 +12,8 @@ from typing import Any
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.fusion import PointwiseChains, attention_chains, loss_over_vocabulary, pointwise_chains
+from diagnose.facts.chains import PointwiseChains
+from diagnose.facts.fusion import attention_chains, loss_over_vocabulary, pointwise_chains
 from diagnose.facts.work import work_table
 from diagnose.source import ranks
 from tests.drawing import MAIN, Drawing

@@ -1,0 +1,24 @@
+"""What rules on code that could be fused say alike: what fusing it changes, and whether it was to be compiled."""
+
+from __future__ import annotations
+
+from diagnose.facts.chains import PointwiseChains
+from diagnose.facts.compiling import Compiling
+from diagnose.replay.edits import Between, Edit, Replace, Shorten, Times
+
+
+def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
+    """Each chain as one kernel; on the CPU, each thread's chains in the time that is left of them together."""
+    if not chains.on_cpu:
+        return (Replace(chains.ids, chains.group, chains.fused_ns),)
+    whole = max(int(chains.ns.sum()), 1)
+    keep = Between(*(float(level.sum()) / whole for level in chains.fused_ns))
+    return tuple(Shorten(Times(*times), keep) for times in chains.times)
+
+
+def gave_up(compiling: Compiling) -> bool:
+    """Whether code was to be compiled, and nothing compiled runs: nothing fits, and nothing is compiled any more.
+
+    A search without a compiled region after it may also be one for a piece without any op, so no region may be called.
+    """
+    return compiling.missed > 0 and not compiling.region_calls
