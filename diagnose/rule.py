@@ -15,6 +15,7 @@ from typing import TypeAlias
 
 from diagnose.batches import (
     DEAR_SHARE,
+    HANDED_OVER_NS,
     cheaper_batches,
     cores_for_workers,
     dear_batches,
@@ -96,6 +97,7 @@ from diagnose.units import size as bytes_
 __all__ = [
     "DEAR_SHARE",
     "FACTS",
+    "HANDED_OVER_NS",
     "HOW_COLLECTIONS",
     "Accumulation",
     "AllocatorCause",

@@ -20,6 +20,7 @@ Sources
 
 from diagnose.rule import (
     DEAR_SHARE,
+    HANDED_OVER_NS,
     Between,
     Clean,
     Confidence,
@@ -48,7 +49,6 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.02  # of the step in fetches: less is not worth more processes (TensorBoard warns at 5 %)
 IDLE_SHARE = 0.5  # of the fetching time with an idle GPU: otherwise the GPU has enough queued meanwhile
-READY_NS = 1_000_000  # what a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones
 WORKERS = Between(1, 4, 8)  # how much faster workers make batches, together: cores permitting
 SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
 
@@ -58,17 +58,18 @@ def loader_without_workers(
     fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
 ) -> Verdicts:
     waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
+    quick = loading is not None and loading.fetch_ns <= HANDED_OVER_NS
     if fetches.in_process is not True:
-        yield NotApplicable(
-            "the DataLoader has workers" if fetches.in_process is False else "it is not known who loads"
-        )
+        yield NotApplicable("it has workers" if fetches.in_process is False else "it is not known who loads")
     elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
-    elif not cores_for_workers(input_wait, loading):
+    elif quick or not cores_for_workers(input_wait, loading):
         if loading is not None and waited >= DEAR_SHARE * steps.mean_ns:
             yield dear_batches(fetches, waited, loading)
-            return
-        yield NotApplicable("the training computes on the cores that workers would need")
+        elif quick:
+            yield Clean(f"a batch takes {ms(waited)} a step to make; handing it over takes a worker as long")
+        else:
+            yield NotApplicable("the training computes on the cores that workers would need")
     else:
         count = 4 if loading is None else loading.best
         speed = WORKERS if loading is None else Between(max(SHARED * count, 1), count, count)
@@ -78,7 +79,7 @@ def loader_without_workers(
                 Evidence(f"{who} waits {ms(waited)} a step while its own process makes the next batch.", waited, "ns"),
                 *loading_evidence(loading),
             ),
-            edits=(Move(fetches.ids, speed, READY_NS),),
+            edits=(Move(fetches.ids, speed, HANDED_OVER_NS),),
             fixes=(
                 *(() if loading is None or loading.hideable else (cheaper_batches(loading),)),
                 Fix(

@@ -168,6 +168,19 @@ def test_few_batches_are_not_worth_it_where_no_worker_can_take_them_over() -> No
     assert outcome.outcome is OutcomeKind.NOT_APPLICABLE
 
 
+@pytest.mark.parametrize(("fetch_ns", "in_vain"), [(900_000, True), (1_100_000, False)])
+def test_workers_do_not_hand_over_faster_than_quick_batches_are_made(fetch_ns: int, in_vain: bool) -> None:
+    """A batch takes 1 of 10 ms. A worker would find a core, but hands over no faster."""
+    own = RankManifest(
+        rank=0, loaders=(Loader(dataset="D", fetch_ns=fetch_ns, fetch_cpu_ns=10_000),), flags=Flags(threads=1)
+    )
+    quick = "5 steps of 10\ncpu  load 0-1.3 | aten::mm 1.3-10"
+    titles = [one.title for one in said("loader_without_workers", quick, own, cpus=8).findings]
+    assert (titles == ["Making batches takes time from computing"]) is in_vain
+    (outcome,) = said("loader_without_workers", quick.replace("1.3", "0.4"), own, cpus=8).outcomes
+    assert outcome.outcome is OutcomeKind.CLEAN
+
+
 def test_workers_that_wait_for_storage_help_a_training_on_the_cpu() -> None:
     """A batch takes 60 ms, of which 9 are computing: less than a quarter of a core beside 40 ms of training."""
     own = msgspec.structs.replace(loads(60, fetch_cpu_ns=9 * MS), flags=Flags(threads=2))

@@ -20,7 +20,7 @@ from diagnose.facts.host_collectives import BACKWARD
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import Measure, steps
-from diagnose.trace import intervals
+from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
@@ -60,7 +60,7 @@ class Loop:
     ns: int
     """Host time in it."""
     fixed_ns: int
-    """Of that, what each op takes whatever it computes."""
+    """Of that, what each op takes whatever it computes, and adding up what rounds say of a gradient."""
     left: float
     """Share of the host time that is left if all rounds are one."""
     work_left: float
@@ -158,9 +158,10 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
         for one in np.unique(track).tolist()
     )
     rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
-    dur = np.concatenate([ops.end_ns[run.first : run.last] - ops.start_ns[run.first : run.last] for run in runs])
-    total = int((times.ends - times.starts).sum())
-    fixed = total - int(dur.sum()) + int(np.minimum(dur, OP_NS).sum()) if trains_on_cpu(facts) else total
+    mine = ops.where(np.concatenate([np.arange(run.first, run.last) for run in runs]))
+    dur, total = mine.end_ns - mine.start_ns, int((times.ends - times.starts).sum())
+    added = _added_up(facts, mine)
+    fixed = total - int((dur - added - np.minimum(dur - added, OP_NS)).sum()) if trains_on_cpu(facts) else total
     work = device_work(facts)
     inside = launched_in(facts, _spans(pieces)) >= 0
     work_ns = (work.end_ns - work.start_ns)[inside]
@@ -176,6 +177,18 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
         left=1 - spared * fixed / max(total, 1),
         work_left=1 - spared * int(np.minimum(work_ns, KERNEL_NS).sum()) / max(int(work_ns.sum()), 1),
     )
+
+
+def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
+    """How long autograd's engine itself adds up gradients in each of the ops. Shape (ops,)."""
+    every = on_training_threads(facts, host_spans(facts, SpanKind.OP))
+    names = facts.rank.spans["name"].iloc[every.ids].astype(str).to_numpy()
+    around = nesting.parents(every.track, every.start_ns, every.end_ns)
+    by_engine = np.array([one.startswith(BACKWARD) for one in names] + [False], dtype=bool)
+    adds = every.where(np.isin(names, _ADDS) & by_engine[around])
+    held_by = nesting.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
+    held, dur = held_by >= 0, adds.end_ns - adds.start_ns
+    return np.bincount(held_by[held], dur[held], len(ops.ids)).astype(np.int64)
 
 
 def _spans(pieces: tuple[tuple[int, Intervals], ...]) -> HostSpans:

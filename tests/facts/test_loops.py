@@ -74,6 +74,16 @@ def test_additions_of_gradients_do_not_part_rounds() -> None:
     assert found.rounds == 6
 
 
+def test_adding_up_gradients_is_what_rounds_cost() -> None:
+    """1 ms of every 1.5 backward; what a round computes itself does not count, nor what a formula adds."""
+    rows = ("2 threads, 4 cores", "cpu  aten::mul 10-10.5 x5 every 2", backward("MulBackward0 30-31.5 x5 every 2"))
+    (alone,) = of(*rows)
+    (engine,) = of(*rows, "cpu  aten::add_ 30.4-31.4 x5 every 2")
+    assert engine.fixed_ns - alone.fixed_ns == 5 * MS
+    (formula,) = of(*rows, "cpu  MulBackward0 30.1-31.45 x5 every 2 | aten::add 30.4-31.4 x5 every 2")
+    assert formula.fixed_ns == alone.fixed_ns
+
+
 def test_loops_stay_within_a_step_and_need_ops() -> None:
     assert of("cpu  aten::mul 10-11", backward("MulBackward0 30-31"), "gpu  sgemm 1-99 @0.5") == ()
     with pytest.raises(Missing, match="framework ops"):
