@@ -81,7 +81,7 @@ EXAMPLES = [
         8 threads, 2 cores
         cpu  aten::mm 0-80
         """,
-        saving_ms=(0, 84),
+        saving_ms=(0, 88.5),
     ),
     Silent(  # one thread for each core
         """
