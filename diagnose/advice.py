@@ -26,7 +26,7 @@ NSIGHT = {
     "DataLoader fetches": "Record with nsys profile --pytorch=autograd-nvtx.",
     "call stacks": _TORCH,
     "memory events": _TORCH,
-    "sizes of collectives": _TORCH,
+    "sizes of collectives": "Export with nsys export --include-blobs=true, which keeps what NCCL says of them.",
     "garbage collections": _TORCH,
     "checkpoints": _TORCH,
 }

@@ -39,6 +39,7 @@ _OF_ALL = {
     "TARGET_INFO_GPU": "1",
     "TARGET_INFO_SESSION_START_TIME": "1",
     "DIAGNOSTIC_EVENT": "severity >= 2",
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": "1",
 }
 """Tables that are kept for each rank, with a condition. Others hold the environment and names of all processes of the
 machine, what they wrote, and the command."""
@@ -126,8 +127,10 @@ def collect(folder: Path, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[
 
 def _exported(nsys: str, report: Path, export: Path) -> str:
     """Export a report; returns what went wrong, as a clause, or nothing."""
-    line = [nsys, "export", "--type=sqlite", f"--output={export}", str(report)]
     try:
+        known = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=HELP_S).stdout
+        blobs = ["--include-blobs=true"] if "--include-blobs" in known else []  # NCCL's sizes are in them.
+        line = [nsys, "export", "--type=sqlite", *blobs, f"--output={export}", str(report)]
         done = subprocess.run(line, capture_output=True, text=True, timeout=EXPORT_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         return str(error)

@@ -12,6 +12,7 @@ from diagnose.source.base import InputError
 from diagnose.source.columns import printable
 
 SUFFIXES = (".nsys-rep", ".qdrep")
+HELP_S = 20
 MOST_S = 1800
 """Exports of reports of some GB take minutes."""
 
@@ -33,8 +34,10 @@ def exported(report: Path) -> Path:
         raise InputError(f"There is no room to export {report} to: {error}. Run it by hand: {by_hand}") from error
     atexit.register(shutil.rmtree, folder, ignore_errors=True)
     target = folder / f"{report.stem}.sqlite"
-    command = [nsys, "export", "--type", "sqlite", "--output", str(target), str(report.absolute())]
     try:
+        known = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=HELP_S).stdout
+        blobs = ["--include-blobs=true"] if "--include-blobs" in known else []  # NCCL's sizes are in them.
+        command = [nsys, "export", "--type", "sqlite", *blobs, "--output", str(target), str(report.absolute())]
         done = subprocess.run(command, capture_output=True, text=True, timeout=MOST_S, stdin=subprocess.DEVNULL)
     except (OSError, subprocess.TimeoutExpired) as error:
         raise InputError(f"nsys could not export {report}: {error}. Run it by hand: {by_hand}") from error

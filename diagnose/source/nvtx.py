@@ -8,6 +8,7 @@ from itertools import chain
 
 import numpy as np
 
+from diagnose.source import nccl
 from diagnose.source.columns import Array, Columns, Vocabulary
 from diagnose.source.sqlite import UNKNOWN, Database
 from diagnose.trace.enums import SpanKind
@@ -62,9 +63,19 @@ def read(db: Database, columns: Columns, process: int, of_process: str) -> None:
     named = np.array([label not in ("", CAPTURE) for label in labels], dtype=bool)[codes]
     is_op = np.array([_OP.match(one) is not None for one in labels], dtype=bool)[codes]
     backward = np.array([_BACKWARD.match(one) is not None for one in labels], dtype=bool)[codes]
-    for kind, mine in ((SpanKind.OP, named & is_op), (SpanKind.ANNOTATION, named & ~is_op)):
+    first, own = columns.rows, named & ~is_op
+    for kind, mine in ((SpanKind.OP, named & is_op), (SpanKind.ANNOTATION, own)):
         if mine.any():
-            _append(columns, kind, [one[mine] for one in found], codes[mine], shapes[mine], backward[mine])
+            first = _append(columns, kind, [one[mine] for one in found], codes[mine], shapes[mine], backward[mine])
+    if own.any() and nccl.told(db, TABLE):
+        operations = [nccl.operation(label) for label in labels]
+        (ids,) = db.ints(TABLE, ["rowid"], where, *values)
+        rows = zip(ids[own].tolist(), range(first, columns.rows), codes[own].tolist(), strict=True)
+        ranges = {ident: (row, operations[code]) for ident, row, code in rows if operations[code]}
+        blobs = db.rows(
+            TABLE, ["rowid", f'CAST("{nccl.BLOB}" AS BLOB)'], f'"{nccl.BLOB}" IS NOT NULL AND {where}', *values
+        )
+        nccl.add_sizes(columns, blobs, db, ranges)
 
 
 def _named_and_sized(rows: Iterable[tuple[bytes]], columns: Columns) -> tuple[Array, Array]:
@@ -104,8 +115,8 @@ def _sizes(text: str) -> str:
     return f"COALESCE(substr({text}, {begin}, {end} - {begin}), '')"
 
 
-def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, shapes: Array, backward: Array) -> None:
-    """`found`: start, end, thread and sequence number, one row each."""
+def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, shapes: Array, backward: Array) -> int:
+    """`found`: start, end, thread and sequence number, one row each. Returns the row of the first."""
     start, end, owner, sequence = found
     count = len(start)
     first = columns.add_spans(
@@ -118,7 +129,7 @@ def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, 
         external_id=np.full(count, UNKNOWN, dtype=np.int64),  # No call refers to it.
     )
     if kind is not SpanKind.OP:
-        return
+        return first
     empty = np.zeros(count, dtype=np.int32)
     columns.add_side(
         kind,
@@ -133,3 +144,4 @@ def _append(columns: Columns, kind: SpanKind, found: list[Array], codes: Array, 
             "finished": np.ones(count, dtype=bool),
         },
     )
+    return first

@@ -243,7 +243,7 @@ def collected(tmp_path: Path, tool: str, reports: list[str], posts: dict[str, in
 def test_reports_are_told_apart_by_number(tmp_path: Path) -> None:
     """The second recording was interrupted and made again: its first report is of no use."""
     export = drawn(TEXT).write(tmp_path / "export.sqlite")
-    tool = program(tmp_path, f'echo "$4" >> {tmp_path}/exported; for one in "$@"; do case $one in --output=*) '
+    tool = program(tmp_path, f'for one in "$@"; do case $one in --output=*) '
                    f'cp {export} "${{one#--output=}}";; esac; done')  # fmt: skip
     posts = {"timing": 1, "attribution": 3}
     assert collected(tmp_path, tool, [f"nsys.{k}.nsys-rep" for k in (1, 2, 3)], posts) == []

@@ -33,7 +33,8 @@ TABLES = {
     "CUPTI_ACTIVITY_KIND_GRAPH_TRACE": (
         *("start", "end", "deviceId", "contextId", "streamId", "correlationId", "globalPid", "graphId"),
     ),
-    "NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "textId", "domainId"),
+    "NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "textId", "domainId", "binaryData"),
+    "NVTX_PAYLOAD_SCHEMA_ENTRIES": ("domainId", "schemaId", "idx", "type", "name", "offset"),
     "TARGET_INFO_GPU": (
         *("id", "name", "totalMemory", "smCount", "cuDevice", "computeMajor", "computeMinor", "maxWarpsPerSm"),
         "threadsPerWarp",
