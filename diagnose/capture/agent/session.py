@@ -122,7 +122,10 @@ class Session:
         """Record a stretch of time without steps. Raises what the profiler raises."""
         self.note("No step was found, so a stretch of time was recorded: call diagnose.record to mark steps.")
         self.board.post("window", seconds=seconds)
-        recording = self._recording("timing", all_threads=True)
+        try:
+            recording = self._recording("timing", all_threads=True)
+        except _Hopeless as error:
+            return self.note(f"Recording stopped: {error}.")
         recording.begin(None)
         time.sleep(seconds)
         target = self._file("timing")
