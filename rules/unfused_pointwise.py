@@ -40,16 +40,17 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-BOUND_SHARE = 0.20  # of the compute time in memory-bound kernels (our choice)
+BOUND_SHARE = 0.20  # of a GPU's compute time in memory-bound kernels; a CPU's matmuls take longer (our choice)
 CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can be fused with certainty (our choice)
 
 
 @rule("AT03")
 def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling: Compiling | None = None) -> Verdicts:
     found = pointwise_chains
+    bound = found.on_cpu or found.memory_bound_share >= BOUND_SHARE
     if compiling is not None and gave_up(compiling):
         yield NotApplicable("compiled code runs uncompiled: uncompiled_calls says why")
-    elif found.memory_bound_share < BOUND_SHARE or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
+    elif not bound or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
         yield Clean(
             f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
             f" kernels {percent(found.memory_bound_share)} of the compute time"
