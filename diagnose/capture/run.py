@@ -146,7 +146,7 @@ def _signal(child: subprocess.Popen[bytes], folder: Path, plan: Plan, number: in
     if plan.tracer == "torch":
         child.send_signal(number)
         return
-    for process in _trained(folder):
+    for process in _trained(folder).intersection(_processes_of(folder)):  # One that has ended may have left its number.
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
