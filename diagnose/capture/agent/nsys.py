@@ -7,6 +7,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -27,6 +28,9 @@ SETTLE_S = 0.2
 """Until nsys records in the other processes as well: without a pause their first step is lost (nsys 2023.4)."""
 
 POLL_S = 0.001
+
+_numbers = count(1)
+"""Of this process' recordings, as nsys numbers its reports."""
 
 
 class CannotAsk(Exception):
@@ -52,7 +56,7 @@ class NsysRecording:
     def begin(self, number: int | None) -> None:
         """Have nsys record, and mark the step of that number; None marks none."""
         if self._leads:
-            self._board.post(f"nsys.{self._kind}", number=_Count.next())
+            self._board.post(f"nsys.{self._kind}", number=next(_numbers))
             self._range = self._nvtx.start(CAPTURE)
             self._board.post(f"nsys.{self._kind}.open")
         else:
@@ -87,17 +91,6 @@ class NsysRecording:
         if self._in_step:
             self._nvtx.pop()
             self._in_step = False
-
-
-class _Count:
-    """Numbers of this process' recordings, as nsys numbers its reports: from 1."""
-
-    last = 0
-
-    @classmethod
-    def next(cls) -> int:
-        cls.last += 1
-        return cls.last
 
 
 def _wait(until: Callable[[], bool]) -> None:
