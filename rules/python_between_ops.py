@@ -57,9 +57,8 @@ def python_between_ops(
     python_pauses: tuple[PythonPause, ...], distortion: Distortion, steps: Steps, rivals: Rivals | None = None
 ) -> Verdicts:
     if rivals and rivals.busy:
-        yield Clean(
-            f"not judged: {rivals.names[0]!r} and other threads compute for {percent(rivals.share)} of the time"
-        )
+        share = percent(rivals.share)
+        yield Clean(f"not judged: {rivals.names[0]!r} and other threads compute for {share} of the time")
         return
     usual = [
         pause
@@ -77,13 +76,14 @@ def python_between_ops(
         where = (
             f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
         )
+        waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
         idle = "Nothing is computed for" if pause.on_cpu else "The GPU is idle"
         yield Finding(
             title="Python between ops takes time from computing" if pause.on_cpu else "",
             evidence=(
                 Evidence(
                     f"{idle} {ms(pause.idle_ns)} a step while Python runs between ops{where}.", pause.idle_ns, "ns"),
-                Evidence(f"{pause.gaps / steps.count:,.3g} pauses a step, {ms(each_ns)} each.", each_ns, "ns"),
+                Evidence(f"{pause.gaps / steps.count:,.3g} pauses a step, {ms(each_ns)} each{waits}.", each_ns, "ns"),
             ),
             edits=tuple(Shorten(Times(*times), LEFT_OF_WORK if pause.on_cpu else LEFT) for times in pause.times),
             fixes=(

@@ -47,16 +47,16 @@ CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can b
 @rule("AT03")
 def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling: Compiling | None = None) -> Verdicts:
     found = pointwise_chains
+    work = "ops" if found.on_cpu else "kernels"
     bound = found.on_cpu or found.memory_bound_share >= BOUND_SHARE
     if compiling is not None and gave_up(compiling):
         yield NotApplicable("compiled code runs uncompiled: uncompiled_calls says why")
     elif not bound or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
         yield Clean(
             f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
-            f" kernels {percent(found.memory_bound_share)} of the compute time"
+            f" {work} {percent(found.memory_bound_share)} of the compute time"
         )
     else:
-        work = "ops" if found.on_cpu else "kernels"
         like = f", such as {', '.join(found.ops[:4])}" if found.ops else ""
         yield Finding(
             evidence=(

@@ -106,7 +106,10 @@ class PythonPause:
     site: Site | None
     """None: no stacks, or no frame of the user's code was open."""
     idle_ns: int
-    """Idle time of the device with cause `python`, per step; of a training on the CPU, the pauses themselves."""
+    """Idle time of the device with cause `python` or `blocked`, per step; of a training on the CPU, the pauses
+    themselves."""
+    waiting_ns: int
+    """Of it, while the host waited in the operating system, per step, as far as that was recorded."""
     share: float
     """`idle_ns` over the step."""
     gaps: int
@@ -137,6 +140,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
     pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
     in_optimizer, ns = intervals.covered(waited, _stepping(facts).times), waited.ends - waited.starts
+    waiting = intervals.covered(waited, host_activities(facts)[HostActivity.BLOCKED])
     kept = np.flatnonzero(of_group >= 0)
     times: dict[Site | None, list[tuple[int, Intervals]]] = {}
     for (site, track), own in zip(keys, members(of_group[kept], len(keys)), strict=True):
@@ -147,6 +151,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
         PythonPause(
             site=site,
             idle_ns=round_half_up(int(ns[gaps].sum()), used.count),
+            waiting_ns=round_half_up(int(waiting[gaps].sum()), used.count),
             share=float(ns[gaps].sum()) / max(used.window_ns, 1),
             gaps=len(gaps),
             steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, waited.starts[gaps], side="right"))),
@@ -164,7 +169,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     require_ops(facts)
     used, main, activities = steps(facts), host_threads(facts).main, dict(host_activities(facts))
     collecting = activities.pop(HostActivity.GARBAGE_COLLECTION)
-    activities.pop(HostActivity.BLOCKED)
+    blocked = activities.pop(HostActivity.BLOCKED)
     active = intervals.merge(*activities.values())
     pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
     own_ns = pauses.ends - pauses.starts - intervals.covered(pauses, collecting)
@@ -178,7 +183,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     loops &= np.bincount(of_site[inside], minlength=len(numbers)) >= ROUNDS * used.count
     loops &= np.array([site is not None for site in numbers], dtype=bool)
     works = (own_ns >= WORK_NS) | loops[of_site]
-    in_optimizer = intervals.covered(pauses, _stepping(facts).times)
+    in_optimizer, waiting = (intervals.covered(pauses, one) for one in (_stepping(facts).times, blocked))
     rows = []
     for site, at_site in zip(numbers, members(of_site, len(numbers)), strict=True):
         own = at_site[works[at_site]]
@@ -191,6 +196,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
             PythonPause(
                 site=site,
                 idle_ns=round_half_up(ns, used.count),
+                waiting_ns=round_half_up(int(waiting[mine].sum()), used.count),
                 share=ns / max(used.window_ns, 1),
                 gaps=len(mine),
                 steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, pauses.starts[mine], side="right"))),
@@ -226,7 +232,8 @@ def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, i
 
     Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
     """
-    used, calls, host = steps(facts), api_calls(facts), host_activities(facts)
+    used, calls, host = steps(facts), api_calls(facts), dict(host_activities(facts))
+    host.pop(HostActivity.BLOCKED)
     active = intervals.merge(*host.values())
     if not active.size or not late.size:
         return intervals.EMPTY, np.zeros(0, dtype=np.int64)
