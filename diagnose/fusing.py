@@ -4,7 +4,12 @@ from __future__ import annotations
 
 from diagnose.facts.chains import PointwiseChains
 from diagnose.facts.compiling import Compiling
+from diagnose.finding import Evidence
 from diagnose.replay.edits import Between, Edit, Replace, Shorten, Times
+from diagnose.units import duration as ms
+
+MOST_SHOWN = 4
+"""Names of ops in the evidence."""
 
 
 def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
@@ -14,6 +19,14 @@ def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
     whole = max(int(chains.ns.sum()), 1)
     keep = Between(*(float(level.sum()) / whole for level in chains.fused_ns))
     return tuple(Shorten(Times(*times), keep) for times in chains.times)
+
+
+def chains_taken(chains: PointwiseChains) -> Evidence:
+    """How many chains there are, what they take, and the ops of the longest."""
+    work = "ops" if chains.on_cpu else "kernels"
+    like = f", such as {', '.join(chains.ops[:MOST_SHOWN])}" if chains.ops else ""
+    text = f"{chains.chains} chains of memory-bound {work} a step take {ms(chains.chains_ns)}{like}."
+    return Evidence(text, chains.chains_ns, "ns")
 
 
 def gave_up(compiling: Compiling) -> bool:

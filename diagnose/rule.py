@@ -75,7 +75,7 @@ from diagnose.finding import (
     NotApplicable,
     Safety,
 )
-from diagnose.fusing import fusing, gave_up
+from diagnose.fusing import chains_taken, fusing, gave_up
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import (
     Between,
@@ -182,6 +182,7 @@ __all__ = [
     "WarmUp",
     "balanced",
     "bytes_",
+    "chains_taken",
     "cheaper_batches",
     "cores_for_workers",
     "dear_batches",

@@ -32,9 +32,9 @@ from diagnose.rule import (
     Safety,
     Silent,
     Verdicts,
+    chains_taken,
     fusing,
     gave_up,
-    ms,
     rule,
 )  # fmt: skip
 
@@ -49,7 +49,6 @@ def uncompiled_calls(compiling: Compiling, pointwise_chains: PointwiseChains) ->
     elif not gave_up(compiling):
         yield Clean("compiled code is found, or code is compiled")
     else:
-        what = "ops" if found.on_cpu else "kernels"
         yield Finding(
             evidence=(
                 Evidence(
@@ -57,11 +56,7 @@ def uncompiled_calls(compiling: Compiling, pointwise_chains: PointwiseChains) ->
                     compiling.missed,
                     "calls",
                 ),
-                Evidence(
-                    f"{found.chains} chains of memory-bound {what} a step could be one: {ms(found.chains_ns)}.",
-                    found.chains_ns,
-                    "ns",
-                ),
+                chains_taken(found),
             ),
             edits=fusing(found),
             fixes=(

@@ -33,9 +33,9 @@ from diagnose.rule import (
     Silent,
     Steps,
     Verdicts,
+    chains_taken,
     fusing,
     gave_up,
-    ms,
     percent,
     rule,
 )  # fmt: skip
@@ -57,14 +57,9 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
             f" {work} {percent(found.memory_bound_share)} of the compute time"
         )
     else:
-        like = f", such as {', '.join(found.ops[:4])}" if found.ops else ""
         yield Finding(
             evidence=(
-                Evidence(
-                    f"{found.chains} chains of memory-bound {work} a step take {ms(found.chains_ns)}{like}.",
-                    found.chains_ns,
-                    "ns",
-                ),
+                chains_taken(found),
                 Evidence(f"Memory-bound {work} take {percent(found.memory_bound_share)} of the compute time."),
             ),
             edits=fusing(found),

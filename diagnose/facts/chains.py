@@ -27,7 +27,7 @@ class PointwiseChains:
     """
 
     on_cpu: bool
-
+    """The training computes on the CPU: what is called a kernel here is an op."""
     ids: IntArray
     group: IntArray
     """Number of each kernel's chain. Shape (kernels,), as of `ids`."""
