@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from diagnose.facts.base import Missing
 from diagnose.facts.chains import PointwiseChains
 from diagnose.facts.compiling import Compiling
 from diagnose.finding import Evidence
@@ -19,6 +20,13 @@ def fusing(chains: PointwiseChains) -> tuple[Edit, ...]:
     whole = max(int(chains.ns.sum()), 1)
     keep = Between(*(float(level.sum()) / whole for level in chains.fused_ns))
     return tuple(Shorten(Times(*times), keep) for times in chains.times)
+
+
+def known(chains: PointwiseChains | None) -> PointwiseChains:
+    """The chains. Raises Missing where they are not known."""
+    if chains is None:
+        raise Missing("shapes", "Record with record_shapes=True, or diagnose profile.")
+    return chains
 
 
 def chains_taken(chains: PointwiseChains) -> Evidence:

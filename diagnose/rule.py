@@ -75,7 +75,7 @@ from diagnose.finding import (
     NotApplicable,
     Safety,
 )
-from diagnose.fusing import chains_taken, fusing, gave_up
+from diagnose.fusing import chains_taken, fusing, gave_up, known
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import (
     Between,
@@ -189,6 +189,7 @@ __all__ = [
     "epoch_batches",
     "fusing",
     "gave_up",
+    "known",
     "loading_evidence",
     "ms",
     "percent",

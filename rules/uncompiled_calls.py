@@ -19,6 +19,7 @@ Sources
 
 from diagnose.rule import (
     Basis,
+    CannotTell,
     Clean,
     Compiling,
     Confidence,
@@ -35,6 +36,7 @@ from diagnose.rule import (
     chains_taken,
     fusing,
     gave_up,
+    known,
     rule,
 )  # fmt: skip
 
@@ -42,13 +44,13 @@ LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html"
 
 
 @rule("LB07")
-def uncompiled_calls(compiling: Compiling, pointwise_chains: PointwiseChains) -> Verdicts:
-    found = pointwise_chains
+def uncompiled_calls(compiling: Compiling, pointwise_chains: PointwiseChains | None = None) -> Verdicts:
     if not compiling.used:
         yield NotApplicable("torch.compile is not in use")
     elif not gave_up(compiling):
         yield Clean("compiled code is found, or code is compiled")
     else:
+        found = known(pointwise_chains)
         yield Finding(
             evidence=(
                 Evidence(
@@ -79,6 +81,14 @@ def uncompiled_calls(compiling: Compiling, pointwise_chains: PointwiseChains) ->
 
 
 EXAMPLES = [
+    CannotTell(
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  "TorchDynamo Cache Lookup" 0-0.1 | aten::mul 1-31 | aten::add 31-61 | aten::tanh 61-81
+        """,
+        because="shapes",
+    ),
     Fires(  # three ops of 30 ms on 4 MiB, which would move half of the bytes
         """
         4 steps of 100
