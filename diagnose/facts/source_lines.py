@@ -16,7 +16,7 @@ from diagnose.trace.kinds import Site
 def frame_sites(facts: Facts) -> dict[int, Site]:
     """Site by code of the `name` category, for frames of the user's own code. Raises Missing without stacks.
 
-    Empty where lines are known from the detail recording only: see `sites_at`.
+    Empty where lines are known from the detail recording or samples only: see `sites_at`.
     """
     if not facts.rank.provenance.knows("stacks"):
         raise Missing("call stacks", "Record with with_stack=True.")

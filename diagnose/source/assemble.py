@@ -13,7 +13,7 @@ from diagnose.source import clock, integrity
 from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, printable
 from diagnose.source.header import Header
-from diagnose.source.tables import category, side_tables
+from diagnose.source.tables import category, sampled_lines, side_tables
 from diagnose.trace import enums, kinds, schema, steps
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
@@ -58,6 +58,8 @@ def assemble(recording: Recording) -> Rank:
     marks = steps.find(spans, links)
     spans = spans.assign(step=_step_of(spans, links, marks.steps)).loc[:, list(schema.SPANS.columns)]
     tables = side_tables(columns, id_of, spans, tracks, links)
+    if columns.samples:
+        tables["lines"] = sampled_lines(columns, spans, track_of, origin_ns)
     for table in schema.TABLES:
         schema.check({"spans": spans, "tracks": tracks, "links": links, **tables}[table.name], table)
     provenance = _provenance(recording, spans, tables, marks.marker, times.resolution_ns)
@@ -226,6 +228,7 @@ def _provenance(
         "device": bool(present & {kind.value for kind in DEVICE_WORK}),
         "launches": SpanKind.RUNTIME.value in present or SpanKind.DRIVER.value in present,
         "ops": len(tables["ops"]) > 0,
+        "samples": len(tables["lines"]) > 0,
     }
     rocm = header.rocm or any(name.startswith("hip") for name in spans["name"].cat.categories)
     return Provenance(

@@ -61,6 +61,10 @@ class Columns:
     device_tracks: Vocabulary = field(default_factory=Vocabulary)
     texts: dict[str, Vocabulary] = field(default_factory=lambda: {name: Vocabulary({b"": 0}) for name in TEXTS})
     sync_kinds: Vocabulary = field(default_factory=Vocabulary)
+    samples: dict[str, Array] = field(default_factory=dict)
+    """`ts_ns`, `track` and `frame` of moments at which the line is known; nothing if none is."""
+    frames: list[str] = field(default_factory=list)
+    """What `frame` stands for."""
 
     def add_spans(self, kind: SpanKind, **columns: Array) -> int:
         """Append spans of one kind; returns the row of the first."""

@@ -220,7 +220,13 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
             "ProfilerActivity.CPU as well.",
             Severity.WARNING,
         )
-    yield from (note for option, note in WITHOUT.items() if option not in recorded)
+    yield from (note for option, note in WITHOUT.items() if not provenance.knows(option))
+    if "samples" in recorded:
+        yield IntegrityNote(
+            "Source lines are known from samples.",
+            "Calls and pauses shorter than the time between two samples may have none, or that of their neighbours.",
+            Severity.NOTE,
+        )
     if "device" in recorded and "sync_events" not in recorded and provenance.backend == "cuda":
         yield IntegrityNote(
             "Synchronisation events were not recorded.",

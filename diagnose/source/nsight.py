@@ -17,6 +17,7 @@ from diagnose.source.columns import Columns, printable
 from diagnose.source.header import Header
 from diagnose.source.nsight_events import GRAPH, KERNEL, MEMCPY, MEMSET, OF_HOST, RUNTIME, add_calls, add_work
 from diagnose.source.nsight_system import add_system
+from diagnose.source.python_samples import add_samples
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace.model import Device, Rank
 
@@ -52,6 +53,7 @@ class NsightReader:
             add_calls(db, columns, process)
             nvtx.read(db, columns, process, OF_HOST)
             add_system(db, columns, process)
+            add_samples(db, columns, process, OF_HOST)
             columns.events = columns.rows
             if not columns.rows:
                 raise InputError(f"{path} holds no GPU work, CUDA calls or NVTX ranges. Record with --trace=cuda,nvtx.")
@@ -86,6 +88,8 @@ def _from_zero(columns: Columns) -> int:
     earliest = min((int(chunk[chunk > -DAY_NS].min(initial=0)) for chunk in chunks), default=0)
     if earliest >= UNKNOWN:
         return 0
+    if columns.samples:
+        columns.samples["ts_ns"] = columns.samples["ts_ns"] - earliest
     columns.spans["ts_ns"] = [np.where(chunk == UNKNOWN, UNKNOWN, chunk - earliest) for chunk in chunks]
     return -earliest
 

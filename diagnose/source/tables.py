@@ -9,9 +9,10 @@ import numpy as np
 import pandas as pd
 
 from diagnose.source.columns import Array, Columns, Vocabulary
-from diagnose.trace import enums, kinds, schema
+from diagnose.trace import enums, kinds, sampling, schema
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.sampling import Samples
 
 
 def category(codes: Array, labels: Iterable[str]) -> pd.Categorical:
@@ -60,6 +61,13 @@ def side_tables(
     }
     tables = {table.name: table for table in schema.TABLES}
     return {name: _typed(frame, tables[name], texts) for name, frame in frames.items()}
+
+
+def sampled_lines(columns: Columns, spans: pd.DataFrame, track_of: IntArray, origin_ns: int) -> pd.DataFrame:
+    """The table `lines` from a reader's samples. `origin_ns`: what 0 in the tables is in the reader's times."""
+    found = columns.samples
+    at = Samples(found["ts_ns"] - origin_ns, track_of[found["track"]], found["frame"], tuple(columns.frames))
+    return sampling.lines(spans, at)
 
 
 _SYNC_KINDS = {

@@ -26,6 +26,10 @@ class SpanKind(str, Enum):
     OTHER = "other"
 
 
+CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER, SpanKind.RUNTIME, SpanKind.DRIVER)
+"""Host spans that a line of code led to."""
+
+
 class LinkKind(str, Enum):
     """What a link says: LAUNCH call -> device work; FORWARD_OF forward op -> backward op; WAITS_FOR launch call of the
     awaited work -> sync row."""

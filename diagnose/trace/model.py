@@ -74,7 +74,8 @@ class Provenance:
     devices: tuple[Device, ...]
     """Devices that did work in this trace, where the recording describes them."""
     recorded: frozenset[str]
-    """Of shapes, stacks, memory, sync_events, device, launches: what this recording holds."""
+    """Of shapes, stacks, samples, memory, sync_events, device, launches, ops: what this recording holds. Samples tell
+    lines as stacks do, but not every call."""
     resolution_ns: int
     """Smallest time the recording can tell apart: 1 or 1000."""
     versions: dict[str, str]
@@ -87,8 +88,8 @@ class Provenance:
     """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
 
     def knows(self, option: str) -> bool:
-        """Whether shapes or stacks are known, from this recording or the detail recording."""
-        return option in self.recorded or option in self.joined
+        """Whether shapes or stacks are known, from this recording or the detail recording; stacks also by samples."""
+        return option in self.recorded | self.joined or (option == "stacks" and "samples" in self.recorded)
 
 
 @dataclass(frozen=True)

@@ -164,8 +164,8 @@ LINKS = Table(
 )
 LINES = Table(
     "lines",
-    "Stretches of host time whose line of the user's code a second recording tells (see `trace.joining`): rows without "
-    "ids, of which the innermost counts. Empty where nothing was joined.",
+    "Stretches of host time whose line of the user's code a second recording tells (see `trace.joining`), or samples "
+    "(`trace.sampling`): rows without ids, of which the innermost counts. Empty where there is neither.",
     {
         "start_ns": Column("int64", "ns", "start, from the rank's zero"),
         "dur_ns": Column("int64", "ns", "duration"),

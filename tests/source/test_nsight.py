@@ -289,8 +289,8 @@ def test_other_databases_are_refused_with_what_to_do(tmp_path: Path) -> None:
 
 
 NSYS = """#!/bin/sh
-# What nsys export does, as far as it matters here: $5 is where to, $6 the report.
-[ "$1 $2 $3 $4" = "export --type sqlite --output" ] && {then}
+# What nsys export does, as far as it matters here.
+[ "$1 $2" = "export --type=sqlite" ] && target="${3#--output=}" && report="$4" && {then}
 """
 
 
@@ -302,7 +302,7 @@ NSYS = """#!/bin/sh
             "there is no nsys on this machine. Where there is one, run: nsys export --type sqlite --output run.sqlite",
         ),
         ("{ echo 'Version number is invalid' >&2; exit 1; }", "could not export .*: Version number is invalid"),
-        ("exit 0", "it ended with 0"),
+        ("exit 0", "could not export .*: nsys ended with 0"),
     ],
 )
 def test_reports_that_cannot_be_exported(
@@ -318,7 +318,7 @@ def test_reports_that_cannot_be_exported(
 def test_reports_are_exported_by_nsys(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The report holds an export here, which is all that this nsys hands on."""
     report = Export().kernel("k", 0, 10).write(tmp_path / "run.nsys-rep")
-    with_nsys(tmp_path / "bin", 'cp "$6" "$5"', monkeypatch)
+    with_nsys(tmp_path / "bin", 'cp "$report" "$target"', monkeypatch)
     (file,) = ranks.find([report])
     assert (file.path.name, file.named) == ("run.sqlite", True)
     assert len(ranks.read(file.path, file.part).kernels) == 1

@@ -1,0 +1,120 @@
+"""What recording with Nsight Systems and reading its files share: exporting reports, and samples of Python in exports.
+
+A sample is an NVTX mark in a domain of its own; the call stack is its payload, a blob of NVTX_EVENTS.binaryData. nsys
+exports blobs if it is asked to (`--include-blobs`), older ones (2023.4 and 2024.2 do not know the option) only as JSON,
+from where they are brought into the SQLite file, in the layout of the newer ones.
+"""
+
+from __future__ import annotations
+
+import base64
+import binascii
+import json
+import sqlite3
+import struct
+import subprocess
+from collections.abc import Iterator
+from contextlib import closing, suppress
+from pathlib import Path
+
+TABLE, BLOB = "NVTX_EVENTS", "binaryData"
+SAMPLES = "Python Backtrace"
+"""Name of the domain; marked by an event of type"""
+
+DOMAIN, MARK = 75, 34
+"""`eventType` of what names a domain, and of a mark (ENUM_NSYS_EVENT_TYPE)."""
+
+HELP_S = 20
+EXPORT_S = 1800
+"""Exports of reports of some GB take minutes."""
+
+MOST_JSON = 64 << 20
+"""Bytes of a report whose payloads are looked for in JSON, which is some seven times as large (measured on 2024.2)."""
+
+PAYLOAD_HEAD = struct.Struct("<4Q")
+"""What a blob begins with: domain, schema, bytes, and one more number (see `source.nccl`)."""
+
+DEEPEST = 4096
+"""Frames of a stack; Python itself allows 1,000 calls unless told otherwise."""
+
+_FRAME = struct.Struct("<qqI4x")
+_COUNTS, _FRAMES = (40, 44), 48
+"""Where in a blob the number of frames stands, by version, and where the frames begin. In JSON of 2023.4 and 2024.2 two
+32-bit numbers, the count and a gap come first; newer blobs have the count in the place of the gap (seen 2026-11-22 in
+a public script that reads them: github.com, "Attribute live cutlass launches via nsys Python backtrace")."""
+
+
+def frames(blob: object) -> list[tuple[int, int, int]]:
+    """(function, file, line) of each frame of a sample, the innermost first; the first two are ids of StringIds.
+
+    None if the blob is no sample: the number of frames has to fit its length.
+    """
+    if not isinstance(blob, bytes) or len(blob) <= _FRAMES:
+        return []
+    count, rest = divmod(len(blob) - _FRAMES, _FRAME.size)
+    if rest or count > DEEPEST or count not in (int.from_bytes(blob[at : at + 4], "little") for at in _COUNTS):
+        return []
+    return list(_FRAME.iter_unpack(blob[_FRAMES:]))
+
+
+def export(nsys: str, report: Path, target: Path) -> str:
+    """Export a report to SQLite, with blobs. Returns what went wrong, as a clause, or nothing."""
+    try:
+        known = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=HELP_S).stdout
+        blobs = ["--include-blobs=true"] if "--include-blobs" in known else []
+        failure = _run(nsys, "sqlite", blobs, report, target)
+        if not failure and not blobs and report.stat().st_size <= MOST_JSON:
+            _add_samples(nsys, report, target)
+    except (OSError, subprocess.TimeoutExpired) as error:
+        return str(error)
+    return failure
+
+
+def _run(nsys: str, kind: str, options: list[str], report: Path, target: Path) -> str:
+    line = [nsys, "export", f"--type={kind}", *options, f"--output={target}", str(report.absolute())]
+    done = subprocess.run(line, capture_output=True, text=True, timeout=EXPORT_S, stdin=subprocess.DEVNULL)
+    if done.returncode or not target.is_file():
+        return " ".join((done.stderr or done.stdout).split())[-200:] or f"nsys ended with {done.returncode}"
+    return ""
+
+
+def _add_samples(nsys: str, report: Path, target: Path) -> None:
+    """Bring payloads of samples from an export as JSON into one as SQLite. Without them only lines are not known."""
+    with suppress(sqlite3.Error), closing(sqlite3.connect(target)) as db:
+        marks = dict(_marks(db))
+        if not marks:
+            return
+        beside = target.with_suffix(".payloads.json")
+        try:
+            if _run(nsys, "json", [], report, beside):
+                return
+            db.execute(f"ALTER TABLE {TABLE} ADD COLUMN {BLOB} BLOB")
+            found = ((blob, marks[key]) for key, blob in _payloads(beside) if key in marks)
+            db.executemany(f"UPDATE {TABLE} SET {BLOB} = ? WHERE rowid = ?", found)
+            db.commit()
+        finally:
+            beside.unlink(missing_ok=True)
+
+
+def _marks(db: sqlite3.Connection) -> Iterator[tuple[tuple[int, int], int]]:
+    """(Time, thread) and row of each sample of an export by nsys."""
+    if db.execute("SELECT 1 FROM sqlite_master WHERE type = 'table' AND name = ?", (TABLE,)).fetchone():
+        domain = f"SELECT domainId FROM {TABLE} WHERE eventType = {DOMAIN} AND text = ?"
+        marks = f"SELECT start, globalTid, rowid FROM {TABLE} WHERE eventType = {MARK} AND domainId IN ({domain})"
+        for start, thread, row in db.execute(marks, (SAMPLES,)):
+            yield (start, thread), row
+
+
+def _payloads(path: Path) -> Iterator[tuple[tuple[int, int], bytes]]:
+    """(Time, thread) and blob of each event that has a payload: one event a line."""
+    with path.open("rb") as lines:
+        for line in lines:
+            if b'"BinaryData"' not in line:
+                continue
+            with suppress(ValueError, KeyError, TypeError, IndexError, struct.error, binascii.Error):
+                event = json.loads(line)["NvtxEvent"]
+                payload = event["Payload"]["BinaryData"][0]
+                values = base64.b64decode(payload["Data"])
+                numbers = int(event["DomainId"]), int(payload["SchemaId"]), len(values)
+                head = PAYLOAD_HEAD.pack(*numbers, PAYLOAD_HEAD.size + len(values))
+                yield (int(event["Timestamp"]), int(event["GlobalTid"])), head + values

@@ -1,0 +1,166 @@
+"""Source lines from samples of call stacks, for calls and for the pauses between them.
+
+A sample tells the line of one moment. A call comes from one line, which so is known for all of it; in a pause lines
+follow each other, and what counts is the function. A call that lasts too short to be met in one step is met in
+another: calls that are the so-many-th of their kind in a step are the same.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from diagnose.trace import enums, kinds, nesting, schema
+from diagnose.trace.enums import CALLS
+from diagnose.trace.intervals import IntArray
+
+CLOSE_NS = 3_000_000
+"""Samples that are no further apart, and tell one line, tell it of what lies between (our choice: three times the
+distance at the 1,000 Hz that nsys samples at unless told otherwise)."""
+
+UNKNOWN = -1
+
+
+@dataclass(frozen=True)
+class Samples:
+    """Moments at which lines are known. Arrays of shape (samples,)."""
+
+    moment_ns: IntArray
+    track: IntArray
+    frame: IntArray
+    """Position in `names`."""
+    names: tuple[str, ...]
+    """Frames of the user's own code, as recorded."""
+
+
+@dataclass(frozen=True)
+class _Cells:
+    """Calls that lie in no other, in order of thread and start, and the pauses after them.
+
+    Arrays of shape (2 x calls,): first a call, then the pause until the next one on its thread, and so on.
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    track: IntArray
+    same: IntArray
+    """A number that cells of different steps share if they are the same; -1 outside steps."""
+
+
+def lines(spans: pd.DataFrame, samples: Samples) -> pd.DataFrame:
+    """The table `lines`: calls and pauses of which a sample tells the line."""
+    cells = _cells(spans, np.unique(samples.track))
+    frame = _from_neighbours(cells, _sampled(cells, samples))
+    kept = np.flatnonzero((frame >= 0) & (cells.end_ns > cells.start_ns))
+    kept = kept[np.argsort(cells.start_ns[kept], kind="stable")]
+    names = pd.Categorical.from_codes(frame[kept], categories=pd.Index(samples.names, dtype="str"))
+    made = pd.DataFrame(
+        {
+            "start_ns": cells.start_ns[kept],
+            "dur_ns": cells.end_ns[kept] - cells.start_ns[kept],
+            "track": cells.track[kept].astype(np.int32),
+            "name": names.remove_unused_categories(),
+        }
+    )
+    schema.check(made, schema.LINES)
+    return made
+
+
+def _cells(spans: pd.DataFrame, tracks: IntArray) -> _Cells:
+    kind, track = (spans["kind"].cat.codes.to_numpy(), spans["track"].to_numpy().astype(np.int64))
+    ids = np.flatnonzero(np.isin(kind, [enums.code(one) for one in CALLS]) & np.isin(track, tracks))
+    start = spans["start_ns"].to_numpy()
+    end = start + spans["dur_ns"].to_numpy()
+    ids = ids[nesting.parents(track[ids], start[ids], end[ids]) < 0]
+    ids = ids[np.lexsort((start[ids], track[ids]))]
+    last = np.append(track[ids][1:] != track[ids][:-1], True)[: len(ids)]
+    until = np.where(last, end[ids], np.append(start[ids][1:], 0)[: len(ids)])
+    names = spans["name"].cat
+    what = (track[ids] * len(enums.SpanKind) + kind[ids]) * len(names.categories) + names.codes.to_numpy()[ids]
+    same = _same(what, spans["step"].to_numpy()[ids].astype(np.int64))
+    both = np.stack((same, np.append(same[1:], UNKNOWN)[: len(ids)]))
+    following = _numbered(both, (both >= 0).all(axis=0) & ~last) + int(same.max(initial=0)) + 1
+    pause = np.where((both >= 0).all(axis=0) & ~last, following, UNKNOWN)
+    return _Cells(
+        start_ns=_alternating(start[ids], end[ids]),
+        end_ns=_alternating(end[ids], until),
+        track=np.repeat(track[ids], 2),
+        same=_alternating(same, pause),
+    )
+
+
+def _alternating(first: IntArray, second: IntArray) -> IntArray:
+    both: IntArray = np.stack((first, second), axis=1).reshape(-1)
+    return both
+
+
+def _same(what: IntArray, step: IntArray) -> IntArray:
+    """A number for each call: that of what it is, of how many such its step has, and the so-many-th it is; or -1."""
+    inside = step >= 0
+    group = _numbered(np.stack((step, what)), inside)
+    order = np.argsort(group, kind="stable")
+    count = np.bincount(group[inside], minlength=1)
+    ordinal = np.zeros(len(what), dtype=np.int64)
+    mine = order[group[order] >= 0]
+    ordinal[mine] = np.arange(len(mine)) - (np.cumsum(count) - count)[group[mine]]
+    return _numbered(np.stack((what, count[group], ordinal)), inside)
+
+
+def _numbered(keys: IntArray, some: npt.NDArray[np.bool_]) -> IntArray:
+    """Numbers from 0 for the distinct columns of `keys`, of shape (keys, n); -1 where `some` is false."""
+    number = np.zeros(int(some.sum()), dtype=np.int64)
+    for key in keys:
+        distinct, at = np.unique(key[some], return_inverse=True)
+        _, number = np.unique(number * max(len(distinct), 1) + at.reshape(-1), return_inverse=True)
+    found = np.full(len(some), UNKNOWN, dtype=np.int64)
+    found[some] = number.reshape(-1)
+    return found
+
+
+def _sampled(cells: _Cells, samples: Samples) -> IntArray:
+    """The frame that most samples tell of each cell, or of the same cell in other steps; or -1."""
+    cell = nesting.innermost_at(samples.moment_ns, samples.track, cells.track, cells.start_ns, cells.end_ns)
+    inside = (cell >= 0) & (samples.moment_ns < np.append(cells.end_ns, 0)[cell])
+    cell, frame = cell[inside], samples.frame[inside].astype(np.int64)
+    pause = cell % 2 == 1
+    frame[pause] = _hottest(frame[pause], samples.names)[frame[pause]]
+    alone = int(cells.same.max(initial=UNKNOWN)) + 1 + np.arange(len(cells.same))
+    unit = np.where(cells.same >= 0, cells.same, alone)
+    pairs, count = np.unique(np.stack((unit[cell], frame)), axis=1, return_counts=True)
+    order = np.lexsort((-pairs[1], count, pairs[0]))
+    found = np.full(int(unit.max(initial=UNKNOWN)) + 1, UNKNOWN, dtype=np.int64)
+    found[pairs[0][order]] = pairs[1][order]  # Of several the last one stays.
+    told: IntArray = found[unit]
+    return told
+
+
+def _hottest(frame: IntArray, names: tuple[str, ...]) -> IntArray:
+    """For each frame that one of its function which most samples tell. Shape (names,)."""
+    sites = [kinds.frame_site(name) for name in names]
+    functions: dict[tuple[str, str], int] = {}
+    of_frame = np.array(
+        [functions.setdefault((one.file, one.function) if one else ("", ""), len(functions)) for one in sites],
+        dtype=np.int64,
+    )
+    order = np.argsort(np.bincount(frame, minlength=len(names)), kind="stable")
+    best = np.zeros(len(functions), dtype=np.int64)
+    best[of_frame[order]] = order
+    found: IntArray = best[of_frame]
+    return found
+
+
+def _from_neighbours(cells: _Cells, frame: IntArray) -> IntArray:
+    """The frames, with that of the cells before and after where none is known, if they are close and agree."""
+    place = np.arange(len(frame))
+    before = np.maximum.accumulate(np.where(frame >= 0, place, UNKNOWN))
+    after = np.minimum.accumulate(np.where(frame >= 0, place, len(frame))[::-1])[::-1]
+    between = np.flatnonzero((frame < 0) & (before >= 0) & (after < len(frame)))
+    before, after = before[between], after[between]
+    agree = (frame[before] == frame[after]) & (cells.track[before] == cells.track[after])
+    agree &= cells.start_ns[after] - cells.end_ns[before] <= CLOSE_NS
+    found = frame.copy()
+    found[between[agree]] = frame[before[agree]]
+    return found
