@@ -24,8 +24,8 @@ NSIGHT = {
     "the backward pass": "Record with nsys profile --pytorch=autograd-nvtx.",
     "three steps or more": "Record more steps.",
     "DataLoader fetches": "Record with nsys profile --pytorch=autograd-nvtx.",
-    "call stacks": _TORCH,
-    "memory events": _TORCH,
+    "call stacks": "Record with diagnose profile --tracer nsys, or with nsys profile --python-sampling=true.",
+    "memory events": "Record with diagnose profile --tracer nsys --memory.",
     "sizes of collectives": "Export with nsys export --include-blobs=true, which keeps what NCCL says of them.",
     "garbage collections": _TORCH,
     "checkpoints": _TORCH,
@@ -38,7 +38,7 @@ _NOTES = {
     "No training steps are marked.": "All figures are for the whole recorded window. Mark steps by NVTX ranges.",
     "Synchronisation events were not recorded.": "Which event a stream waits for has to be inferred.",
     "Input shapes were not recorded.": "FLOPs and bytes of ops are unknown. Use --pytorch=autograd-shapes-nvtx.",
-    "Call stacks were not recorded.": "Source lines cannot be named. diagnose profile records them.",
+    "Call stacks were not recorded.": "Source lines cannot be named. diagnose profile --tracer nsys finds them.",
 }
 
 

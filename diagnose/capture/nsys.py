@@ -10,11 +10,11 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
+from diagnose import nsys_files
 from diagnose.capture import limits
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.nsys import CAPTURE, SESSION
+from diagnose.capture.agent.nsys import CAPTURE, POSTED, SESSION
 from diagnose.capture.agent.plan import WORK
-from diagnose.capture.agent.session import FILES
 from diagnose.capture.limits import CannotRecord
 from diagnose.trace.manifest import RankManifest
 
@@ -24,10 +24,6 @@ REPORT = "nsys"
 
 HEARS_PLAIN_NAMES = ("NSYS_NVTX_PROFILER_REGISTER_ONLY", "0")
 """Without it nsys compares the capture range with registered texts only, and torch registers none (user guide)."""
-
-HELP_S = 20
-EXPORT_S = 1800
-"""Exports of reports of some GB take minutes."""
 
 _TID_BITS = 0xFFFFFF
 _BY_PROCESS = (
@@ -67,7 +63,11 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
     """What to run instead of `run`. Says what cannot be recorded here. Raises CannotRecord."""
     try:
         known = subprocess.run(
-            [nsys, "profile", "--help"], capture_output=True, text=True, timeout=HELP_S, stdin=subprocess.DEVNULL
+            [nsys, "profile", "--help"],
+            capture_output=True,
+            text=True,
+            timeout=nsys_files.HELP_S,
+            stdin=subprocess.DEVNULL,
         ).stdout
     except (OSError, subprocess.TimeoutExpired) as error:
         raise CannotRecord(f"{nsys} does not run: {error}. Install it anew, or leave --tracer out.") from error
@@ -80,7 +80,7 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
         nsys,
         "profile",
         f"--trace={TRACED}",
-        "--sample=none",  # Exports have no Python frames, and sampling slows the host.
+        "--sample=none",
         f"--cpuctxsw={'none' if limited else 'process-tree'}",
         "--capture-range=nvtx",
         f"--nvtx-capture={CAPTURE}",
@@ -92,51 +92,38 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
 
 def collect(folder: Path, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[str]:
     """Make the files that the ranks name of what nsys recorded. Yields what went wrong, in sentences."""
-    board = Board(folder / WORK)
-    reports = sorted(folder.glob(f"{REPORT}*.nsys-rep"))
-    for kind, name in FILES.items():
-        wanted = {file: rank for rank in ranks if (file := getattr(rank, name)) is not None}
-        post = board.read(f"{REPORT}.{kind}")
-        if not wanted or post is None:
-            continue
-        report = folder / f"{REPORT}.{post['number']:.0f}.nsys-rep"
-        if post["number"] == len(reports) == 1:
-            report = reports[0]  # A single one has no number.
-        if not report.is_file():
-            raw = next(folder.glob(f"{REPORT}*.qdstrm"), None)
-            why = f": it could not convert {raw.name}, as parts of it are not installed" if raw else ""
-            yield f"Nsight Systems left no report of the {kind} recording{why}."
-            continue
-        export = folder / WORK / f"{name}.sqlite"
-        failure = _exported(nsys, report, export)
-        report.rename(folder / f"{name}.nsys-rep")
-        if failure:
-            yield f"The report of the {kind} recording could not be exported: {failure}."
-            continue
-        for file, rank in wanted.items():
-            try:
-                if rank.pid is None or not _cut(export, rank.pid, folder / file):
-                    yield f"Nsight Systems recorded nothing of rank {rank.rank} in the {kind} recording."
-            except sqlite3.Error as error:
-                (folder / file).unlink(missing_ok=True)
-                yield f"The {kind} recording of rank {rank.rank} could not be written: {error}."
-        export.unlink()
+    wanted = {rank.trace: rank for rank in ranks if rank.trace is not None}
+    post = Board(folder / WORK).read(POSTED)
+    if wanted and post is not None:
+        yield from _collected(folder, nsys, f"{post['number']:.0f}", wanted)
     for report in folder.glob(f"{REPORT}*.nsys-rep"):
         report.unlink()  # Of recordings that were interrupted, and made again.
 
 
-def _exported(nsys: str, report: Path, export: Path) -> str:
-    """Export a report; returns what went wrong, as a clause, or nothing."""
-    try:
-        known = subprocess.run([nsys, "export", "--help"], capture_output=True, text=True, timeout=HELP_S).stdout
-        blobs = ["--include-blobs=true"] if "--include-blobs" in known else []  # NCCL's sizes are in them.
-        line = [nsys, "export", "--type=sqlite", *blobs, f"--output={export}", str(report)]
-        done = subprocess.run(line, capture_output=True, text=True, timeout=EXPORT_S, stdin=subprocess.DEVNULL)
-    except (OSError, subprocess.TimeoutExpired) as error:
-        return str(error)
-    if done.returncode or not export.is_file():
-        return " ".join((done.stderr or done.stdout).split())[-200:] or f"nsys ended with {done.returncode}"
-    return ""
+def _collected(folder: Path, nsys: str, number: str, wanted: Mapping[str, RankManifest]) -> Iterator[str]:
+    """The same of one report, by its number. `wanted`: ranks by the names of their files."""
+    report = folder / f"{REPORT}.{number}.nsys-rep"
+    if number == "1" and not report.is_file():
+        report = folder / f"{REPORT}.nsys-rep"  # A single one has no number.
+    if not report.is_file():
+        raw = next(folder.glob(f"{REPORT}*.qdstrm"), None)
+        why = f": it could not convert {raw.name}, as parts of it are not installed" if raw else ""
+        yield f"Nsight Systems left no report{why}."
+        return
+    export = folder / WORK / "trace.sqlite"
+    failure = nsys_files.export(nsys, report, export)
+    report.rename(folder / "trace.nsys-rep")
+    if failure:
+        yield f"The report of Nsight Systems could not be exported: {failure}."
+        return
+    for file, rank in wanted.items():
+        try:
+            if rank.pid is None or not _cut(export, rank.pid, folder / file):
+                yield f"Nsight Systems recorded nothing of rank {rank.rank}."
+        except sqlite3.Error as error:
+            (folder / file).unlink(missing_ok=True)
+            yield f"What Nsight Systems recorded of rank {rank.rank} could not be written: {error}."
+    export.unlink()
 
 
 def _cut(export: Path, process: int, target: Path) -> bool:

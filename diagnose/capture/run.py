@@ -41,14 +41,11 @@ ASKED = 0
 NEWS = {
     "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
     "timing": "recording {steps:.0f} steps",
-    "attribution": "recording {steps:.0f} steps with {details}",
+    "attribution": "recording {steps:.0f} steps with call stacks and shapes",
     "window": "no steps were found; recording {seconds:.0f} s",
     "end": "recorded; ending the run",
 }
 """What to say when the run's processes have agreed on something."""
-
-DETAILS = {"torch": "call stacks and shapes", "nsys": "shapes"}
-"""What the detail recording of a tracer has besides."""
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ def _watch(
             post = board.read(name)
             if name not in told and post is not None and not (name == "end" and plan.keep_running):
                 told.add(name)
-                say(words.format(**post, details=DETAILS[plan.tracer]))
+                say(words.format(**post))
         if "end" in told:
             over = over or time.monotonic()
             waited = time.monotonic() - over

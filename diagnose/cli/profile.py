@@ -83,8 +83,6 @@ def command(
         if not quiet:
             click.echo(f"diagnose: {what}", err=True)
 
-    if memory and tracer == "nsys":
-        raise click.UsageError("Only torch.profiler records allocations: leave out --memory or --tracer nsys.")
     name, words = _command(ctx.meta[_COMMAND])
     folder = out or Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running)

@@ -31,7 +31,9 @@ LONGEST_NOTE = 500
 """characters of each."""
 
 _LARGEST = 1 << 63
-_TRACE_NAME = re.compile(r"\.trace(\.json(?:\.gz)?|\.sqlite)\Z")
+_TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
+_DETAIL_NAMES = (".detail.json.gz", ".detail.json")
+"""torch.profiler makes the detail recording, whatever made the other."""
 
 
 @dataclass(frozen=True)
@@ -135,9 +137,9 @@ def _clean(value: Any) -> Any:
 
 def _detail(trace: Path) -> Path | None:
     """The detail recording beside a trace, by its name: rank0.detail.json.gz of rank0.trace.json.gz."""
-    name = _TRACE_NAME.sub(r".detail\1", trace.name)
-    path = trace.with_name(name)
-    return path if name != trace.name and path.is_file() else None
+    found = _TRACE_NAME.search(trace.name)
+    beside = [trace.with_name(trace.name[: found.start()] + name) for name in _DETAIL_NAMES] if found else []
+    return next((path for path in beside if path.is_file()), None)
 
 
 def _context(trace: Path, manifest: Manifest | None) -> Context | None:

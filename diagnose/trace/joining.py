@@ -15,12 +15,10 @@ import numpy.typing as npt
 import pandas as pd
 
 from diagnose.trace import enums, kinds, nesting, schema
-from diagnose.trace.enums import SpanKind
+from diagnose.trace.enums import CALLS, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
-
-_CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER, SpanKind.RUNTIME, SpanKind.DRIVER)
 
 MOST_DETAIL_STEPS = 32
 """Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""
@@ -28,12 +26,15 @@ MOST_DETAIL_STEPS = 32
 FEW = 0.5
 """With a smaller share of the ops found again, the two recordings hardly show the same steps (our choice)."""
 
+OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)
+"""Calls that a recording without the device lacks. They lie in ops, or in pauses: those tell their lines."""
+
 UNKNOWN = -1
 
 
 @dataclass(frozen=True)
 class _Calls:
-    """Host spans of _CALLS, in order of start. Arrays of shape (calls,)."""
+    """Host spans that are calls, in order of start. Arrays of shape (calls,)."""
 
     ids: IntArray
     start_ns: IntArray
@@ -60,7 +61,7 @@ def joined(timing: Rank, detail: Rank) -> Rank:
 
     Memory events keep their times in `detail`: what they tell is how much was allocated, not when.
     """
-    lacking = {"shapes", "stacks"} & detail.provenance.recorded - timing.provenance.recorded
+    lacking = {one for one in ("shapes", "stacks") if not timing.provenance.knows(one)} & detail.provenance.recorded
     ours, theirs = _calls(timing, detail)
     partner = _partners(ours, theirs)
     is_op = timing.spans["kind"].cat.codes.to_numpy()[ours.ids[ours.step >= 0]] == enums.code(SpanKind.OP)
@@ -80,19 +81,20 @@ def _calls(timing: Rank, detail: Rank) -> tuple[_Calls, _Calls]:
     """The host calls of both recordings."""
     names = timing.spans["name"].cat.categories
     same_name = names.get_indexer(detail.spans["name"].cat.categories)
-    ours = _picked(timing, np.arange(len(timing.tracks)), np.arange(len(names)), len(names))
-    theirs = _picked(detail, _same_tracks(timing, detail), same_name, len(names))
+    kinds_of = [one for one in CALLS if one not in OF_DEVICE or "launches" in detail.provenance.recorded]
+    ours = _picked(timing, kinds_of, np.arange(len(timing.tracks)), np.arange(len(names)), len(names))
+    theirs = _picked(detail, kinds_of, _same_tracks(timing, detail), same_name, len(names))
     known, what = np.unique(ours.what, return_inverse=True)
     at = np.searchsorted(known, theirs.what)
     same = np.append(known, UNKNOWN)[at] == theirs.what
     return replace(ours, what=what.reshape(-1)), replace(theirs, what=np.where(same, at, UNKNOWN))
 
 
-def _picked(rank: Rank, track: IntArray, name: IntArray, names: int) -> _Calls:
+def _picked(rank: Rank, kinds_of: list[SpanKind], track: IntArray, name: IntArray, names: int) -> _Calls:
     """The calls of a rank; `track` and `name` are the number, in the timing recording, of each of its own."""
     spans = rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
-    ids = np.flatnonzero(np.isin(kind, [enums.code(one) for one in _CALLS]))
+    ids = np.flatnonzero(np.isin(kind, [enums.code(one) for one in kinds_of]))
     tracks = spans["track"].to_numpy()[ids].astype(np.int64)
     thread, named = track[tracks], name[spans["name"].cat.codes.to_numpy()[ids]]
     what = (thread * len(SpanKind) + kind[ids]) * names + named

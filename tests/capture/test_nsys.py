@@ -9,9 +9,11 @@ import sqlite3
 import subprocess
 import sys
 import time
+from collections import Counter
 from pathlib import Path
 
 import msgspec
+import numpy as np
 import pytest
 
 from diagnose.capture import nsys
@@ -19,9 +21,13 @@ from diagnose.capture.agent import nsys as agent
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK
 from diagnose.capture.limits import CannotRecord
+from diagnose.facts.base import Facts
+from diagnose.facts.source_lines import sites_of
 from diagnose.source import nvtx, ranks, recording
+from diagnose.trace.kinds import Site
 from diagnose.trace.manifest import Manifest, RankManifest
 from tests.capture.scripts import STEP, command, environment, profile, script
+from tests.drawing import Drawing
 from tests.source.nsight import Export, drawn, pid
 
 SLOW = STEP + "for i in range(int(sys.argv[1])):\n    step()\n    time.sleep(0.004)\nprint('whole')\n"
@@ -69,6 +75,59 @@ def test_a_run_is_recorded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asleep = rank.spans[(rank.spans["kind"] == "system") & (rank.spans["name"] == "clock_nanosleep")]
     assert (asleep["dur_ns"] >= 4_000_000).sum() >= 4
     assert nvtx.CAPTURE not in set(rank.spans["name"])
+
+
+LIKE_EMIT_NVTX = """
+from torch.utils._python_dispatch import TorchDispatchMode
+knowing = [one for one in [*sys.modules.values()] if hasattr(one, "tells_ops")]
+agent = next(one for one in knowing if one.__name__.endswith(".nsys"))
+
+class Ranges(TorchDispatchMode):
+    def __torch_dispatch__(self, func, types, args=(), kwargs=None):
+        nvtx.push("aten::" + func.__name__.partition(".")[0] + ", seq = 1")
+        try:
+            return func(*args, **(kwargs or {}))
+        finally:
+            nvtx.pop()
+
+nvtx, agent._ops_as_ranges = agent._Nvtx(), lambda: Ranges().__enter__()
+for one in knowing:
+    one.tells_ops = lambda: True
+
+def wait():
+    time.sleep(0.004)
+
+for i in range(100_000):
+    step()
+    torch.relu(torch.ones(4))
+    wait()
+    torch.ones(4)
+"""
+"""What emit_nvtx would do, which a torch for the CPU does not have."""
+
+
+@pytest.mark.usefixtures("real")
+def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
+    script(tmp_path, STEP + LIKE_EMIT_NVTX)
+    done = profile(tmp_path, "--tracer", "nsys", "--memory", "--steps", 4, "train.py")
+    assert done.code == 0, done.stderr
+    assert done.files == ["manifest.json", "rank0.detail.json.gz", "rank0.trace.sqlite", "trace.nsys-rep"]
+    assert done.rank.timing is not None
+    assert done.rank.attribution is not None
+    assert (len(done.rank.timing.wall_ns), len(done.rank.attribution.wall_ns)) == (5, 3)
+    (files,) = recording.find([done.folder]).ranks
+    rank = recording.read(files)
+    assert (rank.provenance.format, rank.provenance.joined) == ("nsight", {"shapes", "stacks"})
+    assert len(rank.memory)
+    names = rank.spans["name"].to_numpy()[rank.ops.index]
+    assert set(rank.ops["shapes"][names == "aten::addmm"]) == {
+        "[[128], [64, 64], [64, 128], [], []]", "[[10], [64, 128], [128, 10], [], []]"
+    }  # fmt: skip
+    facts = Facts(rank)
+    sites = sites_of(facts, rank.ops.index.to_numpy()[names == "aten::addmm"])
+    assert {site.function for site in sites if site} == {"step"}
+    asleep = np.flatnonzero((rank.spans["name"] == "clock_nanosleep") & (rank.spans["dur_ns"] >= 4_000_000))
+    assert Counter(site.function for site in sites_of(facts, asleep) if site)["wait"] >= 4
 
 
 @pytest.mark.usefixtures("real")
@@ -128,7 +187,7 @@ def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
         start_new_session=True,
     )  # fmt: skip
     deadline = time.monotonic() + 60
-    while not (tmp_path / "out" / WORK / "nsys.timing.open.post").exists() and time.monotonic() < deadline:
+    while not (tmp_path / "out" / WORK / "nsys.open.post").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
@@ -150,7 +209,6 @@ def test_reader_and_agent_mean_the_same_range() -> None:
         ({"PATH": "/nowhere"}, [], "There is no nsys on PATH. Install NVIDIA's package nsight-systems-cli"),
         ({agent.SESSION: "1"}, [], "diagnose runs under nsys itself. Start it without, or leave --tracer out."),
         ({"CUDA_INJECTION64_PATH": "x"}, [], "Another profiler gets loaded into CUDA programs: unset CUDA_INJECTION64"),
-        ({}, ["--memory"], "Only torch.profiler records allocations: leave out --memory or --tracer nsys."),
     ],
 )
 def test_what_the_user_can_mend_is_said_before_anything_is_made(
@@ -229,27 +287,24 @@ def test_a_file_of_one_process_reads_as_its_part_of_the_whole(tmp_path: Path) ->
     assert not (tmp_path / "rank1.trace.sqlite").exists()
 
 
-def collected(tmp_path: Path, tool: str, reports: list[str], posts: dict[str, int]) -> list[str]:
+def collected(tmp_path: Path, tool: str, reports: list[str], number: int) -> list[str]:
     (tmp_path / WORK).mkdir()
     for name in reports:
         (tmp_path / name).write_text(name)
-    for kind, number in posts.items():
-        Board(tmp_path / WORK).post(f"nsys.{kind}", number=number)
-    rank = RankManifest(rank=0, pid=100, trace="rank0.trace.sqlite", detail="rank0.detail.sqlite")
-    return list(nsys.collect(tmp_path, tool, [rank]))
+    Board(tmp_path / WORK).post("nsys", number=number)
+    return list(nsys.collect(tmp_path, tool, [RankManifest(rank=0, pid=100, trace="rank0.trace.sqlite")]))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
 def test_reports_are_told_apart_by_number(tmp_path: Path) -> None:
-    """The second recording was interrupted and made again: its first report is of no use."""
+    """The recording was interrupted and made again: the first report is of no use."""
     export = drawn(TEXT).write(tmp_path / "export.sqlite")
     tool = program(tmp_path, f'for one in "$@"; do case $one in --output=*) '
                    f'cp {export} "${{one#--output=}}";; esac; done')  # fmt: skip
-    posts = {"timing": 1, "attribution": 3}
-    assert collected(tmp_path, tool, [f"nsys.{k}.nsys-rep" for k in (1, 2, 3)], posts) == []
+    assert collected(tmp_path, tool, ["nsys.1.nsys-rep", "nsys.2.nsys-rep"], 2) == []
     kept = {path.name: path.read_text() for path in tmp_path.glob("*.nsys-rep")}
-    assert kept == {"trace.nsys-rep": "nsys.1.nsys-rep", "detail.nsys-rep": "nsys.3.nsys-rep"}
-    assert len(ranks.read(tmp_path / "rank0.detail.sqlite").steps) == 4
+    assert kept == {"trace.nsys-rep": "nsys.2.nsys-rep"}
+    assert len(ranks.read(tmp_path / "rank0.trace.sqlite").steps) == 4
     assert list((tmp_path / WORK).glob("*.sqlite")) == []
 
 
@@ -257,28 +312,36 @@ def test_reports_are_told_apart_by_number(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("does", "reports", "said"),
     [
-        ("exit 3", ["nsys.nsys-rep"], "The report of the timing recording could not be exported: nsys ended with 3."),
-        ("echo bad >&2; exit 1", ["nsys.nsys-rep"], "The report of the timing recording could not be exported: bad."),
-        ("exit 0", [], "Nsight Systems left no report of the timing recording."),
+        ("exit 3", ["nsys.nsys-rep"], "The report of Nsight Systems could not be exported: nsys ended with 3."),
+        ("echo bad >&2; exit 1", ["nsys.nsys-rep"], "The report of Nsight Systems could not be exported: bad."),
+        ("exit 0", [], "Nsight Systems left no report."),
         (
             "exit 0",
             ["nsys.qdstrm"],
-            "Nsight Systems left no report of the timing recording: it could not convert nsys.qdstrm, as parts of it"
-            + " are not installed.",
+            "Nsight Systems left no report: it could not convert nsys.qdstrm, as parts of it are not installed.",
         ),
     ],
 )
 def test_what_went_wrong_is_said(does: str, reports: list[str], said: str, tmp_path: Path) -> None:
-    assert collected(tmp_path, program(tmp_path, does), reports, {"timing": 1}) == [said]
+    assert collected(tmp_path, program(tmp_path, does), reports, 1) == [said]
     assert not (tmp_path / "rank0.trace.sqlite").exists()
     assert len(list(tmp_path.glob("trace.nsys-rep"))) == reports.count("nsys.nsys-rep")
 
 
-def test_the_detail_recording_adds_its_shapes(tmp_path: Path) -> None:
+def test_what_torch_tells_besides_is_joined(tmp_path: Path) -> None:
+    """Its recording has ops, stacks, shapes and memory, and nothing of the device."""
     drawn(TEXT).write(tmp_path / "rank0.trace.sqlite")
-    drawn(TEXT.replace("aten::mm 21-22", "aten::mm 21-22 shapes=[[8,16],[16,4]]")).write(
-        tmp_path / "rank0.detail.sqlite"
-    )
+    rich = Drawing()
+    for step in range(4):
+        rich.step(step, 100 * step, 100 * step + 100)
+        rich.op(
+            "aten::mm", 100 * step + 21, 100 * step + 22, **{"Input Dims": [[8, 16], [16, 4]], "Input type": ["float"]}
+        )
+        rich.frame("net.py(7): forward", 100 * step + 20, 100 * step + 70)
+    rich.write(tmp_path / "rank0.detail.json")
     (files,) = recording.find([tmp_path]).ranks
-    assert files.detail == tmp_path / "rank0.detail.sqlite"
-    assert set(recording.read(files).ops["shapes"]) == {"[[8, 16], [16, 4]]"}
+    assert files.detail == tmp_path / "rank0.detail.json"
+    rank = recording.read(files)
+    assert set(rank.ops["shapes"]) == {"[[8, 16], [16, 4]]"}
+    calls = rank.spans.index[rank.spans["name"].isin(["cudaLaunchKernel", "cudaDeviceSynchronize"])].to_numpy()
+    assert set(sites_of(Facts(rank), calls)) == {Site("net.py", 7, "forward")}

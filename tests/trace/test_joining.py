@@ -132,6 +132,18 @@ def test_calls_of_the_runtime_have_lines_too() -> None:
     assert sites_of(Facts(found), ids(found, "cudaDeviceSynchronize")) == [Site("go.py", 1, "wait")]
 
 
+def test_a_detail_recording_without_the_device_tells_lines_of_its_calls_by_what_is_around_them() -> None:
+    """As beside Nsight Systems, where one recorder at a time can ask the device."""
+    plain = Drawing().step(0, 0, 200).op("aten::mm", 10, 30).call("cudaLaunchKernel", 15, 20)
+    plain.call("cudaDeviceSynchronize", 40, 90).op("aten::add", 100, 110)
+    rich = Drawing().step(3, 0, 200).op("aten::mm", 10, 30).op("aten::add", 100, 110)
+    rich.frame("net.py(1): forward", 5, 35).frame("go.py(8): wait", 38, 92)
+    found = joined(plain.rank(), rich.rank())
+    (launch, sync) = (ids(found, name) for name in ("cudaLaunchKernel", "cudaDeviceSynchronize"))
+    assert sites_of(Facts(found), launch) == [Site("net.py", 1, "forward")]
+    assert sites_of(Facts(found), sync) == [Site("go.py", 8, "wait")]
+
+
 def test_what_the_timing_recording_has_itself_is_kept(timing: Rank) -> None:
     own = detail(SAME)
     found = joined(own, detail([(name, [[8]]) for name, _ in SAME]))

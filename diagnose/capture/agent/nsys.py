@@ -18,6 +18,9 @@ from .place import Place
 CAPTURE = "diagnose.capture"
 """The range: of the leader, for all processes of the run."""
 
+POSTED, OPENED, ENDED = "nsys", "nsys.open", "nsys.ended."
+"""On the board: the number of the recording, that the range is open, and who has come to its end."""
+
 SESSION = "NSYS_PROFILING_SESSION_ID"
 """Which nsys sets for what it starts."""
 
@@ -40,11 +43,10 @@ class CannotAsk(Exception):
 class NsysRecording:
     """From `begin` to `end`, like `recordings.Recording`; the files are written by nsys, not here."""
 
-    def __init__(self, kind: str, board: Board, here: Place, *, detailed: bool) -> None:
-        """`detailed`: with shapes, which take time. Raises CannotAsk."""
-        self._kind, self._board, self._leads = kind, board, here.leads
+    def __init__(self, board: Board, here: Place) -> None:
+        """Raises CannotAsk."""
+        self._board, self._leads = board, here.leads
         self._others = 0 if here.alone else here.peers - 1
-        self._detailed = detailed
         self._nvtx = _Nvtx()
         self._range: int | None = None
         self._ops: Any = None
@@ -56,13 +58,13 @@ class NsysRecording:
     def begin(self, number: int | None) -> None:
         """Have nsys record, and mark the step of that number; None marks none."""
         if self._leads:
-            self._board.post(f"nsys.{self._kind}", number=next(_numbers))
+            self._board.post(POSTED, number=next(_numbers))
             self._range = self._nvtx.start(CAPTURE)
-            self._board.post(f"nsys.{self._kind}.open")
+            self._board.post(OPENED)
         else:
-            _wait(lambda: self._board.read(f"nsys.{self._kind}.open") is not None)
+            _wait(lambda: self._board.read(OPENED) is not None)
         time.sleep(SETTLE_S if self._others else 0)
-        self._ops = _ops_as_ranges(self._detailed)
+        self._ops = _ops_as_ranges()
         self.marks_collections = self._ops is not None and self._collections.on()
         self._open(number)
 
@@ -77,9 +79,9 @@ class NsysRecording:
         self._close()
         if self._ops is not None:
             self._ops.__exit__(None, None, None)
-        self._board.post(f"nsys.{self._kind}.ended.{os.getpid()}")
+        self._board.post(f"{ENDED}{os.getpid()}")
         if self._range is not None:
-            _wait(lambda: self._board.posted(f"nsys.{self._kind}.ended.") > self._others)
+            _wait(lambda: self._board.posted(ENDED) > self._others)
             self._nvtx.end(self._range)  # Waits until nsys has what it needs.
 
     def _open(self, number: int | None) -> None:
@@ -106,13 +108,13 @@ def tells_ops() -> bool:
     return hasattr(torch._C, "_nvtx") and torch.cuda.is_available()
 
 
-def _ops_as_ranges(shapes: bool) -> Any:
+def _ops_as_ranges() -> Any:
     """Have torch open a range for each op; None where it cannot, or the script does so itself."""
     import torch
 
     if not tells_ops():
         return None
-    ranges = torch.autograd.profiler.emit_nvtx(record_shapes=shapes)
+    ranges = torch.autograd.profiler.emit_nvtx()
     try:
         return ranges.__enter__()
     except RuntimeError:

@@ -17,12 +17,17 @@ from .plan import WORK
 class Recording:
     """From `begin` to `end`; steps in between are marked `ProfilerStep#n`, as torch.profiler itself would."""
 
-    def __init__(self, *, detailed: bool, memory: bool = False, all_threads: bool = False) -> None:
-        """`detailed`: with call stacks and shapes, which take time; else nothing that does."""
+    def __init__(
+        self, *, detailed: bool, memory: bool = False, all_threads: bool = False, host_only: bool = False
+    ) -> None:
+        """`detailed`: with call stacks and shapes, which take time; else nothing that does.
+
+        `host_only`: nothing of the device, which only one recorder at a time can ask.
+        """
         import torch
         from torch.profiler import ProfilerActivity, profile
 
-        device = torch.cuda.is_available() and torch.cuda.is_initialized()
+        device = not host_only and torch.cuda.is_available() and torch.cuda.is_initialized()
         activities = [ProfilerActivity.CPU, *([ProfilerActivity.CUDA] if device else [])]
         options: dict[str, bool] = {"record_python_gc_info": True} if detailed else {"enable_cuda_sync_events": True}
         if all_threads:

@@ -212,7 +212,7 @@ class Session:
 
     def _fitting(self, kind: str, steps: int) -> Course[int]:
         """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
-        if self.plan.tracer == "nsys":
+        if self._tracer(kind) == "nsys":
             return steps  # It does not say how large its reports get.
         probe = self._begun(kind)
         yield
@@ -223,16 +223,22 @@ class Session:
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
 
     def _recording(self, kind: str, all_threads: bool = False) -> Recording | NsysRecording:
-        detailed = kind == "attribution"
-        if self.plan.tracer == "nsys":
+        if self._tracer(kind) == "nsys":
             try:
-                return NsysRecording(kind, self.board, self.here, detailed=detailed)
+                return NsysRecording(self.board, self.here)
             except CannotAsk as error:
                 raise _Hopeless(str(error)) from error
-        return Recording(detailed=detailed, memory=self.plan.memory, all_threads=all_threads)
+        host_only = self.plan.tracer == "nsys"  # Which holds what tells of the device, to the end of the process.
+        return Recording(
+            detailed=kind == "attribution", memory=self.plan.memory, all_threads=all_threads, host_only=host_only
+        )
+
+    def _tracer(self, kind: str) -> str:
+        """Stacks and shapes come from torch.profiler: what else there is to know of them, it knows."""
+        return self.plan.tracer if kind == "timing" else "torch"
 
     def _file(self, kind: str) -> Path:
-        return self.folder / f"rank{self.here.rank}.{FILES[kind]}.{ENDINGS[self.plan.tracer]}"
+        return self.folder / f"rank{self.here.rank}.{FILES[kind]}.{ENDINGS[self._tracer(kind)]}"
 
     def _begun(self, kind: str) -> _Open:
         recording = self._recording(kind)
