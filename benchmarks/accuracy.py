@@ -1,7 +1,8 @@
-"""How often the diagnosis is right, over the planted cases: `python -m benchmarks.accuracy [--write]`.
+"""How often the diagnosis is right, over the planted cases: `python -m benchmarks.accuracy [--first-look] [--write]`.
 
 It needs neither torch nor a GPU: it reads the recordings in sample_traces/ and the step times measured beside them.
-`--write` puts the tables into README.md and the rows into benchmarks/accuracy.json.
+`--write` puts the tables into README.md and the rows into benchmarks/accuracy.json. `--first-look` is for new cases:
+what is said of those that are not published yet goes into benchmarks/first_look.json, where it stays.
 """
 
 from __future__ import annotations
@@ -9,7 +10,6 @@ from __future__ import annotations
 import argparse
 import hashlib
 import re
-from collections.abc import Iterable, Sequence
 from pathlib import Path
 
 import msgspec
@@ -17,12 +17,14 @@ import msgspec
 import diagnose
 from benchmarks import accuracy_tables, baselines
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
-from benchmarks.verdicts import PARTS, Accuracy, Figure, Joint, Mended, Row
+from benchmarks.poorer import poorer
+from benchmarks.verdicts import PARTS, Accuracy, Figure, Joint, Mended, Poorer, Row, findings, place_of
 from diagnose.diagnosis import Diagnosis
 from diagnose.finding import RankedFinding
 
 README = Path(__file__).parent.parent / "README.md"
 RESULTS = Path(__file__).with_name("accuracy.json")
+FIRST_LOOK = Path(__file__).with_name("first_look.json")
 MARKS = "<!-- accuracy:start -->\n", "<!-- accuracy:end -->"
 
 
@@ -34,16 +36,6 @@ def part_of(case: Case) -> str:
 def speedup(step_ns: int, saved_ns: int) -> float:
     """How many times as fast a step is that is so much shorter."""
     return step_ns / max(step_ns - saved_ns, 1)
-
-
-def place_of(expected: Iterable[str], said: Sequence[Iterable[str]] | None) -> int | None:
-    """Where, from 1, something is said first that names an expected rule."""
-    return next((at for at, rules in enumerate(said or (), start=1) if set(rules) & set(expected)), None)
-
-
-def findings(diagnosis: Diagnosis) -> list[RankedFinding]:
-    """Those that are worth something."""
-    return [one for one in diagnosis.findings if not one.minor]
 
 
 def largest_fault(trial: Trial) -> tuple[Truth | None, tuple[str, ...]]:
@@ -132,7 +124,7 @@ def joints(trial: Trial, diagnosis: Diagnosis) -> list[Joint]:
 
 def accuracy() -> Accuracy:
     """Over every recording of a case that counts: those whose fix surely gains something, and the healthy ones."""
-    rows, unblamed, together = list[Row](), list[Mended](), list[Joint]()
+    rows, unblamed, together, less = list[Row](), list[Mended](), list[Joint](), list[Poorer]()
     for trial in sorted(trials(cases()), key=lambda one: (one.case.id, one.on_gpu, LEVELS.index(one.level))):
         truth = trial.truth()
         if not trial.recording.is_dir() or not (trial.case.is_control or (truth and truth.counts)):
@@ -142,9 +134,11 @@ def accuracy() -> Accuracy:
         if trial.case.faults and not any(trial.truth((fault,)) for fault in trial.case.faults):
             continue  # Which of its faults is the largest was not measured.
         rows.append(row(trial, diagnosis))
+        if trial.level == "strong":
+            less += poorer(trial, diagnosis, largest_fault(trial)[1])
         if trial.fixed_recording.is_dir() and trial.case.expected:
             unblamed.append(mended(trial))
-    return Accuracy(tuple(rows), tuple(unblamed), tuple(together))
+    return Accuracy(tuple(rows), tuple(unblamed), tuple(together), tuple(less))
 
 
 def published() -> Accuracy:
@@ -152,15 +146,37 @@ def published() -> Accuracy:
     return msgspec.json.decode(RESULTS.read_bytes(), type=Accuracy)
 
 
+def first_look() -> Accuracy:
+    """What was said of cases when rules saw them for the first time; of cases that came before, nothing."""
+    return msgspec.json.decode(FIRST_LOOK.read_bytes(), type=Accuracy)
+
+
+def looked_at(found: Accuracy, before: Accuracy, known: Accuracy) -> Accuracy:
+    """The first look with what is said of cases that were neither published before nor looked at."""
+    old = {one.case for one in (*before.rows, *known.rows)}
+    return Accuracy(
+        rows=(*before.rows, *(one for one in found.rows if one.case not in old)),
+        mended=(*before.mended, *(one for one in found.mended if one.case not in old)),
+        joints=(*before.joints, *(one for one in found.joints if one.case not in old)),
+    )
+
+
+def _write(path: Path, what: Accuracy) -> None:
+    path.write_bytes(msgspec.json.format(msgspec.json.encode(what), indent=1) + b"\n")
+
+
 def main() -> None:
     """Print the tables, or write them."""
     parser = argparse.ArgumentParser()
+    parser.add_argument("--first-look", action="store_true", help="keep what is said of cases that are new")
     parser.add_argument("--write", action="store_true", help="into README.md and benchmarks/accuracy.json")
     given = parser.parse_args()
-    found = accuracy()
-    print(text := accuracy_tables.tables(found))
+    found, first = accuracy(), first_look()
+    if given.first_look:
+        _write(FIRST_LOOK, first := looked_at(found, first, published()))
+    print(text := accuracy_tables.tables(found, first))
     if given.write:
-        RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+        _write(RESULTS, found)
         readme = README.read_text(encoding="utf-8")
         pattern = re.compile(f"({MARKS[0]}).*({MARKS[1]})", re.DOTALL)
         README.write_text(pattern.sub(lambda whole: f"{whole[1]}{text}{whole[2]}", readme), encoding="utf-8")

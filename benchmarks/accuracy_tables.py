@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from benchmarks.verdicts import PARTS, Accuracy, Row
+from benchmarks.verdicts import PARTS, WITHOUT, Accuracy, Row
 
 LARGE = 0.05
 """A finding on a healthy run that promises this share of the step or more is a false positive."""
@@ -15,9 +15,16 @@ LARGE = 0.05
 Place = Callable[[Row], "int | None"]
 
 
-def tables(found: Accuracy) -> str:
-    """All of them."""
-    blocks = [naming(found), predictions(found.rows), families(found.rows), joints(found), details(found.rows)]
+def tables(found: Accuracy, first: Accuracy) -> str:
+    """All of them. `first`: what was said of new cases at first sight."""
+    blocks = [
+        naming(found, first),
+        predictions(found.rows, first.rows),
+        poorer(found),
+        families(found.rows),
+        joints(found),
+        details(found.rows),
+    ]
     return "\n\n".join(block for block in blocks if block) + "\n"
 
 
@@ -27,22 +34,24 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
 
 
-def naming(found: Accuracy) -> str:
-    """Whether the fault is named: by us on both parts, and by the others on all."""
+def naming(found: Accuracy, first: Accuracy) -> str:
+    """Whether the fault is named: by us at first sight and on both parts, and by the others on all."""
     rows = found.rows
     ours: Place = lambda one: one.place  # noqa: E731
     asked = [one for one in rows if one.patterns is not None]
     columns = [
-        *(_named([one for one in rows if one.part == part], ours) for part in PARTS),
+        _named(first.rows, ours),
+        *(_named(some, ours) for some in _parts(rows)),
         _named(rows, ours),
         _named(rows, lambda one: one.largest_place),
         _named(asked, lambda one: one.patterns_place),
     ]
-    healthy = [[one for one in some if one.measured is None] for some in (*_parts(rows), rows)]
+    healthy = [[one for one in some if one.measured is None] for some in (first.rows, *_parts(rows), rows)]
     blamed = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in healthy]
     matched = [one for one in asked if one.measured is None]
     blamed += ["-", f"{sum(bool(one.patterns) for one in matched)} of {len(matched)}"]
-    mended = [[one for one in found.mended if one.part == part] for part in PARTS] + [list(found.mended)]
+    parts = [[one for one in found.mended if one.part == part] for part in PARTS]
+    mended = [first.mended, *parts, found.mended]
     still = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in mended] + ["-", "-"]
     names = ("the fault is named first", "among the first three", "mean reciprocal rank")
     lines = [[name, *(column[at] for column in columns)] for at, name in enumerate(names)]
@@ -50,7 +59,7 @@ def naming(found: Accuracy) -> str:
         ["healthy runs with a finding of 5 % or more", *blamed],
         ["mended runs where the fault is still named", *still],
     ]
-    head = ["", "reported", "developed on", "both", "longest part first", "torch's pattern matcher"]
+    head = ["", "at first sight", "reported", "developed on", "both", "longest part first", "torch's pattern matcher"]
     return _table(head, lines)
 
 
@@ -71,12 +80,12 @@ def errors(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
     return np.array([likely / measured - 1.0 for likely, measured in pairs])
 
 
-def predictions(rows: Sequence[Row]) -> str:
+def predictions(rows: Sequence[Row], first: Sequence[Row]) -> str:
     """How far predicted speed-ups are off, where the fault was named."""
     structural = [one for one in rows if one.kind in ("structural", "mixed")]
     kernel = [one for one in rows if one.kind == "kernel"]
-    groups = [*_parts(structural), *_parts(kernel), list(rows)]
-    head = ["", "structural, reported", "developed on", "kernels, reported", "developed on", "all"]
+    groups = [first, *_parts(structural), *_parts(kernel), rows]
+    head = ["", "at first sight", "structural, reported", "developed on", "kernels, reported", "developed on", "all"]
     lines = {
         "predictions": [str(len(errors(some))) for some in groups],
         "error of the speed-up, median": [_percent(np.abs(errors(some)), 0.5) for some in groups],
@@ -126,6 +135,20 @@ def _percent(values: np.ndarray[tuple[int], np.dtype[np.float64]], share: float)
 
 def _signed(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
     return f"{values.mean():+.0%}" if len(values) else "-"
+
+
+def poorer(found: Accuracy) -> str:
+    """How much of this hangs on what a recording holds: of those of the strong level."""
+    lines = []
+    for without, words in WITHOUT.items():
+        some = [one for one in found.poorer if one.without == without]
+        places, healthy = [one.place for one in some if not one.healthy], [one for one in some if one.healthy]
+        first, three = (sum(at is not None and at <= most for at in places) for most in (1, 3))
+        blamed = sum(one.promised >= LARGE for one in healthy)
+        told = [f"{number} of {len(places)}" for number in (first, three)]
+        lines.append([words, *told, f"{blamed} of {len(healthy)}"])
+    head = ["kept back", "named first", "in three", "healthy with a finding of 5 % or more"]
+    return _table(head, lines) if found.poorer else ""
 
 
 def families(rows: Sequence[Row]) -> str:

@@ -22,10 +22,12 @@ import tempfile
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
 from benchmarks.blocks import measured
 from benchmarks.patterns import matched
 from benchmarks.planted_cases import LEVELS, Trial, cases, trials
+from diagnose.trace import kinds
 
 ROOT = Path(__file__).parent.parent
 RECORDED_STEPS = 5
@@ -78,6 +80,27 @@ _LIBRARY = re.compile(r"/(?:[\w.+-]+/)*lib/python3\.\d+/(?:site-packages/|dist-p
 _ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/[\w./+-]*")
 
 
+_NUMBERS = ("Ev Idx", "Record function id")
+"""Arguments of events that count them, which nothing refers to."""
+
+_LONG_US = 100
+"""Frames of Python that are not the user's are kept if they last longer: shorter ones explain nothing by themselves."""
+
+
+def _worth_its_place(event: dict[str, Any]) -> bool:
+    if event.get("cat") == "python_function":
+        return event["dur"] > _LONG_US or kinds.is_user_frame(event["name"])
+    return bool(event.get("cat") != "fwdbwd")
+
+
+def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """Events of a trace without those that take room and tell nothing, so that many traces fit in the repository."""
+    for event in events:
+        for name in _NUMBERS:
+            event.get("args", {}).pop(name, None)
+    return [event for event in events if _worth_its_place(event)]
+
+
 def published(path: Path) -> bytes:
     """A file of a recording without what names this machine or a path on it."""
     packed = path.suffix == ".gz"
@@ -85,12 +108,14 @@ def published(path: Path) -> bytes:
     content = json.loads(gzip.decompress(raw) if packed else raw)
     for key in _PRIVATE:
         content.pop(key, None)
+    if "traceEvents" in content:
+        content["traceEvents"] = _slim(content["traceEvents"])
     if "command" in content:
         content["command"][0] = "python"
         content["host"]["system"] = platform.system()
     text = json.dumps(content, separators=(",", ":")).replace(f"{ROOT}/", "")
     text = _ABSOLUTE.sub("", _LIBRARY.sub("", text))
-    return gzip.compress(text.encode(), mtime=0) if packed else text.encode()
+    return gzip.compress(text.encode(), compresslevel=9, mtime=0) if packed else text.encode()
 
 
 def match(trial: Trial, missing: bool) -> None:

@@ -2,10 +2,25 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+
+from diagnose.diagnosis import Diagnosis
+from diagnose.finding import RankedFinding
 
 PARTS = ("report", "develop")
 """Rules may be changed after a look at the cases of the second part only."""
+
+
+WITHOUT = {
+    "nothing": "nothing",
+    "detail": "stacks and shapes",
+    "manifest": "settings, and times without a profiler",
+    "both": "both of these: the trace alone",
+    "steps": "all steps but two",
+    "ranks": "the other rank",
+}
+"""What can be kept back of a recording, and in words."""
 
 
 @dataclass(frozen=True)
@@ -81,9 +96,34 @@ class Joint:
 
 
 @dataclass(frozen=True)
+class Poorer:
+    """What is said of a recording of which a part is kept back."""
+
+    case: str
+    trial: str
+    without: str
+    """One of WITHOUT."""
+    place: int | None
+    """As of a Row, like the next."""
+    promised: float
+    healthy: bool
+
+
+@dataclass(frozen=True)
 class Accuracy:
     """All that was found out."""
 
     rows: tuple[Row, ...]
     mended: tuple[Mended, ...]
     joints: tuple[Joint, ...]
+    poorer: tuple[Poorer, ...] = ()
+
+
+def place_of(expected: Iterable[str], said: Sequence[Iterable[str]] | None) -> int | None:
+    """Where, from 1, something is said first that names an expected rule."""
+    return next((at for at, rules in enumerate(said or (), start=1) if set(rules) & set(expected)), None)
+
+
+def findings(diagnosis: Diagnosis) -> list[RankedFinding]:
+    """Those that are worth something."""
+    return [one for one in diagnosis.findings if not one.minor]

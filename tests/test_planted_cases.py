@@ -22,7 +22,7 @@ if sys.version_info < (3, 11):
 from benchmarks import accuracy, accuracy_tables
 from benchmarks.blocks import _number, truth_of, warm_up
 from benchmarks.planted_cases import Case, Machine, Trial, cases, trials
-from benchmarks.verdicts import Accuracy, Figure, Row
+from benchmarks.verdicts import Accuracy, Figure, Poorer, Row, place_of
 
 README = Path(__file__).parent.parent / "README.md"
 CASES = cases()
@@ -124,7 +124,14 @@ def test_we_are_no_less_right_than_is_published() -> None:
 
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
     text = README.read_text(encoding="utf-8").split(accuracy.MARKS[0])[1].split(accuracy.MARKS[1])[0]
-    assert text == accuracy_tables.tables(accuracy.published())
+    assert text == accuracy_tables.tables(accuracy.published(), accuracy.first_look())
+
+
+def test_a_first_look_stays_and_is_of_new_cases_only() -> None:
+    old, seen, new = (Accuracy((replace(row(2.0, 1.5), case=name),), (), ()) for name in ("old", "seen", "new"))
+    found = Accuracy((*old.rows, replace(seen.rows[0], place=2), *new.rows), (), ())
+    assert accuracy.looked_at(found, before=seen, known=old).rows == (*seen.rows, *new.rows)
+    assert accuracy.looked_at(found, before=seen, known=found).rows == seen.rows
 
 
 def test_faults_are_mended_by_name_or_all_together() -> None:
@@ -146,10 +153,10 @@ def test_a_speed_up_is_of_what_is_left() -> None:
 
 def test_the_first_that_names_an_expected_rule_has_the_place() -> None:
     said = [("loader_starvation",), ("scalar_reads", "launch_bound"), ("launch_bound",)]
-    assert accuracy.place_of(("launch_bound",), said) == 2
-    assert accuracy.place_of(("debug_modes", "launch_bound"), said) == 2
-    assert accuracy.place_of(("debug_modes",), said) is None
-    assert accuracy.place_of((), said) is None
+    assert place_of(("launch_bound",), said) == 2
+    assert place_of(("debug_modes", "launch_bound"), said) == 2
+    assert place_of(("debug_modes",), said) is None
+    assert place_of((), said) is None
 
 
 def test_subsets_of_faults_are_all_short_of_all() -> None:
@@ -199,10 +206,19 @@ def test_errors_are_of_speed_ups_that_were_both_predicted_and_measured() -> None
 
 def test_the_tables_count_what_they_say() -> None:
     rows = (row(2.0, 1.5), row(2.0, 2.0, place=3), row(2.0, None, place=None), row(None, None, None, promised=0.06))
-    text = accuracy_tables.naming(Accuracy(rows, (), ()))
+    text = accuracy_tables.naming(Accuracy(rows, (), ()), Accuracy(rows[:2], (), ()))
     lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
-    assert lines[2] == ["the fault is named first", "1 of 3", "0 of 0", "1 of 3", "0 of 3", "0 of 0"]
-    assert lines[3] == ["among the first three", "2 of 3", "0 of 0", "2 of 3", "3 of 3", "0 of 0"]
+    assert lines[2] == ["the fault is named first", "1 of 2", "1 of 3", "0 of 0", "1 of 3", "0 of 3", "0 of 0"]
+    assert lines[3] == ["among the first three", "2 of 2", "2 of 3", "0 of 0", "2 of 3", "3 of 3", "0 of 0"]
     # (1 + 1/3 + 0) / 3, and a half of each.
-    assert lines[4] == ["mean reciprocal rank", "0.44", "0.00", "0.44", "0.50", "0.00"]
-    assert lines[5][1:4] == ["1 of 1", "0 of 0", "1 of 1"]
+    assert lines[4] == ["mean reciprocal rank", "0.67", "0.44", "0.00", "0.44", "0.50", "0.00"]
+    assert lines[5][1:5] == ["0 of 0", "1 of 1", "0 of 0", "1 of 1"]
+
+
+def test_what_hangs_on_a_recording_is_counted() -> None:
+    less = [Poorer("case", "strong", "detail", place, 0.0, False) for place in (1, 2, 4, None)]
+    less.append(Poorer("healthy", "strong", "detail", None, 0.06, True))
+    text = accuracy_tables.poorer(Accuracy((), (), (), tuple(less)))
+    lines = [[cell.strip() for cell in line.split("|")[1:-1]] for line in text.splitlines()]
+    assert lines[3] == ["stacks and shapes", "1 of 4", "2 of 4", "1 of 1"]
+    assert lines[2] == ["nothing", "0 of 0", "0 of 0", "0 of 0"]

@@ -1,0 +1,40 @@
+"""What is said of a planted case if its recording holds less: a trace alone, two steps, one rank."""
+
+from __future__ import annotations
+
+import shutil
+import tempfile
+from pathlib import Path
+
+import diagnose
+from benchmarks.planted_cases import Trial
+from benchmarks.verdicts import WITHOUT, Poorer, findings, place_of
+from diagnose.diagnosis import Diagnosis
+
+LEFT_OUT = {"detail": "*.detail.*", "manifest": "manifest.json", "ranks": "rank[!0].*"}
+"""By what is kept back: the files that are left out."""
+
+
+def poorer(trial: Trial, whole: Diagnosis, expected: tuple[str, ...]) -> list[Poorer]:
+    """What is said of a recording as it is, and if parts of it are kept back. `expected`: rules that name the fault."""
+    found = []
+    for without in WITHOUT:
+        if without != "ranks" or trial.ranks > 1:
+            shown = findings(_diagnosed(trial, without, whole))
+            place = place_of(expected, [(one.rule,) for one in shown])
+            promised = max((one.share_of_step for one in shown), default=0.0)
+            found.append(Poorer(trial.case.name, trial.name, without, place, promised, trial.case.is_control))
+    return found
+
+
+def _diagnosed(trial: Trial, without: str, whole: Diagnosis) -> Diagnosis:
+    if without == "nothing":
+        return whole
+    if without == "steps":
+        first, second, *_ = whole.steps.numbers if whole.steps else ()
+        return diagnose.analyze(trial.recording, steps=(first, second))
+    with tempfile.TemporaryDirectory() as scratch:
+        kept = Path(scratch, "run")
+        left_out = [LEFT_OUT[one] for one in (("detail", "manifest") if without == "both" else (without,))]
+        shutil.copytree(trial.recording, kept, ignore=shutil.ignore_patterns(*left_out))
+        return diagnose.analyze(kept)
