@@ -1,15 +1,16 @@
 """A loop runs the same small ops again and again.
 
-Within a step the same ops run one round after the other, forward and backward, on one sample, row or moment at a time.
+Within a step the same ops run one round after the other, forward and backward, on one sample, row or moment at a time;
+or outside of what gradients go through, on one weight, row or number at a time.
 
 Why it costs
     Each op takes 5 to 20 us to start, forward and backward, whatever it computes. One op on all samples takes that
     once, and computes better as well: matrices are larger, and memory is read in one go.
 
 How to fix
-    Run the ops once on a batch of all that the loop goes over: stack the inputs, index with slices, use `torch.vmap`
-    where the code is written for one. Where a round needs the one before, use a fused module (`nn.LSTM`, `nn.GRU`), or
-    compile the loop.
+    Run the ops once on all that the loop goes over: stack the inputs, index with slices, use `torch.vmap` where code is
+    written for one, and `torch._foreach_...` ops for lists of tensors. Where a round needs the one before, use a fused
+    module (`nn.LSTM`, `nn.GRU`), or compile the loop.
 
 Ignore when
     rounds are few and large.
@@ -54,6 +55,12 @@ FUSE = Fix(
     safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
 )  # fmt: skip
 
+LISTS = Fix(
+    "For lists of tensors torch has ops that take them whole; numbers are read at once by tolist().",
+    before="for mean, weight in zip(means, weights): mean.lerp_(weight, 0.01)",
+    after="torch._foreach_lerp_(means, weights, 0.01)", safety=Safety.ROUNDING,
+)  # fmt: skip
+
 
 @rule("LB04")
 def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
@@ -64,11 +71,11 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
     for loop in large:
         host, device = (_left(*of, loop.rounds) for of in ((loop.left, BATCHED), (loop.work_left, 0.0)))
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
+        way_back = ", and so does their backward pass" * loop.has_backward
         yield Finding(
             evidence=(
                 Evidence(
-                    f"The same ops ({names}) run {loop.rounds} times in a row, and so does their backward pass:"
-                    f" {ms(loop.ns)} a step.",
+                    f"The same ops ({names}) run {loop.rounds} times in a row{way_back}: {ms(loop.ns)} a step.",
                     loop.ns, "ns",
                 ),
                 Evidence(f"Of that {ms(loop.fixed_ns)} is what ops take whatever they compute.", loop.fixed_ns, "ns"),
@@ -77,7 +84,7 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
                 *(Shorten(Times(track, pieces), host) for track, pieces in loop.pieces),
                 Shorten(loop.work_ids, device),
             ),
-            fixes=(BATCH, FUSE),
+            fixes=(BATCH, FUSE if loop.has_backward else LISTS),
             confidence=Confidence(Level.MEDIUM, "whether a round needs the one before it is not recorded"),
             basis=Basis.RULE_OF_THUMB, site=loop.site, host_bound=True,
         )  # fmt: skip
@@ -96,6 +103,14 @@ EXAMPLES = [
         gpu  pointwise 1.5-1.503 @1.4 x10 every 1 | pointwise 12.5-12.503 @12.4 x10 every 2
         """,
         saving_ms=(13.4, 26.8),
+    ),
+    Fires(  # an average of 20 weights, moved one by one after the backward pass
+        """
+        4 steps of 40
+        1 threads, 2 cores
+        cpu  aten::linear 1-20 sequence=1 | aten::lerp_ 30-30.2 x20 every 0.3
+        cpu  "autograd::engine::evaluate_function: LinearBackward0" 21-29 sequence=1 "Fwd thread id"=1
+        """
     ),
     Silent(  # ten layers: each has a parameter, whose gradient is complete after its round
         """

@@ -178,7 +178,11 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         exclusive[activity] = intervals.subtract(own, taken)
         taken = intervals.merge(taken, own)
     elsewhere = ~on_thread & (kind == enums.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
-    waiting = intervals.subtract(intervals.union(spans_where(elsewhere)), taken)
+    updating = np.sort(start[on_thread & _named(spans, Activity.OPTIMIZER_STEP)])
+    known = np.append(updating, np.iinfo(np.int64).max)[np.searchsorted(updating, start[elsewhere])]
+    # An optimizer needs what was reduced before it: nobody waits any more, whenever the thread that reduced is through.
+    carried_out = Intervals(start[elsewhere], np.minimum(end[elsewhere], known))
+    waiting = intervals.subtract(intervals.union(carried_out), taken)
     exclusive[HostActivity.OTHER_RANK] = intervals.merge(exclusive[HostActivity.OTHER_RANK], waiting)
     return exclusive
 

@@ -3,11 +3,14 @@
 What repeats in the backward pass without any parameter's gradient being complete in between is a loop over data
 (samples, rows, moments), not a stack of layers: each layer has parameters of its own. Its forward part repeats as
 often, or once more: in the last backward round gradients of parameters become complete, so that it is not like others.
+
+What repeats without any backward pass (bookkeeping, masks, numbers that are read) is a loop unless it computes as
+layers do: a stack of layers looks the same where no gradients are kept.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import pandas as pd
@@ -16,12 +19,15 @@ from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, launched_in, on_training_threads, require_ops, used_step
+from diagnose.facts.host import HostActivity, host_activities
 from diagnose.facts.host_collectives import BACKWARD
+from diagnose.facts.optimizer import updates
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import Measure, steps
+from diagnose.facts.zeroing import zeroings
 from diagnose.trace import intervals, nesting
-from diagnose.trace.enums import SpanKind
+from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
 
@@ -38,6 +44,15 @@ batching saved was 15 to 28 us for each outermost op, forward and backward."""
 KERNEL_NS = 3_000
 """The same of a kernel: the shortest take 2 to 3 us (our choice)."""
 
+_LAYERS = tuple(
+    f"aten::{name}"
+    for name in (
+        *("linear", "addmm", "mm", "bmm", "baddbmm", "matmul", "einsum", "conv", "_conv", "mkldnn_", "embedding"),
+        *("scaled_dot", "_scaled_dot", "layer_norm", "batch_norm", "group_norm", "native_", "lstm", "gru", "rnn"),
+    )
+)
+"""How names begin of what layers with parameters of their own compute."""
+
 _ACCUMULATES = "AccumulateGrad"
 _ADDS = ("aten::add_", "aten::add")
 """Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
@@ -49,12 +64,14 @@ class Loop:
 
     ops: tuple[str, ...]
     """Of a round of the forward part, in order; of the backward part where that is all that was found."""
+    has_backward: bool
+    """Else no gradients were kept."""
     rounds: int
     """In a row."""
     site: Site | None
     """Where the forward part begins."""
     pieces: tuple[tuple[int, Intervals], ...]
-    """When it ran, by thread: from the first op of a row of rounds to the end of its last."""
+    """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others."""
     work_ids: IntArray
     """Device work that was launched meanwhile."""
     ns: int
@@ -93,23 +110,58 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
     ops = ops.where(~np.isin(facts.rank.spans["name"].iloc[ops.ids].to_numpy(), _ADDS))
     names = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids].astype(np.int64)
     step = used_step(facts, ops.ids)
-    runs = _runs(facts, ops, names, step)
+    runs = _runs(facts, ops, names, step, _shapes(facts, ops))
     found: dict[tuple[int, ...], list[tuple[_Run, _Run | None]]] = {}
     for run in runs:
         forward = _forward_of(run, runs) if run.backward else None
         if run.backward and (forward or run).rounds >= LEAST_ROUNDS:
             in_round = tuple(names[run.first : run.first + run.length].tolist())
             found.setdefault(in_round, []).append((run, forward))
-    made = [_loop(facts, ops, rows) for rows in found.values()]
+    made = [_loop(facts, ops, rows) for rows in (*found.values(), *_without_backward(facts, ops, names, step))]
     return tuple(sorted(made, key=lambda one: -one.fixed_ns))
 
 
-def _runs(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray) -> list[_Run]:
-    """Rounds in a row, none in two of them: those that cover most ops first, of equal ones the shortest rounds."""
+def _without_backward(
+    facts: Facts, ops: HostSpans, names: IntArray, step: IntArray
+) -> list[list[tuple[_Run, _Run | None]]]:
+    """Rounds in a row that no backward pass goes through, by ops of a round. Shapes may differ, as of parameters.
+
+    None where a backward pass was recorded, but not what it goes back through.
+    """
+    text = [str(label) for label in facts.rank.spans["name"].cat.categories]
+    layer = np.array([name.startswith(_LAYERS) for name in text], dtype=bool)[names]
+    links, start = facts.rank.links, facts.rank.spans["start_ns"].to_numpy()
+    linked = links["from_id"].to_numpy()[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
+    track = facts.rank.spans["track"].to_numpy()[linked].astype(np.int64)
+    holder = nesting.innermost_at(start[linked], track, ops.track, ops.start_ns, ops.end_ns)
+    if not len(linked) and any(text[code].startswith(BACKWARD) for code in np.unique(names)):
+        return []
+    kept = np.zeros(len(names), dtype=bool)
+    kept[holder[holder >= 0]] = True
+    torchs_own = np.array([name.startswith("aten::") for name in text], dtype=bool)[names]  # Not DDP's.
+    for one in (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER)):
+        kept |= nesting.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) >= 0
+    at = np.flatnonzero(~kept & torchs_own)
+    own = ops.where(at)
+    found: dict[tuple[int, ...], list[tuple[_Run, _Run | None]]] = {}
+    for run in _runs(facts, own, names[at], step[at], np.zeros(len(at), dtype=np.int64)):
+        if run.rounds >= LEAST_ROUNDS and not layer[at[run.first : run.first + run.length]].any():
+            whole = replace(run, first=int(at[run.first]), last=int(at[run.last - 1]) + 1)
+            if whole.last - whole.first == run.last - run.first:  # Nothing else came between.
+                found.setdefault(tuple(names[at[run.first : run.first + run.length]].tolist()), []).append(
+                    (whole, None)
+                )
+    return list(found.values())
+
+
+def _runs(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray, shape: IntArray) -> list[_Run]:
+    """Rounds in a row, none in two of them: those that cover most ops first, of equal ones the shortest rounds.
+
+    `shape`: a number for each op, equal where ops may be of one round after the other.
+    """
     text = [str(label) for label in facts.rank.spans["name"].cat.categories]
     is_backward = np.array([name.startswith(BACKWARD) for name in text], dtype=bool)[names]
     completes = np.array([_ACCUMULATES in name for name in text], dtype=bool)[names]
-    shape = _shapes(facts, ops)
     candidates = []
     for length in range(1, min(MOST_OPS, len(names) // 2) + 1):
         same = (names[length:] == names[:-length]) & (shape[length:] == shape[:-length])
@@ -153,13 +205,19 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
     names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
     times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
     track = ops.track[[run.first for run in runs]]
+    waited = host_activities(facts)[HostActivity.OTHER_RANK]
     pieces = tuple(
-        (one, intervals.union(Intervals(times.starts[track == one], times.ends[track == one])))
+        (
+            one,
+            intervals.subtract(
+                intervals.union(Intervals(times.starts[track == one], times.ends[track == one])), waited
+            ),
+        )
         for one in np.unique(track).tolist()
     )
     rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
     mine = ops.where(np.concatenate([np.arange(run.first, run.last) for run in runs]))
-    dur, total = mine.end_ns - mine.start_ns, int((times.ends - times.starts).sum())
+    dur, total = mine.end_ns - mine.start_ns, sum(own.total for _, own in pieces)
     added = _added_up(facts, mine)
     fixed = total - int((dur - added - np.minimum(dur - added, OP_NS)).sum()) if trains_on_cpu(facts) else total
     work = device_work(facts)
@@ -168,6 +226,7 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
     spared, used = 1 - 1 / rounds, steps(facts)
     return Loop(
         ops=tuple(names),
+        has_backward=any(run.backward for run in runs),
         rounds=rounds,
         site=sites_of(facts, ops.ids[[shown.first]])[0] if not shown.backward else None,
         pieces=pieces,

@@ -19,7 +19,7 @@ def main() -> None:
     table, encoder = torch.nn.Embedding(1000, width), torch.nn.TransformerEncoder(layer, 2)
     out = torch.nn.Linear(width, 1000)
     weights = [*table.parameters(), *encoder.parameters(), *out.parameters()]
-    optimizer = torch.optim.Adam(weights, lr=1e-4, foreach=True)
+    optimizer = torch.optim.Adam(weights, lr=1e-4, fused=True)
     words = torch.randint(1000, (8, 48))
     number = 0
     while True:

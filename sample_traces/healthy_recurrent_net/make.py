@@ -17,7 +17,7 @@ def main() -> None:
     width = WIDTH[run.level]
     lstm, out = torch.nn.LSTM(32, width, batch_first=True), torch.nn.Linear(width, 64)
     weights = [*lstm.parameters(), *out.parameters()]
-    optimizer = torch.optim.AdamW(weights, foreach=True)
+    optimizer = torch.optim.AdamW(weights, fused=True)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 1000)
     inputs, labels = torch.rand(32, 24, 32), torch.randint(64, (32,))
     while True:

@@ -15,6 +15,7 @@ from diagnose.facts.idle import IdleCause, idle
 from diagnose.facts.python import PythonPause, python_pauses
 from diagnose.facts.steps import steps
 from diagnose.source import ranks
+from diagnose.testing import facts_of
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.kinds import Site
 from tests.drawing import Drawing
@@ -114,6 +115,15 @@ def test_pauses_are_counted_by_step_and_told_from_those_of_the_optimizer() -> No
     # Idle from 60 to 72 and 73 to 110 us of each 100, in step 2 for the ops; the optimizer's step is open for 7 and 12.
     assert (found.gaps, found.steps_seen, found.idle_ns) == (4, 2, round(2 * 49_000 / 3))
     assert found.optimizer_share == pytest.approx(38 / 98)
+
+
+@pytest.mark.parametrize(("step", "pause", "counts"), [(4, 0.45, True), (4, 0.35, False), (2, 0.25, False),
+                                                       (2, 0.35, True), (40, 0.9, False), (40, 1.1, True)])  # fmt: skip
+def test_where_the_cpu_trains_a_pause_is_work_by_its_length_or_share(step: int, pause: float, counts: bool) -> None:
+    """1 ms, or a tenth of the step if that is 0.3 ms at least."""
+    ops = f"cpu  aten::mm 0-{step / 2} | aten::mm {step / 2 + pause}-{step}"
+    found = python_pauses(facts_of(f"4 steps of {step}\n1 threads, 2 cores\n{ops}"))
+    assert [round(one.idle_ns, -3) for one in found] == [round(pause * 1_000_000)] * counts
 
 
 def test_a_pause_belongs_to_the_thread_that_launches_next() -> None:

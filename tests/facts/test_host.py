@@ -39,6 +39,17 @@ def test_a_collective_on_another_thread_is_a_wait_only_while_no_op_runs() -> Non
     assert parts[HostActivity.PYTHON] == 40_000
 
 
+def test_nobody_waits_for_gradients_once_the_optimizer_takes_its_step() -> None:
+    """The thread that reduced them is through with its call 50 us later."""
+    draw = Drawing().step(0, 0, 100).op("aten::x", 1, 2).step(1, 100, 200)
+    draw.op("aten::mm", 110, 120).span("user_annotation", "gloo:all_reduce", 115, 190, tid=42)
+    draw.span("user_annotation", "Optimizer.step#SGD.step", 140, 150).op("aten::add_", 142, 148)
+    parts = host_time(draw.facts()).parts
+    assert parts[HostActivity.OTHER_RANK] == 20_000
+    assert parts[HostActivity.OPS] == 16_000
+    assert parts[HostActivity.PYTHON] == 64_000
+
+
 def test_the_enclosing_op_is_the_innermost_and_the_asking_op_the_outermost() -> None:
     draw = Drawing().op("aten::item", 0, 50).op("aten::_local_scalar_dense", 5, 45)
     draw.op("aten::elsewhere", 0, 60, tid=7).call("cudaStreamSynchronize", 10, 40).call("cudaStreamSynchronize", 55, 58)

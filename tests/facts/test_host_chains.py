@@ -49,6 +49,7 @@ def test_a_chain_and_what_it_would_take_as_one() -> None:
         f"aten::mm 8-9 {XX}",  # something that is not memory-bound
         "aten::mul 8-9 shapes=[[512,512]]",  # on other sizes
         "aten::mul 8-9",  # on unknown ones
+        f"aten::bernoulli_ 8-9 {X}",  # which compiled code does more slowly
     ],
 )
 def test_what_lies_between_parts_a_chain(between: str) -> None:

@@ -53,8 +53,6 @@ def test_the_last_backward_round_completes_gradients_and_is_not_like_the_others(
         # A parameter's gradient is complete in each round: layers.
         ("cpu  aten::mul 10-11 x6 every 2", backward("MulBackward0 30-30.5 x6 every 2",
                                                      "torch::autograd::AccumulateGrad 30.6-30.7 x6 every 2")),
-        # Nothing goes backward.
-        ("cpu  aten::mul 10-11 x6 every 2",),
         # Three rounds.
         ("cpu  aten::mul 10-11 x3 every 2", backward("MulBackward0 30-30.5 x3 every 2")),
         # Each round has another shape.
@@ -64,6 +62,49 @@ def test_the_last_backward_round_completes_gradients_and_is_not_like_the_others(
 )  # fmt: skip
 def test_what_is_no_loop(rows: tuple[str, ...]) -> None:
     assert of(*rows, "gpu  sgemm 1-99 @0.5") == ()
+
+
+def rounds_without_backward(*rows: str) -> list[tuple[tuple[str, ...], int, int]]:
+    """(Ops, rounds, ns) of loops that no backward pass goes through; there is one, through another op."""
+    back = f'cpu  aten::tanh 80-81 sequence=7 | "{BACKWARD}TanhBackward0" 90-91 sequence=7 "Fwd thread id"=1'
+    found = of("2 threads, 4 cores", *rows, back)
+    assert not any(one.has_backward for one in found)
+    return [(one.ops, one.rounds, one.ns) for one in found]
+
+
+def test_what_no_backward_pass_goes_through_is_a_loop_of_any_shapes() -> None:
+    """Six rounds of 1 ms, 1 ms apart."""
+    rows = " | ".join(f"aten::mul_ {10 + 2 * k}-{11 + 2 * k} shapes=[[{k % 2 + 3}]]" for k in range(6))
+    assert rounds_without_backward(f"cpu  {rows}") == [(("aten::mul_",), 6, 11 * MS)]
+
+
+@pytest.mark.parametrize(
+    "rows",
+    [
+        ("cpu  aten::mul 10-11 x6 every 2 | aten::linear 11.1-11.9 x6 every 2",),  # layers where no gradient is kept
+        ("cpu  aten::mul_ 10-11 x3 every 2",),
+        ("cpu  mine::mul 10-11 x6 every 2",),
+        ("cpu  optimizer 9-30 | aten::mul_ 10-11 x6 every 2",),
+        ("cpu  zero_grad 9-30 | aten::mul_ 10-11 x6 every 2",),
+        ("cpu  load 9-30 | aten::select 10-11 x6 every 2",),
+    ],
+    ids=["layers", "few", "not torch's", "optimizer", "zero_grad", "loader"],
+)
+def test_what_is_no_loop_without_a_backward_pass(rows: tuple[str, ...]) -> None:
+    assert rounds_without_backward(*rows) == []
+
+
+def test_where_links_are_not_recorded_what_goes_backward_is_not_known() -> None:
+    rows = ("cpu  aten::mul 10-11 x6 every 2", backward("TanhBackward0 30-31"), "gpu  sgemm 1-99 @0.5")
+    assert of(*rows) == ()
+    (alone,) = of(rows[0], rows[2])
+    assert not alone.has_backward
+
+
+def test_waits_for_other_ranks_are_no_part_of_a_loop() -> None:
+    rows = "cpu  aten::mul_ 10-11 x6 every 2"
+    (found,) = of("2 threads, 4 cores", rows, "cpu gloo  gloo:all_reduce 11.2-20.8")
+    assert found.ns == 11 * MS - 4_800_000  # Of the five pauses of 1 ms, 0.8 of the first and all of the others.
 
 
 def test_additions_of_gradients_do_not_part_rounds() -> None:
