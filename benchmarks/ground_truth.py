@@ -80,8 +80,11 @@ _LIBRARY = re.compile(r"/(?:[\w.+-]+/)*lib/python3\.\d+/(?:site-packages/|dist-p
 _ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/[\w./+-]*")
 
 
-_NUMBERS = ("Ev Idx", "Record function id")
+_NUMBERS = ("Ev Idx", "Record function id", "Python parent id")
 """Arguments of events that count them, which nothing refers to."""
+
+_OF_DEVICE = "External id"
+"""Another one, where there is no work of a device."""
 
 _LONG_US = 100
 """Frames of Python that are not the user's are kept if they last longer: shorter ones explain nothing by themselves."""
@@ -95,8 +98,9 @@ def _worth_its_place(event: dict[str, Any]) -> bool:
 
 def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Events of a trace without those that take room and tell nothing, so that many traces fit in the repository."""
+    on_device = any(event.get("cat") == "cuda_runtime" for event in events)
     for event in events:
-        for name in _NUMBERS:
+        for name in _NUMBERS if on_device else (*_NUMBERS, _OF_DEVICE):
             event.get("args", {}).pop(name, None)
     return [event for event in events if _worth_its_place(event)]
 

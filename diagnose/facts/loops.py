@@ -114,11 +114,23 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
     found: dict[tuple[int, ...], list[tuple[_Run, _Run | None]]] = {}
     for run in runs:
         forward = _forward_of(run, runs) if run.backward else None
-        if run.backward and (forward or run).rounds >= LEAST_ROUNDS:
+        if run.backward and (forward or run).rounds >= LEAST_ROUNDS and not _within_one_op(facts, ops, run):
             in_round = tuple(names[run.first : run.first + run.length].tolist())
             found.setdefault(in_round, []).append((run, forward))
     made = [_loop(facts, ops, rows) for rows in (*found.values(), *_without_backward(facts, ops, names, step))]
     return tuple(sorted(made, key=lambda one: -one.fixed_ns))
+
+
+def _within_one_op(facts: Facts, ops: HostSpans, run: _Run) -> bool:
+    """Whether rounds go back through fewer calls than there are rounds, as through torch's own GRU: it loops inside."""
+    spans, links = facts.rank.spans, facts.rank.links
+    pairs = links[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
+    start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
+    back, forward = pairs["to_id"].to_numpy(), pairs["from_id"].to_numpy()
+    mine = (start[back] >= ops.start_ns[run.first]) & (start[back] < ops.end_ns[run.last - 1])
+    forward = forward[mine & (track[back] == ops.track[run.first])]
+    calls = nesting.innermost_at(start[forward], track[forward], ops.track, ops.start_ns, ops.end_ns)
+    return bool(len(forward)) and len(np.unique(calls)) < run.rounds
 
 
 def _without_backward(

@@ -64,6 +64,19 @@ def test_what_is_no_loop(rows: tuple[str, ...]) -> None:
     assert of(*rows, "gpu  sgemm 1-99 @0.5") == ()
 
 
+@pytest.mark.parametrize(("forward", "found"), [
+    ("cpu  aten::mul 10-11 sequence=1 | aten::mul 12-13 sequence=2 | aten::mul 14-15 sequence=3"
+     " | aten::mul 16-17 sequence=4", 1),
+    ("cpu  aten::gru 9-18 | aten::mul 10-11 sequence=1 | aten::mul 12-13 sequence=2 | aten::mul 14-15 sequence=3"
+     " | aten::mul 16-17 sequence=4", 0),
+])  # fmt: skip
+def test_a_loop_within_one_call_is_torchs_own(forward: str, found: int) -> None:
+    back = " | ".join(
+        f'"{BACKWARD}MulBackward0" {30 + 2 * k}-{31 + 2 * k} sequence={4 - k} "Fwd thread id"=1' for k in range(4)
+    )
+    assert len(of("2 threads, 4 cores", forward, f"cpu  {back}")) == found
+
+
 def rounds_without_backward(*rows: str) -> list[tuple[tuple[str, ...], int, int]]:
     """(Ops, rounds, ns) of loops that no backward pass goes through; there is one, through another op."""
     back = f'cpu  aten::tanh 80-81 sequence=7 | "{BACKWARD}TanhBackward0" 90-91 sequence=7 "Fwd thread id"=1'
