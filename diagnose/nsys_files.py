@@ -79,8 +79,11 @@ def _run(nsys: str, kind: str, options: list[str], report: Path, target: Path) -
 
 
 def _add_samples(nsys: str, report: Path, target: Path) -> None:
-    """Bring payloads of samples from an export as JSON into one as SQLite. Without them only lines are not known."""
-    with suppress(sqlite3.Error), closing(sqlite3.connect(target)) as db:
+    """Bring payloads of samples from an export as JSON into one as SQLite.
+
+    Without them only lines are not known: whatever goes wrong, a full disk too, the export stays as it was.
+    """
+    with suppress(sqlite3.Error, OSError, subprocess.TimeoutExpired), closing(sqlite3.connect(target)) as db:
         marks = dict(_marks(db))
         if not marks:
             return

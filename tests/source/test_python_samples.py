@@ -205,6 +205,20 @@ def test_without_payloads_only_lines_are_not_known(size: int, tmp_path: Path) ->
     assert (len(rank.ops), len(rank.lines)) == (1, 0)
 
 
+@pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
+def test_no_room_for_payloads_spoils_no_export(tmp_path: Path) -> None:
+    made = sample(trained(), 1_500_000, b"")
+    made.write(
+        tmp_path / "report.sqlite", {"NVTX_EVENTS": ("start", "end", "eventType", "text", "globalTid", "domainId")}
+    )
+    (tmp_path / "report.json").write_text("{}")
+    (tmp_path / "run.payloads.json").mkdir()  # No file can be written in its place.
+    (tmp_path / "run.nsys-rep").write_bytes(b"a report")
+    tool = program(tmp_path, TOOL.replace("{folder}", str(tmp_path)))
+    assert nsys_files.export(tool, tmp_path / "run.nsys-rep", tmp_path / "run.sqlite") == ""
+    assert len(ranks.read(tmp_path / "run.sqlite").ops) == 1
+
+
 REAL = """
 import ctypes, sys, time
 from pathlib import Path
