@@ -96,7 +96,7 @@ def command(
     if recorded.interrupted:
         click.echo(f"Interrupted. {_kept(recorded)}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
-    if not any(rank.trace or rank.detail for rank in recorded.manifest.ranks):
+    if not any(rank.trace for rank in recorded.manifest.ranks):  # Details of steps that were not timed are none.
         click.echo(f"Error: {_why_nothing(recorded)}", err=True)
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")

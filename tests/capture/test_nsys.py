@@ -131,6 +131,19 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("real")
+def test_what_torch_recorded_is_nothing_without_what_nsys_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    script(tmp_path, STEP + LIKE_EMIT_NVTX)
+    (tmp_path / "bin").mkdir()
+    program(tmp_path / "bin", f'[ "$1" = export ] && exit 3\nexec {shutil.which("nsys")} "$@"')
+    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
+    done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py")
+    assert done.code == 2
+    assert done.files == ["manifest.json", "rank0.detail.json.gz", "trace.nsys-rep"]
+    assert "The report of Nsight Systems could not be exported: nsys ended with 3." in done.stderr
+    assert done.stderr.splitlines()[-1] == "Error: Nothing could be recorded; the reasons stand above."
+
+
+@pytest.mark.usefixtures("real")
 def test_each_rank_gets_a_file_of_its_own(tmp_path: Path) -> None:
     source = STEP.replace(
         "import torch\n", "import torch, torch.distributed as dist\ndist.init_process_group('gloo')\n"
