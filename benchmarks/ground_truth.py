@@ -80,8 +80,8 @@ _LIBRARY = re.compile(r"/(?:[\w.+-]+/)*lib/python3\.\d+/(?:site-packages/|dist-p
 _ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/[\w./+-]*")
 
 
-_NUMBERS = ("Ev Idx", "Record function id", "Python parent id")
-"""Arguments of events that count them, which nothing refers to."""
+_UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs", "Input Strides")
+"""Arguments of events that count them, which nothing refers to, and what no reader here asks for."""
 
 _OF_DEVICE = "External id"
 """Another one, where there is no work of a device."""
@@ -100,8 +100,11 @@ def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     """Events of a trace without those that take room and tell nothing, so that many traces fit in the repository."""
     on_device = any(event.get("cat") == "cuda_runtime" for event in events)
     for event in events:
-        for name in _NUMBERS if on_device else (*_NUMBERS, _OF_DEVICE):
+        for name in _UNREAD if on_device else (*_UNREAD, _OF_DEVICE):
             event.get("args", {}).pop(name, None)
+        if "dur" in event:
+            begin, end = round(event["ts"], 2), round(event["ts"] + event["dur"], 2)  # us: what is nested stays so
+            event |= {"ts": begin, "dur": round(end - begin, 2)}
     return [event for event in events if _worth_its_place(event)]
 
 
