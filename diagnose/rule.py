@@ -25,9 +25,11 @@ from diagnose.batches import (
 from diagnose.facts.accumulation import Accumulation
 from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.anomaly import NanChecks
+from diagnose.facts.backward import VainNodes
 from diagnose.facts.balance import Balance
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.breakdown import Breakdown
+from diagnose.facts.broadcasts import PairSums
 from diagnose.facts.buckets import Buckets
 from diagnose.facts.chains import PointwiseChains
 from diagnose.facts.collectives import CollectiveGroup, SmallCollectives
@@ -44,6 +46,7 @@ from diagnose.facts.host_collectives import Barriers, HostRuns
 from diagnose.facts.input import Input
 from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
+from diagnose.facts.lookups import OneHotProducts, TableGradients
 from diagnose.facts.loops import Loop
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import Implementation, OptimizerSteps
@@ -54,6 +57,7 @@ from diagnose.facts.pauses import (
     GarbageCollections,
     Silences,
 )
+from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
@@ -61,6 +65,7 @@ from diagnose.facts.ranges import Ranges
 from diagnose.facts.run import Loading, Rivals, Slowdown
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
+from diagnose.facts.unused_gradients import UnusedGradients
 from diagnose.facts.unused_graphs import UnusedGraphs
 from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
@@ -152,7 +157,9 @@ __all__ = [
     "Move",
     "NanChecks",
     "NotApplicable",
+    "OneHotProducts",
     "OptimizerSteps",
+    "PairSums",
     "PointwiseChains",
     "Precision",
     "PythonPause",
@@ -173,13 +180,17 @@ __all__ = [
     "Steadiness",
     "Steps",
     "SyncedNorms",
+    "TableGradients",
     "Times",
     "Transfer",
+    "UnusedGradients",
     "UnusedGraphs",
+    "VainNodes",
     "Verdicts",
     "WaitPattern",
     "WaitReason",
     "WarmUp",
+    "WeightPenalty",
     "balanced",
     "bytes_",
     "chains_taken",

@@ -1,0 +1,191 @@
+"""What do backward passes run, and which parts of autograd's graph do they go through again?
+
+A backward pass runs the nodes of the graph, each in one outermost op. All but those that add to the gradient of a
+weight carry the number of their node.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.device import device_work
+from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, launched_in, require_ops, used_step
+from diagnose.facts.host import host_threads
+from diagnose.facts.host_collectives import BACKWARD
+from diagnose.facts.optimizer import updates
+from diagnose.facts.source_lines import sites_of
+from diagnose.facts.steps import steps
+from diagnose.facts.zeroing import zeroings
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Site
+
+Mask = npt.NDArray[np.bool_]
+
+ADDS = "torch::autograd::AccumulateGrad"
+_NO_PASSES = Missing("backward passes", "Record whole steps of the training.")
+
+
+@dataclass(frozen=True)
+class BackwardNodes:
+    """Nodes that backward passes ran, in order of start. Arrays of shape (nodes,)."""
+
+    spans: HostSpans
+    passed: IntArray
+    """The pass that ran it; passes are numbered from 0 in order."""
+    adds: Mask
+    """It adds to the gradient of a weight."""
+    key: IntArray
+    """Equal for runs of one node; -1 for those that add, and where it is not known."""
+
+    @property
+    def first(self) -> IntArray:
+        """The first node of each pass. Shape (passes,)."""
+        return np.flatnonzero(np.diff(self.passed, prepend=-1))
+
+
+@fact
+def backward_nodes(facts: Facts) -> BackwardNodes:
+    """Of the whole recording. Raises Missing without ops, and if no backward pass was recorded.
+
+    Between two passes the main thread begins an op of its own, if only the one that makes the first gradient.
+    """
+    require_ops(facts)
+    spans = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD)).outermost()
+    if not len(spans.ids):
+        raise _NO_PASSES
+    ops = host_spans(facts, SpanKind.OP)
+    tops = ops.where(ops.track == host_threads(facts).main).outermost()
+    others = tops.start_ns[~np.isin(tops.ids, spans.ids)]
+    _, passed = np.unique(np.searchsorted(others, spans.start_ns), return_inverse=True)
+    number, thread = (_known(facts, name, spans.ids) for name in ("sequence", "forward_thread"))
+    adds = named(facts, spans.ids, lambda name: name.endswith(ADDS))
+    known = (number >= 0) & ~adds
+    threads = int(thread.max(initial=0)) + 2
+    return BackwardNodes(spans, passed.astype(np.int64), adds, np.where(known, number * threads + thread + 1, -1))
+
+
+def _known(facts: Facts, column: str, ids: IntArray) -> IntArray:
+    """A column of ops, -1 where it was not recorded."""
+    return facts.rank.ops[column].reindex(ids, fill_value=-1).to_numpy().astype(np.int64)
+
+
+def way_back(facts: Facts, ops: HostSpans) -> IntArray:
+    """The nodes of backward passes that these ops of one thread, none inside another, have made. None without passes.
+
+    An op carries the number that the next node gets: it made those from its own up to that of the op after it.
+    """
+    nodes = optional(backward_nodes, facts)
+    if nodes is None or not len(ops.ids):
+        return ops.ids[:0]
+    every = host_spans(facts, SpanKind.OP)
+    number = np.where(_known(facts, "forward_thread", every.ids) > 0, -1, _known(facts, "sequence", every.ids))
+    counts = (number >= 0) & np.isin(every.track, ops.track)
+    following = np.append(number[counts], np.iinfo(np.int64).max)
+    begin = _known(facts, "sequence", ops.ids)
+    end = following[np.searchsorted(every.start_ns[counts], ops.end_ns)]
+    order = np.argsort(begin, kind="stable")
+    of_node = _known(facts, "sequence", nodes.spans.ids)
+    at = np.searchsorted(begin[order], of_node, side="right") - 1
+    mine = (nodes.key >= 0) & (at >= 0) & (begin[order][at] >= 0) & (of_node < end[order][at])
+    return nodes.spans.ids[mine]
+
+
+@dataclass(frozen=True)
+class VainNodes:
+    """Nodes that backward passes ran in vain."""
+
+    ids: IntArray
+    """Of the whole recording."""
+    nodes: int
+    """Per step."""
+    gradients: int
+    """Of these, those that add to a gradient, per step."""
+    host_ns: int
+    """Time in them, per step."""
+    device_ns: int
+    """Sum of durations of the device work that they launched, per step."""
+    steps_seen: int
+    """Used steps with at least one."""
+    site: Site | None
+    """The line that runs the longest of them."""
+
+
+def vain_nodes(facts: Facts, nodes: BackwardNodes, chosen: Mask) -> VainNodes:
+    """What is chosen of the nodes."""
+    spans, count = nodes.spans.where(chosen), steps(facts).count
+    used = in_used_steps(facts, spans.ids)
+    lasted, work = spans.end_ns - spans.start_ns, device_work(facts)
+    launched = np.append(used, False)[launched_in(facts, spans)]
+    return VainNodes(
+        ids=spans.ids,
+        nodes=round_half_up(int(used.sum()), count),
+        gradients=round_half_up(int(nodes.adds[chosen][used].sum()), count),
+        host_ns=round_half_up(int(lasted[used].sum()), count),
+        device_ns=round_half_up(int((work.end_ns - work.start_ns)[launched].sum()), count),
+        steps_seen=len(np.unique(used_step(facts, spans.ids[used]))),
+        site=sites_of(facts, spans.ids[used][[int(lasted[used].argmax())]])[0] if used.any() else None,
+    )
+
+
+def named(facts: Facts, ids: IntArray, accepted: Callable[[str], bool]) -> Mask:
+    """Which spans have a name that is accepted (asked once per distinct name). Shape (ids,)."""
+    names = facts.rank.spans["name"].cat
+    codes = names.codes.to_numpy()[ids]
+    found = np.zeros(len(names.categories), dtype=bool)
+    for code in np.unique(codes):
+        found[code] = accepted(str(names.categories[code]))
+    chosen: Mask = found[codes]
+    return chosen
+
+
+def places(spans: HostSpans) -> tuple[IntArray, IntArray, IntArray]:
+    """Spans as `nesting` takes them: thread, start, end."""
+    return spans.track, spans.start_ns, spans.end_ns
+
+
+@fact
+def repeated_backward(facts: Facts) -> VainNodes:
+    """Nodes that an earlier pass had run already, both adding to the same gradients.
+
+    Raises Missing like backward_nodes. Not those of a pass that made a graph itself (`create_graph`): to go through it
+    again is what it is for. Nor those before which gradients were used or cleared.
+    """
+    nodes = backward_nodes(facts)
+    adding = np.bincount(nodes.passed[nodes.adds], minlength=len(nodes.first)) > 0
+    plain = adding & ~_made_graph(facts, nodes)
+    order = np.lexsort((nodes.passed, nodes.key))
+    key, passed = nodes.key[order], nodes.passed[order]
+    same = np.concatenate(([False], (key[1:] == key[:-1]) & (key[1:] >= 0))) if len(key) else np.zeros(0, dtype=bool)
+    before = np.concatenate((passed[:1], passed[:-1]))
+    marks = np.sort(np.concatenate((updates(facts).start_ns, zeroings(facts).start_ns)))
+    place = np.searchsorted(marks, nodes.spans.start_ns[nodes.first])
+    again = np.zeros(len(key), dtype=bool)
+    again[order] = same & (passed > before) & plain[before] & adding[passed] & (place[passed] == place[before])
+    return vain_nodes(facts, nodes, again | (nodes.adds & _follows(nodes, again)))
+
+
+def _follows(nodes: BackwardNodes, chosen: Mask) -> Mask:
+    """Which nodes have one of the chosen before them in their pass, and between them only such as add to gradients."""
+    order = np.arange(len(chosen))
+    last = np.maximum.accumulate(np.where(nodes.adds, -1, order))
+    found: Mask = (last >= 0) & chosen[last] & (nodes.passed[last] == nodes.passed)
+    return found
+
+
+def _made_graph(facts: Facts, nodes: BackwardNodes) -> Mask:
+    """Which passes ran with gradients enabled: ops within their nodes make nodes themselves. Shape (passes,)."""
+    ops = facts.rank.ops
+    numbered = ops.index.to_numpy()[((ops["sequence"] >= 0) & (ops["forward_thread"] <= 0)).to_numpy()]
+    spans = facts.rank.spans
+    start, track = spans["start_ns"].to_numpy()[numbered], spans["track"].to_numpy()[numbered].astype(np.int64)
+    inside = nesting.innermost_at(start, track, *places(nodes.spans))
+    found: Mask = np.bincount(nodes.passed[inside[inside >= 0]], minlength=len(nodes.first)) > 0
+    return found

@@ -1,0 +1,145 @@
+"""Which gradients do backward passes compute that no optimizer uses?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.backward import ADDS, BackwardNodes, Mask, VainNodes, backward_nodes, named, places, vain_nodes
+from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.dispatch import HostSpans, host_spans
+from diagnose.facts.layout import NO_SHAPES, Inputs, recorded_inputs
+from diagnose.facts.optimizer import NO_STEPS, updates
+from diagnose.facts.zeroing import zeroings
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+
+_LISTS = ("aten::_foreach_", "aten::_fused_")
+_SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
+_SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
+
+
+@dataclass(frozen=True)
+class UnusedGradients:
+    """What backward passes run after the last gradient that an optimizer uses."""
+
+    vain: VainNodes
+    cleared: bool
+    """An optimizer uses gradients of some of these weights in other passes; it clears these first."""
+
+
+@fact
+def unused_gradients(facts: Facts) -> UnusedGradients:
+    """Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
+
+    Weights are told apart by their shapes: those as large as one that the optimizer updates are taken to be it. Of a
+    pass none of whose gradients is known to be used nothing is said: optimizers may update what they made of weights.
+    """
+    nodes, calls = backward_nodes(facts), updates(facts)
+    if len(host_spans(facts, *SpanKind, named=lambda name: name.startswith(_SHARDS)).ids):
+        raise _SHARDED
+    if not facts.rank.provenance.knows("shapes"):
+        raise NO_SHAPES
+    if not len(calls.ids):
+        raise NO_STEPS
+    shape, updated = _shapes(facts, nodes, calls)
+    uses = _uses(facts, nodes, calls, updated, int(shape.max(initial=-1)) + 1)
+    vain, cleared = _unused(nodes, shape, uses)
+    # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
+    order = np.arange(len(shape))
+    last = np.full(len(nodes.first), -1, dtype=np.int64)
+    used = nodes.adds & ~vain
+    np.maximum.at(last, nodes.passed[used], order[used])
+    after = (last >= 0)[nodes.passed] & (order > last[nodes.passed])
+    some = np.bincount(nodes.passed[vain & after], minlength=len(nodes.first)) > 0
+    chosen = some[nodes.passed] & after
+    return UnusedGradients(vain_nodes(facts, nodes, chosen), bool((cleared & chosen).any()))
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """Turns of the optimizers: each takes the gradients of the passes since the one before."""
+
+    turn: IntArray
+    """Of each pass; as large as there are turns if none follows. Shape (passes,)."""
+    updated: Mask
+    """Which shapes each turn updates. Shape (turns, shapes)."""
+    known: Mask
+    """All shapes of the turn are. Shape (turns,)."""
+    cleared: Mask
+    """Gradients are reset between the turn before and the turn's first pass. Shape (turns,)."""
+
+
+def _uses(facts: Facts, nodes: BackwardNodes, calls: HostSpans, updated: list[set[int] | None], shapes: int) -> _Uses:
+    begun = nodes.spans.start_ns[nodes.first]
+    # Optimizers that step with no pass in between share a turn.
+    passes_before = np.searchsorted(begun, calls.start_ns, side="left")
+    counts, turn_of_call = np.unique(passes_before, return_inverse=True)
+    turn = np.searchsorted(counts, np.arange(len(nodes.first)), side="right")
+    takes, known = np.zeros((len(counts), shapes), dtype=bool), np.ones(len(counts), dtype=bool)
+    for at, some in zip(turn_of_call.tolist(), updated, strict=True):
+        known[at] &= some is not None
+        takes[at, list(some or ())] = True
+    ended = np.zeros(len(counts), dtype=np.int64)
+    np.maximum.at(ended, turn_of_call, calls.end_ns)
+    since = np.concatenate(([np.iinfo(np.int64).min], ended[:-1]))
+    until = np.concatenate((begun, [np.iinfo(np.int64).max]))[np.concatenate(([0], counts[:-1]))]
+    resets = zeroings(facts).start_ns
+    cleared = np.searchsorted(resets, until) > np.searchsorted(resets, since)
+    return _Uses(turn, takes, known, cleared)
+
+
+def _unused(nodes: BackwardNodes, shape: IntArray, uses: _Uses) -> tuple[Mask, Mask]:
+    """Which nodes add to gradients that are not used, and to which of those another turn adds again."""
+    vain, cleared = np.zeros(len(shape), dtype=bool), np.zeros(len(shape), dtype=bool)
+    ever: Mask = np.any(uses.updated, axis=0) | bool(not uses.known.all())
+    turns = len(uses.known)
+    for one in np.flatnonzero(nodes.adds & (shape >= 0)).tolist():
+        turn, size = int(uses.turn[nodes.passed[one]]), int(shape[one])
+        if not ever[size]:
+            vain[one] = turn < turns
+            continue
+        later = np.flatnonzero(uses.updated[turn:, size] | ~uses.known[turn:]) + turn
+        if len(later) and later[0] > turn and uses.known[later[0]] and uses.cleared[later[0]]:
+            vain[one] = cleared[one] = True
+    return vain, cleared
+
+
+def _shapes(facts: Facts, nodes: BackwardNodes, calls: HostSpans) -> tuple[IntArray, list[set[int] | None]]:
+    """A number for the shape of the gradient that each node adds to, or -1, and those of what each call updates.
+
+    None for a call of which not all is known.
+    """
+    numbers: dict[tuple[int, ...], int] = {}
+    adding = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)
+    position, inputs = recorded_inputs(facts, adding.ids)
+    node = nesting.innermost_at(adding.start_ns, adding.track, *places(nodes.spans))
+    shape = np.full(len(nodes.adds), -1, dtype=np.int64)
+    for at, which in zip(node.tolist(), position.tolist(), strict=True):
+        if at >= 0 and which >= 0 and (size := _first(inputs[which])) is not None:
+            shape[at] = numbers.setdefault(size, len(numbers))
+    return shape, _updated(facts, calls, numbers)
+
+
+def _updated(facts: Facts, calls: HostSpans, numbers: dict[tuple[int, ...], int]) -> list[set[int] | None]:
+    ops = host_spans(facts, SpanKind.OP)
+    call = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
+    inside = ops.where(call >= 0)
+    position, inputs = recorded_inputs(facts, inside.ids)
+    listed = named(facts, inside.ids, lambda name: name.startswith(_LISTS)).astype(np.int64)
+    found: list[set[int] | None] = [set() for _ in calls.ids]
+    seen = np.unique(np.stack((call[call >= 0], position, listed)), axis=1)
+    for at, which, many in seen.T.tolist():
+        some, tensors = found[at], [one for given in inputs[which] for one in given] if which >= 0 else []
+        if some is None or (many and not (which >= 0 and inputs[which] and inputs[which][0])):
+            found[at] = None  # Of many weights nothing is recorded.
+        else:
+            some.update(numbers[one.shape] for one in tensors if one.shape in numbers)
+    return [some if some else None for some in found]
+
+
+def _first(inputs: Inputs) -> tuple[int, ...] | None:
+    """The shape of the first input."""
+    return inputs[0][0].shape if inputs and inputs[0] else None

@@ -1,0 +1,89 @@
+"""How rows of tables are looked up, and what the way back costs."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.lookups import one_hot_products, table_gradients
+from diagnose.testing import facts_of
+
+MADE = "aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]"
+CAST = "aten::to 10-20 shapes=[[256,8000],[],[]]"
+PRODUCT = "aten::matmul 20-40 shapes=[[256,8000],[8000,128]]"
+BACK = '"autograd::engine::evaluate_function: {}" {} sequence={} "Fwd thread id"=1'
+
+
+def step(*items: str) -> Facts:
+    """One step of 100 ms."""
+    return facts_of(f"1 steps of 100\n2 threads, 4 cores\ncpu  {' | '.join(items)}")
+
+
+@pytest.mark.parametrize("items", [(MADE, CAST, PRODUCT), (MADE, PRODUCT.replace("20-40", "10-40"))])
+def test_rows_of_zeros_and_ones_in_a_product(items: tuple[str, ...]) -> None:
+    (found,) = one_hot_products(step(*items))
+    assert (found.shape, found.forth.host_ns, found.back.host_ns) == ((256, 8000), 40_000_000, 0)
+
+
+def test_the_way_back_of_the_product_counts_by_itself() -> None:
+    """The op after the product has the number of the next node; the product's way back takes 15 ms."""
+    back = BACK.format("MmBackward0", "60-75", 4)
+    other = BACK.format("ReluBackward0", "50-60", 5)
+    items = (MADE, CAST, f"{PRODUCT} sequence=4", "aten::relu 41-42 shapes=[[256,128]] sequence=5", other, back)
+    (found,) = one_hot_products(step(*items))
+    assert (len(found.forth.ids), len(found.back.ids), found.back.host_ns) == (3, 1, 15_000_000)
+
+
+def test_rows_of_zeros_and_ones_may_be_for_something_else() -> None:
+    assert one_hot_products(step(MADE, CAST, "aten::mul 20-40 shapes=[[256,8000],[256,8000]]")) == ()
+    assert one_hot_products(step(MADE, "aten::mm 10-20 shapes=[[256,64],[64,64]]")) == ()  # of a layer
+    assert one_hot_products(step(MADE.partition(" |")[0], PRODUCT)) == ()  # how wide they are is not known
+
+
+DENSE = "aten::embedding_dense_backward 0-30 shapes=[[256,32],[256],[],[],[]]"
+FILL = "aten::fill_ 1-29 shapes=[[20000,32],[]]"
+UPDATE = '"Optimizer.step#SGD.step" 50-80'
+
+
+def test_the_gradient_of_a_table_and_its_update() -> None:
+    """Of two updates one is of the table."""
+    table = "aten::add_ 51-61 shapes=[[20000,32],[20000,32],[]]"
+    (found,) = table_gradients(step(DENSE, FILL, UPDATE, table, "aten::add_ 62-79 shapes=[[512,32],[512,32],[]]"))
+    assert (found.shape, found.rows) == ((20000, 32), 256)
+    assert (found.back.host_ns, found.updated.host_ns) == (30_000_000, 10_000_000)
+
+
+def test_weights_that_are_updated_at_once_cannot_be_told_apart() -> None:
+    lists = "aten::_fused_sgd_ 51-61 shapes=[[[20000,32],[4,4]],[[20000,32],[4,4]]]"
+    (found,) = table_gradients(step(DENSE, FILL, UPDATE, lists))
+    assert (found.back.host_ns, len(found.updated.ids)) == (30_000_000, 0)
+
+
+def test_tables_of_one_shape_count_together() -> None:
+    again = (DENSE.replace("0-30", "30-40").replace("256]", "512]"), FILL.replace("1-29", "31-39"))
+    (found,) = table_gradients(step(DENSE, FILL, *again))
+    assert (found.rows, found.back.host_ns, len(found.back.ids)) == (512, 40_000_000, 2)
+
+
+def test_a_device_does_it_where_it_was_launched() -> None:
+    (found,) = table_gradients(
+        facts_of(
+            f"""
+            1 steps of 100
+            cpu  {DENSE.replace("0-30", "0-3")} | {FILL.replace("1-29", "1-2")}
+            gpu  fill 1.5-11.5 @1.2 | reduce 12-17 @2.5 | sgemm 17-30 @4
+            """
+        )
+    )
+    assert (found.back.host_ns, found.back.device_ns, len(found.back.work_ids)) == (3_000_000, 15_000_000, 2)
+
+
+def test_how_large_a_table_is_tells_what_is_filled() -> None:
+    assert table_gradients(step(DENSE)) == ()
+    assert table_gradients(step(DENSE, "aten::fill_ 1-29 shapes=[[],[]]")) == ()
+
+
+def test_without_shapes_nothing_is_known() -> None:
+    for fact in (one_hot_products, table_gradients):
+        with pytest.raises(Missing, match="shapes"):
+            fact(step("aten::one_hot 0-10"))

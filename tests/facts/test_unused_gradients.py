@@ -1,0 +1,99 @@
+"""Gradients that backward passes compute and no optimizer uses."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Missing
+from diagnose.facts.unused_gradients import UnusedGradients, unused_gradients
+from diagnose.testing import facts_of
+
+NODE = '"autograd::engine::evaluate_function: MmBackward0"'
+EVALUATED = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"'
+
+
+def backward(start: float, *shapes: str) -> str:
+    """A pass: for each weight a node of 3 ms, and one that adds to its gradient, of 1 ms."""
+    drawn = [f"aten::ones_like {start}-{start + 1}"]
+    for k, shape in enumerate(shapes):
+        at = start + 1 + 4 * k
+        drawn.append(f"{NODE} {at}-{at + 3} sequence={k} | {EVALUATED} {at + 3}-{at + 4}")
+        drawn.append(f"torch::autograd::AccumulateGrad {at + 3}-{at + 4} shapes=[{shape}]")
+    return " | ".join(drawn)
+
+
+def update(start: float, *shapes: str) -> str:
+    """A step of an optimizer, which updates each weight by itself."""
+    ops = [f"aten::add_ {start + k}-{start + k + 1} shapes=[{shape},{shape}]" for k, shape in enumerate(shapes)]
+    return " | ".join([f'"Optimizer.step#SGD.step" {start}-{start + len(shapes)}', *ops])
+
+
+def of(*rows: str) -> UnusedGradients:
+    """Two steps, of which the second is used."""
+    return unused_gradients(
+        facts_of("\n".join(("2 steps of 100", "2 threads, 4 cores", *(f"cpu  {row}" for row in rows))))
+    )
+
+
+def test_a_net_that_only_the_optimizer_does_not_train() -> None:
+    """The head's gradient is used; those of the two weights before it are not."""
+    found = of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[4,8]"))
+    assert (found.vain.nodes, found.vain.gradients, found.vain.host_ns) == (4, 2, 8_000_000)
+    assert (found.vain.steps_seen, found.cleared) == (1, False)
+
+
+def test_what_comes_before_the_last_gradient_that_is_used_may_be_needed_for_it() -> None:
+    assert len(of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,64]")).vain.ids) == 0
+    found = of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,8]"))
+    assert (found.vain.nodes, found.vain.gradients) == (2, 1)
+
+
+def test_lists_of_weights_are_updated_at_once() -> None:
+    fused = '"Optimizer.step#SGD.step" 50-60 | aten::_fused_sgd_ 51-59 shapes=[[[4,8],[64,8]],[[4,8],[64,8]]]'
+    assert of(backward(0, "[4,8]", "[64,8]", "[64,64]"), fused).vain.gradients == 1
+
+
+def test_of_more_weights_than_are_recorded_nothing_is_said() -> None:
+    """Lists of more than 30 tensors are recorded empty."""
+    fused = '"Optimizer.step#SGD.step" 50-60 | aten::_fused_sgd_ 51-59 shapes=[[],[]] types=["TensorList","TensorList"]'
+    assert len(of(backward(0, "[4,8]", "[64,8]"), fused).vain.ids) == 0
+
+
+def test_a_pass_none_of_whose_gradients_is_used_may_feed_copies_of_the_weights() -> None:
+    """An optimizer may update one flat tensor for all."""
+    assert len(of(backward(0, "[4,8]", "[64,8]"), update(50, "[544]")).vain.ids) == 0
+
+
+def test_gradients_that_another_optimizer_clears_before_it_uses_them() -> None:
+    """A critic of 4 x 8 and a generator of 64 x 8: the critic's pass goes on into the generator."""
+    critic = (backward(0, "[4,8]", "[64,8]"), update(20, "[4,8]"))
+    generator = (backward(40, "[64,8]"), update(60, "[64,8]"))
+    found = of(*critic, "zero_grad 30-31", *generator)
+    assert (found.vain.nodes, found.vain.gradients, found.cleared) == (2, 1, True)
+    assert len(of(*critic, *generator).vain.ids) == 0  # It adds them to its own.
+
+
+def test_optimizers_that_step_together_share_a_pass() -> None:
+    one_for_both = backward(0, "[4,8]", "[64,8]")
+    assert len(of(one_for_both, update(20, "[4,8]"), update(30, "[64,8]"), "zero_grad 25-26").vain.ids) == 0
+
+
+def test_passes_after_the_last_step_may_be_for_one_that_was_not_recorded() -> None:
+    first_only = " | ".join(f"{item} in 0" for item in update(50, "[4,8]").split(" | "))
+    found = of(backward(0, "[4,8]", "[64,8]"), first_only).vain
+    assert (len(found.ids), found.nodes) == (2, 0)
+
+
+@pytest.mark.parametrize("name", ["FSDP::forward", "FullyShardedDataParallel.forward", "c10d::_reduce_scatter_base_"])
+def test_sharded_weights_have_other_shapes_than_their_gradients(name: str) -> None:
+    with pytest.raises(Missing, match="share them out"):
+        of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]"), f'"{name}" 70-71')
+
+
+def test_what_has_to_be_recorded() -> None:
+    with pytest.raises(Missing, match="shapes"):
+        of(f"aten::ones_like 0-1 | {NODE} 2-3 sequence=1", '"Optimizer.step#SGD.step" 50-60')
+    with pytest.raises(Missing, match="backward passes"):
+        of("aten::mm 0-9 shapes=[[4,8],[8,4]]", update(50, "[4,8]"))
+    with pytest.raises(Missing, match="Optimizer"):
+        of(backward(0, "[4,8]", "[64,8]"))
