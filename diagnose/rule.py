@@ -42,6 +42,7 @@ from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
 from diagnose.facts.fusion import AttentionChain
+from diagnose.facts.gathers import HostGathers
 from diagnose.facts.host_collectives import Barriers, HostRuns
 from diagnose.facts.input import Input
 from diagnose.facts.launches import Launches
@@ -141,6 +142,7 @@ __all__ = [
     "GarbageCollections",
     "GradientZeroing",
     "GridFilling",
+    "HostGathers",
     "HostMemory",
     "HostRuns",
     "HostWait",

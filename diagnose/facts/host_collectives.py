@@ -80,7 +80,8 @@ def host_collectives(facts: Facts) -> HostCollectives:
 
 def _bytes(facts: Facts, ops: IntArray) -> IntArray:
     position, inputs = recorded_inputs(facts, ops)
-    sizes = [sum(tensor.bytes or 4 * tensor.elements for tensor in one[0]) if one and one[0] else -1 for one in inputs]
+    given = [next((some for some in one if some), ()) for one in inputs]  # Of allgather_ results come first, in lists.
+    sizes = [sum(tensor.bytes or 4 * tensor.elements for tensor in some) if some else -1 for some in given]
     return np.array([*sizes, -1], dtype=np.int64)[position]
 
 
@@ -96,7 +97,8 @@ class Blocked:
     """Both, per step."""
 
 
-def _blocked(facts: Facts, times: Intervals) -> Blocked:
+def blocked_at(facts: Facts, times: Intervals) -> Blocked:
+    """The main thread at collectives, at which it is at these times."""
     known, used = waits(facts), steps(facts)
     waiting = times if known is None else intervals.intersect(times, known)
     together = intervals.clip(times, used.start_ns, used.end_ns).total
@@ -124,7 +126,7 @@ def host_runs(facts: Facts) -> HostRuns:
     """The runs. Raises Missing like host_collectives."""
     found, used, main = host_collectives(facts), steps(facts), host_threads(facts).main
     unknown = (found.bytes < 0) & (found.operation != "barrier")
-    rows = np.flatnonzero(_waited_for(facts, found, main) & (found.bytes >= 0) & (found.bytes < SMALL_BYTES))
+    rows = np.flatnonzero(waited_for(facts, found, main) & (found.bytes >= 0) & (found.bytes < SMALL_BYTES))
     step = used_step(facts, found.op_ids[rows])
     heavy = _heavy_ops(facts)
     label = np.unique(found.operation[rows].astype(str), return_inverse=True)[1].ravel()
@@ -140,11 +142,11 @@ def host_runs(facts: Facts) -> HostRuns:
         runs=round_half_up(len(first), used.count),
         unknown_calls=round_half_up(int((used_step(facts, found.op_ids[unknown]) >= 0).sum()), used.count),
         track=main,
-        later=_blocked(facts, later),
+        later=blocked_at(facts, later),
     )
 
 
-def _waited_for(facts: Facts, found: HostCollectives, main: int) -> npt.NDArray[np.bool_]:
+def waited_for(facts: Facts, found: HostCollectives, main: int) -> npt.NDArray[np.bool_]:
     """Which the main thread asks for by itself, and which are over before it asks for the next."""
     track = facts.rank.spans["track"].to_numpy()[found.op_ids]
     alone = asking_ops(facts, found.op_ids) == found.op_ids
@@ -187,5 +189,5 @@ def barriers(facts: Facts) -> Barriers:
         op_ids=ops.ids,
         calls=round_half_up(len(ops.ids), used.count),
         track=main,
-        blocked=_blocked(facts, intervals.union(Intervals(ops.start_ns, np.array(ends, dtype=np.int64)))),
+        blocked=blocked_at(facts, intervals.union(Intervals(ops.start_ns, np.array(ends, dtype=np.int64)))),
     )
