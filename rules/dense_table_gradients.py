@@ -12,7 +12,7 @@ How to fix
 
 Ignore when
     rows must also move while they are not read: by momentum, weight decay or Adam's averages, which sparse updates
-    leave out.
+    leave out. A table that is an output layer as well is not looked at.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html

@@ -64,7 +64,7 @@ def gone_through_again(repeated_backward: VainNodes, steps: Steps) -> Verdicts:
         ),
         edits=(Remove(again.ids),),
         fixes=(ONCE,),
-        confidence=Confidence(Level.HIGH, "the nodes' numbers are recorded; nothing reads gradients in between"),
+        confidence=Confidence(Level.MEDIUM, "whether the script takes gradients of single losses is not recorded"),
         site=again.site,
     )  # fmt: skip
 

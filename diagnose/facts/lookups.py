@@ -105,14 +105,20 @@ class TableGradients:
 
 @fact
 def table_gradients(facts: Facts) -> tuple[TableGradients, ...]:
-    """By shape, longest first. Raises Missing without shapes."""
+    """By shape, longest first. Raises Missing without shapes.
+
+    Not of tables whose shape a matrix product takes as well: as an output layer's weights they get a dense gradient.
+    """
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
     ops = host_spans(facts, SpanKind.OP)
+    products = ops.where(named(facts, ops.ids, lambda name: name in _PRODUCTS))
+    multiplied = {tensor.shape for given in inputs_of(facts, products.ids) for some in given for tensor in some}
     dense = ops.where(named(facts, ops.ids, lambda name: name == _DENSE))
     groups: dict[Shape, list[tuple[int, int]]] = {}
     for at, (shape, read) in enumerate(zip(_filled(facts, dense), inputs_of(facts, dense.ids), strict=True)):
-        if shape is not None and len(shape) == 2 and len(read) > 1 and read[1]:
+        whole = shape is not None and len(shape) == 2 and not {shape, shape[::-1]} & multiplied
+        if shape is not None and whole and len(read) > 1 and read[1]:
             groups.setdefault(shape, []).append((at, read[1][0].elements))
     found = [_gradients(facts, dense, shape, some) for shape, some in groups.items()]
     return tuple(sorted(found, key=lambda one: -one.back.longest_ns))

@@ -65,6 +65,11 @@ def test_tables_of_one_shape_count_together() -> None:
     assert (found.rows, found.back.host_ns, len(found.back.ids)) == (512, 40_000_000, 2)
 
 
+@pytest.mark.parametrize("weights", ["[20000,32]", "[32,20000]"])
+def test_the_table_may_be_the_weights_of_the_output_layer_too(weights: str) -> None:
+    assert table_gradients(step(DENSE, FILL, f"aten::mm 40-45 shapes=[[256,32],{weights}]")) == ()
+
+
 def test_a_device_does_it_where_it_was_launched() -> None:
     (found,) = table_gradients(
         facts_of(
