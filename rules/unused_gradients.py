@@ -72,7 +72,11 @@ def gradients_in_vain(unused_gradients: UnusedGradients, steps: Steps) -> Verdic
         ),
         edits=(Remove(vain.ids),),
         fixes=(CUT, FREEZE) if unused_gradients.cleared else (FREEZE, CUT),
-        confidence=Confidence(Level.HIGH, "which gradients the optimizer reads is recorded, by their shapes"),
+        confidence=(
+            Confidence(Level.HIGH, "which gradients the optimizers read, and when they clear them, is recorded")
+            if unused_gradients.cleared
+            else Confidence(Level.MEDIUM, "an optimizer that makes no step in this recording might use them")
+        ),
         site=vain.site,
     )  # fmt: skip
 
