@@ -15,7 +15,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.kinds import Site
 
 _SQUARES = ("aten::pow", "aten::square")
-_SUM = "aten::sum"
+_SUM, _DIFFERENCE = "aten::sum", "aten::sub"
 
 
 @dataclass(frozen=True)
@@ -31,16 +31,20 @@ class WeightPenalty:
 
 @fact
 def weight_penalty(facts: Facts) -> WeightPenalty:
-    """Raises Missing like `main_ops`. Weights are known by the shapes of their gradients."""
+    """Raises Missing like `main_ops`. Weights are known by the shapes of their gradients.
+
+    Squares of differences are none: they pull weights to others, which no weight decay does.
+    """
     tops, shapes = main_ops(facts)
     adds = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)
     weights = {first_shape(one) for one in inputs_of(facts, adds.ids)} - {None, ()}
     square = named(facts, tops.ids, lambda name: name in _SQUARES)
     total = named(facts, tops.ids, lambda name: name == _SUM)
+    less = named(facts, tops.ids, lambda name: name == _DIFFERENCE)
     first = [
         at
         for at in np.flatnonzero(square[:-1] & total[1:]).tolist()
-        if shapes[at] in weights and shapes[at] == shapes[at + 1]
+        if shapes[at] in weights and shapes[at] == shapes[at + 1] and not (at and less[at - 1])
     ]
     forth = tops.where(np.array([one for at in first for one in (at, at + 1)], dtype=np.int64))
     back = way_back(facts, forth)

@@ -44,6 +44,8 @@ def test_what_is_no_penalty_on_weights() -> None:
     assert of(*squared("aten::pow", "[16,32]")).shapes == 0  # of something else
     assert of(*squared("aten::abs")).shapes == 0  # no weight decay does that
     assert of(*squared("aten::pow")[:3]).shapes == 0  # no gradient goes through it
+    later = [item.replace("aten::pow 0-10", "aten::pow 1-10") for item in squared("aten::pow")]
+    assert of("aten::sub 0-1 shapes=[[64,32],[64,32],[]] sequence=0", *later).shapes == 0  # of a distance
 
 
 def test_without_shapes_nothing_is_known() -> None:
