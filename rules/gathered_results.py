@@ -56,7 +56,7 @@ COUNT = Fix(
 def results_gathered(host_gathers: HostGathers, steps: Steps) -> Verdicts:
     found, blocked = host_gathers, host_gathers.blocked
     if not found.calls:
-        yield NotApplicable("nothing is gathered between an optimizer's step and the next forward pass")
+        yield NotApplicable("the host gathers nothing between an optimizer's step and the next forward pass")
         return
     if blocked.ns < BLOCKED_SHARE * steps.mean_ns:
         yield Clean(f"{ms(blocked.ns)} a step until results are gathered")

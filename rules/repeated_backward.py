@@ -49,20 +49,20 @@ ONCE = Fix(
 @rule("LB09")
 def gone_through_again(repeated_backward: VainNodes, steps: Steps) -> Verdicts:
     again = repeated_backward
-    longest = max(again.host_ns, again.device_ns)
+    longest = again.work.longest_ns
     if longest < WORTH_SHARE * steps.mean_ns or again.steps_seen < OFTEN * steps.count:
         yield Clean(f"{percent(longest / max(steps.mean_ns, 1))} of the step goes back through a graph once more")
         return
-    on_device = f", {ms(again.device_ns)} of GPU time" * (again.device_ns > 0)
+    on_device = f", {ms(again.work.device_ns)} of GPU time" * (again.work.device_ns > 0)
     yield Finding(
         evidence=(
             Evidence(
                 f"{again.nodes} nodes a step had been run by an earlier backward pass, and add to the same gradients:"
-                f" {ms(again.host_ns)} of host time{on_device}.",
+                f" {ms(again.work.host_ns)} of host time{on_device}.",
                 longest, "ns",
             ),
         ),
-        edits=(Remove(again.ids),),
+        edits=(Remove(again.work.ids),),
         fixes=(ONCE,),
         confidence=Confidence(Level.MEDIUM, "whether the script takes gradients of single losses is not recorded"),
         site=again.site,

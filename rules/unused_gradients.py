@@ -55,22 +55,22 @@ CUT = Fix(
 @rule("LB08")
 def gradients_in_vain(unused_gradients: UnusedGradients, steps: Steps) -> Verdicts:
     vain = unused_gradients.vain
-    longest = max(vain.host_ns, vain.device_ns)
+    longest = vain.work.longest_ns
     rare = vain.gradients < LEAST or vain.steps_seen < OFTEN * steps.count
     if rare or longest < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"{percent(longest / max(steps.mean_ns, 1))} of the step goes into gradients that nobody uses")
         return
     fate = "are cleared before one does" if unused_gradients.cleared else "are never used"
-    on_device = f", {ms(vain.device_ns)} of GPU time" * (vain.device_ns > 0)
+    on_device = f", {ms(vain.work.device_ns)} of GPU time" * (vain.work.device_ns > 0)
     yield Finding(
         evidence=(
             Evidence(
                 f"After the last gradient that an optimizer uses, backward passes run {vain.nodes} more nodes a step,"
-                f" for {vain.gradients} gradients that {fate}: {ms(vain.host_ns)} of host time{on_device}.",
+                f" for {vain.gradients} gradients that {fate}: {ms(vain.work.host_ns)} of host time{on_device}.",
                 longest, "ns",
             ),
         ),
-        edits=(Remove(vain.ids),),
+        edits=(Remove(vain.work.ids),),
         fixes=(CUT, FREEZE) if unused_gradients.cleared else (FREEZE, CUT),
         confidence=(
             Confidence(Level.HIGH, "which gradients the optimizers read, and when they clear them, is recorded")

@@ -6,19 +6,18 @@ weight carry the number of their node.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.device import device_work
-from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, launched_in, require_ops, used_step
+from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, require_ops, used_step
 from diagnose.facts.host import host_threads
 from diagnose.facts.host_collectives import BACKWARD
+from diagnose.facts.layout import Mask, named
 from diagnose.facts.optimizer import updates
+from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.facts.zeroing import zeroings
@@ -27,10 +26,9 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
 
-Mask = npt.NDArray[np.bool_]
-
 ADDS = "torch::autograd::AccumulateGrad"
-_NO_PASSES = Missing("backward passes", "Record whole steps of the training.")
+NO_PASSES = Missing("backward passes", "Record whole steps of the training.")
+_NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
 
 
 @dataclass(frozen=True)
@@ -60,16 +58,15 @@ def backward_nodes(facts: Facts) -> BackwardNodes:
     require_ops(facts)
     spans = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(BACKWARD)).outermost()
     if not len(spans.ids):
-        raise _NO_PASSES
+        raise NO_PASSES
     ops = host_spans(facts, SpanKind.OP)
     tops = ops.where(ops.track == host_threads(facts).main).outermost()
     others = tops.start_ns[~np.isin(tops.ids, spans.ids)]
     _, passed = np.unique(np.searchsorted(others, spans.start_ns), return_inverse=True)
     number, thread = (_known(facts, name, spans.ids) for name in ("sequence", "forward_thread"))
-    adds = named(facts, spans.ids, lambda name: name.endswith(ADDS))
-    known = (number >= 0) & ~adds
-    threads = int(thread.max(initial=0)) + 2
-    return BackwardNodes(spans, passed.astype(np.int64), adds, np.where(known, number * threads + thread + 1, -1))
+    adds = named(facts, spans.ids, f"{BACKWARD}: {ADDS}")
+    _, key = np.unique(np.stack((thread, number)), axis=1, return_inverse=True)
+    return BackwardNodes(spans, passed.astype(np.int64), adds, np.where((number >= 0) & ~adds, key.ravel(), -1))
 
 
 def _known(facts: Facts, column: str, ids: IntArray) -> IntArray:
@@ -102,16 +99,11 @@ def way_back(facts: Facts, ops: HostSpans) -> IntArray:
 class VainNodes:
     """Nodes that backward passes ran in vain."""
 
-    ids: IntArray
-    """Of the whole recording."""
+    work: Work
     nodes: int
     """Per step."""
     gradients: int
     """Of these, those that add to a gradient, per step."""
-    host_ns: int
-    """Time in them, per step."""
-    device_ns: int
-    """Sum of durations of the device work that they launched, per step."""
     steps_seen: int
     """Used steps with at least one."""
     site: Site | None
@@ -122,28 +114,14 @@ def vain_nodes(facts: Facts, nodes: BackwardNodes, chosen: Mask) -> VainNodes:
     """What is chosen of the nodes."""
     spans, count = nodes.spans.where(chosen), steps(facts).count
     used = in_used_steps(facts, spans.ids)
-    lasted, work = spans.end_ns - spans.start_ns, device_work(facts)
-    launched = np.append(used, False)[launched_in(facts, spans)]
+    lasted = spans.end_ns - spans.start_ns
     return VainNodes(
-        ids=spans.ids,
+        work=work_of(facts, spans.ids),
         nodes=round_half_up(int(used.sum()), count),
         gradients=round_half_up(int(nodes.adds[chosen][used].sum()), count),
-        host_ns=round_half_up(int(lasted[used].sum()), count),
-        device_ns=round_half_up(int((work.end_ns - work.start_ns)[launched].sum()), count),
         steps_seen=len(np.unique(used_step(facts, spans.ids[used]))),
         site=sites_of(facts, spans.ids[used][[int(lasted[used].argmax())]])[0] if used.any() else None,
     )
-
-
-def named(facts: Facts, ids: IntArray, accepted: Callable[[str], bool]) -> Mask:
-    """Which spans have a name that is accepted (asked once per distinct name). Shape (ids,)."""
-    names = facts.rank.spans["name"].cat
-    codes = names.codes.to_numpy()[ids]
-    found = np.zeros(len(names.categories), dtype=bool)
-    for code in np.unique(codes):
-        found[code] = accepted(str(names.categories[code]))
-    chosen: Mask = found[codes]
-    return chosen
 
 
 def places(spans: HostSpans) -> tuple[IntArray, IntArray, IntArray]:
@@ -155,10 +133,12 @@ def places(spans: HostSpans) -> tuple[IntArray, IntArray, IntArray]:
 def repeated_backward(facts: Facts) -> VainNodes:
     """Nodes that an earlier pass had run already, both adding to the same gradients.
 
-    Raises Missing like backward_nodes. Not those of a pass that made a graph itself (`create_graph`): to go through it
-    again is what it is for. Nor those before which gradients were used or cleared.
+    Raises Missing like backward_nodes, and if no node has a number. Not those of a pass that made a graph itself
+    (`create_graph`): to go through it again is what it is for. Nor those before which gradients were used or cleared.
     """
     nodes = backward_nodes(facts)
+    if not (nodes.key >= 0).any():
+        raise _NO_NUMBERS
     adding = np.bincount(nodes.passed[nodes.adds], minlength=len(nodes.first)) > 0
     plain = adding & ~_made_graph(facts, nodes)
     order = np.lexsort((nodes.passed, nodes.key))

@@ -10,11 +10,11 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.backward import named, way_back
+from diagnose.facts.backward import way_back
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.dispatch import HostSpans
 from diagnose.facts.fetches import name_of
-from diagnose.facts.layout import Inputs
+from diagnose.facts.layout import Inputs, named
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace.kinds import Site
@@ -50,7 +50,7 @@ class PairSums:
 def pair_sums(facts: Facts) -> tuple[PairSums, ...]:
     """By line, longest first. Raises Missing like `main_ops`."""
     tops, shapes = main_ops(facts)
-    starts = np.flatnonzero(named(facts, tops.ids, lambda name: name in _BEGIN))
+    starts = np.flatnonzero(named(facts, tops.ids, *_BEGIN))
     given = zip(starts.tolist(), inputs_of(facts, tops.ids[starts]), strict=True)
     blown = [(at, shape) for at, one in given if (shape := _blown_up(one)) is not None]
     chains = [_chain(facts, tops, shapes, at, shape) for at, shape in blown]

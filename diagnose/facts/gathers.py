@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.base import Facts, fact
+from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.ddp import DDP_FORWARD
 from diagnose.facts.dispatch import host_spans, in_used_steps
@@ -21,6 +21,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
 
 _GATHERS = ("allgather_", "_allgather_base_", "gather_")
+_NO_FORWARD = Missing("where forward passes begin", "DistributedDataParallel marks them.")
 
 
 @dataclass(frozen=True)
@@ -40,7 +41,7 @@ class HostGathers:
 
 @fact
 def host_gathers(facts: Facts) -> HostGathers:
-    """Of the used steps. Raises Missing like host_collectives."""
+    """Of the used steps. Raises Missing like host_collectives, and if something is gathered and DDP is not used."""
     found, used, main = host_collectives(facts), steps(facts), host_threads(facts).main
     forward = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: name == DDP_FORWARD).start_ns
     updated = np.sort(updates(facts).end_ns)
@@ -48,7 +49,9 @@ def host_gathers(facts: Facts) -> HostGathers:
     after = np.append(updated, 0)[turn - 1]  # Before the first update turn is 0: of nothing.
     idle = (turn > 0) & (np.searchsorted(forward, after) == np.searchsorted(forward, found.begin_ns))
     gathers = np.isin(found.operation.astype(str), _GATHERS) & waited_for(facts, found, main)
-    rows = np.flatnonzero(gathers & idle & in_used_steps(facts, found.op_ids) & (len(forward) > 0))
+    if gathers.any() and not len(forward):
+        raise _NO_FORWARD
+    rows = np.flatnonzero(gathers & idle & in_used_steps(facts, found.op_ids))
     first = np.concatenate(([True], np.diff(turn[rows]) != 0))[: len(rows)]
     last = np.append(first[1:], True)[: len(rows)]
     times = Intervals(found.begin_ns[rows[first]], found.end_ns[rows[last]])

@@ -7,11 +7,11 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.backward import backward_nodes, named, places, way_back
-from diagnose.facts.base import Facts, fact, optional
+from diagnose.facts.backward import backward_nodes, places, way_back
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.dispatch import HostSpans, host_spans
 from diagnose.facts.fetches import name_of
-from diagnose.facts.layout import NO_SHAPES
+from diagnose.facts.layout import NO_SHAPES, named
 from diagnose.facts.optimizer import updates
 from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
@@ -25,6 +25,7 @@ _MOST = 3
 
 _DENSE = "aten::embedding_dense_backward"
 _FILLS = ("aten::zero_", "aten::fill_")
+_NO_SIZES = Missing("how large the tensors are that ops fill", "Record with record_shapes=True.")
 
 
 @dataclass(frozen=True)
@@ -42,10 +43,12 @@ class OneHotProducts:
 
 @fact
 def one_hot_products(facts: Facts) -> tuple[OneHotProducts, ...]:
-    """By line, longest first. Raises Missing like `main_ops`."""
+    """By line, longest first. Raises Missing like `main_ops`, and if the width of no such rows was recorded."""
     tops, given = main_ops(facts)
-    makes = np.flatnonzero(named(facts, tops.ids, lambda name: name == "aten::one_hot"))
+    makes = np.flatnonzero(named(facts, tops.ids, "aten::one_hot"))
     made = _filled(facts, tops.where(makes))
+    if made and not any(made):
+        raise _NO_SIZES
     found: dict[Site | None, list[tuple[int, int, Shape]]] = {}
     for at, rows, site in zip(makes.tolist(), made, sites_of(facts, tops.ids[makes]), strict=True):
         product = None if rows is None else _product(facts, tops, given, at, rows)
@@ -105,18 +108,21 @@ class TableGradients:
 
 @fact
 def table_gradients(facts: Facts) -> tuple[TableGradients, ...]:
-    """By shape, longest first. Raises Missing without shapes.
+    """By shape, longest first. Raises Missing without shapes, and if the size of no table was recorded.
 
     Not of tables whose shape a matrix product takes as well: as an output layer's weights they get a dense gradient.
     """
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
     ops = host_spans(facts, SpanKind.OP)
-    products = ops.where(named(facts, ops.ids, lambda name: name in _PRODUCTS))
+    products = ops.where(named(facts, ops.ids, *_PRODUCTS))
     multiplied = {tensor.shape for given in inputs_of(facts, products.ids) for some in given for tensor in some}
-    dense = ops.where(named(facts, ops.ids, lambda name: name == _DENSE))
+    dense = ops.where(named(facts, ops.ids, _DENSE))
+    sizes = _filled(facts, dense)
+    if sizes and not any(sizes):
+        raise _NO_SIZES
     groups: dict[Shape, list[tuple[int, int]]] = {}
-    for at, (shape, read) in enumerate(zip(_filled(facts, dense), inputs_of(facts, dense.ids), strict=True)):
+    for at, (shape, read) in enumerate(zip(sizes, inputs_of(facts, dense.ids), strict=True)):
         whole = shape is not None and len(shape) == 2 and not {shape, shape[::-1]} & multiplied
         if shape is not None and whole and len(read) > 1 and read[1]:
             groups.setdefault(shape, []).append((at, read[1][0].elements))

@@ -6,9 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.backward import ADDS, named, way_back
+from diagnose.facts.backward import ADDS, NO_PASSES, way_back
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.dispatch import host_spans
+from diagnose.facts.layout import named
 from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace.enums import SpanKind
@@ -31,16 +32,18 @@ class WeightPenalty:
 
 @fact
 def weight_penalty(facts: Facts) -> WeightPenalty:
-    """Raises Missing like `main_ops`. Weights are known by the shapes of their gradients.
+    """Raises Missing like `main_ops`, and without a gradient. Weights are known by the shapes of their gradients.
 
     Squares of differences are none: they pull weights to others, which no weight decay does.
     """
     tops, shapes = main_ops(facts)
     adds = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)
+    if not len(adds.ids):
+        raise NO_PASSES
     weights = {first_shape(one) for one in inputs_of(facts, adds.ids)} - {None, ()}
-    square = named(facts, tops.ids, lambda name: name in _SQUARES)
-    total = named(facts, tops.ids, lambda name: name == _SUM)
-    less = named(facts, tops.ids, lambda name: name == _DIFFERENCE)
+    square = named(facts, tops.ids, *_SQUARES)
+    total = named(facts, tops.ids, _SUM)
+    less = named(facts, tops.ids, _DIFFERENCE)
     first = [
         at
         for at in np.flatnonzero(square[:-1] & total[1:]).tolist()

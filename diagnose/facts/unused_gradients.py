@@ -6,19 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.backward import ADDS, BackwardNodes, Mask, VainNodes, backward_nodes, named, places, vain_nodes
+from diagnose.facts.backward import ADDS, BackwardNodes, VainNodes, backward_nodes, places, vain_nodes
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.dispatch import HostSpans, host_spans
-from diagnose.facts.layout import NO_SHAPES, Inputs, recorded_inputs
+from diagnose.facts.layout import NO_SHAPES, Mask, named, recorded_inputs
 from diagnose.facts.optimizer import NO_STEPS, updates
+from diagnose.facts.shaped import first_shape
 from diagnose.facts.zeroing import zeroings
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
-_LISTS = ("aten::_foreach_", "aten::_fused_")
+_LISTS = ("aten::_foreach_*", "aten::_fused_*")
 _SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
 _SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
+_UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
 
 @dataclass(frozen=True)
@@ -34,8 +36,9 @@ class UnusedGradients:
 def unused_gradients(facts: Facts) -> UnusedGradients:
     """Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
 
-    Weights are told apart by their shapes: those as large as one that the optimizer updates are taken to be it. Of a
-    pass none of whose gradients is known to be used nothing is said: optimizers may update what they made of weights.
+    And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
+    shapes: those as large as one that the optimizer updates are taken to be it. Of a pass none of whose gradients is
+    known to be used nothing is said: optimizers may update what they made of weights.
     """
     nodes, calls = backward_nodes(facts), updates(facts)
     if len(host_spans(facts, *SpanKind, named=lambda name: name.startswith(_SHARDS)).ids):
@@ -55,6 +58,8 @@ def unused_gradients(facts: Facts) -> UnusedGradients:
     after = (last >= 0)[nodes.passed] & (order > last[nodes.passed])
     some = np.bincount(nodes.passed[vain & after], minlength=len(nodes.first)) > 0
     chosen = some[nodes.passed] & after
+    if not chosen.any() and not uses.known.all():
+        raise _UNKNOWN
     return UnusedGradients(vain_nodes(facts, nodes, chosen), bool((cleared & chosen).any()))
 
 
@@ -118,7 +123,7 @@ def _shapes(facts: Facts, nodes: BackwardNodes, calls: HostSpans) -> tuple[IntAr
     node = nesting.innermost_at(adding.start_ns, adding.track, *places(nodes.spans))
     shape = np.full(len(nodes.adds), -1, dtype=np.int64)
     for at, which in zip(node.tolist(), position.tolist(), strict=True):
-        if at >= 0 and which >= 0 and (size := _first(inputs[which])) is not None:
+        if at >= 0 and which >= 0 and (size := first_shape(inputs[which])) is not None:
             shape[at] = numbers.setdefault(size, len(numbers))
     return shape, _updated(facts, calls, numbers)
 
@@ -128,7 +133,7 @@ def _updated(facts: Facts, calls: HostSpans, numbers: dict[tuple[int, ...], int]
     call = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
     inside = ops.where(call >= 0)
     position, inputs = recorded_inputs(facts, inside.ids)
-    listed = named(facts, inside.ids, lambda name: name.startswith(_LISTS)).astype(np.int64)
+    listed = named(facts, inside.ids, *_LISTS).astype(np.int64)
     found: list[set[int] | None] = [set() for _ in calls.ids]
     seen = np.unique(np.stack((call[call >= 0], position, listed)), axis=1)
     for at, which, many in seen.T.tolist():
@@ -138,8 +143,3 @@ def _updated(facts: Facts, calls: HostSpans, numbers: dict[tuple[int, ...], int]
         else:
             some.update(numbers[one.shape] for one in tensors if one.shape in numbers)
     return [some if some else None for some in found]
-
-
-def _first(inputs: Inputs) -> tuple[int, ...] | None:
-    """The shape of the first input."""
-    return inputs[0][0].shape if inputs and inputs[0] else None

@@ -45,31 +45,31 @@ def test_ops_inside_a_node_are_part_of_its_pass() -> None:
 def test_nodes_that_an_earlier_pass_ran() -> None:
     """The second pass has a node of its own, and one that the first had run, with the gradient after it."""
     found = again(FORWARD, *FIRST, *SECOND)
-    assert (found.nodes, found.gradients, found.host_ns, found.steps_seen) == (2, 1, 11_000_000, 1)
+    assert (found.nodes, found.gradients, found.work.host_ns, found.steps_seen) == (2, 1, 11_000_000, 1)
 
 
 def test_a_node_of_another_thread_may_have_the_same_number() -> None:
     second = tuple(f'{item} "Fwd thread id"=2' if item[0] == "N" else item for item in SECOND)
-    assert len(again(FORWARD, *FIRST, *second).ids) == 0
+    assert len(again(FORWARD, *FIRST, *second).work.ids) == 0
 
 
 @pytest.mark.parametrize("between", ["zero_grad 18.5-19", '"Optimizer.step#SGD.step" 18.5-19'])
 def test_gradients_that_were_used_or_cleared_in_between_are_no_sum(between: str) -> None:
-    assert len(again(FORWARD, *FIRST, between, *SECOND).ids) == 0
+    assert len(again(FORWARD, *FIRST, between, *SECOND).work.ids) == 0
 
 
 def test_passes_that_add_to_no_gradient_are_asked_for_by_hand() -> None:
     """As torch.autograd.grad does; either may."""
     bare = [item for item in FIRST if not item.startswith("A")]
-    assert len(again(FORWARD, *bare, *SECOND).ids) == 0
-    assert len(again(FORWARD, *FIRST, *(item for item in SECOND if not item.startswith("A"))).ids) == 0
+    assert len(again(FORWARD, *bare, *SECOND).work.ids) == 0
+    assert len(again(FORWARD, *FIRST, *(item for item in SECOND if not item.startswith("A"))).work.ids) == 0
 
 
 def test_a_pass_that_makes_a_graph_is_gone_through_again_on_purpose() -> None:
     """A penalty on gradients: ops inside the first pass's nodes make nodes of their own."""
     inside = 'aten::mm 8-16 sequence=12 "Fwd thread id"=0'
-    assert len(again(FORWARD, *FIRST, inside, *SECOND).ids) == 0
-    assert len(again(FORWARD, *FIRST, "aten::mm 8-16", *SECOND).ids) == 2
+    assert len(again(FORWARD, *FIRST, inside, *SECOND).work.ids) == 0
+    assert len(again(FORWARD, *FIRST, "aten::mm 8-16", *SECOND).work.ids) == 2
 
 
 def test_work_of_a_device_counts_where_it_was_launched() -> None:
@@ -85,7 +85,12 @@ def test_work_of_a_device_counts_where_it_was_launched() -> None:
             """
         )
     )
-    assert (found.nodes, found.host_ns, found.device_ns) == (2, 2_000_000, 11_000_000)
+    assert (found.nodes, found.work.host_ns, found.work.device_ns) == (2, 2_000_000, 11_000_000)
+
+
+def test_nodes_without_numbers_cannot_be_told_apart() -> None:
+    with pytest.raises(Missing, match="numbers"):
+        again(FORWARD, "N 2-6", "A 6-7", "aten::ones_like 20-21", "N 22-26", "A 26-27")
 
 
 def test_without_a_backward_pass_nothing_is_known() -> None:

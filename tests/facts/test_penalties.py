@@ -51,3 +51,8 @@ def test_what_is_no_penalty_on_weights() -> None:
 def test_without_shapes_nothing_is_known() -> None:
     with pytest.raises(Missing, match="shapes"):
         weight_penalty(facts_of("1 steps of 100\n2 threads, 4 cores\ncpu  aten::pow 0-10"))
+
+
+def test_without_gradients_it_is_not_known_what_a_weight_is() -> None:
+    with pytest.raises(Missing, match="backward passes"):
+        weight_penalty(facts_of("1 steps of 100\n2 threads, 4 cores\ncpu  aten::pow 0-10 shapes=[[64,32],[]]"))
