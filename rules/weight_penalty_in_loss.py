@@ -20,6 +20,7 @@ Sources
 """
 
 from diagnose.rule import (
+    Basis,
     Between,
     CannotTell,
     Clean,
@@ -69,7 +70,7 @@ def weights_in_the_loss(weight_penalty: WeightPenalty, steps: Steps) -> Verdicts
         edits=(Shorten(work.ids, LEFT), Shorten(work.work_ids, LEFT)),
         fixes=(DECAY,),
         confidence=Confidence(Level.MEDIUM, "that they are weights is told by their shapes"),
-        site=weight_penalty.site,
+        basis=Basis.RULE_OF_THUMB, site=weight_penalty.site,
     )  # fmt: skip
 
 
