@@ -36,6 +36,7 @@ from diagnose.facts.collectives import CollectiveGroup, SmallCollectives
 from diagnose.facts.compiling import Compiling
 from diagnose.facts.cpu_threads import CpuThreads
 from diagnose.facts.ddp import DdpOverhead, DdpWork
+from diagnose.facts.derived_weights import DerivedWeights
 from diagnose.facts.dispatch import Starvation
 from diagnose.facts.doubles import Doubles
 from diagnose.facts.extra_work import LongSteps
@@ -63,6 +64,7 @@ from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
+from diagnose.facts.recomputed import Recomputed
 from diagnose.facts.run import Loading, Rivals, Slowdown
 from diagnose.facts.steps import Steps
 from diagnose.facts.transfers import Transfer
@@ -128,6 +130,7 @@ __all__ = [
     "CpuThreads",
     "DdpOverhead",
     "DdpWork",
+    "DerivedWeights",
     "Detach",
     "Direction",
     "Distortion",
@@ -167,6 +170,7 @@ __all__ = [
     "PythonPause",
     "Ranges",
     "RankManifest",
+    "Recomputed",
     "Remove",
     "Replace",
     "Rivals",

@@ -43,7 +43,7 @@ from diagnose.rule import (
 )  # fmt: skip
 
 FIXED_SHARE = 0.05  # of the step that goes to starting ops of the loop (our choice)
-BATCHED = 0.3  # of the rest of a round on a CPU: larger matrices, memory read once; planted loops gained 0 to 0.6
+BATCHED = 0.3  # of the rest of small ops on a CPU: larger matrices, memory read once; planted loops gained 0 to 0.6
 MOST_SHOWN = 4  # names of ops in the evidence
 BATCH = Fix(
     "Run the loop's ops once, on a batch of all it goes over.", safety=Safety.ROUNDING, effort=2,
@@ -69,7 +69,11 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
         most = max((loop.fixed_ns for loop in loops), default=0)
         yield Clean(f"starting ops in loops takes {ms(most)} a step at most, {percent(most / max(steps.mean_ns, 1))}")
     for loop in large:
-        host, device = (_left(*of, loop.rounds) for of in ((loop.left, BATCHED), (loop.work_left, 0.0)))
+        likely = (1 - BATCHED) * loop.left + BATCHED * loop.least_left
+        host, device = (
+            Between(0.5 + 0.5 * careful, probable, 1.0 / loop.rounds)
+            for careful, probable in ((loop.left, likely), (loop.work_left, loop.work_left))
+        )
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
         way_back = ", and so does their backward pass" * loop.has_backward
         yield Finding(
@@ -88,10 +92,6 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
             confidence=Confidence(Level.MEDIUM, "whether a round needs the one before it is not recorded"),
             basis=Basis.RULE_OF_THUMB, site=loop.site, host_bound=True,
         )  # fmt: skip
-
-
-def _left(fixed_gone: float, batched: float, rounds: int) -> Between:
-    return Between(0.5 + 0.5 * fixed_gone, (1.0 - batched) * fixed_gone + batched / rounds, 1.0 / rounds)
 
 
 EXAMPLES = [

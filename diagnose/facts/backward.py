@@ -17,7 +17,7 @@ from diagnose.facts.host import host_threads
 from diagnose.facts.host_collectives import BACKWARD
 from diagnose.facts.layout import Mask, named
 from diagnose.facts.optimizer import updates
-from diagnose.facts.shaped import Work, work_of
+from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.facts.zeroing import zeroings
@@ -69,30 +69,56 @@ def backward_nodes(facts: Facts) -> BackwardNodes:
     return BackwardNodes(spans, passed.astype(np.int64), adds, np.where((number >= 0) & ~adds, key.ravel(), -1))
 
 
+def gradient_shapes(facts: Facts, nodes: BackwardNodes) -> list[Shape | None]:
+    """The shape of the gradient that each node adds to; None of other nodes, and where it was not recorded."""
+    adding = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)
+    node = nesting.innermost_at(adding.start_ns, adding.track, *places(nodes.spans))
+    found: list[Shape | None] = [None] * len(nodes.adds)
+    for at, inputs in zip(node.tolist(), inputs_of(facts, adding.ids), strict=True):
+        if at >= 0:
+            found[at] = first_shape(inputs)
+    return found
+
+
 def _known(facts: Facts, column: str, ids: IntArray) -> IntArray:
     """A column of ops, -1 where it was not recorded."""
     return facts.rank.ops[column].reindex(ids, fill_value=-1).to_numpy().astype(np.int64)
 
 
-def way_back(facts: Facts, ops: HostSpans) -> IntArray:
-    """The nodes of backward passes that these ops of one thread, none inside another, have made. None without passes.
+def made_nodes(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
+    """The numbers of the nodes that these ops of one thread, none inside another, have made: from, and up to.
 
-    An op carries the number that the next node gets: it made those from its own up to that of the op after it.
+    An op carries the number that the next node gets: it made those from its own up to that of the op after it. From is
+    -1 where the number is not known, or where gradients were off.
     """
-    nodes = optional(backward_nodes, facts)
-    if nodes is None or not len(ops.ids):
-        return ops.ids[:0]
     every = host_spans(facts, SpanKind.OP)
     number = np.where(_known(facts, "forward_thread", every.ids) > 0, -1, _known(facts, "sequence", every.ids))
     counts = (number >= 0) & np.isin(every.track, ops.track)
     following = np.append(number[counts], np.iinfo(np.int64).max)
-    begin = _known(facts, "sequence", ops.ids)
     end = following[np.searchsorted(every.start_ns[counts], ops.end_ns)]
+    return _known(facts, "sequence", ops.ids), end
+
+
+def nodes_of(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
+    """Of each node that one of these ops of a thread, none inside another, has made: position of the op, and its own.
+
+    Positions are those in `ops` and in `backward_nodes`. Raises Missing like those.
+    """
+    nodes = backward_nodes(facts)
+    begin, end = made_nodes(facts, ops)
     order = np.argsort(begin, kind="stable")
-    of_node = _known(facts, "sequence", nodes.spans.ids)
-    at = np.searchsorted(begin[order], of_node, side="right") - 1
-    mine = (nodes.key >= 0) & (at >= 0) & (begin[order][at] >= 0) & (of_node < end[order][at])
-    return nodes.spans.ids[mine]
+    number = _known(facts, "sequence", nodes.spans.ids)
+    at = np.searchsorted(begin[order], number, side="right") - 1
+    mine = np.flatnonzero((nodes.key >= 0) & (at >= 0))
+    op = order[at[mine]]
+    made = (begin[op] >= 0) & (number[mine] < end[op])
+    return op[made], mine[made]
+
+
+def way_back(facts: Facts, ops: HostSpans) -> IntArray:
+    """The nodes of backward passes that such ops have made; none where no passes were recorded."""
+    nodes = optional(backward_nodes, facts)
+    return ops.ids[:0] if nodes is None else nodes.spans.ids[nodes_of(facts, ops)[1]]
 
 
 @dataclass(frozen=True)

@@ -15,12 +15,14 @@ from dataclasses import dataclass, replace
 import numpy as np
 import pandas as pd
 
-from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.derived_weights import derived_weights
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, launched_in, on_training_threads, require_ops, used_step
 from diagnose.facts.host import HostActivity, host_activities
 from diagnose.facts.host_collectives import BACKWARD
+from diagnose.facts.layout import Mask
 from diagnose.facts.optimizer import updates
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import sites_of
@@ -40,6 +42,10 @@ MOST_OPS = 64
 OP_NS = 20_000
 """Of an op that computes on the CPU, what does not grow with its size: in planted loops with a batch of 1 to 64 what
 batching saved was 15 to 28 us for each outermost op, forward and backward."""
+
+LARGE_NS = 500_000
+"""Of what an op takes beyond that, nothing is gained by larger ones: matrices that keep a core busy so long are read
+from memory as seldom as larger ones. With ops of 4 ms planted loops gained the fixed time only."""
 
 KERNEL_NS = 3_000
 """The same of a kernel: the shortest take 2 to 3 us (our choice)."""
@@ -71,7 +77,8 @@ class Loop:
     site: Site | None
     """Where the forward part begins."""
     pieces: tuple[tuple[int, Intervals], ...]
-    """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others."""
+    """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others and
+    what makes a weight again."""
     work_ids: IntArray
     """Device work that was launched meanwhile."""
     ns: int
@@ -79,7 +86,9 @@ class Loop:
     fixed_ns: int
     """Of that, what each op takes whatever it computes, and adding up what rounds say of a gradient."""
     left: float
-    """Share of the host time that is left if all rounds are one."""
+    """Share of the host time that is left if all rounds are one, and ops take what they compute as before."""
+    least_left: float
+    """The same if of each op only what exceeds LARGE_NS is left of all rounds but one."""
     work_left: float
     """The same of the device work."""
 
@@ -217,7 +226,10 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
     names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
     times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
     track = ops.track[[run.first for run in runs]]
-    waited = host_activities(facts)[HostActivity.OTHER_RANK]
+    of_weights = _of_weights(facts, ops)
+    edges = np.flatnonzero(np.diff(np.concatenate(([False], of_weights, [False])).astype(np.int8)))
+    making = intervals.union(Intervals(ops.start_ns[edges[::2]], ops.end_ns[edges[1::2] - 1]))
+    waited = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], making)
     pieces = tuple(
         (
             one,
@@ -228,10 +240,15 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
         for one in np.unique(track).tolist()
     )
     rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
-    mine = ops.where(np.concatenate([np.arange(run.first, run.last) for run in runs]))
+    rounds_of = np.concatenate([np.arange(run.first, run.last) for run in runs])
+    mine = ops.where(rounds_of[~of_weights[rounds_of]])
     dur, total = mine.end_ns - mine.start_ns, sum(own.total for _, own in pieces)
     added = _added_up(facts, mine)
-    fixed = total - int((dur - added - np.minimum(dur - added, OP_NS)).sum()) if trains_on_cpu(facts) else total
+    own = dur - added
+    fixed, small = (
+        total - int((own - np.minimum(own, most)).sum()) if trains_on_cpu(facts) else total
+        for most in (OP_NS, LARGE_NS)
+    )
     work = device_work(facts)
     inside = launched_in(facts, _spans(pieces)) >= 0
     work_ns = (work.end_ns - work.start_ns)[inside]
@@ -246,8 +263,15 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
         ns=round_half_up(total, used.count),
         fixed_ns=round_half_up(fixed, used.count),
         left=1 - spared * fixed / max(total, 1),
+        least_left=1 - spared * small / max(total, 1),
         work_left=1 - spared * int(np.minimum(work_ns, KERNEL_NS).sum()) / max(int(work_ns.sum()), 1),
     )
+
+
+def _of_weights(facts: Facts, ops: HostSpans) -> Mask:
+    """Which ops make a weight again, or go back through that: they work on no data that they could work on together."""
+    again = optional(derived_weights, facts) or ()
+    return np.isin(ops.ids, [span for one in again for span in one.work.ids.tolist()])
 
 
 def _added_up(facts: Facts, ops: HostSpans) -> IntArray:

@@ -10,9 +10,11 @@ from diagnose.facts.base import Facts
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, launched_in
+from diagnose.facts.fetches import name_codes
 from diagnose.facts.host import host_threads
 from diagnose.facts.layout import NO_SHAPES, Inputs, recorded_inputs
 from diagnose.facts.steps import steps
+from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
@@ -71,3 +73,10 @@ def inputs_of(facts: Facts, ids: IntArray) -> list[Inputs]:
 def first_shape(inputs: Inputs) -> Shape | None:
     """The shape of the first input, if it is a tensor, or of the first of a list."""
     return inputs[0][0].shape if inputs and inputs[0] else None
+
+
+def calls_alike(facts: Facts, ids: IntArray) -> IntArray:
+    """Of each op a number for its name with shapes and types of its inputs; -1 where these were not recorded."""
+    position, _ = recorded_inputs(facts, ids)
+    _, number = np.unique(np.stack((position, name_codes(facts, ids))), axis=1, return_inverse=True)
+    return np.where(position >= 0, number.reshape(-1), nesting.NONE)

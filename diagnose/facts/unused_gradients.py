@@ -6,12 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.backward import ADDS, BackwardNodes, VainNodes, backward_nodes, places, vain_nodes
+from diagnose.facts.backward import BackwardNodes, VainNodes, backward_nodes, gradient_shapes, places, vain_nodes
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.dispatch import HostSpans, host_spans
 from diagnose.facts.layout import NO_SHAPES, Mask, named, recorded_inputs
 from diagnose.facts.optimizer import NO_STEPS, updates
-from diagnose.facts.shaped import first_shape
 from diagnose.facts.zeroing import zeroings
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
@@ -118,14 +117,8 @@ def _shapes(facts: Facts, nodes: BackwardNodes, calls: HostSpans) -> tuple[IntAr
     None for a call of which not all is known.
     """
     numbers: dict[tuple[int, ...], int] = {}
-    adding = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)
-    position, inputs = recorded_inputs(facts, adding.ids)
-    node = nesting.innermost_at(adding.start_ns, adding.track, *places(nodes.spans))
-    shape = np.full(len(nodes.adds), -1, dtype=np.int64)
-    for at, which in zip(node.tolist(), position.tolist(), strict=True):
-        if at >= 0 and which >= 0 and (size := first_shape(inputs[which])) is not None:
-            shape[at] = numbers.setdefault(size, len(numbers))
-    return shape, _updated(facts, calls, numbers)
+    shape = [numbers.setdefault(one, len(numbers)) if one is not None else -1 for one in gradient_shapes(facts, nodes)]
+    return np.array(shape, dtype=np.int64), _updated(facts, calls, numbers)
 
 
 def _updated(facts: Facts, calls: HostSpans, numbers: dict[tuple[int, ...], int]) -> list[set[int] | None]:

@@ -205,7 +205,7 @@ def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
     _, stderr = child.communicate(timeout=60)
-    assert child.returncode == 130
+    assert child.returncode == 130, stderr
     assert "What had been recorded is in" in stderr
     manifest = msgspec.json.decode((tmp_path / "out" / "manifest.json").read_bytes(), type=Manifest)
     assert [(one.trace, one.ended) for one in manifest.ranks] == [("rank0.trace.sqlite", "interrupted")]
