@@ -43,10 +43,16 @@ from diagnose.rule import (
 WORTH_SHARE = 0.05  # of the step in such ops (our choice)
 OFTEN = 0.5  # of the steps with such ops (our choice)
 LEFT = Between(0.95, 0.8, 0.6)  # of their host time; validation on a CPU kept 0.4 to 0.8 in planted cases
+LEFT_OF_SAME = Between(0.95, 0.8, 0.0)  # the same if they may be the training's, once more
 NO_GRAD = Fix(
     "Run it without recording for gradients.", before="loss = evaluate(model, batch)",
     after="with torch.inference_mode():\n    loss = evaluate(model, batch)", safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/docs/stable/generated/torch.autograd.grad_mode.inference_mode.html",
+)  # fmt: skip
+REUSE = Fix(
+    "If it is the same model on the same batch: use what the training's forward pass has found.",
+    before="hits = model(batch).argmax(1) == labels", after="hits = logits.detach().argmax(1) == labels",
+    safety=Safety.NEEDS_JUDGEMENT,
 )  # fmt: skip
 
 
@@ -56,16 +62,18 @@ def recorded_in_vain(unused_graphs: UnusedGraphs, steps: Steps) -> Verdicts:
     if share < WORTH_SHARE or unused_graphs.steps_seen < OFTEN * steps.count:
         yield Clean(f"{percent(share)} of the step in ops recorded for a backward pass that does not come")
         return
+    same = unused_graphs.as_in_training
+    like = ": the same as in training, on equal shapes" * same
     yield Finding(
         evidence=(
             Evidence(
                 f"{unused_graphs.calls} ops a step, {ms(unused_graphs.ns)} of host time, are recorded for a backward"
-                " pass, and none of those that were seen uses them.",
+                f" pass, and none of those that were seen uses them{like}.",
                 unused_graphs.ns, "ns",
             ),
         ),
-        edits=(Shorten(unused_graphs.ids, LEFT),),
-        fixes=(NO_GRAD,),
+        edits=(Shorten(unused_graphs.ids, LEFT_OF_SAME if same else LEFT),),
+        fixes=(NO_GRAD, REUSE) if same else (NO_GRAD,),
         confidence=Confidence(Level.MEDIUM, "what recording costs is taken from other trainings"),
         basis=Basis.RULE_OF_THUMB, site=unused_graphs.site, host_bound=True,
     )  # fmt: skip

@@ -6,6 +6,7 @@ backward pass carries the number of its node. A number that no backward op has b
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -15,6 +16,8 @@ from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.dispatch import host_spans, require_ops, used_step
 from diagnose.facts.host import host_threads
 from diagnose.facts.host_collectives import BACKWARD
+from diagnose.facts.layout import Mask
+from diagnose.facts.shaped import calls_alike
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace import nesting
@@ -36,6 +39,9 @@ class UnusedGraphs:
     """Used steps with at least one."""
     site: Site | None
     """The line that runs the longest of them."""
+    as_in_training: bool
+    """In its step each has its like, on inputs of equal shapes, of which a backward pass uses the nodes. False where
+    shapes were not recorded."""
 
 
 @fact
@@ -60,8 +66,8 @@ def unused_graphs(facts: Facts) -> UnusedGraphs:
     forward = np.flatnonzero(~is_backward[names.codes.to_numpy()[mine.ids[tops]]])
     number = numbers[tops[forward]]
     makes_nodes = (number >= 0) & (_next_known(np.append(number[1:], -1)[: len(number)]) > number)
-    vain = tops[forward[makes_nodes & ~useful[forward]]]
-    found = mine.where(vain)
+    is_vain = makes_nodes & ~useful[forward]
+    found = mine.where(tops[forward[is_vain]])
     counted = found.in_steps(facts)
     dur = counted.end_ns - counted.start_ns
     return UnusedGraphs(
@@ -70,7 +76,15 @@ def unused_graphs(facts: Facts) -> UnusedGraphs:
         ns=round_half_up(int(dur.sum()), used.count),
         steps_seen=len(np.unique(used_step(facts, counted.ids))),
         site=sites_of(facts, counted.ids[[int(dur.argmax())]])[0] if len(dur) else None,
+        as_in_training=_as_in_training(facts, mine.ids[tops[forward[makes_nodes]]], is_vain[makes_nodes]),
     )
+
+
+def _as_in_training(facts: Facts, ids: IntArray, is_vain: Mask) -> bool:
+    what, step = calls_alike(facts, ids), used_step(facts, ids)
+    is_vain, is_useful = is_vain & (step >= 0), ~is_vain & (step >= 0)
+    vain, useful = (Counter(zip(step[one].tolist(), what[one].tolist(), strict=True)) for one in (is_vain, is_useful))
+    return bool(vain) and bool((what[is_vain] >= 0).all()) and vain <= useful
 
 
 def _sequence(facts: Facts, ids: IntArray) -> IntArray:

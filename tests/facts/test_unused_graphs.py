@@ -59,3 +59,24 @@ def test_ops_without_gradients_and_those_after_the_last_backward_pass_are_none()
 def test_without_a_backward_pass_nothing_is_known() -> None:
     with pytest.raises(Missing, match="backward passes"):
         of("aten::mul 0-9 sequence=0", "aten::mul 0-9 sequence=1", "aten::mul 0-9 sequence=2")
+
+
+@pytest.mark.parametrize(("shapes", "alike"), [("[[8,4]]", True), ("[[6,4]]", False), ("", False)])
+def test_whether_they_are_the_same_as_in_training(shapes: str, alike: bool) -> None:
+    """On eight rows as in training, on six, and where only the training's were recorded."""
+    given = f" shapes={shapes}" if shapes else ""
+    found = of(*(
+        f"aten::mul 0-9 sequence={2 * k} shapes=[[8,4]] | B 10-20 sequence={2 * k}"
+        f" | aten::mul 30-36 sequence={2 * k + 1}{given}"
+        for k in range(3)
+    ))  # fmt: skip
+    assert (found.calls, found.as_in_training) == (1, alike)
+
+
+def test_one_pass_more_of_what_training_runs_once_is_another() -> None:
+    found = of(*(
+        f"aten::mul 0-9 sequence={3 * k} shapes=[[8,4]] | B 10-20 sequence={3 * k}"
+        f" | aten::mul 30-36 sequence={3 * k + 1} shapes=[[8,4]] | aten::mul 40-46 sequence={3 * k + 2} shapes=[[8,4]]"
+        for k in range(3)
+    ))  # fmt: skip
+    assert not found.as_in_training
