@@ -53,48 +53,27 @@ from diagnose.facts.loops import Loop
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
-from diagnose.facts.pauses import (
-    HOW_COLLECTIONS,
-    Checkpoints,
-    GarbageCollections,
-    Silences,
-)
+from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
 from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.recomputed import Recomputed
+from diagnose.facts.repeated_rows import RepeatedRows
 from diagnose.facts.run import Loading, Rivals, Slowdown
+from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.steps import Steps
+from diagnose.facts.texts import Texts
 from diagnose.facts.transfers import Transfer
 from diagnose.facts.unused_gradients import UnusedGradients
 from diagnose.facts.unused_graphs import UnusedGraphs
 from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
-from diagnose.finding import (
-    Caution,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-)
+from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.fusing import chains_taken, fusing, gave_up, known
 from diagnose.replay.balancing import balanced
-from diagnose.replay.edits import (
-    Between,
-    Detach,
-    Edit,
-    Move,
-    Remove,
-    Replace,
-    Shorten,
-    Times,
-)
+from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.manifest import Loader, RankManifest
@@ -172,6 +151,7 @@ __all__ = [
     "RankManifest",
     "Recomputed",
     "Remove",
+    "RepeatedRows",
     "Replace",
     "Rivals",
     "Roofline",
@@ -182,11 +162,13 @@ __all__ = [
     "Silent",
     "Slowdown",
     "SmallCollectives",
+    "SortsForFew",
     "Starvation",
     "Steadiness",
     "Steps",
     "SyncedNorms",
     "TableGradients",
+    "Texts",
     "Times",
     "Transfer",
     "UnusedGradients",

@@ -50,7 +50,10 @@ from diagnose.rule import (
 WORTH_SHARE = 0.02  # of the step in fetches: less is not worth more processes (TensorBoard warns at 5 %)
 IDLE_SHARE = 0.5  # of the fetching time with an idle GPU: otherwise the GPU has enough queued meanwhile
 WORKERS = Between(1, 4, 8)  # how much faster workers make batches, together: cores permitting
+ANEW = 0.5  # of the batches are the first of an iterator (our choice)
 SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
+COMPETING = Confidence(Level.MEDIUM, "workers compete for the cores that train")
+NAMED = Confidence(Level.HIGH, "the recorder names the loader that makes batches in process")
 
 
 @rule("DL01")
@@ -61,6 +64,8 @@ def loader_without_workers(
     quick = loading is not None and loading.fetch_ns <= HANDED_OVER_NS
     if fetches.in_process is not True:
         yield NotApplicable("it has workers" if fetches.in_process is False else "it is not known who loads")
+    elif fetches.first_share >= ANEW:
+        yield NotApplicable("iterators are made again and again: workers would be, too")
     elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
     elif quick or not cores_for_workers(input_wait, loading):
@@ -90,11 +95,7 @@ def loader_without_workers(
                     trial=f"patch:DataLoader(num_workers={count})",
                 ),
             ),
-            confidence=(
-                Confidence(Level.MEDIUM, "workers compete for the cores that train")
-                if input_wait.exposed_ns is None
-                else Confidence(Level.HIGH, "the recorder names the loader that makes batches in process")
-            ),
+            confidence=COMPETING if input_wait.exposed_ns is None else NAMED,
         )  # fmt: skip
 
 

@@ -14,6 +14,7 @@ from diagnose import engine, one_rank, page
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.facts.base import Facts
 from diagnose.finding import Confidence, Level, OutcomeKind
+from diagnose.replay.saving import Basis
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import (
     Distributed,
@@ -571,6 +572,29 @@ def test_workers_that_are_kept(persistent: list[bool], kind: OutcomeKind, why: s
     loaders = [Loader(dataset="D", num_workers=2, persistent_workers=keeps) for keeps in persistent]
     own = RankManifest(rank=0, loaders=(*loaders, Loader(dataset="V")))
     assert outcome(said("loader_restart", RESTARTED, own)) == (kind, why)
+
+
+ANEW = """
+    5 steps of 100
+    cpu  aten::random_ 0-1 | aten::item 1-2 | load 2-42 | aten::mm 42-43
+    gpu  sgemm 42.01-100 @42
+"""
+
+
+def test_an_iterator_for_every_batch_costs_what_a_batch_does_not_take() -> None:
+    """Of 40 ms; carefully half of it. The workers that would hide it all would be started as often."""
+    (found,) = said("iterator_for_every_batch", ANEW, loads(10)).findings
+    assert (found.saving.low_ns, found.saving.likely_ns) == (15 * MS, 30 * MS)
+    assert found.saving.basis is Basis.REPLAYED
+    (unknown,) = said("iterator_for_every_batch", ANEW, RankManifest(rank=0)).findings
+    assert (unknown.saving.low_ns, unknown.saving.likely_ns) == (0, 20 * MS)
+    kind, _ = outcome(said("loader_without_workers", ANEW, loads(10)))
+    assert kind is OutcomeKind.NOT_APPLICABLE
+
+
+def test_an_epoch_of_one_batch_has_an_iterator_for_every_batch() -> None:
+    own = RankManifest(rank=0, loaders=(Loader(dataset="D", dataset_length=64, batch_size=64),))
+    assert outcome(said("iterator_for_every_batch", ANEW, own)) == (OutcomeKind.NOT_APPLICABLE, "an epoch is one batch")
 
 
 REDUCER = """

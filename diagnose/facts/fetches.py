@@ -47,6 +47,9 @@ _NEW_ITERATOR = re.compile(
 )
 """What marks the start of an epoch: annotations by qualified name, frames by file and function (they name no class)."""
 
+_SEED = ("aten::random_", "aten::item")
+"""Ops by which every new iterator draws a seed for its workers, though it may have none."""
+
 _NEW_WORKERS = re.compile(
     r"\b_MultiProcessingDataLoaderIter\.__init__\Z|(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator\Z"
 )
@@ -81,7 +84,7 @@ class Fetches:
     in_steps: npt.NDArray[np.bool_]
     """The host was in a used step when it began."""
     first: npt.NDArray[np.bool_]
-    """The first of an iterator, as far as its start was recorded."""
+    """The first of an iterator, as far as that was recorded."""
     last: npt.NDArray[np.bool_]
     """It found the epoch over and ended the workers, as far as that was recorded."""
     idle_ns: IntArray | None
@@ -103,6 +106,11 @@ class Fetches:
     def dur_ns(self) -> IntArray:
         """Durations. Shape (fetches,)."""
         return self.end_ns - self.start_ns
+
+    @property
+    def first_share(self) -> float:
+        """Share of the fetches in used steps that are the first of an iterator; 0 without any."""
+        return float(self.first[self.in_steps].mean()) if self.in_steps.any() else 0.0
 
     @property
     def first_ns(self) -> float | None:
@@ -154,13 +162,18 @@ def _python_or_annotations(facts: Facts, named: re.Pattern[str]) -> HostSpans:
 
 
 def _first(facts: Facts, found: HostSpans) -> npt.NDArray[np.bool_]:
-    """Which fetches are the first on their thread since an iterator was made."""
+    """Which fetches are the first on their thread since an iterator was made, or follow the ops that make one."""
     made = _python_or_annotations(facts, _NEW_ITERATOR)
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
+    names = facts.rank.spans["name"].iloc[ops.ids].to_numpy()
     first = np.zeros(len(found.ids), dtype=bool)
-    for thread in np.unique(made.track):
+    for thread in np.unique(found.track):
         mine = np.flatnonzero(found.track == thread)
         following = np.searchsorted(found.start_ns[mine], made.start_ns[made.track == thread])
         first[mine[following[following < len(mine)]]] = True
+        on_thread = np.concatenate(([""] * len(_SEED), names[ops.track == thread]))
+        before = np.searchsorted(ops.start_ns[ops.track == thread], found.start_ns[mine])
+        first[mine] |= np.logical_and.reduce([on_thread[before + k] == name for k, name in enumerate(_SEED)])
     return first
 
 

@@ -23,6 +23,10 @@ CALL_NS = 10_000
 MOST = 0.25
 """Of an op's time, itself: what converts its arguments first spends more on that (0.7 in planted cases). Chosen."""
 
+CALLS = 3
+"""In fewer calls a chain is torch's own: the way back of `amax`, or of a division. Compiled, a net with these took 2.5
+to 2.7 times as long (torch 2.13), as its reductions came out slower than torch's."""
+
 _REDUCTIONS = tuple(f"aten::{name}" for name in ("sum", "mean", "amax", "amin", "max", "min", "var_mean", "var", "std"))
 # Not fills: what is filled is mostly written to at places next, and no code fuses that. Not random numbers:
 # an encoder with dropout, compiled, took 1.4 to 1.9 times as long (without dropout 1.2 times; torch 2.13).
@@ -70,7 +74,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
     joined = bound[1:] & bound[:-1] & (ops.track[1:] == ops.track[:-1]) & (step[1:] == step[:-1])
     run = np.concatenate(([0], np.cumsum(~joined)))[: len(ops.ids)]
     chain, full = chained(run, elements, elements > 0)
-    long = np.bincount(chain, full & bound) >= LONG
+    long = (np.bincount(chain, full & bound) >= LONG) & (_calls(facts, ops, chain) >= CALLS)
     rows = np.flatnonzero(long[chain])
     group = (np.cumsum(long) - 1)[chain[rows]]
     ns, longest = _sums(dur[rows], group)
@@ -96,6 +100,15 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
         memory_bound_share=float(dur[bound & in_steps].sum()) / computing,
         times=tuple((int(one), ops.where(rows[ops.track[rows] == one]).times) for one in np.unique(ops.track[rows])),
     )
+
+
+def _calls(facts: Facts, ops: HostSpans, chain: IntArray) -> IntArray:
+    """In how many calls of torch, none inside another, the ops of each chain are. Shape (chains,)."""
+    calls = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
+    call = nesting.innermost_at(ops.start_ns, ops.track, calls.track, calls.start_ns, calls.end_ns)
+    pairs = np.unique(np.stack((chain, call)), axis=1)
+    found: IntArray = np.bincount(pairs[0])
+    return found
 
 
 def _computing(facts: Facts) -> tuple[HostSpans, IntArray]:

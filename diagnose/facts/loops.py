@@ -27,6 +27,7 @@ from diagnose.facts.optimizer import updates
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import Measure, steps
+from diagnose.facts.texts import texts
 from diagnose.facts.zeroing import zeroings
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import LinkKind, SpanKind
@@ -117,6 +118,9 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
     ops = ops.where(np.lexsort((ops.start_ns, ops.track)))
     ops = ops.where(~np.isin(facts.rank.spans["name"].iloc[ops.ids].to_numpy(), _ADDS))
+    written = optional(texts, facts)
+    if written is not None:
+        ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), written.spans.times) == 0)
     names = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids].astype(np.int64)
     step = used_step(facts, ops.ids)
     runs = _runs(facts, ops, names, step, _shapes(facts, ops))

@@ -113,7 +113,7 @@ class ApiKind(_Kind):
     OTHER = "other", ""
 
 
-# COMPILE, GARBAGE_COLLECTION and CHECKPOINT as torch 2.13 records them, and diagnose.capture.
+# COMPILE, GARBAGE_COLLECTION, CHECKPOINT and TEXT as torch 2.13 records them, and diagnose.capture.
 class Activity(_Kind):
     """What a host span is to a training loop, by the name of its annotation, op or Python frame."""
 
@@ -125,6 +125,7 @@ class Activity(_Kind):
     GARBAGE_COLLECTION = "garbage_collection", r"^(Python GC|<built-in function collect>)\Z"
     COLLECTIVE = "collective", r"^(record_param_comms\Z|(nccl|gloo|mpi):|_?c10d(_functional)?::|symm_mem::|nccl[A-Z])"
     CHECKPOINT = "checkpoint", r"\btorch/(serialization|\w+/checkpoint/\w+)\.py\(\d+\): (async_)?save\Z|^torch\.save "
+    TEXT = "text", r"^Tensor\.__repr__ |\btorch/_tensor_str\.py\(\d+\): _str\Z"
     OTHER = "other", ""
 
 

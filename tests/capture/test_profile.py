@@ -83,6 +83,7 @@ for number in range(100_000):
     gc.set_threshold(10, 1, 1)
     assert torch.equal(compiled(torch.ones(number % 7 + 2)), torch.ones(number % 7 + 2).sin() + 1)
     gc.disable()
+    text = f"{torch.ones(3)} {torch.ones(()):.3f}"
     if number % 2:
         torch.save(model.state_dict(), io.BytesIO())
 """
@@ -90,8 +91,9 @@ for number in range(100_000):
     script(tmp_path, source)
     done = profile(tmp_path, "--steps", 4, "train.py")
     assert done.code == 0, done.stderr
-    assert done.rank.marked == ("garbage_collection", "checkpoint")
+    assert done.rank.marked == ("garbage_collection", "checkpoint", "text")
     timing = steps_in(done.folder / "rank0.trace.json.gz")
+    assert all(names.count("Tensor.__repr__ (text)") == 1 for names in timing.values())
     assert all(names.count("<built-in function collect>") == 1 for names in timing.values())
     assert [names.count("torch.save (checkpoint)") for _, names in sorted(timing.items())] in (
         [0, 1] * 2 + [0],

@@ -12,6 +12,7 @@ import pytest
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.fetches import Fetches, WaitPattern, fetches
 from diagnose.source import ranks
+from diagnose.testing import facts_of
 from tests.drawing import Drawing
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"
@@ -112,6 +113,22 @@ def test_the_first_fetch_of_an_iterator_is_told_apart() -> None:
     draw.span("user_annotation", "DataLoader.__iter__", third - 0.5, third - 0.25)
     found = fetches(draw.facts())
     assert np.flatnonzero(found.first).tolist() == [0, 2]
+
+
+@pytest.mark.parametrize(
+    ("ops", "first"),
+    [
+        (("aten::random_", "aten::item"), [1, 2]),  # every new iterator draws a seed
+        (("aten::randperm", "aten::item"), []),
+        (("aten::random_", "aten::item", "aten::mm"), []),  # drawn for something else
+        (("aten::item",), []),
+    ],
+)
+def test_a_fetch_after_a_seed_is_drawn_is_the_first_of_an_iterator(ops: tuple[str, ...], first: list[int]) -> None:
+    items = " | ".join(f"{name} {k}-{k + 1} not in 0" for k, name in enumerate(ops))
+    found = fetches(facts_of(f"3 steps of 100\ncpu  {items} | load 10-50 | aten::mm 50-60\ngpu  sgemm 51-90 @50.5"))
+    assert np.flatnonzero(found.first).tolist() == first
+    assert found.first_share == (1.0 if first else 0.0)
 
 
 def test_the_first_fetch_says_nothing_of_what_a_ready_one_takes() -> None:

@@ -1,5 +1,5 @@
-"""Ranges in a recording for what interrupts a training and only stacks would show: collecting garbage, saving, and
-starting or ending the workers of a loader."""
+"""Ranges in a recording for what interrupts a training and only stacks would show: collecting garbage, saving, writing
+tensors as text, and starting or ending the workers of a loader."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ AUTOMATIC, ASKED_FOR = "Python GC", "<built-in function collect>"
 SAVING = "torch.save (checkpoint)"
 STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__init__", "_shutdown_workers"))
 """By what starts and ends workers in torch.utils.data."""
+
+FORMATTING = "Tensor.__repr__ (text)"
 
 YOUNGEST = 0
 """Collections of the youngest objects are many, and short."""
@@ -89,3 +91,27 @@ def _mark_saving(module: ModuleType) -> None:
             original(*args, **kwargs)
 
     module.save = save  # type: ignore[attr-defined]
+
+
+def mark_formatting() -> None:
+    """Have every tensor that is written as text be a range of whatever is recording, if this version of torch can.
+
+    Tensors without data are written as text while graphs are traced: only a range that calls no op will do.
+    """
+    when_imported("torch._tensor_str", _mark_formatting)
+
+
+def _mark_formatting(module: ModuleType) -> None:
+    import torch
+
+    made = getattr(torch._C._profiler, "_RecordFunctionFast", None)
+    original: Callable[..., str] = module._str
+    if made is None:
+        return
+
+    @functools.wraps(original)
+    def text(*args: Any, **kwargs: Any) -> str:
+        with made(FORMATTING):
+            return original(*args, **kwargs)
+
+    module._str = text  # type: ignore[attr-defined]

@@ -36,6 +36,7 @@ class Recorder:
         self._settings.install()
         self._watch = loaders.install(folder, on_batch)
         interruptions.mark_saving()
+        interruptions.mark_formatting()
         watch_foreign(self._make_way)
 
     def step_ended(self, number: int) -> None:

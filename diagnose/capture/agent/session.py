@@ -253,7 +253,7 @@ class Session:
         made.recording.end(target)
         self.found |= {made.kind: timed, FILES[made.kind]: target.name}
         if made.recording.marks_collections:
-            self.found["marked"] = ["garbage_collection", "checkpoint"]
+            self.found["marked"] = ["garbage_collection", "checkpoint", "text"]
         self.kept.append(made.kind)
 
     def _abandoned(self) -> bool:

@@ -1,0 +1,56 @@
+"""Which layers compute the same rows several times."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Missing
+from diagnose.facts.repeated_rows import RepeatedRows, repeated_rows
+from diagnose.testing import facts_of
+
+TAKEN = "aten::index_select 0-10 shapes=[[64,32],[],[256]]"
+LAYER = "aten::linear 10-30 shapes=[[256,32],[8,32],[8]]"
+
+
+def of(*items: str) -> tuple[RepeatedRows, ...]:
+    return repeated_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\ncpu  {' | '.join(items)}"))
+
+
+def test_of_64_rows_256_are_taken() -> None:
+    (found,) = of(TAKEN, LAYER)
+    assert (found.rows, found.taken, found.ops, found.steps_seen) == (64, 256, ("aten::linear",), 3)
+    assert (found.work.host_ns, found.repeated_ns) == (20_000_000, 15_000_000)
+
+
+def test_rows_stay_equal_through_what_takes_each_by_itself() -> None:
+    """Up to an op that may mix rows, or that draws numbers."""
+    (found,) = of(
+        TAKEN, LAYER, "aten::relu 30-34 shapes=[[256,8]]", "aten::linear 34-40 shapes=[[256,8],[4,8]]",
+        "aten::dropout 40-50 shapes=[[256,4]]", "aten::linear 50-60 shapes=[[256,4],[4,4]]",
+    )  # fmt: skip
+    assert found.ops == ("aten::linear", "aten::relu", "aten::linear")
+    assert found.work.host_ns == 30_000_000
+
+
+def test_images_that_are_repeated() -> None:
+    (found,) = of("aten::repeat 0-10 shapes=[[2,3,8,8],[]]", "aten::conv2d 10-30 shapes=[[8,3,8,8],[4,3,3,3]]")
+    assert (found.rows, found.taken) == (2, 8)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ("aten::index_select 0-10 shapes=[[640,32],[],[256]]", LAYER),  # a batch of a dataset
+        (TAKEN, "aten::mul 10-30 shapes=[[256,32],[256,1]]"),  # each row is weighed
+        (TAKEN, "aten::linear 10-30 shapes=[[256,64],[8,64]]"),  # rows of something else
+        ("aten::embedding 0-10 shapes=[[100,32],[8,50]]", "aten::linear 10-30 shapes=[[8,50,32],[8,32]]"),
+        (TAKEN, "aten::add 10-12 shapes=[[256,32],[256,32]]", "aten::linear 12-30 shapes=[[256,32],[8,32]]"),
+    ],
+)
+def test_what_is_none(items: tuple[str, ...]) -> None:
+    assert of(*items) == ()
+
+
+def test_shapes_have_to_be_known() -> None:
+    with pytest.raises(Missing, match="shapes"):
+        of("aten::index_select 0-10", "aten::linear 10-30")
