@@ -60,12 +60,12 @@ def tensors_as_text(texts: Texts, steps: Steps) -> Verdicts:
     if share < WORTH_SHARE or texts.steps_seen < OFTEN * steps.count:
         yield Clean(f"writing tensors as text takes {percent(share)} of these steps")
         return
+    many = f"{texts.count} tensor{'s' * (texts.count != 1)}"
     idle = f", for {ms(texts.idle_ns)} of which the GPU is idle" if texts.idle_ns else ""
     yield Finding(
         evidence=(
             Evidence(
-                f"{texts.count} tensors a step are written as text, which takes {ms(texts.host_ns)}{idle}.",
-                texts.host_ns, "ns",
+                f"Writing {many} a step as text takes {ms(texts.host_ns)}{idle}.", texts.host_ns, "ns",
             ),
         ),
         edits=(Shorten(texts.spans.ids, ADDED) if texts.idle_ns is None else Remove(texts.spans.ids),),

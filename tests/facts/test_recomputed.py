@@ -33,6 +33,19 @@ def test_all_layers_but_the_first_compute_it_again() -> None:
     assert (found.again.host_ns, found.first.host_ns) == (16_000_000, 8_000_000)
 
 
+def test_what_is_made_of_no_tensor_belongs_to_it() -> None:
+    """A mask, of which torch gives the first op no number."""
+    nodes = [f'{NODE} {62 - 10 * k}-{70 - 10 * k} sequence={k + 1} "Fwd thread id"=1' for k in range(3)]
+    ops = [
+        f"aten::full {12 * k}-{12 * k + 4} shapes=[[],[]] | aten::triu {12 * k + 4}-{12 * k + 8} sequence={k + 1}"
+        f" shapes=[[8,8],[]] | aten::mul {12 * k + 8}-{12 * k + 12} sequence={k + 1} shapes=[[8,8]]"
+        for k in range(3)
+    ]
+    drawn = " | ".join([*ops, *nodes, "aten::ones_like 40-41 sequence=4 shapes=[[]]", f"{ADD} 50-51 x3 every 10"])
+    (found,) = recomputed(facts_of(f"1 steps of 100\n2 threads, 4 cores\ncpu  {drawn}"))
+    assert (found.ops, found.again.host_ns) == (("aten::full", "aten::triu"), 16_000_000)
+
+
 def test_two_may_be_two_inputs() -> None:
     assert layers(2, adds="50-51 x2 every 10") == ()
 
