@@ -62,6 +62,7 @@ from diagnose.facts.ranges import Ranges
 from diagnose.facts.recomputed import Recomputed
 from diagnose.facts.repeated_rows import RepeatedRows
 from diagnose.facts.run import Loading, Rivals, Slowdown
+from diagnose.facts.scattered_rows import ScatteredRows
 from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.steps import Steps
 from diagnose.facts.texts import Texts
@@ -156,6 +157,7 @@ __all__ = [
     "Rivals",
     "Roofline",
     "Safety",
+    "ScatteredRows",
     "Shorten",
     "Sign",
     "Silences",

@@ -151,6 +151,7 @@ _SIDE_COLUMNS: dict[SpanKind, dict[str, tuple[str, Any]]] = {
     SpanKind.OP: {
         "shapes": ("shapes", ""),
         "dtypes": ("dtypes", ""),
+        "strides": ("strides", ""),
         "sequence": ("sequence", -1),
         "forward_thread": ("forward_thread", -1),
         "stack": ("stack", ""),

@@ -37,6 +37,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
     shapes_2021: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw(b""))
     dtypes: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
+    strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b""))
     stack: Any = msgspec.field(name="Call stack", default="")
     finished: bool | str | None = True
     python_id: Any = msgspec.field(name="Python id", default=None)
@@ -123,7 +124,7 @@ def texts(args: Sequence[Args], attribute: str) -> Iterable[bytes | str]:
     return map(bytes, values) if attribute in _RAW else map(str, values)
 
 
-_RAW = ("shapes", "shapes_2021", "dtypes")
+_RAW = ("shapes", "shapes_2021", "dtypes", "strides")
 
 
 def finished(args: Sequence[Args]) -> Array:

@@ -170,13 +170,13 @@ def _most_alike(step: IntArray, what: IntArray, count: IntArray, groups: IntArra
 
 
 def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The ops of `timing` with shapes and types of those in `detail`."""
+    """The ops of `timing` with shapes, types and strides of those in `detail`."""
     some = np.flatnonzero(partner >= 0)
     row = timing.ops.index.get_indexer(pd.Index(ours.ids[some]))
     origin = detail.ops.index.get_indexer(pd.Index(theirs.ids[partner[some]]))
     both = (row >= 0) & (origin >= 0)
     columns = {}
-    for name in ("shapes", "dtypes"):
+    for name in ("shapes", "dtypes", "strides"):
         texts = detail.ops[name].cat
         codes = np.full(len(timing.ops), texts.categories.get_loc(""), dtype=np.int64)
         codes[row[both]] = texts.codes.to_numpy()[origin[both]]

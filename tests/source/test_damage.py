@@ -307,6 +307,7 @@ def test_flipped_bytes_never_break_the_analysis(
             "grid",
             "bytes",
             "Input Dims",
+            "Input Strides",
             "Call stack",
             "Collective name",
             "Seq",

@@ -229,14 +229,15 @@ def test_ops_sequences_and_forward_links() -> None:
         "aten::linear",
         0,
         10,
-        **{"Sequence number": 5, "Fwd thread id": 0, "Input Dims": [[2], []], "Input type": ["float", ""]},
-    )
+        **{"Sequence number": 5, "Fwd thread id": 0, "Input Dims": [[2], []], "Input type": ["float", ""],
+           "Input Strides": [[1], []]},
+    )  # fmt: skip
     draw.op("aten::addmm", 1, 9, **{"Sequence number": 5, "Fwd thread id": 0})
     draw.op("AddmmBackward0", 20, 30, tid=7, **{"Sequence number": 5, "Fwd thread id": 1, "finished": "false"})
     found = draw.rank()
     assert found.ops.to_dict("records")[0] == {
-        "shapes": "[[2], []]", "dtypes": '["float", ""]', "sequence": 5, "forward_thread": 0, "stack": "",
-        "finished": True,
+        "shapes": "[[2], []]", "dtypes": '["float", ""]', "strides": "[[1], []]", "sequence": 5,
+        "forward_thread": 0, "stack": "", "finished": True,
     }  # fmt: skip
     assert found.ops["finished"].tolist() == [True, True, False]
     assert found.links.to_dict("records") == [{"from_id": 1, "to_id": 2, "kind": "forward_of"}]

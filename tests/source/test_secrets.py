@@ -47,7 +47,6 @@ ARGUMENTS: dict[str, Any] = {
     TOKEN: 1,
     "password": TOKEN,
     "Concrete Inputs": [TOKEN],
-    "Input Strides": [TOKEN],
     "Module Hierarchy": TOKEN,
     "kernel_file": TOKEN,
     "grid": TOKEN,
