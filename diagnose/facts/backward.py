@@ -69,6 +69,17 @@ def backward_nodes(facts: Facts) -> BackwardNodes:
     return BackwardNodes(spans, passed.astype(np.int64), adds, np.where((number >= 0) & ~adds, key.ravel(), -1))
 
 
+def forward_ops(facts: Facts) -> tuple[HostSpans, IntArray]:
+    """The outermost ops of the main thread but nodes, and how many passes had begun before each.
+
+    Raises Missing like backward_nodes.
+    """
+    nodes, ops = backward_nodes(facts), host_spans(facts, SpanKind.OP)
+    ops = ops.where(ops.track == host_threads(facts).main).outermost()
+    ops = ops.where(~np.isin(ops.ids, nodes.spans.ids))
+    return ops, np.searchsorted(nodes.spans.start_ns[nodes.first], ops.start_ns)
+
+
 def gradient_shapes(facts: Facts, nodes: BackwardNodes) -> list[Shape | None]:
     """The shape of the gradient that each node adds to; None of other nodes, and where it was not recorded."""
     adding = host_spans(facts, SpanKind.OP, named=lambda name: name == ADDS)

@@ -15,17 +15,16 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.backward import backward_nodes, gradient_shapes, made_nodes, way_back
+from diagnose.facts.backward import backward_nodes, forward_ops, gradient_shapes, made_nodes, way_back
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.dispatch import HostSpans, host_spans, used_step
-from diagnose.facts.host import host_threads
+from diagnose.facts.dispatch import HostSpans, used_step
 from diagnose.facts.layout import NO_SHAPES, Inputs, Mask, named
 from diagnose.facts.recomputed import RANDOM
 from diagnose.facts.shaped import Shape, Work, calls_alike, first_shape, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import nesting
-from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
 
 _ON_DATA = ("aten::linear", "aten::conv*")
@@ -79,14 +78,12 @@ def derived_weights(facts: Facts) -> tuple[DerivedWeights, ...]:
     """
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
-    nodes, ops = backward_nodes(facts), host_spans(facts, SpanKind.OP)
+    nodes, (ops, passed) = backward_nodes(facts), forward_ops(facts)
     if any(adds and shape is None for adds, shape in zip(nodes.adds, gradient_shapes(facts, nodes), strict=True)):
         raise _UNKNOWN
-    ops = ops.where(ops.track == host_threads(facts).main).outermost()
-    ops = ops.where(~np.isin(ops.ids, nodes.spans.ids))
     what = calls_alike(facts, ops.ids)
     found: dict[tuple[int, ...], list[_Run]] = {}
-    for run in _runs(facts, ops):
+    for run in _runs(facts, ops, passed):
         if what[run.first : run.last].min() >= 0:
             found.setdefault(tuple(what[run.first : run.last].tolist()), []).append(run)
     made = []
@@ -98,7 +95,7 @@ def derived_weights(facts: Facts) -> tuple[DerivedWeights, ...]:
     return tuple(sorted(made, key=lambda one: -one.work.longest_ns))
 
 
-def _runs(facts: Facts, ops: HostSpans) -> Iterator[_Run]:
+def _runs(facts: Facts, ops: HostSpans, passed: IntArray) -> Iterator[_Run]:
     """Ops in a row that work on weights only, of a used step and a forward pass, and make nodes."""
     nodes, inputs = backward_nodes(facts), inputs_of(facts, ops.ids)
     shapes = gradient_shapes(facts, nodes)
@@ -107,7 +104,6 @@ def _runs(facts: Facts, ops: HostSpans) -> Iterator[_Run]:
         shapes, inputs, named(facts, ops.ids, *_ON_DATA)
     )
     begin, end = made_nodes(facts, ops)
-    passed = np.searchsorted(nodes.spans.start_ns[nodes.first], ops.start_ns)
     plain = np.array([_on_weights(one, known) for one in inputs], dtype=bool) & (begin >= 0)
     fills = np.array([not any(one) for one in inputs], dtype=bool)
     label = np.where((plain | fills) & (used_step(facts, ops.ids) >= 0), passed, nesting.NONE)

@@ -13,16 +13,14 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.backward import backward_nodes, made_nodes, nodes_of
+from diagnose.facts.backward import backward_nodes, forward_ops, made_nodes, nodes_of
 from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.dispatch import HostSpans, host_spans, used_step
-from diagnose.facts.host import host_threads
+from diagnose.facts.dispatch import HostSpans, used_step
 from diagnose.facts.layout import NO_SHAPES, named
 from diagnose.facts.shaped import Work, calls_alike, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import nesting
-from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
 
@@ -81,13 +79,10 @@ def recomputed(facts: Facts) -> tuple[Recomputed, ...]:
     """
     if not facts.rank.provenance.knows("shapes"):
         raise NO_SHAPES
-    nodes, ops = backward_nodes(facts), host_spans(facts, SpanKind.OP)
-    ops = ops.where(ops.track == host_threads(facts).main).outermost()
-    ops = ops.where(~np.isin(ops.ids, nodes.spans.ids))
+    ops, passed = forward_ops(facts)
     begin, end = made_nodes(facts, ops)
     fills = (begin < 0) & np.array([not any(one) for one in inputs_of(facts, ops.ids)], dtype=bool)
     constant = (fills | ((begin >= 0) & (begin == end))) & (used_step(facts, ops.ids) >= 0)
-    passed = np.searchsorted(nodes.spans.start_ns[nodes.first], ops.start_ns)
     label = np.concatenate(([nesting.NONE], np.where(constant, passed, nesting.NONE), [nesting.NONE]))
     edges = np.flatnonzero(np.diff(label))
     what, layer = calls_alike(facts, ops.ids), np.append(_layers(facts, ops), nesting.NONE)
