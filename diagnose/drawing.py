@@ -14,6 +14,7 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     rank N of M         this is rank N of a distributed run
     N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores
     rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
+    timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     sync events         `wait` and the calls that block have cuda_sync events too, as with enable_cuda_sync_events
     cpu [THREAD] ITEMS  host spans, on the thread `main` (it has the steps) or another
     gpu [STREAM] ITEMS  device work, on stream 7 (AMD: 0), or 20, or 1:20, which is stream 20 of device 1
@@ -86,6 +87,7 @@ _WORD = re.compile(
 )
 _THREADS = re.compile(r"^ *(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?(?: +#.*| *)$", re.MULTILINE)
 _RIVAL = re.compile(r"^ *rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)(?: +#.*| *)$", re.MULTILINE)
+_TIMED = re.compile(rf"^ *timed(?P<times>(?: {_TIME})+)(?: +#.*| *)$", re.MULTILINE)
 _ANY = {"only", "never", "times", "every", "key", "value"}
 _WORK = _ANY | {"call", "until", "thread", "graph"}
 _LAUNCH_NS = 5_000
@@ -103,11 +105,12 @@ def ranks(text: str) -> list[str]:
 def context(text: str, rank: int, ranks: int) -> Context | None:
     """What `diagnose profile` would have noted of this rank of a drawing; None if it did not record it."""
     rivals = tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text))
-    said = _THREADS.search(text)
-    if not said and not rivals:
+    said, timed = _THREADS.search(text), _TIMED.search(text)
+    if not said and not rivals and not timed:
         return None
     threads, cores = map(int, said.groups()) if said else (None, None)
-    unprofiled = Timed(first_step=0, wall_ns=(_drawn(text).period_ns,)) if said else None
+    times = tuple(map(_ns, timed["times"].split())) if timed else (_drawn(text).period_ns,)
+    unprofiled = Timed(first_step=0, wall_ns=times) if said or timed else None
     known = RankManifest(
         rank=rank, world_size=ranks, flags=Flags(threads=threads), unprofiled=unprofiled, python_threads=rivals
     )
@@ -172,6 +175,8 @@ class _Drawing:
                 self.recorder.rank = int(rank), int(world)
             case [_, "thread," | "threads,", _, "core" | "cores"] if _THREADS.match(" ".join(tokens)):
                 pass  # Of it a trace says nothing: see `context`.
+            case ["timed", *_] if _TIMED.match(" ".join(tokens)):
+                pass
             case ["rival", _, _] if _RIVAL.match(" ".join(tokens)):
                 pass
             case ["sync", "events"]:

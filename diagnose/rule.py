@@ -61,7 +61,7 @@ from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.recomputed import Recomputed
 from diagnose.facts.repeated_rows import RepeatedRows
-from diagnose.facts.run import Loading, Rivals, Slowdown
+from diagnose.facts.run import Loading, Rivals, Slowdown, Unrecorded
 from diagnose.facts.scattered_rows import ScatteredRows
 from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.steps import Steps
@@ -173,6 +173,7 @@ __all__ = [
     "Texts",
     "Times",
     "Transfer",
+    "Unrecorded",
     "UnusedGradients",
     "UnusedGraphs",
     "VainNodes",

@@ -635,6 +635,17 @@ def test_what_diagnose_profile_would_have_noted() -> None:
     assert drawing.context("2 steps of 50\ncpu aten::mm 0-40", rank=0, ranks=1) is None
 
 
+def test_times_without_the_profiler() -> None:
+    text = "2 steps of 50\ntimed 40 41.5 40  # quicker\ncpu aten::mm 0-40"
+    found = drawing.context(text, rank=0, ranks=1)
+    assert found is not None
+    assert found.rank.unprofiled is not None
+    assert found.rank.unprofiled.wall_ns == (40_000_000, 41_500_000, 40_000_000)
+    assert drawing.trace(text) == drawing.trace("2 steps of 50\ncpu aten::mm 0-40")
+    with pytest.raises(drawing.DrawingError):
+        drawing.trace("timed soon")
+
+
 def test_ranks_are_drawn_one_after_the_other() -> None:
     one, other = drawing.ranks("4 steps of 10\ncpu a 0-1\n  --- and now the other\n4 steps of 10\ncpu b 0-1\n")
     assert ("cpu a" in one, "cpu b" in one, "cpu b" in other) == (True, False, True)

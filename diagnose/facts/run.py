@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+import itertools
 import statistics
 from dataclasses import dataclass
 from math import ceil
+
+import numpy as np
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.device import device_work
@@ -86,12 +89,51 @@ def rivals(facts: Facts) -> Rivals:
     return Rivals(tuple(one.name for one in found), sum(one.cpu_share for one in found))
 
 
+LONG = 3.0
+"""A step of this many times the median one does something that others do not (our choice)."""
+
+
+@dataclass(frozen=True)
+class Unrecorded:
+    """Steps without the profiler that took LONG times as long as the median one, if none of the used steps did."""
+
+    timed: int
+    """All steps without the profiler."""
+    long: int
+    ratio: float
+    """How many times as long as the median step they are, the median; 0 without any."""
+    share: float
+    """Of the time of all steps without the profiler."""
+    every: int | None
+    """Steps from one to the next, the median; None with fewer than two."""
+
+
+@fact
+def unrecorded(facts: Facts) -> Unrecorded:
+    """Raises Missing if no steps were timed without the profiler, and if the trace marks no steps."""
+    alone = manifest(facts).unprofiled
+    times = () if alone is None else alone.device_ns or alone.wall_ns
+    if not times or min(times) <= 0 or steps(facts).measure is Measure.WINDOW:
+        raise Missing("step times without the profiler", _HOW)
+    used, usual = steps(facts).times_ns, statistics.median(times)
+    seen = bool((used > LONG * np.median(used)).any())
+    long = [] if seen else [at for at, ns in enumerate(times) if ns > LONG * usual]
+    return Unrecorded(
+        timed=len(times),
+        long=len(long),
+        ratio=statistics.median(times[at] for at in long) / usual if long else 0.0,
+        share=sum(times[at] for at in long) / sum(times),
+        every=round(statistics.median(b - a for a, b in itertools.pairwise(long))) if len(long) > 1 else None,
+    )
+
+
 @dataclass(frozen=True)
 class Slowdown:
     """What recording costs, by the training process's own clock or by events on the device."""
 
     unprofiled_ns: int
-    """Mean time of a step without the profiler: what comes now and then counts."""
+    """Mean time of a step without the profiler: what comes now and then counts, but not steps of a kind that was not
+    recorded."""
     ratio: float | None
     """Median time of a step of the timing recording over that, by one clock; None if it was not timed."""
 
@@ -103,7 +145,7 @@ def slowdown(facts: Facts) -> Slowdown:
     And if the trace marks no steps: then there is nothing to compare.
     """
     alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
-    unprofiled = None if alone is None else _mean(alone.device_ns or ()) or _mean(alone.wall_ns)
+    unprofiled = None if alone is None else _mean(_usual(facts, alone.device_ns)) or _mean(_usual(facts, alone.wall_ns))
     if alone is None or unprofiled is None or steps(facts).measure is Measure.WINDOW:
         raise Missing("step times without the profiler", _HOW)
     ratio = None
@@ -112,6 +154,15 @@ def slowdown(facts: Facts) -> Slowdown:
         slow, plain = on_device if all(on_device) else (_median(recorded.wall_ns), _median(alone.wall_ns))
         ratio = slow / plain if slow and plain else None
     return Slowdown(unprofiled, ratio)
+
+
+def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
+    """Those of a kind that was recorded."""
+    other = optional(unrecorded, facts)
+    if not times_ns or other is None or not other.long:
+        return times_ns or ()
+    most = LONG * statistics.median(times_ns)
+    return tuple(ns for ns in times_ns if ns <= most)
 
 
 def _on_device(timed: Timed) -> int | None:

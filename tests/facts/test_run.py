@@ -7,7 +7,17 @@ from dataclasses import replace
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.run import Loading, Slowdown, environment, launch_blocking, loading, manifest, slowdown
+from diagnose.facts.run import (
+    Loading,
+    Slowdown,
+    Unrecorded,
+    environment,
+    launch_blocking,
+    loading,
+    manifest,
+    slowdown,
+    unrecorded,
+)
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
 from diagnose.trace.model import Context
@@ -34,7 +44,7 @@ def wall(*times_ms: float, device: tuple[float, ...] | None = None) -> Timed:
     return Timed(first_step=0, wall_ns=tuple(int(one * MS) for one in times_ms), device_ns=on_device)
 
 
-@pytest.mark.parametrize("get", [manifest, slowdown, loading, environment, launch_blocking])
+@pytest.mark.parametrize("get", [manifest, slowdown, unrecorded, loading, environment, launch_blocking])
 def test_without_a_manifest_nothing_is_known(get: object) -> None:
     assert callable(get)
     with pytest.raises(Missing, match="Record with diagnose profile"):
@@ -58,6 +68,33 @@ def test_a_ratio_needs_both() -> None:
     assert slowdown(known(LOADING, unprofiled=wall(10))) == Slowdown(10 * MS, None)
     with pytest.raises(Missing, match="step times without the profiler"):
         slowdown(known(LOADING, timing=wall(10)))
+
+
+LONG_ONE = """
+    4 steps of 10
+    cpu  aten::mm 0-1
+    gpu  sgemm 1-8 @0.5 not in 3 | sgemm 1-98 @0.5 in 3
+"""
+
+
+def test_steps_of_a_kind_that_was_not_recorded() -> None:
+    """Two of twelve are 25 times as long, ten apart: 100 of 120 ms. The mean is of the others."""
+    facts = known(LOADING, unprofiled=wall(2, 50, *[2] * 9, 50))
+    assert unrecorded(facts) == Unrecorded(timed=12, long=2, ratio=25.0, share=100 / 120, every=10)
+    assert slowdown(facts).unprofiled_ns == 2 * MS
+    alone = unrecorded(known(LOADING, unprofiled=wall(2, 50, *[2] * 9)))
+    assert (alone.long, alone.every) == (1, None)
+
+
+def test_what_comes_now_and_then_counts_if_it_was_recorded() -> None:
+    facts = known(LONG_ONE, unprofiled=wall(2, 50, *[2] * 9, 50))
+    assert unrecorded(facts) == Unrecorded(timed=12, long=0, ratio=0.0, share=0.0, every=None)
+    assert slowdown(facts).unprofiled_ns == 10 * MS
+
+
+def test_a_step_three_times_as_long_is_like_the_others() -> None:
+    facts = known(LOADING, unprofiled=wall(2, 6, 2, 2))
+    assert (unrecorded(facts).long, slowdown(facts).unprofiled_ns) == (0, 3 * MS)
 
 
 def test_a_window_is_not_compared_with_steps() -> None:
