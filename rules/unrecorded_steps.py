@@ -1,7 +1,7 @@
 """Long steps were timed, but none of them was recorded.
 
-Some steps take far longer than others: they collect experience, validate, or write. None of those that were recorded
-is one of them.
+Some steps take far longer than others: they collect experience, validate, or write. Those that were recorded are all of
+the other kind.
 
 Why it costs
     What they do may be most of the run, and nothing is said of it. All that is said is about the other steps.

@@ -113,9 +113,8 @@ class ApiKind(_Kind):
     OTHER = "other", ""
 
 
-# COMPILE, GARBAGE_COLLECTION, CHECKPOINT and TEXT as torch 2.13 records them, and diagnose.capture.
 class Activity(_Kind):
-    """What a host span is to a training loop, by the name of its annotation, op or Python frame."""
+    """What a host span is to a training loop, by the name that torch 2.13, diagnose.capture or a frame gives it."""
 
     STEP = "step", r"^ProfilerStep#[0-9]{1,18}\Z"
     LOADER = "loader", r"^enumerate\(DataLoader\)#"
