@@ -231,14 +231,15 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
     times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
     track = ops.track[[run.first for run in runs]]
     of_weights = _of_weights(facts, ops)
-    edges = np.flatnonzero(np.diff(np.concatenate(([False], of_weights, [False])).astype(np.int8)))
-    making = intervals.union(Intervals(ops.start_ns[edges[::2]], ops.end_ns[edges[1::2] - 1]))
-    waited = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], making)
+    edges = np.flatnonzero(np.diff(np.concatenate(([-1], np.where(of_weights, ops.track, -1), [-1]))))
+    first, last = edges[:-1][of_weights[edges[:-1]]], edges[1:][of_weights[edges[:-1]]] - 1
+    making = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
+    elsewhere = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], making)
     pieces = tuple(
         (
             one,
             intervals.subtract(
-                intervals.union(Intervals(times.starts[track == one], times.ends[track == one])), waited
+                intervals.union(Intervals(times.starts[track == one], times.ends[track == one])), elsewhere
             ),
         )
         for one in np.unique(track).tolist()
