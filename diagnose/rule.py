@@ -61,7 +61,7 @@ from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.recomputed import Recomputed
 from diagnose.facts.repeated_rows import RepeatedRows
-from diagnose.facts.run import Loading, Rivals, Slowdown, Unrecorded
+from diagnose.facts.run import UNRECORDED_SHARE, Loading, Rivals, Slowdown, Unrecorded
 from diagnose.facts.scattered_rows import ScatteredRows
 from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.steps import Steps
@@ -87,6 +87,7 @@ __all__ = [
     "FACTS",
     "HANDED_OVER_NS",
     "HOW_COLLECTIONS",
+    "UNRECORDED_SHARE",
     "Accumulation",
     "AllocatorCause",
     "AttentionChain",

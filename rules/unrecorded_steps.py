@@ -16,14 +16,12 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rule import Caution, Clean, Fires, Silent, Unrecorded, Verdicts, percent, rule
-
-WORTH_SHARE = 0.1  # of the time of all steps that were timed (our choice)
+from diagnose.rule import UNRECORDED_SHARE, Caution, Clean, Fires, Silent, Unrecorded, Verdicts, percent, rule
 
 
 @rule("MQ04")
 def unrecorded_steps(unrecorded: Unrecorded) -> Verdicts:
-    if unrecorded.share < WORTH_SHARE:
+    if unrecorded.share < UNRECORDED_SHARE:
         yield Clean(f"long steps that were not recorded take {percent(unrecorded.share)} of the time")
         return
     steps = (unrecorded.every or unrecorded.timed) + 1

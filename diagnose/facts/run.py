@@ -92,6 +92,9 @@ def rivals(facts: Facts) -> Rivals:
 LONG = 3.0
 """A step of this many times the median one does something that others do not (our choice)."""
 
+UNRECORDED_SHARE = 0.1
+"""Of the time, from which on long steps that were not recorded are said, and left out of the mean (our choice)."""
+
 
 @dataclass(frozen=True)
 class Unrecorded:
@@ -157,9 +160,9 @@ def slowdown(facts: Facts) -> Slowdown:
 
 
 def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
-    """Those of a kind that was recorded."""
+    """All of them, or if others take much of the time those of a kind that was recorded."""
     other = optional(unrecorded, facts)
-    if not times_ns or other is None or not other.long:
+    if not times_ns or other is None or other.share < UNRECORDED_SHARE:
         return times_ns or ()
     most = LONG * statistics.median(times_ns)
     return tuple(ns for ns in times_ns if ns <= most)
