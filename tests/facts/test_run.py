@@ -86,6 +86,12 @@ def test_steps_of_a_kind_that_was_not_recorded() -> None:
     assert (alone.long, alone.every) == (1, None)
 
 
+def test_below_a_tenth_of_the_time_they_count_and_nothing_is_said() -> None:
+    facts = known(LOADING, unprofiled=wall(*[2] * 49, 8))
+    assert unrecorded(facts).share == 8 / 106
+    assert slowdown(facts).unprofiled_ns == 106 * MS // 50
+
+
 def test_what_comes_now_and_then_counts_if_it_was_recorded() -> None:
     facts = known(LONG_ONE, unprofiled=wall(2, 50, *[2] * 9, 50))
     assert unrecorded(facts) == Unrecorded(timed=12, long=0, ratio=0.0, share=0.0, every=None)
