@@ -82,7 +82,7 @@ def test_ranks_that_record_themselves_are_all_in_the_manifest(tmp_path: Path) ->
         'import os, time, torch, torch.distributed as dist, diagnose\ndist.init_process_group("gloo")\n'
         "model = torch.nn.parallel.DistributedDataParallel(torch.nn.Linear(64, 10))\n"
         "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\n"
-        'with diagnose.record("out", steps=3, warmup=5) as recording:\n    for i in range(80):\n'
+        'with diagnose.record("out", steps=3, warmup=5) as recording:\n    for i in range(120):\n'
         "        optimizer.zero_grad()\n        model(torch.randn(32, 64)).sum().backward()\n        optimizer.step()\n"
         "        recording.step()\n    time.sleep(dist.get_rank())\ntime.sleep(0.5)\ndist.destroy_process_group()\n"
     )
