@@ -14,6 +14,7 @@ import msgspec
 from diagnose.facts.breakdown import Breakdown, round_half_up
 from diagnose.facts.copies import Copies
 from diagnose.facts.digest import Absent, RankDigest, merged_notes
+from diagnose.facts.functions import FunctionTime
 from diagnose.facts.host import HostTime
 from diagnose.facts.idle import IdleShare
 from diagnose.facts.input import Input
@@ -22,7 +23,7 @@ from diagnose.facts.launches import Launches
 from diagnose.facts.memory import AllocationCalls, Memory
 from diagnose.facts.overlap import Communication
 from diagnose.facts.pictures import Pictures
-from diagnose.facts.python import Op, PythonLine
+from diagnose.facts.python import Op
 from diagnose.facts.run import Slowdown
 from diagnose.facts.steps import Measure
 from diagnose.facts.syncs import Sync
@@ -130,7 +131,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     memory: tuple[Memory, ...] | None
     allocation: AllocationCalls | None
     ops: tuple[Op, ...] | None
-    python: tuple[PythonLine, ...] | None
+    functions: tuple[FunctionTime, ...] | None
     ranks: tuple[RankSummary, ...]
     findings: tuple[RankedFinding, ...]
     """What to fix, in order; of `rank`, with the other ranks where the same was found."""
@@ -215,7 +216,7 @@ def of_ranks(
         memory=shown.memory,
         allocation=shown.allocation,
         ops=shown.ops,
-        python=shown.python,
+        functions=shown.functions,
         ranks=tuple(_summary(one, said.company) for one in digests),
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,

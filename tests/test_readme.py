@@ -52,6 +52,14 @@ def test_the_report_is_a_real_one(corpus: Path) -> None:
         assert line == "..." or line in printed, line
 
 
+def test_the_table_of_functions_is_a_real_one() -> None:
+    command = "analyze sample_traces/ridge_head_in_feature_space/strong"
+    printed = CliRunner().invoke(group, command.replace("sample_traces", str(README.parent / "sample_traces")).split())
+    shown = block(f"$ diagnose {command}\n", "```").replace("...", "").strip("\n")
+    assert len(shown.splitlines()) > 5
+    assert shown in printed.output
+
+
 def test_the_make_targets_it_names_exist() -> None:
     makefile = (README.parent / "Makefile").read_text(encoding="utf-8")
     for target in re.findall(r"`?make ([a-z]+)", README.read_text(encoding="utf-8")):

@@ -12,6 +12,7 @@ from diagnose.facts.attendance import Attendance, attendance
 from diagnose.facts.base import Facts, Missing, optional
 from diagnose.facts.breakdown import NO_DEVICE, Breakdown, breakdown
 from diagnose.facts.copies import Copies, copies
+from diagnose.facts.functions import FunctionTime, functions
 from diagnose.facts.host import HostTime, host_time
 from diagnose.facts.idle import IdleShare, idle
 from diagnose.facts.input import Input, input_wait
@@ -20,7 +21,7 @@ from diagnose.facts.launches import Launches, launches
 from diagnose.facts.memory import AllocationCalls, Memory, allocation_calls, memory
 from diagnose.facts.overlap import Communication, communication
 from diagnose.facts.pictures import Pictures, pictures
-from diagnose.facts.python import Op, PythonLine, ops, python_lines
+from diagnose.facts.python import Op, ops
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.steps import Measure, steps
 from diagnose.facts.syncs import Sync, syncs
@@ -75,7 +76,7 @@ class RankDigest:
     memory: tuple[Memory, ...] | None = None
     allocation: AllocationCalls | None = None
     ops: tuple[Op, ...] | None = None
-    python: tuple[PythonLine, ...] | None = None
+    functions: tuple[FunctionTime, ...] | None = None
     timeline: Timeline | None = None
     pictures: Pictures | None = None
     attendance: Attendance | None = None
@@ -121,7 +122,7 @@ def digest(facts: Facts) -> RankDigest:
         memory=known(memory),
         allocation=known(allocation_calls),
         ops=largest(ops),
-        python=largest(python_lines),
+        functions=largest(functions),
         timeline=known(timeline),
         pictures=known(pictures),
         attendance=optional(attendance, facts),

@@ -1,4 +1,4 @@
-"""What the host runs: time by op, Python time between ops by line, and for which of it the device was idle."""
+"""What the host runs: time by op, and pauses of Python between ops for which the device was idle."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from diagnose.facts.dispatch import HostSpans, host_spans, members, require_ops,
 from diagnose.facts.host import HostActivity, api_calls, host_activities, host_threads
 from diagnose.facts.idle import IdleCause, idle_gaps
 from diagnose.facts.run import trains_on_cpu
-from diagnose.facts.source_lines import frame_sites, sites_at
+from diagnose.facts.source_lines import sites_at
 from diagnose.facts.steps import steps
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
@@ -75,32 +75,6 @@ def ops(facts: Facts) -> tuple[Op, ...]:
         for code in np.flatnonzero(count)
     ]
     return tuple(sorted(found, key=lambda op: (-op.self_ns, op.name)))
-
-
-@dataclass(frozen=True)
-class PythonLine:
-    """Time a training thread spent between ops in one function of the user's code."""
-
-    site: Site | None
-    """None: no frame of the user's code was open."""
-    ns: int
-    """Per step."""
-
-
-@fact
-def python_lines(facts: Facts) -> tuple[PythonLine, ...]:
-    """Time between ops by the line that was running in the middle of each pause. Raises Missing without stacks."""
-    used = steps(facts)
-    frame_sites(facts)
-    taken = intervals.merge(*host_activities(facts).values())
-    pauses = intervals.gaps(taken, used.start_ns, used.end_ns)
-    main = np.full(pauses.size, host_threads(facts).main, dtype=np.int64)
-    totals: dict[Site | None, int] = {}
-    sites = sites_at(facts, (pauses.starts + pauses.ends) // 2, main)
-    for site, ns in zip(sites, (pauses.ends - pauses.starts).tolist(), strict=True):
-        totals[site] = totals.get(site, 0) + ns
-    ranked = sorted(totals.items(), key=lambda item: -item[1])
-    return tuple(PythonLine(site, round_half_up(ns, used.count)) for site, ns in ranked)
 
 
 @dataclass(frozen=True)

@@ -6,13 +6,14 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis, RankSummary
+from diagnose.facts.functions import FunctionTime
 from diagnose.facts.kernels import Kernel, KernelGroup
 from diagnose.facts.steps import Measure
 from diagnose.reports.words import ACTIVITIES, CAUSES, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.kinds import Site
-from diagnose.units import duration, number, share, size
+from diagnose.units import clipped, duration, number, share, size
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""
@@ -39,6 +40,8 @@ class Section:
     rows: tuple[Row, ...]
     note: str = ""
     """A sentence below the table."""
+    words: bool = False
+    """The last column holds words, which may take several lines."""
 
 
 def sections(diagnosis: Diagnosis) -> Iterator[Section]:
@@ -49,6 +52,7 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
         _breakdown(diagnosis),
         _idle(diagnosis),
         _host(diagnosis),
+        _functions(diagnosis),
         _input_and_launches(diagnosis),
         _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds),
         _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops),
@@ -57,7 +61,6 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
         _copies(diagnosis),
         _communication(diagnosis),
         _ops(diagnosis),
-        _python(diagnosis),
         _ranks(diagnosis),
     )
     yield from (section for section in made if section.rows)
@@ -234,13 +237,36 @@ def _ops(diagnosis: Diagnosis) -> Section:
     )
 
 
-def _python(diagnosis: Diagnosis) -> Section:
+def _functions(diagnosis: Diagnosis) -> Section:
+    found = [one for one in diagnosis.functions or () if one.host_ns or one.device_ns][:MOST_ROWS]
+    if not any(one.site for one in found):
+        return Section("", (), ())
+    on_device = any(one.device_ns is not None for one in found)
     rows = [
-        _timed(place(one.site) if one.site else "outside your code", one.ns, _step_ns(diagnosis))
-        for one in (diagnosis.python or ())[:MOST_ROWS]
-        if one.ns
+        Row(
+            one.site.function if one.site else "outside your code",
+            (
+                duration(one.host_ns),
+                share(one.host_ns, _step_ns(diagnosis)),
+                *((duration(one.device_ns or 0),) if on_device else ()),
+                _mostly(one, _step_ns(diagnosis)),
+            ),
+            place=f"{one.site.file}:{one.site.line}" if one.site else "",
+        )
+        for one in found
     ]
-    return Section("Python between ops, by function", ("", _per(diagnosis), "share"), tuple(rows))
+    columns = ("", _per(diagnosis), "share", *("on the GPU",) * on_device, "mostly")
+    note = "Of each function without those it calls, but with the backward pass of its ops."
+    return Section("Where the time goes in your code", columns, tuple(rows), note, words=True)
+
+
+def _mostly(function: FunctionTime, step_ns: int) -> str:
+    """What takes most of its time, on the device if that was recorded."""
+    parts = [(one.ns, one.name.removeprefix("aten::")) for one in function.longest_ops]
+    if function.device_ns is None:
+        parts.append((function.python_ns, "Python"))
+    longest = sorted(((ns, name) for ns, name in parts if ns), reverse=True)[:2]
+    return ", ".join(f"{clipped(name, 30)} {share(ns, step_ns)}" for ns, name in longest)
 
 
 def _ranks(diagnosis: Diagnosis) -> Section:

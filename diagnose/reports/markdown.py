@@ -59,7 +59,9 @@ def _label(row: Row) -> str:
 
 
 def _table(section: Section) -> list[str]:
-    heads = [head.capitalize() or " " for head in section.columns]
-    lines = [f"### {escaped(section.title)}", "", f"| {' | '.join(heads)} |", "|---" + "|--:" * (len(heads) - 1) + "|"]
+    heads = [head[:1].upper() + head[1:] or " " for head in section.columns]
+    numbers = len(heads) - 1 - section.words
+    rule = "|---" + "|--:" * numbers + "|---" * section.words + "|"
+    lines = [f"### {escaped(section.title)}", "", f"| {' | '.join(heads)} |", rule]
     lines += [f"| {' | '.join(escaped(cell) for cell in (_label(row), *row.cells))} |" for row in section.rows]
     return [*lines, "", *([f"{escaped(section.note)}", ""] if section.note else [])]

@@ -18,6 +18,7 @@ from diagnose.trace.model import Severity
 
 MOST_WIDTH = 100
 BAR_WIDTH = 12
+WORDS_WIDTH = 36
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
@@ -78,10 +79,11 @@ def _title(text: str) -> Text:
 def _section(section: Section, width: int) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=any(section.columns), header_style="dim", expand=False)
     single = len(section.columns) == 2 and not any(section.columns)
-    bars = not single and any(row.part for row in section.rows) and len(section.columns) <= 4
+    bars = not single and not section.words and any(row.part for row in section.rows) and len(section.columns) <= 4
     table.add_column("", overflow="fold" if single else "ellipsis", no_wrap=not single, ratio=None)
-    for head in section.columns[1:]:
-        table.add_column(head, justify="left" if single else "right", no_wrap=not single)
+    for k, head in enumerate(section.columns[1:], 2):
+        wraps = single or (section.words and k == len(section.columns))
+        table.add_column(head, justify="left" if wraps else "right", no_wrap=not wraps)
     if bars:
         table.add_column("", no_wrap=True, style="cyan")
     room = _label_room(section, width, bars)
@@ -101,10 +103,12 @@ def _section(section: Section, width: int) -> RenderableType:
 
 def _label_room(section: Section, width: int, bars: bool) -> int:
     """Columns left for the label when every other cell is shown whole."""
-    rest = sum(
-        max(len(head), *(len(row.cells[k]) for row in section.rows)) + 2 for k, head in enumerate(section.columns[1:])
-    )
-    return max(width - rest - 4 - (BAR_WIDTH + 2) * bars, 12)
+    widths = [
+        max(len(head), *(len(row.cells[k]) for row in section.rows)) for k, head in enumerate(section.columns[1:])
+    ]
+    if section.words:
+        widths[-1] = min(widths[-1], WORDS_WIDTH)
+    return max(width - sum(widths) - 2 * len(widths) - 4 - (BAR_WIDTH + 2) * bars, 12)
 
 
 def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:

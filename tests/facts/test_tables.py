@@ -8,9 +8,9 @@ from diagnose.facts.input import input_wait
 from diagnose.facts.kernels import kernel_kinds, kernel_ops, kernels
 from diagnose.facts.memory import allocation_calls, memory
 from diagnose.facts.overlap import communication
-from diagnose.facts.python import Op, PythonLine, ops, python_lines
+from diagnose.facts.python import Op, ops
 from diagnose.trace.enums import Direction, HostMemory
-from diagnose.trace.kinds import KernelKind, Site
+from diagnose.trace.kinds import KernelKind
 from tests.drawing import MAIN, Drawing
 
 GEMM = "ampere_sgemm_128x64_nn"
@@ -133,15 +133,3 @@ def test_ops_by_the_time_that_is_their_own() -> None:
     draw = Drawing().step(0, 0, 10).op("aten::x", 1, 2).step(1, 10, 110)
     draw.op("aten::linear", 10, 50).op("aten::addmm", 15, 45).op("aten::addmm", 60, 70)
     assert ops(draw.facts()) == (Op("aten::addmm", 2, 40_000), Op("aten::linear", 1, 10_000))
-
-
-def test_python_time_by_line() -> None:
-    draw = Drawing().step(0, 0, 10).op("aten::x", 1, 2).step(1, 10, 110)
-    draw.frame("/home/me/train.py(3): main", 0, 110).op("aten::mm", 10, 40)
-    draw.frame("/home/me/data.py(8): tokenise", 45, 95).op("aten::mm", 100, 110)
-    assert python_lines(draw.facts()) == (PythonLine(Site("/home/me/data.py", 8, "tokenise"), 60_000),)
-
-
-def test_python_lines_need_stacks() -> None:
-    with pytest.raises(Missing, match="call stacks"):
-        python_lines(step().facts())

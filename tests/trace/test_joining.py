@@ -9,11 +9,11 @@ import numpy as np
 import pytest
 
 from diagnose.facts.base import Facts, Missing, optional
+from diagnose.facts.functions import functions
 from diagnose.facts.idle import idle_gaps
 from diagnose.facts.layout import recorded_inputs
 from diagnose.facts.memory import Memory, memory
 from diagnose.facts.pauses import checkpoints
-from diagnose.facts.python import python_lines
 from diagnose.facts.source_lines import sites_at, sites_of
 from diagnose.source import ranks
 from diagnose.trace.costs import cost
@@ -198,7 +198,7 @@ def test_a_real_recording_has_lines(real: Facts) -> None:
     }  # fmt: skip
     for name, function in lines.items():
         assert {site and site.function for site in sites_of(real, ids(real.rank, name))} == {function}, name
-    assert {one.site.function for one in python_lines(real) if one.site} >= {"train_step", "forward"}
+    assert {one.site.function for one in functions(real) if one.site} >= {"train_step", "forward"}
 
 
 def test_what_needs_frames_of_the_same_steps_still_says_so(real: Facts) -> None:

@@ -1,0 +1,151 @@
+"""Which functions of the user's code does the step's time go to, with what their ops cost on the way back?
+
+It needs no rule: it also shows what no rule knows.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.backward import BackwardNodes, backward_nodes, forward_ops, nodes_of
+from diagnose.facts.base import Facts, fact, optional
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.device import device_work
+from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, launched_in, on_training_threads
+from diagnose.facts.host import host_threads
+from diagnose.facts.host_collectives import BACKWARD
+from diagnose.facts.source_lines import frame_sites, sites_at
+from diagnose.facts.steps import Measure, steps
+from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Site
+
+_CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)
+
+
+MOST_OPS = 5
+
+
+@dataclass(frozen=True)
+class FunctionOp:
+    """All calls of an op from one function, with its way back."""
+
+    name: str
+    """Of a node of a backward pass whose op is not known, the node's."""
+    ns: int
+    """Per step; on the device if there is one, else on the host."""
+
+
+@dataclass(frozen=True)
+class FunctionTime:
+    """Time of the step that is of a function of the user's code, and of none that it calls. All times are per step."""
+
+    site: Site | None
+    """None: no frame of the user's code was open."""
+    python_ns: int
+    """Between ops on the training threads, fetching data and waiting in the operating system included."""
+    ops_ns: int
+    """In ops that it calls, and in calls of the runtime outside them; waiting inside them included."""
+    backward_ns: int
+    """In nodes of backward passes that go through those ops; other nodes count for whoever started the pass."""
+    device_ns: int | None
+    """Kernels, copies and memsets that all these launched, added up; None without device work."""
+    longest_ops: tuple[FunctionOp, ...]
+    """What takes the most of that, longest first, up to MOST_OPS."""
+
+    @property
+    def host_ns(self) -> int:
+        """On the training threads, added up."""
+        return self.python_ns + self.ops_ns + self.backward_ns
+
+
+@fact
+def functions(facts: Facts) -> tuple[FunctionTime, ...]:
+    """Functions by their time on the host or the device, whichever is longer. Raises Missing without call stacks.
+
+    Times are of what the host did in the used steps, and of what that launched, whenever it ran on the device. So those
+    on the host add up to the step as the host saw it, if one thread trains.
+    """
+    frame_sites(facts)
+    count, names = steps(facts).count, facts.rank.spans["name"].cat
+    calls = on_training_threads(facts, host_spans(facts, *_CALLS)).outermost()
+    pauses = intervals.gaps(calls.times, *_on_the_host(facts))
+    main = np.full(pauses.size, host_threads(facts).main, dtype=np.int64)
+    site_of_call = sites_at(facts, calls.start_ns, calls.track)
+    site_of_pause = sites_at(facts, (pauses.starts + pauses.ends) // 2, main)
+    nodes = optional(backward_nodes, facts)
+    maker = np.arange(len(calls.ids)) if nodes is None else _makers(facts, calls, nodes)
+    is_node = np.isin(calls.ids, nodes.spans.ids if nodes else [])
+    lasted, inside = calls.end_ns - calls.start_ns, in_used_steps(facts, calls.ids)
+    on_device = _device_ns(facts, calls)
+
+    python: Counter[Site | None] = Counter()
+    ops: Counter[Site | None] = Counter()
+    backward: Counter[Site | None] = Counter()
+    device: Counter[Site | None] = Counter()
+    by_op: dict[Site | None, Counter[int]] = {}
+    for site, ns in zip(site_of_pause, (pauses.ends - pauses.starts).tolist(), strict=True):
+        python[site] += ns
+    codes, longest = names.codes.to_numpy()[calls.ids[maker]], lasted if on_device is None else on_device
+    for k in np.flatnonzero(inside).tolist():
+        site = site_of_call[maker[k]]
+        by_op.setdefault(site, Counter())[int(codes[k])] += int(longest[k])
+        (backward if is_node[k] else ops)[site] += int(lasted[k])
+        device[site] += 0 if on_device is None else int(on_device[k])
+
+    def of(site: Site | None) -> FunctionTime:
+        most = by_op.get(site, Counter()).most_common(MOST_OPS)
+        return FunctionTime(
+            site=site,
+            python_ns=round_half_up(python[site], count),
+            ops_ns=round_half_up(ops[site], count),
+            backward_ns=round_half_up(backward[site], count),
+            device_ns=None if on_device is None else round_half_up(device[site], count),
+            longest_ops=tuple(
+                FunctionOp(str(names.categories[code]).removeprefix(f"{BACKWARD}: "), round_half_up(ns, count))
+                for code, ns in most
+                if ns
+            ),
+        )
+
+    found = [of(site) for site in {**python, **by_op}]
+    return tuple(sorted(found, key=lambda one: (-max(one.host_ns, one.device_ns or 0), repr(one.site))))
+
+
+def _on_the_host(facts: Facts) -> tuple[int, int]:
+    """From when to when the host was in the used steps: it may be ahead of the device."""
+    used = steps(facts)
+    if used.measure is Measure.WINDOW:
+        return used.start_ns, used.end_ns
+    marks = [mark for mark in facts.rank.steps if mark.number in set(used.numbers)]
+    return min(mark.start_ns for mark in marks), max(mark.end_ns for mark in marks)
+
+
+def _makers(facts: Facts, calls: HostSpans, nodes: BackwardNodes) -> IntArray:
+    """For each call its own position; for a node of a backward pass that of the op that made it, where it is known."""
+    found, (ops, _) = np.arange(len(calls.ids)), forward_ops(facts)
+    op, node = nodes_of(facts, ops)
+    made, known = _positions(calls, ops.ids[op]), _positions(calls, nodes.spans.ids[node])
+    both = (made >= 0) & (known >= 0)
+    found[known[both]] = made[both]
+    return found
+
+
+def _positions(calls: HostSpans, ids: IntArray) -> IntArray:
+    """Where these spans are among the calls, or -1."""
+    at = np.minimum(np.searchsorted(calls.ids, ids), max(len(calls.ids) - 1, 0))
+    return np.where(calls.ids[at] == ids, at, -1) if len(calls.ids) else np.full(len(ids), -1)
+
+
+def _device_ns(facts: Facts, calls: HostSpans) -> IntArray | None:
+    """Device time that each call launched; None without device work."""
+    work = device_work(facts)
+    if not len(work.ids):
+        return None
+    at, found = launched_in(facts, calls), np.zeros(len(calls.ids), dtype=np.int64)
+    np.add.at(found, at[at >= 0], (work.end_ns - work.start_ns)[at >= 0])
+    return found
