@@ -13,6 +13,7 @@ from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.dispatch import HostSpans, host_spans, members, on_training_threads, used_step
 from diagnose.facts.host import api_calls, host_threads
 from diagnose.facts.launches import launch_table
+from diagnose.facts.run import LONG, manifest
 from diagnose.facts.steps import steps
 from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
@@ -226,13 +227,19 @@ class Steadiness:
     count: int
     mean_ns: int
     variation: float | None
-    """Standard deviation of their times over the mean; None for one step."""
+    """Standard deviation of their times over the mean; None for one step. In whole cycles of steps, of which one is
+    long, each time is compared with those of its kind: long steps are no accident there."""
 
 
 @fact
 def steadiness(facts: Facts) -> Steadiness:
     """How many steps were measured and how equal they are. Raises Missing like steps."""
     used = steps(facts)
-    mean = float(used.times_ns.mean())
-    spread = float(used.times_ns.std(ddof=1)) / max(mean, 1.0) if used.count > 1 else None
+    times, mean = used.times_ns, float(used.times_ns.mean())
+    known = optional(manifest, facts)
+    in_cycles = known is not None and known.cycle > 1 and used.count % known.cycle == 0
+    long = (times > LONG * np.median(times)) & in_cycles
+    groups = [times[one] for one in (long, ~long) if one.any()]
+    squares = sum(float(((one - one.mean()) ** 2).sum()) for one in groups)
+    spread = (squares / (used.count - 1)) ** 0.5 / max(mean, 1.0) if used.count > 1 else None
     return Steadiness(used.count, round_half_up(used.window_ns, used.count), spread)

@@ -166,6 +166,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     warm_up: Timed | None = None
     unprofiled: Timed | None = None
     """Steps without any profiler: the truth that recordings are compared with."""
+    cycle: int = 1
+    """Steps from one long step to the next, if long ones came at a period in these: whole cycles were timed."""
     python_threads: tuple[PythonThread, ...] | None = None
     """Those that computed in these steps, most first; None if that is not known."""
     timing: Timed | None = None

@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.capture.agent import imports, start, steps
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.clocks import Clock, steady
+from diagnose.capture.agent.clocks import Clock, Cycle, cycle, steady
 from diagnose.capture.agent.imports import when_imported
 from diagnose.capture.agent.place import Place, find
 from diagnose.capture.agent.plan import Plan
@@ -199,3 +199,37 @@ def test_frames_of_the_agent_are_taken_out_of_errors() -> None:
         "test_frames_of_the_agent_are_taken_out_of_errors",
         "fail",
     ]
+
+
+SHORT, LONG = 10, 160
+"""Where every sixteenth step is as long as these sixteen: half of the time and a bit more."""
+
+
+def timed(*long: int, of: int = 30, ns: int = LONG) -> list[int]:
+    return [ns if k in long else SHORT for k in range(of)]
+
+
+def test_long_steps_at_a_period_make_a_cycle() -> None:
+    found = cycle(100, timed(5, 21))
+    assert found == Cycle(every=16, number=121, ratio=16.0)
+    assert (found.whole(5), found.whole(16), found.whole(17)) == (16, 16, 32)
+    assert [found.wait(number) for number in (120, 121, 135, 136)] == [0, 15, 1, 0]
+
+
+@pytest.mark.parametrize(
+    ("times", "every"),
+    [
+        (timed(), 1),
+        (timed(5), 1),
+        (timed(5, 14, 24), 10),
+        (timed(5, 14, 25), 1),
+        (timed(0, 10, 20, ns=40), 10),
+        (timed(0, 10, 20, ns=30), 1),
+    ],
+    ids=["none", "one", "a_step_off", "uneven", "every_ten", "not_so_long"],
+)
+def test_other_long_steps_make_none(times: list[int], every: int) -> None:
+    found = cycle(0, times)
+    assert found.every == every
+    if every == 1:
+        assert (found.whole(5), found.wait(3)) == (5, 0)

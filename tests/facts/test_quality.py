@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import gzip
 import json
+from dataclasses import replace
 from pathlib import Path
 from statistics import mean, median, stdev
 
@@ -16,6 +17,8 @@ from diagnose.facts.step_table import time_by_step
 from diagnose.facts.steps import steps
 from diagnose.source import ranks
 from diagnose.trace import intervals
+from diagnose.trace.manifest import Host, RankManifest
+from diagnose.trace.model import Context
 from tests.drawing import Drawing
 
 
@@ -131,6 +134,14 @@ def test_steadiness() -> None:
     assert (found.count, found.mean_ns) == (3, 100_000)
     assert found.variation == pytest.approx(0.1)
     assert steadiness(Drawing().launch("k", (0, 1), (2, 90)).facts()).variation is None
+
+
+@pytest.mark.parametrize(("cycle", "variation"), [(4, (200 / 3) ** 0.5 / 225), (3, (187_700 / 3) ** 0.5 / 225)])
+def test_a_long_step_of_a_cycle_that_was_recorded_whole_is_no_accident(cycle: int, variation: float) -> None:
+    """Four steps of 225 us on average are used: one cycle of four, or one of three and a step more."""
+    drawn = run(100, 90, 110, 600, 100).rank()
+    known = Context(RankManifest(rank=0, cycle=cycle), Host(), 1, {})
+    assert steadiness(Facts(replace(drawn, context=known))).variation == pytest.approx(variation)
 
 
 def test_time_by_step_splits_what_crosses_steps() -> None:

@@ -2,8 +2,12 @@
 
 from __future__ import annotations
 
+import statistics
 import time
+from collections.abc import Sequence
+from dataclasses import dataclass
 from itertools import pairwise
+from math import ceil
 from typing import Any
 
 
@@ -40,14 +44,14 @@ class Clock:
         ends = self._ns if last is None else self._ns[-last - 1 :]
         return [after - before for before, after in pairwise(ends)]
 
-    def timed(self) -> dict[str, object]:
-        """As in `Timed` of the manifest. Waits for the device."""
-        device = None
+    def timed(self, last: int | None = None) -> dict[str, object]:
+        """As in `Timed` of the manifest, of all steps or the last ones. Waits for the device."""
+        left_out, device = 0 if last is None else self.steps - last, None
         if self._events and len(self._events) == len(self._ns):
             self._events[-1].synchronize()
-            pairs = pairwise(self._events)
+            pairs = pairwise(self._events[left_out:])
             device = [round(before.elapsed_time(after) * 1e6) for before, after in pairs]
-        return {"first_step": self.first_step, "wall_ns": self.wall_ns(), "device_ns": device}
+        return {"first_step": self.first_step + left_out, "wall_ns": self.wall_ns(last), "device_ns": device}
 
 
 WINDOW = 5
@@ -64,3 +68,39 @@ def steady(clock: Clock) -> bool:
     times = clock.wall_ns(last=2 * WINDOW)
     before, after = sorted(times[:WINDOW])[WINDOW // 2], sorted(times[WINDOW:])[WINDOW // 2]
     return abs(after - before) <= ALIKE * before
+
+
+LONG = 3.0
+"""Times the median step, from which a step is of another kind (as analysis has it, facts/run.py)."""
+
+
+@dataclass(frozen=True)
+class Cycle:
+    """Long steps come at a period: the training collects experience, validates or writes now and then."""
+
+    every: int = 1
+    """Steps from one to the next; 1: all steps are alike, or of no order."""
+    number: int = 0
+    """Of one long step."""
+    ratio: float = 1.0
+    """How many times as long as the others they are."""
+
+    def whole(self, steps: int) -> int:
+        """At least so many steps, in whole cycles, so that long ones weigh what they weigh."""
+        return self.every * ceil(steps / self.every)
+
+    def wait(self, number: int) -> int:
+        """Steps to wait from this one on, so that a long one comes next but one: of few steps the first is not used."""
+        return (self.number - 1 - number) % self.every
+
+
+def cycle(first_step: int, wall_ns: Sequence[int]) -> Cycle:
+    """The cycle in steps that were timed: of one step if fewer than two long ones are among them, or if these are not
+    evenly apart (by one step more or less).
+    """
+    usual = statistics.median(wall_ns)
+    long = [k for k, ns in enumerate(wall_ns) if ns > LONG * usual]
+    gaps = [after - before for before, after in pairwise(long)]
+    if not gaps or max(gaps) - min(gaps) > 1:
+        return Cycle()
+    return Cycle(max(gaps), first_step + long[-1], statistics.median(wall_ns[k] for k in long) / usual)

@@ -9,6 +9,12 @@ from pathlib import Path
 WORK = ".work"
 """Folder in the recording for what the processes tell each other; gone once the recording is complete."""
 
+FILES = {"timing": "trace", "attribution": "detail"}
+"""What a kind of recording is called among the files."""
+
+ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
+"""How the names of a tracer's files end."""
+
 
 @dataclass(frozen=True)
 class Plan:

@@ -10,10 +10,10 @@ from pathlib import Path
 from typing import TypeVar
 
 from .board import Board
-from .clocks import Clock, steady
+from .clocks import Clock, Cycle, cycle, steady
 from .nsys import CannotAsk, NsysRecording, tells_ops
 from .place import Place
-from .plan import WORK, Plan
+from .plan import ENDINGS, FILES, WORK, Plan
 from .recordings import Recording, foreign_active
 from .threads import Rivals
 
@@ -48,13 +48,7 @@ T = TypeVar("T")
 Course = Generator[None, None, T]
 """Yields to let the script make one step."""
 
-FILES = {"timing": "trace", "attribution": "detail"}
-"""What a kind of recording is called among the files."""
-
 NO_OPS = "Nsight Systems hears of no ops from a torch without a GPU. Record without --tracer nsys to see them."
-
-ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
-"""How the names of a tracer's files end."""
 
 
 @dataclass(frozen=True)
@@ -85,6 +79,7 @@ class Session:
         self._finished = False
         self._broken = False
         self._open: _Open | None = None
+        self._cycle = Cycle()
         self._course = self._phases()
 
     def step_ended(self, number: int) -> bool:
@@ -145,7 +140,7 @@ class Session:
         self.settled = True
         yield from self._timed(steps)
         self.undisturbed = False
-        yield from self._recorded("timing", self.plan.steps + 1)
+        yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
         if self.plan.tracer == "torch" or tells_ops():
             yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
         else:
@@ -185,7 +180,11 @@ class Session:
                 yield
                 clock.tick()
             if clock.steps >= steps:
-                self.found |= {"python_threads": rivals.found(), "unprofiled": clock.timed()}
+                self._cycle = cycle(clock.first_step, clock.wall_ns())
+                if (every := self._cycle.every) > 1 and self.here.leads:
+                    self.note(f"Of {every} steps one takes {self._cycle.ratio:.0f} times as long: all are recorded.")
+                whole = clock.timed(clock.steps // every * every)
+                self.found |= {"python_threads": rivals.found(), "unprofiled": whole, "cycle": every}
                 return
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
@@ -274,7 +273,9 @@ class Session:
     def _agreed(self, what: str, steps: int) -> Course[int]:
         """Wait for the step at which all ranks begin something; to the number of steps that the leader says."""
         if self.here.leads:
-            self.board.post(what, step=self._number + (0 if self.here.alone else LEAD), steps=steps)
+            step = self._number + (0 if self.here.alone else LEAD)
+            step += self._cycle.wait(step + 1) if what == "attribution" else 0
+            self.board.post(what, step=step, steps=steps)
         while (word := self.board.read(what)) is None:
             yield
         while self._number < word["step"]:
