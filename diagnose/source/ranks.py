@@ -160,8 +160,8 @@ def _set_notes(recordings: Sequence[Provenance], ranks: set[int], repeated: list
     if repeated:
         notes.append(
             IntegrityNote(
-                f"{len(repeated)} files are of a rank that another file is of already: {_listed(repeated)}.",
-                "They are not used. Analyse one recording of one run at a time.",
+                f"Not used, as another file is of the same rank: {_listed(repeated)}.",
+                "Analyse one recording of one run at a time.",
                 Severity.WARNING,
             )
         )
