@@ -17,7 +17,7 @@ from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, launched_in, on_training_threads
 from diagnose.facts.host import host_threads
 from diagnose.facts.host_collectives import BACKWARD
-from diagnose.facts.source_lines import frame_sites, sites_at
+from diagnose.facts.source_lines import cut_at_frames, sites_at
 from diagnose.facts.steps import Measure, steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
@@ -70,13 +70,11 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
     Times are of what the host did in the used steps, and of what that launched, whenever it ran on the device. So those
     on the host add up to the step as the host saw it, if one thread trains.
     """
-    frame_sites(facts)
-    count, names = steps(facts).count, facts.rank.spans["name"].cat
+    count, names, main = steps(facts).count, facts.rank.spans["name"].cat, host_threads(facts).main
     calls = on_training_threads(facts, host_spans(facts, *_CALLS)).outermost()
-    pauses = intervals.gaps(calls.times, *_on_the_host(facts))
-    main = np.full(pauses.size, host_threads(facts).main, dtype=np.int64)
+    pauses = cut_at_frames(facts, intervals.gaps(calls.times, *_on_the_host(facts)), main)
     site_of_call = sites_at(facts, calls.start_ns, calls.track)
-    site_of_pause = sites_at(facts, (pauses.starts + pauses.ends) // 2, main)
+    site_of_pause = sites_at(facts, pauses.starts, np.full(pauses.size, main))
     nodes = optional(backward_nodes, facts)
     maker = np.arange(len(calls.ids)) if nodes is None else _makers(facts, calls, nodes)
     is_node = np.isin(calls.ids, nodes.spans.ids if nodes else [])

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import numpy as np
+import pandas as pd
 
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.host import enclosing_op, host_threads
 from diagnose.trace import enums, kinds, nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
 
 
@@ -37,17 +38,9 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
     All None where no stacks were recorded.
     """
     try:
-        sites = frame_sites(facts)
+        frames, sites = _frames(facts)
     except Missing:
         return [None] * len(moments_ns)
-    frames = facts.rank.lines
-    if len(frames):
-        names = enumerate(frames["name"].cat.categories)
-        sites = {code: site for code, name in names if (site := kinds.frame_site(str(name)))}
-    else:
-        spans = facts.rank.spans
-        is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
-        frames = spans[is_python & np.isin(spans["name"].cat.codes.to_numpy(), list(sites))]
     track = frames["track"].to_numpy().astype(np.int64)
     start = frames["start_ns"].to_numpy()
     end = start + frames["dur_ns"].to_numpy()
@@ -57,6 +50,33 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
     found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
     of_frame = frames["name"].cat.codes.to_numpy()
     return [sites[int(of_frame[k])] if k >= 0 else None for k in found]
+
+
+def _frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
+    """Frames of the user's code (start_ns, dur_ns, track, name), and the site by code of the name. Raises Missing."""
+    sites, frames = frame_sites(facts), facts.rank.lines
+    if len(frames):
+        names = enumerate(frames["name"].cat.categories)
+        return frames, {code: site for code, name in names if (site := kinds.frame_site(str(name)))}
+    spans = facts.rank.spans
+    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
+    return spans[is_python & np.isin(spans["name"].cat.codes.to_numpy(), list(sites))], sites
+
+
+def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
+    """A normal set of times in pieces, in each of which one line of the user's code runs on the thread.
+
+    Raises Missing without call stacks.
+    """
+    frames, _ = _frames(facts)
+    mine = frames[frames["track"] == track]
+    edges = np.unique(np.concatenate((mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["dur_ns"]).to_numpy())))
+    owner = np.searchsorted(times.starts, edges, side="right") - 1
+    inside = owner >= 0
+    inside[inside] = (times.starts[owner[inside]] < edges[inside]) & (edges[inside] < times.ends[owner[inside]])
+    return Intervals(
+        np.sort(np.concatenate((times.starts, edges[inside]))), np.sort(np.concatenate((times.ends, edges[inside])))
+    )
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:

@@ -96,6 +96,7 @@ def lost(diagnosis: Diagnosis) -> str:
         text = "No fix that the rules know would save 1 % of a step."
         if blind:
             text += f" But {blind} of {len(diagnosis.outcomes)} rules could not look; the reasons stand below."
+        text += _longest_function(diagnosis)
     else:
         left = left_ns(diagnosis)
         count = sum(not one.minor for one in diagnosis.findings)
@@ -112,6 +113,17 @@ def lost(diagnosis: Diagnosis) -> str:
     if doubt >= DOUBTFUL and any(not one.minor for one in diagnosis.findings):
         text += f" The replay leaves {doubt:.0%} of this recording unexplained, so savings are less sure."
     return text
+
+
+def _longest_function(diagnosis: Diagnosis) -> str:
+    """Where to look for what no rule knows, as a further sentence; empty without call stacks."""
+    if diagnosis.steps is None:
+        return ""
+    for one in diagnosis.functions or ():
+        if one.site is not None:
+            part = share(max(one.host_ns, one.device_ns or 0), diagnosis.steps.step_time_ns.mean)
+            return f" The longest function of your own is {one.site.function}, with {part} of a step."
+    return ""
 
 
 def checked(diagnosis: Diagnosis) -> str:

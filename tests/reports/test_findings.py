@@ -107,6 +107,17 @@ def test_nothing_to_fix(found: Diagnosis) -> None:
         assert "What to fix" not in text
 
 
+def test_where_to_look_for_what_no_rule_knows() -> None:
+    drawn = """
+        4 steps of 100
+        cpu  "/home/me/train.py(3): main" 0-100 | "/home/me/net.py(8): solve" 10-80 | aten::mm 20-70
+    """
+    made = diagnosis.of_ranks([one_rank.diagnose(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",))))], [], "test")
+    assert made.functions is not None
+    assert [one.site.function for one in made.functions if one.site] == ["solve", "main"]
+    assert findings.lost(made).endswith(" The longest function of your own is solve, with 70.0 % of a step.")
+
+
 def test_all_cannot_tell(found: Diagnosis) -> None:
     unknown = tuple(
         msgspec.structs.replace(one, outcome=OutcomeKind.CANNOT_TELL, why="shapes", how_to_record_it="Record shapes.")
