@@ -61,8 +61,10 @@ from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.recomputed import Recomputed
 from diagnose.facts.repeated_rows import RepeatedRows
+from diagnose.facts.row_ops import DiagonalMatrices, RowOps
 from diagnose.facts.run import UNRECORDED_SHARE, Loading, Rivals, Slowdown, Unrecorded
 from diagnose.facts.scattered_rows import ScatteredRows
+from diagnose.facts.slices import SlicedTensor
 from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.steps import Steps
 from diagnose.facts.texts import Texts
@@ -113,6 +115,7 @@ __all__ = [
     "DdpWork",
     "DerivedWeights",
     "Detach",
+    "DiagonalMatrices",
     "Direction",
     "Distortion",
     "Doubles",
@@ -157,12 +160,14 @@ __all__ = [
     "Replace",
     "Rivals",
     "Roofline",
+    "RowOps",
     "Safety",
     "ScatteredRows",
     "Shorten",
     "Sign",
     "Silences",
     "Silent",
+    "SlicedTensor",
     "Slowdown",
     "SmallCollectives",
     "SortsForFew",

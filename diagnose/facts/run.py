@@ -147,8 +147,9 @@ def slowdown(facts: Facts) -> Slowdown:
 
     And if the trace marks no steps: then there is nothing to compare.
     """
-    alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
-    unprofiled = None if alone is None else _mean(_usual(facts, alone.device_ns)) or _mean(_usual(facts, alone.wall_ns))
+    alone, recorded, cycle = manifest(facts).unprofiled, manifest(facts).timing, manifest(facts).cycle
+    counted = () if alone is None else [_usual(facts, _whole(one, cycle)) for one in (alone.device_ns, alone.wall_ns)]
+    unprofiled = next((mean for one in counted if (mean := _mean(one))), None)
     if alone is None or unprofiled is None or steps(facts).measure is Measure.WINDOW:
         raise Missing("step times without the profiler", _HOW)
     ratio = None
@@ -157,6 +158,12 @@ def slowdown(facts: Facts) -> Slowdown:
         slow, plain = on_device if all(on_device) else (_median(recorded.wall_ns), _median(alone.wall_ns))
         ratio = slow / plain if slow and plain else None
     return Slowdown(unprofiled, ratio)
+
+
+def _whole(times_ns: tuple[int, ...] | None, cycle: int) -> tuple[int, ...] | None:
+    """The last whole cycles, so that long steps weigh what they weigh; all times if there is none."""
+    most = len(times_ns or ()) // max(cycle, 1) * max(cycle, 1)
+    return times_ns[-most:] if times_ns and most else times_ns
 
 
 def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:

@@ -36,6 +36,11 @@ class Between:
         """The value to use at a level."""
         return (self.careful, self.likely, self.hopeful)[level]
 
+    def of_share(self, share: float) -> Between:
+        """Of what is left: what is left of the whole if only this share of it is shortened so."""
+        careful, likely, hopeful = (1 - (1 - one) * share for one in (self.careful, self.likely, self.hopeful))
+        return Between(careful, likely, hopeful)
+
 
 Number: TypeAlias = "float | Between"
 

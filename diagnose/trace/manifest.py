@@ -167,7 +167,7 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     unprofiled: Timed | None = None
     """Steps without any profiler: the truth that recordings are compared with."""
     cycle: int = 1
-    """Steps from one long step to the next, if long ones came at a period in these: whole cycles were timed."""
+    """Steps from one long step to the next, if long ones came at a period in these."""
     python_threads: tuple[PythonThread, ...] | None = None
     """Those that computed in these steps, most first; None if that is not known."""
     timing: Timed | None = None

@@ -34,7 +34,7 @@ LOADING = """
 UNKNOWN = Host()
 
 
-def known(drawing: str, *loaders: Loader, host: Host = UNKNOWN, ranks: int = 1, **more: Timed | Flags) -> Facts:
+def known(drawing: str, *loaders: Loader, host: Host = UNKNOWN, ranks: int = 1, **more: Timed | Flags | int) -> Facts:
     drawn = facts_of(drawing).rank
     return Facts(replace(drawn, context=Context(RankManifest(rank=0, loaders=loaders, **more), host, ranks)))
 
@@ -96,6 +96,13 @@ def test_what_comes_now_and_then_counts_if_it_was_recorded() -> None:
     facts = known(LONG_ONE, unprofiled=wall(2, 50, *[2] * 9, 50))
     assert unrecorded(facts) == Unrecorded(timed=12, long=0, ratio=0.0, share=0.0, every=None)
     assert slowdown(facts).unprofiled_ns == 10 * MS
+
+
+def test_long_steps_at_a_period_weigh_what_they_weigh() -> None:
+    """The last six: two cycles of 54 ms. All seven would have three long steps."""
+    facts = known(LONG_ONE, unprofiled=wall(50, 2, 2, 50, 2, 2, 50), cycle=3)
+    assert slowdown(facts).unprofiled_ns == 18 * MS
+    assert slowdown(known(LONG_ONE, unprofiled=wall(50, 2, 2, 50), cycle=5)).unprofiled_ns == 26 * MS
 
 
 def test_a_step_three_times_as_long_is_like_the_others() -> None:

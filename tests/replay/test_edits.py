@@ -85,6 +85,10 @@ def test_levels_give_a_range() -> None:
     assert found.basis is Basis.REPLAYED
 
 
+def test_what_is_left_of_a_whole_of_which_a_share_is_shortened() -> None:
+    assert Between(0.5, 0.25, 0.0).of_share(0.5) == Between(0.75, 0.625, 0.5)
+
+
 def test_shares_are_bounded() -> None:
     assert shares(Between(7.0, 0.5, -1.0)).tolist() == [1.0, 0.5, 0.0]
     assert saved_us(Shorten(ids(trained(), "gemm"), 7.0)) == 0

@@ -44,14 +44,14 @@ class Clock:
         ends = self._ns if last is None else self._ns[-last - 1 :]
         return [after - before for before, after in pairwise(ends)]
 
-    def timed(self, last: int | None = None) -> dict[str, object]:
-        """As in `Timed` of the manifest, of all steps or the last ones. Waits for the device."""
-        left_out, device = 0 if last is None else self.steps - last, None
+    def timed(self) -> dict[str, object]:
+        """As in `Timed` of the manifest. Waits for the device."""
+        device = None
         if self._events and len(self._events) == len(self._ns):
             self._events[-1].synchronize()
-            pairs = pairwise(self._events[left_out:])
+            pairs = pairwise(self._events)
             device = [round(before.elapsed_time(after) * 1e6) for before, after in pairs]
-        return {"first_step": self.first_step + left_out, "wall_ns": self.wall_ns(last), "device_ns": device}
+        return {"first_step": self.first_step, "wall_ns": self.wall_ns(), "device_ns": device}
 
 
 WINDOW = 5

@@ -183,8 +183,7 @@ class Session:
                 self._cycle = cycle(clock.first_step, clock.wall_ns())
                 if (every := self._cycle.every) > 1 and self.here.leads:
                     self.note(f"Of {every} steps one takes {self._cycle.ratio:.0f} times as long: all are recorded.")
-                whole = clock.timed(clock.steps // every * every)
-                self.found |= {"python_threads": rivals.found(), "unprofiled": whole, "cycle": every}
+                self.found |= {"python_threads": rivals.found(), "unprofiled": clock.timed(), "cycle": every}
                 return
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
