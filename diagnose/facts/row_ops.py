@@ -49,7 +49,7 @@ class RowOps:
 @fact
 def unique_rows(facts: Facts) -> tuple[RowOps, ...]:
     """Calls of `torch.unique` along a dimension, those that take longest first. Raises Missing like `main_ops`."""
-    return _by_line(facts, "aten::unique_dim", "aten::unique_dim_consecutive")
+    return _by_line(facts, "aten::unique_dim")
 
 
 @fact
@@ -108,19 +108,31 @@ class DiagonalMatrices:
 def diagonal_matrices(facts: Facts) -> tuple[DiagonalMatrices, ...]:
     """By shape, those that take longest first. Raises Missing like `main_ops`.
 
-    Matrices are known by their shape: only batches of them count, as no weight has the batch's size.
+    Matrices are known by their shape: only batches of them count, as no weight has the batch's size. Where others of
+    that shape are there before them in a step, or two of it are added, they may be full: such shapes are left out.
     """
     tops, given = main_ops(facts)
     inputs = inputs_of(facts, tops.ids)
     makes = np.flatnonzero(named(facts, tops.ids, "aten::diag_embed")).tolist()
     shapes = {(*shape, shape[-1]) for at in makes if (shape := given[at]) and len(shape) > 1 and shape[-1] > 1}
     made = [_of_shape(facts, tops, inputs, shape, makes) for shape in shapes]
-    return tuple(sorted(made, key=lambda one: -one.work.longest_ns))
+    return tuple(sorted((one for one in made if one is not None), key=lambda one: -one.work.longest_ns))
 
 
-def _of_shape(facts: Facts, tops: HostSpans, inputs: list[Inputs], shape: Shape, makes: list[int]) -> DiagonalMatrices:
+_ADDS = ("aten::add*", "aten::sub*", "aten::baddbmm*", "aten::where", "aten::lerp*")
+"""Ops by which entries come beside the diagonal."""
+
+
+def _of_shape(
+    facts: Facts, tops: HostSpans, inputs: list[Inputs], shape: Shape, makes: list[int]
+) -> DiagonalMatrices | None:
     own = [at for at in makes if inputs[at][0][0].shape == shape[:-1]]
-    uses = [at for at, some in enumerate(inputs) if any(tensor.shape == shape for one in some for tensor in one)]
+    taken = [sum(tensor.shape == shape for one in some for tensor in one) for some in inputs]
+    uses = np.flatnonzero(taken).tolist()
+    step, adds = facts.rank.spans["step"].to_numpy()[tops.ids], named(facts, tops.ids, *_ADDS)
+    first = {int(step[at]): at for at in reversed(own)}
+    if any(at < first.get(int(step[at]), len(taken)) or (adds[at] and taken[at] > 1) for at in uses):
+        return None
     mine = tops.where(np.array(sorted({*own, *uses})))
     work = work_of(facts, np.concatenate((mine.ids, way_back(facts, mine))))
     return DiagonalMatrices(shape, _per_step(facts, mine.ids), work, sites_of(facts, tops.ids[own[:1]])[0])

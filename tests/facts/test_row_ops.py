@@ -53,6 +53,25 @@ def test_what_works_on_diagonal_matrices_and_its_way_back() -> None:
     assert (found.shape, found.ops, found.work.host_ns) == ((128, 16, 16), 3, 35_000_000)
 
 
+FACTORED = "aten::linalg_cholesky 21-41 shapes=[[128,16,16],[]]"
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        (MADE, "aten::add 1-2 shapes=[[128,16,16],[128,16,16],[]]", FACTORED),  # noise on a kernel's diagonal
+        ("aten::linalg_svd 0-1 shapes=[[128,16,16]]", MADE.replace("0-1", "2-3"), FACTORED),  # of full matrices
+    ],
+)
+def test_matrices_that_may_be_full(items: tuple[str, ...]) -> None:
+    assert diagonal_matrices(step(*items)) == ()
+
+
+def test_matrices_of_the_step_before_do_not_matter() -> None:
+    drawn = f"2 steps of 100\n2 threads, 4 cores\ncpu  {MADE} | {FACTORED}"
+    assert len(diagonal_matrices(facts_of(drawn))) == 1
+
+
 @pytest.mark.parametrize(
     "made",
     [
