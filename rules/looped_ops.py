@@ -5,7 +5,7 @@ or outside of what gradients go through, on one weight, row or number at a time.
 
 Why it costs
     Each op takes 5 to 20 us to start, forward and backward, whatever it computes. One op on all samples takes that
-    once, and computes better as well: matrices are larger, and memory is read in one go.
+    once, with larger matrices, and reads memory in one go.
 
 How to fix
     Run the ops once on all that the loop goes over: stack the inputs, index with slices, use `torch.vmap` where code is
@@ -54,7 +54,6 @@ FUSE = Fix(
     "If a round needs the one before, use nn.LSTM or nn.GRU in place of their cells, or compile the loop.",
     safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
 )  # fmt: skip
-
 LISTS = Fix(
     "For lists of tensors torch has ops that take them whole; numbers are read at once by tolist().",
     before="for mean, weight in zip(means, weights): mean.lerp_(weight, 0.01)",
@@ -74,6 +73,7 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
             Between(0.5 + 0.5 * careful, probable, 1.0 / loop.rounds)
             for careful, probable in ((loop.left, likely), (loop.work_left, loop.work_left))
         )
+        cell = "a cell needs the round before it" * any(name.endswith("_cell") for name in loop.ops)
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
         way_back = ", and so does their backward pass" * loop.has_backward
         yield Finding(
@@ -88,8 +88,8 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
                 *(Shorten(Times(track, pieces), host) for track, pieces in loop.pieces),
                 Shorten(loop.work_ids, device),
             ),
-            fixes=(BATCH, FUSE if loop.has_backward else LISTS),
-            confidence=Confidence(Level.MEDIUM, "whether a round needs the one before it is not recorded"),
+            fixes=(FUSE,) if cell else (BATCH, FUSE if loop.has_backward else LISTS),
+            confidence=Confidence(Level.MEDIUM, cell or "whether a round needs the one before it is not recorded"),
             basis=Basis.RULE_OF_THUMB, site=loop.site, host_bound=True,
         )  # fmt: skip
 

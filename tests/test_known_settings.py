@@ -240,6 +240,18 @@ def test_python_between_ops_is_no_loss_where_a_device_may_be_busy() -> None:
         assert (outcome.outcome, outcome.why) == (OutcomeKind.CANNOT_TELL, "device work")
 
 
+@pytest.mark.parametrize(("op", "first"), [("aten::mul", "Run the loop's ops once"), ("aten::gru_cell", "If a round")])
+def test_cells_are_not_batched_over_time(op: str, first: str) -> None:
+    drawing = f"""
+        4 steps of 40
+        cpu  {op} 1-1.8 x10 every 1
+        cpu  "autograd::engine::evaluate_function: MulBackward0" 11-12.8 x10 every 2 | device_sync 32-39.9
+        gpu  pointwise 1.5-1.503 @1.4 x10 every 1 | pointwise 12.5-12.503 @12.4 x10 every 2
+    """
+    (found,) = said("looped_ops", drawing, RankManifest(rank=0)).findings
+    assert found.fixes[0].do.startswith(first)
+
+
 def test_without_cores_items_have_to_get_cheaper() -> None:
     own = loads(300, items_ns=250 * MS, collate_ns=20 * MS)
     (found,) = said("loader_without_workers", IN_PROCESS, own, cpus=4).findings
