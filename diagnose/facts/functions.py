@@ -5,7 +5,6 @@ It needs no rule: it also shows what no rule knows.
 
 from __future__ import annotations
 
-from collections import Counter
 from dataclasses import dataclass
 
 import numpy as np
@@ -73,45 +72,59 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
     count, names, main = steps(facts).count, facts.rank.spans["name"].cat, host_threads(facts).main
     calls = on_training_threads(facts, host_spans(facts, *_CALLS)).outermost()
     pauses = cut_at_frames(facts, intervals.gaps(calls.times, *_on_the_host(facts)), main)
-    site_of_call = sites_at(facts, calls.start_ns, calls.track)
-    site_of_pause = sites_at(facts, pauses.starts, np.full(pauses.size, main))
+    sites: dict[Site | None, int] = {}
+    in_pause = _numbered(sites, sites_at(facts, pauses.starts, np.full(pauses.size, main)))
     nodes = optional(backward_nodes, facts)
     maker = np.arange(len(calls.ids)) if nodes is None else _makers(facts, calls, nodes)
+    of_call = _numbered(sites, sites_at(facts, calls.start_ns, calls.track))[maker]
     is_node = np.isin(calls.ids, nodes.spans.ids if nodes else [])
-    lasted, inside = calls.end_ns - calls.start_ns, in_used_steps(facts, calls.ids)
-    on_device = _device_ns(facts, calls)
+    used, lasted, on_device = in_used_steps(facts, calls.ids), calls.end_ns - calls.start_ns, _device_ns(facts, calls)
 
-    python: Counter[Site | None] = Counter()
-    ops: Counter[Site | None] = Counter()
-    backward: Counter[Site | None] = Counter()
-    device: Counter[Site | None] = Counter()
-    by_op: dict[Site | None, Counter[int]] = {}
-    for site, ns in zip(site_of_pause, (pauses.ends - pauses.starts).tolist(), strict=True):
-        python[site] += ns
-    codes, longest = names.codes.to_numpy()[calls.ids[maker]], lasted if on_device is None else on_device
-    for k in np.flatnonzero(inside).tolist():
-        site = site_of_call[maker[k]]
-        by_op.setdefault(site, Counter())[int(codes[k])] += int(longest[k])
-        (backward if is_node[k] else ops)[site] += int(lasted[k])
-        device[site] += 0 if on_device is None else int(on_device[k])
+    def total(number: IntArray, ns: IntArray) -> list[int]:
+        found = np.zeros(len(sites), dtype=np.int64)
+        np.add.at(found, number, ns)
+        return [round_half_up(one, count) for one in found.tolist()]
 
-    def of(site: Site | None) -> FunctionTime:
-        most = by_op.get(site, Counter()).most_common(MOST_OPS)
-        return FunctionTime(
+    python = total(in_pause, pauses.ends - pauses.starts)
+    ops, backward = (total(of_call[some], lasted[some]) for some in (used & ~is_node, used & is_node))
+    device = None if on_device is None else total(of_call[used], on_device[used])
+    codes = names.codes.to_numpy()[calls.ids[maker]].astype(np.int64)
+    longest = _longest(of_call[used], codes[used], (lasted if on_device is None else on_device)[used])
+    found = [
+        FunctionTime(
             site=site,
-            python_ns=round_half_up(python[site], count),
-            ops_ns=round_half_up(ops[site], count),
-            backward_ns=round_half_up(backward[site], count),
-            device_ns=None if on_device is None else round_half_up(device[site], count),
+            python_ns=python[k],
+            ops_ns=ops[k],
+            backward_ns=backward[k],
+            device_ns=None if device is None else device[k],
             longest_ops=tuple(
                 FunctionOp(str(names.categories[code]).removeprefix(f"{BACKWARD}: "), round_half_up(ns, count))
-                for code, ns in most
-                if ns
+                for code, ns in longest.get(k, ())
             ),
         )
-
-    found = [of(site) for site in {**python, **by_op}]
+        for site, k in sites.items()
+        if k in longest or python[k]
+    ]
     return tuple(sorted(found, key=lambda one: (-max(one.host_ns, one.device_ns or 0), repr(one.site))))
+
+
+def _numbered(numbers: dict[Site | None, int], sites: list[Site | None]) -> IntArray:
+    """The number of each site; new ones get the next."""
+    by_identity = {id(site): site for site in sites}
+    known = {one: numbers.setdefault(site, len(numbers)) for one, site in by_identity.items()}
+    return np.array([known[id(site)] for site in sites], dtype=np.int64)
+
+
+def _longest(site: IntArray, op: IntArray, ns: IntArray) -> dict[int, list[tuple[int, int]]]:
+    """The ops that take longest of each site, with what they take; none that takes nothing."""
+    pairs, position = np.unique(np.stack((site, op)), axis=1, return_inverse=True)
+    taken = np.zeros(pairs.shape[1], dtype=np.int64)
+    np.add.at(taken, position.reshape(-1), ns)
+    found: dict[int, list[tuple[int, int]]] = {int(one): [] for one in np.unique(site)}
+    for k in np.argsort(-taken, kind="stable").tolist():
+        if taken[k] and len(found[int(pairs[0, k])]) < MOST_OPS:
+            found[int(pairs[0, k])].append((int(pairs[1, k]), int(taken[k])))
+    return found
 
 
 def _on_the_host(facts: Facts) -> tuple[int, int]:
