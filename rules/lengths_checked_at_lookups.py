@@ -4,8 +4,8 @@
 limit, in the forward pass of every step.
 
 Why it costs
-    Rows are gone through one after the other, with some ops for each on a CPU; on a GPU the different rows are found
-    first, for which the host waits.
+    On a CPU rows are gone through one after the other, with some ops for each. On a GPU all indices are sorted first,
+    to find the different ones.
 
 How to fix
     Leave `max_norm` out if the limit is never reached (`table.weight.norm(dim=1).max()` tells). Else shorten the rows
@@ -16,6 +16,7 @@ Ignore when
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html
+    https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/Embedding.cu
 """
 
 from diagnose.rule import (
