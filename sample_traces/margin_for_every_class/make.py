@@ -59,6 +59,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Every step takes angles of all classes."""
+    trace = trace.with_name("rank0.detail.json.gz")
     angles = [span for span in planted.spans(trace) if span["name"] == "aten::acos"]
     whole = [span for span in angles if span["args"].get("Input Dims", [[]])[0] == [BATCH, PEOPLE]]
     planted.expect(len(whole) >= len(planted.steps(trace)), "the angles of few classes are taken")
