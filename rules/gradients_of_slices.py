@@ -66,7 +66,7 @@ def whole_gradients_for_pieces(
     for one in large:
         # On a CPU, recording slows them down more than the rest: 4 to 7 times where the step took 2 to 3 times as long.
         slower = max(slowdown.ratio or 1.0, 1.0) if slowdown and not one.work.device_ns else 1.0
-        left = Between(1 - 0.5 / slower, 1 - (1 - LEFT) / slower, 1 / one.fills if one.fills else 0.0)
+        left = Between(1 - 0.5 / slower, 1 - (1 - LEFT) / slower, min(LEFT, 1 / max(one.fills, one.pieces)))
         on_device = f", {ms(one.work.device_ns)} of GPU time" * (one.work.device_ns > 0)
         yield Finding(
             evidence=(

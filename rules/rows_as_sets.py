@@ -42,6 +42,7 @@ from diagnose.rule import (
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 COLUMNS = 8  # at most: more hardly fit 64 bits (our choice)
 LEFT = Between(0.4, 0.05, 0.02)  # of the time: on a CPU 0.03 to 0.05 of 256 to a million rows (torch 2.13)
+ON_GPU = Between(0.6, 0.3, 0.1)  # the same, of which nothing was measured (our choice)
 WHOLE = ("long int", "int", "short int", "signed char", "unsigned char", "bool")
 KEYS = Fix(
     "Make one whole number of each row, and find the different ones.", before="rows = torch.unique(pairs, dim=0)",
@@ -62,7 +63,7 @@ def rows_compared(unique_rows: tuple[RowOps, ...], steps: Steps) -> Verdicts:
         most = max((one.longest_ns for one in packable), default=0)
         yield Clean(f"finding different rows takes {percent(most / max(steps.mean_ns, 1))} of the step at most")
     for one in large:
-        rows, columns = one.tensor.shape
+        (rows, columns), left = one.tensor.shape, ON_GPU if one.work.device_ns else LEFT
         yield Finding(
             evidence=(
                 Evidence(
@@ -71,7 +72,7 @@ def rows_compared(unique_rows: tuple[RowOps, ...], steps: Steps) -> Verdicts:
                     one.longest_ns, "ns",
                 ),
             ),
-            edits=(Shorten(one.work.ids, LEFT.of_share(one.own_share)), Shorten(one.work.work_ids, LEFT)),
+            edits=(Shorten(one.work.ids, left.of_share(one.own_share)), Shorten(one.work.work_ids, left)),
             fixes=(KEYS,),
             confidence=Confidence(Level.MEDIUM, "how large the numbers are is not recorded"),
             basis=Basis.RULE_OF_THUMB, site=one.site,

@@ -25,8 +25,8 @@ from diagnose.trace.kinds import Site
 
 _CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)
 
-
 MOST_OPS = 5
+"""That are told of a function (our choice)."""
 
 
 @dataclass(frozen=True)

@@ -6,8 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.capture.agent import clocks
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.run import (
+    LONG,
     Loading,
     Slowdown,
     Unrecorded,
@@ -96,6 +98,10 @@ def test_what_comes_now_and_then_counts_if_it_was_recorded() -> None:
     facts = known(LONG_ONE, unprofiled=wall(2, 50, *[2] * 9, 50))
     assert unrecorded(facts) == Unrecorded(timed=12, long=0, ratio=0.0, share=0.0, every=None)
     assert slowdown(facts).unprofiled_ns == 10 * MS
+
+
+def test_agent_and_analysis_mean_the_same_by_a_long_step() -> None:
+    assert clocks.LONG == LONG
 
 
 def test_long_steps_at_a_period_weigh_what_they_weigh() -> None:

@@ -85,6 +85,13 @@ class Cycle:
     ratio: float = 1.0
     """How many times as long as the others they are."""
 
+    @property
+    def said(self) -> str:
+        """To the user, who may have asked for fewer steps."""
+        return (
+            f"Of {self.every} steps one takes {self.ratio:.0f} times as long: whole cycles are recorded, if they fit."
+        )
+
     def whole(self, steps: int) -> int:
         """At least so many steps, in whole cycles, so that long ones weigh what they weigh."""
         return self.every * ceil(steps / self.every)

@@ -182,7 +182,7 @@ class Session:
             if clock.steps >= steps:
                 self._cycle = cycle(clock.first_step, clock.wall_ns())
                 if (every := self._cycle.every) > 1 and self.here.leads:
-                    self.note(f"Of {every} steps one takes {self._cycle.ratio:.0f} times as long: all are recorded.")
+                    self.note(self._cycle.said)
                 self.found |= {"python_threads": rivals.found(), "unprofiled": clock.timed(), "cycle": every}
                 return
 
