@@ -88,9 +88,7 @@ class Cycle:
     @property
     def said(self) -> str:
         """To the user, who may have asked for fewer steps."""
-        return (
-            f"Of {self.every} steps one takes {self.ratio:.0f} times as long: whole cycles are recorded, if they fit."
-        )
+        return f"Of {self.every} steps one takes {self.ratio:.0f} times as long: whole cycles are recorded if they fit."
 
     def whole(self, steps: int) -> int:
         """At least so many steps, in whole cycles, so that long ones weigh what they weigh."""
