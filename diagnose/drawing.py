@@ -15,6 +15,9 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores
     rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
+    batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
+    ignored 7 of 8 rows, 500 classes        it saw that the loss ignores so many
+    equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel
     sync events         `wait` and the calls that block have cuda_sync events too, as with enable_cuda_sync_events
     cpu [THREAD] ITEMS  host spans, on the thread `main` (it has the steps) or another
     gpu [STREAM] ITEMS  device work, on stream 7 (AMD: 0), or 20, or 1:20, which is stream 20 of device 1
@@ -59,23 +62,22 @@ from __future__ import annotations
 
 import json
 import re
-from decimal import Decimal
 from itertools import groupby
 from typing import Any
 
+from diagnose import noted
 from diagnose.recorder import COPIES, DEVICES, KEYS, Recorder, launch_of
-from diagnose.trace.manifest import Flags, Host, PythonThread, RankManifest, Timed
 from diagnose.trace.model import Context
 
-_TIME, _STEPS, _NAME = r"\d+(?:\.\d{1,6})?", r"\d+(?:,\d+)*", r'"[^"]+"|[^\s"]+'
+_STEPS, _NAME = r"\d+(?:,\d+)*", r'"[^"]+"|[^\s"]+'
 _TOKEN = re.compile(r'#.*|\||(?:"[^"]*"|[^\s"|])+|"')
-_ITEM = re.compile(rf"(?:(?P<track>{_NAME}) )?(?P<name>{_NAME}) (?P<start>{_TIME})-(?P<end>{_TIME})(?: |\Z)")
+_ITEM = re.compile(rf"(?:(?P<track>{_NAME}) )?(?P<name>{_NAME}) (?P<start>{noted.TIME})-(?P<end>{noted.TIME})(?: |\Z)")
 _WORD = re.compile(
     rf"""(?: in\ (?P<only>{_STEPS})
            | not\ in\ (?P<never>{_STEPS})
            | x(?P<times>[1-9]\d*)
-           | every\ (?P<every>{_TIME})
-           | @(?P<call>{_TIME})(?:-(?P<until>{_TIME}))?
+           | every\ (?P<every>{noted.TIME})
+           | @(?P<call>{noted.TIME})(?:-(?P<until>{noted.TIME}))?
            | from\ (?P<thread>{_NAME})
            | (?P<graph>graph)
            | (?P<memory>pageable|pinned)
@@ -85,9 +87,6 @@ _WORD = re.compile(
          )(?:\ |\Z)""",
     re.VERBOSE,
 )
-_THREADS = re.compile(r"^ *(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?(?: +#.*| *)$", re.MULTILINE)
-_RIVAL = re.compile(r"^ *rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)(?: +#.*| *)$", re.MULTILINE)
-_TIMED = re.compile(rf"^ *timed(?P<times>(?: {_TIME})+)(?: +#.*| *)$", re.MULTILINE)
 _ANY = {"only", "never", "times", "every", "key", "value"}
 _WORK = _ANY | {"call", "until", "thread", "graph"}
 _LAUNCH_NS = 5_000
@@ -104,17 +103,7 @@ def ranks(text: str) -> list[str]:
 
 def context(text: str, rank: int, ranks: int) -> Context | None:
     """What `diagnose profile` would have noted of this rank of a drawing; None if it did not record it."""
-    rivals = tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text))
-    said, timed = _THREADS.search(text), _TIMED.search(text)
-    if not said and not rivals and not timed:
-        return None
-    threads, cores = map(int, said.groups()) if said else (None, None)
-    times = tuple(map(_ns, timed["times"].split())) if timed else (_drawn(text).period_ns,)
-    unprofiled = Timed(first_step=0, wall_ns=times) if said or timed else None
-    known = RankManifest(
-        rank=rank, world_size=ranks, flags=Flags(threads=threads), unprofiled=unprofiled, python_threads=rivals
-    )
-    return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks)
+    return noted.context(text, rank, ranks, _drawn(text).period_ns) if noted.is_noted(text) else None
 
 
 def trace(text: str) -> bytes:
@@ -165,7 +154,7 @@ class _Drawing:
                 for is_bar, item in groupby(rest, "|".__eq__):
                     track = track if is_bar else self._draw(row, track, " ".join(item))
             case [steps, "step" | "steps", "of", period] if re.fullmatch(r"[1-9]\d*", steps):
-                self.steps, self.period_ns = int(steps), _ns(period)
+                self.steps, self.period_ns = int(steps), noted.ns(period)
                 for step in range(self.steps):
                     start = step * self.period_ns
                     self.recorder.span(f"ProfilerStep#{step}", "main", start, start + self.period_ns, {})
@@ -173,11 +162,7 @@ class _Drawing:
                 self.recorder.device = _device(" ".join(words))
             case ["rank", rank, "of", world] if rank.isdecimal() and world.isdecimal():
                 self.recorder.rank = int(rank), int(world)
-            case [_, "thread," | "threads,", _, "core" | "cores"] if _THREADS.match(" ".join(tokens)):
-                pass  # Of it a trace says nothing: see `context`.
-            case ["timed", *_] if _TIMED.match(" ".join(tokens)):
-                pass
-            case ["rival", _, _] if _RIVAL.match(" ".join(tokens)):
+            case _ if noted.is_noted(" ".join(tokens)):
                 pass
             case ["sync", "events"]:
                 self.recorder.sync_events = True
@@ -193,12 +178,12 @@ class _Drawing:
         if not found or (track is not None and found["track"]):
             raise ValueError(f"{text} is no item, which is NAME START-END and then words, times in ms")
         track = track or (found["track"] or "").strip('"')
-        name, start, end = found["name"].strip('"'), _ns(found["start"]), _ns(found["end"])
+        name, start, end = found["name"].strip('"'), noted.ns(found["start"]), noted.ns(found["end"])
         known = _ANY if row == "cpu" else _WORK | ({"size", "unit", "memory"} if name in COPIES else {"blocks"})
         said, args = _words(text[found.end() :], known, name)
         if end < start:
             raise ValueError(f"{name} ends before it starts")
-        every = _ns(said["every"]) if "every" in said else end - start
+        every = noted.ns(said["every"]) if "every" in said else end - start
         for step in _chosen(said, self.steps):
             for k in range(int(said.get("times", 1))):
                 shift = step * self.period_ns + k * every
@@ -213,8 +198,8 @@ class _Drawing:
         """Draw the call that launches device work, if one is said. Returns its correlation, else 0."""
         if "call" not in said:
             return 0
-        start, thread = _ns(said["call"]), said.get("thread", "main")
-        end = _ns(said["until"]) if "until" in said else start + _LAUNCH_NS
+        start, thread = noted.ns(said["call"]), said.get("thread", "main")
+        end = noted.ns(said["until"]) if "until" in said else start + _LAUNCH_NS
         if not start <= min(end, work_start):
             raise ValueError(f"{name} starts before its launch, or the launch ends before it starts")
         at = thread, start + shift
@@ -253,13 +238,6 @@ def _value(text: str) -> Any:
         return json.loads(text)
     except ValueError:
         return text.strip('"')
-
-
-def _ns(text: str) -> int:
-    """Milliseconds as ns."""
-    if not re.fullmatch(_TIME, text):
-        raise ValueError(f"{text} is no time in ms, with at most six decimals")
-    return int(Decimal(text) * 1_000_000)
 
 
 def _chosen(said: dict[str, str], steps: int) -> list[int]:

@@ -39,6 +39,7 @@ from diagnose.facts.ddp import DdpOverhead, DdpWork
 from diagnose.facts.derived_weights import DerivedWeights
 from diagnose.facts.dispatch import Starvation
 from diagnose.facts.doubles import Doubles
+from diagnose.facts.equal_batches import EqualBatches
 from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
@@ -53,6 +54,7 @@ from diagnose.facts.loops import Loop
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
+from diagnose.facts.padding import Padding
 from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
 from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
@@ -67,6 +69,7 @@ from diagnose.facts.scattered_rows import ScatteredRows
 from diagnose.facts.slices import SlicedTensor
 from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.steps import Steps
+from diagnose.facts.targets import IgnoredScores
 from diagnose.facts.texts import Texts
 from diagnose.facts.transfers import Transfer
 from diagnose.facts.unused_gradients import UnusedGradients
@@ -120,6 +123,7 @@ __all__ = [
     "Distortion",
     "Doubles",
     "Edit",
+    "EqualBatches",
     "Evidence",
     "Exposure",
     "Fetches",
@@ -133,6 +137,7 @@ __all__ = [
     "HostMemory",
     "HostRuns",
     "HostWait",
+    "IgnoredScores",
     "Implementation",
     "Input",
     "Launches",
@@ -148,6 +153,7 @@ __all__ = [
     "NotApplicable",
     "OneHotProducts",
     "OptimizerSteps",
+    "Padding",
     "PairSums",
     "PointwiseChains",
     "Precision",

@@ -4,13 +4,11 @@ Within a step the same ops run one round after the other, forward and backward, 
 or outside of what gradients go through, on one weight, row or number at a time.
 
 Why it costs
-    Each op takes 5 to 20 us to start, forward and backward, whatever it computes. One op on all samples takes that
-    once, with larger matrices, and reads memory in one go.
+    Each op takes 5 to 20 us to start, whatever it computes. One op on all takes that once, and reads memory in one go.
 
 How to fix
-    Run the ops once on all that the loop goes over: stack the inputs, index with slices, use `torch.vmap` where code is
-    written for one, and `torch._foreach_...` ops for lists of tensors. Where a round needs the one before, use a fused
-    module (`nn.LSTM`, `nn.GRU`), or compile the loop.
+    Run the ops once on all that the loop goes over: stack the inputs, use `torch.vmap`, or `torch._foreach_...` ops for
+    lists of tensors. Where a round needs the one before, use a fused module (`nn.LSTM`), or compile the loop.
 
 Ignore when
     rounds are few and large.
@@ -44,6 +42,7 @@ from diagnose.rule import (
 
 FIXED_SHARE = 0.05  # of the step that goes to starting ops of the loop (our choice)
 BATCHED = 0.3  # of the rest of small ops on a CPU: larger matrices, memory read once; planted loops gained 0 to 0.6
+IN_TURN = 0.5  # share of a round that needs the one before, from which on rounds stay apart (our choice)
 MOST_SHOWN = 4  # names of ops in the evidence
 BATCH = Fix(
     "Run the loop's ops once, on a batch of all it goes over.", safety=Safety.ROUNDING, effort=2,
@@ -68,30 +67,31 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
         most = max((loop.fixed_ns for loop in loops), default=0)
         yield Clean(f"starting ops in loops takes {ms(most)} a step at most, {percent(most / max(steps.mean_ns, 1))}")
     for loop in large:
-        likely = (1 - BATCHED) * loop.left + BATCHED * loop.least_left
-        host, device = (
-            Between(0.5 + 0.5 * careful, probable, 1.0 / loop.rounds)
-            for careful, probable in ((loop.left, likely), (loop.work_left, loop.work_left))
-        )
-        cell = "a cell needs the round before it" * any(name.endswith("_cell") for name in loop.ops)
+        in_turn, cell = (loop.in_need or 0) >= IN_TURN, any(name.endswith("_cell") for name in loop.ops)
+        host, device = _left(loop, in_turn and not cell)
+        sure = "no round needs the one before it" if loop.in_need is not None else "whether rounds could be one is open"
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
         way_back = ", and so does their backward pass" * loop.has_backward
+        rows = f"The same ops ({names}) run {loop.rounds} times in a row{way_back}: {ms(loop.ns)} a step."
         yield Finding(
             evidence=(
-                Evidence(
-                    f"The same ops ({names}) run {loop.rounds} times in a row{way_back}: {ms(loop.ns)} a step.",
-                    loop.ns, "ns",
-                ),
+                Evidence(rows, loop.ns, "ns"),
                 Evidence(f"Of that {ms(loop.fixed_ns)} is what ops take whatever they compute.", loop.fixed_ns, "ns"),
             ),
-            edits=(
-                *(Shorten(Times(track, pieces), host) for track, pieces in loop.pieces),
-                Shorten(loop.work_ids, device),
-            ),
-            fixes=(FUSE,) if cell else (BATCH, FUSE if loop.has_backward else LISTS),
-            confidence=Confidence(Level.MEDIUM, cell or "whether a round needs the one before it is not recorded"),
+            edits=(*(Shorten(Times(*pieces), host) for pieces in loop.pieces), Shorten(loop.work_ids, device)),
+            fixes=(FUSE,) if cell or in_turn else (BATCH, FUSE if loop.has_backward else LISTS),
+            confidence=Confidence(Level.MEDIUM, "a round needs the one before it" if cell or in_turn else sure),
             basis=Basis.RULE_OF_THUMB, site=loop.site, host_bound=True,
         )  # fmt: skip
+
+
+def _left(loop: Loop, in_turn: bool) -> tuple[Between, Between]:
+    """Of the time on the host and on the device."""
+    if in_turn:
+        return Between(1, loop.in_turn_left, loop.left), Between(1, 1, loop.work_left)
+    likely = (1 - BATCHED) * loop.left + BATCHED * loop.least_left
+    host = Between(0.5 + 0.5 * loop.left, likely, 1 / loop.rounds)
+    return host, Between(0.5 + 0.5 * loop.work_left, loop.work_left, 1 / loop.rounds)
 
 
 EXAMPLES = [

@@ -67,7 +67,7 @@ def rows_computed_again(repeated_rows: tuple[RepeatedRows, ...], steps: Steps) -
                     one.repeated_ns, "ns",
                 ),
             ),
-            edits=(Shorten(one.work.ids, left), Shorten(one.work.work_ids, left)),
+            edits=(Shorten(one.work.data_ids, left),),
             fixes=(FIRST,),
             confidence=Confidence(Level.HIGH, "of so many rows of a table no more can differ"),
             basis=Basis.RULE_OF_THUMB, site=one.site,

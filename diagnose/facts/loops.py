@@ -13,7 +13,6 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 import numpy as np
-import pandas as pd
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
@@ -24,6 +23,7 @@ from diagnose.facts.host import HostActivity, host_activities
 from diagnose.facts.host_collectives import BACKWARD
 from diagnose.facts.layout import Mask
 from diagnose.facts.optimizer import updates
+from diagnose.facts.rounds import LEAST_ROUNDS, Run, forward_of, runs_of, shapes_of, share_in_need
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import Measure, steps
@@ -33,12 +33,6 @@ from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
-
-LEAST_ROUNDS = 4
-"""Two or three may be what a model consists of (our choice)."""
-
-MOST_OPS = 64
-"""Of one round of a loop that are looked for."""
 
 OP_NS = 20_000
 """Of an op that computes on the CPU, what does not grow with its size: in planted loops with a batch of 1 to 64 what
@@ -60,7 +54,6 @@ _LAYERS = tuple(
 )
 """How names begin of what layers with parameters of their own compute."""
 
-_ACCUMULATES = "AccumulateGrad"
 _ADDS = ("aten::add_", "aten::add")
 """Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
 
@@ -92,21 +85,10 @@ class Loop:
     """The same if of each op only what exceeds LARGE_NS is left of all rounds but one."""
     work_left: float
     """The same of the device work."""
-
-
-@dataclass(frozen=True)
-class _Run:
-    """Rounds in a row: ops `first` to `last`, the latter not included, of a thread's ops."""
-
-    first: int
-    last: int
-    length: int
-    step: int
-    backward: bool
-
-    @property
-    def rounds(self) -> int:
-        return (self.last - self.first) // self.length
+    in_need: float | None
+    """Share of what a round computes that needs the round before; None if that is not known."""
+    in_turn_left: float
+    """Share of the host time that is left if rounds stay apart, and each has one op besides its product of matrices."""
 
 
 @fact
@@ -123,10 +105,10 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
         ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), written.spans.times) == 0)
     names = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids].astype(np.int64)
     step = used_step(facts, ops.ids)
-    runs = _runs(facts, ops, names, step, _shapes(facts, ops))
-    found: dict[tuple[int, ...], list[tuple[_Run, _Run | None]]] = {}
+    runs = runs_of(facts, ops, names, step, shapes_of(facts, ops))
+    found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
     for run in runs:
-        forward = _forward_of(run, runs) if run.backward else None
+        forward = forward_of(run, runs) if run.backward else None
         if run.backward and (forward or run).rounds >= LEAST_ROUNDS and not _within_one_op(facts, ops, run):
             in_round = tuple(names[run.first : run.first + run.length].tolist())
             found.setdefault(in_round, []).append((run, forward))
@@ -134,7 +116,7 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
     return tuple(sorted(made, key=lambda one: -one.fixed_ns))
 
 
-def _within_one_op(facts: Facts, ops: HostSpans, run: _Run) -> bool:
+def _within_one_op(facts: Facts, ops: HostSpans, run: Run) -> bool:
     """Whether rounds go back through fewer calls than there are rounds, as through torch's own GRU: it loops inside."""
     spans, links = facts.rank.spans, facts.rank.links
     pairs = links[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
@@ -148,7 +130,7 @@ def _within_one_op(facts: Facts, ops: HostSpans, run: _Run) -> bool:
 
 def _without_backward(
     facts: Facts, ops: HostSpans, names: IntArray, step: IntArray
-) -> list[list[tuple[_Run, _Run | None]]]:
+) -> list[list[tuple[Run, Run | None]]]:
     """Rounds in a row that no backward pass goes through, by ops of a round. Shapes may differ, as of parameters.
 
     None where a backward pass was recorded, but not what it goes back through.
@@ -168,8 +150,8 @@ def _without_backward(
         kept |= nesting.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) >= 0
     at = np.flatnonzero(~kept & torchs_own)
     own = ops.where(at)
-    found: dict[tuple[int, ...], list[tuple[_Run, _Run | None]]] = {}
-    for run in _runs(facts, own, names[at], step[at], np.zeros(len(at), dtype=np.int64)):
+    found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
+    for run in runs_of(facts, own, names[at], step[at], np.zeros(len(at), dtype=np.int64)):
         if run.rounds >= LEAST_ROUNDS and not layer[at[run.first : run.first + run.length]].any():
             whole = replace(run, first=int(at[run.first]), last=int(at[run.last - 1]) + 1)
             if whole.last - whole.first == run.last - run.first:  # Nothing else came between.
@@ -179,52 +161,7 @@ def _without_backward(
     return list(found.values())
 
 
-def _runs(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray, shape: IntArray) -> list[_Run]:
-    """Rounds in a row, none in two of them: those that cover most ops first, of equal ones the shortest rounds.
-
-    `shape`: a number for each op, equal where ops may be of one round after the other.
-    """
-    text = [str(label) for label in facts.rank.spans["name"].cat.categories]
-    is_backward = np.array([name.startswith(BACKWARD) for name in text], dtype=bool)[names]
-    completes = np.array([_ACCUMULATES in name for name in text], dtype=bool)[names]
-    candidates = []
-    for length in range(1, min(MOST_OPS, len(names) // 2) + 1):
-        same = (names[length:] == names[:-length]) & (shape[length:] == shape[:-length])
-        same &= (ops.track[length:] == ops.track[:-length]) & (step[length:] == step[:-length]) & (step[length:] >= 0)
-        edges = np.flatnonzero(np.diff(np.concatenate(([False], same, [False])).astype(np.int8)))
-        for first, last in zip(edges[::2].tolist(), edges[1::2].tolist(), strict=True):
-            if last - first >= (LEAST_ROUNDS - 2) * length:
-                candidates.append((first, last + length, length))
-    taken, runs = np.zeros(len(names), dtype=bool), []
-    for first, last, length in sorted(candidates, key=lambda one: (one[0] - one[1], one[2])):
-        if taken[first:last].any() or completes[first:last].any():
-            continue
-        taken[first:last] = True
-        backward = bool(is_backward[first : first + length].any())
-        runs.append(_Run(first, last, length, int(step[first]), backward))
-    return runs
-
-
-def _shapes(facts: Facts, ops: HostSpans) -> IntArray:
-    """What the shapes of each op's inputs are, as a number; all equal where they were not recorded."""
-    table = facts.rank.ops
-    if not len(table):
-        return np.zeros(len(ops.ids), dtype=np.int64)
-    row = table.index.get_indexer(pd.Index(ops.ids))
-    codes = np.append(table["shapes"].cat.codes.to_numpy().astype(np.int64), -1)
-    found: IntArray = codes[row]
-    return found
-
-
-def _forward_of(backward: _Run, runs: list[_Run]) -> _Run | None:
-    """Of the same step the forward run with as many rounds, or one more, that covers most ops."""
-    alike = (
-        run for run in runs if not run.backward and run.step == backward.step and run.rounds - backward.rounds in (0, 1)
-    )
-    return max(alike, key=lambda run: run.last - run.first, default=None)
-
-
-def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -> Loop:
+def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> Loop:
     runs = [run for pair in pairs for run in pair if run is not None]
     shown = next((forward for _, forward in pairs if forward is not None), pairs[0][0])
     names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
@@ -270,6 +207,8 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[_Run, _Run | None]]) -
         left=1 - spared * fixed / max(total, 1),
         least_left=1 - spared * small / max(total, 1),
         work_left=1 - spared * int(np.minimum(work_ns, KERNEL_NS).sum()) / max(int(work_ns.sum()), 1),
+        in_need=share_in_need(facts, ops, [forward for _, forward in pairs if forward is not None]),
+        in_turn_left=1 - max(1 - 2 / shown.length, 0) * fixed / max(total, 1),
     )
 
 

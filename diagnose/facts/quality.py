@@ -13,8 +13,8 @@ from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.dispatch import HostSpans, host_spans, members, on_training_threads, used_step
 from diagnose.facts.host import api_calls, host_threads
 from diagnose.facts.launches import launch_table
-from diagnose.facts.run import LONG, manifest
-from diagnose.facts.steps import steps
+from diagnose.facts.run import manifest
+from diagnose.facts.steps import LONG, steps
 from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray

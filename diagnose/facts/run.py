@@ -12,7 +12,7 @@ import numpy as np
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.device import device_work
 from diagnose.facts.input import Input, input_wait
-from diagnose.facts.steps import Measure, steps
+from diagnose.facts.steps import LONG, Measure, steps
 from diagnose.trace.manifest import Loader, RankManifest, Timed
 from diagnose.trace.model import Context
 
@@ -88,9 +88,6 @@ def rivals(facts: Facts) -> Rivals:
         raise Missing("how much Python's other threads compute", _HOW)
     return Rivals(tuple(one.name for one in found), sum(one.cpu_share for one in found))
 
-
-LONG = 3.0
-"""A step of this many times the median one does something that others do not (our choice)."""
 
 UNRECORDED_SHARE = 0.1
 """Of the time, from which on long steps that were not recorded are said, and left out of the mean (our choice)."""

@@ -27,6 +27,8 @@ class Work:
 
     ids: IntArray
     work_ids: IntArray
+    data_ids: IntArray
+    """What lasts for as long as there is data: the device work, and the ops that launch none."""
     host_ns: int
     """Time in the ops, per step."""
     device_ns: int
@@ -47,6 +49,7 @@ def work_of(facts: Facts, ids: IntArray) -> Work:
     return Work(
         ids=spans.ids,
         work_ids=work.ids[launched >= 0],
+        data_ids=np.concatenate((np.delete(spans.ids, launched[launched >= 0]), work.ids[launched >= 0])),
         host_ns=round_half_up(int((used.end_ns - used.start_ns).sum()), count),
         device_ns=round_half_up(int((work.end_ns - work.start_ns)[in_steps].sum()), count),
     )

@@ -6,16 +6,31 @@ steps of one public trace show spans of 35 to 96 ms). They only say which launch
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
+from itertools import pairwise
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.device import device_work
+from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.steps import is_cut_off
+
+LONG = 3.0
+"""A step of this many times the median one does something that others do not, or was held up (our choice)."""
+
+ENOUGH_TIMED = 20
+"""Steps without the profiler, from which on what none of them shows is no part of the training (our choice)."""
+
+HELD_UP = 0.5
+"""Of the median step: by so much longer a step is that was held up (our choice)."""
+
+ALIKE = 0.1
+"""By so much more ops a step may have and still do the same (our choice)."""
 
 
 class Measure(str, Enum):
@@ -44,6 +59,8 @@ class Steps:
     """Steps marked in the recording, used or not."""
     dropped: tuple[int, ...]
     """Numbers of the recorded steps that are not used."""
+    held_up: tuple[int, ...] = ()
+    """Of these, such as something outside of the training seems to have held up."""
 
     @property
     def count(self) -> int:
@@ -80,6 +97,8 @@ class Steps:
 def steps(facts: Facts) -> Steps:
     """The used steps. The first recorded one is not used (when it began on the device is unknown), nor a cut-off last.
 
+    Of a training on the CPU, of one process, only the longest run of steps that were not held up.
+
     Raises Missing if the recording holds neither device work nor ops, nothing that takes time, or no step of the asked
     range.
     """
@@ -93,7 +112,10 @@ def steps(facts: Facts) -> Steps:
         found = None
     if found is None and facts.step_range is not None:
         raise Missing("marked steps", "Call prof.step() after each step, or analyse without --steps.")
-    used = _window(facts) if found is None else _selected(found, facts.step_range)
+    if found is None:
+        used = _window(facts)
+    else:
+        used = _calm(facts, found) if facts.step_range is None else _selected(found, facts.step_range)
     if not used.window_ns:
         raise Missing("anything that takes time", "Record whole steps.")
     return used
@@ -147,15 +169,50 @@ def _window(facts: Facts) -> Steps:
     return Steps(Measure.WINDOW, (0,), np.array(bounds, dtype=np.int64), len(facts.rank.steps), ())
 
 
-def _selected(found: Steps, step_range: tuple[int, int] | None) -> Steps:
-    if step_range is None:
+def _calm(facts: Facts, found: Steps) -> Steps:
+    """Without steps whose ops take LONG times as long as those of others, as many as they are, if none timed did.
+
+    The machine had something else to do, or ran short of memory while recording: that says nothing of the training.
+    """
+    known = facts.rank.context.rank if facts.rank.context is not None else None
+    times = () if known is None or known.unprofiled is None else known.unprofiled.wall_ns
+    alone = known is not None and known.world_size == 1  # Else ranks would be compared in different steps.
+    if not alone or found.measure is not Measure.HOST or len(times) < ENOUGH_TIMED:
         return found
+    if max(times) > LONG * np.median(times):
+        return found
+    ops = facts.rank.spans[facts.rank.spans["kind"] == SpanKind.OP.value]
+    start = ops["start_ns"].to_numpy()
+    pieces = intervals.union(Intervals(start, start + ops["dur_ns"].to_numpy()))
+    edges = pairwise(found.bounds_ns.tolist())
+    in_ops = np.array([intervals.clip(pieces, begin, end).total for begin, end in edges])
+    number = np.diff(np.searchsorted(np.sort(start), found.bounds_ns))
+    usual = np.median(in_ops)
+    held_up = (in_ops > LONG * usual) & (in_ops - usual > HELD_UP * np.median(found.times_ns))
+    held_up &= number <= (1 + ALIKE) * np.median(number)
+    first, last = _longest_run(~held_up)
+    return replace(_part(found, first, last), held_up=tuple(np.array(found.numbers)[held_up].tolist()))
+
+
+def _longest_run(chosen: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Positions of the first and the last of the longest run of True, of equally long ones the first."""
+    change = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False]))))
+    first, last = change[::2], change[1::2] - 1
+    longest = int(np.argmax(last - first))
+    return int(first[longest]), int(last[longest])
+
+
+def _selected(found: Steps, step_range: tuple[int, int]) -> Steps:
     low, high = step_range
     keep = [k for k, number in enumerate(found.numbers) if low <= number <= high]
     if not keep:
         usable = f"{found.numbers[0]}-{found.numbers[-1]}"
         raise Missing(f"steps {low}-{high}", f"The usable steps of this recording are {usable}.")
-    first, last = keep[0], keep[-1]
+    return _part(found, keep[0], keep[-1])
+
+
+def _part(found: Steps, first: int, last: int) -> Steps:
+    """The used steps from one position to another, both included."""
     left_out = found.numbers[:first] + found.numbers[last + 1 :]
     return Steps(
         found.measure,

@@ -74,6 +74,7 @@ def assemble(recording: Recording) -> Rank:
         integrity=integrity.notes(recording.damage, spans, tables, links, marks.steps, provenance),
         context=None,
         company=None,
+        graph=None,
         **tables,
     )
 

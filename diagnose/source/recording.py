@@ -11,12 +11,13 @@ from typing import Any
 import msgspec
 
 from diagnose.source import ranks
+from diagnose.source.autograd import read_graph
 from diagnose.source.base import InputError
 from diagnose.source.columns import printable
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.trace.joining import joined
-from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
+from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, equal_batches
 from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
 
 MANIFEST = "manifest.json"
@@ -34,6 +35,7 @@ _LARGEST = 1 << 63
 _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
 _DETAIL_NAMES = (".detail.json.gz", ".detail.json")
 """torch.profiler makes the detail recording, whatever made the other."""
+_GRAPH_NAMES = (".graph.json.gz",)
 
 
 @dataclass(frozen=True)
@@ -43,6 +45,8 @@ class RankFiles:
     trace: TraceFile
     detail: Path | None = None
     """The detail recording."""
+    graph: Path | None = None
+    """Of autograd."""
     context: Context | None = None
 
 
@@ -69,7 +73,8 @@ def find(paths: Sequence[str | Path]) -> Recordings:
         if folder not in manifests:
             manifests[folder], problems = read_manifest(folder / MANIFEST)
             notes += problems
-        found.append(RankFiles(trace, _detail(trace.path), _context(trace.path, manifests[folder])))
+        detail, graph = _beside(trace.path, _DETAIL_NAMES), _beside(trace.path, _GRAPH_NAMES)
+        found.append(RankFiles(trace, detail, graph, _context(trace.path, manifests[folder])))
     known = [one for one in manifests.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
     notes += [note for one in known for note in _run_notes(one, used)]
@@ -82,6 +87,8 @@ def read(files: RankFiles) -> Rank:
     rank = replace(rank, context=files.context)
     if files.context is not None:
         rank = replace(rank, integrity=(*rank.integrity, *_notes(files.context.rank.notes)))
+    if files.graph is not None:
+        rank = _with_graph(rank, files.graph)
     if files.detail is None:
         return rank
     try:
@@ -135,10 +142,23 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _detail(trace: Path) -> Path | None:
-    """The detail recording beside a trace, by its name: rank0.detail.json.gz of rank0.trace.json.gz."""
+def _with_graph(rank: Rank, path: Path) -> Rank:
+    try:
+        return replace(rank, graph=read_graph(path))
+    except (OSError, ValueError) as error:
+        why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
+        lost = IntegrityNote(
+            f"{path.name} {why}.",
+            "How ops depend on each other is not known. Record again to know it.",
+            Severity.WARNING,
+        )
+        return replace(rank, integrity=(*rank.integrity, lost))
+
+
+def _beside(trace: Path, names: Sequence[str]) -> Path | None:
+    """What lies beside a trace, by its name: rank0.detail.json.gz beside rank0.trace.json.gz."""
     found = _TRACE_NAME.search(trace.name)
-    beside = [trace.with_name(trace.name[: found.start()] + name) for name in _DETAIL_NAMES] if found else []
+    beside = [trace.with_name(trace.name[: found.start()] + name) for name in names] if found else []
     return next((path for path in beside if path.is_file()), None)
 
 
@@ -150,7 +170,10 @@ def _context(trace: Path, manifest: Manifest | None) -> Context | None:
     by_name = [one for one in manifest.ranks if one.trace == trace.name]
     by_number = [one for one in manifest.ranks if one.rank == index]
     own = next(iter(by_name + by_number), None)
-    return None if own is None else Context(own, manifest.host, len(manifest.ranks), manifest.environment)
+    if own is None:
+        return None
+    everyone = manifest.ranks
+    return Context(own, manifest.host, len(everyone), manifest.environment, equal_batches(everyone))
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:

@@ -5,6 +5,8 @@ Everything is optional to a reader but the version: an older or interrupted reco
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import msgspec
 
 SCHEMA_VERSION = 1
@@ -48,6 +50,25 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
     """"nvlink" or "pcie"."""
 
 
+class RowsFilled(msgspec.Struct, frozen=True, kw_only=True):
+    """How far the rows of batches were filled: of the largest sequences of each of some batches of the warm-up.
+
+    A place is one position of one row. What is at the end, or the beginning, of rows over and over is padding.
+    """
+
+    batches: int
+    rows: int
+    """Of the largest batch."""
+    shortest: int
+    longest: int
+    """Of the batches: to so many positions their rows were padded."""
+    places: int
+    to_longest: int
+    """Places, if each batch were as long as its fullest row."""
+    used: int
+    """Places that hold more than padding."""
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that the process iterated over, and what its work took."""
 
@@ -83,6 +104,12 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Mean number of batches that were ready when it asked; None without workers."""
     empty_share: float | None = None
     """Share of the times when none was ready; None without workers."""
+    looks: int = 0
+    """Batches of the warm-up that were looked into."""
+    sequences: RowsFilled | None = None
+    """None where they hold none, in tensors on the CPU."""
+    checksums: tuple[int, ...] = ()
+    """Of each of them, 32 bits of the beginnings of its tensors."""
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -149,6 +176,17 @@ class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time over the time of the steps without the profiler: 1 is a core."""
 
 
+class Targets(msgspec.Struct, frozen=True, kw_only=True):
+    """What a cross entropy over classes was told to ignore, in some steps of the warm-up."""
+
+    classes: int
+    looks: int
+    rows: int
+    """In all of them."""
+    ignored: int
+    """Of these."""
+
+
 class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of the run knows of itself."""
 
@@ -159,6 +197,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the timing recording in the same folder; None if there is none."""
     detail: str | None = None
     """Name of the attribution recording (stacks, shapes)."""
+    graph: str | None = None
+    """Name of the file that has autograd's graph of one step."""
     steps_by: str | None = None
     """What steps were found by: "optimizer", "loader", "code" (diagnose.record) or "time" (there are none)."""
     steady: bool | None = None
@@ -180,6 +220,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: tuple[Optimizer, ...] = ()
     flags: Flags = Flags()
     distributed: Distributed | None = None
+    targets: tuple[Targets, ...] = ()
+    """By number of classes; () also where nobody looked."""
     allocator: dict[str, int] = {}
     """Of torch.cuda.memory_stats: allocated_bytes, reserved_bytes (now and most), retries, ooms, segments."""
     ended: str | None = None
@@ -209,3 +251,25 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Links, ...] = ()
     ranks: tuple[RankManifest, ...] = ()
     notes: tuple[str, ...] = ()
+
+
+FEWEST_CHECKED = 4
+"""Batches from which on ranks are told apart by them (our choice)."""
+
+
+def most_asked(loaders: Sequence[Loader]) -> Loader | None:
+    """The loader that the training takes its batches from, as far as that can be told."""
+    return max(loaders, key=lambda one: one.asked, default=None)
+
+
+def equal_batches(ranks: Sequence[RankManifest]) -> bool | None:
+    """Whether all these ranks took the same batches in the warm-up. None if that is not known.
+
+    Nor is it if a rank took the same batch over and over: as in a test of speed, where it means nothing.
+    """
+    taken = [() if (loader := most_asked(one.loaders)) is None else loader.checksums for one in ranks]
+    count = min(map(len, taken), default=0)
+    firsts = {one[:count] for one in taken}
+    if len(ranks) < 2 or count < FEWEST_CHECKED or any(len(set(one)) == 1 for one in firsts):
+        return None
+    return len(firsts) == 1

@@ -102,6 +102,8 @@ class Context:
     """Processes recorded on that machine."""
     environment: dict[str, str] = field(default_factory=dict)
     """Variables that change speed, as they were recorded; empty if they were not."""
+    equal_batches: bool | None = None
+    """Whether all ranks took the same batches in the warm-up; None if that is not known."""
 
 
 @dataclass(frozen=True)
@@ -121,6 +123,25 @@ class Company:
     """Collectives that all of their group came to, by span id in order."""
     waits_ns: IntArray
     """For how long this rank waited at each of them for the last one to come. Shape as `met`."""
+
+
+@dataclass(frozen=True)
+class AutogradGraph:
+    """The nodes that the backward passes of one step go through, which `diagnose profile` looked at after recording.
+
+    Arrays of shape (nodes,), and (edges,) where a node and another are said by their positions.
+    """
+
+    names: tuple[str, ...]
+    """Of kinds of nodes, as "AddmmBackward0"."""
+    name: IntArray
+    """Position in `names`."""
+    number: IntArray
+    """Order in which ops made them; -1 of those that add to the gradient of a weight."""
+    uses: IntArray
+    """The op of this node took ..."""
+    used: IntArray
+    """... what the op of this one made."""
 
 
 @dataclass(frozen=True)
@@ -147,6 +168,8 @@ class Rank:
     """None: the trace is all there is."""
     company: Company | None = None
     """None: no other rank was looked at."""
+    graph: AutogradGraph | None = None
+    """None if nobody looked at it."""
 
 
 @dataclass(frozen=True)

@@ -107,6 +107,9 @@ def test_medians_and_shares(folder: Path) -> None:
         "wait_ns": 7,
         "ready": 1.0,
         "empty_share": 0.6,
+        "looks": 0,
+        "sequences": None,
+        "checksums": [],
     }
 
 
@@ -126,7 +129,7 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
     assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
     assert found.items_ns < found.fetch_ns
     assert msgspec.structs.replace(
-        found, fetch_ns=None, items_ns=None, collate_ns=None, wait_ns=None, fetch_cpu_ns=None
+        found, fetch_ns=None, items_ns=None, collate_ns=None, wait_ns=None, fetch_cpu_ns=None, looks=0
     ) == manifest.Loader(
         dataset="Squares",
         dataset_length=10,
@@ -338,6 +341,17 @@ def test_measuring_can_be_switched_off(install: Callable[..., LoaderWatch]) -> N
     list(loader)
     assert len(asked) == 8
     assert (only(watch).asked, only(watch).batches) == (3, 3)
+
+
+def test_batches_are_looked_into_until_that_is_over(install: Callable[..., LoaderWatch]) -> None:
+    watch = install()
+    loader = data.DataLoader(Squares(6), batch_size=2)
+    list(loader)
+    assert only(watch).looks == 3
+    assert len(set(only(watch).checksums)) == 3
+    watch.looking = False
+    list(loader)
+    assert (only(watch).asked, only(watch).looks) == (6, 3)
 
 
 @pytest.mark.parametrize(("persistent", "turns"), [(False, 3), (True, 1)])

@@ -2,8 +2,9 @@
 
 import pytest
 
-from diagnose.facts.base import Missing
+from diagnose.facts.base import Facts, Missing
 from diagnose.facts.steps import Measure, steps
+from diagnose.testing import facts_of
 from tests.drawing import Drawing
 
 
@@ -80,3 +81,42 @@ def test_nothing_to_measure_is_missing() -> None:
 def test_what_takes_no_time_is_no_step() -> None:
     with pytest.raises(Missing, match="anything that takes time"):
         steps(Drawing().work("k", (5, 5)).work("k", (5, 5)).facts())
+
+
+TIMED = "timed " + "20 " * 20
+LONG_IN_4 = "cpu  aten::mm 0-20 not in 4 | aten::mm 0-90 in 4"
+
+
+def of_cpu(*lines: str, head: str = f"8 steps of 100\n1 threads, 2 cores\n{TIMED}\n") -> Facts:
+    return facts_of(head + "\n".join(lines))
+
+
+def test_the_longest_run_of_steps_that_nothing_held_up_is_used() -> None:
+    """Of steps 1 to 7 the fourth took 90 ms in its ops, others 20."""
+    used = steps(of_cpu(LONG_IN_4))
+    assert (used.numbers, used.held_up, used.dropped) == ((1, 2, 3), (4,), (0, 4, 5, 6, 7))
+    used = steps(of_cpu("cpu  aten::mm 0-20 not in 2 | aten::mm 0-90 in 2"))
+    assert (used.numbers, used.held_up, used.count) == ((3, 4, 5, 6, 7), (2,), 5)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        of_cpu("cpu  aten::mm 0-20 | aten::sort 20-90 in 4"),  # it does more
+        of_cpu("cpu  aten::mm 0-20 | load 20-90 in 4"),  # it waits
+        of_cpu("cpu  aten::mm 0-20 not in 4 | aten::mm 0-55 in 4"),  # not three times as long
+        of_cpu("cpu  aten::mm 0-2 not in 4 | aten::mm 0-30 in 4"),  # hardly longer than others as a whole
+        of_cpu(LONG_IN_4, head=f"8 steps of 100\n1 threads, 2 cores\n{TIMED} 70\n"),  # one that was timed, too
+        of_cpu(LONG_IN_4, head="8 steps of 100\n1 threads, 2 cores\ntimed 20 20 20\n"),  # few were timed
+        of_cpu(LONG_IN_4, head=f"8 steps of 100\nrank 0 of 2\n1 threads, 2 cores\n{TIMED}\n"),  # others go on
+        of_cpu(LONG_IN_4, head="8 steps of 100\n"),  # nothing is known
+    ],
+    ids=["more", "waits", "not so long", "small part", "timed", "few timed", "ranks", "unknown"],
+)
+def test_steps_that_are_used_all_the_same(facts: Facts) -> None:
+    assert (steps(facts).numbers, steps(facts).held_up) == ((1, 2, 3, 4, 5, 6, 7), ())
+
+
+def test_who_asks_for_steps_gets_them() -> None:
+    facts = of_cpu(LONG_IN_4)
+    assert steps(Facts(facts.rank, (3, 5))).numbers == (3, 4, 5)

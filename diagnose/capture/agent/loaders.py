@@ -18,8 +18,8 @@ from .imports import failures, when_imported
 from .interruptions import STARTING, STOPPING, marked
 from .loaders_measured import Fetch, Loader, WorkerFile
 from .loaders_settings import settings
+from .noticed import Noticed
 from .plan import WORK
-from .steps import compiler_switch
 
 MOST_LOADERS = 32
 """DataLoaders that are kept apart: a script may make one for each epoch (our choice)."""
@@ -45,6 +45,8 @@ class LoaderWatch:
     def __init__(self, folder: Path, on_batch: Callable[[], None]) -> None:
         self.measuring = True
         """Whether to measure; if not, the hooks cost about a microsecond."""
+        self.looking = True
+        """Whether to look into batches, too: while nothing is timed."""
         self._work = folder / WORK
         self._on_batch = on_batch
         self.trains_here = True
@@ -87,10 +89,12 @@ class LoaderWatch:
                 _note("_next_data", error)
         return None, None
 
-    def _got(self, loader: Loader, wait_ns: int, ready: int | None, iterator: Any) -> None:
+    def _got(self, loader: Loader, wait_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
         """The training got its batch."""
         try:
             loader.waited(wait_ns, ready, iterator)
+            if self.looking:
+                loader.batches.look(batch)
         except Exception as error:
             _note("_next_data", error)
 
@@ -150,43 +154,12 @@ def _note(where: str, error: Exception) -> None:
         failures.append(failure)
 
 
-class _Noticed:
-    """An attribute of objects, of whose readings we are told.
-
-    Unlike a wrapper of the function that reads it, it adds no frame, so that torch's warnings point where they would.
-    """
-
-    def __init__(self, name: str, told: Callable[[], None]) -> None:
-        self._name, self._told, self._compile_with = name, told, compiler_switch()
-
-    def __get__(self, instance: Any, owner: type | None = None) -> Any:
-        if instance is None:
-            return self
-        compiler = self._compile_with(None)
-        self._compile_with(compiler)
-        if not compiler:
-            self._told()
-        try:
-            return instance.__dict__[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
-
-    def __set__(self, instance: Any, value: Any) -> None:
-        instance.__dict__[self._name] = value
-
-    def __delete__(self, instance: Any) -> None:
-        try:
-            del instance.__dict__[self._name]
-        except KeyError:
-            raise AttributeError(self._name) from None
-
-
 def _hook_iterators(module: ModuleType) -> None:
     if module.__name__ not in _hooked:
         _hooked.add(module.__name__)
         module.DataLoader._get_iterator = _iterating(module.DataLoader._get_iterator)
         # The name of the range that `__next__` records: read first of all, before the range begins.
-        module._BaseDataLoaderIter._profile_name = _Noticed("_profile_name", _asked)
+        module._BaseDataLoaderIter._profile_name = Noticed("_profile_name", _asked)
         several = module._MultiProcessingDataLoaderIter
         several._shutdown_workers = _ending(several._shutdown_workers)
         for kind in (module._SingleProcessDataLoaderIter, several):
@@ -197,7 +170,7 @@ def _hook_fetchers(module: ModuleType) -> None:
     if module.__name__ not in _hooked:
         _hooked.add(module.__name__)
         # Read right before it is called, which is the last that `fetch` does.
-        module._BaseDatasetFetcher.collate_fn = _Noticed("collate_fn", _collates)
+        module._BaseDatasetFetcher.collate_fn = Noticed("collate_fn", _collates)
         for kind in (module._MapDatasetFetcher, module._IterableDatasetFetcher):
             kind.fetch = _fetching(kind.fetch)
 
@@ -262,7 +235,7 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
         finally:
             _thread.asking, _thread.loader = False, None
         if loader is not None:
-            watch._got(loader, time.perf_counter_ns() - begun_ns, ready, self)
+            watch._got(loader, time.perf_counter_ns() - begun_ns, ready, self, batch)
         return batch
 
     return _next_data

@@ -9,6 +9,7 @@ from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from .batches import Batches
 from .loaders_settings import dataset_length, start_method
 
 MOST_KEPT = 1_000
@@ -43,6 +44,7 @@ class Loader:
         self._ready: deque[int] = deque(maxlen=MOST_KEPT)
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
         self._workers: dict[int, None] = {}
+        self.batches = Batches()
 
     def ready(self, iterator: Any) -> int | None:
         """How many batches its workers have ready; None without workers."""
@@ -92,6 +94,7 @@ class Loader:
             "wait_ns": _median_ns(self._waits_ns),
             "ready": sum(ready) / len(ready) if ready else None,
             "empty_share": sum(not one for one in ready) / len(ready) if ready else None,
+            **self.batches.found(),
         }
 
 

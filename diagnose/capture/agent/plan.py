@@ -12,6 +12,9 @@ WORK = ".work"
 FILES = {"timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
 
+GRAPH = "graph.json.gz"
+"""How the name of the file ends that has autograd's graph of one step."""
+
 ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
 """How the names of a tracer's files end."""
 

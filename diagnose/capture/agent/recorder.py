@@ -11,10 +11,11 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import about, imports, interruptions, loaders, place
+from . import about, backwards, imports, interruptions, loaders, place
 from .plan import WORK, Plan
 from .recordings import watch_foreign
 from .session import Session
+from .targets import Targets
 
 
 class Recorder:
@@ -35,6 +36,9 @@ class Recorder:
         self._settings = about.Settings()
         self._settings.install()
         self._watch = loaders.install(folder, on_batch)
+        self._targets = Targets()
+        backwards.forget_all()
+        backwards.listen(self._targets.backward)
         interruptions.mark_saving()
         interruptions.mark_formatting()
         watch_foreign(self._make_way)
@@ -48,6 +52,9 @@ class Recorder:
             self.over = self.session is None or self.session.step_ended(number)
             if self.session is not None:
                 self._watch.measuring = self.session.undisturbed
+                self._watch.looking = not self.session.settled
+                if self.session.settled:
+                    backwards.leave(self._targets.backward)
             if self.over:
                 self.end("recorded")
             elif self.session is not None and len(self.session.kept) > self._told:
@@ -110,6 +117,7 @@ class Recorder:
             "flags": self._settings.flags(),
             "distributed": self._settings.distributed(),
             "allocator": self._settings.allocator(),
+            "targets": self._targets.found(),
             "ended": how,
             "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],
         }

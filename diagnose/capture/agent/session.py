@@ -11,9 +11,10 @@ from typing import TypeVar
 
 from .board import Board
 from .clocks import Clock, Cycle, cycle, steady
+from .graphs import graph_of_a_step
 from .nsys import CannotAsk, NsysRecording, tells_ops
 from .place import Place
-from .plan import ENDINGS, FILES, WORK, Plan
+from .plan import ENDINGS, FILES, GRAPH, WORK, Plan
 from .recordings import Recording, foreign_active
 from .threads import Rivals
 
@@ -145,6 +146,7 @@ class Session:
             yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
         else:
             self.note(NO_OPS)
+        self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
         yield from self._all_done()
         self._finished = True
 
@@ -284,10 +286,8 @@ class Session:
     def _all_done(self) -> Course[None]:
         """Wait until no rank leaves while another still needs it."""
         self.board.post(f"done.{os.getpid()}")
-        begun = time.monotonic()
-        while (
-            self.here.leads and self.board.posted("done.") < self.here.peers and time.monotonic() < begun + PATIENCE_S
-        ):
+        until = time.monotonic() + PATIENCE_S
+        while self.here.leads and self.board.posted("done.") < self.here.peers and time.monotonic() < until:
             yield
         done = self.board.posted("done.")
         if self.here.leads and done < self.here.peers:

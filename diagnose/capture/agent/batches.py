@@ -1,0 +1,158 @@
+"""What is in the batches of a DataLoader that no trace tells: how much of them is padding, and which are equal.
+
+Looked at while the training warms up, and with torch's own ops: on nothing that is measured, and on the CPU only.
+"""
+
+from __future__ import annotations
+
+import functools
+import sys
+import zlib
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+MOST_LOOKS = 32
+"""Batches of a loader that are looked at (our choice)."""
+
+SHORTEST = 8
+"""Places of a row from which on it is taken for a sequence (our choice)."""
+
+LARGEST = 1 << 22
+"""Elements of a tensor that are looked at, at most (our choice)."""
+
+MOST_TENSORS, DEEPEST = 64, 4
+"""Of a batch, and levels of lists and dicts in which they are looked for (our choice)."""
+
+CHECKED = 1 << 13
+"""Elements of a tensor that its checksum is of, the first ones (our choice)."""
+
+
+class Filled(NamedTuple):
+    """How far the rows of a batch are filled."""
+
+    rows: int
+    length: int
+    longest: int
+    """Places of its fullest row."""
+    used: int
+    """Places of all rows."""
+
+
+class Batches:
+    """What was seen of a loader's batches."""
+
+    def __init__(self) -> None:
+        self._looks = 0
+        self._filled: list[Filled] = []
+        self._checksums: list[int] = []
+
+    def look(self, batch: Any) -> None:
+        """At a batch that the training got. Raises what torch raises."""
+        if self._looks >= MOST_LOOKS:
+            return
+        self._looks += 1
+        tensors = list(_tensors(batch))
+        if (filled := _filled(tensors)) is not None:
+            self._filled.append(filled)
+        if (checksum := _checksum(tensors)) is not None:
+            self._checksums.append(checksum)
+
+    def found(self) -> dict[str, object]:
+        """By the names of `Loader` in the manifest."""
+        return {
+            "looks": self._looks,
+            "sequences": _added(self._filled) if self._filled else None,
+            "checksums": self._checksums if len(self._checksums) == self._looks else [],
+        }
+
+
+def _added(filled: list[Filled]) -> dict[str, object]:
+    """By the names of `RowsFilled` in the manifest."""
+    return {
+        "batches": len(filled),
+        "rows": max(one.rows for one in filled),
+        "shortest": min(one.length for one in filled),
+        "longest": max(one.length for one in filled),
+        "places": sum(one.rows * one.length for one in filled),
+        "to_longest": sum(one.rows * one.longest for one in filled),
+        "used": sum(one.used for one in filled),
+    }
+
+
+def _tensors(batch: Any) -> Iterator[Any]:
+    """Plain tensors in the memory of the host, in order: as many as MOST_TENSORS."""
+    import torch
+
+    found, pending = 0, [(batch, 0)]
+    while pending and found < MOST_TENSORS:
+        one, depth = pending.pop()
+        if type(one) is torch.Tensor:
+            if one.device.type == "cpu" and one.layout is torch.strided and not one.is_quantized:
+                found += 1
+                yield one
+        elif depth < DEEPEST and isinstance(one, (Mapping, list, tuple)):
+            inner = list(one.values()) if isinstance(one, Mapping) else list(one)
+            pending += [(part, depth + 1) for part in inner[:MOST_TENSORS][::-1]]
+
+
+def _filled(tensors: list[Any]) -> Filled | None:
+    """Of the largest sequences: a place is filled if any of the tensors of that shape has something there.
+
+    Sequences are rows of integers, or rows of vectors. What is at the end (or the beginning) of most rows, over and
+    over, is padding, whatever its value.
+    """
+    alike: dict[tuple[int, int], list[Any]] = {}
+    for one in tensors:
+        if SHORTEST <= one.numel() <= LARGEST and _is_sequence(one):
+            alike.setdefault(tuple(one.shape[:2]), []).append(one)
+    if not alike:
+        return None
+    shape, same = max(alike.items(), key=lambda item: item[0][0] * item[0][1])
+    ways = [
+        Filled(rows, length, int(lengths.max()), int(lengths.sum()))
+        for rows, length, axis in ((*shape, 1), (*shape[::-1], 0))
+        if length >= SHORTEST and rows >= 1
+        for lengths in _lengths(same, axis)
+    ]
+    return min(ways, key=_tenths, default=None)
+
+
+def _tenths(filled: Filled) -> tuple[int, int]:
+    """Shares that are filled: the way to read a batch is one that leaves clearly less. Of equal ones the first."""
+    return 10 * filled.longest // filled.length, 10 * filled.used // (filled.rows * filled.length)
+
+
+def _is_sequence(tensor: Any) -> bool:
+    if tensor.dim() == 2:
+        return not (tensor.is_floating_point() or tensor.is_complex())
+    return tensor.dim() == 3 and bool(tensor.is_floating_point())
+
+
+def _lengths(same: list[Any], axis: int) -> list[Any]:
+    """Filled places of each row along an axis, if padding is at the end, and if it is at the beginning."""
+    import torch
+
+    found = []
+    upwards = torch.arange(1, same[0].shape[axis] + 1, dtype=torch.int32)
+    for edge, places in ((-1, upwards), (0, upwards.flip(0))):
+        longest = torch.zeros(same[0].shape[1 - axis], dtype=torch.int32)
+        for one in same:
+            rows = one.detach().to(torch.uint8) if one.dtype is torch.bool else one.detach()
+            rows = rows.transpose(0, 1) if axis == 0 else rows
+            rows = rows.reshape(*rows.shape[:2], -1)
+            filled = (rows != rows[:, edge, 0].mode().values).any(dim=2)
+            longest = torch.maximum(longest, (filled * places).amax(dim=1))
+        found.append(longest)
+    return found
+
+
+def _checksum(tensors: list[Any]) -> int | None:
+    """Of the beginnings of all tensors, 32 bits; None without tensors, or without numpy."""
+    import torch
+
+    whole = [one.detach() for one in tensors if one.is_contiguous()]
+    if "numpy" not in sys.modules or not whole:
+        return None
+    return functools.reduce(
+        lambda total, one: zlib.crc32(one.reshape(-1)[:CHECKED].view(torch.uint8).numpy().tobytes(), total), whole, 0
+    )

@@ -1,0 +1,80 @@
+"""What autograd's graph says of how ops depend on each other, which no trace tells: of the passes of one step."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections.abc import Generator
+from pathlib import Path
+from typing import Any
+
+from . import backwards
+
+MOST_NODES = 50_000
+"""Of a step (our choice): walking them takes about a fifth of a second."""
+
+UNNUMBERED = 1 << 63
+"""Nodes that add to the gradient of a weight have numbers from here on."""
+
+
+def graph_of_a_step(target: Path) -> Generator[None, None, str | None]:
+    """Look at the next step's passes, and write them into a file; to its name, or None if there is nothing to write."""
+    graphs = Graphs()
+    backwards.listen(graphs.backward)
+    yield
+    backwards.leave(graphs.backward)
+    return target.name if graphs.write(target) else None
+
+
+class Graphs:
+    """Nodes of the backward passes that it was told of, by the names of `trace.model.AutogradGraph`."""
+
+    def __init__(self) -> None:
+        self.too_large = False
+        self._names: dict[str, int] = {}
+        self._position: dict[Any, int] = {}
+        self._name: list[int] = []
+        self._number: list[int] = []
+        self._uses: list[int] = []
+        self._used: list[int] = []
+
+    def backward(self, ends: list[Any]) -> None:
+        """A pass begins at these tensors. Raises what torch raises."""
+        pending = [node for one in ends if (node := getattr(one, "grad_fn", None)) is not None]
+        for node in pending:
+            self._add(node)
+        while pending and not self.too_large:
+            node = pending.pop()
+            position = self._position[node]
+            for inner, _ in node.next_functions:
+                if inner is None:
+                    continue
+                if inner not in self._position:
+                    self._add(inner)
+                    pending.append(inner)
+                self._uses.append(position)
+                self._used.append(self._position[inner])
+
+    def _add(self, node: Any) -> None:
+        if node not in self._position:
+            self._position[node] = len(self._position)
+            self._name.append(self._names.setdefault(node.name(), len(self._names)))
+            number = node._sequence_nr()
+            self._number.append(-1 if number >= UNNUMBERED else number)
+            self.too_large |= len(self._position) > MOST_NODES
+
+    def write(self, target: Path) -> bool:
+        """Into a file, if there is something to write. Lets go of the graph."""
+        self._position.clear()
+        if self.too_large or not self._name:
+            return False
+        content = {
+            "names": list(self._names),
+            "name": self._name,
+            "number": self._number,
+            "uses": self._uses,
+            "used": self._used,
+        }
+        with gzip.open(target, "wt", encoding="utf-8") as file:
+            json.dump(content, file, separators=(",", ":"))
+        return True

@@ -1,0 +1,81 @@
+"""What `diagnose profile` would have noted of a drawn training, beside its trace: see `drawing` for the lines."""
+
+from __future__ import annotations
+
+import re
+from decimal import Decimal
+
+from diagnose.trace.manifest import (
+    Distributed,
+    Flags,
+    Host,
+    Loader,
+    PythonThread,
+    RankManifest,
+    RowsFilled,
+    Targets,
+    Timed,
+)
+from diagnose.trace.model import Context
+
+TIME = r"\d+(?:\.\d{1,6})?"
+
+
+def _line(pattern: str) -> re.Pattern[str]:
+    return re.compile(rf"^ *{pattern}(?: +#.*| *)$", re.MULTILINE)
+
+
+_WORLD = _line(r"rank \d+ of (?P<ranks>\d+)")
+_THREADS = _line(r"(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?")
+_RIVAL = _line(r"rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)")
+_TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
+_BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
+_IGNORED = _line(r"ignored (?P<ignored>\d+) of (?P<rows>\d+) rows, (?P<classes>\d+) classes")
+_COMPARED = _line(r"(?P<how>equal|different) batches")
+_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _COMPARED)
+
+
+def is_noted(text: str) -> bool:
+    """Whether a line of a drawing, or any of it, is of what a trace says nothing."""
+    return any(one.search(text) for one in _NOTED)
+
+
+def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
+    """Of this rank of a drawing, whose steps come each period."""
+    said, timed, compared = _THREADS.search(text), _TIMED.search(text), _COMPARED.search(text)
+    threads, cores = map(int, said.groups()) if said else (None, None)
+    times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
+    known = RankManifest(
+        rank=rank,
+        world_size=int(world["ranks"]) if (world := _WORLD.search(text)) else ranks,
+        flags=Flags(threads=threads),
+        unprofiled=Timed(first_step=0, wall_ns=times) if said or timed else None,
+        python_threads=tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text)),
+        loaders=_loaders(text),
+        targets=tuple(
+            Targets(classes=int(classes), looks=1, rows=int(rows), ignored=int(ignored))
+            for ignored, rows, classes in _IGNORED.findall(text)
+        ),
+        distributed=Distributed(backend="gloo", ddp=({},)) if compared else None,
+    )
+    equal = None if compared is None else compared["how"] == "equal"
+    return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks, equal_batches=equal)
+
+
+def _loaders(text: str) -> tuple[Loader, ...]:
+    """The one whose batches are drawn, if any are."""
+    if not _BATCHES.search(text) and not _COMPARED.search(text):
+        return ()
+    sequences = None
+    if said := _BATCHES.search(text):
+        rows, length, needed, filled = map(int, said.groups())
+        places = {"places": rows * length, "to_longest": rows * needed, "used": rows * filled}
+        sequences = RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
+    return (Loader(dataset="Drawn", asked=1, looks=1, sequences=sequences),)
+
+
+def ns(text: str) -> int:
+    """Milliseconds as ns."""
+    if not re.fullmatch(TIME, text):
+        raise ValueError(f"{text} is no time in ms, with at most six decimals")
+    return int(Decimal(text) * 1_000_000)
