@@ -32,9 +32,9 @@ def _diagnosed(trial: Trial, without: str, whole: Diagnosis) -> Diagnosis:
         return whole
     if without == "steps":
         first, second, *_ = whole.steps.numbers if whole.steps else ()
-        return diagnose.analyze(trial.recording, steps=(first, second))
+        return diagnose.analyze(trial.recording, steps=(first, second), ignore=trial.left_out)
     with tempfile.TemporaryDirectory() as scratch:
         kept = Path(scratch, "run")
         left_out = [LEFT_OUT[one] for one in (("detail", "manifest") if without == "both" else (without,))]
         shutil.copytree(trial.recording, kept, ignore=shutil.ignore_patterns(*left_out))
-        return diagnose.analyze(kept)
+        return diagnose.analyze(kept, ignore=trial.left_out)

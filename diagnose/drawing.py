@@ -17,6 +17,7 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
     ignored 7 of 8 rows, 500 classes        it saw that the loss ignores so many
+    fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
     equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel
     sync events         `wait` and the calls that block have cuda_sync events too, as with enable_cuda_sync_events
     cpu [THREAD] ITEMS  host spans, on the thread `main` (it has the steps) or another

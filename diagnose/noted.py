@@ -31,8 +31,9 @@ _RIVAL = _line(r"rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)")
 _TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
 _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
 _IGNORED = _line(r"ignored (?P<ignored>\d+) of (?P<rows>\d+) rows, (?P<classes>\d+) classes")
+_FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
 _COMPARED = _line(r"(?P<how>equal|different) batches")
-_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _COMPARED)
+_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _COMPARED)
 
 
 def is_noted(text: str) -> bool:
@@ -49,7 +50,7 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
         rank=rank,
         world_size=int(world["ranks"]) if (world := _WORLD.search(text)) else ranks,
         flags=Flags(threads=threads),
-        unprofiled=Timed(first_step=0, wall_ns=times) if said or timed else None,
+        unprofiled=Timed(first_step=0, wall_ns=times, fetched_bytes=_fetched(text)) if said or timed else None,
         python_threads=tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text)),
         loaders=_loaders(text),
         targets=tuple(
@@ -60,6 +61,11 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     )
     equal = None if compared is None else compared["how"] == "equal"
     return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks, equal_batches=equal)
+
+
+def _fetched(text: str) -> int | None:
+    said = _FETCHED.search(text)
+    return int(said["megabytes"]) * 1_000_000 if said else None
 
 
 def _loaders(text: str) -> tuple[Loader, ...]:

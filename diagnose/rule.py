@@ -41,6 +41,7 @@ from diagnose.facts.dispatch import Starvation
 from diagnose.facts.doubles import Doubles
 from diagnose.facts.equal_batches import EqualBatches
 from diagnose.facts.extra_work import LongSteps
+from diagnose.facts.fetched import FetchedMemory
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
 from diagnose.facts.fusion import AttentionChain
@@ -51,6 +52,7 @@ from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
 from diagnose.facts.lookups import OneHotProducts, TableGradients
 from diagnose.facts.loops import Loop
+from diagnose.facts.low_rank import LowRankSolve
 from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
@@ -126,6 +128,7 @@ __all__ = [
     "EqualBatches",
     "Evidence",
     "Exposure",
+    "FetchedMemory",
     "Fetches",
     "Finding",
     "Fires",
@@ -147,6 +150,7 @@ __all__ = [
     "Loading",
     "LongSteps",
     "Loop",
+    "LowRankSolve",
     "Missing",
     "Move",
     "NanChecks",

@@ -10,6 +10,7 @@ numbers both ways. Cases of several processes are started by torchrun. A mixed c
 from __future__ import annotations
 
 import argparse
+import ctypes
 import gzip
 import json
 import math
@@ -156,6 +157,14 @@ def loader(trace: Path) -> dict[str, Any]:
     manifest = json.loads(trace.with_name("manifest.json").read_text(encoding="utf-8"))
     found: dict[str, Any] = manifest["ranks"][0]["loaders"][0]
     return found
+
+
+def keep_memory() -> None:
+    """Have glibc keep what is freed, as far as it can: tensors of up to 32 MB."""
+    library = ctypes.CDLL(None)
+    if hasattr(library, "gnu_get_libc_version"):
+        library.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
+        library.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
 
 
 def expect(holds: bool, otherwise: str) -> None:

@@ -53,7 +53,7 @@ def test_the_report_is_a_real_one(corpus: Path) -> None:
 
 
 def test_the_table_of_functions_is_a_real_one() -> None:
-    command = "analyze sample_traces/ridge_head_in_feature_space/strong"
+    command = "analyze sample_traces/divergence_derived_for_every_product/strong"
     printed = CliRunner().invoke(group, command.replace("sample_traces", str(README.parent / "sample_traces")).split())
     shown = block(f"$ diagnose {command}\n", "```").replace("...", "").strip("\n")
     assert len(shown.splitlines()) > 5

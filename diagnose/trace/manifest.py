@@ -166,6 +166,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     wall_ns: tuple[int, ...]
     device_ns: tuple[int, ...] | None = None
     """None without a device."""
+    fetched_bytes: int | None = None
+    """Memory that the process touched for the first time, per step."""
 
 
 class PythonThread(msgspec.Struct, frozen=True, kw_only=True):

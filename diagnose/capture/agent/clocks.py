@@ -10,6 +10,8 @@ from itertools import pairwise
 from math import ceil
 from typing import Any
 
+from .heap import fetched_bytes
+
 
 class Clock:
     """Times consecutive steps. Costs a few microseconds a step, and waits for nothing until it is read."""
@@ -18,6 +20,7 @@ class Clock:
         """The step before `first_step` has just ended."""
         self.first_step = first_step
         self._ns = [time.perf_counter_ns()]
+        self._fetched = [fetched_bytes()] * 2
         self._events: list[Any] = []
         self._mark()
 
@@ -32,6 +35,7 @@ class Clock:
     def tick(self) -> None:
         """A step has ended."""
         self._ns.append(time.perf_counter_ns())
+        self._fetched[1] = fetched_bytes()
         self._mark()
 
     @property
@@ -44,6 +48,11 @@ class Clock:
         ends = self._ns if last is None else self._ns[-last - 1 :]
         return [after - before for before, after in pairwise(ends)]
 
+    @property
+    def fetched_bytes(self) -> int:
+        """Memory that the process fetched anew, per step."""
+        return (self._fetched[1] - self._fetched[0]) // max(self.steps, 1)
+
     def timed(self) -> dict[str, object]:
         """As in `Timed` of the manifest. Waits for the device."""
         device = None
@@ -51,7 +60,8 @@ class Clock:
             self._events[-1].synchronize()
             pairs = pairwise(self._events)
             device = [round(before.elapsed_time(after) * 1e6) for before, after in pairs]
-        return {"first_step": self.first_step, "wall_ns": self.wall_ns(), "device_ns": device}
+        times = {"first_step": self.first_step, "wall_ns": self.wall_ns(), "device_ns": device}
+        return {**times, "fetched_bytes": self.fetched_bytes}
 
 
 WINDOW = 5

@@ -101,6 +101,9 @@ def _wait(until: Callable[[], bool]) -> None:
         time.sleep(POLL_S)
 
 
+NO_OPS = "Nsight Systems hears of no ops from a torch without a GPU. Record without --tracer nsys to see them."
+
+
 def tells_ops() -> bool:
     """Whether this torch can have a range for each op: not one that is built for the CPU, or sees no GPU."""
     import torch

@@ -12,7 +12,8 @@ from typing import TypeVar
 from .board import Board
 from .clocks import Clock, Cycle, cycle, steady
 from .graphs import graph_of_a_step
-from .nsys import CannotAsk, NsysRecording, tells_ops
+from .heap import make_room
+from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .place import Place
 from .plan import ENDINGS, FILES, GRAPH, WORK, Plan
 from .recordings import Recording, foreign_active
@@ -49,8 +50,6 @@ T = TypeVar("T")
 Course = Generator[None, None, T]
 """Yields to let the script make one step."""
 
-NO_OPS = "Nsight Systems hears of no ops from a torch without a GPU. Record without --tracer nsys to see them."
-
 
 @dataclass(frozen=True)
 class _Open:
@@ -77,8 +76,8 @@ class Session:
         """Kinds of recordings that are in the folder."""
         self.notes: list[str] = []
         self._number = -1
-        self._finished = False
-        self._broken = False
+        self._finished = self._broken = False
+        self._fetched = 0
         self._open: _Open | None = None
         self._cycle = Cycle()
         self._course = self._phases()
@@ -182,7 +181,7 @@ class Session:
                 yield
                 clock.tick()
             if clock.steps >= steps:
-                self._cycle = cycle(clock.first_step, clock.wall_ns())
+                self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
                 if (every := self._cycle.every) > 1 and self.here.leads:
                     self.note(self._cycle.said)
                 self.found |= {"python_threads": rivals.found(), "unprofiled": clock.timed(), "cycle": every}
@@ -220,6 +219,8 @@ class Session:
             return 0
         self._open = None
         assert isinstance(probe.recording, Recording)
+        probe.clock.tick()
+        make_room(probe.clock.fetched_bytes, self._fetched, steps + 1)
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
 
     def _recording(self, kind: str, all_threads: bool = False) -> Recording | NsysRecording:

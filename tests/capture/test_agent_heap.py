@@ -1,0 +1,82 @@
+"""Memory that is fetched before a recording."""
+
+from __future__ import annotations
+
+import platform
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose.capture.agent import heap
+
+torch = pytest.importorskip("torch")
+
+ROOT = Path(__file__).parents[2]
+GLIBC = platform.libc_ver()[0] == "glibc"
+
+FILLS = """
+import torch
+from diagnose.capture.agent import heap
+
+made = heap.make_room({recorded}, {usual}, 4)
+before = heap.fetched_bytes()
+kept = [torch.ones(300_000) for _ in range(64)]  # 77 MB
+print(made, heap.fetched_bytes() - before)
+"""
+
+
+def filled(recorded: int, usual: int = 0) -> tuple[int, int]:
+    """What room was made, and what 77 MB of tensors took from the system after that."""
+    run = [sys.executable, "-c", FILLS.format(recorded=recorded, usual=usual)]
+    done = subprocess.run(run, cwd=ROOT, capture_output=True, text=True, check=True)
+    made, fetched = map(int, done.stdout.split())
+    return made, fetched
+
+
+@pytest.mark.skipif(not GLIBC, reason="only glibc is told what to keep")
+def test_what_was_fetched_before_is_used() -> None:
+    """What four steps need, in blocks of 25.2 MB, as many as fit."""
+    made, fetched = filled(31_000_000, 1_000_000)
+    assert made == 4 * heap.BLOCK_BYTES
+    assert fetched < 20_000_000
+
+
+@pytest.mark.parametrize(("recorded", "usual"), [(heap.LEAST_BYTES // 4 - 1, 0), (100_000_000, 20_000_000), (0, 0)])
+def test_without_it_all_is_fetched(recorded: int, usual: int) -> None:
+    """Where it is little, or where steps fetch memory anyway."""
+    made, fetched = filled(recorded, usual)
+    assert made == 0
+    assert fetched > 70_000_000
+
+
+def test_not_more_than_a_part_of_what_is_free(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(heap, "free_bytes", lambda: 50_000_000)
+    assert heap.make_room(10_000_000_000, 0, 1) == 0
+
+
+@pytest.mark.parametrize(
+    ("files", "left"),
+    [
+        ({"memory.max": "3000\n", "memory.current": "1000\n"}, 2000),
+        ({"memory/memory.limit_in_bytes": "5000\n", "memory/memory.usage_in_bytes": "1000\n"}, 4000),
+        ({"memory.max": "3000\n", "memory.current": "4000\n"}, 0),
+    ],
+)
+def test_what_a_control_group_leaves(tmp_path: Path, files: dict[str, str], left: int) -> None:
+    for name, text in files.items():
+        file = tmp_path / "sys/fs/cgroup" / name
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+    assert heap.free_bytes(tmp_path) == left
+
+
+def test_what_the_machine_has_free(tmp_path: Path) -> None:
+    """If the control group says "max", or nothing."""
+    free = heap.free_bytes(tmp_path)
+    (tmp_path / "sys/fs/cgroup").mkdir(parents=True)
+    (tmp_path / "sys/fs/cgroup/memory.max").write_text("max\n")
+    (tmp_path / "sys/fs/cgroup/memory.current").write_text("1000\n")
+    assert free > 0
+    assert heap.free_bytes(tmp_path) > 0
