@@ -43,6 +43,8 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 MANY = 0.1  # of the places: a few are padding to a multiple of 8 (our choice)
+UNLIKE = 0.75  # of the places up to the longest row: from there on down it is said that rows are unlike (our choice)
+MIXED = "Rows fill {} of the places up to the longest: with rows of like length in a batch more could be saved."
 LONGEST = Fix(
     "Pad each batch to its own longest row.",
     before='tokenizer(texts, padding="max_length")',
@@ -70,6 +72,7 @@ def beyond_the_longest(padding: Padding | None, steps: Steps) -> Verdicts:
                 f" beyond the longest row: {ms(saved_ns)} a step, with the way back.",
                 saved_ns, "ns",
             ),
+            *([Evidence(MIXED.format(percent(padding.filled)), padding.filled, "share")] * (padding.filled < UNLIKE)),
         ),
         edits=(Shorten(padding.linear.data_ids, linear), Shorten(padding.attention.data_ids, attention)),
         fixes=(LONGEST,),

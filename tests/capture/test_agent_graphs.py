@@ -78,6 +78,15 @@ def test_a_graph_that_is_too_large(tmp_path: Path, weight: Any, monkeypatch: pyt
     assert looked_at(tmp_path / "g", lambda: weight.exp().sin().cos().sum().backward()) is None
 
 
+def test_a_full_disk(tmp_path: Path, weight: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*args: Any, **kwargs: Any) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(graphs.json, "dump", full)
+    assert looked_at(tmp_path / "g", lambda: weight.exp().sum().backward()) is None
+    assert list(tmp_path.iterdir()) == []
+
+
 def test_tensors_are_let_go(tmp_path: Path) -> None:
     """What the graph holds goes when the script's own step lets it go."""
     kept: list[Any] = []

@@ -23,7 +23,11 @@ def graph_of_a_step(target: Path) -> Generator[None, None, str | None]:
     backwards.listen(graphs.backward)
     yield
     backwards.leave(graphs.backward)
-    return target.name if graphs.write(target) else None
+    try:
+        return target.name if graphs.write(target) else None
+    except OSError:  # A full disk: what has been recorded is worth more.
+        target.unlink(missing_ok=True)
+        return None
 
 
 class Graphs:
