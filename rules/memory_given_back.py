@@ -69,7 +69,9 @@ def fetched_in_every_step(fetched_memory: FetchedMemory | None, steps: Steps) ->
     if found.ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"{bytes_(found.bytes)} a step are fetched from the system")
         return
-    if (found.largest_bytes or 0) >= KEPT_BYTES:
+    if found.largest_bytes is None:
+        raise Missing("how large tensors are", "Record with record_shapes=True.")
+    if found.largest_bytes >= KEPT_BYTES:
         raise Missing(
             "whether tensors of 32 MB and more could be kept", "Try LD_PRELOAD=libjemalloc.so.2, and compare."
         )
@@ -94,7 +96,7 @@ EXAMPLES = [
         4 steps of 100
         2 threads, 4 cores
         fetched 80 MB a step
-        cpu  aten::mm 0-50
+        cpu  aten::mm 0-50 shapes=[[1000,100],[100,1000]] types=["float","float"]
         """,
         saving_ms=(10, 42.6),
     ),

@@ -54,7 +54,7 @@ BUCKETS = Fix(
 @rule("DL08")
 def unlike_lengths(padding: Padding | None, steps: Steps) -> Verdicts:
     if padding is None:
-        yield NotApplicable("batches hold no sequences")
+        yield NotApplicable("batches hold no rows of whole numbers or of vectors")
         return
     if padding.needed < LONGEST:
         yield NotApplicable("batches are padded to more than their longest row, whatever rows they hold")

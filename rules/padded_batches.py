@@ -56,7 +56,7 @@ LONGEST = Fix(
 @rule("DL07")
 def beyond_the_longest(padding: Padding | None, steps: Steps) -> Verdicts:
     if padding is None:
-        yield NotApplicable("batches hold no sequences")
+        yield NotApplicable("batches hold no rows of whole numbers or of vectors")
         return
     left, (shortest, longest) = padding.needed, padding.lengths
     saved_ns = padding.saved_ns(left)

@@ -115,6 +115,13 @@ def test_so_many_are_looked_at_and_no_more() -> None:
     assert found.looks == len(found.checksums) == MOST_LOOKS
 
 
+@pytest.mark.parametrize("batch", ["text", None, [], {"path": ["a", "b"]}, torch.zeros(3, 1 << 21, dtype=torch.int8)])
+def test_what_could_not_be_looked_into_is_no_look(batch: Any) -> None:
+    """Else it would be said that batches hold no sequences."""
+    found = seen(batch, batch)
+    assert (found.looks, found.sequences, found.checksums) == (0, None, ())
+
+
 def test_a_batch_that_holds_itself() -> None:
     batch: list[Any] = [texts()]
     batch.append(batch)

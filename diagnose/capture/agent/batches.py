@@ -42,20 +42,23 @@ class Batches:
     """What was seen of a loader's batches."""
 
     def __init__(self) -> None:
-        self._looks = 0
+        self._taken = self._looks = 0
         self._filled: list[Filled] = []
         self._checksums: list[int] = []
 
     def look(self, batch: Any) -> None:
         """At a batch that the training got. Raises what torch raises."""
-        if self._looks >= MOST_LOOKS:
+        if self._taken >= MOST_LOOKS:
             return
-        self._looks += 1
+        self._taken += 1
         tensors = list(_tensors(batch))
+        if not tensors or any(one.numel() > LARGEST and _is_sequence(one) for one in tensors):
+            return  # Of such a batch nothing is known.
         if (filled := _filled(tensors)) is not None:
             self._filled.append(filled)
         if (checksum := _checksum(tensors)) is not None:
             self._checksums.append(checksum)
+        self._looks += 1
 
     def found(self) -> dict[str, object]:
         """By the names of `Loader` in the manifest."""
@@ -103,7 +106,7 @@ def _filled(tensors: list[Any]) -> Filled | None:
     """
     alike: dict[tuple[int, int], list[Any]] = {}
     for one in tensors:
-        if SHORTEST <= one.numel() <= LARGEST and _is_sequence(one):
+        if one.numel() >= SHORTEST and _is_sequence(one):
             alike.setdefault(tuple(one.shape[:2]), []).append(one)
     if not alike:
         return None
