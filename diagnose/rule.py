@@ -28,6 +28,7 @@ from diagnose.facts.anomaly import NanChecks
 from diagnose.facts.backward import VainNodes
 from diagnose.facts.balance import Balance
 from diagnose.facts.base import FACTS, Missing
+from diagnose.facts.blocking_launches import BlockingLaunches
 from diagnose.facts.breakdown import Breakdown
 from diagnose.facts.broadcasts import PairSums
 from diagnose.facts.buckets import Buckets
@@ -76,7 +77,7 @@ from diagnose.facts.texts import Texts
 from diagnose.facts.transfers import Transfer
 from diagnose.facts.unused_gradients import UnusedGradients
 from diagnose.facts.unused_graphs import UnusedGraphs
-from diagnose.facts.waits import BlockingLaunches, HostWait, WaitReason
+from diagnose.facts.waits import HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.fusing import chains_taken, fusing, gave_up, known

@@ -83,7 +83,7 @@ def _fix(one: AllocatorCause) -> Fix:
         return Fix("Switch the caching allocator on.", f"{name}=1", f"unset {name}", link=LINK, trial=f"env:{name}=0")
     if one.maps_memory:  # they grow already
         return Fix("Use few sizes, and leave memory free.", safety=Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
-    setting = f"PYTORCH_{'HIP_' if one.hip else ''}ALLOC_CONF=expandable_segments:True"
+    setting = f"PYTORCH_{'HIP' if one.hip else 'CUDA'}_ALLOC_CONF=expandable_segments:True"
     return Fix("Let segments of the cache grow.", after=f"export {setting}", link=LINK, trial=f"env:{setting}")
 
 

@@ -43,8 +43,8 @@ LIKELY_SHARE = 0.5  # of what compute could hide besides: half-way to the ideal 
 
 
 OVERLAP = Fix(
-    "Start collectives earlier, beside the backward pass: tune the buckets of DDP, let FSDP prefetch.",
-    after="DistributedDataParallel(model, bucket_cap_mb=50)  # FSDP: set_modules_to_forward_prefetch(...)",
+    "Start collectives earlier, beside the backward pass: smaller buckets in DDP, prefetching in FSDP.",
+    after="DistributedDataParallel(model, bucket_cap_mb=10)  # of 25\nset_modules_to_forward_prefetch(...)  # FSDP",
     safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
 )  # fmt: skip
 LESS = Fix(

@@ -45,6 +45,12 @@ POINTWISE = Between(
     1.0, 0.75, 0.55
 )  # share that memory-bound kernels keep: 16 bits are half the bytes, casts come on top
 
+SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
+SCALED = (
+    "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # after scaler.unscale_(optimizer), to clip gradients\n"
+    "scaler.update()"
+)
+
 
 @rule("KE02")
 def full_precision(precision: Precision, manifest: RankManifest | None = None) -> Verdicts:
@@ -81,13 +87,15 @@ def full_precision(precision: Precision, manifest: RankManifest | None = None) -
 
 
 def _fix(dtype: str, entered: bool) -> Fix:
-    scaled = "" if dtype == "bfloat16" else "\nscaler.scale(loss).backward()  # scaler = torch.amp.GradScaler()"
+    scales = dtype != "bfloat16"
     return Fix(
         "Run all of the forward pass and the loss under autocast, and switch it off nowhere inside."
         if entered
         else "Run the forward pass and the loss under autocast.",
-        before="" if entered else "loss = criterion(model(x), y)",
-        after=f'with torch.autocast("cuda", dtype=torch.{dtype}):\n    loss = criterion(model(x), y){scaled}',
+        before="" if entered else "loss = criterion(model(x), y)" + "\nloss.backward()\noptimizer.step()" * scales,
+        after=SCALER * scales
+        + f'with torch.autocast("cuda", dtype=torch.{dtype}):\n    loss = criterion(model(x), y)'
+        + SCALED * scales,
         safety=Safety.PRECISION,
         link="https://docs.pytorch.org/docs/stable/amp.html",
         trial="wrap:torch.autocast" if dtype == "bfloat16" and not entered else None,

@@ -81,7 +81,16 @@ EXAMPLES = [
         4 steps of 100
         cpu  aten::mm 40-41 | aten::item 42-100 | sync 43-99
         gpu  sgemm 40.01-98 @40 | d2h 98.5-98.51 @42.5 8B
+        """,
+        saving_ms=(41.3, 41.7),
+    ),
+    Fires(  # the op around the read multiplies, too: that stays, `add` comes right after it
         """
+        4 steps of 100
+        cpu  aten::linalg_cholesky 1-80 | aten::mm 2-3 | aten::item 10-70 | sync 11-69 | aten::add 90-90.1
+        gpu  sgemm 2.5-60 @2.1 | d2h 60.5-60.51 @10.5 8B | pointwise 90.1-99 @90.05
+        """,
+        saving_ms=(29.6, 33.6),
     ),
     Silent(  # all that is left for the host to do is quick: the GPU is idle for 0.1 ms of 100
         """

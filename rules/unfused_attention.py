@@ -66,7 +66,8 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
                 Fix(
                     "Use the fused attention.",
                     before="weights = (q @ k.transpose(-2, -1) * scale + mask).softmax(-1)\ny = dropout(weights) @ v",
-                    after="y = F.scaled_dot_product_attention(q, k, v, attn_mask=mask, dropout_p=p)",
+                    after="y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
+                    " dropout_p=p if self.training else 0.0\n)",
                     safety=Safety.ROUNDING,
                     effort=2,
                     link="https://docs.pytorch.org/docs/stable/generated/"

@@ -6,7 +6,8 @@ Why it costs
     Each launch costs the host 5 us and more, each pass reads and writes all parameters and their statistics.
 
 How to fix
-    `fused=True`: one kernel for many parameters, each read and written once. SGD, Adam, AdamW and Adagrad have it.
+    `fused=True`: one kernel for many parameters, each read and written once. SGD, Adam and AdamW have it, and Adagrad
+    on the CPU; on other devices its newest releases only.
 
 Ignore when
     the optimizer has no fused form, or runs on the host on purpose.
@@ -37,7 +38,7 @@ from diagnose.rule import (
     rule,
 )  # fmt: skip
 
-FUSED = "SGD Adam AdamW Adagrad"
+FUSED = "SGD Adam AdamW"
 IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)
 LAUNCHES = 20  # a step: fewer are not worth another form (a foreach step launches about ten)
 DEVICE = Between(1.0, 0.6, 0.3)  # of device time: a fused Adam moves 28 bytes a parameter, foreach 4 to 6 times as much
@@ -64,7 +65,7 @@ def unfused_optimizer(
         arguments = ", ".join(["model.parameters()", *made[one.optimizer]])
         settings = [" and ".join(made[one.optimizer])] if made[one.optimizer] else []
         single = one.implementation is Implementation.SINGLE_TENSOR
-        has_fused = one.optimizer in FUSED.split()
+        has_fused = one.optimizer in (ON_CPU if one.on_cpu else FUSED).split()
         yield Finding(
             evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
             edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, CPU if one.on_cpu else HOST)),

@@ -38,7 +38,7 @@ class CollectiveTable:
     ids: IntArray
     times: Intervals
     operation: npt.NDArray[np.object_]
-    """As recorded, else from the name, else "unknown"."""
+    """As recorded, else from the name of the op that launched it, else from its own, else "unknown"."""
     group_ranks: npt.NDArray[np.object_]
     """Ranks of the process group as recorded; "" unknown."""
     group_size: IntArray
@@ -61,7 +61,8 @@ def collective_table(facts: Facts) -> CollectiveTable:
     ids = np.concatenate((work.ids[mine], host.ids))
     start = np.concatenate((work.start_ns[mine], host.start_ns))
     told, row = facts.rank.collectives, np.append(_rows(facts)[mine], np.full(len(host.ids), -1))
-    codes = names.codes.to_numpy()[ids]
+    tells = np.concatenate((_launched_by(facts)[mine], host.ids))
+    codes = names.codes.to_numpy()[np.where(tells >= 0, tells, ids)]
     by_name = np.full(len(names.categories), "", dtype=object)
     for code in np.unique(codes):
         by_name[code] = _operation(str(names.categories[code]))
@@ -86,6 +87,12 @@ def _rows(facts: Facts) -> IntArray:
     return np.where(own >= 0, own, told.index.get_indexer(pd.Index(around)))
 
 
+def _launched_by(facts: Facts) -> IntArray:
+    """The collective on the host that launched each device operation, or -1: kernels that only send run several."""
+    started = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith("nccl:"))
+    return np.append(started.ids, nesting.NONE)[launched_in(facts, started)]
+
+
 def _texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
     """The text in each row; "" in row -1."""
     labels = np.array([*column.cat.categories, ""], dtype=object)
@@ -95,7 +102,8 @@ def _texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
 
 def _operation(name: str) -> str:
     """The operation in the name of a communication kernel or of a collective on the host."""
-    return name.partition(":")[2] if name.startswith(("gloo:", "mpi:")) else kinds.collective_of(name) or "unknown"
+    started = name.startswith(("gloo:", "mpi:", "nccl:"))
+    return name.partition(":")[2] if started else kinds.collective_of(name) or "unknown"
 
 
 def _bytes(told: pd.DataFrame, row: IntArray) -> IntArray:

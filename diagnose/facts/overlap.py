@@ -6,17 +6,21 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.attendance import waits
-from diagnose.facts.base import Facts, fact
+from diagnose.facts.attendance import company, waits
+from diagnose.facts.base import Facts, fact, optional
 from diagnose.facts.breakdown import device_time, round_half_up
-from diagnose.facts.collectives import collective_table
+from diagnose.facts.collectives import CollectiveTable, collective_table
 from diagnose.facts.device import WorkClass, device_work
 from diagnose.facts.steps import steps
-from diagnose.trace import intervals, kinds
+from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
 HIDING_SHARE = 0.9
 """Share of the compute that can hide communication; what it depends on can hide none (our choice)."""
+
+COMPARED_SHARE = 0.9
+"""Of the time of collectives: if less of it was compared with other ranks', waiting is not told from transfer, as it
+may be anywhere in the rest (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -45,13 +49,13 @@ class Communication:
 @fact
 def communication(facts: Facts) -> Communication:
     """Communication in the used steps; zeros if there is none. Raises Missing without device work."""
-    work, used, time = device_work(facts), steps(facts), device_time(facts)
-    mine = (work.work_class == WorkClass.COMMUNICATION) & (work.end_ns > used.start_ns) & (work.start_ns < used.end_ns)
-    operation = _operations(facts, work.ids[mine])
-    start, end = work.start_ns[mine], work.end_ns[mine]
+    used, time = steps(facts), device_time(facts)
+    table = collective_table(facts)
+    inside = ~table.on_host & (table.times.ends > used.start_ns) & (table.times.starts < used.end_ns)
+    start, end, operation = table.times.starts[inside], table.times.ends[inside], table.operation[inside]
     found = []
     for name in sorted(set(operation)):
-        these = np.array([one == name for one in operation])
+        these = operation == name
         together = intervals.clip(intervals.union(Intervals(start[these], end[these])), used.start_ns, used.end_ns)
         exposed = intervals.intersect(together, time.exposed_communication).total
         found.append(
@@ -66,16 +70,6 @@ def communication(facts: Facts) -> Communication:
     )
 
 
-def _operations(facts: Facts, ids: np.ndarray[tuple[int], np.dtype[np.int64]]) -> list[str]:
-    """The operation of each communication kernel: as recorded, else from its name, else "unknown"."""
-    recorded = facts.rank.collectives["operation"]
-    names = facts.rank.spans["name"].iloc[ids]
-    by_name = {name: kinds.collective_of(name) or "unknown" for name in names.unique()}
-    return [
-        str(recorded[one]) if one in recorded.index else by_name[name] for one, name in zip(ids, names, strict=True)
-    ]
-
-
 @dataclass(frozen=True)
 class Exposure:
     """Communication on the device that compute does not hide, and how much of it there is compute enough to hide."""
@@ -85,7 +79,7 @@ class Exposure:
     exposed_ns: int
     """Of it, while no compute ran."""
     waiting_ns: int | None
-    """Of `exposed_ns`, waiting for other ranks to come; None if their recordings are not known."""
+    """Of `exposed_ns`, waiting for other ranks to come; None if that is not known of nearly all collectives."""
     share: float
     """`exposed_ns` over the step, without the waiting that is known."""
     compute_ns: int
@@ -110,11 +104,11 @@ def exposure(facts: Facts) -> Exposure:
     exposed = Intervals(times.starts[open_ns > 0], times.ends[open_ns > 0])
     these = intervals.clip(intervals.union(exposed), used.start_ns, used.end_ns)
     hideable = time.exposed_communication.total - time.communication.total + HIDING_SHARE * time.compute.total
-    known = waits(facts)
+    table = collective_table(facts)
+    known = waits(facts) if _compared(facts, table) else None
     waiting = 0 if known is None else intervals.intersect(time.exposed_communication, known).total
     transfer = time.exposed_communication.total - waiting
     hideable = min(max(hideable, 0.0), transfer)
-    table = collective_table(facts)
     carried = table.bytes[table.in_steps & ~table.on_host]
     return Exposure(
         ns=round_half_up(time.communication.total, used.count),
@@ -127,3 +121,11 @@ def exposure(facts: Facts) -> Exposure:
         hideable_share=hideable / max(these.total, 1),
         bytes=None if (carried < 0).any() else round_half_up(int(carried.sum()), used.count),
     )
+
+
+def _compared(facts: Facts, table: CollectiveTable) -> bool:
+    """Whether the other ranks' recordings tell of nearly all collectives on the device who waited."""
+    others, mine = optional(company, facts), table.in_steps & ~table.on_host
+    times = (table.times.ends - table.times.starts)[mine]
+    met = np.isin(table.ids[mine], others.met if others is not None else [])
+    return bool(times[met].sum() >= COMPARED_SHARE * times.sum())

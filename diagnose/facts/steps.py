@@ -41,7 +41,7 @@ class Measure(str, Enum):
     HOST = "host"
     """Start to start of the host's step markers: no device work was recorded."""
     ONE_STEP = "one_step"
-    """The only step: from its start on the host to its last device end, filling and draining included."""
+    """The only step: to its last device end, from that of work before it, or else from its start on the host."""
     WINDOW = "window"
     """No steps: all recorded work, as if it were one step."""
 
@@ -133,10 +133,19 @@ def _on_device(facts: Facts) -> Steps | None:
     with_work = [k for k in range(last) if counts[k]]
     if len(with_work) == 1:
         only = with_work[0]
-        bounds = np.array([min(marks[only].start_ns, int(ends[only])), ends[only]], dtype=np.int64)
+        begin = max(marks[only].start_ns, _end_of_work_before(facts, inside))
+        bounds = np.array([min(begin, int(ends[only])), ends[only]], dtype=np.int64)
         return _made(facts, Measure.ONE_STEP, [only], bounds)
     bounds = np.maximum.accumulate(ends[with_work])
     return _made(facts, Measure.DEVICE, with_work[1:], bounds)
+
+
+def _end_of_work_before(facts: Facts, inside: npt.NDArray[np.bool_]) -> int:
+    """When the device had done what it had to do before the first work of the marked steps; 0 if that was nothing."""
+    work = device_work(facts)
+    first = work.start_ns[inside].min()
+    before = ~inside & (work.start_ns < first)
+    return int(min(first, work.end_ns[before].max(initial=0)))
 
 
 def _on_host(facts: Facts) -> Steps:

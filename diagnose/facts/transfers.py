@@ -14,6 +14,7 @@ from diagnose.facts.device import WorkClass, device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps, launched_in
 from diagnose.facts.fetches import grouped, name_codes, name_of
 from diagnose.facts.host import BLOCKING, api_calls, enclosing_op
+from diagnose.facts.sole_ops import sole_ops
 from diagnose.facts.steps import Measure, steps
 from diagnose.facts.work import work_table
 from diagnose.trace import intervals, nesting
@@ -135,7 +136,7 @@ def _groups(facts: Facts, copies: pd.DataFrame) -> list[Transfer]:
     sync_of[copy_before(facts, syncs)] = syncs
     copies = copies.assign(
         sync=sync_of[copies.index.to_numpy()],
-        sole_op=_sole_ops(facts, copies["call"].to_numpy()),
+        sole_op=sole_ops(facts, copies["call"].to_numpy()),
         with_compute=copies["track"].isin(_compute_streams(facts)),
     )
     return [_transfer(facts, copies.iloc[rows], site) for rows, site in groups if copies["in_steps"].iloc[rows].any()]
@@ -191,24 +192,6 @@ def _compute_streams(facts: Facts) -> pd.Series[int]:
     computing = work.work_class == WorkClass.COMPUTE
     busy = pd.Series((work.end_ns - work.start_ns)[computing]).groupby(work.track[computing]).sum()
     return busy.groupby(device[busy.index.to_numpy()]).idxmax()
-
-
-def _sole_ops(facts: Facts, calls: IntArray) -> IntArray:
-    """The outermost op around each call in which no device work but that of these calls is started, or -1."""
-    ops, launch = host_spans(facts, *_OPS), device_work(facts).launch
-    up = np.append(nesting.parents(ops.track, ops.start_ns, ops.end_ns), nesting.NONE)
-    others = enclosing_op(facts, np.setdiff1d(launch[launch >= 0], calls))
-    mixed = np.append(np.zeros(len(ops.ids), dtype=bool), True)
-    at = np.searchsorted(ops.ids, np.unique(others[others >= 0]))
-    while len(at := at[~mixed[at]]):
-        mixed[at] = True
-        at = np.unique(up[at])
-    own = np.where(calls >= 0, enclosing_op(facts, np.maximum(calls, 0)), nesting.NONE)
-    at = np.where(own >= 0, np.searchsorted(ops.ids, own), nesting.NONE)
-    at[mixed[at]] = nesting.NONE
-    while (climbing := ~mixed[up[at]]).any():
-        at = np.where(climbing, up[at], at)
-    return np.append(ops.ids, nesting.NONE)[at]
 
 
 def copy_before(facts: Facts, ids: IntArray) -> IntArray:

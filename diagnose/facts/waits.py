@@ -13,14 +13,14 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.base import Facts, fact, optional
 from diagnose.facts.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import host_spans, used_step
 from diagnose.facts.fetches import grouped, name_codes, name_of
 from diagnose.facts.host import BLOCKING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
 from diagnose.facts.idle import DRAIN_TOLERANCE_NS, IdleCause, idle_gaps
-from diagnose.facts.launches import launch_table
+from diagnose.facts.sole_ops import reading_ops
 from diagnose.facts.steps import steps
 from diagnose.facts.transfers import copy_before
 from diagnose.trace import enums, kinds, nesting
@@ -30,12 +30,6 @@ from diagnose.trace.kinds import Activity, ApiKind, Site
 
 SCALAR_BYTES = 64
 """Reads up to this size are a few numbers: a flag, a loss, a handful of metrics."""
-
-LONG_KERNEL_NS = 50_000
-"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
-
-ALIKE = (0.8, 1.2)
-"""A launch that lasts this share of its kernel's time is taken to have waited for it (our choice)."""
 
 SCALAR_OPS = frozenset({"aten::item", "aten::_local_scalar_dense", "aten::is_nonzero", "aten::equal"})
 """Ops that bring one number to the host."""
@@ -91,7 +85,7 @@ class HostWait:
     ids: IntArray
     """The blocking calls."""
     op_ids: IntArray
-    """The outermost op around each of `ids`, or -1. Shape as `ids`."""
+    """The outermost op around each of `ids` that starts nothing but reads of numbers, or -1. Shape as `ids`."""
     work_ids: IntArray
     """The copies between host and device that were waited for."""
     total_calls: int
@@ -110,8 +104,9 @@ def host_waits(facts: Facts) -> tuple[HostWait, ...]:
 
     The profiler's own synchronisation at the end of a recording is left out.
     """
-    if "launches" not in facts.rank.provenance.recorded:
-        raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
+    recorded = facts.rank.provenance.recorded
+    if "launches" not in recorded:
+        raise NO_CALLS if "device" in recorded else NO_DEVICE
     calls = _waits(facts)
     names = (name_codes(facts, calls[spans].to_numpy()) for spans in ("last", "asked", "op"))
     groups = grouped(facts, calls["id"].to_numpy(), calls["reason"].to_numpy(), *names)
@@ -120,8 +115,8 @@ def host_waits(facts: Facts) -> tuple[HostWait, ...]:
 
 
 def _waits(facts: Facts) -> pd.DataFrame:
-    """Blocking calls in order of start. `op` and `asked` are the innermost and outermost op around each, `copy` what it
-    waits for, `last` the last blocking call of its innermost op, `step` the used step it is in; -1 for none.
+    """Blocking calls in order of start, with the innermost and outermost op around each, what `reading_ops` says, the
+    copy it waits for, the last blocking call of its op, and the used step; -1 for none.
     """
     calls = api_calls(facts)
     freeing = _waiting_frees(facts, calls)
@@ -140,6 +135,7 @@ def _waits(facts: Facts) -> pd.DataFrame:
             "reason": reason,
             "op": op,
             "asked": asking_ops(facts, ids),
+            "only_reads": reading_ops(facts, ids, copy, reason == _CODES[WaitReason.SCALAR_READ]),
             "copy": copy,
             "last": last,
             "step": used_step(facts, ids),
@@ -161,7 +157,7 @@ def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
         op=name_of(facts, int(first["op"])),
         site=site,
         ids=every["id"].to_numpy(),
-        op_ids=every["asked"].to_numpy(),
+        op_ids=every["only_reads"].to_numpy(),
         work_ids=np.unique(copies[copies >= 0]),
         total_calls=int(seen["last"].nunique()),
         steps_seen=int(seen["step"].nunique()),
@@ -259,42 +255,3 @@ def _drained_idle(facts: Facts, calls: ApiCalls, rows: IntArray, freeing: npt.ND
         fits = found.gaps.starts[gaps] <= calls.end_ns[rows[at]] + DRAIN_TOLERANCE_NS
         np.add.at(idle_ns, at[fits], (found.gaps.ends - found.gaps.starts)[gaps[fits]])
     return idle_ns
-
-
-@dataclass(frozen=True)
-class BlockingLaunches:
-    """How long the launches of kernels over LONG_KERNEL_NS took: with CUDA_LAUNCH_BLOCKING, as long as the kernels."""
-
-    call_ids: IntArray
-    """Calls that launch one kernel, of any length."""
-    total_kernels: int
-    """Long kernels, in all used steps."""
-    ratio_median: float
-    """Of call duration over kernel duration."""
-    alike_share: float
-    """Share of the launches whose ratio is in ALIKE."""
-    depth_median: int
-    """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
-    empty_queue_share: float
-    """Share of the launches that found nothing queued."""
-
-
-@fact
-def blocking_launches(facts: Facts) -> BlockingLaunches:
-    """The comparison over the used steps. Raises Missing like launch_table, and without long kernels."""
-    table, dur, launch = launch_table(facts), facts.rank.spans["dur_ns"].to_numpy(), device_work(facts).launch
-    is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.KERNEL)
-    calls, count = np.unique(launch, return_counts=True)
-    single = calls[(count == 1) & (calls >= 0)]
-    chosen = np.isin(table.call, single) & is_kernel[table.work] & (dur[table.work] > LONG_KERNEL_NS)
-    if not chosen.any():
-        raise Missing("kernels longer than 50 us", "Record steps with larger batches.")
-    ratio = dur[table.call[chosen]] / dur[table.work[chosen]]
-    return BlockingLaunches(
-        call_ids=np.intersect1d(single, launch[is_kernel[device_work(facts).ids]]),
-        total_kernels=len(ratio),
-        ratio_median=float(np.median(ratio)),
-        alike_share=float(((ratio >= ALIKE[0]) & (ratio <= ALIKE[1])).mean()),
-        depth_median=int(np.median(table.depth[chosen])),
-        empty_queue_share=float((table.depth[chosen] == 0).mean()),
-    )

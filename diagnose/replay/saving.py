@@ -82,11 +82,10 @@ class Replay:
     def _quality(self) -> Quality:
         graph, window = self._desk.graph, max(self._used.window_ns, 1)
         modelled = simulate.pure(graph, self._structure)
-        residual, _ = simulate.unexplained(graph)
         return Quality(
             step_time_ns=round_half_up(self._used.window_ns, self._used.count),
             error_share=float(modelled[-1] - modelled[0]) / window - 1.0,
-            unexplained_share=residual / window,
+            unexplained_share=simulate.unexplained(graph) / window,
         )
 
     def step_times_ns(self, cases: Sequence[tuple[Sequence[Edit], Level]]) -> IntArray:

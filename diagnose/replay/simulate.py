@@ -122,8 +122,8 @@ def pure(graph: Graph, structure: Structure) -> IntArray:
     return times(graph, structure, delay, none, graph.bounds)[:, 0]
 
 
-def unexplained(graph: Graph) -> tuple[int, int]:
-    """(ns of residuals, ns that rest on inferred edges) on the path that decides the last step bound, in the steps.
+def unexplained(graph: Graph) -> int:
+    """Residuals (ns) within the used steps on the path that decides when the last one ends.
 
     Walks back from the last bound, always along the edge that was the latest, until the first bound's time.
     """
@@ -133,10 +133,9 @@ def unexplained(graph: Graph) -> tuple[int, int]:
     last = np.full(len(graph.observed_ns), -1, dtype=np.int64)
     last[some.target[order]] = order
     point, begin = int(graph.bounds[-1]), int(graph.observed_ns[graph.bounds[0]])
-    residual = inferred = 0
+    residual = 0
     best, source = last.tolist(), some.source.tolist()
     while graph.observed_ns[point] > begin and best[point] >= 0:
-        residual += int(graph.residual_ns[point])
-        inferred += int(some.inferred[best[point]])
+        residual += min(int(graph.residual_ns[point]), int(graph.observed_ns[point]) - begin)
         point = source[best[point]]
-    return residual, inferred
+    return residual

@@ -58,6 +58,15 @@ def test_what_is_not_waiting_is_transfer() -> None:
     assert exposure(awaited_for).waiting_ns is None
 
 
+def test_transfer_is_not_told_from_waiting_where_some_collectives_were_not_compared() -> None:
+    for end, known in ((91, 20 * MS), (99, None)):  # of 10 and 30 ms in all-reduces; nobody waits at a broadcast's end
+        mixed = pair(60, 80).replace(
+            "group_size=2", f'group_size=2 | "ncclDevKernel_Broadcast_RING_LL()" 90-{end} @0.35'
+        )
+        waiting, _ = facts_of_ranks(mixed)
+        assert exposure(Facts(replace(waiting.rank, company=compared(mixed)[0]))).waiting_ns == known
+
+
 def test_without_the_other_ranks_nobody_knows_who_waited() -> None:
     alone = facts_of(RANK.format(rank=0, computed=60))
     assert waits(alone) is None

@@ -68,6 +68,13 @@ def test_the_size_comes_from_the_op_around_the_launch_where_the_kernel_tells_non
     assert (found.operation, found.bytes, found.group_size) == ("allreduce", 20, 2)
 
 
+def test_what_a_kernel_that_sends_and_receives_does_is_told_by_the_collective_that_launched_it() -> None:
+    sends = "ncclKernel_SendRecv_RING_SIMPLE_Sum_int8_t(ncclDevComm*, unsigned long, ncclWork*)"
+    draw = Drawing().span("user_annotation", "nccl:all_to_all", 0, 20).launch(sends, (3, 5), (30, 40))
+    draw.launch(sends, (50, 51), (60, 70))
+    assert collective_table(draw.facts()).operation.tolist() == ["all_to_all", "send_recv"]
+
+
 @pytest.mark.parametrize("arguments", [{}, told("allreduce", 10, "QInt4x7"), told("allreduce", 1 << 62)])
 def test_an_unknown_size_is_not_zero(arguments: dict[str, Any]) -> None:
     facts = Drawing().launch(NCCL, (3, 5), (30, 40), **arguments).facts()

@@ -53,6 +53,16 @@ def test_one_step_lasts_from_its_start_to_its_last_device_end() -> None:
     assert (found.measure, found.numbers, found.times_ns.tolist()) == (Measure.ONE_STEP, (3,), [150_000])
 
 
+def test_one_step_begins_where_the_device_has_done_what_was_before_it() -> None:
+    draw = Drawing().work("before", (0, 90)).step(3, 20, 150).launch("k", (25, 27), (95, 170))
+    assert steps(draw.facts()).times_ns.tolist() == [80_000]  # from 90 to 170
+
+
+def test_one_step_begins_at_its_own_work_if_other_work_goes_on_beside_it() -> None:
+    draw = Drawing().work("beside", (0, 160), stream=8).step(3, 20, 150).launch("k", (25, 27), (95, 170))
+    assert steps(draw.facts()).times_ns.tolist() == [75_000]  # from 95 to 170
+
+
 def test_without_steps_the_window_is_all_device_work() -> None:
     found = steps(Drawing().op("aten::mm", 0, 9).launch("k", (1, 2), (10, 40)).work("l", (60, 70)).facts())
     assert (found.measure, found.times_ns.tolist()) == (Measure.WINDOW, [60_000])

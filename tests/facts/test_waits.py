@@ -12,10 +12,11 @@ import numpy as np
 import pytest
 
 from diagnose.facts.base import Facts, Missing
+from diagnose.facts.blocking_launches import blocking_launches
 from diagnose.facts.idle import IdleCause, idle_gaps
 from diagnose.facts.steps import steps
 from diagnose.facts.syncs import blocked_ns
-from diagnose.facts.waits import HostWait, WaitReason, blocking_launches, host_waits
+from diagnose.facts.waits import HostWait, WaitReason, host_waits
 from diagnose.source import ranks
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
@@ -64,6 +65,20 @@ def test_an_item_is_one_wait_with_its_calls_copy_line_and_the_idle_time_it_leave
     assert names(facts, found.work_ids) == ["Memcpy DtoH (Device -> Pageable)"] * 2
     assert (found.total_calls, found.steps_seen) == (2, 2)
     assert (found.blocked_ns, found.drained_idle_ns) == (13_000, 58_000)
+
+
+@pytest.mark.parametrize(
+    "around", ["aten::linalg_cholesky", "autograd::engine::evaluate_function: CheckpointFunctionBackward"]
+)
+def test_ops_that_launch_more_than_the_read_do_not_go_with_it(around: str) -> None:
+    draw = two_steps()
+    for at in (0, 100):
+        draw.op(around, at + 1, at + 60).launch("gemm", (at + 2, at + 3), (at + 4, at + 30))
+        item(draw, at + 30)
+    facts = draw.facts()
+    (found,) = host_waits(facts)
+    assert found.asked_by == around
+    assert names(facts, found.op_ids) == ["aten::item"] * 4
 
 
 def copying(*ops: str, kind: str, size: int) -> Callable[[Drawing], object]:
