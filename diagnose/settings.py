@@ -1,4 +1,7 @@
-"""What a project wants of the rules: `[diagnose]` of a setup.cfg or `[tool.diagnose]` of a pyproject.toml nearby."""
+"""What a project wants of the rules: `[diagnose]` of a setup.cfg or `[tool.diagnose]` of a pyproject.toml nearby.
+
+Rules are code, and a folder with traces may come from anyone: more of them are asked for on the command line only.
+"""
 
 from __future__ import annotations
 
@@ -22,8 +25,6 @@ class Settings:
 
     select: tuple[str, ...] = ()
     ignore: tuple[str, ...] = ()
-    rules: tuple[Path, ...] = ()
-    """Folders of more rules, relative to the settings file."""
     thresholds: Mapping[str, float] = field(default_factory=dict)
     """`rule.NAME` -> value."""
 
@@ -40,11 +41,12 @@ def near(path: Path) -> Settings:
 
 
 def _pyproject(file: Path) -> Mapping[str, object] | None:
+    text = _text(file)
     if sys.version_info < (3, 11):
-        return None  # No TOML in its standard library; setup.cfg is read.
+        _refuse_damaged(file, "[tool.diagnose" in text, "that takes Python 3.11. Use a setup.cfg")
+        return None
     import tomllib
 
-    text = _text(file)
     try:
         tables = tomllib.loads(text).get("tool", {})
     except ValueError as error:
@@ -95,10 +97,11 @@ def _settings(file: Path, found: Mapping[str, object]) -> Settings:
     for key, value in found.items():
         if "." in key:
             thresholds[key] = _number(file, key, value)
-        elif key not in ("select", "ignore", "rules"):
-            raise SettingsError(f"{file} sets {key!r}; known are select, ignore, rules, and thresholds as rule.NAME.")
-    folders = tuple(file.parent / name for name in _names(found.get("rules")))
-    return Settings(_names(found.get("select")), _names(found.get("ignore")), folders, thresholds)
+        elif key == "rules":
+            raise SettingsError(f"{file} sets 'rules', which runs code: ask for them by --rules.")
+        elif key not in ("select", "ignore"):
+            raise SettingsError(f"{file} sets {key!r}; known are select, ignore, and thresholds as rule.NAME.")
+    return Settings(_names(found.get("select")), _names(found.get("ignore")), thresholds)
 
 
 def _number(file: Path, key: str, value: object) -> float:

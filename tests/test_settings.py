@@ -19,22 +19,20 @@ def test_none() -> None:
 
 def test_setup_cfg(tmp_path: Path) -> None:
     (tmp_path / "setup.cfg").write_text(
-        "[diagnose]\nselect=DL, scalar_reads\nignore =\n  DL03\n  HD\nrules=mine\nloader_starvation.WORTH_SHARE = 0.2"
+        "[diagnose]\nselect=DL, scalar_reads\nignore =\n  DL03\n  HD\nloader_starvation.WORTH_SHARE = 0.2"
     )
     found = settings.near(tmp_path / "runs" / "rank0.json.gz")
-    assert found == Settings(
-        ("DL", "scalar_reads"), ("DL03", "HD"), (tmp_path / "mine",), {"loader_starvation.WORTH_SHARE": 0.2}
-    )
+    assert found == Settings(("DL", "scalar_reads"), ("DL03", "HD"), {"loader_starvation.WORTH_SHARE": 0.2})
 
 
 @needs_toml
 def test_pyproject(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
-        '[tool.diagnose]\nselect = ["DL"]\nrules = ["mine"]\n'
+        '[tool.diagnose]\nselect = ["DL"]\n'
         '"scalar_reads.EVERY_STEPS" = 4\n[tool.diagnose.launch_bound]\nLAUNCHES = 100\n'
     )
     found = settings.near(tmp_path)
-    assert (found.select, found.rules) == (("DL",), (tmp_path / "mine",))
+    assert found.select == ("DL",)
     assert found.thresholds == {"scalar_reads.EVERY_STEPS": 4.0, "launch_bound.LAUNCHES": 100.0}
 
 
@@ -83,7 +81,8 @@ def test_of_two_files_in_a_folder_the_pyproject_counts(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("line", "words"),
     [
-        ("treshold = 3", "known are select, ignore, rules, and thresholds"),
+        ("treshold = 3", "known are select, ignore, and thresholds"),
+        ("rules = mine", "runs code: ask for them by --rules"),
         ("launch_bound.LAUNCHES = many", "which is no number"),
     ],
 )

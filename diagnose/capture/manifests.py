@@ -16,8 +16,17 @@ from diagnose.version import __version__
 
 NAME = "manifest.json"
 
-_SECRET = re.compile(r"(?i)secret|token(?!s|iz)|passw|credential|api[-_]?key|access[-_]?key|private[-_]?key|auth")
-"""Names of arguments whose values are kept out of what is written."""
+SEEN = {"cpu", "cuda", "meta"}
+"""Types of devices that are recorded, or compute nothing. AMD's are called cuda, too."""
+
+_SECRET = re.compile(
+    r"(?i)secret|token(?!s|iz)|passw|passphrase|pwd|credential|auth|webhook|(api|access|private|(?<![a-z]))[-_]?key$"
+)
+"""Names of arguments whose values are kept out of what is written. Where a name only begins with key, as key_dim, the
+value is no secret."""
+
+_IN_ADDRESS = re.compile(r"(?<=://)[^/@\s]+(?=@)|(?<=://hooks\.)\S+|(?<=[?#])\S+")
+"""What may be secret in an address: who asks, with the password; a hook's path; what is asked."""
 
 
 class _Run(msgspec.Struct, frozen=True, kw_only=True):
@@ -37,12 +46,13 @@ def begin(folder: Path, command: Sequence[str]) -> None:
 
 
 def _without_secrets(command: Sequence[str]) -> list[str]:
-    """A command in which the values of arguments that are named like secrets are starred out."""
+    """A command in which the values of arguments named like secrets, and such parts of addresses, are starred out."""
     shown, hidden = list[str](), False
     for word in command:
         name, is_set, _ = word.partition("=")
         secret = bool(_SECRET.search(name)) and (bool(is_set) or word.startswith("-"))
-        shown.append("***" if hidden and not word.startswith("-") else f"{name}=***" if secret and is_set else word)
+        told = _IN_ADDRESS.sub("***", word) if "://" in word else word
+        shown.append("***" if hidden and not word.startswith("--") else f"{name}=***" if secret and is_set else told)
         hidden = secret and not is_set
     return shown
 
@@ -66,6 +76,8 @@ def complete(folder: Path, exit_code: int | None, notes: Sequence[str] = ()) -> 
     trained = {path.stem for path in work.glob("rank*.claim")}
     if silent := sorted(trained - {f"rank{one.rank}" for one in ranks if one.ended is not None}):
         notes.append(f"{', '.join(silent)} ended without a word: killed, or left by os._exit.")
+    if unseen := sorted({name for rank in ranks for one in rank.optimizers for name in one.devices} - SEEN):
+        notes.append(f"The training computes on {' and '.join(unseen)}, of which nothing is recorded.")
     ranks = [_with_files_that_are_there(folder, one) for one in ranks]
     ranks += [_left_by(folder, name) for name in sorted(trained - {f"rank{one.rank}" for one in ranks})]
     if (work / "compiled.post").exists():

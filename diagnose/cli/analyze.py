@@ -128,7 +128,7 @@ def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], 
 
     near = settings.near(trace)
     return RuleSet(
-        folders=(built_in_rules(), *near.rules, *map(Path, folders)),
+        folders=(built_in_rules(), *map(Path, folders)),
         select=listed(select) or near.select,
         ignore=listed(ignore) or near.ignore,
         thresholds=tuple(near.thresholds.items()),

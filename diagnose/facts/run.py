@@ -187,9 +187,15 @@ def _median(times_ns: tuple[int, ...]) -> int | None:
 
 
 def trains_on_cpu(facts: Facts) -> bool:
-    """Whether the steps are known to use no device: `diagnose profile` timed them on the host alone."""
-    timed = None if facts.rank.context is None else facts.rank.context.rank.unprofiled
-    return timed is not None and timed.device_ns is None and not len(device_work(facts).ids)
+    """Whether the steps are known to use no device: `diagnose profile` timed them on the host alone.
+
+    Devices other than GPUs of NVIDIA and AMD are neither timed nor recorded: then it is not known.
+    """
+    known = None if facts.rank.context is None else facts.rank.context.rank
+    if known is None or known.unprofiled is None or known.unprofiled.device_ns is not None:
+        return False
+    on_host = all(device in ("cpu", "meta") for one in known.optimizers for device in one.devices)
+    return on_host and not len(device_work(facts).ids)
 
 
 @dataclass(frozen=True)

@@ -127,6 +127,8 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     bytes: int | None = None
     dtypes: dict[str, int] = {}
     """Elements by dtype, as in {"float32": 25557032}."""
+    devices: tuple[str, ...] = ()
+    """Types of the devices that hold its parameters, as in ("cuda",). Empty if that was not recorded."""
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):

@@ -165,7 +165,7 @@ def test_variables_that_change_speed() -> None:
 
 def test_optimizers() -> None:
     model = torch.nn.Linear(3, 2)
-    half = torch.nn.Parameter(torch.zeros(5, dtype=torch.bfloat16))
+    half = torch.nn.Parameter(torch.zeros(5, dtype=torch.bfloat16, device="meta"))
     groups = [{"params": model.parameters()}, {"params": [half], "foreach": False}]
     plain, fused = torch.optim.SGD(groups, lr=0.1, foreach=True), torch.optim.AdamW(model.parameters(), fused=True)
     found = as_json(about.optimizers([plain, fused]), manifest.Optimizer)
@@ -178,6 +178,7 @@ def test_optimizers() -> None:
             elements=13,
             bytes=8 * 4 + 5 * 2,
             dtypes={"float32": 8, "bfloat16": 5},
+            devices=("cpu", "meta"),
         ),
         manifest.Optimizer(
             name="AdamW",
@@ -188,6 +189,7 @@ def test_optimizers() -> None:
             elements=8,
             bytes=32,
             dtypes={"float32": 8},
+            devices=("cpu",),
         ),
     ]
 

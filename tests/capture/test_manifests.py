@@ -56,6 +56,15 @@ def test_what_the_ranks_say_is_merged_in_order(folder: Path) -> None:
     assert not (folder / WORK).exists()
 
 
+def test_devices_of_which_nothing_is_recorded_are_noted(folder: Path) -> None:
+    left(
+        folder, rank0={"optimizers": [{"name": "SGD", "devices": ["cpu", "mps"]}, {"name": "SGD", "devices": ["cuda"]}]}
+    )
+    assert manifests.complete(folder, exit_code=0).notes[0] == (
+        "The training computes on mps, of which nothing is recorded."
+    )
+
+
 def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
     Board(folder / WORK).claim("rank1")
     left(folder, rank0={"trace": "rank0.trace.json.gz"})
@@ -113,6 +122,15 @@ def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
         ("train.py HF_TOKEN=abc x", "train.py HF_TOKEN=*** x"),
         ("train.py --password --flag", "train.py --password --flag"),
         ("token.py secret", "token.py secret"),
+        ("train.py --wandb-key abc --key=abc wandb.key=abc", "train.py --wandb-key *** --key=*** wandb.key=***"),
+        ("train.py accessKey=a --private-key b", "train.py accessKey=*** --private-key ***"),
+        ("train.py --pwd x --password -abc", "train.py --pwd *** --password ***"),
+        ("train.py --key-dim 64 --keys a --monkey b", "train.py --key-dim 64 --keys a --monkey b"),
+        ("train.py --db-url postgres://u:hunter2@h/db", "train.py --db-url postgres://***@h/db"),
+        ("train.py db=postgres://hunter2@h/db", "train.py db=postgres://***@h/db"),
+        ("train.py --notify https://hooks.slack.com/services/T0/B0/xyz", "train.py --notify https://hooks.***"),
+        ("train.py https://h/data?sig=abc&x=1 s3://bucket/a", "train.py https://h/data?*** s3://bucket/a"),
+        ("train.py a?b #c", "train.py a?b #c"),
     ],
 )
 def test_secrets_among_the_arguments_are_left_out(tmp_path: Path, given: str, kept: str) -> None:

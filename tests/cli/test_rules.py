@@ -102,12 +102,19 @@ def test_select_and_ignore(trace: Path, own: Path) -> None:
 
 
 def test_settings_near_the_trace(trace: Path, own: Path) -> None:
-    (trace.parent / "setup.cfg").write_text("[diagnose]\nrules = ../own\nselect = TT01\n")
-    assert found(trace) == ["slow_range"]
-    (trace.parent / "setup.cfg").write_text("[diagnose]\nrules = ../own\nselect = TT01\nslow_range.LEAST_NS = 1e12\n")
-    assert found(trace) == []
+    (trace.parent / "setup.cfg").write_text("[diagnose]\nselect = TT01\n")
+    assert found(trace, "--rules", own) == ["slow_range"]
+    (trace.parent / "setup.cfg").write_text("[diagnose]\nselect = TT01\nslow_range.LEAST_NS = 1e12\n")
+    assert found(trace, "--rules", own) == []
     (trace.parent / "setup.cfg").write_text("[diagnose]\nslow_range.LEAST_NS = much\n")
     refused(run("analyze", trace), "setup.cfg", "which is no number")
+
+
+def test_settings_near_the_trace_run_no_code(trace: Path, own: Path) -> None:
+    own.joinpath("marked.py").write_text(f"open({str(own / 'ran')!r}, 'w')\n")
+    (trace.parent / "setup.cfg").write_text(f"[diagnose]\nrules = {own}\n")
+    refused(run("analyze", trace), "setup.cfg", "ask for them by --rules")
+    assert not (own / "ran").exists()
 
 
 @pytest.mark.parametrize(("share", "code"), [("0.3", 1), ("30%", 1), ("0.5", 0), ("50 %", 0), ("1", 0)])

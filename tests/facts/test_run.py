@@ -18,10 +18,11 @@ from diagnose.facts.run import (
     loading,
     manifest,
     slowdown,
+    trains_on_cpu,
     unrecorded,
 )
 from diagnose.testing import facts_of
-from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
+from diagnose.trace.manifest import Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context
 
 MS = 1_000_000
@@ -36,7 +37,13 @@ LOADING = """
 UNKNOWN = Host()
 
 
-def known(drawing: str, *loaders: Loader, host: Host = UNKNOWN, ranks: int = 1, **more: Timed | Flags | int) -> Facts:
+def known(
+    drawing: str,
+    *loaders: Loader,
+    host: Host = UNKNOWN,
+    ranks: int = 1,
+    **more: Timed | Flags | int | tuple[Optimizer, ...],
+) -> Facts:
     drawn = facts_of(drawing).rank
     return Facts(replace(drawn, context=Context(RankManifest(rank=0, loaders=loaders, **more), host, ranks)))
 
@@ -44,6 +51,16 @@ def known(drawing: str, *loaders: Loader, host: Host = UNKNOWN, ranks: int = 1, 
 def wall(*times_ms: float, device: tuple[float, ...] | None = None) -> Timed:
     on_device = None if device is None else tuple(int(one * MS) for one in device)
     return Timed(first_step=0, wall_ns=tuple(int(one * MS) for one in times_ms), device_ns=on_device)
+
+
+@pytest.mark.parametrize(
+    ("devices", "on_cpu"), [((), True), (("cpu",), True), (("cpu", "meta"), True), (("mps",), False), (("xpu",), False)]
+)
+def test_a_training_on_a_device_that_nobody_records_is_not_on_the_cpu(devices: tuple[str, ...], on_cpu: bool) -> None:
+    optimizers = (Optimizer(name="SGD", devices=("cpu",)), Optimizer(name="Adam", devices=devices))
+    assert (
+        trains_on_cpu(known("5 steps of 10\ncpu  aten::mm 1-2", unprofiled=wall(10), optimizers=optimizers)) is on_cpu
+    )
 
 
 @pytest.mark.parametrize("get", [manifest, slowdown, unrecorded, loading, environment, launch_blocking])

@@ -178,6 +178,7 @@ def _optimizer(one: Any) -> dict[str, object]:
         "elements": sum(dtypes.values()),
         "bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         "dtypes": dtypes,
+        "devices": sorted({str(parameter.device.type) for parameter in parameters}),
     }
 
 
