@@ -21,7 +21,7 @@ from diagnose.facts.steps import Measure, steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.model import Company
+from diagnose.trace.model import Company, Context
 
 MEETINGS = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Beginnings of the operations that no rank leaves before the last has come."""
@@ -83,7 +83,7 @@ def attendance(facts: Facts) -> Attendance:
     return Attendance(
         numbers=used.numbers,
         compute_ns=_computing(facts),
-        one_clock=rank.context is not None,
+        one_clock=_on_one_machine(rank.context),
         world_size=rank.provenance.world_size or 0,
         ids=table.ids[order],
         meeting=np.array([meetings[name] for name in called], dtype=np.int64),
@@ -93,6 +93,11 @@ def attendance(facts: Facts) -> Attendance:
         end_ns=rank.zero_unix_ns + table.times.ends[order],
         meetings=tuple(meetings),
     )
+
+
+def _on_one_machine(context: Context | None) -> bool:
+    """Whether all ranks of the run are known to be on one; recordings that do not say are of one machine."""
+    return context is not None and context.rank.peers in (None, context.rank.world_size)
 
 
 def computing(facts: Facts) -> Intervals:

@@ -172,8 +172,8 @@ def _context(trace: Path, manifest: Manifest | None) -> Context | None:
     own = next(iter(by_name + by_number), None)
     if own is None:
         return None
-    everyone = manifest.ranks
-    return Context(own, manifest.host, len(everyone), manifest.environment, equal_batches(everyone))
+    everyone, here = manifest.ranks, own.peers or len(manifest.ranks)
+    return Context(own, manifest.host, here, manifest.environment, equal_batches(everyone))
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:

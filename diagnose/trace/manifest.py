@@ -196,6 +196,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
 
     rank: int
     world_size: int = 1
+    peers: int | None = None
+    """Ranks on its machine, itself included; None in recordings that do not say."""
     pid: int | None = None
     trace: str | None = None
     """Name of the timing recording in the same folder; None if there is none."""

@@ -150,6 +150,9 @@ def test_the_plan_is_read_as_written(tmp_path: Path) -> None:
     assert Plan.read(tmp_path) == plan
 
 
+STEP = {"SLURM_STEP_NUM_TASKS": "11", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}
+
+
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
@@ -157,6 +160,10 @@ def test_the_plan_is_read_as_written(tmp_path: Path) -> None:
         ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, Place(3, 4, 4, False)),
         ({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"}, Place(8, 16, 8, True)),
         ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Place(1, 2, 2, False)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Place(0, 1, 1, True)),  # a batch script, not srun
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2"}, Place(1, 2, 2, False)),
+        ({**STEP, "SLURM_PROCID": "5", "SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, Place(5, 11, 4, False)),
+        ({**STEP, "SLURM_PROCID": "8", "SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, Place(8, 11, 3, True)),
         ({"RANK": "2"}, Place(0, 1, 1, True)),
         ({"RANK": "x", "WORLD_SIZE": ""}, Place(0, 1, 1, True)),
     ],

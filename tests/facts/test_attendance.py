@@ -11,7 +11,8 @@ from diagnose.facts.attendance import Attendance, attendance, awaited, company, 
 from diagnose.facts.base import Facts, Missing
 from diagnose.facts.overlap import exposure
 from diagnose.testing import facts_of, facts_of_ranks
-from diagnose.trace.model import Company
+from diagnose.trace.manifest import Host, RankManifest
+from diagnose.trace.model import Company, Context
 
 RANK = """
 4 steps of 100
@@ -79,6 +80,17 @@ def test_clocks_that_differ_are_set_by_the_ends_of_collectives() -> None:
     found = compare({0: one, 1: shifted(other, 7_000_000_000)})
     assert found[0].waits_ns.tolist() == [20 * MS] * 3
     assert found[1].waits_ns.tolist() == [0] * 3
+
+
+@pytest.mark.parametrize(("peers", "waits_ms"), [(None, 60), (2, 60), (1, 20)])
+def test_clocks_of_several_machines_are_set_by_collectives(peers: int | None, waits_ms: int) -> None:
+    texts = (RANK.format(rank=0, computed=60), RANK.format(rank=1, computed=80))
+    ranks = [facts_of(text).rank for text in texts]
+    ranks[1] = replace(ranks[1], zero_unix_ns=ranks[1].zero_unix_ns + 40 * MS)  # its clock is 40 ms ahead
+    told = [Context(RankManifest(rank=k, world_size=2, peers=peers), Host(), 2) for k in (0, 1)]
+    known = {k: attendance(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
+    found = compare({k: replace(one, end_ns=one.end_ns + 100 * MS) for k, one in known.items()})
+    assert found[0].waits_ns.tolist() == [waits_ms * MS] * 3
 
 
 def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs() -> None:

@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
 
 _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
-_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_NTASKS")
+_WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+"""By torchrun, Open MPI, MPICH and Slurm. A batch script of Slurm has SLURM_NTASKS and SLURM_PROCID, too, but what it
+starts without srun is no task; only srun sets the variables of a step."""
 
 
 @dataclass(frozen=True)
@@ -38,9 +41,20 @@ def find(environment: Mapping[str, str] = os.environ) -> Place:
         rank, world = distributed.get_rank(), distributed.get_world_size()
     world = max(world or 1, 1)
     rank = rank if rank is not None and world > 1 else 0
-    peers = min(_number(environment, _LOCAL_WORLD) or world, world)
+    peers = min(_number(environment, _LOCAL_WORLD) or _tasks_of_this_node(environment) or world, world)
     local = _number(environment, _LOCAL_RANK)
     return Place(rank, world, peers, (local if local is not None and peers < world else rank) == 0)
+
+
+def _tasks_of_this_node(environment: Mapping[str, str]) -> int | None:
+    """Of a step of Slurm, from a text as 4(x2),3: four on each of two nodes, three on the third."""
+    node = _number(environment, ("SLURM_NODEID",))
+    told = re.findall(r"(\d+)(?:\(x(\d+)\))?", environment.get("SLURM_STEP_TASKS_PER_NODE", ""))
+    for tasks, nodes in told:
+        if node is not None and node < int(nodes or 1):
+            return int(tasks)
+        node = None if node is None else node - int(nodes or 1)
+    return None
 
 
 def _number(environment: Mapping[str, str], names: tuple[str, ...]) -> int | None:

@@ -109,6 +109,7 @@ class Recorder:
         return {
             "rank": session.here.rank,
             "world_size": session.here.world_size,
+            "peers": session.here.peers,
             "pid": os.getpid(),
             "steps_by": self.steps_by,
             **session.found,
