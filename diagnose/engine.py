@@ -178,7 +178,7 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
     try:
         said = list(one.check.run(**_arguments(facts, one.check)))
     except Missing as missing:
-        if missing is NO_DEVICE and trains_on_cpu(facts):
+        if missing == NO_DEVICE and trains_on_cpu(facts):
             return outcome(OutcomeKind.NOT_APPLICABLE, "the training computes on the CPU"), []
         return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
     except Exception as error:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -52,6 +53,11 @@ class Confidence(msgspec.Struct, frozen=True):
 
     level: Level
     why: str
+
+
+def least_sure(some: Sequence[Confidence]) -> Confidence:
+    """The first of those that are least sure."""
+    return max(some, key=lambda one: list(Level).index(one.level))
 
 
 class Fix(msgspec.Struct, frozen=True):

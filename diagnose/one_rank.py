@@ -46,8 +46,10 @@ def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:
 
 def _priced(outcome: Outcome, order: Ranked) -> Outcome:
     """A rule whose findings all cost nothing has found nothing."""
-    costless = [saving.high_ns for rule, saving in order.costless if rule == outcome.rule]
+    costless = [saving for rule, saving in order.costless if rule == outcome.rule]
     if not costless or any(one.rule == outcome.rule for one in order.findings):
         return outcome
-    why = f"it is there, but fixing it would save at most {max(costless) / 1e6:.3g} ms a step"
+    likely, most_ns = any(saving.likely_ns for saving in costless), max(saving.high_ns for saving in costless)
+    most = f" at most {most_ns / 1e6:.3g} ms a step" if most_ns else " nothing"
+    why = f"it is there, but fixing it would {'' if likely or not most_ns else 'likely save nothing, and '}save{most}"
     return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, why)

@@ -8,11 +8,11 @@ what is left without it. Where the CPU trains it is more than what the replay ta
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.steps import Steps
-from diagnose.finding import Caution, Confidence, Finding, PricedSaving, RankedFinding, Where
+from diagnose.finding import Caution, Confidence, Evidence, Finding, PricedSaving, RankedFinding, Where, least_sure
 from diagnose.page import Page
 from diagnose.replay.edits import Edit, Level
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
@@ -31,6 +31,8 @@ half gained more than 0.63 in this way, a quarter less than 0.35. All were of on
 ALLOWED = "the rest is taken to get faster too, as seen in other trainings on a CPU"
 
 MOST_PER_RULE = 5
+"""Findings; if there are more, the last one stands for all the smaller ones."""
+
 MOST_RANKED = 12
 """Findings that are ordered by what they add; the few below keep the order of what they save alone."""
 
@@ -104,7 +106,7 @@ def ranked(
     ]
     step_ns = step.ns
     nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
-    kept = [one for one in _largest_of_each_rule(priced) if one not in nothing]
+    kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     ordered, added = _greedy(kept, replay, step)
     where = Where((rank,), used.numbers)
     return Ranked(
@@ -116,13 +118,30 @@ def ranked(
     )
 
 
-def _largest_of_each_rule(priced: list[_Priced]) -> list[_Priced]:
+def _few_of_each_rule(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
     """At most MOST_PER_RULE findings of a rule, all in order of what they save alone."""
-    kept: list[_Priced] = []
+    of_rule: dict[str, list[_Priced]] = {}
     for one in sorted(priced, key=lambda one: -one.alone.likely_ns):
-        if sum(other.page.id == one.page.id for other in kept) < MOST_PER_RULE:
-            kept.append(one)
-    return kept
+        of_rule.setdefault(one.page.id, []).append(one)
+    kept = [one for some in of_rule.values() for one in some[: MOST_PER_RULE - (len(some) > MOST_PER_RULE)]]
+    for some in of_rule.values():
+        if len(some) > MOST_PER_RULE:
+            rest = _together([one.finding for one in some[MOST_PER_RULE - 1 :]])
+            saving = step.saving(replay.savings([rest.edits])[0], rest.host_bound)
+            kept.append(_Priced(some[0].page, rest, saving))
+    return sorted(kept, key=lambda one: -one.alone.likely_ns)
+
+
+def _together(rest: Sequence[Finding]) -> Finding:
+    """Findings of a rule as one, which shows the first of them."""
+    first = rest[0]
+    return replace(
+        first,
+        evidence=(Evidence(f"{len(rest)} more of these, the largest being:", len(rest)), *first.evidence),
+        edits=tuple(edit for one in rest for edit in one.edits),
+        confidence=least_sure([one.confidence for one in rest]),
+        host_bound=any(one.host_bound for one in rest),
+    )
 
 
 def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> tuple[list[_Priced], list[int | None]]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -58,6 +59,22 @@ def test_what_is_in_line_adds_up() -> None:
     assert [one.share_of_step for one in found.findings] == pytest.approx([0.3, 0.2, 0.1])
 
 
+def test_what_is_too_much_to_list_is_one_finding() -> None:
+    """Seven parts of a rule, of 7 to 1 ms: four are listed, and 3, 2 and 1 ms together."""
+    spans = " | ".join(f"p{ms} {10 * ms}-{11 * ms}" for ms in range(1, 8))
+    facts = facts_of(f"4 steps of 100\ncpu {spans} | aten::mm 90-91\ngpu sgemm 90.01-99 @90")
+    sure = [Level.HIGH] * 5 + [Level.LOW, Level.HIGH]
+    parts = [
+        (page("a"), replace(finding(shorter(facts, f"p{ms}")), confidence=Confidence(level, "drawn")))
+        for ms, level in zip(range(1, 8), reversed(sure), strict=True)
+    ]
+    found = rank.ranked(parts, Replay(facts), steps(facts), 0).findings
+    assert [in_ms(one)[1] for one in found] == [7, 6, 6, 5, 4]
+    (rest,) = [one for one in found if one.evidence]
+    assert (rest.evidence[0].text, rest.evidence[0].value) == ("3 more of these, the largest being:", 3)
+    assert (rest.saving.likely_ns, rest.confidence.level) == (6_000_000, Level.LOW)
+
+
 def test_the_same_time_is_not_saved_twice() -> None:
     facts = facts_of(HOST_BOUND)
     found = ordered(facts, {"all": finding(shorter(facts, "a")), "half": finding(shorter(facts, "a", 0.5))})
@@ -85,13 +102,6 @@ def test_small_savings_are_minor_and_nothing_is_no_finding() -> None:
     found = ordered(facts, {name: finding(shorter(facts, "a", keep)) for name, keep in kept.items()})
     assert [(one.rule, one.minor) for one in found.findings] == [("large", False), ("minor", True)]
     assert [(rule, saving.high_ns) for rule, saving in found.costless] == [("nothing", 30_000)]
-
-
-def test_a_rule_that_finds_much_is_cut_to_its_largest() -> None:
-    facts = facts_of(HOST_BOUND)
-    pairs = [(page("many"), finding(shorter(facts, "a", keep / 10))) for keep in range(8)]
-    found = rank.ranked(pairs, Replay(facts), steps(facts), 0)
-    assert [one.saving.likely_ns / 1e6 for one in found.findings] == pytest.approx([30, 27, 24, 21, 18])
 
 
 def test_a_range_of_savings() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable, Sequence
 from datetime import datetime
@@ -160,7 +161,7 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     from diagnose.source.base import InputError
 
     try:
-        diagnosis = diagnose([folder], rules=asked_rules(folder, (), (), ()))
+        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=asked_rules(folder, (), (), ()))
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     page = folder / "report.html"

@@ -20,6 +20,13 @@ class Missing(Exception):
         self.what = what
         self.how_to_record_it = how_to_record_it
 
+    def __eq__(self, other: object) -> bool:
+        """Whether the same is missing."""
+        return isinstance(other, Missing) and self.args == other.args
+
+    def __hash__(self) -> int:
+        return hash(self.args)
+
 
 class Facts:
     """A rank and the facts computed of it so far. Pass it to a fact to get its value."""
@@ -35,10 +42,12 @@ class Facts:
             try:
                 self._known[name] = compute(self)
             except Missing as missing:
-                self._known[name] = missing
+                # Many are constants: with their frames they would keep the tables of every rank alive.
+                self._known[name] = missing.with_traceback(None)
+                missing.__context__ = None
         value = self._known[name]
         if isinstance(value, Missing):
-            raise value
+            raise Missing(value.what, value.how_to_record_it)
         return cast(T, value)
 
 

@@ -55,7 +55,7 @@ def pair_sums(facts: Facts) -> tuple[PairSums, ...]:
     blown = [(at, shape) for at, one in given if (shape := _blown_up(one)) is not None]
     chains = [_chain(facts, tops, shapes, at, shape) for at, shape in blown]
     whole = [one for one in chains if one is not None]
-    sites = sites_of(facts, tops.ids[[one.ops[0] for one in whole]]) if whole else []
+    sites = sites_of(facts, tops.ids[[one.ops[0] for one in whole]])
     groups: dict[tuple[Site | None, bool], list[_Chain]] = {}
     for one, site in zip(whole, sites, strict=True):
         groups.setdefault((site, one.differences), []).append(one)

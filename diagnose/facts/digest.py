@@ -91,7 +91,7 @@ def digest(facts: Facts) -> RankDigest:
         try:
             return get(facts)
         except Missing as missing:
-            if missing is not NO_DEVICE or not trains_on_cpu(facts):
+            if missing != NO_DEVICE or not trains_on_cpu(facts):
                 absent.append(Absent(get.__name__, missing.what, missing.how_to_record_it))
             return None
 

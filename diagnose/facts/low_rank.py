@@ -58,7 +58,7 @@ def low_rank_solves(facts: Facts) -> tuple[LowRankSolve, ...]:
     shapes = [[one.shape for some in given for one in some] for given in inputs_of(facts, tops.ids)]
     product, factor = (named(facts, tops.ids, *names) for names in (_PRODUCTS, _FACTORS))
     step = facts.rank.spans["step"].to_numpy()[tops.ids]
-    found: dict[tuple[Site | None, int, int], tuple[list[int], list[int]]] = {}
+    factored = list[tuple[int, list[int], int, int]]()
     for at in np.flatnonzero(product).tolist():
         made, rank = _thin(shapes[at])
         if not rank:
@@ -70,10 +70,13 @@ def low_rank_solves(facts: Facts) -> tuple[LowRankSolve, ...]:
         ]
         last = max((then for then in after if factor[then]), default=0)
         if last:
-            site = sites_of(facts, tops.ids[[last]])[0]
-            products, solves = found.setdefault((site, made[-1], rank), ([], []))
-            products.append(at)
-            solves += [then for then in after if then <= last]
+            factored.append((at, [then for then in after if then <= last], made[-1], rank))
+    sites = sites_of(facts, tops.ids[[until[-1] for _, until, *_ in factored]])
+    found: dict[tuple[Site | None, int, int], tuple[list[int], list[int]]] = {}
+    for (at, until, size, rank), site in zip(factored, sites, strict=True):
+        products, solves = found.setdefault((site, size, rank), ([], []))
+        products.append(at)
+        solves += until
     all_of = [
         LowRankSolve(size, rank, _both_ways(facts, tops, products), _both_ways(facts, tops, solves), site)
         for (site, size, rank), (products, solves) in found.items()

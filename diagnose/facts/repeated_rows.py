@@ -61,7 +61,7 @@ def repeated_rows(facts: Facts) -> tuple[RepeatedRows, ...]:
     """By line and numbers of rows, those that take longest first. Raises Missing like `main_ops`."""
     tops, given = main_ops(facts)
     takes, layer, row_by_row = (named(facts, tops.ids, *names) for names in (_TAKES, _LAYERS, _LAYERS + _ROW_BY_ROW))
-    found: dict[_Key, list[tuple[int, int]]] = {}
+    repeated = list[tuple[int, int, int, int]]()
     for at in np.flatnonzero(takes[:-1] & layer[1:]).tolist():
         rows, taken = _rows(given[at], given[at + 1])
         if taken <= rows:
@@ -69,8 +69,11 @@ def repeated_rows(facts: Facts) -> tuple[RepeatedRows, ...]:
         last = at + 2
         while last < len(given) and row_by_row[last] and _leads_with(given[last], given[at + 1]):
             last += 1
-        site = sites_of(facts, tops.ids[[at + 1]])[0]
-        found.setdefault((site, rows, taken), []).append((at + 1, last))
+        repeated.append((at + 1, last, rows, taken))
+    found: dict[_Key, list[tuple[int, int]]] = {}
+    sites = sites_of(facts, tops.ids[[first for first, *_ in repeated]])
+    for (first, last, rows, taken), site in zip(repeated, sites, strict=True):
+        found.setdefault((site, rows, taken), []).append((first, last))
     made = []
     for (site, rows, taken), runs in found.items():
         mine = tops.where(np.concatenate([np.arange(*run) for run in runs]))

@@ -40,12 +40,16 @@ def scattered_rows(facts: Facts) -> tuple[ScatteredRows, ...]:
     texts = facts.rank.ops["strides"].reindex(tops.ids[at], fill_value="").astype(str).tolist()
     if len(at) and not any(texts):
         raise NO_STRIDES
-    found: dict[tuple[Site | None, Shape, int], list[int]] = {}
+    apart_ones = list[tuple[int, Shape, int]]()
     for op, text in zip(at.tolist(), texts, strict=True):
         shape = given[op]
         apart = _apart(shape, text)
         if shape is not None and apart >= APART:
-            found.setdefault((sites_of(facts, tops.ids[[op]])[0], shape, apart), []).append(op)
+            apart_ones.append((op, shape, apart))
+    found: dict[tuple[Site | None, Shape, int], list[int]] = {}
+    sites = sites_of(facts, tops.ids[[op for op, *_ in apart_ones]])
+    for (op, shape, apart), site in zip(apart_ones, sites, strict=True):
+        found.setdefault((site, shape, apart), []).append(op)
     made = [
         ScatteredRows(shape, apart, work_of(facts, tops.ids[np.array(own)]), site)
         for (site, shape, apart), own in found.items()

@@ -55,8 +55,9 @@ def sliced_tensors(facts: Facts) -> tuple[SlicedTensor, ...]:
     fills = named(facts, nodes.spans.ids, *(f"{BACKWARD}: {one}*" for one in _FILLS))[node]
     maker, node = maker[fills], nodes.spans.ids[node[fills]]
     runs: dict[tuple[Site | None, Shape], list[IntArray]] = {}
-    for shape, cuts in _in_a_row(facts, ops.ids):
-        runs.setdefault((sites_of(facts, ops.ids[cuts[:1]])[0], shape), []).append(cuts)
+    rows = list(_in_a_row(facts, ops.ids))
+    for (shape, cuts), site in zip(rows, sites_of(facts, ops.ids[[cuts[0] for _, cuts in rows]]), strict=True):
+        runs.setdefault((site, shape), []).append(cuts)
     found = []
     for (site, shape), own in runs.items():
         ids = node[np.isin(maker, np.concatenate(own))]

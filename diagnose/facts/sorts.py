@@ -39,12 +39,15 @@ def sorts_for_few(facts: Facts) -> tuple[SortsForFew, ...]:
     """By line, those that take longest first. Raises Missing like `main_ops`."""
     tops, given = main_ops(facts)
     inputs = inputs_of(facts, tops.ids)
-    found: dict[tuple[Site | None, Shape, int], list[int]] = {}
+    cut = list[tuple[int, Shape, int]]()
     for at in np.flatnonzero(named(facts, tops.ids, *_SORTS)).tolist():
         names = [name_of(facts, span) for span in tops.ids[at + 1 : at + 1 + _MOST].tolist()]
         shape, kept = given[at], _kept(given[at], names, inputs[at + 1 : at + 1 + _MOST])
         if shape is not None and kept:
-            found.setdefault((sites_of(facts, tops.ids[[at]])[0], shape, kept), []).append(at)
+            cut.append((at, shape, kept))
+    found: dict[tuple[Site | None, Shape, int], list[int]] = {}
+    for (at, shape, kept), site in zip(cut, sites_of(facts, tops.ids[[at for at, *_ in cut]]), strict=True):
+        found.setdefault((site, shape, kept), []).append(at)
     made = [
         SortsForFew(shape, kept, work_of(facts, tops.ids[np.array(own)]), site)
         for (site, shape, kept), own in found.items()
