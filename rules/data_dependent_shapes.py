@@ -51,7 +51,7 @@ def data_dependent_shapes(host_waits: tuple[HostWait, ...], steps: Steps) -> Ver
                 Evidence(
                     f"`{wait.asked_by}` asks for a size {wait.total_calls / steps.count:.3g} times a step, which blocks"
                     f" the host for {ms(wait.blocked_ns)}; after it the GPU is idle"
-                    f" {ms(wait.drained_idle_ns or 0)} a step.",
+                    f" {ms(wait.drained_idle_ns)} a step.",
                     wait.drained_idle_ns,
                     "ns",
                 ),

@@ -51,7 +51,7 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
             evidence=(
                 Evidence(
                     f"`{wait.call}` is called {wait.total_calls / steps.count:.3g} times a step and blocks the host for"
-                    f" {ms(wait.blocked_ns)}; after it the GPU is idle {ms(wait.drained_idle_ns or 0)} a step.",
+                    f" {ms(wait.blocked_ns)}; after it the GPU is idle {ms(wait.drained_idle_ns)} a step.",
                     wait.drained_idle_ns,
                     "ns",
                 ),

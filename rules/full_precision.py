@@ -41,15 +41,9 @@ from diagnose.rule import (
 )  # fmt: skip
 
 WORTH_SHARE = 0.20  # of the step in 32-bit matrix work: below it the casts eat much of the gain (our choice)
-POINTWISE = Between(
-    1.0, 0.75, 0.55
-)  # share that memory-bound kernels keep: 16 bits are half the bytes, casts come on top
-
+POINTWISE = Between(1.0, 0.75, 0.55)  # share that memory-bound kernels keep: half the bytes, and casts on top
 SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
-SCALED = (
-    "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # after scaler.unscale_(optimizer), to clip gradients\n"
-    "scaler.update()"
-)
+SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() before clipping\nscaler.update()"
 
 
 @rule("KE02")

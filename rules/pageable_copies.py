@@ -56,11 +56,12 @@ REACH = Fix(
 def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     to_device = [one for one in transfers if one.direction is Direction.H2D]
     if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
-        raise Missing(
-            "whether host memory is pinned", "ROCm's recorder does not say: look at DataLoader(pin_memory=...)."
-        )
-    slow = [one for one in to_device if one.host_memory is HostMemory.PAGEABLE and (one.bytes or 0) >= LEAST_BYTES]
+        raise Missing("whether host memory is pinned", "ROCm's recorder does not say: see DataLoader(pin_memory=...).")
+    pageable = [one for one in to_device if one.host_memory is HostMemory.PAGEABLE]
+    slow = [one for one in pageable if one.bytes is None or one.bytes >= LEAST_BYTES]
     costly = [one for one in slow if one.exposed_ns + one.call_idle_ns >= WORTH_SHARE * steps.mean_ns]
+    if any(one.bytes is None for one in costly):
+        raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if not costly:
         yield Clean(f"copies from pageable memory keep the GPU {ms(sum(one.call_idle_ns for one in slow))} a step idle")
     fix, known = _fix(manifest)
@@ -77,8 +78,7 @@ def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps, manifest: Ran
             edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Shorten(one.ids, COPY)),
             fixes=(fix,),
             confidence=Confidence(Level.HIGH, f"the recorder names the kind of memory{known}"),
-            site=one.site,
-            host_bound=True,
+            site=one.site, host_bound=True,
         )  # fmt: skip
 
 

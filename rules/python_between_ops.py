@@ -29,6 +29,7 @@ from diagnose.rule import (
     Fires,
     Fix,
     Level,
+    NotApplicable,
     PythonPause,
     Rivals,
     Safety,
@@ -57,8 +58,7 @@ def python_between_ops(
     python_pauses: tuple[PythonPause, ...], distortion: Distortion, steps: Steps, rivals: Rivals | None = None
 ) -> Verdicts:
     if rivals and rivals.busy:
-        share = percent(rivals.share)
-        yield Clean(f"not judged: {rivals.names[0]!r} and other threads compute for {share} of the time")
+        yield NotApplicable(f"{rivals.names[0]!r} and other threads compute for {percent(rivals.share)} of the time")
         return
     usual = [
         pause

@@ -55,7 +55,7 @@ def scalar_reads(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
                     wait.blocked_ns, "ns",
                 ),
                 Evidence(
-                    f"The GPU is idle {ms(wait.drained_idle_ns or 0)} a step after these reads.",
+                    f"The GPU is idle {ms(wait.drained_idle_ns)} a step after these reads.",
                     wait.drained_idle_ns, "ns",
                 ),
             ),

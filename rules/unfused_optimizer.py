@@ -6,8 +6,7 @@ Why it costs
     Each launch costs the host 5 us and more, each pass reads and writes all parameters and their statistics.
 
 How to fix
-    `fused=True`: one kernel for many parameters, each read and written once. SGD, Adam and AdamW have it, and Adagrad
-    on the CPU; on other devices its newest releases only.
+    `fused=True`: one kernel for many parameters, each read and written once. SGD, Adam, AdamW, on the CPU Adagrad.
 
 Ignore when
     the optimizer has no fused form, or runs on the host on purpose.

@@ -18,6 +18,7 @@ Sources
 
 from diagnose.rule import (
     Between,
+    CannotTell,
     Clean,
     Confidence,
     Detach,
@@ -28,6 +29,7 @@ from diagnose.rule import (
     Fix,
     HostMemory,
     Level,
+    Missing,
     Move,
     Safety,
     Silent,
@@ -52,9 +54,11 @@ def unhidden_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
         for one in transfers
         if one.direction is Direction.H2D
         and one.host_memory is not HostMemory.PAGEABLE
-        and (one.largest_bytes or 0) >= LEAST_BYTES
+        and (one.largest_bytes is None or one.largest_bytes >= LEAST_BYTES)
     ]
     total = sum(one.exposed_ns + one.call_idle_ns for one in pinned)
+    if total >= WORTH_SHARE * steps.mean_ns and any(one.largest_bytes is None for one in pinned):
+        raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if total < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"copies to the GPU that nothing hides take {percent(total / steps.mean_ns)} of the step")
         return
@@ -92,6 +96,15 @@ def unhidden_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
 
 
 EXAMPLES = [
+    CannotTell(  # how large the copy is: a small one would cost its launch, not its bytes
+        """
+        5 steps of 100
+        device AMD Instinct MI300X
+        cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.51
+        gpu  h2d 0.1-30 @0.05 pinned | sgemm 30.1-99.5 @1.05
+        """,
+        because="sizes of copies",
+    ),
     Fires(
         """
         5 steps of 100

@@ -115,7 +115,8 @@ def diagonal_matrices(facts: Facts) -> tuple[DiagonalMatrices, ...]:
     inputs = inputs_of(facts, tops.ids)
     makes = np.flatnonzero(named(facts, tops.ids, "aten::diag_embed")).tolist()
     shapes = {(*shape, shape[-1]) for at in makes if (shape := given[at]) and len(shape) > 1 and shape[-1] > 1}
-    made = [_of_shape(facts, tops, inputs, shape, makes) for shape in shapes]
+    makers = [(shape, [at for at in makes if given[at] == shape[:-1]]) for shape in shapes]
+    made = [_of_shape(facts, tops, inputs, shape, own) for shape, own in makers]
     return tuple(sorted((one for one in made if one is not None), key=lambda one: -one.work.longest_ns))
 
 
@@ -124,9 +125,8 @@ _ADDS = ("aten::add*", "aten::sub*", "aten::baddbmm*", "aten::where", "aten::ler
 
 
 def _of_shape(
-    facts: Facts, tops: HostSpans, inputs: list[Inputs], shape: Shape, makes: list[int]
+    facts: Facts, tops: HostSpans, inputs: list[Inputs], shape: Shape, own: list[int]
 ) -> DiagonalMatrices | None:
-    own = [at for at in makes if inputs[at][0][0].shape == shape[:-1]]
     taken = [sum(tensor.shape == shape for one in some for tensor in one) for some in inputs]
     uses = np.flatnonzero(taken).tolist()
     step, adds = facts.rank.spans["step"].to_numpy()[tops.ids], named(facts, tops.ids, *_ADDS)

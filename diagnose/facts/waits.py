@@ -94,24 +94,27 @@ class HostWait:
     """Used steps with at least one."""
     blocked_ns: int
     """Host time in the calls, per step."""
-    drained_idle_ns: int | None
-    """Idle time of the device, with nothing queued, that began in these waits; per step. None without device work."""
+    drained_idle_ns: int
+    """Idle time of the device, with nothing queued, that began in these waits; per step."""
 
 
 @fact
 def host_waits(facts: Facts) -> tuple[HostWait, ...]:
-    """Waits of the training threads, those that left the device idle longest first. Raises Missing like `syncs`.
+    """Waits of the training threads, those that left the device idle longest first.
+
+    Raises Missing like `syncs`, and without device work: what waiting cost is not known then.
 
     The profiler's own synchronisation at the end of a recording is left out.
     """
-    recorded = facts.rank.provenance.recorded
-    if "launches" not in recorded:
-        raise NO_CALLS if "device" in recorded else NO_DEVICE
+    if not len(device_work(facts).ids):
+        raise NO_DEVICE
+    if "launches" not in facts.rank.provenance.recorded:
+        raise NO_CALLS
     calls = _waits(facts)
     names = (name_codes(facts, calls[spans].to_numpy()) for spans in ("last", "asked", "op"))
     groups = grouped(facts, calls["id"].to_numpy(), calls["reason"].to_numpy(), *names)
     found = [_group(facts, calls.iloc[rows], site) for rows, site in groups if (calls["step"].iloc[rows] >= 0).any()]
-    return tuple(sorted(found, key=lambda one: (-(one.drained_idle_ns or 0), -one.blocked_ns)))
+    return tuple(sorted(found, key=lambda one: (-one.drained_idle_ns, -one.blocked_ns)))
 
 
 def _waits(facts: Facts) -> pd.DataFrame:
@@ -149,7 +152,6 @@ def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
     """One group; `every` holds its calls in the whole recording."""
     used, first, seen = steps(facts), every.iloc[0], every[every["step"] >= 0]
     copies = every["copy"].to_numpy()
-    idle_ns = round_half_up(int(every["idle_ns"].sum()), used.count)
     return HostWait(
         reason=_REASONS[int(first["reason"])],
         call=name_of(facts, int(first["last"])),
@@ -162,7 +164,7 @@ def _group(facts: Facts, every: pd.DataFrame, site: Site | None) -> HostWait:
         total_calls=int(seen["last"].nunique()),
         steps_seen=int(seen["step"].nunique()),
         blocked_ns=round_half_up(int(seen["dur_ns"].sum()), used.count),
-        drained_idle_ns=idle_ns if len(device_work(facts).ids) else None,
+        drained_idle_ns=round_half_up(int(every["idle_ns"].sum()), used.count),
     )
 
 

@@ -67,6 +67,10 @@ def test_matrices_that_may_be_full(items: tuple[str, ...]) -> None:
     assert diagonal_matrices(step(*items)) == ()
 
 
+def test_one_that_was_made_where_no_shapes_are_known() -> None:
+    assert len(diagonal_matrices(step("aten::diag_embed 0-0.1", MADE.replace("0-1", "0.2-1"), FACTORED))) == 1
+
+
 def test_matrices_of_the_step_before_do_not_matter() -> None:
     drawn = f"2 steps of 100\n2 threads, 4 cores\ncpu  {MADE} | {FACTORED}"
     assert len(diagonal_matrices(facts_of(drawn))) == 1
