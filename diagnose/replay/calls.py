@@ -11,7 +11,7 @@ from diagnose.facts.base import Facts
 from diagnose.facts.device import device_work
 from diagnose.facts.host import BLOCKING, api_calls
 from diagnose.replay.graph import JITTER_NS
-from diagnose.replay.streams import Stream
+from diagnose.replay.streams import Stream, recorded_on, sync_devices
 from diagnose.trace import nesting
 from diagnose.trace.enums import Direction, HostMemory, SyncKind
 from diagnose.trace.intervals import IntArray
@@ -146,12 +146,13 @@ def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.
         rows[name].to_numpy()[hit] for name in ("sync_kind", "stream", "wait_on_stream", "wait_on_correlation")
     )
     told[call] = True
-    parts = [pairs(call[:0], call[:0], inferred=False)]
+    device = sync_devices(facts, rows.index.to_numpy())[hit]
+    event = (kind == SyncKind.EVENT.value) & (wait_number > 0)
+    parts = [pairs(call[event], recorded_on(on, wait_on[event], wait_number[event]), inferred=False)]
     for stream in on:
         whole = (kind == SyncKind.CONTEXT.value) | ((kind == SyncKind.STREAM.value) & (waited_stream == stream.stream))
+        whole &= np.isin(device, (stream.device, -1))
         parts.append(pairs(call[whole], stream.last_correlated(wanted[whole]), inferred=False))
-        event = (kind == SyncKind.EVENT.value) & (wait_on == stream.stream) & (wait_number > 0)
-        parts.append(pairs(call[event], stream.last_correlated(wait_number[event]), inferred=False))
     return joined(parts), told
 
 

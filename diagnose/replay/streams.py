@@ -49,6 +49,27 @@ class Stream:
         return np.where(position >= 0, self.work[np.maximum(position, 0)], -1)
 
 
+def recorded_on(on: list[Stream], stream: IntArray, before: IntArray) -> IntArray:
+    """The last operation on a stream of each number whose launch has a smaller correlation, or -1. Shape (events,).
+
+    An event does not say on which device it was recorded. Of several with such a stream it is taken to be the one that
+    was given work last.
+    """
+    found, newest = np.full((2, len(stream)), -1, dtype=np.int64)
+    for one in on:
+        last = one.last_correlated(before)
+        number = np.append(one.correlation, -1)[np.searchsorted(one.correlation, before, side="left") - 1]
+        later = (stream == one.stream) & (last >= 0) & (number > newest)
+        found, newest = np.where(later, last, found), np.where(later, number, newest)
+    return found
+
+
+def sync_devices(facts: Facts, syncs: IntArray) -> IntArray:
+    """The device that waits, or is waited for, at each synchronisation; -1 if that was not recorded."""
+    found: IntArray = facts.rank.tracks["device"].to_numpy()[facts.rank.spans["track"].to_numpy()[syncs]]
+    return found
+
+
 def streams(facts: Facts) -> list[Stream]:
     """All streams with device work."""
     work, rank = device_work(facts), facts.rank

@@ -8,7 +8,7 @@ from diagnose.facts.base import Facts
 from diagnose.facts.device import DeviceWork
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, edges, joined
-from diagnose.replay.streams import Stream
+from diagnose.replay.streams import Stream, recorded_on, sync_devices
 from diagnose.trace.enums import SyncKind
 from diagnose.trace.intervals import IntArray
 
@@ -82,11 +82,11 @@ def event_edges(facts: Facts, work: DeviceWork, on: list[Stream], work_start: In
     ]
     number = rank.spans["correlation"].to_numpy()[rows.index.to_numpy()]
     waiting, awaited, record = (rows[name].to_numpy() for name in ("stream", "wait_on_stream", "wait_on_correlation"))
-    source, target = np.full((2, len(rows)), -1, dtype=np.int64)
+    source, target = recorded_on(on, awaited, record), np.full(len(rows), -1, dtype=np.int64)
+    device = sync_devices(facts, rows.index.to_numpy())
     for stream in on:
-        mine, theirs = waiting == stream.stream, awaited == stream.stream
+        mine = (waiting == stream.stream) & np.isin(device, (stream.device, -1))
         target[mine] = stream.first_correlated(number[mine])
-        source[theirs] = stream.last_correlated(record[theirs])
     known = (source >= 0) & (target >= 0)
     source, target = source[known], target[known]
     return edges(EdgeKind.EVENT, work_end[source], work_start[target], EVENT_NS, work.ids[target])
