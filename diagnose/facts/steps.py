@@ -23,6 +23,9 @@ from diagnose.trace.steps import is_cut_off
 LONG = 3.0
 """A step of this many times the median one does something that others do not, or was held up (our choice)."""
 
+LOST_SHARE = 0.5
+"""Of the steps with device work: as many have to follow each other without gaps to be used alone (our choice)."""
+
 ENOUGH_TIMED = 20
 """Steps without the profiler, from which on what none of them shows is no part of the training (our choice)."""
 
@@ -130,7 +133,7 @@ def _on_device(facts: Facts) -> Steps | None:
     ends = np.full(len(marks), -1, dtype=np.int64)
     np.maximum.at(ends, work.step[inside], work.end_ns[inside])
     last = len(marks) - is_cut_off(counts, len(marks) - 1)
-    with_work = [k for k in range(last) if counts[k]]
+    with_work = _with_work(counts[:last])
     if len(with_work) == 1:
         only = with_work[0]
         begin = max(marks[only].start_ns, _end_of_work_before(facts, inside))
@@ -138,6 +141,18 @@ def _on_device(facts: Facts) -> Steps | None:
         return _made(facts, Measure.ONE_STEP, [only], bounds)
     bounds = np.maximum.accumulate(ends[with_work])
     return _made(facts, Measure.DEVICE, with_work[1:], bounds)
+
+
+def _with_work(counts: IntArray) -> list[int]:
+    """Steps with device work. Where that of few steps in between was lost, of those that follow each other the most.
+
+    The step after one that was lost lasts from the end of the one before it. Where many have none, steps are marked
+    more often than they are made.
+    """
+    every = np.flatnonzero(counts)
+    first, last = _longest_run(counts > 0)
+    alone = last > first and last - first + 1 >= LOST_SHARE * len(every)
+    return list(range(first, last + 1)) if alone else every.tolist()
 
 
 def _end_of_work_before(facts: Facts, inside: npt.NDArray[np.bool_]) -> int:

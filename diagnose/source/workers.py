@@ -83,9 +83,11 @@ def _send(stream: object, data: bytes) -> None:
 
 
 def _receive(stream: BinaryIO) -> bytes:
-    """The next message; empty at the end of the stream."""
+    """The next message; empty at the end of the stream, also within a message."""
     head = stream.read(_LENGTH.size)
-    return stream.read(_LENGTH.unpack(head)[0]) if len(head) == _LENGTH.size else b""
+    size = _LENGTH.unpack(head)[0] if len(head) == _LENGTH.size else 0
+    message = stream.read(size)
+    return message if len(message) == size else b""
 
 
 def serve() -> None:

@@ -24,6 +24,23 @@ def test_a_step_lasts_from_device_end_to_device_end_and_the_first_is_not_used() 
     assert (found.recorded, found.dropped) == (3, (7,))
 
 
+@pytest.mark.parametrize(
+    ("without", "numbers"),
+    [((3,), (1, 2)), ((2, 3, 4), (1,)), ((1,), (3, 4, 5, 6)), ((1, 3, 5), (2, 4, 6)), ((1, 2, 4, 5), (3, 6))],
+)
+def test_the_step_after_one_whose_work_was_lost_is_not_used(without: tuple[int, ...], numbers: tuple[int, ...]) -> None:
+    """Of seven steps of 100 us. Where most others have none, two marks or three make a step."""
+    draw = Drawing()
+    for number in range(7):
+        at = 100 * number
+        draw.step(number, at, at + 100)
+        if number not in without:
+            draw.launch("k", (at, at + 1), (at + 2, at + 90))
+    found = steps(draw.facts())
+    assert found.numbers == numbers
+    assert found.dropped == tuple(number for number in range(7) if number not in numbers)
+
+
 def test_work_that_runs_after_its_step_s_host_span_still_belongs_to_the_step() -> None:
     draw = three_steps().launch("late", (170, 172), (320, 400))
     assert steps(draw.facts()).times_ns.tolist() == [100_000, 190_000]

@@ -177,10 +177,17 @@ def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
     assert warned(found, "1 events lie more than a day away from the rest, or last longer")
 
 
-def test_workers_that_die_are_done_without(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.mark.parametrize(
+    "program",
+    [
+        "raise SystemExit(1)",
+        "import sys; from struct import pack; sys.stdout.buffer.write(pack('<Q', 100) + b'only the beginning')",
+    ],
+)
+def test_workers_that_die_are_done_without(program: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diagnose.source.stream.PIECE_BYTES", 700)
     monkeypatch.setattr("diagnose.source.kineto.WORTH_WORKERS_BYTES", 0)
-    monkeypatch.setattr("diagnose.source.workers._PROGRAM", "raise SystemExit(1)")
+    monkeypatch.setattr("diagnose.source.workers._PROGRAM", program)
     found = read(tmp_path, text())
     assert len(found.spans) == EVENTS
     assert not warned(found)
