@@ -51,8 +51,8 @@ def periodic_spikes(long_steps: LongSteps, steps: Steps) -> Verdicts:
             f"{long_steps.count} of {steps.count} steps take over 1.5 times the median{causes and f': {causes}'}"
         )
     for one in found:
-        seen = f"seen in {len(one.numbers)} of {steps.count} steps" if len(one.numbers) > 1 else "seen once"
-        often = f"every {one.period} steps" if one.period else f"{seen} in {steps.count} steps"
+        seen = f"seen {'once in' if len(one.numbers) == 1 else f'in {len(one.numbers)} of'} {steps.count} steps"
+        often = f"every {one.period} steps" if one.period else seen
         yield Finding(
             evidence=(
                 Evidence(

@@ -44,9 +44,9 @@ class Recording:
             Board(self.folder / WORK).claim("python")
         else:
             self._wait_for_leader()
-        Recording._active = self
         self._recorder = Recorder(self.folder, self._plan, lambda: None)
         self._recorder.steps_by = "code"
+        Recording._active = self
         return self
 
     def step(self) -> None:
@@ -65,10 +65,14 @@ class Recording:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
+        self.end("itself" if kind is None else "crashed")
+
+    def end(self, how: str) -> None:
+        """No more steps come: the training has ended "itself", or has "crashed"."""
         recorder, Recording._active = self._recorder, None
         if recorder is None:
             return
-        recorder.end("itself" if kind is None else "crashed")
+        recorder.end(how)
         if recorder.session is not None and recorder.session.here.leads:
             _wait_for(self.folder, recorder.session.here)
             manifests.complete(self.folder, exit_code=None)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Any
+from typing import Any, ClassVar
 
 from transformers import TrainerCallback
 
@@ -14,6 +14,9 @@ from diagnose.capture.inline import Recording
 class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers is not installed
     """Records some steps of `train`, as `diagnose profile` would; with `stop`, the training ends once they are."""
 
+    _begun: ClassVar[Record | None] = None
+    """Whose training began last, and has not ended: the Trainer does not say when it fails."""
+
     def __init__(
         self, folder: str | Path, *, steps: int = 5, warmup: int = 10, memory: bool = False, stop: bool = False
     ) -> None:
@@ -22,7 +25,10 @@ class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers 
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:
         """Called by the Trainer."""
+        if Record._begun is not None:
+            Record._begun._end("crashed")
         self._recording.__enter__()
+        Record._begun = self
 
     def on_step_end(self, args: Any, state: Any, control: Any, **_: Any) -> None:
         """Called by the Trainer after each step of the optimizer."""
@@ -31,4 +37,8 @@ class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers 
 
     def on_train_end(self, *_: Any, **__: Any) -> None:
         """Called by the Trainer."""
-        self._recording.__exit__(None, None, None)
+        self._end("itself")
+
+    def _end(self, how: str) -> None:
+        Record._begun = None
+        self._recording.end(how)

@@ -194,7 +194,7 @@ class SmallCollectives:
     ns: int
     """Time in which one at least was running, per step."""
     exposed_ns: int
-    """Of it, while no compute ran; on the host, while the training threads were in no op."""
+    """Of it, while no compute ran."""
     unknown_calls: int
     """Collectives whose size was not recorded, per step."""
 
@@ -209,7 +209,7 @@ def small_collectives(facts: Facts) -> SmallCollectives:
     unknown = (table.bytes < 0) & ~table.on_host
     if unknown.any() and unknown[~table.on_host].all():
         raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
-    small = ~unknown & (table.bytes < SMALL_BYTES)
+    small = ~table.on_host & ~unknown & (table.bytes < SMALL_BYTES)
     inside = np.flatnonzero(small & table.in_steps)
     together, exposed = _time(facts, table, inside)
     return SmallCollectives(

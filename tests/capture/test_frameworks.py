@@ -61,6 +61,21 @@ trainer.train()
 print("steps", trainer.state.global_step)
 """
 
+AFTER_A_CRASH = TRANSFORMERS.replace(
+    "trainer.train()\n",
+    """
+class Fails(torch.nn.Module):
+    def forward(self, **_): raise RuntimeError("out of memory")
+
+first = Record("first", steps=3)
+try:
+    Trainer(model=Fails(), args=arguments, train_dataset=Data(), callbacks=[first]).train()
+except Exception as error:
+    print(error)
+trainer.train()
+""",
+)
+
 ACCELERATE = """
 import torch
 from accelerate import Accelerator
@@ -121,3 +136,13 @@ def test_accelerate_launch(tmp_path: Path) -> None:
     done = profile(tmp_path, "--", *launcher, "train.py")
     assert done.code == 0, done.stderr
     recorded(done)
+
+
+def test_after_a_training_that_failed_another_one_can_be_recorded(tmp_path: Path) -> None:
+    pytest.importorskip("transformers")
+    script(tmp_path, AFTER_A_CRASH)
+    ran = plain(tmp_path, "train.py", "--record")
+    assert ran.returncode == 0, ran.stderr
+    failed, done = (Done(0, "", "", tmp_path / name) for name in ("first", "out"))
+    assert not failed.manifest.complete
+    assert done.rank.attribution is not None

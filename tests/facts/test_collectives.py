@@ -95,6 +95,14 @@ def test_small_collectives() -> None:
     assert (found.ns, found.exposed_ns) == (110_000, 100_000)  # 10 us of it while "gemm" runs
 
 
+def test_collectives_on_the_host_are_none_of_the_device() -> None:
+    draw = reducing()
+    for at in (0, 1000, 2000):
+        draw.span("user_annotation", "gloo:all_reduce", at + 30, at + 70, tid=555)
+    with_host, alone = small_collectives(draw.facts()), small_collectives(reducing().facts())
+    assert (with_host.calls, with_host.bytes, with_host.ns) == (alone.calls, alone.bytes, alone.ns)
+
+
 def test_a_megabyte_is_not_small() -> None:
     draw = Drawing().launch(NCCL, (0, 1), (2, 3), **told("allreduce", 1 << 18))
     assert small_collectives(draw.facts()).calls == 0

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import ctypes
 import os
+import sys
 from pathlib import Path
 
 LEAST_BYTES = 64_000_000
@@ -45,10 +46,11 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
     """
     import torch
 
-    size, library = (recorded - usual) * steps, ctypes.CDLL(None)
-    if size < LEAST_BYTES or usual > USUAL_SHARE * recorded or not hasattr(library, "gnu_get_libc_version"):
+    size = (recorded - usual) * steps
+    if size < LEAST_BYTES or usual > USUAL_SHARE * recorded or torch.cuda.is_initialized():
         return 0
-    if torch.cuda.is_initialized():
+    library = ctypes.CDLL(None) if sys.platform == "linux" else None
+    if library is None or not hasattr(library, "gnu_get_libc_version"):
         return 0
     count = int(min(size, MOST_BYTES, MOST_SHARE * free_bytes())) // BLOCK_BYTES
     library.mallopt(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
