@@ -5,7 +5,7 @@ from __future__ import annotations
 from diagnose.facts.base import Missing
 from diagnose.facts.chains import PointwiseChains
 from diagnose.facts.compiling import Compiling
-from diagnose.finding import Evidence
+from diagnose.finding import Evidence, Fix, Safety
 from diagnose.replay.edits import Between, Edit, Replace, Shorten, Times
 from diagnose.units import duration as ms
 
@@ -35,6 +35,42 @@ def chains_taken(chains: PointwiseChains) -> Evidence:
     like = f", such as {', '.join(chains.ops[:MOST_SHOWN])}" if chains.ops else ""
     text = f"{chains.chains} chains of memory-bound {work} a step take {ms(chains.chains_ns)}{like}."
     return Evidence(text, chains.chains_ns, "ns")
+
+
+def torchs_own(chains: PointwiseChains) -> tuple[Fix, ...]:
+    """What torch has for the whole of the longest chain, as far as its ops tell what it is."""
+    ops = {name.removeprefix("aten::").rstrip("_") for name in chains.ops}
+    return tuple(
+        Fix(f"Call what torch has for the whole, where this is {what}.", before, after, safety=Safety.ROUNDING)
+        for what, some, others, before, after in _WHOLES
+        if ops & some and ops & others
+    )
+
+
+_WHOLES = (
+    (
+        "a loss",
+        {"log", "exp", "logsumexp"},
+        {"sum", "mean", "softmax", "_softmax", "gather"},
+        "-(one_hot * scores.softmax(-1).log()).sum(-1).mean()",
+        "torch.nn.functional.cross_entropy(scores, labels)",
+    ),
+    (
+        "a norm",
+        {"rsqrt", "sqrt", "std"},
+        {"mean", "var", "std"},
+        "x * torch.rsqrt(x.pow(2).mean(-1, keepdim=True) + eps) * weight",
+        "torch.nn.functional.rms_norm(x, x.shape[-1:], weight, eps)  # PyTorch 2.4; layer_norm",
+    ),
+    (
+        "an activation",
+        {"tanh", "erf", "sigmoid"},
+        {"mul", "pow", "add"},
+        "0.5 * x * (1 + torch.erf(x / 2**0.5))",
+        "torch.nn.functional.gelu(x)",
+    ),
+)
+"""What it is, ops of which one has to be there, others of which one has to, as written out, as torch has it."""
 
 
 def gave_up(compiling: Compiling) -> bool:

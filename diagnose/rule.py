@@ -80,7 +80,7 @@ from diagnose.facts.unused_graphs import UnusedGraphs
 from diagnose.facts.waits import HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
-from diagnose.fusing import chains_taken, fusing, gave_up, known
+from diagnose.fusing import chains_taken, fusing, gave_up, known, torchs_own
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis
@@ -214,6 +214,7 @@ __all__ = [
     "percent",
     "rule",
     "seen_again",
+    "torchs_own",
     "toward",
 ]  # fmt: skip
 

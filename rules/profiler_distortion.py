@@ -51,7 +51,7 @@ def profiler_distortion(
 ) -> Verdicts:
     idle = 1.0 if breakdown is None else breakdown.idle_ns / max(breakdown.step_ns, 1)
     slowing = " and ".join(one for one in ("shapes", "stacks") if one in distortion.options)
-    launch_ns = distortion.launch_ns if launches is not None and launches.per_step >= LAUNCHES else None
+    launch_ns = distortion.launch_ns or 0 if launches is not None and launches.per_step >= LAUNCHES else 0
     ratio = None if slowdown is None else slowdown.ratio
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
@@ -64,7 +64,7 @@ def profiler_distortion(
         said[f"recording{slowing and f' {slowing}'} took the host {taken}"] = (
             f"Savings of host time are too high. {again}"
         )
-    elif ratio is None and launch_ns is not None and launch_ns >= LAUNCH_NS:
+    elif ratio is None and launch_ns >= LAUNCH_NS:
         said[f"a launch takes the host {ms(launch_ns)}, where 3 to 6 us are usual"] = (
             "The recorder slows it, or the CPU is slow or busy: compare with a step without the profiler."
         )

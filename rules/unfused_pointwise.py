@@ -38,6 +38,7 @@ from diagnose.rule import (
     gave_up,
     percent,
     rule,
+    torchs_own,
 )  # fmt: skip
 
 BOUND_SHARE = 0.20  # of a GPU's compute time in memory-bound kernels; a CPU's matmuls take longer (our choice)
@@ -47,14 +48,9 @@ WHOLE = Fix(
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html", trial="wrap:torch.compile",
 )  # fmt: skip
 PART = Fix(
-    "Or compile the function that they are in, alone, and time it.", before="def energy(x): ...",
+    "Compile the function that they are in, alone, and time it.", before="def energy(x): ...",
     after="@torch.compile\ndef energy(x): ...", safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-)  # fmt: skip
-TORCHS = Fix(
-    "Call what torch has for the whole: its losses, norms and activations are fused.",
-    before="-(one_hot * scores.softmax(-1).log()).sum(-1).mean()",
-    after="torch.nn.functional.cross_entropy(scores, labels)", safety=Safety.ROUNDING,
 )  # fmt: skip
 
 
@@ -77,7 +73,7 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
                 Evidence(f"Memory-bound {work} take {percent(found.memory_bound_share)} of the compute time."),
             ),
             edits=fusing(found),
-            fixes=(TORCHS, PART) if found.on_cpu else (WHOLE, TORCHS),
+            fixes=(*torchs_own(found), PART) if found.on_cpu else (WHOLE, *torchs_own(found)),
             confidence=Confidence(
                 Level.LOW if found.on_cpu else Level.MEDIUM,
                 "that neighbours on equally many elements belong together is likely, not recorded"

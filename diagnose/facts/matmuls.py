@@ -23,6 +23,6 @@ def peaks(facts: Facts) -> Peaks:
         name = devices[0].name if devices else "not recorded"
         raise Missing(
             f"peak rates of the device ({name})",
-            "Record on a device whose name torch.profiler writes and diagnose knows.",
+            "Nothing to record: diagnose knows the peaks of the GPUs in diagnose/trace/hardware.py only.",
         )
     return found

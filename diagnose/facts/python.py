@@ -95,7 +95,7 @@ class PythonPause:
     steps_seen: int
     """Used steps with at least one of them."""
     optimizer_share: float
-    """Share of the idle time during which the optimizer's step was open."""
+    """Share of the idle time during which the optimizer's step, or its zeroing of gradients, was open."""
     on_cpu: bool
     """The training computes on the CPU: no device was waiting."""
     times: tuple[tuple[int, Intervals], ...]
@@ -188,7 +188,9 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
 
 
 def _stepping(facts: Facts) -> HostSpans:
-    return host_spans(facts, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) is Activity.OPTIMIZER_STEP)
+    """Steps of optimizers, and their zeroing of gradients."""
+    calls = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
+    return host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) in calls)
 
 
 _Place = tuple[Site | None, int]

@@ -45,6 +45,12 @@ SHAPES_NS = 220
 FRAME_NS = 300
 """Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us)."""
 
+VIEWS = ("aten::view", "aten::as_strided")
+"""Ops that only say how memory is read."""
+
+ENOUGH_VIEWS = 20
+"""That a median of them says something (our choice)."""
+
 DEEP_QUEUE = 900
 """With so many launches outstanding the next one waits for room: about 1023 fit a stream's queue."""
 
@@ -172,6 +178,8 @@ class Distortion:
     """Of the step."""
     launch_ns: int | None
     """Median host time of kernel launches that found room in the queue; None if none was recorded."""
+    view_ns: int | None
+    """Median host time of VIEWS, which compute nothing; None with fewer than ENOUGH_VIEWS in the used steps."""
 
 
 @fact
@@ -194,6 +202,7 @@ def distortion(facts: Facts) -> Distortion:
         recording_ns=round_half_up(recording_ns, used.count),
         recording_share=recording_ns / max(used.window_ns, 1),
         launch_ns=_launch_ns(facts),
+        view_ns=_view_ns(facts),
     )
 
 
@@ -209,6 +218,12 @@ def _recording_ns(facts: Facts) -> int:
     others = recorded(SpanKind.ANNOTATION, SpanKind.RUNTIME, SpanKind.DRIVER)
     shapes = SHAPES_NS * ops if "shapes" in facts.rank.provenance.recorded else 0
     return SPAN_NS * (ops + others) + shapes + FRAME_NS * recorded(SpanKind.PYTHON)
+
+
+def _view_ns(facts: Facts) -> int | None:
+    views = host_spans(facts, SpanKind.OP, named=lambda name: name in VIEWS)
+    lasted = (views.end_ns - views.start_ns)[used_step(facts, views.ids) >= 0]
+    return int(np.median(lasted)) if len(lasted) >= ENOUGH_VIEWS else None
 
 
 def _launch_ns(facts: Facts) -> int | None:

@@ -104,12 +104,13 @@ def test_pauses_are_grouped_by_line_and_cover_the_steps_that_are_not_used() -> N
     assert pieces(found[log]) == [([391_000], [490_000])]
 
 
-def test_pauses_are_counted_by_step_and_told_from_those_of_the_optimizer() -> None:
+@pytest.mark.parametrize("call", ["Optimizer.step#SGD.step", "Optimizer.zero_grad#SGD.zero_grad"])
+def test_pauses_are_counted_by_step_and_told_from_those_of_the_optimizer(call: str) -> None:
     draw = Drawing()
     for at in (0, 100, 200, 300):
         draw.step(at // 100, at, at + 100).launch("k", (at + 2, at + 4), (at + 10, at + 60))
         draw.launch("add", (at + 70.5, at + 71), (at + 72, at + 73))
-        draw.span("user_annotation", "Optimizer.step#SGD.step", at + 65, at + 85)
+        draw.span("user_annotation", call, at + 65, at + 85)
     draw.op("aten::slow", 172, 201.9).op("aten::slow", 206, 270)
     (found,) = python_pauses(draw.facts())
     # Idle from 60 to 72 and 73 to 110 us of each 100, in step 2 for the ops; the optimizer's step is open for 7 and 12.
