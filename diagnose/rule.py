@@ -8,7 +8,6 @@ with the default None is optional, and a missing one that is not ends the rule a
 from __future__ import annotations
 
 import inspect
-import statistics
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
@@ -22,11 +21,13 @@ from diagnose.batches import (
     epoch_batches,
     loading_evidence,
 )
+from diagnose.examples import CannotTell, Fires, Silent
 from diagnose.facts.accumulation import Accumulation
 from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.anomaly import NanChecks
 from diagnose.facts.backward import VainNodes
 from diagnose.facts.balance import Balance
+from diagnose.facts.bandwidth import BusRate
 from diagnose.facts.base import FACTS, Missing
 from diagnose.facts.blocking_launches import BlockingLaunches
 from diagnose.facts.breakdown import Breakdown
@@ -84,6 +85,7 @@ from diagnose.fusing import chains_taken, fusing, gave_up, known, torchs_own
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis
+from diagnose.spikes import seen_again
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.units import duration as ms
@@ -106,6 +108,7 @@ __all__ = [
     "BlockingLaunches",
     "Breakdown",
     "Buckets",
+    "BusRate",
     "CannotTell",
     "Caution",
     "Checkpoints",
@@ -224,46 +227,7 @@ def toward(floor: float) -> Between:
     return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)
 
 
-def seen_again(manifest: RankManifest | None, dur_ns: int) -> tuple[int, int]:
-    """Steps timed without the profiler that took longer than the median one by at least half of this; and how many
-    were timed. None did if steps differ so much anyway that it would not stand out."""
-    timed = manifest.unprofiled.wall_ns if manifest and manifest.unprofiled else ()
-    if len(timed) < 2:
-        return 0, len(timed)
-    usual, low = statistics.median(timed), statistics.quantiles(timed, n=4)[0]
-    stands_out = dur_ns / 2 > STANDS_OUT * (usual - low)
-    return sum(stands_out and one >= usual + dur_ns / 2 for one in timed), len(timed)
-
-
-STANDS_OUT = 4
-"""Times the distance from the median step down to the quarter of the shortest, which is 0.67 standard deviations of
-what varies normally, and which long steps leave as it is (our choice)."""
-
-
 Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
-
-
-@dataclass(frozen=True)
-class Fires:
-    """A drawing on which the rule fires, once; with `saving_ms`, what the fix saves: (low, high), within 5 %."""
-
-    drawing: str
-    saving_ms: tuple[float, float] | None = None
-
-
-@dataclass(frozen=True)
-class Silent:
-    """A drawing on which the rule finds nothing worth fixing."""
-
-    drawing: str
-
-
-@dataclass(frozen=True)
-class CannotTell:
-    """A drawing that lacks what the rule needs; `because` is part of what it then says."""
-
-    drawing: str
-    because: str
 
 
 @dataclass(frozen=True)

@@ -10,10 +10,11 @@ from pathlib import Path
 from diagnose import drawing, engine, one_rank
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
+from diagnose.examples import CannotTell, Fires, Silent
 from diagnose.facts import attendance
 from diagnose.facts.base import Facts, optional
 from diagnose.finding import OutcomeKind
-from diagnose.rule import CannotTell, Fires, RuleError, Silent
+from diagnose.rule import RuleError
 from diagnose.source import ranks
 
 TOLERANCE = 0.05

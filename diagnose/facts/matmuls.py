@@ -21,8 +21,6 @@ def peaks(facts: Facts) -> Peaks:
     found = known.pop() if len(known) == 1 else None
     if found is None:
         name = devices[0].name if devices else "not recorded"
-        raise Missing(
-            f"peak rates of the device ({name})",
-            "Nothing to record: diagnose knows the peaks of the GPUs in diagnose/trace/hardware.py only.",
-        )
+        how = "Nothing to record: diagnose does not know this one." if devices else "Record with a current PyTorch."
+        raise Missing(f"peak rates of the device ({name})", how)
     return found

@@ -1,0 +1,148 @@
+"""How fast do large collectives transfer, without waiting for other ranks, and how fast do the device's links go?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.attendance import company
+from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.collectives import CollectiveTable, collective_table
+from diagnose.facts.dispatch import members
+from diagnose.facts.matmuls import peaks
+from diagnose.facts.steps import steps
+from diagnose.trace.hardware import Peaks
+from diagnose.trace.intervals import IntArray
+
+LARGE_BYTES = 8 << 20
+"""From this size on a collective is bound by bandwidth within a machine (NCCL's own tests: half of the rate is reached
+at 8 to 46 MiB)."""
+
+PROMPT_NS = 50_000
+"""A collective that begins so soon after another of its group ended waits for no rank: all left that one together, and
+what was queued behind it follows (our choice)."""
+
+START_NS = 100_000
+LINK_SHARE = 0.7
+"""A transfer takes START_NS and then goes at this share of what the links to the other devices can, at least: fitted to
+nccl-tests on 8 GPUs of 8 MiB to 16 GiB, 0.78 on A100, 0.82 on H200, 0.94 on B200, 0.70 on MI300X; to start took 64 to
+99 us (Stas Bekman, Machine Learning Engineering, network benchmarks)."""
+
+PCIE_4_GBPS = 10.0
+"""Through PCIe 4 and the host's memory, at least; PCIe 5 is twice as fast, PCIe 3 half (10 to 20 seen)."""
+
+NODE = 8
+"""Devices of one machine that such links join, at most: more are joined by a network, whose rate is not recorded."""
+
+_EACH_WAY = ("allreduce",)
+_ONE_WAY = ("allgather", "reducescatter", "alltoall")
+
+
+@dataclass(frozen=True)
+class BusRate:
+    """Large collectives of one operation and size in the used steps, as far as their transfer is told from waiting."""
+
+    operation: str
+    group_size: int
+    bytes: int
+    """Of one call."""
+    ids: IntArray
+    """All of this operation and size in the recording."""
+    calls: int
+    """That were looked at."""
+    transfer_ns: int
+    """Of one call, median."""
+    gbps: float
+    """On the wire, by nccl-tests' definition: of an all-reduce 2 (n - 1) / n times its bytes over its time."""
+    expected_ns: int
+    """What a transfer takes at most where the devices' links are used."""
+    compared: bool
+    """Waiting is known from the other ranks' recordings, not from when the collectives began."""
+    ns: int
+    """Time of all of them, per step."""
+
+
+@fact
+def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
+    """Those that take longest first; none if no large collective runs within a machine, or all may have waited.
+
+    Raises Missing like the table, like `peaks` if there is a collective on the device, and without the size of any.
+    """
+    table = collective_table(facts)
+    mine = np.flatnonzero(~table.on_host)
+    if len(mine) and (table.bytes[mine] < 0).all():
+        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+    large = mine[(table.bytes[mine] >= LARGE_BYTES) & (table.group_size[mine] > 1) & (table.group_size[mine] <= NODE)]
+    if not len(large) or _across_machines(facts):
+        return ()
+    device = peaks(facts)
+    names = np.array([str(one).replace("_", "").lower() for one in table.operation[large]])
+    keys = np.stack([np.unique(names, return_inverse=True)[1].ravel(), table.bytes[large], table.group_size[large]])
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    alike = members(group.ravel(), int(group.max()) + 1)
+    found = [_rate(facts, table, device, str(names[some[0]]), large[some]) for some in alike]
+    return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.ns))
+
+
+def _across_machines(facts: Facts) -> bool:
+    known = None if facts.rank.context is None else facts.rank.context.rank
+    return known is not None and known.peers is not None and known.peers < known.world_size
+
+
+def _rate(facts: Facts, table: CollectiveTable, device: Peaks, name: str, rows: IntArray) -> BusRate | None:
+    ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
+    times = 2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0
+    transfer, compared = _transfers(facts, table, rows)
+    transfer = transfer[transfer > 0]
+    if not times or not len(transfer):
+        return None
+    wire, each = times * (ranks - 1) / ranks * size, int(np.median(transfer))
+    inside = rows[table.in_steps[rows]]
+    whole = int((table.times.ends - table.times.starts)[inside].sum())
+    return BusRate(
+        operation=str(table.operation[rows[0]]),
+        group_size=ranks,
+        bytes=size,
+        ids=table.ids[rows],
+        calls=len(transfer),
+        transfer_ns=each,
+        gbps=wire / each,
+        expected_ns=round(START_NS + wire / _links_gbps(device, ranks)),
+        compared=compared,
+        ns=round_half_up(whole, steps(facts).count),
+    )
+
+
+def _links_gbps(device: Peaks, ranks: int) -> float:
+    """Bytes per ns. AMD's devices are joined in pairs, each by one of seven links."""
+    if device.link_gbps is None:
+        return PCIE_4_GBPS * 2.0 ** ((device.pcie_generation or 4) - 4)
+    joined = (ranks - 1) / (NODE - 1) if device.name.startswith("MI") else 1.0
+    return LINK_SHARE * device.link_gbps * joined
+
+
+def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
+    """What those in the used steps took without waiting, 0 where that is not known; and whether ranks were compared."""
+    rows = rows[table.in_steps[rows]]
+    lasted = (table.times.ends - table.times.starts)[rows]
+    others = optional(company, facts)
+    if others is not None and np.isin(table.ids[rows], others.met).all():
+        order = np.argsort(others.met)
+        waits = others.waits_ns[order][np.searchsorted(others.met[order], table.ids[rows])]
+        return lasted - waits, True
+    return np.where(_prompt(table, rows), lasted, 0), False
+
+
+def _prompt(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.bool_]:
+    """Whether each began right after another collective of its group ended."""
+    found = np.zeros(len(rows), dtype=bool)
+    for group in set(table.group_ranks[rows].tolist()):
+        ends = np.sort(table.times.ends[(table.group_ranks == group) & ~table.on_host])
+        mine = table.group_ranks[rows] == group
+        begin = table.times.starts[rows]
+        last = np.append(ends, -1)[np.searchsorted(ends, begin, side="right") - 1]
+        found |= mine & (last >= 0) & (begin - last <= PROMPT_NS)
+    return found
