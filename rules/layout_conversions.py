@@ -45,6 +45,7 @@ def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps:
     if total < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"converting layouts for convolutions takes {percent(total / steps.mean_ns)} of the step")
     else:
+        on_amd = any("miopen" in one.op for one in taxes)
         yield Finding(
             evidence=(
                 Evidence(
@@ -57,14 +58,18 @@ def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps:
             fixes=(
                 Fix(
                     "Keep everything in channels_last.",
-                    after="model = model.to(memory_format=torch.channels_last)\n"
+                    after="export PYTORCH_MIOPEN_SUGGEST_NHWC=1  # else MIOpen ignores it\n"
+                    * on_amd
+                    + "model = model.to(memory_format=torch.channels_last)\n"
                     "x = x.to(device, memory_format=torch.channels_last)",
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
                     trial="wrap:channels_last",
                 ),
             ),
-            confidence=Confidence(Level.HIGH, "the conversions are recorded, inside the convolutions"),
+            confidence=Confidence(Level.MEDIUM, "which kernels this MIOpen has for channels_last is not recorded")
+            if on_amd
+            else Confidence(Level.HIGH, "the conversions are recorded, inside the convolutions"),
         )
 
 
@@ -74,6 +79,15 @@ EXAMPLES = [
         4 steps of 40
         cpu  aten::cudnn_convolution 0-0.5 | sync 1-39.01
         gpu  nchw2nhwc 1-5 @0.05 | bf16_gemm 5-39 @0.2
+        """,
+        saving_ms=(4, 4),
+    ),
+    Fires(
+        """
+        4 steps of 40
+        device AMD Instinct MI300X
+        cpu  aten::miopen_convolution 0-0.5 | sync 1-39.01
+        gpu  batched_transpose_32x32_half 1-5 @0.05 | bf16_gemm 5-39 @0.2
         """,
         saving_ms=(4, 4),
     ),

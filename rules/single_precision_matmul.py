@@ -4,7 +4,7 @@ Since PyTorch 1.12 matrix multiplications of fp32 tensors run on the ordinary un
 them in TF32: fp32 in and out, with products rounded to 10 bits of mantissa. Convolutions use TF32 by default.
 
 Why it costs
-    TF32 is 5 to 8 times as fast as fp32 on Ampere and later.
+    TF32 is 7 to 8 times as fast as fp32 on an A100, H100 or H200, and 1 to 2 times on other GPUs since Ampere.
 
 How to fix
     Allow TF32 with one line before the training. Mixed precision (full_precision, KE02) brings more.

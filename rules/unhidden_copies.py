@@ -44,6 +44,8 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.03  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
 LEAST_BYTES = 1_000_000  # the largest copy: smaller ones cost their launch, not their bytes
+MANY_BYTES = 1_000_000_000  # a step: batches are seldom as large, weights that are kept on the host are (our choice)
+KEEP = "If these are weights kept on the host: keep them on the GPU, in fewer bits if they do not fit else."
 SPEED = Between(0.8, 1.0, 1.25)  # of the copy when it runs beside compute: both share the memory
 
 
@@ -87,6 +89,7 @@ def unhidden_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
                     link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
                     trial="wrap:prefetch",
                 ),
+                *[Fix(KEEP, safety=Safety.NEEDS_JUDGEMENT, effort=2)][: (one.bytes or 0) >= MANY_BYTES],
             ),
             confidence=Confidence(
                 Level.MEDIUM, "the copies are recorded; that the batch is there a step earlier is not"
@@ -99,7 +102,6 @@ EXAMPLES = [
     CannotTell(  # how large the copy is: a small one would cost its launch, not its bytes
         """
         5 steps of 100
-        device AMD Instinct MI300X
         cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.51
         gpu  h2d 0.1-30 @0.05 pinned | sgemm 30.1-99.5 @1.05
         """,

@@ -737,3 +737,18 @@ def test_pauses_that_another_thread_may_cause_are_not_called_the_training_s_own(
         "The training pauses between ops for 60.0 ms a step.",
     ]
     assert len(said("python_between_ops", BETWEEN_OPS, msgspec.structs.replace(own, python_threads=())).findings) == 1
+
+
+@pytest.mark.parametrize(("benchmark", "fixes"), [(None, 2), (False, 2), (True, 1)])
+def test_convolutions_are_to_be_tried_out_unless_they_are(benchmark: bool | None, fixes: int) -> None:
+    drawing = """
+        4 steps of 20
+        cpu  aten::convolution_backward 0-2 shapes=[[64,256,56,56],[64,256,56,56],[256,256,3,3],[]] {types}
+        gpu  bf16_gemm 0.02-16 @0.01 | pointwise 16.1-19 @2.5
+    """.format(types='types=["c10::BFloat16","c10::BFloat16","c10::BFloat16"]')
+    own = RankManifest(rank=0, flags=Flags(cudnn_benchmark=benchmark))
+    (found,) = said("slow_matmul", drawing, own).findings
+    assert found.title == "Convolutions run far below what the GPU can do"
+    assert [fix.after.partition("  #")[0] for fix in found.fixes][:-1] == ["torch.backends.cudnn.benchmark = True"][
+        : fixes - 1
+    ]

@@ -128,6 +128,8 @@ class Roofline:
     slow_ns: int
     slow_floor: float | None
     """Share of `slow_ns` that they would at least take; None if there are none."""
+    slow_conv_share: float
+    """Of `slow_ns` in convolutions."""
     misaligned_ids: IntArray
     """Kernels of slow 16-bit calls with an N or K (channels of a convolution) that is no multiple of ALIGNED."""
     misaligned_ns: int
@@ -153,11 +155,14 @@ def roofline(facts: Facts) -> Roofline:
         dur = ops.dur_ns[chosen].astype(np.float64)
         return float((dur * reached[chosen]).sum() / dur.sum()) if dur.sum() else None
 
+    conv = np.append(["conv" in name for name in ops.names], False)[ops.name].astype(bool)
+    slow_ns = _ns(facts, ops, slow)
     return Roofline(
         known_ns=_ns(facts, ops, judged),
         slow_ids=_kernels(ops, slow),
-        slow_ns=_ns(facts, ops, slow),
+        slow_ns=slow_ns,
         slow_floor=floor(slow),
+        slow_conv_share=_ns(facts, ops, slow & conv) / max(slow_ns, 1),
         misaligned_ids=_kernels(ops, misaligned),
         misaligned_ns=_ns(facts, ops, misaligned),
         misaligned_floor=floor(misaligned),
