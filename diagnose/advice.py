@@ -1,4 +1,4 @@
-"""How to record what is missing, in terms of the recorder that was used. Facts speak of torch.profiler."""
+"""Advice for the recorder and the devices that were used: facts speak of torch.profiler, rules of any GPU."""
 
 from __future__ import annotations
 
@@ -8,8 +8,8 @@ from dataclasses import replace
 import msgspec
 
 from diagnose.facts.digest import RankDigest
-from diagnose.finding import Outcome
-from diagnose.trace.model import IntegrityNote
+from diagnose.finding import Fix, Outcome, RankedFinding, Safety
+from diagnose.trace.model import Device, IntegrityNote
 
 _TORCH = "Nsight Systems does not record that: record with diagnose profile."
 
@@ -61,3 +61,27 @@ def for_recorder(recorder: str, outcomes: Iterable[Outcome]) -> tuple[Outcome, .
     return tuple(
         msgspec.structs.replace(one, how_to_record_it=NSIGHT.get(one.why, one.how_to_record_it)) for one in outcomes
     )
+
+
+COMPILED_FROM = (7, 0)
+"""Compute capability from which on torch.compile makes code for a GPU (Triton asks for it; AMD's are 8 and more)."""
+
+_COMPILES = "wrap:torch.compile"
+
+
+def for_devices(devices: Iterable[Device], findings: Iterable[RankedFinding]) -> tuple[RankedFinding, ...]:
+    """The findings without advice that these devices cannot follow."""
+    known = [one.compute_capability for one in devices if any(one.compute_capability)]
+    if not any(one < COMPILED_FROM for one in known):
+        return tuple(findings)
+    return tuple(msgspec.structs.replace(one, fixes=_without_compiler(one.fixes)) for one in findings)
+
+
+def _without_compiler(fixes: tuple[Fix, ...]) -> tuple[Fix, ...]:
+    left = tuple(one for one in fixes if not (one.trial or "").startswith(_COMPILES))
+    nothing = Fix(
+        "Compiling would do it, but torch.compile makes no code for this GPU: write it with fewer ops.",
+        safety=Safety.NEEDS_JUDGEMENT,
+        effort=3,
+    )
+    return left or (nothing,)

@@ -33,7 +33,8 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     order = rank.ranked(said.findings, replay, steps(facts), *own)
     quality = ReplayQuality(**vars(replay.quality))
     outcomes = advice.for_recorder(recorder, (_priced(one, order) for one in said.outcomes))
-    return RankDiagnosis(brief, order.findings, outcomes, quality, cost, facts.rank.company)
+    findings = advice.for_devices(facts.rank.provenance.devices, order.findings)
+    return RankDiagnosis(brief, findings, outcomes, quality, cost, facts.rank.company)
 
 
 def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:

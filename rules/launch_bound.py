@@ -77,6 +77,11 @@ def launch_bound(starvation: Starvation) -> Verdicts:
                     safety=Safety.ROUNDING, link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
                     trial="wrap:torch.compile",
                 ),
+                Fix(
+                    "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
+                    after="model = torch.cuda.make_graphed_callables(model, (x,))", effort=2,
+                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture",
+                ),
             ),
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch a compiler removes depends on the model"),
             basis=Basis.RULE_OF_THUMB,

@@ -1,11 +1,18 @@
-"""How to record what is missing is said in terms of the recorder that was used."""
+"""What is advised fits the recorder and the devices that were used."""
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
 import diagnose
+from diagnose import engine, one_rank
+from diagnose.engine import RuleSet
+from diagnose.facts.base import Facts
 from diagnose.finding import OutcomeKind
+from diagnose.testing import facts_of
 from tests.source.nsight import drawn
 
 TEXT = "4 steps of 100\ncpu  aten::mm 0-1 | sync 30-90\ngpu  sgemm 0.5-80 @0.2"
@@ -28,3 +35,19 @@ def test_steps_of_an_export_are_found_and_rules_fire(tmp_path: Path) -> None:
     assert (found.steps.used, found.steps.marker, found.steps.step_time_ns.median) == (3, "ProfilerStep", 100_000_000)
     assert found.findings[0].rule == "loader_without_workers"
     assert found.findings[0].saving.likely_ns > 50_000_000
+
+
+STARVED = "4 steps of 2\ncpu  aten::add 0.1-0.118 x90 every 0.02\ngpu  pointwise 0.111-0.114 @0.104 x90 every 0.02"
+
+
+@pytest.mark.parametrize(("capability", "compiled"), [((7, 0), True), ((9, 4), True), ((0, 0), True), ((6, 0), False)])
+def test_nothing_is_to_be_compiled_for_a_gpu_that_is_too_old(capability: tuple[int, int], compiled: bool) -> None:
+    drawn = facts_of(STARVED).rank
+    (device,) = drawn.provenance.devices
+    provenance = replace(drawn.provenance, devices=(replace(device, compute_capability=capability),))
+    rules = engine.load(RuleSet(select=("launch_bound", "python_between_ops", "unfused_pointwise")))
+    found = one_rank.diagnose(Facts(replace(drawn, provenance=provenance)), rules).findings
+    assert found[0].rule == "launch_bound"
+    assert all(one.fixes for one in found)
+    advised = {one.rule for one in found for fix in one.fixes if (fix.trial or "").startswith("wrap:torch.compile")}
+    assert ("launch_bound" in advised, bool(advised)) == (compiled, compiled)
