@@ -9,7 +9,7 @@
 `trace` makes of it what torch.profiler would have written, for the real reader to read. Times are in ms, exact to the
 ns. `#` after a space begins a comment; indentation, blank lines and the order of lines mean nothing. The lines:
     N steps of MS       everything happens once per step, each MS after the one before; if not said: once, in no step
-    device NAME         any part of a name in DEVICES that no other has, as A100, V100, T4, MI300X, or 2080 (a device
+    device NAME         any part of a name in DEVICES that no other has, as A100, V100, T4, MI300X, or 1080 (a device
                         whose peak rates diagnose does not know); if not said: H100
     rank N of M         this is rank N of a distributed run
     N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores

@@ -16,13 +16,13 @@ def _table(text: str) -> dict[str, str]:
 
 
 _PROPERTIES = ("totalGlobalMem", "computeMajor", "computeMinor", "maxThreadsPerMultiprocessor", "warpSize", "numSms")
-# As Kineto wrote them in public traces; A100 and T4 as deviceQuery did. RTX 2080 Ti: trace.hardware has no peaks of it.
+# As Kineto wrote them in public traces; A100 and T4 as deviceQuery did. GTX 1080 Ti: trace.hardware has no peaks of it.
 DEVICES = {
     "NVIDIA H100 80GB HBM3": (85_018_279_936, 9, 0, 2048, 32, 132),
     "NVIDIA A100-SXM4-80GB": (85_198_045_184, 8, 0, 2048, 32, 108),
     "Tesla V100-SXM2-32GB": (34_079_637_504, 7, 0, 2048, 32, 80),
     "Tesla T4": (15_835_660_288, 7, 5, 1024, 32, 40),
-    "NVIDIA GeForce RTX 2080 Ti": (11_554_586_624, 7, 5, 1024, 32, 68),
+    "NVIDIA GeForce GTX 1080 Ti": (11_721_375_744, 6, 1, 2048, 32, 28),
     "AMD Instinct MI300X": (206_141_652_992, 9, 4, 2048, 64, 304),
 }
 HOST_NAMES = _table("""

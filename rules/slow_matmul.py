@@ -96,7 +96,7 @@ EXAMPLES = [
     CannotTell(
         """
         4 steps of 20
-        device 2080
+        device 1080
         cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["c10::BFloat16","c10::BFloat16"]
         gpu  bf16_gemm 0.02-8 @0.01
         """,

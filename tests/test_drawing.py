@@ -167,8 +167,8 @@ def test_devices_are_whole_ones_whose_peaks_are_known(
 
 
 def test_a_device_whose_peaks_are_not_known(read: Read) -> None:
-    (device,) = read("device 2080\ngpu sgemm 0-1").provenance.devices
-    assert device.name == "NVIDIA GeForce RTX 2080 Ti"
+    (device,) = read("device 1080\ngpu sgemm 0-1").provenance.devices
+    assert device.name == "NVIDIA GeForce GTX 1080 Ti"
     assert peaks(device) is None
 
 

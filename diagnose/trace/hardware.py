@@ -46,9 +46,12 @@ class Peaks:
         return rates.get(dtype)
 
 
+_Rates = tuple[float, float | None, float, float | None, float | None]
+
+
 def _known(
     name: str,
-    tflops: tuple[float, float | None, float, float | None, float | None],
+    tflops: _Rates,
     memory: tuple[float, float],
     multiprocessors: int,
     link: float | None,
@@ -90,6 +93,42 @@ GH200_96 = _known("GH200 96 GB", _H100, (4000, 96), 132, 450, None)
 GH200_144 = _known("GH200 144 GB", _H100, (4900, 144), 132, 450, None)
 B200 = _known("B200", (80.0, 1125.0, 2250.0, 2250.0, 4500.0), (8000, 180), 148, 900, 5)
 GB200 = _known("GB200", (80.0, 1250.0, 2500.0, 2500.0, 5000.0), (8000, 186), 148, 900, None)
+# Of the same silicon GeForce multiplies at half the rate of RTX when it accumulates in fp32 (NVIDIA's whitepapers on
+# GA102 and AD102, appendices); fp32 is multiprocessors x 128 x 2 x the boost clock, of Turing x 64 x 2.
+
+
+def _rates(fp32: float, times: int, tf32: bool = True, fp8: bool = False) -> _Rates:
+    """fp32, tf32, fp16, bf16, fp8, where the matrix units do fp16 at so many `times` the rate of fp32."""
+    half = fp32 * times
+    return fp32, half / 2 if tf32 else None, half, half if tf32 else None, half * 2 if fp8 else None
+
+
+RTX_2080_TI = _known("RTX 2080 Ti", _rates(13.45, 4, tf32=False), (616, 11), 68, None, 3)
+TITAN_RTX = _known("TITAN RTX", _rates(16.3, 8, tf32=False), (672, 24), 72, None, 3)
+QUADRO_RTX_6000 = _known("Quadro RTX 6000", _rates(16.3, 8, tf32=False), (672, 24), 72, None, 3)
+QUADRO_RTX_8000 = _known("Quadro RTX 8000", _rates(16.3, 8, tf32=False), (672, 48), 72, None, 3)
+RTX_3060 = _known("RTX 3060 12 GB", _rates(12.7, 2), (360, 12), 28, None, 4)
+RTX_3060_8 = _known("RTX 3060 8 GB", _rates(12.7, 2), (240, 8), 28, None, 4)
+RTX_3060_TI = _known("RTX 3060 Ti", _rates(16.2, 2), (448, 8), 38, None, 4)
+RTX_3070 = _known("RTX 3070", _rates(20.3, 2), (448, 8), 46, None, 4)
+RTX_3070_TI = _known("RTX 3070 Ti", _rates(21.7, 2), (608, 8), 48, None, 4)
+RTX_3080_10 = _known("RTX 3080 10 GB", _rates(29.8, 2), (760, 10), 68, None, 4)
+RTX_3080_12 = _known("RTX 3080 12 GB", _rates(30.6, 2), (912, 12), 70, None, 4)
+RTX_3080_TI = _known("RTX 3080 Ti", _rates(34.1, 2), (912, 12), 80, None, 4)
+RTX_3090_TI = _known("RTX 3090 Ti", _rates(40.0, 2), (1008, 24), 84, None, 4)
+RTX_A4000 = _known("RTX A4000", _rates(19.2, 4), (448, 16), 48, None, 4)
+RTX_A5000 = _known("RTX A5000", _rates(27.8, 4), (768, 24), 64, None, 4)
+RTX_A6000 = _known("RTX A6000", _rates(38.7, 4), (768, 48), 84, None, 4)
+RTX_4060 = _known("RTX 4060", _rates(15.1, 2, fp8=True), (272, 8), 24, None, 4)
+RTX_4060_TI = _known("RTX 4060 Ti 8 GB", _rates(22.1, 2, fp8=True), (288, 8), 34, None, 4)
+RTX_4060_TI_16 = _known("RTX 4060 Ti 16 GB", _rates(22.1, 2, fp8=True), (288, 16), 34, None, 4)
+RTX_4070 = _known("RTX 4070", _rates(29.1, 2, fp8=True), (504, 12), 46, None, 4)
+RTX_4070_TI = _known("RTX 4070 Ti", _rates(40.1, 2, fp8=True), (504, 12), 60, None, 4)
+RTX_4080 = _known("RTX 4080", _rates(48.7, 2, fp8=True), (717, 16), 76, None, 4)
+RTX_6000_ADA = _known("RTX 6000 Ada", _rates(91.1, 4, fp8=True), (960, 48), 142, None, 4)
+RTX_5070 = _known("RTX 5070", _rates(30.9, 2, fp8=True), (672, 12), 48, None, 5)
+RTX_5070_TI = _known("RTX 5070 Ti", _rates(43.9, 2, fp8=True), (896, 16), 70, None, 5)
+RTX_5080 = _known("RTX 5080", _rates(56.3, 2, fp8=True), (960, 16), 84, None, 5)
 # One of two dies of a package, which is what torch sees; its share of the package's links depends on the board.
 MI250X = _known("MI250X, one die", (23.9, None, 191.5, 191.5, None), (1638, 64), 110, None, 4)
 # The same die with 104 compute units: the rates above times 104 / 110.
@@ -116,7 +155,30 @@ _NAMES: dict[str, tuple[Peaks, ...]] = {
     "A40": (A40,),
     "L4": (L4,),
     "L40S": (L40S,),
+    "RTX 2080 Ti": (RTX_2080_TI,),
+    "TITAN RTX": (TITAN_RTX,),
+    "Quadro RTX 6000": (QUADRO_RTX_6000,),
+    "Quadro RTX 8000": (QUADRO_RTX_8000,),
+    "RTX 3060": (RTX_3060, RTX_3060_8),
+    "RTX 3060 Ti": (RTX_3060_TI,),
+    "RTX 3070": (RTX_3070,),
+    "RTX 3070 Ti": (RTX_3070_TI,),
+    "RTX 3080": (RTX_3080_10, RTX_3080_12),
+    "RTX 3080 Ti": (RTX_3080_TI,),
     "RTX 3090": (RTX_3090,),
+    "RTX 3090 Ti": (RTX_3090_TI,),
+    "RTX A4000": (RTX_A4000,),
+    "RTX A5000": (RTX_A5000,),
+    "RTX A6000": (RTX_A6000,),
+    "RTX 4060": (RTX_4060,),
+    "RTX 4060 Ti": (RTX_4060_TI, RTX_4060_TI_16),
+    "RTX 4070": (RTX_4070,),
+    "RTX 4070 Ti": (RTX_4070_TI,),
+    "RTX 4080": (RTX_4080,),
+    "RTX 6000 Ada Generation": (RTX_6000_ADA,),
+    "RTX 5070": (RTX_5070,),
+    "RTX 5070 Ti": (RTX_5070_TI,),
+    "RTX 5080": (RTX_5080,),
     "RTX 4090": (RTX_4090,),
     "RTX 5090": (RTX_5090,),
     "H100 80GB HBM3": (H100,),
@@ -136,8 +198,8 @@ _NAMES: dict[str, tuple[Peaks, ...]] = {
     "MI355X": (MI355X,),
 }
 _TOKENS = sorted(_NAMES, key=len, reverse=True)
-# Another product: RTX 3090 Ti, RTX 5090 D, RTX 4090 Laptop GPU, H200 NVL, V100-SXM2-32GB-LS.
-_OTHER_PRODUCT = re.compile(r"[ -](Ti|SUPER|D|LS|NVL|Laptop|Max-Q|Mobile|v\d)\b", re.IGNORECASE)
+# Another product: RTX 4080 SUPER, RTX 5090 D, RTX 4090 Laptop GPU, H200 NVL, V100-SXM2-32GB-LS, ... with Max-Q Design.
+_OTHER_PRODUCT = re.compile(r"[ -](Ti|SUPER|D|LS|NVL|Laptop|Max-Q|Mobile|with|v\d)\b", re.IGNORECASE)
 # AMD devices whose marketing name the recorder could not find, by compute capability; size decides.
 _UNNAMED = ("", "AMD Radeon Graphics")
 _AMD = {(9, 0): (MI250X, MI210), (9, 4): (MI300X, MI325X), (9, 5): (MI355X,)}

@@ -106,7 +106,7 @@ def test_other_ranks_tell_what_was_waiting() -> None:
 
 def test_what_is_missing() -> None:
     with pytest.raises(Missing, match="peak rates of the device"):
-        bus_rates(pair("NVIDIA GeForce RTX 2080 Ti"))
+        bus_rates(pair("NVIDIA GeForce GTX 1080 Ti"))
     with pytest.raises(Missing, match="sizes of collectives"):
         bus_rates(pair(H100, size=""))
     with pytest.raises(Missing, match="device work"):

@@ -110,7 +110,7 @@ def test_the_longest_groups_of_copies_are_kept(monkeypatch: pytest.MonkeyPatch) 
         ("NVIDIA A100-SXM4-40GB", 31.5e9),
         ("NVIDIA H100 80GB HBM3", 63e9),
         ("NVIDIA GH200 480GB", None),  # not reached through PCIe
-        ("NVIDIA GeForce RTX 2080 Ti", None),
+        ("NVIDIA GeForce GTX 1080 Ti", None),
     ],
 )
 def test_the_rate_of_the_link_is_that_of_the_device(device: str, rate: float | None) -> None:
@@ -252,7 +252,7 @@ def test_without_shapes_a_known_device_or_a_known_cost_there_is_no_roof() -> Non
     bare = a100().op("aten::mm", 0, 2).launch(SGEMM, (0.5, 1), (2, 9))
     with pytest.raises(Missing, match="record_shapes"):
         roofline_picture(bare.facts())
-    product(unknown := on("NVIDIA GeForce RTX 2080 Ti"), 0, 100)
+    product(unknown := on("NVIDIA GeForce GTX 1080 Ti"), 0, 100)
     with pytest.raises(Missing, match="peak rates"):
         roofline_picture(unknown.facts())
     product(untyped := a100(), 0, 100, **{"Input type": []})

@@ -57,7 +57,7 @@ def test_a_gpu_without_the_type() -> None:
 
 def test_a_gpu_whose_rates_are_not_known() -> None:
     with pytest.raises(Missing, match="peak rates"):
-        precision(facts_of("3 steps of 10\ndevice 2080\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"))
+        precision(facts_of("3 steps of 10\ndevice 1080\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"))
 
 
 def test_roofline_tells_odd_sizes_from_the_rest() -> None:

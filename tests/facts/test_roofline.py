@@ -193,7 +193,7 @@ def test_what_is_reached() -> None:
 
 def test_an_unknown_device() -> None:
     with pytest.raises(Missing, match="peak rates"):
-        op_roofline(mm("[[64,64],[64,64]]", device="2080"))
+        op_roofline(mm("[[64,64],[64,64]]", device="1080"))
 
 
 def recorded(path: Path) -> list[dict[str, Any]]:
