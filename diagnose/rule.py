@@ -75,7 +75,7 @@ from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.steps import Steps
 from diagnose.facts.targets import IgnoredScores
 from diagnose.facts.texts import Texts
-from diagnose.facts.transfers import Transfer
+from diagnose.facts.transfers import HostBorn, Transfer
 from diagnose.facts.unused_gradients import UnusedGradients
 from diagnose.facts.unused_graphs import UnusedGraphs
 from diagnose.facts.waits import HostWait, WaitReason
@@ -140,6 +140,7 @@ __all__ = [
     "GarbageCollections",
     "GradientZeroing",
     "GridFilling",
+    "HostBorn",
     "HostGathers",
     "HostMemory",
     "HostRuns",

@@ -26,6 +26,8 @@ from diagnose.rule import (
     Finding,
     Fires,
     Fix,
+    HostBorn,
+    HostMemory,
     Level,
     Safety,
     Shorten,
@@ -40,16 +42,17 @@ from diagnose.rule import (
 COPIES = 50  # a step (our choice)
 IDLE_SHARE = 0.02  # of the step idle while the host is at them: then fewer count as well (our choice)
 READS = "aten::item aten::is_nonzero aten::equal aten::_local_scalar_dense"  # scalar_reads (SY01) names these
+MADE = 2  # makers that are named (our choice)
 LEFT = Between(0.5, 0.1, 0.02)  # of their time, when made on the GPU or moved at once (our choice)
 
 
 @rule("HD03")
-def tiny_copies(tiny_copies: tuple[Transfer, ...], steps: Steps) -> Verdicts:
-    mine = [
-        one
-        for one in tiny_copies
-        if one.direction in (Direction.H2D, Direction.D2H) and one.asked_by not in READS.split()
-    ]
+def tiny_copies(
+    tiny_copies: tuple[Transfer, ...], steps: Steps, host_born: tuple[HostBorn, ...] | None = None
+) -> Verdicts:
+    between = [one for one in tiny_copies if one.direction in (Direction.H2D, Direction.D2H)]
+    waited = [one for one in between if one.host_memory is not HostMemory.PINNED or len(one.sync_ids)]
+    mine = sorted((one for one in waited if one.asked_by not in READS.split()), key=lambda one: -one.host_ns)
     count, idle = sum(one.copies for one in mine), sum(one.host_idle_ns for one in mine)
     if count < COPIES and idle < IDLE_SHARE * steps.mean_ns:
         yield Clean(f"{count} tiny copies a step")
@@ -60,6 +63,16 @@ def tiny_copies(tiny_copies: tuple[Transfer, ...], steps: Steps) -> Verdicts:
                 f"{count} copies of under 64 KiB a step; the GPU is idle {ms(idle)} while the host is at them.",
                 idle,
                 "ns",
+            ),
+            Evidence(
+                f"Most of it is `{mine[0].asked_by or 'a copy'}`, {mine[0].total_copies / steps.count:.3g} times a"
+                f" step: {ms(mine[0].host_ns)} of host time.",
+                mine[0].host_ns,
+                "ns",
+            ),
+            *(
+                Evidence(f"`{one.made_by}` makes {one.total_calls / steps.count:.3g} of them a step on the host.")
+                for one in (host_born or ())[:MADE]
             ),
         ),
         edits=(
@@ -78,7 +91,7 @@ def tiny_copies(tiny_copies: tuple[Transfer, ...], steps: Steps) -> Verdicts:
             ),
         ),
         confidence=Confidence(Level.MEDIUM, "the copies are recorded; which of them can go is not"),
-        site=next((one.site for one in mine if one.site), None),
+        site=mine[0].site,
         host_bound=True,
     )
 

@@ -75,7 +75,7 @@ VERDICTS = {
     ),
     "param/dlrm_8_ranks": Verdict(
         "One step, small kernels: dispatch is what the recording shows; waits for other ranks are no certain gain. The"
-        " rank that the others wait for, by all collectives the seventh, copies its inputs in 15 small pieces.",
+        " rank that the others wait for, by all collectives the seventh, copies what it reads in ten small pieces.",
         "launch_bound",
         ("python_between_ops", "tiny_copies"),
     ),

@@ -29,9 +29,6 @@ LATER = 50
 MOST_ALLOCATIONS = 4
 """More calls of the driver's allocator than this, and than twice those of the later steps, are a burst. Chosen."""
 
-USUAL_LAUNCH_NS = (3_000, 6_000)
-"""Median host time of a kernel launch: 3 us on H800, 5.5 us on H100."""
-
 SLOWING = ("memory", "shapes", "stacks", "sync_events")
 """Options of the recorder that cost time on the host."""
 

@@ -25,9 +25,6 @@ from diagnose.trace.kinds import Site
 TINY_BYTES = 64 * 1024
 """Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (our choice)."""
 
-LARGE_BYTES = 1024 * 1024
-"""Copies from this size on run at the link's full speed. Chosen."""
-
 _FILLS = ["aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"]
 _MAKES = ["zeros", "ones", "full", "rand", "randn", "randint", "arange", "randperm", "eye", "linspace"]
 MAKERS = [*_FILLS, *(f"aten::{name}{like}" for name in _MAKES for like in ("", "_like"))]
@@ -97,16 +94,6 @@ def tiny_copies(facts: Facts) -> tuple[Transfer, ...]:
         raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     found = _groups(facts, copies[(copies["bytes"] >= 0) & (copies["bytes"] < TINY_BYTES)])
     return tuple(sorted(found, key=lambda one: -one.total_copies))
-
-
-@fact
-def pinned_bandwidth(facts: Facts) -> float | None:
-    """Median bytes/s of copies from pinned memory of LARGE_BYTES or more, None without any. Raises Missing as above."""
-    copies = _copies(facts)
-    pinned = (copies["direction"] == Direction.H2D.value) & (copies["host_memory"] == HostMemory.PINNED.value)
-    chosen = copies[pinned & (copies["bytes"] >= LARGE_BYTES) & (copies["end_ns"] > copies["start_ns"])]
-    rate = (chosen["bytes"] / (chosen["end_ns"] - chosen["start_ns"])).to_numpy()
-    return float(np.median(rate)) * 1e9 if len(rate) else None
 
 
 def _copies(facts: Facts) -> pd.DataFrame:

@@ -90,25 +90,24 @@ class Pairs:
 
     call: IntArray
     work: IntArray
-    inferred: npt.NDArray[np.bool_]
 
 
-def pairs(call: IntArray, work: IntArray, inferred: bool) -> Pairs:
+def pairs(call: IntArray, work: IntArray) -> Pairs:
     """Those pairs that have a device operation."""
     known = work >= 0
-    return Pairs(call[known], work[known], np.full(int(known.sum()), inferred))
+    return Pairs(call[known], work[known])
 
 
 def joined(parts: list[Pairs]) -> Pairs:
     """All pairs of all parts."""
-    return Pairs(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("call", "work", "inferred")))
+    return Pairs(*(np.concatenate([getattr(part, name) for part in parts]) for name in ("call", "work")))
 
 
 def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
     """What each blocking call waits for: as recorded, by what it copies, else by when it returned."""
     work = device_work(facts)
     copying = np.flatnonzero(found.blocks[found.call_of_work] & (found.call_of_work >= 0))
-    parts = [pairs(found.call_of_work[copying], copying, inferred=False)]
+    parts = [pairs(found.call_of_work[copying], copying)]
     recorded, told = _recorded(facts, found, on)
     parts.append(recorded)
     syncing = found.of(*BLOCKING, *FREEING) & ~told
@@ -125,8 +124,8 @@ def waits(facts: Facts, found: Calls, on: list[Stream]) -> Pairs:
         fits = (last >= 0) & (end <= found.end_ns[asked] + JITTER_NS)
         later = fits & (end > latest_end)
         latest, latest_end = np.where(later, last, latest), np.where(later, end, latest_end)
-        parts.append(pairs(asked[everything[asked]], np.where(fits, last, -1)[everything[asked]], inferred=False))
-    parts.append(pairs(asked[one_stream[asked]], latest[one_stream[asked]], inferred=len(on) > 1))
+        parts.append(pairs(asked[everything[asked]], np.where(fits, last, -1)[everything[asked]]))
+    parts.append(pairs(asked[one_stream[asked]], latest[one_stream[asked]]))
     return joined(parts)
 
 
@@ -148,11 +147,11 @@ def _recorded(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.
     told[call] = True
     device = sync_devices(facts, rows.index.to_numpy())[hit]
     event = (kind == SyncKind.EVENT.value) & (wait_number > 0)
-    parts = [pairs(call[event], recorded_on(on, wait_on[event], wait_number[event]), inferred=False)]
+    parts = [pairs(call[event], recorded_on(on, wait_on[event], wait_number[event]))]
     for stream in on:
         whole = (kind == SyncKind.CONTEXT.value) | ((kind == SyncKind.STREAM.value) & (waited_stream == stream.stream))
         whole &= np.isin(device, (stream.device, -1))
-        parts.append(pairs(call[whole], stream.last_correlated(wanted[whole]), inferred=False))
+        parts.append(pairs(call[whole], stream.last_correlated(wanted[whole])))
     return joined(parts), told
 
 
@@ -178,14 +177,14 @@ def staging(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, IntArr
     begun[begun > found.end_ns[call]] = 0
     own = np.full(len(found.ids), -1, dtype=np.int64)
     own[call] = found.end_ns[call] - np.maximum(begun, found.start_ns[call])
-    return pairs(call, before, inferred=False), own
+    return pairs(call, before), own
 
 
 def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDArray[np.bool_]]:
     """Launches wait until the stream's queue has room (replay E8). Returns waits, and which calls met a full queue."""
     work = device_work(facts)
     full = np.zeros(len(found.ids), dtype=bool)
-    parts = [pairs(full.nonzero()[0], full.nonzero()[0], inferred=False)]
+    parts = [pairs(full.nonzero()[0], full.nonzero()[0])]
     for stream in on:
         launched = stream.work[found.call_of_work[stream.work] >= 0]
         call = found.call_of_work[launched]
@@ -196,7 +195,7 @@ def queued(facts: Facts, found: Calls, on: list[Stream]) -> tuple[Pairs, npt.NDA
         deepest = int(depth.max(initial=0))
         limit = deepest if deepest >= SEEN_DEPTH else QUEUE_DEPTH
         if len(call) > limit:
-            parts.append(pairs(call[limit:], final[:-limit], inferred=False))
+            parts.append(pairs(call[limit:], final[:-limit]))
         full[call[depth >= limit - 2]] = True
     return joined(parts), full
 

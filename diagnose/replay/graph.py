@@ -73,8 +73,6 @@ class Edges:
     track: IntArray
     from_ns: IntArray
     until_ns: IntArray
-    inferred: npt.NDArray[np.bool_]
-    """Guessed from times, because the recording does not say."""
 
 
 def edges(
@@ -86,7 +84,6 @@ def edges(
     track: IntArray | int = -1,
     from_ns: IntArray | int = 0,
     until_ns: IntArray | int = 0,
-    inferred: bool = False,
 ) -> Edges:
     """Edges of one kind; single numbers stand for all of them."""
 
@@ -102,7 +99,6 @@ def edges(
         track=whole(track),
         from_ns=whole(from_ns),
         until_ns=whole(until_ns),
-        inferred=np.full(source.shape, inferred),
     )
 
 
@@ -129,8 +125,6 @@ class Graph:
     """Of each point, never negative. Shape (points,)."""
     bounds: IntArray
     """Points where the used steps begin and end. Shape (used + 1,)."""
-    acausal: int
-    """Dependencies left out because the recording shows the effect before the cause."""
 
 
 def arranged(observed_ns: IntArray, lane: IntArray, unordered: Edges, bounds: IntArray) -> Graph:
@@ -148,7 +142,7 @@ def arranged(observed_ns: IntArray, lane: IntArray, unordered: Edges, bounds: In
     observed = observed_ns[order]
     delay = np.minimum(some.estimate_ns, observed[some.target] - observed[some.source])
     delay[np.isin(some.kind, ONLY_IN_EDITS)] = OFF
-    return Graph(observed, some, delay, _residual(observed, some, delay), rank[bounds], int((~kept).sum()))
+    return Graph(observed, some, delay, _residual(observed, some, delay), rank[bounds])
 
 
 def _residual(observed_ns: IntArray, some: Edges, delay_ns: IntArray) -> IntArray:

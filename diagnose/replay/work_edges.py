@@ -96,7 +96,7 @@ def inferred_events(
     work: DeviceWork, on: list[Stream], some: Edges, observed_ns: IntArray, work_start: IntArray, work_end: IntArray
 ) -> Edges:
     """Waits that were not recorded: starts that nothing explains, soon after the end of work on another stream."""
-    none = edges(EdgeKind.EVENT, work_start[:0], work_start[:0], inferred=True)
+    none = edges(EdgeKind.EVENT, work_start[:0], work_start[:0])
     if len(on) < 2:
         return none
     active = ~np.isin(some.kind, ONLY_IN_EDITS)
@@ -115,5 +115,5 @@ def inferred_events(
         fits &= (work.start_ns[rows] - work.end_ns[candidate] <= SOON_NS) & (launched[candidate] < launched[rows])
         source[fits] = candidate[fits]
     rows, source = rows[source >= 0], source[source >= 0]
-    found = edges(EdgeKind.EVENT, work_end[source], work_start[rows], EVENT_NS, work.ids[rows], inferred=True)
+    found = edges(EdgeKind.EVENT, work_end[source], work_start[rows], EVENT_NS, work.ids[rows])
     return joined([none, found])

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.transfers import copy_before, host_born, pinned_bandwidth, tiny_copies, transfers
+from diagnose.facts.transfers import copy_before, host_born, tiny_copies, transfers
 from diagnose.source import ranks
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.intervals import IntArray
@@ -147,17 +147,9 @@ def test_no_copies_are_none_and_no_device_is_missing() -> None:
         (),
     ) * 3
     on_host = Drawing().op("aten::to", 0, 5)
-    for fact in (transfers, tiny_copies, host_born, pinned_bandwidth):
+    for fact in (transfers, tiny_copies, host_born):
         with pytest.raises(Missing, match="device work"):
             fact(on_host.facts())
-
-
-def test_pinned_bandwidth_is_the_median_of_large_copies() -> None:
-    draw = two_steps().copy(PINNED, (1, 2), (10, 20), MIB).copy(PINNED, (21, 22), (30, 50), MIB)
-    draw.copy(PINNED, (51, 52), (55, 95), MIB).copy(PINNED, (101, 102), (110, 190), MIB - 1)
-    draw.copy(PAGEABLE, (103, 104), (190, 198), MIB).copy(READ, (105, 106), (198, 199), MIB)
-    assert pinned_bandwidth(draw.facts()) == pytest.approx(MIB / 20e-6)
-    assert pinned_bandwidth(two_steps().facts()) is None
 
 
 def shaped(draw: Drawing, name: str, start: float, end: float, *dims: int) -> Drawing:

@@ -113,9 +113,6 @@ DTYPE_MARKERS = {
 TEXT, GRID = "#404040", "rgba(128,128,128,0.25)"
 """Readable on white and, as the page sets them anew, on black."""
 
-MOST_LABEL = 48
-"""Characters of a name beside an axis."""
-
 
 def plain(name: str, most: int = 200) -> str:
     """A name from a trace as text that plotly shows as it is: it would read `<` and `&` as markup."""
