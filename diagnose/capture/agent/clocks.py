@@ -71,6 +71,30 @@ ALIKE = 0.1
 """Share by which their medians may differ (our choice)."""
 
 
+MOST_WARMUP = 5
+"""Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice)."""
+
+MOST_WARMUP_S = 120.0
+"""The same in time (our choice)."""
+
+TIMED = 30
+"""Steps that are timed without a profiler, at most (our choice)."""
+
+TIMED_S = 10.0
+"""Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
+
+
+def long_enough(clock: Clock, warmup: int) -> bool:
+    """Whether unsteady steps are not waited for any longer."""
+    return clock.steps >= MOST_WARMUP * warmup or sum(clock.wall_ns()) > MOST_WARMUP_S * 1e9
+
+
+def to_be_timed(clock: Clock, recorded: int) -> int:
+    """How many steps to time, of which so many are to be recorded."""
+    usual = sorted(clock.wall_ns())[clock.steps // 2]
+    return min(TIMED, max(recorded, int(TIMED_S * 1e9 / max(usual, 1))))
+
+
 def steady(clock: Clock) -> bool:
     """Whether the last steps took as long as those before."""
     if clock.steps < 2 * WINDOW:
@@ -81,7 +105,7 @@ def steady(clock: Clock) -> bool:
 
 
 LONG = 3.0
-"""Times the median step, from which a step is of another kind (as analysis has it, facts/run.py)."""
+"""Times the median step, from which a step is of another kind (as analysis has it, facts/steps.py)."""
 
 
 @dataclass(frozen=True)

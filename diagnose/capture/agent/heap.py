@@ -10,9 +10,10 @@ from __future__ import annotations
 import ctypes
 import os
 import sys
+from math import ceil
 from pathlib import Path
 
-LEAST_BYTES = 64_000_000
+LEAST_BYTES = 16_000_000
 MOST_BYTES = 1_000_000_000
 MOST_SHARE = 0.25
 """What is fetched at least and at most, and of what is free (our choice)."""
@@ -52,7 +53,7 @@ def make_room(recorded: int, usual: int, steps: int) -> int:
     library = ctypes.CDLL(None) if sys.platform == "linux" else None
     if library is None or not hasattr(library, "gnu_get_libc_version"):
         return 0
-    count = int(min(size, MOST_BYTES, MOST_SHARE * free_bytes())) // BLOCK_BYTES
+    count = min(ceil(size / BLOCK_BYTES), int(min(MOST_BYTES, MOST_SHARE * free_bytes())) // BLOCK_BYTES)
     library.mallopt(M_MMAP_THRESHOLD, LARGEST_THRESHOLD)
     library.mallopt(M_TRIM_THRESHOLD, (1 << 31) - 1)
     library.malloc.restype, library.malloc.argtypes = ctypes.c_void_p, [ctypes.c_size_t]

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from .board import Board
-from .clocks import Clock, Cycle, cycle, steady
+from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
 from .graphs import graph_of_a_step
 from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
@@ -21,18 +21,6 @@ from .threads import Rivals
 
 LEAD = 5
 """Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
-
-MOST_WARMUP = 5
-"""Times the asked-for warm-up after which unsteady steps are recorded all the same (our choice)."""
-
-MOST_WARMUP_S = 120.0
-"""The same in time (our choice)."""
-
-TIMED = 30
-"""Steps that are timed without a profiler, at most (our choice)."""
-
-TIMED_S = 10.0
-"""Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
 
 DETAILED = 3
 """Steps of the attribution recording, of which analysis drops the first (our choice)."""
@@ -76,7 +64,7 @@ class Session:
         """Kinds of recordings that are in the folder."""
         self.notes: list[str] = []
         self._number = -1
-        self._finished = self._broken = False
+        self._finished = self._broken = self._made_room = False
         self._fetched = 0
         self._open: _Open | None = None
         self._cycle = Cycle()
@@ -154,23 +142,18 @@ class Session:
         if not self.here.leads:
             return 0
         while True:
-            clock, self._broken, begun = Clock(self._number + 1), False, time.monotonic()
+            clock, self._broken = Clock(self._number + 1), False
             while not self._broken:
                 yield
                 clock.tick()
                 if clock.steps < self.plan.warmup:
                     continue
                 is_steady = steady(clock)
-                if (
-                    is_steady
-                    or clock.steps >= MOST_WARMUP * self.plan.warmup
-                    or time.monotonic() - begun > MOST_WARMUP_S
-                ):
+                if is_steady or long_enough(clock, self.plan.warmup):
                     self.found |= {"warm_up": clock.timed(), "steady": is_steady}
                     if not is_steady:
                         self.note("Step times had not become steady before they were measured.")
-                    usual = sorted(clock.wall_ns())[clock.steps // 2]
-                    return min(TIMED, max(self.plan.steps, int(TIMED_S * 1e9 / max(usual, 1))))
+                    return to_be_timed(clock, self.plan.steps)
 
     def _timed(self, steps: int) -> Course[None]:
         """Steps without any profiler."""
@@ -203,8 +186,9 @@ class Session:
                 yield
                 made.clock.tick()
                 if self._open is made and made.clock.steps == count:
-                    self._keep(made)
-                    return
+                    if self._had_room(made):
+                        return self._keep(made)
+                    self._abandoned()
                 if self._open is made:
                     made.recording.mark(self._number + 1)
         self.note(f"There is no {kind} recording: the script's own profiler kept starting.")
@@ -222,6 +206,13 @@ class Session:
         probe.clock.tick()
         make_room(probe.clock.fetched_bytes, self._fetched, steps + 1)
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
+
+    def _had_room(self, made: _Open) -> bool:
+        """Whether a recording for times took no memory as it went; else that is fetched, once, for another one."""
+        if made.kind != "timing" or not self.here.alone or self._tracer(made.kind) == "nsys" or self._made_room:
+            return True
+        self._made_room = make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) > 0
+        return not self._made_room
 
     def _recording(self, kind: str, all_threads: bool = False) -> Recording | NsysRecording:
         if self._tracer(kind) == "nsys":
