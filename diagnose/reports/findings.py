@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.steps import Measure
 from diagnose.finding import Fix, OutcomeKind, RankedFinding
-from diagnose.replay.saving import DOUBTFUL
+from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, SAFETY
 from diagnose.units import duration, share
@@ -22,7 +22,7 @@ class Card:
     number: int
     title: str
     saving: str
-    """What it saves, shortly: `40.9 ms (26.0 %)`."""
+    """What it saves, shortly: `40.9 ms (26.0 %)`, with "up to" where the replay explains too little."""
     detail: str
     """Range, what it adds to those above, and what the estimate rests on."""
     evidence: tuple[str, ...]
@@ -50,6 +50,8 @@ def _step_ns(diagnosis: Diagnosis) -> int:
 
 
 def _short(one: RankedFinding, step_ns: int) -> str:
+    if one.saving.basis is Basis.BOUNDED:
+        return f"up to {duration(one.saving.high_ns)} ({share(one.saving.high_ns, step_ns)})"
     return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
 
 
@@ -86,6 +88,13 @@ def left_ns(diagnosis: Diagnosis) -> int:
     return max(_step_ns(diagnosis) - sum(gains), 0)
 
 
+def left_told(diagnosis: Diagnosis) -> str:
+    """The same in words: `about 117 ms`."""
+    bounded = any(one.saving.basis is Basis.BOUNDED for one in diagnosis.findings if not one.minor)
+    left = duration(left_ns(diagnosis))
+    return f"{left} at best" if bounded else f"about {left}"
+
+
 def lost(diagnosis: Diagnosis) -> str:
     """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
     if diagnosis.replay is None or not diagnosis.outcomes:
@@ -101,7 +110,7 @@ def lost(diagnosis: Diagnosis) -> str:
         left = left_ns(diagnosis)
         count = sum(not one.minor for one in diagnosis.findings)
         fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
-        saved = f"{duration(step_ns)} to about {duration(left)} (-{share(step_ns - left, step_ns)})"
+        saved = f"{duration(step_ns)} to {left_told(diagnosis)} (-{share(step_ns - left, step_ns)})"
         alone = diagnosis.steps is not None and diagnosis.steps.unprofiled_step_time_ns is not None
         window = diagnosis.steps is not None and diagnosis.steps.measure is Measure.WINDOW
         which = "the step without the profiler" if alone else "the recorded window" if window else "the mean step"

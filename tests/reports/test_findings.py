@@ -6,11 +6,13 @@ from pathlib import Path
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from diagnose import diagnosis, engine, one_rank
 from diagnose.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.engine import RuleSet
 from diagnose.finding import Evidence, OutcomeKind
+from diagnose.replay.saving import Basis
 from diagnose.reports import findings, markdown, terminal
 from diagnose.testing import facts_of
 from diagnose.trace.kinds import Site
@@ -98,6 +100,15 @@ def test_the_ranks_it_was_found_on(said: RankDiagnosis) -> None:
     assert "on all ranks" in terminal.render(of(0, 1, 2, 3), 200)
     assert "on ranks 0, 2" in terminal.render(of(0, 2), 200)
     assert "on rank 0." in terminal.render(of(0), 200).replace("on rank 0. ", "on rank 0.")
+
+
+def test_what_is_only_an_upper_bound_is_called_one(found: Diagnosis) -> None:
+    one = found.findings[0]
+    bound = replace(one, saving=replace(one.saving, low_ns=0, high_ns=20_000_000, basis=Basis.BOUNDED))
+    told = replace(found, findings=(bound, *found.findings[1:]))
+    assert findings.cards(told)[0].saving == "up to 20.0 ms (20.0 %)"
+    assert " at best (-" in findings.lost(told)
+    assert " to about " in findings.lost(found)
 
 
 def test_nothing_to_fix(found: Diagnosis) -> None:

@@ -184,7 +184,7 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
         yield Tile(what, duration(time.mean), f"(median {duration(time.median)})" * (steps.used > 1))
     left = findings.left_ns(diagnosis)
     if step_ns and any(not one.minor for one in diagnosis.findings):
-        yield Tile("a step after these fixes", f"about {duration(left)}", f"(-{share(step_ns - left, step_ns)})")
+        yield Tile("a step after these fixes", findings.left_told(diagnosis), f"(-{share(step_ns - left, step_ns)})")
     if (whole := diagnosis.breakdown) is not None:
         yield Tile("of it the GPU works", share(whole.busy_ns, whole.step_ns))
         ns, why = max(_losses(diagnosis, whole))
