@@ -56,7 +56,7 @@ def iterator_for_every_batch(
     fetches: Fetches, input_wait: Input, steps: Steps, manifest: RankManifest | None = None
 ) -> Verdicts:
     loaders = manifest.loaders if manifest else ()
-    waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
+    waited = input_wait.waited_ns
     if fetches.first_share < OFTEN:
         yield Clean(f"{percent(fetches.first_share)} of the batches are the first of an iterator")
     elif manifest and loaders and all(epoch_batches(manifest, one) == 1 for one in loaders):

@@ -55,7 +55,7 @@ DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 
 @rule("DL02")
 def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None) -> Verdicts:
-    waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
+    waited = input_wait.waited_ns
     waited -= fetches.waiting_at_turns_ns // steps.count  # Of new workers, which is loader_restart's.
     if fetches.in_process is not False:
         yield NotApplicable("no worker processes load")

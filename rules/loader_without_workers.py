@@ -60,7 +60,7 @@ NAMED = Confidence(Level.HIGH, "the recorder names the loader that makes batches
 def loader_without_workers(
     fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
 ) -> Verdicts:
-    waited = input_wait.host_ns if input_wait.exposed_ns is None else input_wait.exposed_ns
+    waited = input_wait.waited_ns
     quick = loading is not None and loading.fetch_ns <= HANDED_OVER_NS
     if fetches.in_process is not True:
         yield NotApplicable("it has workers" if fetches.in_process is False else "it is not known who loads")

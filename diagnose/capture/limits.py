@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Literal
 
 from diagnose import units
+from diagnose.capture.agent.about import quotas
 
 
 class CannotRecord(Exception):
@@ -61,7 +62,7 @@ def check_cpus(root: Path) -> Check:
     """How many CPUs the training gets of those of the machine."""
     machine = os.cpu_count() or 1
     allowed: float = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else machine
-    allowed = min([allowed, *_quotas(root)])
+    allowed = min([allowed, *quotas(root)])
     if allowed >= machine:
         return Check("CPUs", "ok", f"all {machine}")
     return Check(
@@ -69,22 +70,6 @@ def check_cpus(root: Path) -> Check:
         f"Count on {max(1, int(allowed))} for DataLoader workers and OMP_NUM_THREADS, or ask for more "
         "(`docker run --cpus`, `srun --cpus-per-task`).",
     )  # fmt: skip
-
-
-def _quotas(root: Path) -> Iterator[float]:
-    """CPUs that each control group around this process may use, of those that say so."""
-    own = [line.partition("::")[2] for line in _read(root / "proc/self/cgroup").splitlines() if line.startswith("0::")]
-    top = root / "sys/fs/cgroup"
-    group = top / (own[0] if own else "").lstrip("/")
-    for folder in (group, *group.parents):
-        quota, _, period = _read(folder / "cpu.max").partition(" ")
-        if quota.isdecimal():
-            yield int(quota) / int(period)
-        if folder == top:
-            break
-    quota, period = _read(top / "cpu/cpu.cfs_quota_us").strip(), _read(top / "cpu/cpu.cfs_period_us").strip()
-    if quota.isdecimal() and period.isdecimal():
-        yield int(quota) / int(period)
 
 
 def check_shared_memory(root: Path) -> Iterator[Check]:

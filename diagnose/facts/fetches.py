@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -136,7 +137,7 @@ def fetches(facts: Facts) -> Fetches:
     last = intervals.covered(Intervals(found.start_ns, found.end_ns), ends.times) > 0
     pattern, every = _pattern(dur[in_steps & ~first & ~last])
     time = optional(device_time, facts)
-    in_process = _in_process({str(name) for name in names.iloc[found.ids].unique()})
+    in_process = made_in_process({str(name) for name in names.iloc[found.ids].unique()})
     long, starts = _long(dur), NO_SPANS if in_process else _python_or_annotations(facts, _NEW_WORKERS)
     return Fetches(
         ids=found.ids,
@@ -211,9 +212,10 @@ def _correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> floa
     return float((a * b).sum()) / scale if scale > 0 else 0.0
 
 
-def _in_process(names: set[str]) -> bool | None:
-    single = any("SingleProcess" in name for name in names)
-    several = any("MultiProcessing" in name for name in names)
+def made_in_process(names: Iterable[str]) -> bool | None:
+    """Whether loaders of these names make their batches in this process; None if that cannot be told."""
+    kinds_of = {kind for name in names for kind in ("SingleProcess", "MultiProcessing") if kind in name}
+    single, several = "SingleProcess" in kinds_of, "MultiProcessing" in kinds_of
     return single if single != several else None
 
 

@@ -195,7 +195,7 @@ def _blocking_collective(spans: pd.DataFrame) -> npt.NDArray[np.bool_]:
 
 @dataclass(frozen=True)
 class HostTime:
-    """How the main thread spends the mean step, ns per step; the parts add up to the step."""
+    """How the training threads together spend the mean step, ns per step; the parts add up to the step."""
 
     step_ns: int
     parts: dict[HostActivity, int]

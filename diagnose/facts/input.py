@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import device_time, round_half_up
+from diagnose.facts.fetches import made_in_process
 from diagnose.facts.host import host_threads
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
@@ -28,6 +29,11 @@ class Input:
     exposed_ns: int | None
     """Of it, while the device was idle, per step; None without device work."""
 
+    @property
+    def waited_ns(self) -> int:
+        """What the training waits, per step: the device where there is one."""
+        return self.host_ns if self.exposed_ns is None else self.exposed_ns
+
 
 @fact
 def input_wait(facts: Facts) -> Input:
@@ -43,13 +49,7 @@ def input_wait(facts: Facts) -> Input:
     inside = (start >= used.start_ns) & (start < used.end_ns)
     return Input(
         fetches=int(inside.sum()),
-        in_process=_in_process(list(fetches["name"].cat.categories[np.unique(fetches["name"].cat.codes)])),
+        in_process=made_in_process(list(fetches["name"].cat.categories[np.unique(fetches["name"].cat.codes)])),
         host_ns=round_half_up(waited.total, used.count),
         exposed_ns=None if time is None else round_half_up(intervals.intersect(waited, time.idle).total, used.count),
     )
-
-
-def _in_process(names: list[str]) -> bool | None:
-    single = any("SingleProcess" in name for name in names)
-    several = any("MultiProcessing" in name for name in names)
-    return single if single != several else None

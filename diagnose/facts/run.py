@@ -282,5 +282,5 @@ def _step_ns(facts: Facts) -> int:
 
 
 def _waited_share(wait: Input, step_ns: int) -> float:
-    waited = wait.host_ns if wait.exposed_ns is None else wait.exposed_ns
+    waited = wait.waited_ns
     return min(waited / max(step_ns, 1), 1.0)

@@ -43,13 +43,13 @@ def _cpu(root: Path) -> str | None:
 def _cpus_allowed(root: Path) -> int | None:
     """As many as affinity and the container's quota of CPU time leave."""
     affine = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count()
-    known = [count for count in (affine, *_quotas(root)) if count]
+    known = [count for count in (affine, *(max(ceil(quota), 1) for quota in quotas(root))) if count]
     return min(known) if known else None
 
 
-def _quotas(root: Path) -> Iterable[int]:
+def quotas(root: Path) -> Iterable[float]:
     """CPUs by quotas of control groups, of both versions: of the own group and those around it."""
-    for line in _read(root / "proc/self/cgroup").splitlines():
+    for line in _read(root / "proc/self/cgroup").splitlines() or ["0::/", "1:cpu:/"]:
         _, kinds, own = line.split(":", 2)
         if kinds and "cpu" not in kinds.split(","):
             continue
@@ -61,7 +61,7 @@ def _quotas(root: Path) -> Iterable[int]:
             else:
                 quota = _read(folder / "cpu.max").split()
             if len(quota) == 2 and all(word.isdigit() for word in quota) and int(quota[1]):
-                yield max(ceil(int(quota[0]) / int(quota[1])), 1)
+                yield int(quota[0]) / int(quota[1])
 
 
 def versions(root: Path = Path("/")) -> dict[str, str]:
