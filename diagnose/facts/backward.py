@@ -69,6 +69,7 @@ def backward_nodes(facts: Facts) -> BackwardNodes:
     return BackwardNodes(spans, passed.astype(np.int64), adds, np.where((number >= 0) & ~adds, key.ravel(), -1))
 
 
+@fact
 def forward_ops(facts: Facts) -> tuple[HostSpans, IntArray]:
     """The outermost ops of the main thread but nodes, and how many passes had begun before each.
 

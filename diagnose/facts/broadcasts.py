@@ -85,7 +85,7 @@ def _blown_up(given: Inputs) -> Shape | None:
     return tuple(map(int, shape)) if large else None
 
 
-def _chain(facts: Facts, tops: HostSpans, shapes: list[Shape | None], at: int, shape: Shape) -> _Chain | None:
+def _chain(facts: Facts, tops: HostSpans, shapes: tuple[Shape | None, ...], at: int, shape: Shape) -> _Chain | None:
     """The ops from broadcasting to the sum of squares or products; None if they are not that."""
     differences = name_of(facts, int(tops.ids[at])) == "aten::sub"
     ops, done = [at], not differences

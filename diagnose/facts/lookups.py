@@ -58,7 +58,7 @@ def one_hot_products(facts: Facts) -> tuple[OneHotProducts, ...]:
     return tuple(sorted(all_of, key=lambda one: -one.forth.longest_ns))
 
 
-def _product(facts: Facts, tops: HostSpans, given: list[Shape | None], at: int, rows: Shape) -> int | None:
+def _product(facts: Facts, tops: HostSpans, given: tuple[Shape | None, ...], at: int, rows: Shape) -> int | None:
     """The product that takes the rows made at this op; they may be cast before."""
     for then in range(at + 1, min(at + 1 + _MOST, len(given))):
         if given[then] != rows:

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.base import Facts
+from diagnose.facts.base import Facts, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, launched_in
@@ -55,7 +55,8 @@ def work_of(facts: Facts, ids: IntArray) -> Work:
     )
 
 
-def main_ops(facts: Facts) -> tuple[HostSpans, list[Shape | None]]:
+@fact
+def main_ops(facts: Facts) -> tuple[HostSpans, tuple[Shape | None, ...]]:
     """The outermost ops of the main thread, and the shape of the first input of each.
 
     Raises Missing without shapes, and like host_threads.
@@ -64,7 +65,7 @@ def main_ops(facts: Facts) -> tuple[HostSpans, list[Shape | None]]:
         raise NO_SHAPES
     ops = host_spans(facts, SpanKind.OP)
     tops = ops.where(ops.track == host_threads(facts).main).outermost()
-    return tops, [first_shape(one) for one in inputs_of(facts, tops.ids)]
+    return tops, tuple(first_shape(one) for one in inputs_of(facts, tops.ids))
 
 
 def inputs_of(facts: Facts, ids: IntArray) -> list[Inputs]:
