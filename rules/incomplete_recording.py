@@ -15,7 +15,7 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rule import Caution, Clean, Fires, Silent, Steadiness, Steps, Verdicts, percent, rule
+from diagnose.rule import Caution, Clean, Fires, Silent, Steadiness, Steps, Verdicts, ms, percent, rule
 
 STEPS = 3  # with fewer, one unusual step is most of what was seen (our choice)
 VARIATION = 0.10  # standard deviation of the step times over their mean (our choice)
@@ -37,6 +37,13 @@ def incomplete_recording(steadiness: Steadiness, steps: Steps) -> Verdicts:
         yield Caution(
             f"steps differ so much that their mean may be off by {percent(error)}",
             "Savings may be off by as much. Record more steps, or choose steady ones with --steps.",
+            lowers_all=True,
+        )
+    elif steadiness.quicker_ns is not None:
+        yield Caution(
+            f"the first recorded step did as much in {ms(steadiness.quicker_ns)}, where the used ones take"
+            f" {ms(steadiness.mean_ns)}",
+            "What held them up may be the recording itself: compare with a step without the profiler.",
             lowers_all=True,
         )
     else:

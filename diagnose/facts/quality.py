@@ -9,12 +9,13 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.base import Facts, fact, optional
-from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.breakdown import breakdown, round_half_up
+from diagnose.facts.device import device_work
 from diagnose.facts.dispatch import HostSpans, host_spans, members, on_training_threads, used_step
 from diagnose.facts.host import api_calls, host_threads
 from diagnose.facts.launches import launch_table
 from diagnose.facts.run import manifest
-from diagnose.facts.steps import LONG, steps
+from diagnose.facts.steps import ALIKE, LONG, Measure, steps
 from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -241,6 +242,9 @@ class Steadiness:
     variation: float | None
     """Standard deviation of their times over the mean; None for one step. In whole cycles of steps, of which one is
     long, each time is compared with those of its kind: long steps are no accident there."""
+    quicker_ns: int | None
+    """Host time of a first recorded step that took less than a third of the used ones for as much work on the device,
+    of which that did not take half; None if there is none."""
 
 
 @fact
@@ -254,4 +258,16 @@ def steadiness(facts: Facts) -> Steadiness:
     groups = [times[one] for one in (long, ~long) if one.any()]
     squares = sum(float(((one - one.mean()) ** 2).sum()) for one in groups)
     spread = (squares / (used.count - 1)) ** 0.5 / max(mean, 1.0) if used.count > 1 else None
-    return Steadiness(used.count, round_half_up(used.window_ns, used.count), spread)
+    return Steadiness(used.count, round_half_up(used.window_ns, used.count), spread, _quicker_ns(facts))
+
+
+def _quicker_ns(facts: Facts) -> int | None:
+    used, marks, time = steps(facts), facts.rank.steps, optional(breakdown, facts)
+    if time is None or not marks or marks[0].number not in used.dropped or used.measure is not Measure.DEVICE:
+        return None
+    first_ns, usual_ns = marks[0].end_ns - marks[0].start_ns, float(np.median(used.times_ns))
+    step = device_work(facts).step
+    first, others = int((step == 0).sum()), (step > 0).sum() / max(len(marks) - 1, 1)
+    alike = abs(first - others) <= ALIKE * others
+    quicker = LONG * first_ns < usual_ns and time.busy_ns < usual_ns / 2
+    return first_ns if alike and quicker else None

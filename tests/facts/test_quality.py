@@ -179,3 +179,24 @@ def test_equal_steps_are_steady(corpus: Path) -> None:
     found = steadiness(Facts(ranks.read(corpus / "kineto/hta/resnet_v100_5_steps.json.gz")))
     times = [95.736858, 95.570619, 95.664091, 95.394716]
     assert found.variation == pytest.approx(stdev(times) / mean(times), rel=1e-6)
+
+
+@pytest.mark.parametrize(
+    ("first", "kernels", "busy", "quicker"),
+    [
+        (30, 2, 10, 30_000),
+        (34, 2, 10, None),  # a third of 100
+        (30, 1, 10, None),  # for half of the work
+        (30, 2, 60, None),  # the device works most of the time: the host had only queued
+    ],
+)
+def test_a_first_step_that_was_quicker(first: int, kernels: int, busy: int, quicker: int | None) -> None:
+    """Steps of 100 us on the host, the first one shorter; each launches two kernels."""
+    draw = Drawing().step(0, 100 - first, 100)
+    for k in range(kernels):
+        draw.launch("k", (100 - first + k, 101 - first + k), (95 + 2 * k, 96 + 2 * k))
+    for number in range(1, 5):
+        at = 100 * number
+        draw.step(number, at, at + 100).launch("k", (at, at + 1), (at + 2, at + 2 + busy - 1))
+        draw.launch("k", (at + 90, at + 91), (at + 98, at + 99))
+    assert steadiness(draw.facts()).quicker_ns == quicker
