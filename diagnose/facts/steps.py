@@ -26,6 +26,9 @@ LONG = 3.0
 LOST_SHARE = 0.5
 """Of the steps with device work: as many have to follow each other without gaps to be used alone (our choice)."""
 
+LITTLE = 0.01
+"""Of the device's work, before a long wait at the beginning (our choice)."""
+
 ENOUGH_TIMED = 20
 """Steps without the profiler, from which on what none of them shows is no part of the training (our choice)."""
 
@@ -184,13 +187,31 @@ def _made(facts: Facts, measure: Measure, used: list[int], bounds: IntArray) -> 
 def _window(facts: Facts) -> Steps:
     work, spans = device_work(facts), facts.rank.spans
     if len(work.ids):
-        bounds = [int(work.start_ns.min()), int(work.end_ns.max())]
+        bounds = [_begun(facts), int(work.end_ns.max())]
     else:
         ops = spans[spans["kind"].isin([SpanKind.OP.value, SpanKind.LOADER.value, SpanKind.COLLECTIVE.value])]
         if not len(ops):
             raise Missing("device work and ops", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA.")
         bounds = [int(ops["start_ns"].min()), int((ops["start_ns"] + ops["dur_ns"]).max())]
     return Steps(Measure.WINDOW, (0,), np.array(bounds, dtype=np.int64), len(facts.rank.steps), ())
+
+
+def _begun(facts: Facts) -> int:
+    """When the recorded work begins on the device, without a long wait at the beginning for what was not recorded.
+
+    Work that was launched right away, and of which nearly all runs later, waits for work from before the recording.
+    """
+    work, launched = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    busy, begin = work.of(), int(work.start_ns.min())
+    if busy.size < 2:
+        return begin
+    pauses = busy.starts[1:] - busy.ends[:-1]
+    last = int(np.argmax(pauses))
+    after = int(busy.starts[last + 1])
+    next_work = int(np.flatnonzero(work.start_ns == after)[0])
+    waited = work.launch[next_work] >= 0 and launched[work.launch[next_work]] < busy.ends[last] + pauses[last] / 10
+    little = (busy.ends - busy.starts)[: last + 1].sum() < LITTLE * (busy.ends - busy.starts).sum()
+    return after if waited and little and 2 * pauses[last] > busy.ends[-1] - begin else begin
 
 
 def _calm(facts: Facts, found: Steps) -> Steps:

@@ -41,6 +41,19 @@ def test_the_step_after_one_whose_work_was_lost_is_not_used(without: tuple[int, 
     assert found.dropped == tuple(number for number in range(7) if number not in numbers)
 
 
+@pytest.mark.parametrize(
+    ("launched", "before", "window"),
+    [
+        (5, 1, 200_000),  # from 900 on: what it waited for was not recorded
+        (890, 1, 1_100_000),  # the host launched nothing sooner
+        (5, 60, 1_100_000),  # there was enough to do before
+    ],
+)
+def test_without_steps_a_wait_for_what_was_not_recorded_is_left_out(launched: int, before: int, window: int) -> None:
+    draw = Drawing().launch("copy", (0, 1), (0, before)).launch("k", (launched, launched + 1), (900, 1100))
+    assert steps(draw.facts()).window_ns == window
+
+
 def test_work_that_runs_after_its_step_s_host_span_still_belongs_to_the_step() -> None:
     draw = three_steps().launch("late", (170, 172), (320, 400))
     assert steps(draw.facts()).times_ns.tolist() == [100_000, 190_000]
