@@ -47,7 +47,11 @@ def measure(trial: Trial, missing: bool) -> None:
 
 
 def record(trial: Trial, missing: bool) -> None:
-    """Record what the diagnosis is to see."""
+    """Record what the diagnosis is to see, unless its fix is known to gain nothing."""
+    truth = trial.truth()
+    if truth and not truth.counts:
+        print(f"{trial.case.id} {trial.name}: not recorded, its fix gains {truth.speedup:.2f} x", flush=True)
+        return
     wanted = [(trial.recording, False)]
     if trial.level == "strong" and not trial.case.is_control:
         wanted.append((trial.fixed_recording, True))
