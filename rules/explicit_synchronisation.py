@@ -79,7 +79,8 @@ EXAMPLES = [
         4 steps of 100
         cpu  aten::mm 40-41 | device_sync 42-99.01
         gpu  sgemm 40.01-99 @40
-        """
+        """,
+        saving_ms=(41, 41),  # the kernel's 58.99 ms are left
     ),
     Silent(  # the next launch comes at once
         """

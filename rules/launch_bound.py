@@ -95,7 +95,8 @@ EXAMPLES = [
         4 steps of 2
         cpu  aten::add 0.1-0.118 x90 every 0.02
         gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
-        """
+        """,
+        saving_ms=(0.486, 1.458),  # 1.62 ms in ops, of which 30 to 90 % go
     ),
     Silent(  # kernels as long as the host's ops: the queue never runs dry
         """

@@ -89,8 +89,7 @@ def _evidence(one: OptimizerSteps, single: bool) -> Evidence:
     how = "for one parameter at a time" if single else "in several passes"
     what = f"calls {one.ops:,} ops" if one.on_cpu else f"launches {one.launches:,} kernels"
     cost = ms(one.host_ns) + f" of host time, {ms(one.device_ns)} of GPU time" * (not one.on_cpu)
-    text = f"{one.optimizer} {what} a step {how}: {cost}."
-    return Evidence(text, one.host_ns if one.on_cpu else one.device_ns, "ns")
+    return Evidence(f"{one.optimizer} {what} a step {how}: {cost}.", one.host_ns if one.on_cpu else one.device_ns, "ns")
 
 
 def _made_with(optimizer: str, manifest: RankManifest | None) -> list[str]:
@@ -106,7 +105,8 @@ EXAMPLES = [
         4 steps of 40
         cpu  aten::mm 0-0.1 | optimizer 1-31 | aten::addcmul_ 1-1.09 x300 every 0.1
         gpu  bf16_gemm 0.1-0.9 @0.05 | pointwise 1.05-1.06 @1.03 x300 every 0.1
-        """
+        """,
+        saving_ms=(10.8, 24.3),  # 27 ms in ops, of which 40 to 90 % go
     ),
     Silent(
         """

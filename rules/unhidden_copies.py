@@ -65,12 +65,11 @@ def unhidden_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
         yield Clean(f"copies to the GPU that nothing hides take {percent(total / steps.mean_ns)} of the step")
         return
     for one in pinned:
-        waits = len(one.sync_ids) > 0
         yield Finding(
             evidence=(
                 Evidence(
                     f"Copies of {bytes_(one.bytes or 0)} a step to the GPU run for {ms(one.exposed_ns)} while it"
-                    f" computes nothing{', and the host waits for them' if waits else ''}.",
+                    f" computes nothing{', and the host waits for them' * (len(one.sync_ids) > 0)}.",
                     one.exposed_ns,
                     "ns",
                 ),
@@ -112,7 +111,8 @@ EXAMPLES = [
         5 steps of 100
         cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.51
         gpu  h2d 0.1-30 @0.05 pinned 700MB | sgemm 30.1-99.5 @1.05
-        """
+        """,
+        saving_ms=(29, 29),  # the copy goes on beside the kernel
     ),
     Silent(  # on a stream of its own, beside the kernels
         """

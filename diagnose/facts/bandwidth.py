@@ -50,9 +50,9 @@ class BusRate:
     bytes: int
     """Of one call."""
     ids: IntArray
-    """All of this operation and size in the recording."""
+    """Those that waited for no rank, or whose waiting is known, in the whole recording."""
     calls: int
-    """That were looked at."""
+    """Of these in the used steps."""
     transfer_ns: int
     """Of one call, median."""
     gbps: float
@@ -62,7 +62,7 @@ class BusRate:
     compared: bool
     """Waiting is known from the other ranks' recordings, not from when the collectives began."""
     ns: int
-    """Time of all of them, per step."""
+    """Time of these, with waiting, per step."""
 
 
 @fact
@@ -96,18 +96,18 @@ def _rate(facts: Facts, table: CollectiveTable, device: Peaks, name: str, rows: 
     ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
     times = 2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0
     transfer, compared = _transfers(facts, table, rows)
-    transfer = transfer[transfer > 0]
-    if not times or not len(transfer):
+    rows, transfer = rows[transfer > 0], transfer[transfer > 0]
+    inside = table.in_steps[rows]
+    if not times or not inside.any():
         return None
-    wire, each = times * (ranks - 1) / ranks * size, int(np.median(transfer))
-    inside = rows[table.in_steps[rows]]
-    whole = int((table.times.ends - table.times.starts)[inside].sum())
+    wire, each = times * (ranks - 1) / ranks * size, int(np.median(transfer[inside]))
+    whole = int((table.times.ends - table.times.starts)[rows[inside]].sum())
     return BusRate(
         operation=str(table.operation[rows[0]]),
         group_size=ranks,
         bytes=size,
         ids=table.ids[rows],
-        calls=len(transfer),
+        calls=int(inside.sum()),
         transfer_ns=each,
         gbps=wire / each,
         expected_ns=round(START_NS + wire / _links_gbps(device, ranks)),
@@ -125,14 +125,16 @@ def _links_gbps(device: Peaks, ranks: int) -> float:
 
 
 def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
-    """What those in the used steps took without waiting, 0 where that is not known; and whether ranks were compared."""
-    rows = rows[table.in_steps[rows]]
+    """What they took without waiting, 0 where that is not known; and whether ranks were compared."""
     lasted = (table.times.ends - table.times.starts)[rows]
     others = optional(company, facts)
-    if others is not None and np.isin(table.ids[rows], others.met).all():
+    met = np.isin(table.ids[rows], others.met) if others is not None else np.zeros(len(rows), dtype=bool)
+    if others is not None and met[table.in_steps[rows]].all():
         order = np.argsort(others.met)
-        waits = others.waits_ns[order][np.searchsorted(others.met[order], table.ids[rows])]
-        return lasted - waits, True
+        waits = others.waits_ns[order][np.searchsorted(others.met[order], table.ids[rows[met]])]
+        transfer = np.zeros_like(lasted)
+        transfer[met] = lasted[met] - waits
+        return transfer, True
     return np.where(_prompt(table, rows), lasted, 0), False
 
 

@@ -19,6 +19,9 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
 
+MOST_READY_NS = 500_000
+"""More than this is not taken for the cost of a ready batch, if every fetch seen took longer (0.3 to 1 ms measured)."""
+
 READY_QUANTILE = 0.1
 """A batch that was ready costs the quick fetches' time: p10 of their durations."""
 
@@ -93,7 +96,8 @@ class Fetches:
     in_process: bool | None
     """Whether batches are made in the training process (num_workers=0); None if the names do not say."""
     ready_ns: int
-    """What a fetch takes when its batch is ready: READY_QUANTILE of all durations. In process: of making a batch."""
+    """What a fetch takes when its batch is ready: READY_QUANTILE of all durations, with workers MOST_READY_NS at most.
+    In process: of making a batch."""
     pattern: WaitPattern | None
     """Of the used steps, first fetches left out; None with fewer than MIN_FETCHES."""
     every: int | None
@@ -148,7 +152,7 @@ def fetches(facts: Facts) -> Fetches:
         last=last,
         idle_ns=None if time is None else intervals.covered(Intervals(found.start_ns, found.end_ns), time.idle),
         in_process=in_process,
-        ready_ns=int(np.quantile(dur if (first | last).all() else dur[~(first | last)], READY_QUANTILE)),
+        ready_ns=_ready_ns(dur if (first | last).all() else dur[~(first | last)], in_process),
         pattern=pattern,
         every=every,
         restarts=len(starts.ids) or int(long.sum()),
@@ -203,6 +207,11 @@ def _period(values: npt.NDArray[np.float64]) -> int | None:
     alike = np.array([_correlation(values[:-lag], values[lag:]) for lag in lags])
     fits = np.flatnonzero(alike >= REPEATS)
     return lags[int(fits[0])] if len(fits) else None
+
+
+def _ready_ns(dur_ns: IntArray, in_process: bool | None) -> int:
+    usual = int(np.quantile(dur_ns, READY_QUANTILE))
+    return min(usual, MOST_READY_NS) if in_process is False else usual
 
 
 def _correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:

@@ -9,6 +9,7 @@ import numpy.typing as npt
 
 from diagnose.facts.base import Facts
 from diagnose.facts.device import device_work
+from diagnose.facts.fetches import MOST_READY_NS
 from diagnose.facts.host import host_threads
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import EdgeKind, Edges, edges
@@ -19,9 +20,6 @@ from diagnose.trace.intervals import IntArray
 
 READY_SHARE = 0.1
 """The quantile of a worker loader's fetches that is taken for the cost of a batch that was ready."""
-
-MOST_READY_NS = 500_000
-"""More than this is not taken for the cost of a ready batch, if every fetch seen took longer (0.3 to 1 ms measured)."""
 
 STARVED_NS = 500_000
 """A fetch from workers waited if it took this much longer than one whose batch was ready."""
