@@ -56,7 +56,8 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
     elif not worth:
         yield Clean(f"large collectives reach {max(one.gbps for one in bus_rates):.3g} GB/s")
     for one in worth:
-        least = one.expected_ns / one.transfer_ns
+        whole_ns = max(one.ns * steps.count // one.calls, one.transfer_ns)
+        likely, least = ((whole_ns - one.transfer_ns + left * one.expected_ns) / whole_ns for left in (2, 1))
         yield Finding(
             evidence=(
                 Evidence(
@@ -65,18 +66,19 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
                     one.gbps, "GB/s",
                 ),
                 Evidence(
-                    "The other ranks were there: their recordings say so." if one.compared else
-                    "No rank is waited for: it begins right after another collective that all left together."
+                    "Waiting for other ranks is taken off, as their recordings tell." if one.compared else
+                    "It begins right after another one, which all left together; what is computed in between, and may"
+                    " have to be waited for, is taken off."
                 ),
             ),
-            edits=(Shorten(one.ids, Between(1.0, min(2 * least, 1.0), least)),),
+            edits=(Shorten(one.ids, Between(1.0, min(likely, 1.0), least)),),
             fixes=(
                 Fix(
                     "Find out which way the data takes, and why not the GPUs' own links.", after=ASK, effort=2,
                     safety=Safety.SAME_NUMBERS, link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
                 ),
             ),
-            confidence=Confidence(Level.LOW, "how the GPUs are joined, and if in one machine, is not recorded"),
+            confidence=Confidence(Level.LOW, "the way the data takes is not recorded, nor if another rank is slower"),
             basis=Basis.RULE_OF_THUMB,
         )  # fmt: skip
 

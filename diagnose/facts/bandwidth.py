@@ -5,12 +5,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.facts.attendance import company
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.collectives import CollectiveTable, collective_table
+from diagnose.facts.device import WorkClass, device_work
 from diagnose.facts.dispatch import members
 from diagnose.facts.matmuls import peaks
 from diagnose.facts.steps import steps
@@ -22,8 +22,8 @@ LARGE_BYTES = 8 << 20
 at 8 to 46 MiB)."""
 
 PROMPT_NS = 50_000
-"""A collective that begins so soon after another of its group ended waits for no rank: all left that one together, and
-what was queued behind it follows (our choice)."""
+"""A collective that begins so soon after another of its group ended waits for no rank but for what that still has to
+compute in between, as much as this one does: all left the one before together (our choice)."""
 
 START_NS = 100_000
 LINK_SHARE = 0.7
@@ -50,11 +50,11 @@ class BusRate:
     bytes: int
     """Of one call."""
     ids: IntArray
-    """Those that waited for no rank, or whose waiting is known, in the whole recording."""
+    """Those that waited for hardly any rank, or whose waiting is known, in the whole recording."""
     calls: int
     """Of these in the used steps."""
     transfer_ns: int
-    """Of one call, median."""
+    """Of one call, median: without waiting, or without as much as ranks that compute alike can have waited."""
     gbps: float
     """On the wire, by nccl-tests' definition: of an all-reduce 2 (n - 1) / n times its bytes over its time."""
     expected_ns: int
@@ -135,16 +135,30 @@ def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[In
         transfer = np.zeros_like(lasted)
         transfer[met] = lasted[met] - waits
         return transfer, True
-    return np.where(_prompt(table, rows), lasted, 0), False
+    before = _right_before(table, rows)
+    late = _computed_between(facts, table.ids[before], table.ids[rows])
+    return np.where(before >= 0, np.maximum(lasted - late, 0), 0), False
 
 
-def _prompt(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.bool_]:
-    """Whether each began right after another collective of its group ended."""
-    found = np.zeros(len(rows), dtype=bool)
+def _right_before(table: CollectiveTable, rows: IntArray) -> IntArray:
+    """The collective of the same group that had just ended when each began, or -1. Rows of the table."""
+    found = np.full(len(rows), -1, dtype=np.int64)
     for group in set(table.group_ranks[rows].tolist()):
-        ends = np.sort(table.times.ends[(table.group_ranks == group) & ~table.on_host])
-        mine = table.group_ranks[rows] == group
+        others = np.flatnonzero((table.group_ranks == group) & ~table.on_host)
+        others = others[np.argsort(table.times.ends[others], kind="stable")]
         begin = table.times.starts[rows]
-        last = np.append(ends, -1)[np.searchsorted(ends, begin, side="right") - 1]
-        found |= mine & (last >= 0) & (begin - last <= PROMPT_NS)
+        last = np.append(others, -1)[np.searchsorted(table.times.ends[others], begin, side="right") - 1]
+        prompt = (last >= 0) & (begin - table.times.ends[last] <= PROMPT_NS)
+        found = np.where((table.group_ranks[rows] == group) & prompt, last, found)
     return found
+
+
+def _computed_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
+    """Device time of what was launched to compute between the launches of two operations each."""
+    work = device_work(facts)
+    computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
+    computes = computes[np.argsort(work.launch[computes], kind="stable")]
+    launched, total = work.launch[computes], np.concatenate(([0], np.cumsum((work.end_ns - work.start_ns)[computes])))
+    begin, end = (work.launch[np.searchsorted(work.ids, ids)] for ids in (first, second))
+    between: IntArray = total[np.searchsorted(launched, end)] - total[np.searchsorted(launched, begin)]
+    return np.maximum(between, 0)

@@ -51,6 +51,13 @@ def test_the_second_of_two_in_a_row_waits_for_nobody() -> None:
     assert (len(found.ids), found.ns) == (4, 30_000_000)
 
 
+def test_what_other_ranks_may_still_have_to_compute_is_no_transfer() -> None:
+    told = f"operation=allreduce {MB64} group_size=8"
+    first = f"allreduce 10-40 @0.3 {told}\ngpu  sgemm 12-20 @0.45"
+    found = only(two(H100, first, f"allreduce 40.01-70.01 @0.6 {told}"))
+    assert found.transfer_ns == 22_000_000  # of 30 ms, where 8 ms are computed between both launches
+
+
 @pytest.mark.parametrize(
     ("device", "ranks", "operation", "wire", "bytes_per_ns"),
     [
