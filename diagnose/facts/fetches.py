@@ -22,6 +22,9 @@ from diagnose.trace.kinds import Site
 MOST_READY_NS = 500_000
 """More than this is not taken for the cost of a ready batch, if every fetch seen took longer (0.3 to 1 ms measured)."""
 
+LONGEST_READY_NS = 1_000_000
+"""A fetch from workers that took longer waited for its batch."""
+
 READY_QUANTILE = 0.1
 """A batch that was ready costs the quick fetches' time: p10 of their durations."""
 
@@ -96,8 +99,8 @@ class Fetches:
     in_process: bool | None
     """Whether batches are made in the training process (num_workers=0); None if the names do not say."""
     ready_ns: int
-    """What a fetch takes when its batch is ready: READY_QUANTILE of all durations, with workers MOST_READY_NS at most.
-    In process: of making a batch."""
+    """What a fetch takes when its batch is ready: READY_QUANTILE of all durations; with workers MOST_READY_NS if these
+    are no time for that. In process: of making a batch."""
     pattern: WaitPattern | None
     """Of the used steps, first fetches left out; None with fewer than MIN_FETCHES."""
     every: int | None
@@ -211,7 +214,7 @@ def _period(values: npt.NDArray[np.float64]) -> int | None:
 
 def _ready_ns(dur_ns: IntArray, in_process: bool | None) -> int:
     usual = int(np.quantile(dur_ns, READY_QUANTILE))
-    return min(usual, MOST_READY_NS) if in_process is False else usual
+    return MOST_READY_NS if in_process is False and usual > LONGEST_READY_NS else usual
 
 
 def _correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
