@@ -20,7 +20,7 @@ SEEN = {"cpu", "cuda", "meta"}
 """Types of devices that are recorded, or compute nothing. AMD's are called cuda, too."""
 
 _SECRET = re.compile(
-    r"(?i)secret|token(?!s|iz)|passw|passphrase|pwd|credential|auth|webhook|(api|access|private|(?<![a-z]))[-_]?key$"
+    r"(?i)secret|token(?!s|iz)|passw|passphrase|pwd|credential|auth|webhook|(api|access|private)[-_]?key|(?<![a-z])key$"
 )
 """Names of arguments whose values are kept out of what is written. Where a name only begins with key, as key_dim, the
 value is no secret."""

@@ -124,6 +124,7 @@ def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
         ("token.py secret", "token.py secret"),
         ("train.py --wandb-key abc --key=abc wandb.key=abc", "train.py --wandb-key *** --key=*** wandb.key=***"),
         ("train.py accessKey=a --private-key b", "train.py accessKey=*** --private-key ***"),
+        ("train.py --api-key-2 a API_KEY_OLD=b", "train.py --api-key-2 *** API_KEY_OLD=***"),
         ("train.py --pwd x --password -abc", "train.py --pwd *** --password ***"),
         ("train.py --key-dim 64 --keys a --monkey b", "train.py --key-dim 64 --keys a --monkey b"),
         ("train.py --db-url postgres://u:hunter2@h/db", "train.py --db-url postgres://***@h/db"),

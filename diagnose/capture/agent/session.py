@@ -96,7 +96,7 @@ class Session:
     def stop(self) -> None:
         """The process ends: keep what has been recorded so far, if it holds a whole step to use."""
         if self._open is not None:
-            if self._open.clock.steps >= 2:
+            if self._open.clock.steps >= 2 and self._open.kind not in self.kept:
                 self._keep(self._open)
             else:
                 self._abandoned()
@@ -186,12 +186,13 @@ class Session:
                 yield
                 made.clock.tick()
                 if self._open is made and made.clock.steps == count:
+                    self._keep(made)
                     if self._had_room(made):
-                        return self._keep(made)
-                    self._abandoned()
+                        return
                 if self._open is made:
                     made.recording.mark(self._number + 1)
-        self.note(f"There is no {kind} recording: the script's own profiler kept starting.")
+        if kind not in self.kept:
+            self.note(f"There is no {kind} recording: the script's own profiler kept starting.")
 
     def _fitting(self, kind: str, steps: int) -> Course[int]:
         """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
@@ -208,7 +209,10 @@ class Session:
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
 
     def _had_room(self, made: _Open) -> bool:
-        """Whether a recording for times took no memory as it went; else that is fetched, once, for another one."""
+        """Whether a recording for times took no memory as it went; else that is fetched, once, for a better one.
+
+        The first one stays until that is whole: the training may end before.
+        """
         if made.kind != "timing" or not self.here.alone or self._tracer(made.kind) == "nsys" or self._made_room:
             return True
         self._made_room = make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) > 0
@@ -246,7 +250,8 @@ class Session:
         self.found |= {made.kind: timed, FILES[made.kind]: target.name}
         if made.recording.marks_collections:
             self.found["marked"] = ["garbage_collection", "checkpoint", "text"]
-        self.kept.append(made.kind)
+        if made.kind not in self.kept:
+            self.kept.append(made.kind)
 
     def _abandoned(self) -> bool:
         """Stop and forget an open recording, if there is one."""
