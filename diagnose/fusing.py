@@ -64,7 +64,7 @@ _WHOLES = (
     ),
     (
         "an activation",
-        {"tanh", "erf", "sigmoid"},
+        {"tanh", "erf"},
         {"mul", "pow", "add"},
         "0.5 * x * (1 + torch.erf(x / 2**0.5))",
         "torch.nn.functional.gelu(x)",

@@ -44,7 +44,7 @@ LIKELY_SHARE = 0.5  # of what compute could hide besides: half-way to the ideal 
 
 OVERLAP = Fix(
     "Start collectives earlier, beside the backward pass: smaller buckets in DDP, prefetching in FSDP.",
-    after="DistributedDataParallel(model, bucket_cap_mb=10)  # of 25\nset_modules_to_forward_prefetch(...)  # FSDP",
+    after="DDP(model, bucket_cap_mb=10)  # not 25\nlayers[0].set_modules_to_forward_prefetch([layers[1]])  # FSDP",
     safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
 )  # fmt: skip
 LESS = Fix(

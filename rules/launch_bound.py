@@ -80,6 +80,7 @@ def launch_bound(starvation: Starvation) -> Verdicts:
                 Fix(
                     "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
                     after="model = torch.cuda.make_graphed_callables(model, (x,))", effort=2,
+                    safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture",
                 ),
             ),

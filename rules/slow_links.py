@@ -1,6 +1,6 @@
 """Collectives run far below the speed of the GPUs' links.
 
-Large collectives take many times as long as on other machines with these GPUs, though no rank is waited for.
+Large collectives take many times as long as on other machines with these GPUs, and it is not for waiting.
 
 Why it costs
     NCCL and RCCL fall back without a word: from direct links to the host's memory, from there to sockets. Then each
@@ -45,6 +45,7 @@ from diagnose.rule import (
 WORTH_SHARE = 0.05  # of the step in such collectives (our choice)
 TIMES = 4  # as long as expected: compute beside it, and smaller machines, explain less than that (our choice)
 ASK = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET torchrun ...  # look for via P2P, SHM or NET"
+WAY = "the way the data takes is not recorded"
 
 
 @rule("CO08")
@@ -52,7 +53,7 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
     slow = [one for one in bus_rates if one.transfer_ns >= TIMES * one.expected_ns]
     worth = [one for one in slow if one.ns >= WORTH_SHARE * steps.mean_ns]
     if not bus_rates:
-        yield NotApplicable("no large collective within a machine, of which no rank had to be waited for")
+        yield NotApplicable("no large collective runs within one machine")
     elif not worth:
         yield Clean(f"large collectives reach {max(one.gbps for one in bus_rates):.3g} GB/s")
     for one in worth:
@@ -78,7 +79,7 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
                     safety=Safety.SAME_NUMBERS, link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
                 ),
             ),
-            confidence=Confidence(Level.LOW, "the way the data takes is not recorded, nor if another rank is slower"),
+            confidence=Confidence(Level.LOW, WAY if one.compared else f"{WAY}, nor if another rank is slower"),
             basis=Basis.RULE_OF_THUMB,
         )  # fmt: skip
 

@@ -65,13 +65,13 @@ def tiny_copies(
                 "ns",
             ),
             Evidence(
-                f"Most of it is `{mine[0].asked_by or 'a copy'}`, {mine[0].total_copies / steps.count:.3g} times a"
+                f"The longest are `{mine[0].asked_by or 'a copy'}`, {mine[0].total_copies / steps.count:.3g} times a"
                 f" step: {ms(mine[0].host_ns)} of host time.",
                 mine[0].host_ns,
                 "ns",
             ),
             *(
-                Evidence(f"`{one.made_by}` makes {one.total_calls / steps.count:.3g} of them a step on the host.")
+                Evidence(f"`{one.made_by}` makes {one.total_calls / steps.count:.3g} tensors a step to be copied.")
                 for one in (host_born or ())[:MADE]
             ),
         ),

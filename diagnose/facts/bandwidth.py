@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.attendance import company
+from diagnose.facts.attendance import HOW, company
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.collectives import CollectiveTable, collective_table
@@ -67,9 +67,10 @@ class BusRate:
 
 @fact
 def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
-    """Those that take longest first; none if no large collective runs within a machine, or all may have waited.
+    """Those that take longest first; none if no large collective is known to run within a machine.
 
-    Raises Missing like the table, like `peaks` if there is a collective on the device, and without the size of any.
+    Raises Missing like the table and without the size of any collective; if there are large ones, like `peaks`, and if
+    none of them is told from waiting.
     """
     table = collective_table(facts)
     mine = np.flatnonzero(~table.on_host)
@@ -84,7 +85,10 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
     _, group = np.unique(keys, axis=1, return_inverse=True)
     alike = members(group.ravel(), int(group.max()) + 1)
     found = [_rate(facts, table, device, str(names[some[0]]), large[some]) for some in alike]
-    return tuple(sorted((one for one in found if one is not None), key=lambda one: -one.ns))
+    told = [one for one in found if one is not None]
+    if not told and any(name.startswith(_EACH_WAY + _ONE_WAY) for name in names):
+        raise Missing("what of large collectives is waiting", HOW)
+    return tuple(sorted(told, key=lambda one: -one.ns))
 
 
 def _across_machines(facts: Facts) -> bool:
