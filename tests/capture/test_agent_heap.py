@@ -10,6 +10,9 @@ from pathlib import Path
 import pytest
 
 from diagnose.capture.agent import heap
+from diagnose.capture.agent.place import Place
+from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.session import Session
 from tests.capture.scripts import profile
 
 torch = pytest.importorskip("torch")
@@ -20,6 +23,9 @@ GLIBC = platform.libc_ver()[0] == "glibc"
 FILLS = """
 import torch
 from diagnose.capture.agent import heap
+from diagnose.capture.agent.place import Place
+from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.session import Session
 from tests.capture.scripts import profile
 
 made = heap.make_room({recorded}, {usual}, 4)
@@ -94,3 +100,20 @@ def test_a_recording_that_took_memory_as_it_went_is_made_again(tmp_path: Path, m
     assert rank.unprofiled is not None
     assert rank.timing is not None
     assert max(rank.unprofiled.fetched_bytes or 0, rank.timing.fetched_bytes or 0) < 10_000_000
+
+
+def test_the_first_recording_stays_if_the_training_ends_during_the_second(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
+    (tmp_path / WORK).mkdir()
+    session = Session(tmp_path, Plan(warmup=2, steps=3), Place(0, 1, 1, True))
+    number = 0
+    while "timing" not in session.kept or session._open is None or session._open.clock.steps < 2:
+        torch.ones(8).sum()
+        assert not session.step_ended(number)
+        number += 1
+    first = session.found["timing"]
+    session.stop()
+    assert (session.found["timing"], session.kept) == (first, ["timing"])
+    assert (tmp_path / "rank0.trace.json.gz").is_file()
