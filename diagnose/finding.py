@@ -175,6 +175,8 @@ class RankedFinding(msgspec.Struct, frozen=True):
     site: Site | None
     minor: bool
     """Below 1 % of the step: listed apart."""
+    hidden: tuple[int, int, int] | None
+    """ns per step (low, likely, high) saved once those worth a card are fixed, if that is much more than now."""
     changes: tuple[Change, ...]
     """What the fix was replayed as."""
     spots: tuple[Spot, ...]

@@ -1,5 +1,8 @@
 """The order of findings: by what each would save after those above it have been fixed.
 
+Some save next to nothing before others are fixed: a faster host helps only once the GPU does not hold it up. They come
+last, with what each saves then.
+
 Savings are of the step without the profiler where that was timed: the share that the replay takes off the recorded
 step, of the other. What recording added may all have been where a finding about host time looks: its least saving is
 what is left without it. Where the CPU trains it is more than what the replay takes off.
@@ -33,6 +36,9 @@ ALLOWED = "the rest is taken to get faster too, as seen in other trainings on a 
 MOST_PER_RULE = 5
 """Findings; if there are more, the last one stands for all the smaller ones."""
 
+HIDDEN_TIMES = 2
+"""A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
+
 MOST_RANKED = 12
 """Findings that are ordered by what they add; the few below keep the order of what they save alone."""
 
@@ -42,6 +48,7 @@ class Ranked:
     """Findings in order, and those that cost nothing."""
 
     findings: tuple[RankedFinding, ...]
+    """Those worth a line, then minor ones, then hidden ones."""
     costless: tuple[tuple[str, Saving], ...]
     """(rule, what it would save) of each finding that was left out."""
 
@@ -51,6 +58,10 @@ class _Priced:
     page: Page
     finding: Finding
     alone: Saving
+    added_ns: int | None = None
+    """What it likely adds to those above; None if that was not asked."""
+    hidden: Saving | None = None
+    """What it saves once those above are fixed, if that is much more than alone."""
 
 
 @dataclass(frozen=True)
@@ -107,15 +118,23 @@ def ranked(
     step_ns = step.ns
     nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
-    ordered, added = _greedy(kept, replay, step)
+    small = [one for one in kept if _minor(one, step)]
+    placed = _greedy([one for one in kept if not _minor(one, step)], replay, step)
+    hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
+    shown = [one.finding for one in hidden]
+    placed += [one for one in small if one.finding not in shown] + hidden
     where = Where((rank,), used.numbers)
     return Ranked(
         tuple(
-            _finished(one, place, extra, step, where, _doubts(one.finding, replay, cautions), replay)
-            for place, (one, extra) in enumerate(zip(ordered, added, strict=True), start=1)
+            _finished(one, place, step, where, _doubts(one.finding, replay, cautions), replay)
+            for place, one in enumerate(placed, start=1)
         ),
-        tuple((one.page.id, one.alone) for one in nothing),
+        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
     )
+
+
+def _minor(one: _Priced, step: _Step) -> bool:
+    return one.alone.likely_ns < WORTH_SHARE * step.ns
 
 
 def _few_of_each_rule(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
@@ -144,12 +163,12 @@ def _together(rest: Sequence[Finding]) -> Finding:
     )
 
 
-def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> tuple[list[_Priced], list[int | None]]:
+def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
     Once nothing adds WORTH_SHARE any more, the rest follow in the order of what they save alone.
     """
-    rest, ordered, added = list(priced), list[_Priced](), list[int | None]()
+    rest, ordered = list(priced), list[_Priced]()
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
     gains = [one.alone.likely_ns for one in rest]
@@ -159,15 +178,27 @@ def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> tuple[list[_P
             gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
         best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
         if gains[best] < WORTH_SHARE * step.ns:
-            ordered += rest
-            added += [max(gain, 0) for gain in gains]
-            return ordered, added
+            return ordered + [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
         base -= gains[best]
         one = rest.pop(best)
-        ordered.append(one)
-        added.append(gains[best])
+        ordered.append(replace(one, added_ns=gains[best]))
         fixed += one.finding.edits
-    return ordered + rest, [*added, *[None] * len(rest)]
+    return ordered + rest
+
+
+def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+    """Those that are worth a line once the findings above are fixed, each alone; the largest first."""
+    if not small or not above or replay.quality.doubt >= DOUBTFUL:
+        return []
+    fixed = [edit for one in above if one.added_ns for edit in one.finding.edits]
+    savings = replay.savings([one.finding.edits for one in small], after=fixed)
+    unwarmed = replace(step, on_cpu=False)  # WARMER is of a whole step, these are of what is left of it
+    found = []
+    for one, saving in zip(small, savings, strict=True):
+        then = unwarmed.saving(saving, one.finding.host_bound)
+        if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
+            found.append(replace(one, added_ns=then.likely_ns, hidden=then))
+    return sorted(found, key=lambda one: -(one.added_ns or 0))
 
 
 def _doubts(finding: Finding, replay: Replay, cautions: Sequence[Caution]) -> list[str]:
@@ -181,14 +212,13 @@ def _doubts(finding: Finding, replay: Replay, cautions: Sequence[Caution]) -> li
     return found
 
 
-def _finished(
-    one: _Priced, place: int, added_ns: int | None, step: _Step, where: Where, doubts: list[str], replay: Replay
-) -> RankedFinding:
+def _finished(one: _Priced, place: int, step: _Step, where: Where, doubts: list[str], replay: Replay) -> RankedFinding:
     finding, alone = one.finding, one.alone
     spots, spot_count = replay.spots(finding.edits)
     level = finding.confidence.level.lowered() if doubts else finding.confidence.level
     allowed = [ALLOWED] * step.on_cpu
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
+    most_ns = alone.high_ns if one.hidden is None else one.hidden.high_ns
     return RankedFinding(
         rule=one.page.id,
         code=one.page.code,
@@ -201,14 +231,15 @@ def _finished(
             likely_ns=alone.likely_ns,
             high_ns=alone.high_ns,
             basis=finding.basis if thumb else alone.basis,
-            after_above_ns=None if added_ns is None else min(added_ns, alone.high_ns),
+            after_above_ns=None if one.added_ns is None else min(one.added_ns, most_ns),
             replayed_ns=alone.replayed_ns,
         ),
         share_of_step=alone.likely_ns / step.ns,
         confidence=Confidence(level, "; ".join([finding.confidence.why, *doubts, *allowed])),
         fixes=finding.fixes,
         site=finding.site,
-        minor=alone.likely_ns < WORTH_SHARE * step.ns,
+        minor=_minor(one, step),
+        hidden=None if one.hidden is None else (one.hidden.low_ns, one.hidden.likely_ns, one.hidden.high_ns),
         changes=replay.changes(finding.edits),
         spots=spots,
         spot_count=spot_count,

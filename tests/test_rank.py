@@ -12,6 +12,7 @@ from diagnose import rank
 from diagnose.facts.base import Facts
 from diagnose.facts.ranges import ranges
 from diagnose.facts.steps import steps
+from diagnose.facts.work import work_table
 from diagnose.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding
 from diagnose.page import Page
 from diagnose.rank import Ranked
@@ -102,6 +103,33 @@ def test_small_savings_are_minor_and_nothing_is_no_finding() -> None:
     found = ordered(facts, {name: finding(shorter(facts, "a", keep)) for name, keep in kept.items()})
     assert [(one.rule, one.minor) for one in found.findings] == [("large", False), ("minor", True)]
     assert [(rule, saving.high_ns) for rule, saving in found.costless] == [("nothing", 30_000)]
+
+
+SIDE_BY_SIDE = """
+    4 steps of 100
+    cpu  aten::mm 0-1 | a 1-55 | b 55-60 | cudaDeviceSynchronize 60-100
+    gpu  sgemm 0.01-100 @0
+"""
+
+
+def test_what_saves_only_once_others_are_fixed_comes_last_with_what_it_saves_then() -> None:
+    """The host works for 60 ms beside a GPU that takes 100. Halved, it takes 50: then `a` holds up 10."""
+    facts = facts_of(SIDE_BY_SIDE)
+    gpu = Shorten(work_table(facts).ids, 0.5)
+    host = {"a": finding(shorter(facts, "a")), "b": finding(shorter(facts, "b", 0.9))}
+    found = ordered(facts, {**host, "gpu": finding(gpu)})
+    first, last = found.findings
+    assert (first.rule, last.rule) == ("gpu", "a")
+    assert in_ms(first)[1:] == pytest.approx((40, 40), abs=0.02)
+    assert in_ms(last)[1:] == pytest.approx((0, 10), abs=0.02)
+    assert (last.minor, last.share_of_step) == (True, 0.0)
+    assert last.hidden == pytest.approx((10e6,) * 3, abs=20_000)
+    assert [rule for rule, _ in found.costless] == ["b"]
+
+
+def test_nothing_is_hidden_where_nothing_is_to_be_fixed() -> None:
+    found = ordered(facts := facts_of(SIDE_BY_SIDE), {"a": finding(shorter(facts, "a"))})
+    assert (found.findings, [rule for rule, _ in found.costless]) == ((), ["a"])
 
 
 def test_a_range_of_savings() -> None:

@@ -3,16 +3,19 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.steps import Measure
-from diagnose.finding import Fix, OutcomeKind, RankedFinding
+from diagnose.finding import Fix, OutcomeKind, PricedSaving, RankedFinding
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, SAFETY
 from diagnose.units import duration, share
+
+HIDDEN = "Once those are fixed"
+"""Over findings that pay only then."""
 
 
 @dataclass(frozen=True)
@@ -42,7 +45,28 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, saving) of each minor finding."""
     step_ns = _step_ns(diagnosis)
-    return [(one.title, _short(one, step_ns)) for one in diagnosis.findings if one.minor]
+    return [(one.title, _short(one, step_ns)) for one in diagnosis.findings if one.minor and not one.hidden]
+
+
+def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
+    """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
+    step_ns = _step_ns(diagnosis)
+    return [
+        (_titled(one), _then(one.saving, one.hidden, one.fixes, step_ns)) for one in diagnosis.findings if one.hidden
+    ]
+
+
+def _titled(one: RankedFinding) -> str:
+    return f"{one.title}, at {place(one.site)}" if one.site else one.title
+
+
+def _then(now: PricedSaving, then: tuple[int, int, int], fixes: Sequence[Fix], step_ns: int) -> str:
+    low_ns, likely_ns, high_ns = then
+    text = f"then {duration(likely_ns)} ({share(likely_ns, step_ns)} of today's step)"
+    if low_ns != high_ns:
+        text += f", {duration(low_ns)} to {duration(high_ns)}"
+    text += f"; by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}."
+    return " ".join([text, *(fix.do for fix in fixes[:1])])
 
 
 def _step_ns(diagnosis: Diagnosis) -> int:

@@ -21,6 +21,8 @@ def render(diagnosis: Diagnosis) -> str:
         lines += ["### What to fix", "", *(line for card in cards for line in _card(card)), ""]
     if minor := findings.minor(diagnosis):
         lines += ["### Minor", "", *(f"- {escaped(title)}: {escaped(saving)}" for title, saving in minor), ""]
+    if hidden := findings.hidden(diagnosis):
+        lines += [f"### {findings.HIDDEN}", "", *(f"- {escaped(title)}: {escaped(then)}" for title, then in hidden), ""]
     for section in content.sections(diagnosis):
         lines += _table(section)
     if unchecked := list(findings.unchecked(diagnosis)):

@@ -41,6 +41,8 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
         parts += [_title("What to fix"), *(_card(card, len(cards)) for card in cards)]
     if minor := findings.minor(diagnosis):
         parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
+    if hidden := findings.hidden(diagnosis):
+        parts.append(_bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
     parts += [_section(section, width) for section in content.sections(diagnosis)]
     if unchecked := list(findings.unchecked(diagnosis)):
         parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))

@@ -75,6 +75,29 @@ def test_the_width_is_kept(found: Diagnosis, width: int) -> None:
     assert max(map(len, terminal.render(found, width).splitlines())) <= width
 
 
+def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis) -> None:
+    """5 of 100 ms once the first is fixed, nothing before."""
+    first = found.findings[0]
+    nothing = replace(first.saving, low_ns=0, likely_ns=0, high_ns=0, after_above_ns=5_000_000)
+    later = replace(
+        first,
+        title="Later",
+        saving=nothing,
+        minor=True,
+        hidden=(4_000_000, 5_000_000, 5_000_000),
+        site=Site("a.py", 7, "f"),
+    )
+    both = replace(found, findings=(first, later))
+    (told,) = findings.hidden(both)
+    what = "then 5.00 ms (5.0 % of today's step), 4.00 ms to 5.00 ms; by itself nothing. "
+    assert told == ("Later, at a.py:7 (f)", what + first.fixes[0].do)
+    assert findings.minor(both) == []
+    assert findings.left_ns(both) == 60_000_000
+    text, page = terminal.render(both, 200), markdown.render(both)
+    assert text.index("What to fix") < text.index("Once those are fixed") < text.index("Later")
+    assert "### Once those are fixed" in page
+
+
 def test_hostile_text_stays_text(found: Diagnosis) -> None:
     evil = "[red]x[/red] <script>alert(1)</script> | `code` @you http://x.y *b*"
     one = msgspec.structs.replace(found.findings[0], title=evil, evidence=(Evidence(evil),), site=Site(evil, 1, evil))

@@ -96,6 +96,8 @@ def render(diagnosis: Diagnosis) -> str:
         tiles=list(_tiles(diagnosis)),
         cards=list(cards.shown(diagnosis)),
         minor=findings.minor(diagnosis),
+        hidden=findings.hidden(diagnosis),
+        hidden_heading=findings.HIDDEN,
         unchecked=list(findings.unchecked(diagnosis)),
         warnings=[one for one in diagnosis.integrity if one.severity is not Severity.NOTE],
         notes=[one for one in diagnosis.integrity if one.severity is Severity.NOTE],

@@ -162,6 +162,7 @@ def finding(title: str, likely_ns: int, added_ns: int | None, minor: bool = Fals
         fixes=(),
         site=None,
         minor=minor,
+        hidden=None,
         changes=(),
         spots=(),
         spot_count=0,
