@@ -152,3 +152,18 @@ def test_a_rule_about_the_loader_is_silent_once_the_loader_is_fixed(corpus: Path
     )
     assert "loader_without_workers" in before
     assert not {"loader_without_workers", "loader_starvation"} & after
+
+
+def test_what_the_loader_hid_is_what_is_found_once_it_is_fixed(corpus: Path) -> None:
+    """Of the same two recordings: the second's saving lies in what the first says that it will be."""
+    before, after = (
+        [
+            one
+            for one in diagnose.analyze(corpus / f"kineto/tensorboard/resnet50_autograd_{k}_workers.json.gz").findings
+            if one.rule == "unfused_pointwise"
+        ]
+        for k in (0, 4)
+    )
+    (hidden,) = [one.hidden for one in before if one.hidden]
+    (found,) = [one for one in after if not one.minor]
+    assert hidden[0] <= found.saving.likely_ns <= hidden[2]
