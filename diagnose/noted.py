@@ -5,6 +5,8 @@ from __future__ import annotations
 import re
 from decimal import Decimal
 
+import numpy as np
+
 from diagnose.trace.manifest import (
     Distributed,
     Flags,
@@ -16,7 +18,7 @@ from diagnose.trace.manifest import (
     Targets,
     Timed,
 )
-from diagnose.trace.model import Context
+from diagnose.trace.model import Context, ValueGraph
 
 TIME = r"\d+(?:\.\d{1,6})?"
 
@@ -33,7 +35,12 @@ _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed
 _IGNORED = _line(r"ignored (?P<ignored>\d+) of (?P<rows>\d+) rows, (?P<classes>\d+) classes")
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
 _COMPARED = _line(r"(?P<how>equal|different) batches")
-_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _COMPARED)
+_VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
+_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _COMPARED, _VALUES)
+_VALUE = re.compile(
+    r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>\d+(?:,\d+)*))?"
+    r"(?P<always> always)?(?P<back> back)?"
+)
 
 
 def is_noted(text: str) -> bool:
@@ -61,6 +68,35 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     )
     equal = None if compared is None else compared["how"] == "equal"
     return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks, equal_batches=equal)
+
+
+def values(text: str) -> ValueGraph | None:
+    """Of the ops that are said to have been looked at, in two steps; None if none are. Raises ValueError."""
+    if (line := _VALUES.search(text)) is None:
+        return None
+    ops = [one.strip() for one in line["ops"].split("|")]
+    said = [found for one in ops if (found := _VALUE.fullmatch(one))]
+    if len(said) < len(ops):
+        raise ValueError("an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, in this order")
+    names, count = sorted({one["name"] for one in said}), len(said)
+    first: list[int] = []
+    for at, one in enumerate(said):
+        first.append(at if one["same"] is None else first[int(one["same"])])
+    made = [step * count + at if not said[at]["always"] else at for step in (0, 1) for at in first]
+    given = [at if one["given"] == "-" else int(one["given"] or -1) for at, one in enumerate(said)]
+    edges = [(at, int(taken)) for at, one in enumerate(said) for taken in (one["takes"] or "").split(",") if taken]
+    return ValueGraph(
+        names=tuple(names),
+        name=np.array([names.index(one["name"]) for one in said] * 2),
+        thread=np.zeros(2 * count, dtype=np.int64),
+        step=np.repeat([0, 1], count),
+        backward=np.array([int(bool(one["back"])) for one in said] * 2),
+        makes=np.ones(2 * count, dtype=np.int64),
+        same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
+        given=np.array([one if one < 0 else step * count + one for step in (0, 1) for one in given]),
+        uses=np.array([step * count + taker for step in (0, 1) for taker, _ in edges], dtype=np.int64),
+        used=np.array([step * count + maker for step in (0, 1) for _, maker in edges], dtype=np.int64),
+    )
 
 
 def _fetched(text: str) -> int | None:

@@ -50,6 +50,7 @@ from diagnose.facts.fusion import AttentionChain
 from diagnose.facts.gathers import HostGathers
 from diagnose.facts.host_collectives import Barriers, HostRuns
 from diagnose.facts.input import Input
+from diagnose.facts.known_values import KnownValues
 from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
 from diagnose.facts.lookups import OneHotProducts, TableGradients
@@ -82,6 +83,8 @@ from diagnose.facts.waits import HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.fusing import chains_taken, fusing, gave_up, known, torchs_own
+from diagnose.leaving_out import left_out
+from diagnose.leaving_out import named as ops_named
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis
@@ -148,6 +151,7 @@ __all__ = [
     "IgnoredScores",
     "Implementation",
     "Input",
+    "KnownValues",
     "Launches",
     "LayoutConversions",
     "Level",
@@ -213,8 +217,10 @@ __all__ = [
     "fusing",
     "gave_up",
     "known",
+    "left_out",
     "loading_evidence",
     "ms",
+    "ops_named",
     "percent",
     "rule",
     "seen_again",

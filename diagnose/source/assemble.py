@@ -75,6 +75,7 @@ def assemble(recording: Recording) -> Rank:
         context=None,
         company=None,
         graph=None,
+        values=None,
         **tables,
     )
 

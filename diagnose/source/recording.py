@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
@@ -16,6 +16,7 @@ from diagnose.source.base import InputError
 from diagnose.source.columns import printable
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
+from diagnose.source.values import read_values
 from diagnose.trace.joining import joined
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, equal_batches
 from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
@@ -36,6 +37,7 @@ _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
 _DETAIL_NAMES = (".detail.json.gz", ".detail.json")
 """torch.profiler makes the detail recording, whatever made the other."""
 _GRAPH_NAMES = (".graph.json.gz",)
+_VALUES_NAMES = (".values.json.gz",)
 
 
 @dataclass(frozen=True)
@@ -47,6 +49,8 @@ class RankFiles:
     """The detail recording."""
     graph: Path | None = None
     """Of autograd."""
+    values: Path | None = None
+    """Which ops made equal ones."""
     context: Context | None = None
 
 
@@ -73,8 +77,8 @@ def find(paths: Sequence[str | Path]) -> Recordings:
         if folder not in manifests:
             manifests[folder], problems = read_manifest(folder / MANIFEST)
             notes += problems
-        detail, graph = _beside(trace.path, _DETAIL_NAMES), _beside(trace.path, _GRAPH_NAMES)
-        found.append(RankFiles(trace, detail, graph, _context(trace.path, manifests[folder])))
+        detail, graph, values = (_beside(trace.path, names) for names in (_DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES))
+        found.append(RankFiles(trace, detail, graph, values, _context(trace.path, manifests[folder])))
     known = [one for one in manifests.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
     notes += [note for one in known for note in _run_notes(one, used)]
@@ -88,7 +92,9 @@ def read(files: RankFiles) -> Rank:
     if files.context is not None:
         rank = replace(rank, integrity=(*rank.integrity, *_notes(files.context.rank.notes)))
     if files.graph is not None:
-        rank = _with_graph(rank, files.graph)
+        rank = _with(rank, files.graph, _add_graph, "How ops depend on each other")
+    if files.values is not None:
+        rank = _with(rank, files.values, _add_values, "Which ops compute the same again")
     if files.detail is None:
         return rank
     try:
@@ -142,17 +148,22 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _with_graph(rank: Rank, path: Path) -> Rank:
+def _add_graph(rank: Rank, path: Path) -> Rank:
+    return replace(rank, graph=read_graph(path))
+
+
+def _add_values(rank: Rank, path: Path) -> Rank:
+    return replace(rank, values=read_values(path))
+
+
+def _with(rank: Rank, path: Path, added: Callable[[Rank, Path], Rank], lost: str) -> Rank:
+    """The rank with what a file adds, or with a note of what is lost."""
     try:
-        return replace(rank, graph=read_graph(path))
+        return added(rank, path)
     except (OSError, ValueError) as error:
         why = f"cannot be read: {error.strerror or error}" if isinstance(error, OSError) else str(error)
-        lost = IntegrityNote(
-            f"{path.name} {why}.",
-            "How ops depend on each other is not known. Record again to know it.",
-            Severity.WARNING,
-        )
-        return replace(rank, integrity=(*rank.integrity, lost))
+        note = IntegrityNote(f"{path.name} {why}.", f"{lost} is not known. Record again to know it.", Severity.WARNING)
+        return replace(rank, integrity=(*rank.integrity, note))
 
 
 def _beside(trace: Path, names: Sequence[str]) -> Path | None:

@@ -205,6 +205,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """Name of the attribution recording (stacks, shapes)."""
     graph: str | None = None
     """Name of the file that has autograd's graph of one step."""
+    values: str | None = None
+    """Name of the file that tells which ops of a step compute what has been computed before."""
     steps_by: str | None = None
     """What steps were found by: "optimizer", "loader", "code" (diagnose.record) or "time" (there are none)."""
     steady: bool | None = None

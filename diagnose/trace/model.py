@@ -145,6 +145,35 @@ class AutogradGraph:
 
 
 @dataclass(frozen=True)
+class ValueGraph:
+    """The ops that torch's dispatcher ran in two steps, and which made equal values; looked at after recording.
+
+    Arrays of shape (ops,) in the order in which ops were called, and (edges,) where two are said by their positions.
+    """
+
+    names: tuple[str, ...]
+    """As "aten::mm"."""
+    name: IntArray
+    """Position in `names`."""
+    thread: IntArray
+    """Threads are numbered from 0, in the order in which they ran the first op."""
+    step: IntArray
+    """0 or 1."""
+    backward: IntArray
+    """1 in a backward pass."""
+    makes: IntArray
+    """1 where the op makes or changes values, 0 where it makes a view of what there is."""
+    same: IntArray
+    """The first op that made the same values of the same; -1 if there is none before."""
+    given: IntArray
+    """Where the op gives back what it took: the op that made that, or this one itself if no op did. -1 elsewhere."""
+    uses: IntArray
+    """This op took ..."""
+    used: IntArray
+    """... what this one made."""
+
+
+@dataclass(frozen=True)
 class Rank:
     """One process of the run: columnar tables (see `trace.schema`), immutable once made."""
 
@@ -169,7 +198,9 @@ class Rank:
     company: Company | None = None
     """None: no other rank was looked at."""
     graph: AutogradGraph | None = None
-    """None if nobody looked at it."""
+    """None: nobody looked at it."""
+    values: ValueGraph | None = None
+    """None: nobody looked at them."""
 
 
 @dataclass(frozen=True)

@@ -15,6 +15,11 @@ from diagnose.trace.manifest import Manifest, RankManifest
 
 ROOT = Path(__file__).parents[2]
 
+RECORDED = [
+    *("manifest.json", "rank0.detail.json.gz", "rank0.graph.json.gz", "rank0.trace.json.gz", "rank0.values.json.gz")
+]
+"""What a whole recording by torch.profiler leaves of one process."""
+
 STEP = """
 import os, sys, time
 import torch

@@ -30,7 +30,13 @@ def test_a_loop_of_one_s_own(tmp_path: Path) -> None:
     assert ran.returncode == 0, ran.stderr
     assert ran.stdout.startswith("after ")
     done = Done(0, "", "", tmp_path / "out")
-    assert done.files == ["manifest.json", "rank0.detail.json.gz", "rank0.graph.json.gz", "rank0.trace.json.gz"]
+    assert done.files == [
+        "manifest.json",
+        "rank0.detail.json.gz",
+        "rank0.graph.json.gz",
+        "rank0.trace.json.gz",
+        "rank0.values.json.gz",
+    ]
     assert (done.manifest.complete, done.rank.steps_by, done.rank.ended) == (True, "code", "recorded")
     assert done.rank.timing is not None
     first = done.rank.timing.first_step

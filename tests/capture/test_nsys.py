@@ -57,7 +57,13 @@ def test_a_run_is_recorded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     script(tmp_path, SLOW)
     done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py", 100_000)
     assert (done.code, "whole" in done.stdout) == (0, False), done.stderr
-    assert done.files == ["manifest.json", "rank0.graph.json.gz", "rank0.trace.sqlite", "trace.nsys-rep"]
+    assert done.files == [
+        "manifest.json",
+        "rank0.graph.json.gz",
+        "rank0.trace.sqlite",
+        "rank0.values.json.gz",
+        "trace.nsys-rep",
+    ]
     assert done.manifest.complete
     assert (done.rank.trace, done.rank.detail, done.rank.ended) == ("rank0.trace.sqlite", None, "recorded")
     assert done.rank.timing is not None
@@ -112,7 +118,8 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     done = profile(tmp_path, "--tracer", "nsys", "--memory", "--steps", 4, "train.py")
     assert done.code == 0, done.stderr
     assert done.files == [
-        "manifest.json", "rank0.detail.json.gz", "rank0.graph.json.gz", "rank0.trace.sqlite", "trace.nsys-rep",
+        "manifest.json", "rank0.detail.json.gz", "rank0.graph.json.gz", "rank0.trace.sqlite", "rank0.values.json.gz",
+        "trace.nsys-rep",
     ]  # fmt: skip
     assert done.rank.timing is not None
     assert done.rank.attribution is not None
@@ -140,7 +147,13 @@ def test_what_torch_recorded_is_nothing_without_what_nsys_did(tmp_path: Path, mo
     monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
     done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py")
     assert done.code == 2
-    assert done.files == ["manifest.json", "rank0.detail.json.gz", "rank0.graph.json.gz", "trace.nsys-rep"]
+    assert done.files == [
+        "manifest.json",
+        "rank0.detail.json.gz",
+        "rank0.graph.json.gz",
+        "rank0.values.json.gz",
+        "trace.nsys-rep",
+    ]
     assert "The report of Nsight Systems could not be exported: nsys ended with 3." in done.stderr
     assert done.stderr.splitlines()[-1] == "Error: Nothing could be recorded; the reasons stand above."
 
@@ -164,8 +177,8 @@ for i in range(100_000):
     done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, *run)
     assert done.code == 0, done.stderr
     assert done.files == [
-        "manifest.json", "rank0.graph.json.gz", "rank0.trace.sqlite", "rank1.graph.json.gz", "rank1.trace.sqlite",
-        "trace.nsys-rep",
+        "manifest.json", "rank0.graph.json.gz", "rank0.trace.sqlite", "rank0.values.json.gz", "rank1.graph.json.gz",
+        "rank1.trace.sqlite", "rank1.values.json.gz", "trace.nsys-rep",
     ]  # fmt: skip
     sleeps, numbers = [], []
     for files in recording.find([done.folder]).ranks:

@@ -26,7 +26,13 @@ def test_a_script_is_recorded_and_ended(tmp_path: Path) -> None:
     script(tmp_path, LOOP)
     done = profile(tmp_path, "--steps", 4, "train.py", 100_000)
     assert (done.code, done.stdout) == (0, "")
-    assert done.files == ["manifest.json", "rank0.detail.json.gz", "rank0.graph.json.gz", "rank0.trace.json.gz"]
+    assert done.files == [
+        "manifest.json",
+        "rank0.detail.json.gz",
+        "rank0.graph.json.gz",
+        "rank0.trace.json.gz",
+        "rank0.values.json.gz",
+    ]
     assert done.manifest.complete
     assert done.manifest.exit_code is None
     assert done.manifest.command == (sys.executable, "train.py", "100000")

@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from diagnose.source import autograd
+from diagnose.source import packed
 from diagnose.source.autograd import read_graph
 from diagnose.source.recording import find, read
 
@@ -43,7 +43,7 @@ def test_a_graph(tmp_path: Path) -> None:
         {**SOUND, "used": [-1]},
         {**SOUND, "used": [1, 1]},
         {name: value for name, value in SOUND.items() if name != "uses"},
-        {**SOUND, "names": ["x"] * (autograd.MOST_NAMES + 1)},
+        {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],
 )
 def test_what_is_no_graph(tmp_path: Path, content: Any) -> None:
@@ -61,7 +61,7 @@ def test_a_damaged_file(tmp_path: Path) -> None:
 
 
 def test_a_file_that_grows_beyond_all_bounds(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(autograd, "MOST_BYTES", 1 << 20)
+    monkeypatch.setattr(packed, "MOST_BYTES", 1 << 20)
     with pytest.raises(ValueError, match="is larger than 1 MB"):
         read_graph(written(tmp_path, {**SOUND, "more": " " * (2 << 20)}))
 

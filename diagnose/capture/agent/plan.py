@@ -15,6 +15,9 @@ FILES = {"timing": "trace", "attribution": "detail"}
 GRAPH = "graph.json.gz"
 """How the name of the file ends that has autograd's graph of one step."""
 
+VALUES = "values.json.gz"
+"""How the name of the file ends that tells which ops compute what has been computed before."""
+
 ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
 """How the names of a tracer's files end."""
 

@@ -15,9 +15,10 @@ from .graphs import graph_of_a_step
 from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .place import Place
-from .plan import ENDINGS, FILES, GRAPH, WORK, Plan
+from .plan import ENDINGS, FILES, GRAPH, VALUES, WORK, Plan
 from .recordings import Recording, foreign_active
 from .threads import Rivals
+from .values import values_of_two_steps
 
 LEAD = 5
 """Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
@@ -134,6 +135,7 @@ class Session:
         else:
             self.note(NO_OPS)
         self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
+        self.found["values"] = yield from values_of_two_steps(self.folder / f"rank{self.here.rank}.{VALUES}")
         yield from self._all_done()
         self._finished = True
 

@@ -1,0 +1,66 @@
+"""What torch tells of an op, and of the tensors that it takes and makes."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any, NamedTuple
+
+SAMPLED = 64
+"""Elements of a result that are compared where two should be equal (our choice)."""
+
+ARITHMETIC = ("add", "sub", "mul", "div", "native_dropout")
+"""Ops that are useless if they give back what they took. Others (clamp, where) guard against what may come."""
+
+UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_strided")
+"""Ops whose results hold anything."""
+
+
+class Op(NamedTuple):
+    """What is the same for all calls of an op."""
+
+    name: str
+    writes: frozenset[str]
+    """Names of the arguments that it writes to."""
+    arguments: tuple[str, ...]
+    comparable: bool
+    """Whether equal inputs give equal results."""
+    arithmetic: bool
+    """Whether it is useless if it gives back what it took."""
+
+
+def described(func: Any, torch: Any) -> Op:
+    """An overload of an op."""
+    schema = func._schema
+    space, _, name = schema.name.partition("::")
+    seeded = torch.Tag.nondeterministic_seeded in func.tags
+    return Op(
+        name=schema.name,
+        arguments=tuple(one.name for one in schema.arguments),
+        writes=frozenset(one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write),
+        comparable=space == "aten" and name not in UNFILLED and not seeded,
+        arithmetic=space == "aten" and name in ARITHMETIC,
+    )
+
+
+def tensors_in(values: list[Any], torch: Any) -> Iterator[Any]:
+    """All tensors in nested lists."""
+    for one in values:
+        if isinstance(one, torch.Tensor):
+            yield one
+        elif isinstance(one, list | tuple):
+            yield from tensors_in(list(one), torch)
+
+
+def plain(tensor: Any, torch: Any) -> bool:
+    """Whether it has memory of its own, and is not of a class that computes in its own way."""
+    own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
+    return tensor.layout is torch.strided and tensor.device.type != "meta" and not own
+
+
+def some_of(tensor: Any) -> list[Any]:
+    """Elements of a tensor, evenly taken from its memory."""
+    if not tensor.numel():
+        return []
+    extent = 1 + sum((many - 1) * stride for many, stride in zip(tensor.shape, tensor.stride(), strict=True))
+    flat = tensor.as_strided((extent,), (1,), tensor.storage_offset())
+    return list(flat[:: max(extent // SAMPLED, 1)].tolist())

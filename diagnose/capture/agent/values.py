@@ -1,0 +1,226 @@
+"""Which ops compute what has been computed already, and which give back what they took: no trace tells.
+
+Two steps after the recordings run under a mode of torch's dispatcher, which numbers values: an op's result has the same
+number as an earlier one if both come from the same op and from inputs of the same numbers.
+"""
+
+from __future__ import annotations
+
+import gzip
+import json
+import sys
+import threading
+from collections.abc import Callable, Generator
+from pathlib import Path
+from typing import Any, NamedTuple, TypeVar
+
+from .calls import Op, described, some_of, tensors_in
+from .contents import Contents, Unknown
+
+T = TypeVar("T")
+
+MOST_OPS = 60_000
+"""Of both steps (our choice): looking at one took 65 us (torch 2.13, one core of a Xeon)."""
+
+LEAST_ELEMENTS = 1_000
+"""Of a result that is compared with what its op took: smaller ones cost nothing (our choice)."""
+
+MARKS = "profiler::"
+"""Before the names of ops that only mark ranges."""
+
+CLOSE = 1e-5
+"""Relative difference up to which a result is what its op took: that of single precision after some ops."""
+
+
+def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
+    """Look at the next two steps, and write what was seen into a file; to its name, or None if there is nothing."""
+    values = Values()
+    mode = _entered(values)
+    if mode is None:
+        return None
+    yield
+    values.step = 1
+    yield
+    _left(mode)
+    try:
+        return target.name if values.write(target) else None
+    except OSError:  # A full disk: what has been recorded is worth more.
+        target.unlink(missing_ok=True)
+        return None
+
+
+def _entered(values: Values) -> Any:
+    """A mode of this thread, and of the backward passes that it begins.
+
+    None where the script has a mode of its own, and where it compiles: what is compiled calls no ops.
+    """
+    from torch.utils import _python_dispatch
+
+    class Mode(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+        def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+            return values.called(func, args, kwargs or {})
+
+    if _python_dispatch._get_current_dispatch_mode() is not None or _compiles():
+        return None
+    mode = Mode()
+    mode.__enter__()
+    return mode
+
+
+def _compiles() -> bool:
+    utils = sys.modules.get("torch._dynamo.utils")
+    return utils is not None and bool(utils.counters["frames"])
+
+
+def _left(mode: Any) -> None:
+    from torch.utils import _python_dispatch
+
+    if _python_dispatch._get_current_dispatch_mode() is mode:
+        mode.__exit__(None, None, None)
+
+
+class _Call(NamedTuple):
+    """A call before it is made."""
+
+    at: int
+    """Its position."""
+    key: object | None
+    """None if nothing can be compared with it."""
+    tensors: list[Any]
+    written: list[Any]
+    may_give_back: bool
+
+
+class Values:
+    """Ops that were called, by the names of `trace.model.ValueGraph`."""
+
+    def __init__(self) -> None:
+        import torch
+
+        self._torch, self._contents = torch, Contents(torch)
+        self.step = 0
+        self.failed = False
+        self._lock = threading.Lock()
+        self._ops: dict[Any, Op] = {}
+        self._threads: dict[int, int] = {}
+        self._names: dict[str, int] = {}
+        self._first: dict[int, int] = {}
+        """Of each value the op that made it first."""
+        self._samples: list[str] = []
+        """Of each op some elements of its result."""
+        self._written_by: dict[int, list[int]] = {}
+        """Of each op those that wrote to its result."""
+        self._name: list[int] = []
+        self._thread: list[int] = []
+        self._step: list[int] = []
+        self._backward: list[int] = []
+        self._makes: list[int] = []
+        self._same: list[int] = []
+        self._given: list[int] = []
+        self._uses: list[int] = []
+        self._used: list[int] = []
+
+    def called(self, func: Any, args: Any, kwargs: Any) -> Any:
+        """The script calls an op. Raises only what that raises."""
+        call = self._tried(self._begun, func, args, kwargs)
+        made = func(*args, **kwargs)
+        if call is not None:
+            self._tried(self._ended, call, made)
+        return made
+
+    def _tried(self, what: Callable[..., T], *given: Any) -> T | None:
+        """What fails here must not fail the script."""
+        if self.failed:
+            return None
+        try:
+            with self._lock:
+                return what(*given)
+        except Exception:
+            self.failed = True
+            return None
+
+    def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
+        op = self._ops.get(func)
+        if op is None:
+            op = self._ops[func] = described(func, self._torch)
+        if op.name.startswith(MARKS):
+            return None
+        given = {**dict(zip(op.arguments, args, strict=False)), **kwargs}
+        tensors = list(tensors_in(list(given.values()), self._torch))
+        written = list(tensors_in([given[name] for name in op.writes if name in given], self._torch))
+        try:
+            key = (func, tuple((name, self._contents.key(one)) for name, one in given.items()))
+        except Unknown:
+            key = None
+        at = len(self._name)
+        self._name.append(self._names.setdefault(op.name, len(self._names)))
+        self._thread.append(self._threads.setdefault(threading.get_ident(), len(self._threads)))
+        self._step.append(self.step)
+        self._backward.append(int(self._torch._C._current_graph_task_id() != -1))
+        for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1)):
+            column.append(unset)
+        self._samples.append("")
+        for one in {self._contents.filled_by(tensor) for tensor in tensors} - {-1}:
+            self._uses.append(at)
+            self._used.append(one)
+        self.failed |= at >= MOST_OPS
+        may_give_back = op.arithmetic and not written and not self._backward[at]
+        return _Call(at, key if op.comparable else None, tensors, written, may_give_back)
+
+    def _ended(self, call: _Call, made: Any) -> None:
+        at, contents = call.at, self._contents
+        results = list(tensors_in([made], self._torch))
+        new = [one for one in results if contents.is_new(one)]
+        value = contents.fresh() if call.key is None else contents.number(call.key)
+        first = self._first.setdefault(value, at)
+        self._samples[at] = repr([some_of(one) for one in [*new, *call.written][:1]])
+        self._makes[at] = int(bool(new or call.written or not results))
+        if first != at and self._makes[at] and self._samples[first] == self._samples[at]:
+            self._same[at] = first
+        if new and call.may_give_back:
+            self._given[at] = self._given_back(call, new[0])
+        for one in call.written:
+            maker = contents.written(one, contents.number(("written", value)), at)
+            self._written_by.setdefault(maker, []).append(at)
+        for place, one in enumerate(new):
+            contents.made(one, contents.number(("made", value, place)), at)
+
+    def _given_back(self, call: _Call, made: Any) -> int:
+        """As `ValueGraph.given`."""
+        if made.numel() < LEAST_ELEMENTS or not made.is_floating_point() or not made.any():
+            return -1
+        for one in call.tensors:
+            alike = (made.shape, made.dtype) == (one.shape, one.dtype)
+            if alike and self._torch.allclose(made, one, rtol=CLOSE, atol=0.0):
+                maker = self._contents.filled_by(one)
+                return call.at if maker < 0 else maker
+        return -1
+
+    def _can_be_left_out(self, at: int) -> bool:
+        """What it makes may be what was made before: if both are written to, then with the same values."""
+        mine, others = self._written_by.get(at, []), self._written_by.get(self._same[at], [])
+        return [self._value(one) for one in mine] == [self._value(one) for one in others]
+
+    def _value(self, at: int) -> int:
+        return self._same[at] if self._same[at] >= 0 else at
+
+    def write(self, target: Path) -> bool:
+        """Into a file, if there is something to write. Lets go of all memory."""
+        self._contents.forget()
+        if self.failed or not self._name:
+            return False
+        content = {
+            "names": list(self._names),
+            "name": self._name,
+            "thread": self._thread,
+            "step": self._step,
+            "backward": self._backward,
+            "makes": self._makes,
+            "same": [one if one >= 0 and self._can_be_left_out(at) else -1 for at, one in enumerate(self._same)],
+            "given": self._given,
+            "uses": self._uses,
+            "used": self._used,
+        }
+        with gzip.open(target, "wt", encoding="utf-8") as file:
+            json.dump(content, file, separators=(",", ":"))
+        return True

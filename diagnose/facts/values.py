@@ -1,0 +1,157 @@
+"""Which recorded ops are those of the step whose values `diagnose profile` looked at?
+
+That step came after the recording. Its ops are told to be those of a recorded step by their names and their order,
+thread by thread; views count for nothing. What the dispatcher sees lies within ops that it does not see: an
+`aten::linear` runs an `addmm`. And the dispatcher itself changes some: gradients are added up in other ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.dispatch import HostSpans, host_spans, used_step
+from diagnose.facts.fetches import name_codes
+from diagnose.facts.layout import Mask
+from diagnose.facts.steps import steps
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import ValueGraph
+
+ALIKE, LEAST = 0.95, 0.85
+"""Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
+
+APART, AGREE = 16, 2
+"""Ops that may be left out in a row, and those that have to agree behind them (our choice)."""
+
+
+@dataclass(frozen=True)
+class SeenOps:
+    """The ops of the second of the steps that were looked at, in the order in which they were called."""
+
+    ids: IntArray
+    """The span of each in each used step, -1 where that is not known. Shape (used steps, ops)."""
+    names: tuple[str, ...]
+    makes: Mask
+    """It makes or changes values; others make views."""
+    first: IntArray
+    """The op that made the same before in this step, in a backward pass if this one is in one; -1 if there is none."""
+    constant: Mask
+    """The step before had made the same."""
+    vain: Mask
+    """It gave back what it took, in both steps."""
+    needed: Mask
+    """Something else than what is vain takes what it made, or nobody knows who does."""
+
+
+@fact
+def seen_ops(facts: Facts) -> SeenOps:
+    """Raises Missing if nobody looked at values, and if no recorded step has the same ops."""
+    graph = facts.rank.values
+    if graph is None:
+        raise Missing("which ops compute what is known already", "Record with diagnose profile.")
+    last = np.flatnonzero(graph.step == 1)
+    ids = _spans_of(facts, graph, last)
+    if not (ids >= 0).any():
+        raise Missing("which ops compute what is known already", "Record a training whose steps are alike.")
+    vain = _vain(graph, last)
+    return SeenOps(
+        ids=ids,
+        names=tuple(graph.names[one] for one in graph.name[last].tolist()),
+        makes=graph.makes[last] == 1,
+        first=_first(graph, last),
+        constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
+        vain=vain,
+        needed=_needed(graph, last, vain),
+    )
+
+
+def _first(graph: ValueGraph, last: IntArray) -> IntArray:
+    """Of each op the position of that which made the same in this step before it, in the same phase; or -1."""
+    known: dict[tuple[int, int], int] = {}
+    found = []
+    for position, op in enumerate(last.tolist()):
+        same = int(graph.same[op])
+        key = (op if same < 0 else same, int(graph.backward[op]))
+        found.append(known.setdefault(key, position) if graph.makes[op] else position)
+    first = np.array(found, dtype=np.int64)
+    return np.where(first < np.arange(len(last)), first, -1)
+
+
+def _vain(graph: ValueGraph, last: IntArray) -> Mask:
+    """Which ops gave back what they took, and so did those in their place in the step before."""
+    before = np.flatnonzero(graph.step == 0)
+    alike = len(before) == len(last) and bool((graph.name[before] == graph.name[last]).all())
+    return (graph.given[last] >= 0) & (graph.given[before] >= 0) if alike else np.zeros(len(last), dtype=bool)
+
+
+def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
+    """Which ops make what something else takes than such as are vain; and those of which nobody saw who takes it."""
+    position = np.full(len(graph.name), -1, dtype=np.int64)
+    position[last] = np.arange(len(last))
+    uses, used = position[graph.uses], position[graph.used]
+    inside = (uses >= 0) & (used >= 0) & (graph.makes[graph.uses] == 1)  # Who takes a view takes what it is of.
+    takers: list[list[int]] = [[] for _ in last]
+    for taker, maker in zip(uses[inside].tolist(), used[inside].tolist(), strict=True):
+        takers[maker].append(taker)
+    given = np.where(vain, position[graph.given[last]], -1).tolist()
+    needed = ~vain
+    for maker in range(len(last) - 1, -1, -1):  # What takes it was called later.
+        kept = [one for one in takers[maker] if needed[one] or given[one] == maker]
+        needed[maker] = not vain[maker] and (bool(kept) or not takers[maker])
+    return needed
+
+
+def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
+    """As `SeenOps.ids`."""
+    makes = last[graph.makes[last] == 1]
+    numbers = {graph.names[one]: one for one in np.unique(graph.name[makes]).tolist()}
+    spans = host_spans(facts, SpanKind.OP, named=numbers.__contains__).outermost()
+    names = facts.rank.spans["name"].cat.categories
+    number = np.array([numbers[str(names[one])] for one in name_codes(facts, spans.ids).tolist()], dtype=np.int64)
+    step = used_step(facts, spans.ids)
+    found = np.full((steps(facts).count, len(last)), -1, dtype=np.int64)
+    for one in range(len(found)):
+        mine = step == one
+        for thread in np.unique(graph.thread[makes]).tolist():
+            wanted = np.flatnonzero((graph.thread[last] == thread) & (graph.makes[last] == 1))
+            found[one, wanted] = _best(spans.where(mine), number[mine], graph.name[last][wanted])
+    return found
+
+
+def _best(spans: HostSpans, number: IntArray, wanted: IntArray) -> IntArray:
+    """The spans of the thread whose ops are like those that are wanted; -1 if there is none, or where they differ."""
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    for track in np.unique(spans.track).tolist():
+        mine = spans.track == track
+        pairs = _aligned(number[mine].tolist(), wanted.tolist())
+        if pairs and len(pairs) >= max(ALIKE * int(mine.sum()), LEAST * len(wanted)):
+            some, others = np.array(pairs, dtype=np.int64).T
+            found[others] = spans.ids[mine][some]
+            return found
+    return found
+
+
+def _aligned(some: list[int], others: list[int]) -> list[tuple[int, int]]:
+    """Positions of those that are equal and in the same order, as far as few are left out on either side."""
+    pairs, one, other = [], 0, 0
+    while one < len(some) and other < len(others):
+        if some[one] == others[other]:
+            pairs.append((one, other))
+            one, other = one + 1, other + 1
+            continue
+        skips = ((apart - k, k) for apart in range(1, APART + 1) for k in range(apart + 1))
+        behind = ((one + left, other + right) for left, right in skips)
+        meeting = next((at for at in behind if _agree(some, others, *at)), None)
+        if meeting is None:
+            return pairs
+        one, other = meeting
+    return pairs
+
+
+def _agree(some: list[int], others: list[int], one: int, other: int) -> bool:
+    mine, theirs = some[one : one + AGREE], others[other : other + AGREE]
+    short = min(len(mine), len(theirs))
+    return short > 0 and mine[:short] == theirs[:short]

@@ -1,0 +1,41 @@
+"""Reading the packed JSON of lists of numbers that `diagnose profile` leaves beside a trace. It is as untrusted."""
+
+from __future__ import annotations
+
+import gzip
+import zlib
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+import numpy as np
+
+from diagnose.trace.intervals import IntArray
+
+MOST_BYTES = 64 << 20
+"""Uncompressed: a node or an op takes some tens."""
+
+MOST_NAMES = 10_000
+
+T = TypeVar("T", bound=msgspec.Struct)
+
+
+def unpacked(path: Path, content: type[T], what: str) -> T:
+    """What a file holds. Raises ValueError, in a few words, and OSError."""
+    try:
+        with gzip.open(path) as file:
+            raw = file.read(MOST_BYTES + 1)
+        if len(raw) > MOST_BYTES:
+            raise ValueError(f"is larger than {MOST_BYTES >> 20} MB")
+        return msgspec.json.decode(raw, type=content)
+    except (EOFError, zlib.error, gzip.BadGzipFile) as error:
+        raise ValueError("is cut off or damaged") from error
+    except msgspec.MsgspecError as error:
+        raise ValueError(f"is no {what}") from error
+
+
+def within(values: list[int], low: int, high: int, what: str) -> IntArray:
+    """As an array. Raises ValueError if one is not in [low, high)."""
+    if any(not low <= one < high for one in values):
+        raise ValueError(f"is no {what}: a number is out of its range")
+    return np.array(values, dtype=np.int64)

@@ -1,0 +1,47 @@
+"""Reading which ops of two steps made equal values, as `diagnose profile` leaves it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import msgspec
+
+from diagnose.source.columns import printable
+from diagnose.source.packed import MOST_NAMES, unpacked, within
+from diagnose.trace.model import ValueGraph
+
+_WHAT = "list of ops"
+
+
+class _Content(msgspec.Struct, frozen=True):
+    names: list[str]
+    name: list[int]
+    thread: list[int]
+    step: list[int]
+    backward: list[int]
+    makes: list[int]
+    same: list[int]
+    given: list[int]
+    uses: list[int]
+    used: list[int]
+
+
+def read_values(path: Path) -> ValueGraph:
+    """What is in a file. Raises ValueError, in a few words, and OSError."""
+    found = unpacked(path, _Content, _WHAT)
+    ops = len(found.name)
+    columns = (found.thread, found.step, found.backward, found.makes, found.same, found.given)
+    if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used) or len(found.names) > MOST_NAMES:
+        raise ValueError(f"is no {_WHAT}: its parts do not fit")
+    return ValueGraph(
+        names=tuple(printable(name) for name in found.names),
+        name=within(found.name, 0, len(found.names), _WHAT),
+        thread=within(found.thread, 0, max(ops, 1), _WHAT),
+        step=within(found.step, 0, 2, _WHAT),
+        backward=within(found.backward, 0, 2, _WHAT),
+        makes=within(found.makes, 0, 2, _WHAT),
+        same=within(found.same, -1, ops, _WHAT),
+        given=within(found.given, -1, ops, _WHAT),
+        uses=within(found.uses, 0, ops, _WHAT),
+        used=within(found.used, 0, ops, _WHAT),
+    )

@@ -1,0 +1,191 @@
+"""What the agent says of ops that compute what is known."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnose.capture.agent import values
+from diagnose.capture.agent.values import values_of_two_steps
+from diagnose.source.values import read_values
+from diagnose.trace.model import ValueGraph
+
+torch = pytest.importorskip("torch")
+
+
+def looked_at(target: Path, step: Callable[[], object]) -> ValueGraph | None:
+    """What is written of two steps."""
+    course = values_of_two_steps(target)
+    for _ in course:
+        step()
+    step()  # Of which nobody hears.
+    return read_values(target) if target.exists() else None
+
+
+def found(graph: ValueGraph | None, step: int = 1) -> list[tuple[str, bool, bool]]:
+    """Of each op of a step that makes something: its name, whether this step has had it, and whether the other had."""
+    assert graph is not None
+    known: set[int] = set()
+    told = []
+    for at, name in enumerate(graph.name.tolist()):
+        if graph.step[at] == step and graph.makes[at]:
+            value = int(graph.same[at]) if graph.same[at] >= 0 else at
+            told.append((graph.names[name].removeprefix("aten::"), value in known, bool(graph.step[value] < step)))
+            known.add(value)
+    return told
+
+
+@pytest.fixture
+def weight() -> Any:
+    return torch.randn(40, 40, requires_grad=True)
+
+
+def test_what_is_computed_twice(tmp_path: Path, weight: Any) -> None:
+    def step() -> None:
+        batch = torch.randn(4, 40)
+        (batch @ weight).tanh()
+        (batch @ weight).tanh()
+        (batch @ weight).exp()
+
+    new, again = (False, False), (True, False)
+    assert found(looked_at(tmp_path / "v", step), 0) == [
+        ("randn", *new),
+        *(("mm", *new), ("tanh", *new)),
+        *(("mm", *again), ("tanh", *again)),
+        *(("mm", *again), ("exp", *new)),
+    ]
+
+
+def test_weights_that_have_changed_make_new_values(tmp_path: Path, weight: Any) -> None:
+    batch = torch.randn(4, 40)
+
+    def step() -> None:
+        batch @ weight
+        with torch.no_grad():
+            weight.mul_(0.5)
+        batch @ weight
+
+    assert found(looked_at(tmp_path / "v", step)) == [("mm", False, True), ("mul_", False, False), ("mm", False, False)]
+
+
+def test_what_somebody_else_wrote_makes_new_values(tmp_path: Path) -> None:
+    """A buffer that numpy fills is written to without torch's knowing."""
+    buffer = torch.zeros(100)
+
+    def step() -> None:
+        for _ in range(2):
+            buffer.numpy()[:] += 1.0
+            buffer.exp()
+
+    assert found(looked_at(tmp_path / "v", step)) == [("exp", False, False)] * 2
+
+
+def test_random_numbers_are_never_the_same(tmp_path: Path) -> None:
+    def step() -> None:
+        torch.manual_seed(0)
+        torch.nn.functional.dropout(torch.ones(100), 0.5)
+
+    told = found(looked_at(tmp_path / "v", step))
+    assert not any(again or constant for name, again, constant in told if "drop" in name or "bern" in name)
+
+
+def test_what_never_changes(tmp_path: Path) -> None:
+    positions = torch.arange(100.0)
+    graph = looked_at(tmp_path / "v", lambda: torch.outer(positions, positions).sin())
+    assert found(graph, 0) == [("mul", False, False), ("sin", False, False)]
+    assert found(graph, 1) == [("mul", False, True), ("sin", False, True)]
+
+
+def test_a_sum_that_begins_anew_is_not_its_zeros_again(tmp_path: Path) -> None:
+    """Each of two sums needs zeros of its own."""
+    data = torch.randn(2, 100)
+
+    def step() -> None:
+        for k in range(2):
+            torch.zeros(100).add_(data[k])
+
+    assert [again for _, again, _ in found(looked_at(tmp_path / "v", step))] == [False] * 4
+
+
+def test_the_same_numbers_are_the_same_whoever_brings_them(tmp_path: Path) -> None:
+    data = torch.randn(100)
+
+    def step() -> None:
+        for _ in range(2):
+            data * torch.tensor(2.0)
+
+    assert found(looked_at(tmp_path / "v", step), 0) == [("mul", False, False), ("mul", True, False)]
+
+
+def test_backward_passes_are_told_apart(tmp_path: Path, weight: Any) -> None:
+    graph = looked_at(tmp_path / "v", lambda: (weight @ weight).sum().backward())
+    assert graph is not None
+    told = {(graph.names[name], back) for name, back in zip(graph.name.tolist(), graph.backward.tolist(), strict=True)}
+    assert {("aten::mm", 0), ("aten::mm", 1), ("aten::sum", 0)} <= told
+    assert ("aten::sum", 1) not in told
+
+
+def test_what_gives_back_what_it_took(tmp_path: Path) -> None:
+    rows = torch.nn.functional.normalize(torch.randn(200, 50))
+
+    def step() -> None:
+        torch.nn.functional.normalize(rows)
+        rows * 2.0
+        rows.clamp(min=-5.0)  # Which guards against what may come.
+        torch.zeros(100, 100) * 1.0
+
+    graph = looked_at(tmp_path / "v", step)
+    assert graph is not None
+    assert [graph.names[graph.name[at]] for at in range(len(graph.name)) if graph.given[at] >= 0] == ["aten::div"] * 2
+
+
+def test_who_takes_what(tmp_path: Path) -> None:
+    data = torch.randn(10)
+    graph = looked_at(tmp_path / "v", lambda: data.exp().view(2, 5).t().sin())
+    assert graph is not None
+    names = [graph.names[name] for name in graph.name.tolist()]
+    edges = zip(graph.uses.tolist(), graph.used.tolist(), strict=True)
+    assert {(names[uses], names[used]) for uses, used in edges} == {
+        (f"aten::{name}", "aten::exp") for name in ("view", "t", "sin")
+    }
+
+
+def test_nobody_looks_into_a_mode_of_the_script_s_own(tmp_path: Path) -> None:
+    from torch.utils.flop_counter import FlopCounterMode
+
+    with FlopCounterMode(display=False):
+        assert looked_at(tmp_path / "v", lambda: torch.ones(2).exp()) is None
+
+
+def test_what_is_too_long_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values, "MOST_OPS", 5)
+    assert looked_at(tmp_path / "v", lambda: torch.ones(2).exp().exp().exp()) is None
+
+
+def test_a_full_disk_costs_nothing(tmp_path: Path) -> None:
+    course = values_of_two_steps(tmp_path / "missing" / "v")
+    next(course)
+    next(course)
+    with pytest.raises(StopIteration) as ended:
+        next(course)
+    assert ended.value.value is None
+
+
+def test_memory_is_let_go(tmp_path: Path) -> None:
+    """Nothing that a step makes outlives it."""
+    import weakref
+
+    kept = []
+
+    def step() -> None:
+        made = torch.randn(10).exp()
+        kept.append(weakref.ref(made))
+        assert kept[-1]() is made
+
+    course = values_of_two_steps(tmp_path / "v")
+    for _ in course:
+        step()
+        assert kept[-1]() is None

@@ -1,0 +1,105 @@
+"""What is computed that is known already, and which recorded ops that are."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Missing
+from diagnose.facts.known_values import repeated_values, unchanging_values, useless_arithmetic
+from diagnose.facts.values import seen_ops
+from diagnose.testing import facts_of
+
+NODE = "autograd::engine::evaluate_function:"
+CPU = "3 steps of 100\n1 threads, 2 cores\n"
+
+
+def test_ops_are_found_by_names_and_order_within_those_that_the_dispatcher_does_not_see() -> None:
+    facts = facts_of(
+        CPU + "values aten::addmm | aten::mul | aten::addmm as 0\n"
+        "cpu  aten::linear 0-10 | aten::addmm 1-9 | aten::mul 10-12 | aten::linear 20-30 | aten::addmm 21-28"
+    )
+    seen, spans = seen_ops(facts), facts.rank.spans
+    assert spans["name"].iloc[seen.ids.ravel()].tolist() == ["aten::addmm", "aten::mul", "aten::addmm"] * 2
+    assert (spans["dur_ns"].iloc[seen.ids[0]] / 1e6).tolist() == [8, 2, 7]
+    assert seen.first.tolist() == [-1, -1, 0]
+
+
+def test_gradients_are_added_up_in_place_where_nobody_looks() -> None:
+    """The dispatcher's mode has an `add` that no recording has; what comes after it is found all the same."""
+    names = ["mm", "exp", "sin", "cos", "tanh", "abs"] * 2
+    ops = " | ".join(f"aten::{name} {at}-{at + 1}" for at, name in enumerate(names))
+    looked = " | ".join(f"aten::{name}" for name in ["mm", "exp", "sin", "add", "cos", "tanh", "abs"] * 2)
+    seen = seen_ops(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    found = (seen.ids >= 0).all(axis=0).tolist()
+    assert [name for name, one in zip(seen.names, found, strict=True) if not one] == ["aten::add"] * 2
+
+
+def test_other_steps_than_those_recorded_tell_nothing() -> None:
+    drawn = "cpu  aten::mm 0-10 | aten::exp 10-20"
+    with pytest.raises(Missing, match="known already"):
+        seen_ops(facts_of(f"{CPU}values aten::sin | aten::cos | aten::mm\n{drawn}"))
+    with pytest.raises(Missing, match="known already"):
+        seen_ops(facts_of(CPU + drawn))
+
+
+def test_rounds_that_repeat_another_are_rows_of_one_kind() -> None:
+    """The second and third round repeat the first; 1 ms lies between their two ops."""
+    looked = "aten::mm | aten::exp | aten::mm as 0 | aten::exp as 1 | aten::mm as 0 | aten::exp as 1 | aten::sum"
+    rounds = " | ".join(f"aten::mm {at}-{at + 8} | aten::exp {at + 9}-{at + 11}" for at in (0, 20, 40))
+    (found,) = repeated_values(facts_of(f"{CPU}values {looked}\ncpu  {rounds} | aten::sum 60-90"))
+    assert (found.ops, found.times, found.steps_seen) == (("aten::mm", "aten::exp"), 2, 2)
+    assert (found.longest_ns, found.between.total) == (20_000_000, 2 * 2 * 1_000_000)
+
+
+def test_what_comes_back_to_other_values_is_no_row_any_more() -> None:
+    looked = "aten::mm | aten::exp takes 0 | aten::mm as 0 | aten::sin takes 2 | aten::exp as 1"
+    ops = "aten::mm 0-8 | aten::exp 8-10 | aten::mm 10-18 | aten::sin 18-20 | aten::exp 20-22"
+    found = repeated_values(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    assert [(one.ops, one.longest_ns) for one in found] == [(("aten::mm",), 8_000_000), (("aten::exp",), 2_000_000)]
+
+
+@pytest.mark.parametrize(("second_pass", "back_ns"), [("52-57", 5_000_000), ("72-77", 0)])
+def test_one_way_back_is_enough_if_both_go_it_in_one_pass(second_pass: str, back_ns: int) -> None:
+    """In another pass, which begins with an op of its own, the repetition's way back is needed for itself."""
+    facts = facts_of(
+        f"""
+        3 steps of 100
+        1 threads, 2 cores
+        values aten::mm | aten::mm as 0
+        cpu  aten::mm 0-8 sequence=1 | aten::mm 10-18 sequence=2
+        cpu  aten::ones_like 40-41 sequence=3
+        cpu  "{NODE} MmBackward0" 45-50 sequence=1 "Fwd thread id"=1
+        cpu  "{NODE} MmBackward0" {second_pass} sequence=2 "Fwd thread id"=1
+        cpu  aten::ones_like 60-61 sequence=4
+        cpu  "{NODE} SumBackward0" 62-63 sequence=3 "Fwd thread id"=1
+        """
+    )
+    (found,) = repeated_values(facts)
+    assert (found.work.host_ns, found.way_back.host_ns) == (8_000_000, back_ns)
+
+
+def test_what_is_the_same_in_each_step() -> None:
+    looked = "aten::outer always | aten::sin takes 0 always | aten::sin as 1 always | aten::mm takes 1"
+    ops = "aten::outer 0-10 | aten::sin 10-20 | aten::sin 20-30 | aten::mm 30-40"
+    facts = facts_of(f"{CPU}values {looked}\ncpu  {ops}")
+    (found,) = unchanging_values(facts)
+    assert (found.ops, found.longest_ns) == (("aten::outer", "aten::sin"), 20_000_000)
+    (again,) = repeated_values(facts)
+    assert again.longest_ns == 10_000_000
+
+
+def test_what_is_made_only_for_useless_arithmetic_is_useless_as_well() -> None:
+    """The square goes into the norm and that into the division, which changes nothing; the exp is its own input."""
+    looked = "aten::exp | aten::square takes 0 | aten::sum takes 1 | aten::div gives 0 takes 0,2 | aten::mm takes 3"
+    ops = "aten::exp 0-1 | aten::square 10-14 | aten::sum 15-16 | aten::div 17-20 | aten::mm 30-40"
+    facts = facts_of(f"{CPU}values {looked}\ncpu  {ops}")
+    (found,) = useless_arithmetic(facts)
+    assert found.ops == ("aten::square", "aten::sum", "aten::div")
+    assert (found.longest_ns, found.between.total) == (8_000_000, 2 * 2 * 1_000_000)
+
+
+def test_what_something_else_takes_is_of_use() -> None:
+    looked = "aten::sum | aten::div gives - takes 0 | aten::mm takes 1 | aten::log takes 0"
+    facts = facts_of(f"{CPU}values {looked}\ncpu  aten::sum 0-9 | aten::div 9-11 | aten::mm 11-12 | aten::log 12-13")
+    (found,) = useless_arithmetic(facts)
+    assert found.ops == ("aten::div",)

@@ -1,0 +1,82 @@
+"""Reading which ops made equal values, whatever someone has put into the file."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnose.source import packed
+from diagnose.source.recording import find, read
+from diagnose.source.values import read_values
+
+SOUND = {
+    "names": ["aten::mm", "aten::t"],
+    "name": [0, 1, 0],
+    "thread": [0, 0, 0],
+    "step": [0, 0, 1],
+    "backward": [0, 1, 0],
+    "makes": [1, 0, 1],
+    "same": [-1, -1, 0],
+    "given": [-1, -1, 2],
+    "uses": [1],
+    "used": [0],
+}
+
+
+def written(folder: Path, content: Any) -> Path:
+    path = folder / "rank0.values.json.gz"
+    path.write_bytes(gzip.compress(json.dumps(content).encode()))
+    return path
+
+
+def test_values(tmp_path: Path) -> None:
+    found = read_values(written(tmp_path, SOUND | {"more": 1}))
+    assert found.names == ("aten::mm", "aten::t")
+    for name in SOUND.keys() - {"names"}:
+        assert getattr(found, name).tolist() == SOUND[name]
+
+
+@pytest.mark.parametrize(
+    "content",
+    [
+        [],
+        {**SOUND, "name": [0, 2, 0]},
+        {**SOUND, "thread": [0, 0, 3]},
+        {**SOUND, "step": [0, 0, 2]},
+        {**SOUND, "backward": [0, 1]},
+        {**SOUND, "makes": [1, 0, -1]},
+        {**SOUND, "same": [-1, -1, 3]},
+        {**SOUND, "given": [-2, -1, 2]},
+        {**SOUND, "uses": [3]},
+        {**SOUND, "used": [0, 0]},
+        {name: value for name, value in SOUND.items() if name != "same"},
+        {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
+    ],
+)
+def test_what_is_no_list_of_ops(tmp_path: Path, content: Any) -> None:
+    with pytest.raises(ValueError, match="is no list of ops"):
+        read_values(written(tmp_path, content))
+
+
+def recording(folder: Path) -> Path:
+    event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
+    (folder / "rank0.trace.json").write_text(json.dumps({"traceEvents": [event]}))
+    return folder
+
+
+def test_values_beside_a_trace_are_no_trace(tmp_path: Path) -> None:
+    written(recording(tmp_path), SOUND)
+    (files,) = find([tmp_path]).ranks
+    assert files.values == tmp_path / "rank0.values.json.gz"
+    assert read(files).values is not None
+
+
+def test_without_sound_values_the_trace_is_read_all_the_same(tmp_path: Path) -> None:
+    written(recording(tmp_path), [])
+    rank = read(find([tmp_path]).ranks[0])
+    assert rank.values is None
+    assert "rank0.values.json.gz is no list of ops." in [note.what for note in rank.integrity]
