@@ -100,7 +100,7 @@ def predicted(finding: RankedFinding, step_ns: int) -> Figure:
 
 def mended(trial: Trial) -> Mended:
     """What is still said of a recording whose fault is mended."""
-    said = findings(diagnose.analyze(trial.fixed_recording, ignore=trial.left_out))
+    said = findings(diagnose.analyze(trial.fixed_recording))
     still = [one.share_of_step for one in said if one.rule in trial.case.expected]
     return Mended(trial.case.name, trial.name, part_of(trial.case), max(still, default=0.0))
 
@@ -129,7 +129,7 @@ def accuracy() -> Accuracy:
         truth = trial.truth()
         if not trial.recording.is_dir() or not (trial.case.is_control or (truth and truth.counts)):
             continue
-        diagnosis = diagnose.analyze(trial.recording, ignore=trial.left_out)
+        diagnosis = diagnose.analyze(trial.recording)
         together += joints(trial, diagnosis)
         if trial.case.faults and not any(trial.truth((fault,)) for fault in trial.case.faults):
             continue  # Which of its faults is the largest was not measured.

@@ -90,11 +90,6 @@ class Case:
         return [some for size in range(1, len(self.faults)) for some in combinations(sorted(self.faults), size)]
 
 
-SHARED = "memory_given_back"
-"""A fault of glibc that most of the trainings share, bad and mended alike: 14 of them, two runs each way, ran 1.13 to
-1.86 times as fast without it. In a case that is not about it, it is neither right nor wrong to name it."""
-
-
 @dataclass(frozen=True)
 class Trial:
     """A case at one level on one kind of device."""
@@ -112,11 +107,6 @@ class Trial:
     def ranks(self) -> int:
         """Processes that train together."""
         return 2 if ("nccl" if self.on_gpu else "gloo") in self.case.needs else 1
-
-    @property
-    def left_out(self) -> tuple[str, ...]:
-        """Rules that are not asked: see `SHARED`."""
-        return () if SHARED in self.case.expected else (SHARED,)
 
     @property
     def recording(self) -> Path:

@@ -11,7 +11,12 @@ from benchmarks.planted_cases import Trial
 from benchmarks.verdicts import WITHOUT, Poorer, findings, place_of
 from diagnose.diagnosis import Diagnosis
 
-LEFT_OUT = {"detail": "*.detail.*", "manifest": "manifest.json", "ranks": "rank[!0].*"}
+LEFT_OUT = {
+    "detail": ("*.detail.*",),
+    "manifest": ("manifest.json",),
+    "both": ("manifest.json", "*.detail.*", "*.graph.*", "*.values.*"),
+    "ranks": ("rank[!0].*",),
+}
 """By what is kept back: the files that are left out."""
 
 
@@ -32,9 +37,8 @@ def _diagnosed(trial: Trial, without: str, whole: Diagnosis) -> Diagnosis:
         return whole
     if without == "steps":
         first, second, *_ = whole.steps.numbers if whole.steps else ()
-        return diagnose.analyze(trial.recording, steps=(first, second), ignore=trial.left_out)
+        return diagnose.analyze(trial.recording, steps=(first, second))
     with tempfile.TemporaryDirectory() as scratch:
         kept = Path(scratch, "run")
-        left_out = [LEFT_OUT[one] for one in (("detail", "manifest") if without == "both" else (without,))]
-        shutil.copytree(trial.recording, kept, ignore=shutil.ignore_patterns(*left_out))
-        return diagnose.analyze(kept, ignore=trial.left_out)
+        shutil.copytree(trial.recording, kept, ignore=shutil.ignore_patterns(*LEFT_OUT[without]))
+        return diagnose.analyze(kept)

@@ -82,11 +82,13 @@ class Run:
             dist.destroy_process_group()
 
 
-def start(threads: int = 1) -> Run:
-    """Read the command line, and make the run repeatable: one seed, so many CPU threads for ops.
+def start(threads: int = 1, *, keeps_memory: bool = True) -> Run:
+    """Read the command line, and make the run repeatable: one seed, so many CPU threads for ops, memory that is kept.
 
     Where torchrun started several processes, they are joined into a process group.
     """
+    if keeps_memory:
+        keep_memory()
     parser = argparse.ArgumentParser()
     parser.add_argument("--fixed", nargs="*", metavar="FAULT", help="without the fault, or without those named")
     parser.add_argument("--level", choices=LEVELS, default="strong", help="how much the fault costs")
@@ -160,7 +162,10 @@ def loader(trace: Path) -> dict[str, Any]:
 
 
 def keep_memory() -> None:
-    """Have glibc keep what is freed, as far as it can: tensors of up to 32 MB."""
+    """Have glibc keep what is freed, as far as it can: tensors of up to 32 MB.
+
+    It gives them back else, and fetches them anew page by page: a fault of its own, of which most trainings have some.
+    """
     library = ctypes.CDLL(None)
     if hasattr(library, "gnu_get_libc_version"):
         library.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD

@@ -29,7 +29,7 @@ class Denoiser(torch.nn.Module):
 
 def main() -> None:
     """Train."""
-    run = planted.start()
+    run = planted.start(keeps_memory=False)
     if run.fixed:
         planted.keep_memory()
     count = PICTURES[run.level]
