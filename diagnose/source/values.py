@@ -43,5 +43,5 @@ def read_values(path: Path) -> ValueGraph:
         same=within(found.same, -1, ops, _WHAT),
         given=within(found.given, -1, ops, _WHAT),
         uses=within(found.uses, 0, ops, _WHAT),
-        used=within(found.used, 0, ops, _WHAT),
+        used=within(found.used, -1, ops, _WHAT),
     )

@@ -170,7 +170,7 @@ class ValueGraph:
     uses: IntArray
     """This op took ..."""
     used: IntArray
-    """... what this one made."""
+    """... what this one made; -1: what is in memory that no op was seen to fill, such as a batch."""
 
 
 @dataclass(frozen=True)

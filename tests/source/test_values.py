@@ -53,6 +53,7 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "given": [-2, -1, 2]},
         {**SOUND, "uses": [3]},
         {**SOUND, "used": [0, 0]},
+        {**SOUND, "used": [-2]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

@@ -57,6 +57,15 @@ def plain(tensor: Any, torch: Any) -> bool:
     return tensor.layout is torch.strided and tensor.device.type != "meta" and not own
 
 
+def is_one_number(tensor: Any) -> bool:
+    """Whether it is all that is in its memory, and of the host: such tensors are made of Python's numbers."""
+    return (
+        tensor.device.type == "cpu"
+        and tensor.numel() == 1
+        and tensor.untyped_storage().nbytes() == tensor.element_size()
+    )
+
+
 def some_of(tensor: Any) -> list[Any]:
     """Elements of a tensor, evenly taken from its memory."""
     if not tensor.numel():

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import Any
 
-from .calls import plain
+from .calls import is_one_number, plain
 
 
 class Unknown(Exception):
@@ -100,7 +100,7 @@ class Contents:
 
     def _brought(self, tensor: Any) -> int:
         """The number of what comes from elsewhere: a single number is known by what it is."""
-        if tensor.device.type == "cpu" and tensor.untyped_storage().nbytes() == tensor.element_size():
+        if is_one_number(tensor):
             return self.number(("holds", str(tensor.dtype), repr(tensor.tolist())))
         return self.fresh()
 

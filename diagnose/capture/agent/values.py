@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from .calls import Op, described, some_of, tensors_in
+from .calls import Op, described, is_one_number, some_of, tensors_in
 from .contents import Contents, Unknown
 
 T = TypeVar("T")
@@ -160,7 +160,7 @@ class Values:
         for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1)):
             column.append(unset)
         self._samples.append("")
-        for one in {self._contents.filled_by(tensor) for tensor in tensors} - {-1}:
+        for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
         self.failed |= at >= MOST_OPS
