@@ -38,7 +38,7 @@ _COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
 _NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _COMPARED, _VALUES)
 _VALUE = re.compile(
-    r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>\d+(?:,\d+)*))?"
+    r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>-|\d+(?:,\d+)*))?"
     r"(?P<always> always)?(?P<back> back)?"
 )
 
@@ -84,7 +84,8 @@ def values(text: str) -> ValueGraph | None:
         first.append(at if one["same"] is None else first[int(one["same"])])
     made = [step * count + at if not said[at]["always"] else at for step in (0, 1) for at in first]
     given = [at if one["given"] == "-" else int(one["given"] or -1) for at, one in enumerate(said)]
-    edges = [(at, int(taken)) for at, one in enumerate(said) for taken in (one["takes"] or "").split(",") if taken]
+    takes = [(one["takes"] or "").replace("-", "-1").split(",") for one in said]
+    edges = [(at, int(taken)) for at, some in enumerate(takes) for taken in some if taken]
     return ValueGraph(
         names=tuple(names),
         name=np.array([names.index(one["name"]) for one in said] * 2),
@@ -95,7 +96,7 @@ def values(text: str) -> ValueGraph | None:
         same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
         given=np.array([one if one < 0 else step * count + one for step in (0, 1) for one in given]),
         uses=np.array([step * count + taker for step in (0, 1) for taker, _ in edges], dtype=np.int64),
-        used=np.array([step * count + maker for step in (0, 1) for _, maker in edges], dtype=np.int64),
+        used=np.array([one if one < 0 else step * count + one for step in (0, 1) for _, one in edges], dtype=np.int64),
     )
 
 

@@ -26,6 +26,7 @@ from diagnose.rule import (
     Fix,
     KnownValues,
     Level,
+    Missing,
     Silent,
     Steps,
     Verdicts,
@@ -51,7 +52,10 @@ def computed_in_every_step(unchanging_values: tuple[KnownValues, ...], steps: St
     if not large:
         share = percent(sum(one.longest_ns for one in unchanging_values) / max(steps.mean_ns, 1))
         yield Clean(f"what is the same in every step takes {share} of it")
-    for one in large:
+    sure = [one for one in large if not one.of_batch]
+    if large and not sure:
+        raise Missing("whether steps get new data", "Record with the data that the training is for.")
+    for one in sure:
         yield Finding(
             evidence=(
                 Evidence(
@@ -84,6 +88,15 @@ EXAMPLES = [
         values aten::outer | aten::sin takes 0 | aten::mm takes 1
         cpu  aten::outer 0-10 | aten::sin 11-31 | aten::mm 40-90
         """
+    ),
+    CannotTell(  # the script may use one batch again and again
+        """
+        4 steps of 100
+        2 threads, 4 cores
+        values aten::sin takes - always | aten::mm takes 0
+        cpu  aten::sin 11-31 | aten::mm 40-90
+        """,
+        because="new data",
     ),
     CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="diagnose profile"),
 ]

@@ -20,6 +20,9 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Site
 
+DRAWS = tuple(f"aten::{name}" for name in ("rand", "normal", "uniform", "multinomial", "poisson"))
+"""How names of ops begin that draw numbers, but for those of layers, such as dropout."""
+
 
 @dataclass(frozen=True)
 class KnownValues:
@@ -42,6 +45,8 @@ class KnownValues:
     """The line that runs the first of them."""
     known_at: Site | None
     """The line that had computed the same before, in the same step."""
+    of_batch: bool
+    """It is made of what comes from elsewhere, and no step is known to get new data: it may be the one batch."""
 
     @property
     def longest_ns(self) -> int:
@@ -117,7 +122,15 @@ def _known(facts: Facts, seen: SeenOps, names: tuple[str, ...], rows: list[IntAr
         steps_seen=int((ids >= 0).any(axis=1).sum()),
         site=sites_of(facts, recorded[:1])[0] if len(recorded) else None,
         known_at=sites_of(facts, before[both][:1])[0] if both.any() else None,
+        of_batch=bool(seen.brought[all_rows].any()) and not _gets_data(facts, seen),
     )
+
+
+def _gets_data(facts: Facts, seen: SeenOps) -> bool:
+    """Whether steps draw numbers, or a loader hands over batches."""
+    context = facts.rank.context
+    fetches = context is not None and any(one.batches for one in context.rank.loaders)
+    return fetches or any(name.startswith(DRAWS) for name in seen.names)
 
 
 def _spans(facts: Facts, ids: IntArray) -> HostSpans:

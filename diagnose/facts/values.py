@@ -44,6 +44,8 @@ class SeenOps:
     """It gave back what it took, in both steps."""
     needed: Mask
     """Something else than what is vain takes what it made, or nobody knows who does."""
+    brought: Mask
+    """It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight."""
 
 
 @fact
@@ -65,6 +67,7 @@ def seen_ops(facts: Facts) -> SeenOps:
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
         vain=vain,
         needed=_needed(graph, last, vain),
+        brought=_brought(graph, last),
     )
 
 
@@ -87,11 +90,22 @@ def _vain(graph: ValueGraph, last: IntArray) -> Mask:
     return (graph.given[last] >= 0) & (graph.given[before] >= 0) if alike else np.zeros(len(last), dtype=bool)
 
 
+def _brought(graph: ValueGraph, last: IntArray) -> Mask:
+    """As `SeenOps.brought`."""
+    begin = int(last[0])
+    found = np.zeros(len(last), dtype=bool)
+    order = np.argsort(graph.uses, kind="stable")
+    for taker, maker in zip(graph.uses[order].tolist(), graph.used[order].tolist(), strict=True):
+        if taker >= begin:  # What it takes was made before it, so that is known here.
+            found[taker - begin] |= maker < begin or found[maker - begin]
+    return found
+
+
 def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
     """Which ops make what something else takes than such as are vain; and those of which nobody saw who takes it."""
     position = np.full(len(graph.name), -1, dtype=np.int64)
     position[last] = np.arange(len(last))
-    uses, used = position[graph.uses], position[graph.used]
+    uses, used = position[graph.uses], np.where(graph.used >= 0, position[graph.used], -1)
     inside = (uses >= 0) & (used >= 0) & (graph.makes[graph.uses] == 1)  # Who takes a view takes what it is of.
     takers: list[list[int]] = [[] for _ in last]
     for taker, maker in zip(uses[inside].tolist(), used[inside].tolist(), strict=True):
@@ -107,18 +121,27 @@ def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
 def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
     """As `SeenOps.ids`."""
     makes = last[graph.makes[last] == 1]
-    numbers = {graph.names[one]: one for one in np.unique(graph.name[makes]).tolist()}
-    spans = host_spans(facts, SpanKind.OP, named=numbers.__contains__).outermost()
+    numbers = {_in_place_or_not(graph.names[one]): one for one in np.unique(graph.name[makes]).tolist()}
+    spans = host_spans(facts, SpanKind.OP, named=lambda name: _in_place_or_not(name) in numbers).outermost()
     names = facts.rank.spans["name"].cat.categories
-    number = np.array([numbers[str(names[one])] for one in name_codes(facts, spans.ids).tolist()], dtype=np.int64)
+    number = _numbered(numbers, [str(names[one]) for one in name_codes(facts, spans.ids).tolist()])
+    wanted = _numbered(numbers, [graph.names[one] for one in graph.name[last].tolist()])
     step = used_step(facts, spans.ids)
     found = np.full((steps(facts).count, len(last)), -1, dtype=np.int64)
     for one in range(len(found)):
         mine = step == one
         for thread in np.unique(graph.thread[makes]).tolist():
-            wanted = np.flatnonzero((graph.thread[last] == thread) & (graph.makes[last] == 1))
-            found[one, wanted] = _best(spans.where(mine), number[mine], graph.name[last][wanted])
+            own = np.flatnonzero((graph.thread[last] == thread) & (graph.makes[last] == 1))
+            found[one, own] = _best(spans.where(mine), number[mine], wanted[own])
     return found
+
+
+def _in_place_or_not(name: str) -> str:
+    return name.rstrip("_")
+
+
+def _numbered(numbers: dict[str, int], names: list[str]) -> IntArray:
+    return np.array([numbers.get(_in_place_or_not(name), -1) for name in names], dtype=np.int64)
 
 
 def _best(spans: HostSpans, number: IntArray, wanted: IntArray) -> IntArray:

@@ -103,3 +103,19 @@ def test_what_something_else_takes_is_of_use() -> None:
     facts = facts_of(f"{CPU}values {looked}\ncpu  aten::sum 0-9 | aten::div 9-11 | aten::mm 11-12 | aten::log 12-13")
     (found,) = useless_arithmetic(facts)
     assert found.ops == ("aten::div",)
+
+
+@pytest.mark.parametrize(
+    ("begin", "end", "of_batch"),
+    [
+        ("aten::arange always", "aten::mm", False),
+        ("aten::abs takes - always", "aten::mm", True),
+        ("aten::abs takes - always", "aten::randn", False),
+    ],
+)
+def test_what_comes_from_elsewhere_may_be_the_one_batch(begin: str, end: str, of_batch: bool) -> None:
+    """Unless steps draw numbers: then their batches differ."""
+    looked = f"{begin} | aten::sin takes 0 always | {end}"
+    ops = " | ".join(f"{one.split()[0]} {10 * at}-{10 * at + 10}" for at, one in enumerate(looked.split(" | ")))
+    (found,) = unchanging_values(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    assert (found.longest_ns, found.of_batch) == (20_000_000, of_batch)

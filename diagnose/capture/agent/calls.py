@@ -59,11 +59,8 @@ def plain(tensor: Any, torch: Any) -> bool:
 
 def is_one_number(tensor: Any) -> bool:
     """Whether it is all that is in its memory, and of the host: such tensors are made of Python's numbers."""
-    return (
-        tensor.device.type == "cpu"
-        and tensor.numel() == 1
-        and tensor.untyped_storage().nbytes() == tensor.element_size()
-    )
+    alone = tensor.numel() == 1 and tensor.untyped_storage().nbytes() == tensor.element_size()
+    return bool(alone and tensor.device.type == "cpu")
 
 
 def some_of(tensor: Any) -> list[Any]:

@@ -129,7 +129,9 @@ class Values:
         return made
 
     def _tried(self, what: Callable[..., T], *given: Any) -> T | None:
-        """What fails here must not fail the script."""
+        """What fails here must not fail the script, nor wait for a device while a CUDA graph is captured."""
+        cuda = self._torch.cuda
+        self.failed |= cuda.is_initialized() and cuda.is_current_stream_capturing()
         if self.failed:
             return None
         try:
