@@ -190,3 +190,29 @@ def test_memory_is_let_go(tmp_path: Path) -> None:
     for _ in course:
         step()
         assert kept[-1]() is None
+
+
+def test_tensors_of_other_kinds_are_left_alone(tmp_path: Path) -> None:
+    """Sparse gradients and numbers in few bits have no memory that could be compared; what is beside them has."""
+    table = torch.nn.Embedding(10, 4, sparse=True)
+    data = torch.randn(4)
+
+    def step() -> None:
+        table(torch.tensor([1, 2])).sum().backward()
+        torch.quantize_per_tensor(data, 0.1, 0, torch.qint8).dequantize()
+        data.exp()
+        data.exp()
+
+    told = found(looked_at(tmp_path / "v", step))
+    assert [again for name, again, _ in told if name == "exp"] == [False, True]
+
+
+def test_control_flow_of_torch_s_own_is_not_disturbed(tmp_path: Path) -> None:
+    """Ops of higher order are none that could be followed."""
+    told = []
+
+    def step() -> None:
+        told.append(torch.cond(torch.tensor(True), lambda x: x + 1, lambda x: x - 1, (torch.zeros(1),)).item())
+
+    assert looked_at(tmp_path / "v", step) is None
+    assert set(told) == {1.0}

@@ -54,7 +54,8 @@ def tensors_in(values: list[Any], torch: Any) -> Iterator[Any]:
 def plain(tensor: Any, torch: Any) -> bool:
     """Whether it has memory of its own, and is not of a class that computes in its own way."""
     own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    return tensor.layout is torch.strided and tensor.device.type != "meta" and not own
+    special = own or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta"
+    return tensor.layout is torch.strided and not special
 
 
 def is_one_number(tensor: Any) -> bool:

@@ -14,7 +14,7 @@ from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from .calls import Op, described, is_one_number, some_of, tensors_in
+from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
 
 T = TypeVar("T")
@@ -35,7 +35,10 @@ CLOSE = 1e-5
 def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
     """Look at the next two steps, and write what was seen into a file; to its name, or None if there is nothing."""
     values = Values()
-    mode = _entered(values)
+    try:
+        mode = _entered(values)
+    except (AttributeError, ImportError):  # Of an older torch.
+        mode = None
     if mode is None:
         return None
     yield
@@ -57,6 +60,8 @@ def _entered(values: Values) -> Any:
     from torch.utils import _python_dispatch
 
     class Mode(_python_dispatch.TorchDispatchMode):  # type: ignore[misc]
+        supports_higher_order_operators = True
+
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return values.called(func, args, kwargs or {})
 
@@ -175,7 +180,7 @@ class Values:
         new = [one for one in results if contents.is_new(one)]
         value = contents.fresh() if call.key is None else contents.number(call.key)
         first = self._first.setdefault(value, at)
-        self._samples[at] = repr([some_of(one) for one in [*new, *call.written][:1]])
+        self._samples[at] = repr([some_of(one) for one in [*new, *call.written][:1] if plain(one, self._torch)])
         self._makes[at] = int(bool(new or call.written or not results))
         if first != at and self._makes[at] and self._samples[first] == self._samples[at]:
             self._same[at] = first
