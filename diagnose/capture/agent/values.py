@@ -74,7 +74,7 @@ def _entered(values: Values) -> Any:
 
 def _compiles() -> bool:
     utils = sys.modules.get("torch._dynamo.utils")
-    return utils is not None and bool(utils.counters["frames"])
+    return utils is not None and any(utils.counters.get(what) for what in ("frames", "stats"))
 
 
 def _left(mode: Any) -> None:
