@@ -20,7 +20,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import ValueGraph
 
-ALIKE, LEAST = 0.95, 0.85
+ALIKE, LEAST = 0.75, 0.85
 """Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
 
 APART, AGREE = 16, 2
