@@ -71,7 +71,7 @@ from typing import Any
 
 from diagnose import noted
 from diagnose.recorder import COPIES, DEVICES, KEYS, Recorder, launch_of
-from diagnose.trace.model import Context
+from diagnose.trace.model import Context, ValueGraph
 
 _STEPS, _NAME = r"\d+(?:,\d+)*", r'"[^"]+"|[^\s"]+'
 _TOKEN = re.compile(r'#.*|\||(?:"[^"]*"|[^\s"|])+|"')
@@ -108,6 +108,14 @@ def ranks(text: str) -> list[str]:
 def context(text: str, rank: int, ranks: int) -> Context | None:
     """What `diagnose profile` would have noted of this rank of a drawing; None if it did not record it."""
     return noted.context(text, rank, ranks, _drawn(text).period_ns) if noted.is_noted(text) else None
+
+
+def values(text: str) -> ValueGraph | None:
+    """What it would have seen of values; None if that is not drawn. Raises DrawingError."""
+    try:
+        return noted.values(text)
+    except (ValueError, IndexError) as error:
+        raise DrawingError(f"values: {error}") from None
 
 
 def trace(text: str) -> bytes:

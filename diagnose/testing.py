@@ -7,7 +7,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose import drawing, engine, noted, one_rank
+from diagnose import drawing, engine, one_rank
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
 from diagnose.examples import CannotTell, Fires, Silent
@@ -74,7 +74,7 @@ def facts_of_ranks(text: str) -> list[Facts]:
             path = Path(folder) / f"rank{index}.json"
             path.write_bytes(drawing.trace(one))
             context = drawing.context(one, index, len(drawings))
-            drawn.append(Facts(replace(ranks.read(path), index=index, context=context, values=noted.values(one))))
+            drawn.append(Facts(replace(ranks.read(path), index=index, context=context, values=drawing.values(one))))
     return drawn
 
 

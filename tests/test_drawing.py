@@ -650,3 +650,29 @@ def test_ranks_are_drawn_one_after_the_other() -> None:
     one, other = drawing.ranks("4 steps of 10\ncpu a 0-1\n  --- and now the other\n4 steps of 10\ncpu b 0-1\n")
     assert ("cpu a" in one, "cpu b" in one, "cpu b" in other) == (True, False, True)
     assert drawing.ranks("cpu a 0-1") == ["cpu a 0-1"]
+
+
+def test_what_is_drawn_of_values() -> None:
+    """Two steps of five ops: the third makes what the first made, the fourth the same in each step."""
+    drawn = "values aten::mm | aten::exp takes 0,- | aten::mm as 0 back | aten::arange always | aten::mul gives - # so"
+    found = drawing.values(f"1 steps of 100\n{drawn}\ncpu  aten::mm 0-1")
+    assert found is not None
+    assert [found.names[one] for one in found.name.tolist()[:4]] == [
+        "aten::mm",
+        "aten::exp",
+        "aten::mm",
+        "aten::arange",
+    ]
+    assert found.step.tolist() == [0] * 5 + [1] * 5
+    assert found.same.tolist() == [-1, -1, 0, -1, -1, -1, -1, 5, 3, -1]
+    assert found.given.tolist() == [-1, -1, -1, -1, 4, -1, -1, -1, -1, 9]
+    assert found.backward.tolist() == [0, 0, 1, 0, 0] * 2
+    edges = list(zip(found.uses.tolist(), found.used.tolist(), strict=True))
+    assert edges == [(1, 0), (1, -1), (6, 5), (6, -1)]
+    assert drawing.values("cpu  aten::mm 0-1") is None
+
+
+@pytest.mark.parametrize("line", ["values aten::mm as", "values aten::mm as 3", "values aten::mm twice"])
+def test_values_that_cannot_be_drawn(line: str) -> None:
+    with pytest.raises(DrawingError, match=r"^values: "):
+        drawing.values(line)
