@@ -49,6 +49,15 @@ def epoch_batches(manifest: RankManifest, loader: Loader) -> int | None:
     return max(items // loader.batch_size if loader.drop_last else -(-items // loader.batch_size), 1)
 
 
+MOSTLY = 0.5
+"""Of the time until a batch is there (our choice)."""
+
+
+def mostly_sampling(loading: Loading | None) -> bool:
+    """Whether the sampler is known to take most of it: no worker does its work."""
+    return loading is not None and (loading.sampling_share or 0.0) > MOSTLY
+
+
 HANDED_OVER_NS = 1_000_000
 """What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
 

@@ -34,9 +34,10 @@ _TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
 _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
 _IGNORED = _line(r"ignored (?P<ignored>\d+) of (?P<rows>\d+) rows, (?P<classes>\d+) classes")
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
+_MADE = _line(rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})")
 _COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
-_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _COMPARED, _VALUES)
+_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPARED, _VALUES)
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?"
@@ -107,14 +108,16 @@ def _fetched(text: str) -> int | None:
 
 def _loaders(text: str) -> tuple[Loader, ...]:
     """The one whose batches are drawn, if any are."""
-    if not _BATCHES.search(text) and not _COMPARED.search(text):
+    made = _MADE.search(text)
+    if not _BATCHES.search(text) and not _COMPARED.search(text) and not made:
         return ()
     sequences = None
     if said := _BATCHES.search(text):
         rows, length, needed, filled = map(int, said.groups())
         places = {"places": rows * length, "to_longest": rows * needed, "used": rows * filled}
         sequences = RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
-    return (Loader(dataset="Drawn", asked=1, looks=1, sequences=sequences),)
+    fetch_ns, wait_ns = (ns(made["made"]), ns(made["waited"])) if made else (None, None)
+    return (Loader(dataset="Drawn", asked=1, looks=1, sequences=sequences, fetch_ns=fetch_ns, wait_ns=wait_ns),)
 
 
 def ns(text: str) -> int:

@@ -20,6 +20,7 @@ from diagnose.batches import (
     dear_batches,
     epoch_batches,
     loading_evidence,
+    mostly_sampling,
 )
 from diagnose.examples import CannotTell, Fires, Silent
 from diagnose.facts.accumulation import Accumulation
@@ -219,6 +220,7 @@ __all__ = [
     "known",
     "left_out",
     "loading_evidence",
+    "mostly_sampling",
     "ms",
     "ops_named",
     "percent",

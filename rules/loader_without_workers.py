@@ -1,14 +1,13 @@
 """Batches are made in the training process.
 
-With num_workers=0 the thread that feeds the GPU also reads, decodes and collates every batch, and launches nothing
-meanwhile.
+With num_workers=0 the thread that feeds the GPU also reads, decodes and collates every batch, launching nothing then.
 
 Why it costs
     Making a batch and computing on the one before it could run side by side; in one process they take turns.
 
 How to fix
-    Give the DataLoader worker processes, and keep them alive between epochs. Try 2, 4 and 8 of them, or as many as
-    hide loading: the time to make a batch over that of a step, if there are cores for them. Else make batches cheaper.
+    Give the DataLoader worker processes, kept alive between epochs: as many as hide loading (the time to make a batch
+    over that of a step), if there are cores for them. Else make batches cheaper.
 
 Ignore when
     the batches lie in memory already and take no time, or the data set cannot be used from other processes.
@@ -34,7 +33,6 @@ from diagnose.rule import (
     Loading,
     Move,
     NotApplicable,
-    Safety,
     Silent,
     Steps,
     Verdicts,
@@ -42,6 +40,7 @@ from diagnose.rule import (
     cores_for_workers,
     dear_batches,
     loading_evidence,
+    mostly_sampling,
     ms,
     percent,
     rule,
@@ -60,10 +59,11 @@ NAMED = Confidence(Level.HIGH, "the recorder names the loader that makes batches
 def loader_without_workers(
     fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
 ) -> Verdicts:
-    waited = input_wait.waited_ns
-    quick = loading is not None and loading.fetch_ns <= HANDED_OVER_NS
+    waited, quick = input_wait.waited_ns, loading is not None and loading.fetch_ns <= HANDED_OVER_NS
     if fetches.in_process is not True:
         yield NotApplicable("it has workers" if fetches.in_process is False else "it is not known who loads")
+    elif mostly_sampling(loading):
+        yield NotApplicable("the sampler takes most of that time, and no worker does its work")
     elif fetches.first_share >= ANEW:
         yield NotApplicable("iterators are made again and again: workers would be, too")
     elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
@@ -91,7 +91,7 @@ def loader_without_workers(
                     "Load in worker processes.",
                     before="DataLoader(dataset, batch_size)",
                     after=f"DataLoader(dataset, batch_size, num_workers={count}, persistent_workers=True)",
-                    safety=Safety.SAME_NUMBERS, link="https://docs.pytorch.org/docs/stable/data.html",
+                    link="https://docs.pytorch.org/docs/stable/data.html",
                     trial=f"patch:DataLoader(num_workers={count})",
                 ),
             ),

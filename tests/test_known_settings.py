@@ -67,6 +67,26 @@ def test_workers_enough_are_named() -> None:
     assert (fix.trial, "num_workers=2" in fix.after) == ("patch:DataLoader(num_workers=2)", True)
 
 
+def test_no_worker_does_the_work_of_a_sampler() -> None:
+    """It takes 55 of the 60 ms until a batch is there."""
+    waits = loads(5, wait_ns=60 * MS)
+    (outcome,) = said("loader_without_workers", IN_PROCESS, waits, cpus=8).outcomes
+    assert (outcome.outcome, "no worker" in outcome.why) == (OutcomeKind.NOT_APPLICABLE, True)
+    (found,) = said("slow_sampler", IN_PROCESS, waits).findings
+    assert found.evidence[0].text.startswith(
+        "The sampler takes 91.7 % of the 60.0 ms a step until a batch is there: 55.0 ms."
+    )
+    assert (found.saving.low_ns, found.saving.likely_ns) == (0, pytest.approx(49.5 * MS, rel=0.01))
+
+
+@pytest.mark.parametrize(
+    "unknown", [loads(5), loads(5, workers=2, wait_ns=60 * MS), loads(5, wait_ns=60 * MS, pin_memory=True)]
+)
+def test_what_a_sampler_takes_is_not_always_known(unknown: RankManifest) -> None:
+    (outcome,) = said("slow_sampler", IN_PROCESS, unknown).outcomes
+    assert outcome.outcome is OutcomeKind.CANNOT_TELL
+
+
 TURN = """
     12 steps of 100
     cpu  next 0-1 not in 6 | "_MultiProcessingDataLoaderIter._shutdown_workers" 62-72 in 5

@@ -239,6 +239,17 @@ class Loading:
         return self.cpus >= SIBLINGS * (self.threads + self.cores)
 
     @property
+    def sampling_share(self) -> float | None:
+        """Of the time until a batch is there what the sampler takes, to say which items come next; None if unknown.
+
+        Without workers all else is making it, if nothing is pinned.
+        """
+        one = self.loader
+        if one.num_workers or one.pin_memory or not one.wait_ns or not one.fetch_ns:
+            return None
+        return max(one.wait_ns - one.fetch_ns, 0) / one.wait_ns
+
+    @property
     def best(self) -> int:
         """The number of workers that there are cores for, at most `workers`."""
         return self.workers if self.cpus is None else max(min(self.workers, self.workers * self.cpus // self.cores), 1)
