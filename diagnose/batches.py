@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import TypeGuard
+
 from diagnose.facts.base import Missing
 from diagnose.facts.fetches import Fetches
 from diagnose.facts.input import Input
@@ -61,12 +63,18 @@ def mostly_sampling(loading: Loading | None) -> bool:
 HANDED_OVER_NS = 1_000_000
 """What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
 
-DEAR_SHARE = 0.05
-"""Of the step, from which on making batches is worth looking at although no worker can take it over (our choice)."""
+DEAR_SHARE, DEAR_NS = 0.05, 300_000
+"""Of the step, and of a batch, from which on making them is worth looking at although no worker can take it over: one
+that a worker has made takes 0.3 ms to hand over at least (the share is our choice)."""
 
 LEFT_OF_ITEMS, LEFT_OF_COLLATION = Between(1.0, 0.5, 0.1), Between(0.5, 0.1, 0.02)
 """Of the time to make items, how much cheaper they can be is not known; of collation by the script, which
 default_collate does as one copy for each item (our choices)."""
+
+
+def dear(loading: Loading | None, waited_ns: int, step_ns: int) -> TypeGuard[Loading]:
+    """Whether making batches is worth looking at although no worker can take it over."""
+    return loading is not None and waited_ns >= DEAR_SHARE * step_ns and loading.fetch_ns >= DEAR_NS
 
 
 def dear_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:

@@ -13,10 +13,10 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from diagnose.batches import (
-    DEAR_SHARE,
     HANDED_OVER_NS,
     cheaper_batches,
     cores_for_workers,
+    dear,
     dear_batches,
     epoch_batches,
     loading_evidence,
@@ -97,7 +97,6 @@ from diagnose.units import percent
 from diagnose.units import size as bytes_
 
 __all__ = [
-    "DEAR_SHARE",
     "FACTS",
     "HANDED_OVER_NS",
     "HOW_COLLECTIONS",
@@ -213,6 +212,7 @@ __all__ = [
     "chains_taken",
     "cheaper_batches",
     "cores_for_workers",
+    "dear",
     "dear_batches",
     "epoch_batches",
     "fusing",

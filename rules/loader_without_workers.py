@@ -18,7 +18,6 @@ Sources
 """
 
 from diagnose.rule import (
-    DEAR_SHARE,
     HANDED_OVER_NS,
     Between,
     Clean,
@@ -38,6 +37,7 @@ from diagnose.rule import (
     Verdicts,
     cheaper_batches,
     cores_for_workers,
+    dear,
     dear_batches,
     loading_evidence,
     mostly_sampling,
@@ -69,7 +69,7 @@ def loader_without_workers(
     elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
     elif quick or not cores_for_workers(input_wait, loading):
-        if loading is not None and waited >= DEAR_SHARE * steps.mean_ns:
+        if dear(loading, waited, steps.mean_ns):
             yield dear_batches(fetches, waited, loading)
         elif quick:
             yield Clean(f"a batch takes {ms(waited)} a step to make; handing it over takes a worker as long")

@@ -31,6 +31,7 @@ from diagnose.rule import (
     Level,
     Loading,
     Missing,
+    NotApplicable,
     Shorten,
     Silent,
     Steps,
@@ -41,6 +42,7 @@ from diagnose.rule import (
 )  # fmt: skip
 
 WORTH_SHARE = 0.02  # of the step in which the sampler keeps it waiting (our choice)
+ANEW = 0.5  # of the batches are the first of an iterator (our choice)
 LEFT = Between(1.0, 0.1, 0.0)  # of its time: what it does is not recorded (our choice)
 ONCE = Fix(
     "Decide on the order of an epoch once.",
@@ -54,6 +56,9 @@ ONCE = Fix(
 def order_of_items_takes_long(
     fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
 ) -> Verdicts:
+    if fetches.first_share >= ANEW:
+        yield NotApplicable("iterators are made again and again, each with an order of its own")
+        return
     if loading is None or loading.sampling_share is None:
         raise Missing("what a sampler takes", "Record with diagnose profile, num_workers=0 and pin_memory=False.")
     share, waited_ns = loading.sampling_share, input_wait.waited_ns

@@ -47,7 +47,8 @@ def main() -> None:
             for inputs in loader:
                 number += 1
                 optimizer.zero_grad()
-                loss = model(inputs.repeat(ROWS[run.level] // 16, 1)).square().mean()
+                copies = inputs.repeat(ROWS[run.level] // 16, 1) + torch.rand(ROWS[run.level], 784)
+                loss = model(copies).square().mean()
                 loss.backward()
                 optimizer.step()
                 if not run.mends("logs") or number % 100 == 0:
