@@ -102,7 +102,10 @@ def _brought(graph: ValueGraph, last: IntArray) -> Mask:
 
 
 def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
-    """Which ops make what something else takes than such as are vain; and those of which nobody saw who takes it."""
+    """Which ops make what something else takes than such as are vain; and those of which nobody saw who takes it.
+
+    What is written in place may be there for longer than the step.
+    """
     position = np.full(len(graph.name), -1, dtype=np.int64)
     position[last] = np.arange(len(last))
     uses, used = position[graph.uses], np.where(graph.used >= 0, position[graph.used], -1)
@@ -111,10 +114,11 @@ def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
     for taker, maker in zip(uses[inside].tolist(), used[inside].tolist(), strict=True):
         takers[maker].append(taker)
     given = np.where(vain, position[graph.given[last]], -1).tolist()
+    in_place = np.array([name.endswith("_") for name in graph.names], dtype=bool)[graph.name[last]]
     needed = ~vain
     for maker in range(len(last) - 1, -1, -1):  # What takes it was called later.
         kept = [one for one in takers[maker] if needed[one] or given[one] == maker]
-        needed[maker] = not vain[maker] and (bool(kept) or not takers[maker])
+        needed[maker] = not vain[maker] and (bool(kept) or not takers[maker] or in_place[maker])
     return needed
 
 

@@ -33,6 +33,8 @@ def read_values(path: Path) -> ValueGraph:
     columns = (found.thread, found.step, found.backward, found.makes, found.same, found.given)
     if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used) or len(found.names) > MOST_NAMES:
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
+    if found.step != sorted(found.step):
+        raise ValueError(f"is no {_WHAT}: its steps are mixed")
     return ValueGraph(
         names=tuple(printable(name) for name in found.names),
         name=within(found.name, 0, len(found.names), _WHAT),

@@ -105,6 +105,14 @@ def test_what_something_else_takes_is_of_use() -> None:
     assert found.ops == ("aten::div",)
 
 
+def test_what_is_written_in_place_is_of_use() -> None:
+    """A running mean is there after the step as well."""
+    looked = "aten::mean | aten::lerp_ takes 0 | aten::sub gives - takes 1 | aten::mm takes 2"
+    ops = "aten::mean 0-4 | aten::lerp_ 4-8 | aten::sub 8-10 | aten::mm 10-12"
+    (found,) = useless_arithmetic(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    assert found.ops == ("aten::sub",)
+
+
 @pytest.mark.parametrize(
     ("begin", "end", "of_batch"),
     [

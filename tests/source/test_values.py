@@ -47,6 +47,7 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "name": [0, 2, 0]},
         {**SOUND, "thread": [0, 0, 3]},
         {**SOUND, "step": [0, 0, 2]},
+        {**SOUND, "step": [0, 1, 0]},
         {**SOUND, "backward": [0, 1]},
         {**SOUND, "makes": [1, 0, -1]},
         {**SOUND, "same": [-1, -1, 3]},
