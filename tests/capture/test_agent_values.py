@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,13 @@ from diagnose.source.values import read_values
 from diagnose.trace.model import ValueGraph
 
 torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled() -> None:
+    """By other tests."""
+    if (utils := sys.modules.get("torch._dynamo.utils")) is not None:
+        utils.counters.clear()
 
 
 def looked_at(target: Path, step: Callable[[], object]) -> ValueGraph | None:
