@@ -193,12 +193,13 @@ class Values:
             contents.made(one, contents.number(("made", value, place)), at)
 
     def _given_back(self, call: _Call, made: Any) -> int:
-        """As `ValueGraph.given`."""
+        """As `ValueGraph.given`. What is learnt may be nothing yet: a branch that begins at zero."""
         if made.numel() < LEAST_ELEMENTS or not made.is_floating_point() or not made.any():
             return -1
         for one in call.tensors:
             alike = (made.shape, made.dtype) == (one.shape, one.dtype)
-            if alike and self._torch.allclose(made, one, rtol=CLOSE, atol=0.0):
+            learnt = any(other.requires_grad for other in call.tensors if other is not one)
+            if alike and not learnt and self._torch.allclose(made, one, rtol=CLOSE, atol=0.0):
                 maker = self._contents.filled_by(one)
                 return call.at if maker < 0 else maker
         return -1
