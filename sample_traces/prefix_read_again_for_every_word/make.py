@@ -58,6 +58,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Texts of many lengths are read in every step."""
+    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
     read = [span for span in planted.spans(trace) if span["name"] == "aten::gru"]
     for step in planted.steps(trace)[:-1]:
         lengths = {span["args"]["Input Dims"][0][1] for span in planted.within(read, step)}

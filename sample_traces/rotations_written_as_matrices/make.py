@@ -70,6 +70,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Queries and keys of each block are multiplied by matrices of positions, and so are their gradients."""
+    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
     products = [span for span in planted.spans(trace) if span["name"] == "aten::bmm"]
     number = len(planted.steps(trace)) - 1
     planted.expect(len(products) >= 4 * DEPTH * number, "nothing is turned by a matrix")

@@ -59,6 +59,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Every block transforms twice forward, and the length has no small divisors."""
+    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
     transforms = [span for span in planted.spans(trace) if span["name"] == "aten::_fft_r2c"]
     planted.expect(len(transforms) >= 2 * DEPTH * (len(planted.steps(trace)) - 1), "few transforms")
     lengths = {span["args"]["Input Dims"][0][-1] for span in transforms}
