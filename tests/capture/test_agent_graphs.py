@@ -106,3 +106,11 @@ def test_torch_has_its_function_back(tmp_path: Path, weight: Any) -> None:
     looked_at(tmp_path / "g", lambda: weight.sum().backward())
     assert torch.autograd.backward is original
     assert backwards._listeners == []
+
+
+def test_torch_has_its_function_back_if_the_training_ends_before_the_step(tmp_path: Path) -> None:
+    course = graph_of_a_step(tmp_path / "g")
+    next(course)
+    assert backwards._listeners != []
+    course.close()
+    assert backwards._listeners == []

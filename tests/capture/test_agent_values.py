@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -10,6 +11,9 @@ from typing import Any
 import pytest
 
 from diagnose.capture.agent import values
+from diagnose.capture.agent.place import Place
+from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.session import Session
 from diagnose.capture.agent.values import values_of_two_steps
 from diagnose.source.values import read_values
 from diagnose.trace.model import ValueGraph
@@ -181,8 +185,67 @@ def test_nobody_looks_into_a_mode_of_the_script_s_own(tmp_path: Path) -> None:
         assert looked_at(tmp_path / "v", lambda: torch.ones(2).exp()) is None
 
 
-def test_what_is_too_long_is_not_written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(values, "MOST_OPS", 5)
+def test_nobody_looks_on_where_the_training_ends_before_the_steps(tmp_path: Path) -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    course = values_of_two_steps(tmp_path / "v")
+    next(course)
+    assert _get_current_dispatch_mode() is not None
+    course.close()
+    assert _get_current_dispatch_mode() is None
+    assert not (tmp_path / "v").exists()
+
+
+def test_a_session_that_ends_before_the_steps_leaves_torch_as_it_was(tmp_path: Path) -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+
+    (tmp_path / WORK).mkdir()
+    session = Session(tmp_path, Plan(warmup=2, steps=2), Place(0, 1, 1, True))
+    number = 0
+    while _get_current_dispatch_mode() is None:
+        torch.ones(8).sum()
+        assert not session.step_ended(number)
+        number += 1
+    session.stop()
+    assert _get_current_dispatch_mode() is None
+
+
+def test_below_a_mode_that_the_script_enters_it_does_nothing_more(tmp_path: Path) -> None:
+    from torch.utils._python_dispatch import _get_current_dispatch_mode
+    from torch.utils.flop_counter import FlopCounterMode
+
+    counts = []
+    course = values_of_two_steps(tmp_path / "v")
+    next(course)
+    ours = _get_current_dispatch_mode()
+    with FlopCounterMode(display=False) as counter:
+        for _ in range(3):
+            torch.ones(2, 2) @ torch.ones(2, 2)
+            next(course, None)
+            counts.append(counter.get_total_flops())
+        assert _get_current_dispatch_mode() is not ours
+    assert counts == [16, 32, 48]
+    assert not (tmp_path / "v").exists()
+    assert _get_current_dispatch_mode() is ours
+    ours.__exit__(None, None, None)
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="there is no fork")
+def test_nobody_looks_at_what_a_forked_process_computes(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(values.Values, "_begun", lambda *_: os._exit(1))
+    looking = values.Values()
+    if (child := os.fork()) == 0:
+        looking.called(torch.ops.aten.exp.default, (torch.ones(2),), {})
+        os._exit(0)
+    assert os.waitpid(child, 0)[1] == 0
+
+
+@pytest.mark.parametrize(("bound", "most"), [("MOST_OPS", 5), ("MOST_EDGES", 3)])
+def test_what_is_too_long_is_not_written(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    """Two steps of four ops and three edges each."""
+    monkeypatch.setattr(values, bound, most)
     assert looked_at(tmp_path / "v", lambda: torch.ones(2).exp().exp().exp()) is None
 
 

@@ -21,8 +21,10 @@ def graph_of_a_step(target: Path) -> Generator[None, None, str | None]:
     """Look at the next step's passes, and write them into a file; to its name, or None if there is nothing to write."""
     graphs = Graphs()
     backwards.listen(graphs.backward)
-    yield
-    backwards.leave(graphs.backward)
+    try:
+        yield
+    finally:  # The training may end before.
+        backwards.leave(graphs.backward)
     try:
         return target.name if graphs.write(target) else None
     except OSError:  # A full disk: what has been recorded is worth more.

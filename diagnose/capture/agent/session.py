@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Generator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
@@ -27,7 +28,7 @@ DETAILED = 3
 """Steps of the attribution recording, of which analysis drops the first (our choice)."""
 
 ATTEMPTS = 3
-"""At a recording that the script's own profiler interrupts."""
+"""At a recording that the script's own profiler interrupts, or that takes memory as it goes."""
 
 PATIENCE_S = 60.0
 """How long the leader waits for the recordings of other ranks (our choice)."""
@@ -65,7 +66,7 @@ class Session:
         """Kinds of recordings that are in the folder."""
         self.notes: list[str] = []
         self._number = -1
-        self._finished = self._broken = self._made_room = False
+        self._finished = self._broken = False
         self._fetched = 0
         self._open: _Open | None = None
         self._cycle = Cycle()
@@ -101,6 +102,8 @@ class Session:
                 self._keep(self._open)
             else:
                 self._abandoned()
+        with suppress(ValueError):  # It is at work: a signal has come while a step was ending.
+            self._course.close()
 
     def record_window(self, seconds: float) -> None:
         """Record a stretch of time without steps. Raises what the profiler raises."""
@@ -211,14 +214,13 @@ class Session:
         return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
 
     def _had_room(self, made: _Open) -> bool:
-        """Whether a recording for times took no memory as it went; else that is fetched, once, for a better one.
+        """Whether a recording for times took no memory as it went; else that is fetched, for a better one.
 
         The first one stays until that is whole: the training may end before.
         """
-        if made.kind != "timing" or not self.here.alone or self._tracer(made.kind) == "nsys" or self._made_room:
+        if made.kind != "timing" or not self.here.alone or self._tracer(made.kind) == "nsys":
             return True
-        self._made_room = make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) > 0
-        return not self._made_room
+        return make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) == 0
 
     def _recording(self, kind: str, all_threads: bool = False) -> Recording | NsysRecording:
         if self._tracer(kind) == "nsys":

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import gzip
 import json
+import os
 import sys
 import threading
 from collections.abc import Callable, Generator
@@ -21,6 +22,9 @@ T = TypeVar("T")
 
 MOST_OPS = 60_000
 """Of both steps (our choice): looking at one took 65 us (torch 2.13, one core of a Xeon)."""
+
+MOST_EDGES = 2_000_000
+"""From ops to those that made what they take (our choice): 32 MB of memory."""
 
 LEAST_ELEMENTS = 1_000
 """Of a result that is compared with what its op took: smaller ones cost nothing (our choice)."""
@@ -36,15 +40,17 @@ def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
     """Look at the next two steps, and write what was seen into a file; to its name, or None if there is nothing."""
     values = Values()
     try:
-        mode = _entered(values)
+        leave = _entered(values)
     except (AttributeError, ImportError):  # Of an older torch.
-        mode = None
-    if mode is None:
+        leave = None
+    if leave is None:
         return None
-    yield
-    values.step = 1
-    yield
-    _left(mode)
+    try:
+        yield
+        values.step = 1
+        yield
+    finally:  # The training may end before.
+        leave()
     try:
         return target.name if values.write(target) else None
     except OSError:  # A full disk: what has been recorded is worth more.
@@ -52,8 +58,8 @@ def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
         return None
 
 
-def _entered(values: Values) -> Any:
-    """A mode of this thread, and of the backward passes that it begins.
+def _entered(values: Values) -> Callable[[], None] | None:
+    """A mode of this thread, and of the backward passes that it begins; to what leaves it.
 
     None where the script has a mode of its own, and where it compiles: what is compiled calls no ops.
     """
@@ -65,23 +71,23 @@ def _entered(values: Values) -> Any:
         def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
             return values.called(func, args, kwargs or {})
 
+    def leave() -> None:
+        """Modes leave in turn: below one of the script's, ours stays, and does nothing any more."""
+        if _python_dispatch._get_current_dispatch_mode() is mode:
+            mode.__exit__(None, None, None)
+        else:
+            values.failed = True
+
     if _python_dispatch._get_current_dispatch_mode() is not None or _compiles():
         return None
     mode = Mode()
     mode.__enter__()
-    return mode
+    return leave
 
 
 def _compiles() -> bool:
     utils = sys.modules.get("torch._dynamo.utils")
     return utils is not None and any(utils.counters.get(what) for what in ("frames", "stats"))
-
-
-def _left(mode: Any) -> None:
-    from torch.utils import _python_dispatch
-
-    if _python_dispatch._get_current_dispatch_mode() is mode:
-        mode.__exit__(None, None, None)
 
 
 class _Call(NamedTuple):
@@ -105,7 +111,7 @@ class Values:
         self._torch, self._contents = torch, Contents(torch)
         self.step = 0
         self.failed = False
-        self._lock = threading.Lock()
+        self._lock, self._process = threading.Lock(), os.getpid()
         self._ops: dict[Any, Op] = {}
         self._threads: dict[int, int] = {}
         self._names: dict[str, int] = {}
@@ -134,8 +140,12 @@ class Values:
         return made
 
     def _tried(self, what: Callable[..., T], *given: Any) -> T | None:
-        """What fails here must not fail the script, nor wait for a device while a CUDA graph is captured."""
+        """What fails here must not fail the script, nor wait for a device while a CUDA graph is captured.
+
+        A process that was forked in the meantime, such as a worker of a loader, has the mode as well.
+        """
         cuda = self._torch.cuda
+        self.failed |= os.getpid() != self._process
         self.failed |= cuda.is_initialized() and cuda.is_current_stream_capturing()
         if self.failed:
             return None
@@ -170,7 +180,7 @@ class Values:
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
-        self.failed |= at >= MOST_OPS
+        self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
         return _Call(at, key if op.comparable else None, tensors, written, may_give_back)
 
