@@ -27,7 +27,7 @@ def left_out(known: KnownValues) -> tuple[Edit, ...]:
     )
 
 
-def named(known: KnownValues) -> str:
+def ops_named(known: KnownValues) -> str:
     """The ops of a row: `mm, tanh and 3 more`."""
     names = [name.removeprefix("aten::") for name in known.ops]
     more = len(names) - MOST_NAMED

@@ -84,8 +84,7 @@ from diagnose.facts.waits import HostWait, WaitReason
 from diagnose.facts.zeroing import GradientZeroing
 from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.fusing import chains_taken, fusing, gave_up, known, torchs_own
-from diagnose.leaving_out import left_out
-from diagnose.leaving_out import named as ops_named
+from diagnose.leaving_out import left_out, ops_named
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis

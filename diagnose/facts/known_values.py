@@ -8,13 +8,13 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.backward import backward_nodes, nodes_of, way_back
-from diagnose.facts.base import Facts, fact, optional
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.dispatch import HostSpans, host_spans
 from diagnose.facts.host import host_threads
 from diagnose.facts.layout import Mask
 from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
-from diagnose.facts.values import SeenOps, seen_ops
+from diagnose.facts.values import ALIKE_STEPS, SeenOps, seen_ops
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
@@ -75,8 +75,10 @@ def unchanging_values(facts: Facts) -> tuple[KnownValues, ...]:
 
 @fact
 def useless_arithmetic(facts: Facts) -> tuple[KnownValues, ...]:
-    """What gave back what it took, with what was only made for it, longest first. Raises Missing like seen_ops."""
+    """What gave back what it took, or was made for that only. Raises Missing like seen_ops, or if these steps differ."""
     seen = seen_ops(facts)
+    if seen.needed is None:
+        raise Missing("which arithmetic gives back what it took", ALIKE_STEPS)
     return _rows(facts, seen, seen.makes & ~seen.needed)
 
 

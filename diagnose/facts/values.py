@@ -23,8 +23,15 @@ from diagnose.trace.model import ValueGraph
 ALIKE, LEAST = 0.75, 0.85
 """Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
 
+ENOUGH = 0.5
+"""Of the time of the used steps has to be that of steps with the same ops (our choice)."""
+
 APART, AGREE = 16, 2
 """Ops that may be left out in a row, and those that have to agree behind them (our choice)."""
+
+
+ALIKE_STEPS = "Record a training whose steps are alike."
+"""How to know more."""
 
 
 @dataclass(frozen=True)
@@ -40,33 +47,30 @@ class SeenOps:
     """The op that made the same before in this step, in a backward pass if this one is in one; -1 if there is none."""
     constant: Mask
     """The step before had made the same."""
-    vain: Mask
-    """It gave back what it took, in both steps."""
-    needed: Mask
-    """Something else than what is vain takes what it made, or nobody knows who does."""
+    needed: Mask | None
+    """Something else than what is vain takes what it made, or nobody knows who does. None if the steps differ."""
     brought: Mask
     """It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight."""
 
 
 @fact
 def seen_ops(facts: Facts) -> SeenOps:
-    """Raises Missing if nobody looked at values, and if no recorded step has the same ops."""
+    """Raises Missing if nobody looked at values, and if few recorded steps have the same ops."""
     graph = facts.rank.values
     if graph is None:
         raise Missing("which ops compute what is known already", "Record with diagnose profile.")
     last = np.flatnonzero(graph.step == 1)
     ids = _spans_of(facts, graph, last)
-    if not (ids >= 0).any():
-        raise Missing("which ops compute what is known already", "Record a training whose steps are alike.")
-    vain = _vain(graph, last)
+    used = steps(facts)
+    if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
+        raise Missing("which ops compute what is known already", ALIKE_STEPS)
     return SeenOps(
         ids=ids,
         names=tuple(graph.names[one] for one in graph.name[last].tolist()),
         makes=graph.makes[last] == 1,
         first=_first(graph, last),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
-        vain=vain,
-        needed=_needed(graph, last, vain),
+        needed=_needed(graph, last),
         brought=_brought(graph, last),
     )
 
@@ -83,11 +87,16 @@ def _first(graph: ValueGraph, last: IntArray) -> IntArray:
     return np.where(first < np.arange(len(last)), first, -1)
 
 
-def _vain(graph: ValueGraph, last: IntArray) -> Mask:
-    """Which ops gave back what they took, and so did those in their place in the step before."""
+def _vain(graph: ValueGraph, last: IntArray) -> Mask | None:
+    """Which ops gave back what they took, as did those in their place in the step before; None if the steps differ."""
     before = np.flatnonzero(graph.step == 0)
-    alike = len(before) == len(last) and bool((graph.name[before] == graph.name[last]).all())
-    return (graph.given[last] >= 0) & (graph.given[before] >= 0) if alike else np.zeros(len(last), dtype=bool)
+    pairs = _aligned(graph.name[before].tolist(), graph.name[last].tolist())
+    if len(pairs) < LEAST * len(last):
+        return None
+    found = np.zeros(len(last), dtype=bool)
+    for one, other in pairs:
+        found[other] = graph.given[before[one]] >= 0 and graph.given[last[other]] >= 0
+    return found
 
 
 def _brought(graph: ValueGraph, last: IntArray) -> Mask:
@@ -101,11 +110,11 @@ def _brought(graph: ValueGraph, last: IntArray) -> Mask:
     return found
 
 
-def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
-    """Which ops make what something else takes than such as are vain; and those of which nobody saw who takes it.
-
-    What is written in place may be there for longer than the step.
-    """
+def _needed(graph: ValueGraph, last: IntArray) -> Mask | None:
+    """As `SeenOps.needed`. What is written in place may be there for longer than the step."""
+    vain = _vain(graph, last)
+    if vain is None:
+        return None
     position = np.full(len(graph.name), -1, dtype=np.int64)
     position[last] = np.arange(len(last))
     uses, used = position[graph.uses], np.where(graph.used >= 0, position[graph.used], -1)
@@ -130,13 +139,15 @@ def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
     names = facts.rank.spans["name"].cat.categories
     number = _numbered(numbers, [str(names[one]) for one in name_codes(facts, spans.ids).tolist()])
     wanted = _numbered(numbers, [graph.names[one] for one in graph.name[last].tolist()])
-    step = used_step(facts, spans.ids)
+    step, making = used_step(facts, spans.ids), graph.makes[last] == 1
     found = np.full((steps(facts).count, len(last)), -1, dtype=np.int64)
     for one in range(len(found)):
         mine = step == one
         for thread in np.unique(graph.thread[makes]).tolist():
-            own = np.flatnonzero((graph.thread[last] == thread) & (graph.makes[last] == 1))
+            own = np.flatnonzero((graph.thread[last] == thread) & making)
             found[one, own] = _best(spans.where(mine), number[mine], wanted[own])
+        if (found[one] >= 0).sum() < LEAST * making.sum():
+            found[one] = -1
     return found
 
 

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.steps import Measure
-from diagnose.finding import Fix, OutcomeKind, PricedSaving, RankedFinding
+from diagnose.finding import Fix, OutcomeKind, RankedFinding
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, SAFETY
@@ -51,22 +51,20 @@ def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
     step_ns = _step_ns(diagnosis)
-    return [
-        (_titled(one), _then(one.saving, one.hidden, one.fixes, step_ns)) for one in diagnosis.findings if one.hidden
-    ]
+    return [(_titled(one), _then(one, one.hidden, step_ns)) for one in diagnosis.findings if one.hidden]
 
 
 def _titled(one: RankedFinding) -> str:
     return f"{one.title}, at {place(one.site)}" if one.site else one.title
 
 
-def _then(now: PricedSaving, then: tuple[int, int, int], fixes: Sequence[Fix], step_ns: int) -> str:
-    low_ns, likely_ns, high_ns = then
+def _then(one: RankedFinding, then: tuple[int, int, int], step_ns: int) -> str:
+    now, (low_ns, likely_ns, high_ns) = one.saving, then
     text = f"then {duration(likely_ns)} ({share(likely_ns, step_ns)} of today's step)"
     if low_ns != high_ns:
         text += f", {duration(low_ns)} to {duration(high_ns)}"
-    text += f"; by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}."
-    return " ".join([text, *(fix.do for fix in fixes[:1])])
+    text += f"; by itself {duration(now.likely_ns) if now.likely_ns else 'nothing'}; {BASES[now.basis]}."
+    return " ".join([text, *(fix.do for fix in one.fixes[:1]), f"Confidence: {one.confidence.level.value}."])
 
 
 def _step_ns(diagnosis: Diagnosis) -> int:

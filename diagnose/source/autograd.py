@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from diagnose.source.columns import printable
-from diagnose.source.packed import MOST_NAMES, unpacked, within
+from diagnose.source.packed import check_size, unpacked, within
 from diagnose.trace.model import AutogradGraph
 
 _LARGEST = 1 << 62
@@ -26,7 +26,8 @@ def read_graph(path: Path) -> AutogradGraph:
     """The graph in a file. Raises ValueError, in a few words, and OSError."""
     found = unpacked(path, _Content, _WHAT)
     nodes, edges = len(found.name), len(found.uses)
-    if len(found.number) != nodes or len(found.used) != edges or len(found.names) > MOST_NAMES:
+    check_size(_WHAT, len(found.names), nodes, edges)
+    if len(found.number) != nodes or len(found.used) != edges:
         raise ValueError("is no graph: its parts do not fit")
     return AutogradGraph(
         names=tuple(printable(name) for name in found.names),

@@ -17,6 +17,9 @@ MOST_BYTES = 64 << 20
 
 MOST_NAMES = 10_000
 
+MOST_ITEMS, MOST_EDGES = 200_000, 4_000_000
+"""Nodes or ops, and edges between them: the agent writes up to 60,000 (our choice)."""
+
 T = TypeVar("T", bound=msgspec.Struct)
 
 
@@ -32,6 +35,12 @@ def unpacked(path: Path, content: type[T], what: str) -> T:
         raise ValueError("is cut off or damaged") from error
     except msgspec.MsgspecError as error:
         raise ValueError(f"is no {what}") from error
+
+
+def check_size(what: str, names: int, items: int, edges: int) -> None:
+    """Raises ValueError if there is more than anything of ours writes."""
+    if names > MOST_NAMES or items > MOST_ITEMS or edges > MOST_EDGES:
+        raise ValueError(f"is no {what}: it is too large")
 
 
 def within(values: list[int], low: int, high: int, what: str) -> IntArray:

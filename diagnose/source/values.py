@@ -7,7 +7,7 @@ from pathlib import Path
 import msgspec
 
 from diagnose.source.columns import printable
-from diagnose.source.packed import MOST_NAMES, unpacked, within
+from diagnose.source.packed import check_size, unpacked, within
 from diagnose.trace.model import ValueGraph
 
 _WHAT = "list of ops"
@@ -31,7 +31,8 @@ def read_values(path: Path) -> ValueGraph:
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)
     columns = (found.thread, found.step, found.backward, found.makes, found.same, found.given)
-    if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used) or len(found.names) > MOST_NAMES:
+    check_size(_WHAT, len(found.names), ops, len(found.uses))
+    if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
     if found.step != sorted(found.step):
         raise ValueError(f"is no {_WHAT}: its steps are mixed")

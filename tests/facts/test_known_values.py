@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from diagnose.facts.base import Missing
+from diagnose.facts.base import Facts, Missing
 from diagnose.facts.known_values import repeated_values, unchanging_values, useless_arithmetic
 from diagnose.facts.values import seen_ops
 from diagnose.testing import facts_of
@@ -76,6 +79,40 @@ def test_one_way_back_is_enough_if_both_go_it_in_one_pass(second_pass: str, back
     )
     (found,) = repeated_values(facts)
     assert (found.work.host_ns, found.way_back.host_ns) == (8_000_000, back_ns)
+
+
+@pytest.mark.parametrize(("unlike", "found"), [("3,4", [True, True, False, False]), ("2,3,4", None)])
+def test_half_of_the_time_has_to_be_that_of_steps_with_the_same_ops(unlike: str, found: list[bool] | None) -> None:
+    """The first of five steps is not used."""
+    drawn = f"aten::mm 0-10 | aten::exp 10-20 not in {unlike} | aten::sin 10-20 in {unlike}"
+    facts = facts_of(f"5 steps of 100\n1 threads, 2 cores\nvalues aten::mm | aten::exp\ncpu  {drawn}")
+    if found is None:
+        with pytest.raises(Missing, match="steps are alike"):
+            seen_ops(facts)
+    else:
+        assert (seen_ops(facts).ids >= 0).all(axis=1).tolist() == found
+
+
+def test_a_step_counts_if_the_ops_of_all_threads_are_found() -> None:
+    """The second thread's `exp` and `sin` are not in the recording."""
+    facts = facts_of(f"{CPU}values aten::mm | aten::exp | aten::sin\ncpu  aten::mm 0-10")
+    assert facts.rank.values is not None
+    looked = replace(facts.rank.values, thread=np.array([0, 1, 1] * 2))
+    with pytest.raises(Missing, match="steps are alike"):
+        seen_ops(Facts(replace(facts.rank, values=looked)))
+
+
+def test_nobody_can_tell_what_is_useless_where_the_two_steps_differ() -> None:
+    looked = "aten::exp | aten::div gives 0 takes 0 | aten::mm takes 1"
+    facts = facts_of(f"{CPU}values {looked}\ncpu  aten::exp 0-1 | aten::div 17-20 | aten::mm 30-40")
+    assert [one.ops for one in useless_arithmetic(facts)] == [("aten::div",)]
+    assert facts.rank.values is not None
+    other = facts.rank.values.name.copy()
+    other[1] = other[0]  # Another op in place of the division, in the first step.
+    different = Facts(replace(facts.rank, values=replace(facts.rank.values, name=other)))
+    assert repeated_values(different) == ()
+    with pytest.raises(Missing, match="gives back what it took"):
+        useless_arithmetic(different)
 
 
 def test_what_is_the_same_in_each_step() -> None:

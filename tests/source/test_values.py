@@ -64,6 +64,15 @@ def test_what_is_no_list_of_ops(tmp_path: Path, content: Any) -> None:
         read_values(written(tmp_path, content))
 
 
+@pytest.mark.parametrize(("bound", "most"), [("MOST_NAMES", 1), ("MOST_ITEMS", 2), ("MOST_EDGES", 0)])
+def test_what_is_too_large_is_not_looked_at(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, bound: str, most: int
+) -> None:
+    monkeypatch.setattr(packed, bound, most)
+    with pytest.raises(ValueError, match="too large"):
+        read_values(written(tmp_path, SOUND))
+
+
 def recording(folder: Path) -> Path:
     event = {"ph": "X", "cat": "cpu_op", "name": "aten::mm", "pid": 1, "tid": 1, "ts": 1, "dur": 5}
     (folder / "rank0.trace.json").write_text(json.dumps({"traceEvents": [event]}))
