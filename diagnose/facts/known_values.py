@@ -75,7 +75,7 @@ def unchanging_values(facts: Facts) -> tuple[KnownValues, ...]:
 
 @fact
 def useless_arithmetic(facts: Facts) -> tuple[KnownValues, ...]:
-    """What gave back what it took, or was made for that only. Raises Missing like seen_ops, or if these steps differ."""
+    """What gave back what it took, or was made for that. Raises Missing like seen_ops, or if these steps differ."""
     seen = seen_ops(facts)
     if seen.needed is None:
         raise Missing("which arithmetic gives back what it took", ALIKE_STEPS)
