@@ -93,6 +93,9 @@ _KEEPS_STRIDES = ("aten::index", "aten::index_select", "aten::embedding")
 _OF_DEVICE = "External id"
 """Another one, where there is no work of a device."""
 
+TENTHS = 1
+"""Decimals of times in us: an op takes some us, and two more decimals took a quarter of the room."""
+
 _LONG_US = 100
 """Frames of Python that are not the user's are kept if they last longer: shorter ones explain nothing by themselves."""
 
@@ -111,8 +114,8 @@ def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if name != "Input Strides" or event["name"] not in _KEEPS_STRIDES:
                 event.get("args", {}).pop(name, None)
         if "dur" in event:
-            begin, end = round(event["ts"], 2), round(event["ts"] + event["dur"], 2)  # us: what is nested stays so
-            event |= {"ts": begin, "dur": round(end - begin, 2)}
+            begin, end = round(event["ts"], TENTHS), round(event["ts"] + event["dur"], TENTHS)  # what is nested stays so
+            event |= {"ts": begin, "dur": round(end - begin, TENTHS)}
     return [event for event in events if _worth_its_place(event)]
 
 

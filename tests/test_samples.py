@@ -50,7 +50,7 @@ def test_every_folder_is_a_recording_or_a_training() -> None:
 
 def test_all_samples_together_are_small() -> None:
     files = [path for path in SAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sum(path.stat().st_size for path in files) < 55_000_000
+    assert sum(path.stat().st_size for path in files) < 45_000_000
 
 
 def test_the_small_training_on_a_cpu() -> None:
