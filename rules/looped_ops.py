@@ -88,7 +88,7 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
 def _left(loop: Loop, in_turn: bool) -> tuple[Between, Between]:
     """Of the time on the host and on the device."""
     if in_turn:
-        return Between(1, loop.in_turn_left, loop.left), Between(1, 1, loop.work_left)
+        return Between(1, loop.in_turn_left, loop.in_turn_least), Between(1, 1, loop.work_left)
     likely = (1 - BATCHED) * loop.left + BATCHED * loop.least_left
     host = Between(0.5 + 0.5 * loop.left, likely, 1 / loop.rounds)
     return host, Between(0.5 + 0.5 * loop.work_left, loop.work_left, 1 / loop.rounds)

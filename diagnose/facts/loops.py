@@ -54,6 +54,9 @@ _LAYERS = tuple(
 )
 """How names begin of what layers with parameters of their own compute."""
 
+_STAY = (*_LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
+"""How names begin of what is not fused with the ops around it."""
+
 _ADDS = ("aten::add_", "aten::add")
 """Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
 
@@ -88,7 +91,10 @@ class Loop:
     in_need: float | None
     """Share of what a round computes that needs the round before; None if that is not known."""
     in_turn_left: float
-    """Share of the host time that is left if rounds stay apart, and each has one op besides its product of matrices."""
+    """Share of the host time that is left if rounds stay apart, and ops of a round between products of matrices,
+    solvers and the like are one."""
+    in_turn_least: float
+    """The same if ops between those are none, as where these are fused with them."""
 
 
 @fact
@@ -191,6 +197,7 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> 
         total - int((own - np.minimum(own, most)).sum()) if trains_on_cpu(facts) else total
         for most in (OP_NS, LARGE_NS)
     )
+    stay, rows = _apart(names.to_list())
     work = device_work(facts)
     inside = launched_in(facts, _spans(pieces)) >= 0
     work_ns = (work.end_ns - work.start_ns)[inside]
@@ -208,8 +215,15 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> 
         least_left=1 - spared * small / max(total, 1),
         work_left=1 - spared * int(np.minimum(work_ns, KERNEL_NS).sum()) / max(int(work_ns.sum()), 1),
         in_need=share_in_need(facts, ops, [forward for _, forward in pairs if forward is not None]),
-        in_turn_left=1 - max(1 - 2 / shown.length, 0) * fixed / max(total, 1),
+        in_turn_left=1 - (1 - (stay + rows) / len(names)) * fixed / max(total, 1),
+        in_turn_least=1 - (1 - max(stay, 1) / len(names)) * fixed / max(total, 1),
     )
+
+
+def _apart(names: list[str]) -> tuple[int, int]:
+    """How many ops of a round are not fused with others, and how many rows of others these leave."""
+    stays = np.array([name.startswith(_STAY) for name in names], dtype=bool)
+    return int(stays.sum()), int((~stays & np.append(True, stays[:-1])).sum())
 
 
 def _of_weights(facts: Facts, ops: HostSpans) -> Mask:

@@ -125,6 +125,8 @@ def test_loops_know_it(nodes: Nodes, share: float) -> None:
 
 
 def test_what_is_left_of_rounds_that_stay_apart() -> None:
-    """Of a round of two ops nothing goes: a product, and one op for the rest."""
+    """Of a round of two ops nothing goes: a product, and one op for the rest; half if that is fused."""
     (loop,) = loops(facts_with(in_turn(), graph_of(in_turn())))
     assert (loop.ops, loop.rounds, loop.in_turn_left) == (("aten::mm", "aten::tanh"), ROUNDS, 1.0)
+    fixed_share = (1 - loop.left) / (1 - 1 / ROUNDS)
+    assert loop.in_turn_least == pytest.approx(1 - fixed_share / 2)

@@ -144,3 +144,13 @@ def test_loops_stay_within_a_step_and_need_ops() -> None:
         of("gpu  sgemm 1-99 @0.5")
     with pytest.raises(Missing, match="marked steps"):
         loops(facts_of("cpu  aten::mul 10-11 x6 every 2"))
+
+
+def test_ops_between_products_are_one_where_rounds_stay_apart() -> None:
+    """Of six ops five are left, and three if those between take nothing: all of the time is fixed, on a GPU."""
+    names = ("aten::linear", "aten::tanh", "aten::mm", "aten::mul", "aten::t", "aten::linalg_solve")
+    ops = " | ".join(f"{name} {1 + 0.5 * at}-{1.5 + 0.5 * at} x8 every 3" for at, name in enumerate(names))
+    (loop,) = of(f"cpu  {ops}", backward("MulBackward0 30-31 x8 every 2"), "gpu  sgemm 90-91 @89")
+    assert (loop.ops, loop.rounds) == (names, 8)
+    assert loop.in_turn_left == pytest.approx(5 / 6)
+    assert loop.in_turn_least == pytest.approx(3 / 6)
