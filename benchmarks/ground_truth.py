@@ -114,7 +114,7 @@ def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
             if name != "Input Strides" or event["name"] not in _KEEPS_STRIDES:
                 event.get("args", {}).pop(name, None)
         if "dur" in event:
-            begin, end = round(event["ts"], TENTHS), round(event["ts"] + event["dur"], TENTHS)  # what is nested stays so
+            begin, end = round(event["ts"], TENTHS), round(event["ts"] + event["dur"], TENTHS)  # nested as it was
             event |= {"ts": begin, "dur": round(end - begin, TENTHS)}
     return [event for event in events if _worth_its_place(event)]
 

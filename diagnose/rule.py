@@ -47,6 +47,7 @@ from diagnose.facts.extra_work import LongSteps
 from diagnose.facts.fetched import FetchedMemory
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
+from diagnose.facts.filters import LongFilters
 from diagnose.facts.fusion import AttentionChain
 from diagnose.facts.gathers import HostGathers
 from diagnose.facts.host_collectives import Barriers, HostRuns
@@ -64,6 +65,7 @@ from diagnose.facts.padding import Padding
 from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
 from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
+from diagnose.facts.prefixes import GrowingPrefix
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
@@ -78,6 +80,7 @@ from diagnose.facts.steps import Steps
 from diagnose.facts.targets import IgnoredScores
 from diagnose.facts.texts import Texts
 from diagnose.facts.transfers import HostBorn, Transfer
+from diagnose.facts.transforms import UnhandyTransforms
 from diagnose.facts.unused_gradients import UnusedGradients
 from diagnose.facts.unused_graphs import UnusedGraphs
 from diagnose.facts.waits import HostWait, WaitReason
@@ -142,6 +145,7 @@ __all__ = [
     "GarbageCollections",
     "GradientZeroing",
     "GridFilling",
+    "GrowingPrefix",
     "HostBorn",
     "HostGathers",
     "HostMemory",
@@ -156,6 +160,7 @@ __all__ = [
     "Level",
     "Loader",
     "Loading",
+    "LongFilters",
     "LongSteps",
     "Loop",
     "LowRankSolve",
@@ -197,6 +202,7 @@ __all__ = [
     "Texts",
     "Times",
     "Transfer",
+    "UnhandyTransforms",
     "Unrecorded",
     "UnusedGradients",
     "UnusedGraphs",
