@@ -62,6 +62,7 @@ from diagnose.facts.messages import CollectiveRuns, SyncedNorms
 from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
 from diagnose.facts.padding import Padding
+from diagnose.facts.pairs import Pairs
 from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
 from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
@@ -172,6 +173,7 @@ __all__ = [
     "OptimizerSteps",
     "Padding",
     "PairSums",
+    "Pairs",
     "PointwiseChains",
     "Precision",
     "PythonPause",

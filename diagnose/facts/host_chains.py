@@ -30,7 +30,7 @@ to 2.7 times as long (torch 2.13), as its reductions came out slower than torch'
 _REDUCTIONS = tuple(f"aten::{name}" for name in ("sum", "mean", "amax", "amin", "max", "min", "var_mean", "var", "std"))
 # Not fills: what is filled is mostly written to at places next, and no code fuses that. Not random numbers:
 # an encoder with dropout, compiled, took 1.4 to 1.9 times as long (without dropout 1.2 times; torch 2.13).
-_POINTWISE = tuple(
+POINTWISE = tuple(
     f"aten::{name}"
     for name in (
         *("add", "sub", "rsub", "mul", "div", "neg", "abs", "sign", "pow", "square", "sqrt", "rsqrt", "reciprocal"),
@@ -49,7 +49,7 @@ _POINTWISE = tuple(
         ),
     )
 )
-_BOUND = (*_REDUCTIONS, *_POINTWISE, *(f"{name}_" for name in _POINTWISE))
+_BOUND = (*_REDUCTIONS, *POINTWISE, *(f"{name}_" for name in POINTWISE))
 _AROUND = (
     "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
     "## Call CompiledFxGraph ",

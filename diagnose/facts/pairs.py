@@ -1,0 +1,145 @@
+"""Which tables of all by all are made for few of their pairs: for the diagonal, or for those that are equal?"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.backward import way_back
+from diagnose.facts.base import Facts, fact
+from diagnose.facts.dispatch import HostSpans
+from diagnose.facts.fetches import name_of
+from diagnose.facts.host_chains import POINTWISE
+from diagnose.facts.layout import Inputs, named
+from diagnose.facts.run import trains_on_cpu
+from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
+from diagnose.facts.source_lines import sites_of
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Site
+
+LEAST = 32
+"""Rows and columns of a table that is looked at (our choice)."""
+
+CALL_NS = 10_000
+"""What an op on the CPU takes for few numbers, and a node of the way back as well: both took 15 to 28 us in planted
+loops."""
+
+KERNEL_NS = 3_000
+"""The same of a kernel: the shortest take 2 to 3 us (our choice)."""
+
+_DIAGONALS = ("aten::diagonal", "aten::diag", "aten::trace")
+_CUTS = ("aten::unbind", "aten::split", "aten::chunk", "aten::select")
+"""Of tables with several numbers for each pair: they leave tables."""
+
+_PRODUCTS, _DISTANCES = ("aten::mm", "aten::matmul"), ("aten::cdist",)
+_WHOLE = ("long int", "int", "short int")
+_WHERE = ("aten::nonzero", "aten::where", "aten::any", "aten::argmax", "aten::argwhere")
+
+
+@dataclass(frozen=True)
+class Pairs:
+    """Tables of one size, on one line."""
+
+    rows: int
+    columns: int
+    ops: tuple[str, ...]
+    """That make a table, and take what is wanted of it."""
+    work: Work
+    """With the way back."""
+    left: float
+    """Share of the time that is left if only what is wanted is computed."""
+    site: Site | None
+
+
+@fact
+def diagonals_of_pairs(facts: Facts) -> tuple[Pairs, ...]:
+    """Tables of which only the diagonal is taken, those that take longest first. Raises Missing like `main_ops`."""
+    tops, given = main_ops(facts)
+    inputs, step = inputs_of(facts, tops.ids), facts.rank.spans["step"].to_numpy()[tops.ids]
+    taken = named(facts, tops.ids, *_DIAGONALS)
+    found: dict[int, list[int]] = {}
+    refused = set[int]()
+    for at in np.flatnonzero(taken).tolist():
+        shape = given[at]
+        if shape is None or len(shape) != 2 or shape[0] != shape[1] or shape[0] < LEAST:
+            continue
+        made = _made_by_all(facts, tops, inputs, np.flatnonzero(step == step[at]), shape[0])
+        if made is None:
+            refused.add(shape[0])
+        else:
+            found.setdefault(shape[0], []).extend(made)
+    rows = {size: np.unique(made) for size, made in found.items() if size not in refused}
+    return _told(_table(facts, tops, (size, size), made) for size, made in rows.items())
+
+
+def _made_by_all(facts: Facts, tops: HostSpans, inputs: list[Inputs], own: IntArray, size: int) -> list[int] | None:
+    """The ops of a step that make such a table and cut out of it; None if none do, and if something takes all of it."""
+    made, cut = list[int](), list[int]()
+    for at in own.tolist():
+        tensors = [tensor.shape for one in inputs[at] for tensor in one]
+        takes = any(shape[:2] == (size, size) for shape in tensors)
+        name = name_of(facts, int(tops.ids[at])).removesuffix("_")
+        product = not takes and _product(name, tensors) == (size, size)
+        if product or (name in POINTWISE and _broadcast(tensors)[:2] == (size, size)):
+            made.append(at)
+        elif takes and (name in _DIAGONALS or (name in _CUTS and len(tensors[0]) > 2)):
+            cut.append(at)
+        elif takes:
+            return None
+    return made + cut if made else None
+
+
+def _product(name: str, shapes: Sequence[Shape]) -> Shape:
+    """Of what an op makes of all rows of two matrices; () if it is none."""
+    if [len(one) for one in shapes] != [2, 2] or name not in (*_DISTANCES, *_PRODUCTS):
+        return ()
+    return shapes[0][0], shapes[1][0 if name in _DISTANCES else 1]
+
+
+def _broadcast(shapes: Sequence[Shape]) -> Shape:
+    """Of the result of an elementwise op; () if shapes do not fit."""
+    try:
+        return tuple(np.broadcast_shapes(*shapes))
+    except ValueError:
+        return ()
+
+
+@fact
+def equal_pairs(facts: Facts) -> tuple[Pairs, ...]:
+    """Whole numbers looked for in a list by comparing with all, longest first. Raises Missing like `main_ops`."""
+    tops, _ = main_ops(facts)
+    inputs = inputs_of(facts, tops.ids)
+    found: dict[tuple[Site | None, Shape], list[int]] = {}
+    compared = np.flatnonzero(named(facts, tops.ids, "aten::eq")[:-1])
+    asked = compared[named(facts, tops.ids[compared + 1], *_WHERE)]
+    for at, site in zip(asked.tolist(), sites_of(facts, tops.ids[asked]), strict=True):
+        tensors = [tensor for one in inputs[at] for tensor in one]
+        table = _broadcast([one.shape for one in tensors])
+        next_to = [tensor.shape for one in inputs[at + 1] for tensor in one][:1]
+        is_outer = len(tensors) == 2 and all(one.dtype in _WHOLE and one.shape != table for one in tensors)
+        if is_outer and len(table) == 2 and min(table) >= LEAST and next_to == [table]:
+            found.setdefault((site, table), []).extend((at, at + 1))
+    return _told(_table(facts, tops, table, np.array(made)) for (_, table), made in found.items())
+
+
+def _told(some: Iterator[Pairs]) -> tuple[Pairs, ...]:
+    return tuple(sorted(some, key=lambda one: -one.work.longest_ns))
+
+
+def _table(facts: Facts, tops: HostSpans, shape: Shape, made: IntArray) -> Pairs:
+    own = tops.where(made)
+    work = work_of(facts, np.concatenate((own.ids, way_back(facts, own))))
+    on_cpu = trains_on_cpu(facts)
+    lasted = facts.rank.spans["dur_ns"].to_numpy()[work.ids if on_cpu else work.work_ids]
+    least = np.minimum(lasted, CALL_NS if on_cpu else KERNEL_NS)
+    names = [name_of(facts, one).removeprefix("aten::") for one in own.ids.tolist()]
+    return Pairs(
+        rows=shape[0],
+        columns=shape[1],
+        ops=tuple(dict.fromkeys(names)),
+        work=work,
+        left=float(least.sum()) / max(int(lasted.sum()), 1),
+        site=sites_of(facts, own.ids[:1])[0],
+    )
