@@ -1,4 +1,4 @@
-"""Which tables of all by all are made for few of their pairs: for the diagonal, or for those that are equal?"""
+"""Which tables of all by all are made for few of their pairs: the diagonal, those that are equal, one of each row?"""
 
 from __future__ import annotations
 
@@ -30,10 +30,21 @@ KERNEL_NS = 3_000
 """The same of a kernel: the shortest take 2 to 3 us (our choice)."""
 
 _DIAGONALS = ("aten::diagonal", "aten::diag", "aten::trace")
+_EACH = (
+    *POINTWISE,
+    *(f"aten::{name}" for name in ("acos", "asin", "atan", "atan2", "tan", "floor", "round")),
+)
+"""Ops that compute for each pair by itself."""
+
 _CUTS = ("aten::unbind", "aten::split", "aten::chunk", "aten::select")
 """Of tables with several numbers for each pair: they leave tables."""
 
 _PRODUCTS, _DISTANCES = ("aten::mm", "aten::matmul"), ("aten::cdist",)
+_ONE_OF_EACH = ("aten::one_hot", "aten::scatter", "aten::scatter_")
+_OF_MASKS = ("aten::to", "aten::eq", "aten::ne", "aten::view", "aten::unsqueeze", "aten::expand", "aten::detach")
+_MOST_BETWEEN = 32
+"""Ops between a mask and what it chooses from (our choice)."""
+
 _WHOLE = ("long int", "int", "short int")
 _WHERE = ("aten::nonzero", "aten::where", "aten::any", "aten::argmax", "aten::argwhere")
 
@@ -82,7 +93,7 @@ def _made_by_all(facts: Facts, tops: HostSpans, inputs: list[Inputs], own: IntAr
         takes = any(shape[:2] == (size, size) for shape in tensors)
         name = name_of(facts, int(tops.ids[at])).removesuffix("_")
         product = not takes and _product(name, tensors) == (size, size)
-        if product or (name in POINTWISE and _broadcast(tensors)[:2] == (size, size)):
+        if product or (name in _EACH and _broadcast(tensors)[:2] == (size, size)):
             made.append(at)
         elif takes and (name in _DIAGONALS or (name in _CUTS and len(tensors[0]) > 2)):
             cut.append(at)
@@ -122,6 +133,37 @@ def equal_pairs(facts: Facts) -> tuple[Pairs, ...]:
         if is_outer and len(table) == 2 and min(table) >= LEAST and next_to == [table]:
             found.setdefault((site, table), []).extend((at, at + 1))
     return _told(_table(facts, tops, table, np.array(made)) for (_, table), made in found.items())
+
+
+@fact
+def one_of_each_row(facts: Facts) -> tuple[Pairs, ...]:
+    """What is computed for all, of which `where` takes one of each row, longest first. Raises Missing like `main_ops`.
+
+    Ops from the mask, which has one place of each row, to `where`, but not that: what comes before may be for others.
+    """
+    tops, _ = main_ops(facts)
+    inputs = inputs_of(facts, tops.ids)
+    found: dict[tuple[Site | None, Shape], list[int]] = {}
+    chosen = np.flatnonzero(named(facts, tops.ids, "aten::where"))
+    for at, site in zip(chosen.tolist(), sites_of(facts, tops.ids[chosen]), strict=True):
+        tensors = [tensor for one in inputs[at] for tensor in one]
+        table = tensors[0].shape if tensors else ()
+        if len(table) == 2 and min(table) >= LEAST and [one.shape for one in tensors] == [table] * 3:
+            begin = _mask_before(facts, tops, inputs, at, table)
+            found.setdefault((site, table), []).extend(range(begin, at))
+    return _told(_table(facts, tops, table, np.array(made)) for (_, table), made in found.items() if made)
+
+
+def _mask_before(facts: Facts, tops: HostSpans, inputs: list[Inputs], end: int, table: Shape) -> int:
+    """Where the ops before `end` begin that make a mask of one place of each row, and such a table; or `end`."""
+    for at in range(end - 1, max(end - _MOST_BETWEEN, 0) - 1, -1):
+        shapes = [tensor.shape for one in inputs[at] for tensor in one]
+        name = name_of(facts, int(tops.ids[at]))
+        if name in _ONE_OF_EACH and shapes and shapes[0] in (table, table[:1]):
+            return at
+        if name not in _OF_MASKS and not (name in _EACH and _broadcast(shapes) == table):
+            break
+    return end
 
 
 def _told(some: Iterator[Pairs]) -> tuple[Pairs, ...]:

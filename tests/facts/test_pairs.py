@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.base import Missing
-from diagnose.facts.pairs import Pairs, diagonals_of_pairs, equal_pairs
+from diagnose.facts.pairs import Pairs, diagonals_of_pairs, equal_pairs, one_of_each_row
 from diagnose.testing import facts_of
 
 CPU = "4 steps of 100\n2 threads, 4 cores\n"
@@ -101,3 +101,42 @@ def test_shapes_have_to_be_known() -> None:
         diagonals("aten::diagonal 0-10")
     with pytest.raises(Missing, match="shapes"):
         equal("aten::eq 0-10")
+
+
+MASK = "aten::one_hot 0-6 shapes=[[40],[]]"
+MARGIN = "aten::acos 8-12 shapes=[[40,900]] sequence=1"
+WHERE = "aten::where 12-14 shapes=[[40,900],[40,900],[40,900]]"
+
+
+def one_of_each(*items: str) -> tuple[Pairs, ...]:
+    return one_of_each_row(facts_of(f"{CPU}cpu  {' | '.join(items)}"))
+
+
+@pytest.mark.parametrize("mask", [MASK, "aten::scatter_ 0-6 shapes=[[40,900],[],[40,1],[]]"])
+def test_a_margin_for_one_class_of_each_row(mask: str) -> None:
+    """Not `where`, nor what comes before the mask. Three ops and a node are left of 21 ms."""
+    (found,) = one_of_each(
+        mask.replace("0-6", "2-6"),
+        "aten::abs 0-2 shapes=[[40,900]]",
+        "aten::to 6-8 shapes=[[40,900],[]]",
+        MARGIN,
+        WHERE,
+        '"autograd::engine::evaluate_function: AcosBackward0" 40-51 sequence=1 "Fwd thread id"=1',
+    )
+    assert (found.rows, found.columns, found.work.host_ns) == (40, 900, 21_000_000)
+    assert found.ops[1:] == ("to", "acos")
+    assert found.left == pytest.approx(4 * 0.010 / 21)
+
+
+@pytest.mark.parametrize(
+    "items",
+    [
+        ("aten::gt 0-6 shapes=[[40,900],[]]", MARGIN, WHERE),  # any places
+        (MASK, MARGIN, "aten::softmax 12-13 shapes=[[40,900],[]]", WHERE.replace("12-14", "13-14")),
+        (MASK, MARGIN, WHERE.replace("[40,900]]", "[]]")),  # nothing is computed for the others
+        (MASK.replace("40", "50"), MARGIN, WHERE),  # of something else
+        (MARGIN, WHERE),
+    ],
+)
+def test_what_is_computed_for_more(items: tuple[str, ...]) -> None:
+    assert one_of_each(*items) == ()
