@@ -92,7 +92,8 @@ def _rows(facts: Facts, seen: SeenOps, chosen: Mask) -> tuple[KnownValues, ...]:
     found: dict[tuple[str, ...], list[IntArray]] = {}
     for run in np.split(making, edges):
         for row in _rounds(run, seen.first[run]) if len(run) and chosen[run[0]] else ():
-            found.setdefault(tuple(seen.names[one] for one in row.tolist()), []).append(row)
+            if not seen.backward[row].all():  # Autograd's own: a mask for each input of a maximum.
+                found.setdefault(tuple(seen.names[one] for one in row.tolist()), []).append(row)
     made = [_known(facts, seen, names, rows) for names, rows in found.items()]
     return tuple(sorted((one for one in made if one.steps_seen), key=lambda one: -one.longest_ns))
 

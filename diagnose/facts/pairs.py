@@ -36,7 +36,10 @@ _EACH = (
 )
 """Ops that compute for each pair by itself."""
 
-_CUTS = ("aten::unbind", "aten::split", "aten::chunk", "aten::select")
+_LARGER = ("aten::max", "aten::min")
+"""The same, of two tensors; of one they take the largest number of all."""
+
+_CUTS = ("aten::unbind", "aten::split", "aten::chunk", "aten::select", "aten::slice")
 """Of tables with several numbers for each pair: they leave tables."""
 
 _PRODUCTS, _DISTANCES = ("aten::mm", "aten::matmul"), ("aten::cdist",)
@@ -93,7 +96,8 @@ def _made_by_all(facts: Facts, tops: HostSpans, inputs: list[Inputs], own: IntAr
         takes = any(shape[:2] == (size, size) for shape in tensors)
         name = name_of(facts, int(tops.ids[at])).removesuffix("_")
         product = not takes and _product(name, tensors) == (size, size)
-        if product or (name in _EACH and _broadcast(tensors)[:2] == (size, size)):
+        each = name in _EACH or (name in _LARGER and len(tensors) == 2)
+        if product or (each and _broadcast(tensors)[:2] == (size, size)):
             made.append(at)
         elif takes and (name in _DIAGONALS or (name in _CUTS and len(tensors[0]) > 2)):
             cut.append(at)

@@ -47,6 +47,8 @@ class SeenOps:
     """The op that made the same before in this step, in a backward pass if this one is in one; -1 if there is none."""
     constant: Mask
     """The step before had made the same."""
+    backward: Mask
+    """It was called by autograd, in a way that no script says."""
     needed: Mask | None
     """Something else than what is vain takes what it made, or nobody knows who does. None if the steps differ."""
     brought: Mask
@@ -70,6 +72,7 @@ def seen_ops(facts: Facts) -> SeenOps:
         makes=graph.makes[last] == 1,
         first=_first(graph, last),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
+        backward=graph.backward[last] == 1,
         needed=_needed(graph, last),
         brought=_brought(graph, last),
     )

@@ -38,6 +38,18 @@ def test_pairs_of_which_the_diagonal_is_taken() -> None:
     assert found.left == pytest.approx(5 * 0.010 / 28)
 
 
+def test_overlaps_of_boxes_as_torchvision_computes_them() -> None:
+    (found,) = diagonals(
+        "aten::max 0-4 shapes=[[50,1,2],[50,2]]",
+        "aten::sub 4-8 shapes=[[50,50,2],[50,50,2]]",
+        "aten::slice 8-9 shapes=[[50,50,2],[],[],[],[]]",
+        "aten::select 9-10 shapes=[[50,50,2],[],[]]",
+        "aten::mul 10-14 shapes=[[50,50],[50,50]]",
+        "aten::diag 14-15 shapes=[[50,50],[]]",
+    )
+    assert found.work.host_ns == 15_000_000
+
+
 @pytest.mark.parametrize(
     "product",
     ["aten::matmul 0-10 shapes=[[50,8],[8,50]]", "aten::cdist 0-10 shapes=[[50,8],[50,8]]"],
@@ -62,6 +74,7 @@ def test_on_a_gpu_its_time_counts() -> None:
         (OUTER, "aten::logsumexp 12-13 shapes=[[50,50]]", TAKEN),  # a contrastive loss
         ("aten::mm 0-9 shapes=[[50,9],[9,50]]", TAKEN, "aten::view 22-23 shapes=[[50,50]]"),  # the others, too
         (OUTER, "aten::slice 12-13 shapes=[[50,50]]", TAKEN),
+        (OUTER, "aten::max 12-13 shapes=[[50,50],[],[]]", TAKEN),  # the nearest of each
         (TAKEN,),  # nobody knows who made it
         ("aten::mul 0-9 shapes=[[8,1],[1,8]]", "aten::diagonal 20-21 shapes=[[8,8]]"),  # small
         (OUTER, "aten::diagonal 20-21 shapes=[[50,60]]"),
