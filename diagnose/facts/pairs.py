@@ -73,18 +73,20 @@ def diagonals_of_pairs(facts: Facts) -> tuple[Pairs, ...]:
     tops, given = main_ops(facts)
     inputs, step = inputs_of(facts, tops.ids), facts.rank.spans["step"].to_numpy()[tops.ids]
     taken = named(facts, tops.ids, *_DIAGONALS)
+    wanted = {
+        (int(step[at]), shape[0])
+        for at in np.flatnonzero(taken).tolist()
+        if (shape := given[at]) is not None and len(shape) == 2 and shape[0] == shape[1] >= LEAST
+    }
     found: dict[int, list[int]] = {}
     refused = set[int]()
-    for at in np.flatnonzero(taken).tolist():
-        shape = given[at]
-        if shape is None or len(shape) != 2 or shape[0] != shape[1] or shape[0] < LEAST:
-            continue
-        made = _made_by_all(facts, tops, inputs, np.flatnonzero(step == step[at]), shape[0])
+    for one, size in sorted(wanted):
+        made = _made_by_all(facts, tops, inputs, np.flatnonzero(step == one), size)
         if made is None:
-            refused.add(shape[0])
+            refused.add(size)
         else:
-            found.setdefault(shape[0], []).extend(made)
-    rows = {size: np.unique(made) for size, made in found.items() if size not in refused}
+            found.setdefault(size, []).extend(made)
+    rows = {size: np.sort(made) for size, made in found.items() if size not in refused}
     return _told(_table(facts, tops, (size, size), made) for size, made in rows.items())
 
 
