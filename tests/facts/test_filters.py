@@ -17,10 +17,10 @@ def of(*items: str) -> tuple[LongFilters, ...]:
 
 
 def test_what_transforms_would_take() -> None:
-    """2 x (3 + 6) rows and 6 x 3 filters, 1,000 + 250 long: 45,000 numbers at 3 ns, at worst 5, at best 1.2."""
+    """2 x (3 + 6) rows and 6 x 3 filters, 1,000 + 250 long: 45,000 numbers at 3 ns, at worst 8, at best 1.2."""
     (found,) = of("aten::conv1d 0-2 shapes=[[2,3,1000],[6,3,250],[6]]")
     assert found.sizes == Filter(batch=2, channels=3, filters=6, of_each=3, length=1000, taps=250)
-    assert found.left == pytest.approx((45_000 * 5 / 2e6, 45_000 * 3 / 2e6, 45_000 * 1.2 / 2e6))
+    assert found.left == pytest.approx((45_000 * 8 / 2e6, 45_000 * 3 / 2e6, 45_000 * 1.2 / 2e6))
 
 
 def test_gradients_take_transforms_as_well() -> None:
@@ -38,6 +38,7 @@ def test_gradients_take_transforms_as_well() -> None:
     [
         "aten::conv1d 0-2 shapes=[[2,3,1000],[6,3,31],[6]]",  # short
         "aten::conv1d 0-0.1 shapes=[[2,3,1000],[6,3,250],[6]]",  # quicker than 0.135 ms
+        "aten::conv1d 0-0.19 shapes=[[2,3,1000],[6,3,250],[6]]",  # not by much
         "aten::conv2d 0-2 shapes=[[2,3,100,100],[6,3,90,90],[6]]",  # of two dimensions
         "aten::conv1d 0-2 shapes=[[2,3,0],[6,3,250],[6]]",  # of nothing
     ],
