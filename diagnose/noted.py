@@ -40,7 +40,7 @@ _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
 _NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPARED, _VALUES)
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
-    r"(?P<always> always)?(?P<back> back)?"
+    r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
 )
 
 
@@ -78,7 +78,9 @@ def values(text: str) -> ValueGraph | None:
     ops = [one.strip() for one in line["ops"].split("|")]
     said = [found for one in ops if (found := _VALUE.fullmatch(one))]
     if len(said) < len(ops):
-        raise ValueError("an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, in this order")
+        raise ValueError(
+            "an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, `nothing`, in order"
+        )
     names, count = sorted({one["name"] for one in said}), len(said)
     first: list[int] = []
     for at, one in enumerate(said):
@@ -97,6 +99,7 @@ def values(text: str) -> ValueGraph | None:
         same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
         given=np.array([one if one < 0 else step * count + one for step in (0, 1) for one in given]),
         uses=np.array([step * count + taker for step in (0, 1) for taker, _ in edges], dtype=np.int64),
+        nothing=np.array([int(bool(one["nothing"])) for one in said] * 2),
         used=np.array([one if one < 0 else step * count + one for step in (0, 1) for _, one in edges], dtype=np.int64),
     )
 

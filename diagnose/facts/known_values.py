@@ -82,6 +82,15 @@ def useless_arithmetic(facts: Facts) -> tuple[KnownValues, ...]:
     return _rows(facts, seen, seen.makes & ~seen.needed)
 
 
+@fact
+def multiplied_by_nothing(facts: Facts) -> tuple[KnownValues, ...]:
+    """What was computed to be multiplied by zeros, longest first. Raises Missing like seen_ops, or if nobody looked."""
+    seen = seen_ops(facts)
+    if seen.multiplied is None:
+        raise Missing("which products are with zeros", "Record with this version of diagnose profile.")
+    return _rows(facts, seen, seen.makes & ~seen.multiplied)
+
+
 def _rows(facts: Facts, seen: SeenOps, chosen: Mask) -> tuple[KnownValues, ...]:
     """Chosen ops in a row, as those that make something were called, by what is run in it.
 

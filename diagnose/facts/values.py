@@ -49,6 +49,8 @@ class SeenOps:
     """The step before had made the same."""
     backward: Mask
     """It was called by autograd, in a way that no script says."""
+    multiplied: Mask | None
+    """Something else than a product with zeros takes what it made, or nobody knows who does. None if nobody looked."""
     needed: Mask | None
     """Something else than what is vain takes what it made, or nobody knows who does. None if the steps differ."""
     brought: Mask
@@ -66,6 +68,7 @@ def seen_ops(facts: Facts) -> SeenOps:
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
         raise Missing("which ops compute what is known already", ALIKE_STEPS)
+    vain = _vain(graph, last)
     return SeenOps(
         ids=ids,
         names=tuple(graph.names[one] for one in graph.name[last].tolist()),
@@ -73,7 +76,8 @@ def seen_ops(facts: Facts) -> SeenOps:
         first=_first(graph, last),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
         backward=graph.backward[last] == 1,
-        needed=_needed(graph, last),
+        multiplied=None if graph.nothing is None else _needed(graph, last, graph.nothing[last] == 1),
+        needed=None if vain is None else _needed(graph, last, vain),
         brought=_brought(graph, last),
     )
 
@@ -113,19 +117,21 @@ def _brought(graph: ValueGraph, last: IntArray) -> Mask:
     return found
 
 
-def _needed(graph: ValueGraph, last: IntArray) -> Mask | None:
-    """As `SeenOps.needed`. What is written in place may be there for longer than the step."""
-    vain = _vain(graph, last)
-    if vain is None:
-        return None
+def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
+    """Which ops are, if those that are vain are not, but what these gave back.
+
+    What is written in place may be there for longer than the step. A backward pass takes what an op has made only if
+    something needs the op.
+    """
     position = np.full(len(graph.name), -1, dtype=np.int64)
     position[last] = np.arange(len(last))
     uses, used = position[graph.uses], np.where(graph.used >= 0, position[graph.used], -1)
     inside = (uses >= 0) & (used >= 0) & (graph.makes[graph.uses] == 1)  # Who takes a view takes what it is of.
+    inside &= (graph.backward[graph.uses] == 0) | (graph.backward[graph.used] == 1)
     takers: list[list[int]] = [[] for _ in last]
     for taker, maker in zip(uses[inside].tolist(), used[inside].tolist(), strict=True):
         takers[maker].append(taker)
-    given = np.where(vain, position[graph.given[last]], -1).tolist()
+    given = np.where(vain & (graph.given[last] >= 0), position[graph.given[last]], -1).tolist()
     in_place = np.array([name.endswith("_") for name in graph.names], dtype=bool)[graph.name[last]]
     needed = ~vain
     for maker in range(len(last) - 1, -1, -1):  # What takes it was called later.

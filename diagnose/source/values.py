@@ -24,13 +24,16 @@ class _Content(msgspec.Struct, frozen=True):
     given: list[int]
     uses: list[int]
     used: list[int]
+    nothing: list[int] | None = None
 
 
 def read_values(path: Path) -> ValueGraph:
     """What is in a file. Raises ValueError, in a few words, and OSError."""
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)
-    columns = (found.thread, found.step, found.backward, found.makes, found.same, found.given)
+    nothing = found.nothing  # Of recordings from before 2026-11-23 nobody knows.
+    columns = [found.thread, found.step, found.backward, found.makes, found.same, found.given]
+    columns += [] if nothing is None else [nothing]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
     if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
@@ -47,4 +50,5 @@ def read_values(path: Path) -> ValueGraph:
         given=within(found.given, -1, ops, _WHAT),
         uses=within(found.uses, 0, ops, _WHAT),
         used=within(found.used, -1, ops, _WHAT),
+        nothing=None if nothing is None else within(nothing, 0, 2, _WHAT),
     )

@@ -171,6 +171,8 @@ class ValueGraph:
     """This op took ..."""
     used: IntArray
     """... what this one made; -1: what is in memory that no op was seen to fill, such as a batch."""
+    nothing: IntArray | None = None
+    """1 where the op multiplied what was computed with zeros that nothing is learnt of. None: nobody looked."""
 
 
 @dataclass(frozen=True)

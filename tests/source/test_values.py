@@ -27,6 +27,10 @@ SOUND = {
 }
 
 
+OLDER = SOUND
+SOUND = {**OLDER, "nothing": [0, 0, 1]}
+
+
 def written(folder: Path, content: Any) -> Path:
     path = folder / "rank0.values.json.gz"
     path.write_bytes(gzip.compress(json.dumps(content).encode()))
@@ -38,6 +42,7 @@ def test_values(tmp_path: Path) -> None:
     assert found.names == ("aten::mm", "aten::t")
     for name in SOUND.keys() - {"names"}:
         assert getattr(found, name).tolist() == SOUND[name]
+    assert read_values(written(tmp_path, OLDER)).nothing is None
 
 
 @pytest.mark.parametrize(
@@ -55,6 +60,8 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "uses": [3]},
         {**SOUND, "used": [0, 0]},
         {**SOUND, "used": [-2]},
+        {**SOUND, "nothing": [0, 0, 2]},
+        {**SOUND, "nothing": [0, 0]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

@@ -26,6 +26,8 @@ class Op(NamedTuple):
     """Whether equal inputs give equal results."""
     arithmetic: bool
     """Whether it is useless if it gives back what it took."""
+    is_product: bool
+    """Whether it multiplies element by element."""
 
 
 def described(func: Any, torch: Any) -> Op:
@@ -39,6 +41,7 @@ def described(func: Any, torch: Any) -> Op:
         writes=frozenset(one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         arithmetic=space == "aten" and name in ARITHMETIC,
+        is_product=space == "aten" and name == "mul",
     )
 
 

@@ -100,6 +100,15 @@ class _Call(NamedTuple):
     tensors: list[Any]
     written: list[Any]
     may_give_back: bool
+    is_product: bool
+
+
+def _of_nothing(tensors: list[Any], made: Any) -> bool:
+    """Whether a product is zero as another side of it is, which nothing is learnt of, and not what was computed."""
+    if made.numel() < LEAST_ELEMENTS or made.any():
+        return False
+    computed = [one for one in tensors if one.shape == made.shape and one.any()]
+    return len(computed) == 1 and not any(one.requires_grad for one in tensors if one is not computed[0])
 
 
 class Values:
@@ -128,6 +137,7 @@ class Values:
         self._makes: list[int] = []
         self._same: list[int] = []
         self._given: list[int] = []
+        self._nothing: list[int] = []
         self._uses: list[int] = []
         self._used: list[int] = []
 
@@ -174,7 +184,7 @@ class Values:
         self._thread.append(self._threads.setdefault(threading.get_ident(), len(self._threads)))
         self._step.append(self.step)
         self._backward.append(int(self._torch._C._current_graph_task_id() != -1))
-        for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1)):
+        for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1), (self._nothing, 0)):
             column.append(unset)
         self._samples.append("")
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
@@ -182,7 +192,7 @@ class Values:
             self._used.append(one)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
-        return _Call(at, key if op.comparable else None, tensors, written, may_give_back)
+        return _Call(at, key if op.comparable else None, tensors, written, may_give_back, op.is_product)
 
     def _ended(self, call: _Call, made: Any) -> None:
         at, contents = call.at, self._contents
@@ -196,6 +206,7 @@ class Values:
             self._same[at] = first
         if new and call.may_give_back:
             self._given[at] = self._given_back(call, new[0])
+            self._nothing[at] = int(call.is_product and _of_nothing(call.tensors, new[0]))
         for one in call.written:
             maker = contents.written(one, contents.number(("written", value)), at)
             self._written_by.setdefault(maker, []).append(at)
@@ -236,6 +247,7 @@ class Values:
             "makes": self._makes,
             "same": [one if one >= 0 and self._can_be_left_out(at) else -1 for at, one in enumerate(self._same)],
             "given": self._given,
+            "nothing": self._nothing,
             "uses": self._uses,
             "used": self._used,
         }
