@@ -89,8 +89,9 @@ def test_what_pays_only_later_is_told_apart_from_what_is_minor(found: Diagnosis)
     )
     both = replace(found, findings=(first, later))
     (told,) = findings.hidden(both)
-    what = "then 5.00 ms (5.0 % of today's step), 4.00 ms to 5.00 ms; by itself nothing. "
-    assert told == ("Later, at a.py:7 (f)", what + first.fixes[0].do)
+    what = "then 5.00 ms (5.0 % of today's step), 4.00 ms to 5.00 ms; by itself nothing;"
+    what += f" found by replaying the step without it. {first.fixes[0].do} Confidence: high."
+    assert told == ("Later, at a.py:7 (f)", what)
     assert findings.minor(both) == []
     assert findings.left_ns(both) == 60_000_000
     text, page = terminal.render(both, 200), markdown.render(both)
