@@ -13,6 +13,7 @@ from diagnose.facts.dispatch import HostSpans
 from diagnose.facts.fetches import name_of
 from diagnose.facts.host_chains import POINTWISE
 from diagnose.facts.layout import Inputs, named
+from diagnose.facts.loops import KERNEL_NS
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
@@ -25,9 +26,6 @@ LEAST = 32
 CALL_NS = 10_000
 """What an op on the CPU takes for few numbers, and a node of the way back as well: both took 15 to 28 us in planted
 loops."""
-
-KERNEL_NS = 3_000
-"""The same of a kernel: the shortest take 2 to 3 us (our choice)."""
 
 _DIAGONALS = ("aten::diagonal", "aten::diag", "aten::trace")
 _EACH = (
@@ -43,7 +41,7 @@ _CUTS = ("aten::unbind", "aten::split", "aten::chunk", "aten::select", "aten::sl
 """Of tables with several numbers for each pair: they leave tables."""
 
 _PRODUCTS, _DISTANCES = ("aten::mm", "aten::matmul"), ("aten::cdist",)
-_ONE_OF_EACH = ("aten::one_hot", "aten::scatter", "aten::scatter_")
+_ONE_HOT, _SCATTERS = "aten::one_hot", ("aten::scatter", "aten::scatter_")
 _OF_MASKS = ("aten::to", "aten::eq", "aten::ne", "aten::view", "aten::unsqueeze", "aten::expand", "aten::detach")
 _MOST_BETWEEN = 32
 """Ops between a mask and what it chooses from (our choice)."""
@@ -165,7 +163,7 @@ def _mask_before(facts: Facts, tops: HostSpans, inputs: list[Inputs], end: int, 
     for at in range(end - 1, max(end - _MOST_BETWEEN, 0) - 1, -1):
         shapes = [tensor.shape for one in inputs[at] for tensor in one]
         name = name_of(facts, int(tops.ids[at]))
-        if name in _ONE_OF_EACH and shapes and shapes[0] in (table, table[:1]):
+        if (name == _ONE_HOT and shapes == [table[:1]]) or (name in _SCATTERS and shapes[:2] == [table, (table[0], 1)]):
             return at
         if name not in _OF_MASKS and not (name in _EACH and _broadcast(shapes) == table):
             break

@@ -80,7 +80,7 @@ def growing_prefix(facts: Facts) -> GrowingPrefix | None:
         return None
     spent = np.concatenate([_spent(facts, tops, one) for one in found])
     lengths = np.concatenate([one.lengths for one in found])
-    new = np.concatenate([np.diff(one.lengths, prepend=2 * one.lengths[0] - one.lengths[1]) for one in found])
+    new = np.concatenate([np.diff(one.lengths, prepend=0) for one in found])  # To the first round all is new.
     total, first = max(float(spent.sum()), 1.0), found[0]
     each, fixed = np.polyfit(lengths, spent, 1)
     needed = np.clip(fixed + each * new, 0, spent)

@@ -48,7 +48,7 @@ class SeenOps:
     constant: Mask
     """The step before had made the same."""
     backward: Mask
-    """It was called by autograd, in a way that no script says."""
+    """It was called in a backward pass."""
     multiplied: Mask | None
     """Something else than a product with zeros takes what it made, or nobody knows who does. None if nobody looked."""
     needed: Mask | None

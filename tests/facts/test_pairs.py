@@ -148,6 +148,7 @@ def test_a_margin_for_one_class_of_each_row(mask: str) -> None:
         (MASK, MARGIN, "aten::softmax 12-13 shapes=[[40,900],[]]", WHERE.replace("12-14", "13-14")),
         (MASK, MARGIN, WHERE.replace("[40,900]]", "[]]")),  # nothing is computed for the others
         (MASK.replace("40", "50"), MARGIN, WHERE),  # of something else
+        ("aten::scatter_ 0-6 shapes=[[40,900],[],[40,5],[]]", MARGIN, WHERE),  # five of each row
         (MARGIN, WHERE),
     ],
 )
