@@ -8,7 +8,7 @@ import msgspec
 
 from diagnose.source.columns import printable
 from diagnose.source.packed import check_size, unpacked, within
-from diagnose.trace.model import ValueGraph
+from diagnose.trace.model import RowCounts, ValueGraph
 
 _WHAT = "list of ops"
 
@@ -25,15 +25,22 @@ class _Content(msgspec.Struct, frozen=True):
     uses: list[int]
     used: list[int]
     nothing: list[int] | None = None
+    alike: list[int] | None = None
+    spread: list[int] | None = None
+    idle: list[int] | None = None
+    masked: list[int] | None = None
+    sparse: list[int] | None = None
+    matrix: list[int] | None = None
 
 
 def read_values(path: Path) -> ValueGraph:
     """What is in a file. Raises ValueError, in a few words, and OSError."""
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)
-    nothing = found.nothing  # Of recordings from before 2026-11-23 nobody knows.
+    nothing = found.nothing  # Of recordings from before 2026-11-23 nobody knows, as of the columns after it.
     columns = [found.thread, found.step, found.backward, found.makes, found.same, found.given]
-    columns += [] if nothing is None else [nothing]
+    counted = (found.alike, found.spread, found.idle, found.masked, found.sparse, found.matrix)
+    columns += [one for one in (nothing, *counted) if one is not None]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
     if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
@@ -51,4 +58,20 @@ def read_values(path: Path) -> ValueGraph:
         uses=within(found.uses, 0, ops, _WHAT),
         used=within(found.used, -1, ops, _WHAT),
         nothing=None if nothing is None else within(nothing, 0, 2, _WHAT),
+        rows=_rows(found, ops),
+    )
+
+
+def _rows(found: _Content, ops: int) -> RowCounts | None:
+    counted = (found.alike, found.spread, found.idle, found.masked, found.sparse, found.matrix)
+    if any(one is None for one in counted):
+        return None
+    alike, spread, idle, masked, sparse, matrix = (one or [] for one in counted)
+    return RowCounts(
+        alike=within(alike, 0, 101, _WHAT),
+        spread=within(spread, 0, 101, _WHAT),
+        idle=within(idle, 0, 101, _WHAT),
+        masked=within(masked, 0, 101, _WHAT),
+        sparse=within(sparse, 0, 1001, _WHAT),
+        matrix=within(matrix, -1, ops, _WHAT),
     )

@@ -28,7 +28,15 @@ SOUND = {
 
 
 OLDER = SOUND
-SOUND = {**OLDER, "nothing": [0, 0, 1]}
+ROWS = {
+    "alike": [0, 0, 75],
+    "spread": [100, 0, 0],
+    "idle": [0, 50, 0],
+    "masked": [0, 25, 0],
+    "sparse": [0, 0, 1000],
+    "matrix": [-1, -1, 0],
+}
+SOUND = {**OLDER, "nothing": [0, 0, 1], **ROWS}
 
 
 def written(folder: Path, content: Any) -> Path:
@@ -40,9 +48,13 @@ def written(folder: Path, content: Any) -> Path:
 def test_values(tmp_path: Path) -> None:
     found = read_values(written(tmp_path, SOUND | {"more": 1}))
     assert found.names == ("aten::mm", "aten::t")
-    for name in SOUND.keys() - {"names"}:
+    for name in SOUND.keys() - {"names"} - ROWS.keys():
         assert getattr(found, name).tolist() == SOUND[name]
-    assert read_values(written(tmp_path, OLDER)).nothing is None
+    for name, wanted in ROWS.items():
+        assert getattr(found.rows, name).tolist() == wanted
+    older = read_values(written(tmp_path, OLDER))
+    assert older.nothing is None
+    assert older.rows is None
 
 
 @pytest.mark.parametrize(
@@ -62,6 +74,12 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "used": [-2]},
         {**SOUND, "nothing": [0, 0, 2]},
         {**SOUND, "nothing": [0, 0]},
+        {**SOUND, "alike": [0, 0, 101]},
+        {**SOUND, "spread": [0, 0, -1]},
+        {**SOUND, "idle": [0, 50]},
+        {**SOUND, "masked": [101, 0, 0]},
+        {**SOUND, "sparse": [0, 0, 1001]},
+        {**SOUND, "matrix": [-1, 3, 0]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

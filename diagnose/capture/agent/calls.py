@@ -28,6 +28,8 @@ class Op(NamedTuple):
     """Whether it is useless if it gives back what it took."""
     is_product: bool
     """Whether it multiplies element by element."""
+    computes: bool
+    """Whether it looks at the values of what it takes: not views of memory, nor what is only made as large."""
 
 
 def described(func: Any, torch: Any) -> Op:
@@ -42,6 +44,9 @@ def described(func: Any, torch: Any) -> Op:
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         arithmetic=space == "aten" and name in ARITHMETIC,
         is_product=space == "aten" and name == "mul",
+        computes=not name.endswith("_like")
+        and not name.startswith("new_")
+        and not any(one.alias_info and not one.alias_info.is_write for one in schema.arguments),
     )
 
 

@@ -17,6 +17,7 @@ from typing import Any, NamedTuple, TypeVar
 
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
+from .counts import Counts
 
 T = TypeVar("T")
 
@@ -93,6 +94,7 @@ def _compiles() -> bool:
 class _Call(NamedTuple):
     """A call before it is made."""
 
+    name: str
     at: int
     """Its position."""
     key: object | None
@@ -118,6 +120,7 @@ class Values:
         import torch
 
         self._torch, self._contents = torch, Contents(torch)
+        self._counts = Counts(torch, self._contents)
         self.step = 0
         self.failed = False
         self._lock, self._process = threading.Lock(), os.getpid()
@@ -190,9 +193,10 @@ class Values:
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
+        self._counts.taken(op.name, tensors if op.computes else [], self._backward[at] == 1)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
-        return _Call(at, key if op.comparable else None, tensors, written, may_give_back, op.is_product)
+        return _Call(op.name, at, key if op.comparable else None, tensors, written, may_give_back, op.is_product)
 
     def _ended(self, call: _Call, made: Any) -> None:
         at, contents = call.at, self._contents
@@ -212,6 +216,8 @@ class Values:
             self._written_by.setdefault(maker, []).append(at)
         for place, one in enumerate(new):
             contents.made(one, contents.number(("made", value, place)), at)
+        for one in [*new, *call.written][:1]:
+            self._counts.made(at, call.name, one)
 
     def _given_back(self, call: _Call, made: Any) -> int:
         """As `ValueGraph.given`. What is learnt may be nothing yet: a branch that begins at zero."""
@@ -248,6 +254,12 @@ class Values:
             "same": [one if one >= 0 and self._can_be_left_out(at) else -1 for at, one in enumerate(self._same)],
             "given": self._given,
             "nothing": self._nothing,
+            "alike": self._counts.alike,
+            "spread": self._counts.spread,
+            "idle": self._counts.idle,
+            "masked": self._counts.masked,
+            "sparse": self._counts.sparse,
+            "matrix": self._counts.matrix,
             "uses": self._uses,
             "used": self._used,
         }

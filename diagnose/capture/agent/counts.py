@@ -1,0 +1,99 @@
+"""Of which ops rows need not be computed, as they are zero or equal; and of which a matrix is mostly zeros."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .calls import plain
+from .contents import Contents, Unknown
+from .rows import Rows
+
+TAKES_ROWS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::convolution": 0}
+"""Which tensor of a product has the rows that it computes."""
+
+OF_SAMPLES = frozenset(("aten::convolution", "aten::convolution_backward"))
+"""Ops whose tensors have one row for each sample, whatever their dimensions."""
+
+SPREADS = frozenset(f"aten::{name}" for name in ("index", "index_select", "gather", "repeat", "clone", "cat"))
+"""Ops that make rows by taking some several times. Not embeddings: a table may have fewer rows than a text."""
+
+MASKS = "aten::mul"
+"""Multiplies a gradient with what may be zero."""
+
+SOLVES = frozenset(("aten::_linalg_solve_ex",))
+"""Ops that take a matrix first and make factors of it."""
+
+
+class Counts:
+    """Columns of `trace.model.ValueGraph`, to which each op adds."""
+
+    def __init__(self, torch: Any, contents: Contents) -> None:
+        self._torch, self._contents, self._rows = torch, contents, Rows(torch)
+        self.alike: list[int] = []
+        self.spread: list[int] = []
+        self.idle: list[int] = []
+        self.masked: list[int] = []
+        self.sparse: list[int] = []
+        self.matrix: list[int] = []
+        self._backward: list[bool] = []
+        self._learnt: list[bool] = []
+        """Whether what the op makes depends on what is learnt."""
+        self._solved: dict[object, int] = {}
+        """Of each matrix the op that solved with it first."""
+
+    def taken(self, name: str, tensors: list[Any], backward: bool) -> None:
+        """The next op is called, with these tensors."""
+        at = len(self.alike)
+        makers = [self._contents.filled_by(one) for one in tensors]
+        self._learnt.append(any(one.requires_grad for one in tensors) or any(map(self._is_learnt, makers)))
+        self._backward.append(backward)
+        gradients = [backward and maker >= 0 and self._backward[maker] for maker in makers]
+        first = self._solved.setdefault(self._key(tensors[0]), at) if name in SOLVES else at
+        self.matrix.append(first if first < at else -1)
+        self.alike.append(0 if backward else self._alike_of(name, tensors))
+        self.spread.append(0)
+        self.idle.append(self._idle_of(name, tensors, gradients))
+        self.masked.append(self._idle_of(name, tensors, [backward and name == MASKS and not one for one in gradients]))
+        self.sparse.append(0)
+        if name in TAKES_ROWS and not backward:
+            known = [one for one, maker in zip(tensors, makers, strict=True) if not self._may_learn(one, maker)]
+            self.sparse[at] = max(map(self._rows.zeros, known), default=0)
+
+    def made(self, at: int, name: str, tensor: Any) -> None:
+        """That op has made this."""
+        spreads = name in SPREADS and not self._backward[at]
+        if not self.alike[at] and not spreads:
+            return
+        found = self._rows.alike(tensor, name in OF_SAMPLES, self._key(tensor))
+        if self.alike[at]:
+            self.alike[at] = min(self.alike[at], found)
+        else:
+            self.spread[at] = found
+
+    def _alike_of(self, name: str, tensors: list[Any]) -> int:
+        """Rows count as equal that are so in all that has as many elements as any, and lie in memory of their own."""
+        most = max((one.numel() for one in tensors), default=0)
+        rows = [one for one in tensors if one.numel() == most]
+        if name in TAKES_ROWS:
+            rows = tensors[TAKES_ROWS[name] :][:1]
+        if any(0 in one.stride() for one in rows):
+            return 0
+        return min((self._rows.alike(one, name in OF_SAMPLES, self._key(one)) for one in rows), default=0)
+
+    def _idle_of(self, name: str, tensors: list[Any], chosen: list[bool]) -> int:
+        some = [one for one, counts in zip(tensors, chosen, strict=True) if counts]
+        return max((self._rows.idle(one, name in OF_SAMPLES, self._key(one)) for one in some), default=0)
+
+    def _is_learnt(self, maker: int) -> bool:
+        return maker >= 0 and self._learnt[maker]
+
+    def _may_learn(self, tensor: Any, maker: int) -> bool:
+        """Or is no matrix."""
+        return tensor.requires_grad or self._is_learnt(maker) or tensor.dim() < 2 or not plain(tensor, self._torch)
+
+    def _key(self, tensor: Any) -> object:
+        """Of equal ones equal; of those that cannot be compared none is."""
+        try:
+            return self._contents.key(tensor)
+        except Unknown:
+            return object()

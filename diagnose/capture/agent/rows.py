@@ -1,0 +1,77 @@
+"""How many rows of tensors are zero or equal to others, and how many elements of matrices are zero."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from .calls import plain
+
+LEAST_ELEMENTS = 1_000
+"""Of a tensor whose equal rows are counted: smaller ones cost nothing (our choice)."""
+
+LEAST_ROWS, LEAST_WIDTH = 8, 8
+"""Fewer rows are not worth counting, and shorter ones are equal by chance (our choice)."""
+
+COLUMNS = 64
+"""Elements of a row, evenly taken, by which it is told whether rows are equal (our choice)."""
+
+_INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
+_FACTORS = [pow(0x9E3779B97F4A7C15, k, 2**64) - 2**63 | 1 for k in range(1, 2 * COLUMNS)]
+"""Odd numbers of 64 bits by which elements are multiplied to tell rows apart; the first is from the golden ratio."""
+
+
+class Rows:
+    """Counts rows of tensors; those of equal keys once."""
+
+    def __init__(self, torch: Any) -> None:
+        self._torch = torch
+        self._alike: dict[object, int] = {}
+        self._idle: dict[object, int] = {}
+
+    def alike(self, tensor: Any, of_samples: bool, key: object) -> int:
+        """Percent of its rows that are equal to one before, and not zero; 0 if it is too small."""
+        found = self._alike.get((key, of_samples))
+        if found is None:
+            found = self._alike[key, of_samples] = self._counted_alike(tensor, of_samples)
+        return found
+
+    def idle(self, tensor: Any, of_samples: bool, key: object) -> int:
+        """Percent of its rows that are zero; 0 if there are few."""
+        found = self._idle.get((key, of_samples))
+        if found is None:
+            found = self._idle[key, of_samples] = self._counted_idle(tensor, of_samples)
+        return found
+
+    def zeros(self, tensor: Any) -> int:
+        """Thousandths of its elements that are zero."""
+        return int(1000 * (1 - float(self._torch.count_nonzero(tensor)) / tensor.numel()))
+
+    def _counted_alike(self, tensor: Any, of_samples: bool) -> int:
+        torch = self._torch
+        if not plain(tensor, torch) or not tensor.is_floating_point() or tensor.numel() < LEAST_ELEMENTS:
+            return 0
+        rows = _rows(tensor, of_samples)
+        if rows.shape[1] < LEAST_WIDTH or rows.shape[0] < 2:
+            return 0
+        some = rows[:, :: max(rows.shape[1] // COLUMNS, 1)][rows.any(1)].contiguous()
+        bits = some.view(getattr(torch, _INTEGERS[some.element_size()])).to(torch.int64)
+        factors = torch.tensor(_FACTORS[: bits.shape[1]], device=bits.device)
+        distinct = len(torch.unique((bits * factors).sum(1)))
+        return 100 * (len(some) - distinct) // len(rows)
+
+    def _counted_idle(self, tensor: Any, of_samples: bool) -> int:
+        if not plain(tensor, self._torch) or not tensor.is_floating_point() or not tensor.numel():
+            return 0
+        rows = _rows(tensor, of_samples)
+        return 0 if len(rows) < LEAST_ROWS else 100 * (len(rows) - int(rows.any(1).sum())) // len(rows)
+
+
+def _rows(tensor: Any, of_samples: bool) -> Any:
+    """As a matrix. Of images a row is a sample; of what was transposed, what was a row before."""
+    if tensor.dim() < 2:
+        return tensor.reshape(-1, 1)
+    if of_samples or tensor.dim() > 3:
+        return tensor.flatten(1)
+    if tensor.stride(-1) != 1 and tensor.stride(-2) == 1:
+        tensor = tensor.transpose(-1, -2)
+    return tensor.reshape(-1, tensor.shape[-1])

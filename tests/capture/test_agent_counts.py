@@ -1,0 +1,163 @@
+"""What the agent counts in the tensors of ops: rows of zeros, equal rows, and zeros of matrices."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnose.capture.agent.rows import Rows
+from diagnose.capture.agent.values import values_of_two_steps
+from diagnose.source.values import read_values
+
+torch = pytest.importorskip("torch")
+
+
+@pytest.fixture(autouse=True)
+def nothing_was_compiled() -> None:
+    """By other tests."""
+    if (utils := sys.modules.get("torch._dynamo.utils")) is not None:
+        utils.counters.clear()
+
+
+@pytest.fixture
+def layer() -> Any:
+    return torch.nn.Linear(40, 30)
+
+
+def counted(target: Path, step: Callable[[], object], column: str) -> list[tuple[str, int]]:
+    """What a column says of the ops of the second step where it says something."""
+    course = values_of_two_steps(target)
+    for _ in course:
+        step()
+    graph = read_values(target)
+    assert graph.rows is not None
+    said = getattr(graph.rows, column).tolist()
+    nothing = -1 if column == "matrix" else 0
+    told = [at for at in range(len(said)) if graph.step[at] == 1 and said[at] != nothing]
+    return [(graph.names[graph.name[at]].removeprefix("aten::"), said[at]) for at in told]
+
+
+def test_rows_that_are_repeated_go_through_a_layer(tmp_path: Path, layer: Any) -> None:
+    def step() -> None:
+        layer(torch.randn(50, 40).repeat_interleave(4, dim=0)).exp()
+
+    assert counted(tmp_path / "v", step, "alike") == [("addmm", 75), ("exp", 75)]
+    assert counted(tmp_path / "v", step, "spread") == [("clone", 75)]
+
+
+def test_rows_that_are_looked_up_go_through_a_layer(tmp_path: Path, layer: Any) -> None:
+    source = torch.arange(20).repeat(10)
+
+    def step() -> None:
+        layer(torch.randn(20, 40)[source])
+
+    assert counted(tmp_path / "v", step, "alike") == [("addmm", 90)]
+    assert counted(tmp_path / "v", step, "spread") == [("index", 90)]
+
+
+def test_rows_that_differ_in_anything_that_is_taken_differ(tmp_path: Path) -> None:
+    def step() -> None:
+        rows = torch.ones(100, 40) * 2
+        rows + torch.randn(100, 40)
+        torch.nn.functional.dropout(rows, 0.5)
+
+    assert counted(tmp_path / "v", step, "alike") == [("mul", 99)]
+
+
+def test_rows_of_zeros_are_not_equal_ones(tmp_path: Path, layer: Any) -> None:
+    def step() -> None:
+        torch.cat((torch.randn(50, 40), torch.zeros(50, 40))).exp()
+
+    assert counted(tmp_path / "v", step, "alike") == []
+
+
+def test_images_are_equal_as_a_whole(tmp_path: Path) -> None:
+    """A picture of one colour has equal lines."""
+    layer = torch.nn.Conv2d(3, 4, 3)
+
+    def step() -> None:
+        layer(torch.rand(4, 3, 1, 1).expand(4, 3, 20, 20).contiguous())
+        layer(torch.rand(2, 3, 20, 20).repeat(2, 1, 1, 1))
+
+    assert counted(tmp_path / "v", step, "alike") == [("convolution", 50)]
+
+
+def test_gradients_of_rows_that_a_mask_leaves_out(tmp_path: Path, layer: Any) -> None:
+    counts = (torch.arange(80) % 4 == 0).float()[:, None]
+
+    def step() -> None:
+        loss = (layer(torch.randn(80, 40)) * counts).exp().sum()
+        loss.backward()
+
+    assert counted(tmp_path / "v", step, "idle") == [("mm", 75), ("sum", 75)]
+    assert counted(tmp_path / "v", step, "masked") == [("mul", 75)]
+
+
+def test_gradients_of_rows_that_are_not_taken(tmp_path: Path, layer: Any) -> None:
+    def step() -> None:
+        layer(torch.randn(80, 40))[:20].exp().sum().backward()
+
+    assert counted(tmp_path / "v", step, "idle") == [("mm", 75), ("sum", 75)]
+
+
+def test_weights_that_get_no_gradient_are_no_rows(tmp_path: Path) -> None:
+    """Units that are never above zero have columns of zeros."""
+    layer = torch.nn.Linear(40, 200)
+    with torch.no_grad():
+        layer.bias[:100] = -1e6
+
+    def step() -> None:
+        layer(torch.randn(80, 40)).relu().sum().backward()
+        layer.zero_grad()
+
+    assert counted(tmp_path / "v", step, "idle") == []
+
+
+def test_a_graph_as_a_matrix(tmp_path: Path, layer: Any) -> None:
+    graph = torch.zeros(100, 100)
+    graph[torch.arange(100), torch.arange(100).flip(0)] = 1.0
+
+    def step() -> None:
+        scaled = graph / 2
+        layer(scaled @ torch.randn(100, 40))
+
+    assert counted(tmp_path / "v", step, "sparse") == [("mm", 990)]
+
+
+def test_what_is_learnt_is_no_graph(tmp_path: Path) -> None:
+    gates = torch.nn.Parameter(torch.zeros(100, 100))
+
+    def step() -> None:
+        with torch.no_grad():
+            hidden = gates.relu()
+        hidden @ torch.randn(100, 40)
+
+    assert counted(tmp_path / "v", step, "sparse") == []
+
+
+def test_a_matrix_is_solved_with_again(tmp_path: Path) -> None:
+    matrix = torch.randn(30, 30)
+
+    def step() -> None:
+        field = torch.randn(30, 2)
+        for _ in range(2):
+            field = torch.linalg.solve(matrix, field)
+        torch.linalg.solve(torch.randn(30, 30), field)
+
+    assert counted(tmp_path / "v", step, "matrix") == [("_linalg_solve_ex", 1)] * 2
+
+
+@pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])
+def test_numbers_of_any_precision(dtype: str) -> None:
+    rows = torch.arange(5_000.0).remainder(2_048).to(getattr(torch, dtype)).view(500, 10)
+    distinct = len(torch.unique(rows, dim=0))
+    assert Rows(torch).alike(rows.repeat(2, 1), False, None) == 100 * (1_000 - distinct) // 1_000
+
+
+def test_whole_numbers_are_no_rows() -> None:
+    assert Rows(torch).alike(torch.ones(100, 100, dtype=torch.int64), False, None) == 0
+    assert Rows(torch).idle(torch.zeros(100, 100, dtype=torch.int64), False, None) == 0
