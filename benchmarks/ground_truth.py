@@ -1,9 +1,10 @@
-"""Try the planted cases: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|patterns] [--gpu]
+"""Try the planted cases: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|values|patterns] [--gpu]
 
 Of every case that can be tried on this machine it measures what the fix gains, without a profiler; records the bad
 variant (of the strong level the fixed one, too) as `diagnose profile` does; and asks torch's own pattern matcher. With
 --missing only what is not there yet, so that it can be broken off and gone on with. It needs torch, and a machine that
-does nothing else meanwhile.
+does nothing else meanwhile. `values` is done only if asked for: it records anew and keeps what was told of values, not
+the traces, so that it needs no quiet machine.
 """
 
 from __future__ import annotations
@@ -20,7 +21,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -31,6 +32,7 @@ from diagnose.trace import kinds
 
 ROOT = Path(__file__).parent.parent
 RECORDED_STEPS = 5
+VALUES = "rank*.values.json.gz"
 
 
 def measure(trial: Trial, missing: bool) -> None:
@@ -52,17 +54,36 @@ def record(trial: Trial, missing: bool) -> None:
     if truth and not truth.counts:
         print(f"{trial.case.id} {trial.name}: not recorded, its fix gains {truth.speedup:.2f} x", flush=True)
         return
-    wanted = [(trial.recording, False)]
-    if trial.level == "strong" and not trial.case.is_control:
-        wanted.append((trial.fixed_recording, True))
-    for folder, fixed in wanted:
-        if not (missing and folder.is_dir()):
-            _record(trial, folder, fixed)
-            size = sum(path.stat().st_size for path in folder.iterdir())
-            print(f"{trial.case.id} {folder.name}: {size / 1000:.0f} kB", flush=True)
+    for folder, fixed in _recordings(trial):
+        if missing and folder.is_dir():
+            continue
+        with _recorded(trial, fixed) as recorded:
+            shutil.rmtree(folder, ignore_errors=True)
+            folder.mkdir()
+            _keep(recorded.glob("*.json*"), folder)
+        size = sum(path.stat().st_size for path in folder.iterdir())
+        print(f"{trial.case.id} {folder.name}: {size / 1000:.0f} kB", flush=True)
 
 
-def _record(trial: Trial, kept: Path, fixed: bool) -> None:
+def look_at_values(trial: Trial, missing: bool) -> None:
+    """Look anew at the values of the recordings that there are."""
+    for folder, fixed in _recordings(trial):
+        if missing or not any(folder.glob(VALUES)):
+            continue
+        with _recorded(trial, fixed) as recorded:
+            _keep(recorded.glob(VALUES), folder)
+        print(f"{trial.case.id} {folder.name}: values", flush=True)
+
+
+def _recordings(trial: Trial) -> list[tuple[Path, bool]]:
+    """Where each belongs, and whether it is of what is fixed."""
+    both = trial.level == "strong" and not trial.case.is_control
+    return [(trial.recording, False), *[(trial.fixed_recording, True)] * both]
+
+
+@contextlib.contextmanager
+def _recorded(trial: Trial, fixed: bool) -> Iterator[Path]:
+    """The folder of a recording, for a while."""
     with tempfile.TemporaryDirectory() as scratch:
         recorded = Path(scratch, "run")
         program = ["-m", f"sample_traces.{trial.case.name}.make", "--level", trial.level, "--steps", "1000000"]
@@ -73,10 +94,12 @@ def _record(trial: Trial, kept: Path, fixed: bool) -> None:
         command = [sys.executable, "-m", "diagnose", "profile", "-q", "--no-analyze"]
         command += ["--steps", str(RECORDED_STEPS), "-o", str(recorded), *program]
         subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
-        shutil.rmtree(kept, ignore_errors=True)
-        kept.mkdir()
-        for path in recorded.glob("*.json*"):
-            (kept / path.name).write_bytes(published(path))
+        yield recorded
+
+
+def _keep(files: Iterable[Path], folder: Path) -> None:
+    for path in files:
+        (folder / path.name).write_bytes(published(path))
 
 
 _PRIVATE = ("host_name", "traceName", "trace_id")
@@ -148,6 +171,7 @@ def match(trial: Trial, missing: bool) -> None:
 
 
 PARTS: dict[str, Callable[[Trial, bool], None]] = {"truth": measure, "recordings": record, "patterns": match}
+ASKED_FOR = {"values": look_at_values}
 
 
 def possible(trial: Trial) -> bool:
@@ -161,7 +185,7 @@ def main() -> None:
     """Try what was asked for."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("case", nargs="*", help="name or id")
-    parser.add_argument("--only", choices=PARTS, action="append", help="of what to do")
+    parser.add_argument("--only", choices=[*PARTS, *ASKED_FOR], action="append", help="of what to do")
     parser.add_argument("--level", choices=LEVELS, action="append")
     parser.add_argument("--gpu", action="store_true", help="on the GPU, not on the CPU")
     parser.add_argument("--missing", action="store_true", help="only what is not there yet")
@@ -185,7 +209,7 @@ def main() -> None:
                 return
             # One case that fails must not cost the others their turn on a GPU.
             with _told(f"{trial.case.id} {trial.name} {part}"):
-                PARTS[part](trial, given.missing)
+                {**PARTS, **ASKED_FOR}[part](trial, given.missing)
 
 
 @contextlib.contextmanager
