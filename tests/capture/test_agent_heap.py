@@ -102,6 +102,24 @@ def test_a_recording_that_took_memory_as_it_went_is_made_again(tmp_path: Path, m
     assert max(rank.unprofiled.fetched_bytes or 0, rank.timing.fetched_bytes or 0) < 10_000_000
 
 
+def test_a_recording_that_took_more_memory_than_the_one_before_is_not_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
+    (tmp_path / WORK).mkdir()
+    session = Session(tmp_path, Plan(warmup=2, steps=3), Place(0, 1, 1, True))
+    number, memory, first = 0, [], None
+    while "attribution" not in session.kept:
+        if "timing" in session.kept:
+            first = first or session.found["timing"]
+            memory.append(b"x" * 4_000_000)
+        torch.ones(8).sum()
+        assert not session.step_ended(number)
+        number += 1
+    assert session.found["timing"] == first
+    session.stop()
+
+
 def test_the_first_recording_stays_if_the_training_ends_during_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -115,5 +133,5 @@ def test_the_first_recording_stays_if_the_training_ends_during_the_second(
         number += 1
     first = session.found["timing"]
     session.stop()
-    assert (session.found["timing"], session.kept) == (first, ["timing"])
+    assert (session.found["timing"], list(session.kept)) == (first, ["timing"])
     assert (tmp_path / "rank0.trace.json.gz").is_file()

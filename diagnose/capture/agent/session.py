@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 import time
 from collections.abc import Generator
 from contextlib import suppress
@@ -27,7 +28,7 @@ LEAD = 5
 DETAILED = 3
 """Steps of the attribution recording, of which analysis drops the first (our choice)."""
 
-ATTEMPTS = 3
+ATTEMPTS = 4
 """At a recording that the script's own profiler interrupts, or that takes memory as it goes."""
 
 PATIENCE_S = 60.0
@@ -62,12 +63,11 @@ class Session:
         """No profiler of ours has been used yet."""
         self.found: dict[str, object] = {}
         """What has been measured and recorded, by the names of `RankManifest`."""
-        self.kept: list[str] = []
-        """Kinds of recordings that are in the folder."""
+        self.kept: dict[str, int] = {}
+        """Of each kind of recording in the folder the memory that its steps fetched."""
         self.notes: list[str] = []
-        self._number = -1
         self._finished = self._broken = False
-        self._fetched = 0
+        self._number, self._fetched = -1, 0
         self._open: _Open | None = None
         self._cycle = Cycle()
         self._course = self._phases()
@@ -179,8 +179,7 @@ class Session:
         """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
         for _ in range(ATTEMPTS):
             yield from self._alone_with_the_profiler()
-            fitting = yield from self._fitting(kind, steps)
-            if not fitting:
+            if not (fitting := (yield from self._fitting(kind, steps))):
                 continue
             if fitting < steps:
                 most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
@@ -247,15 +246,16 @@ class Session:
         return self._open
 
     def _keep(self, made: _Open) -> None:
-        """End the open recording and put it into the folder."""
+        """End the open recording and put it into the folder, unless one is there that took less memory as it went."""
         self._open = None
+        if made.clock.fetched_bytes > self.kept.get(made.kind, sys.maxsize):
+            return made.recording.end(None)
         target, timed = self._file(made.kind), made.clock.timed()
         made.recording.end(target)
         self.found |= {made.kind: timed, FILES[made.kind]: target.name}
         if made.recording.marks_collections:
             self.found["marked"] = ["garbage_collection", "checkpoint", "text"]
-        if made.kind not in self.kept:
-            self.kept.append(made.kind)
+        self.kept[made.kind] = made.clock.fetched_bytes
 
     def _abandoned(self) -> bool:
         """Stop and forget an open recording, if there is one."""
