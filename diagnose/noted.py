@@ -18,7 +18,7 @@ from diagnose.trace.manifest import (
     Targets,
     Timed,
 )
-from diagnose.trace.model import Context, ValueGraph
+from diagnose.trace.model import Context, RowCounts, ValueGraph
 
 TIME = r"\d+(?:\.\d{1,6})?"
 
@@ -41,6 +41,7 @@ _NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPAR
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
+    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix) \d{1,4})*)"
 )
 
 
@@ -79,7 +80,7 @@ def values(text: str) -> ValueGraph | None:
     said = [found for one in ops if (found := _VALUE.fullmatch(one))]
     if len(said) < len(ops):
         raise ValueError(
-            "an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, `nothing`, in order"
+            "an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, `nothing`, counts, in order"
         )
     names, count = sorted({one["name"] for one in said}), len(said)
     first: list[int] = []
@@ -100,8 +101,19 @@ def values(text: str) -> ValueGraph | None:
         given=np.array([one if one < 0 else step * count + one for step in (0, 1) for one in given]),
         uses=np.array([step * count + taker for step in (0, 1) for taker, _ in edges], dtype=np.int64),
         nothing=np.array([int(bool(one["nothing"])) for one in said] * 2),
+        rows=_rows([one["counts"].split() for one in said]),
         used=np.array([one if one < 0 else step * count + one for step in (0, 1) for _, one in edges], dtype=np.int64),
     )
+
+
+def _rows(counts: list[list[str]]) -> RowCounts:
+    """Of both steps. A matrix is that of an op of the first one."""
+    said = [dict(zip(one[::2], map(int, one[1::2]), strict=True)) for one in counts]
+    columns = {
+        name: np.array([one.get(name, 0) for one in said] * 2)
+        for name in ("alike", "spread", "idle", "masked", "sparse")
+    }
+    return RowCounts(**columns, matrix=np.array([one.get("matrix", -1) for one in said] * 2))
 
 
 def _fetched(text: str) -> int | None:

@@ -51,6 +51,7 @@ from diagnose.facts.filters import LongFilters
 from diagnose.facts.fusion import AttentionChain
 from diagnose.facts.gathers import HostGathers
 from diagnose.facts.host_collectives import Barriers, HostRuns
+from diagnose.facts.idle_rows import IdleRows
 from diagnose.facts.input import Input
 from diagnose.facts.known_values import KnownValues
 from diagnose.facts.launches import Launches
@@ -76,7 +77,9 @@ from diagnose.facts.row_ops import DiagonalMatrices, RowOps
 from diagnose.facts.run import UNRECORDED_SHARE, Loading, Rivals, Slowdown, Unrecorded
 from diagnose.facts.scattered_rows import ScatteredRows
 from diagnose.facts.slices import SlicedTensor
+from diagnose.facts.solves import RepeatedFactors
 from diagnose.facts.sorts import SortsForFew
+from diagnose.facts.sparse_products import SparseProducts
 from diagnose.facts.steps import Steps
 from diagnose.facts.targets import IgnoredScores
 from diagnose.facts.texts import Texts
@@ -152,6 +155,7 @@ __all__ = [
     "HostMemory",
     "HostRuns",
     "HostWait",
+    "IdleRows",
     "IgnoredScores",
     "Implementation",
     "Input",
@@ -181,6 +185,7 @@ __all__ = [
     "RankManifest",
     "Recomputed",
     "Remove",
+    "RepeatedFactors",
     "RepeatedRows",
     "Replace",
     "Rivals",
@@ -196,6 +201,7 @@ __all__ = [
     "Slowdown",
     "SmallCollectives",
     "SortsForFew",
+    "SparseProducts",
     "Starvation",
     "Steadiness",
     "Steps",

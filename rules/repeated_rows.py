@@ -40,6 +40,8 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such layers (our choice)
+SURE = Confidence(Level.HIGH, "of so many rows of a table no more can differ")
+COUNTED = Confidence(Level.MEDIUM, "rows were compared in one step; in others more may differ")
 MOST_SHOWN = 4  # names of ops in the evidence
 FIRST = Fix(
     "Apply the layer first, and look up or repeat what it gives.", before="messages = linear(x[source])",
@@ -57,19 +59,20 @@ def rows_computed_again(repeated_rows: tuple[RepeatedRows, ...], steps: Steps) -
         yield Clean(f"layers take {percent(most / max(steps.mean_ns, 1))} of the step at most for rows that are equal")
     for one in large:
         names = ", ".join(one.ops[:MOST_SHOWN]) + ", ..." * (len(one.ops) > MOST_SHOWN)
-        differ = one.rows / one.taken
-        left = Between((1 + differ) / 2, differ, differ)
+        left = Between((1 + one.differ) / 2, one.differ, one.differ)
+        counted = f"{percent(1 - one.differ)} of the rows that are computed are equal to others"
+        told = f"{one.rows[1]:,} rows are computed, of which {one.rows[0]:,} differ at most" if one.rows else counted
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{names}: {one.taken:,} rows are computed, of which {one.rows:,} differ at most. With the way back"
-                    f" that takes {ms(one.work.longest_ns)} a step, of which {ms(one.repeated_ns)} are for equal rows.",
+                    f"{names}: {told}. With the way back that takes {ms(one.work.longest_ns)} a step, of which"
+                    f" {ms(one.repeated_ns)} are for equal rows.",
                     one.repeated_ns, "ns",
                 ),
             ),
             edits=(Shorten(one.work.data_ids, left),),
             fixes=(FIRST,),
-            confidence=Confidence(Level.HIGH, "of so many rows of a table no more can differ"),
+            confidence=SURE if one.rows else COUNTED,
             basis=Basis.RULE_OF_THUMB, site=one.site,
         )  # fmt: skip
 

@@ -7,7 +7,7 @@ thread by thread; views count for nothing. What the dispatcher sees lies within 
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 import numpy as np
 
@@ -18,7 +18,7 @@ from diagnose.facts.layout import Mask
 from diagnose.facts.steps import steps
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.model import ValueGraph
+from diagnose.trace.model import RowCounts, ValueGraph
 
 ALIKE, LEAST = 0.75, 0.85
 """Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
@@ -29,6 +29,12 @@ ENOUGH = 0.5
 APART, AGREE = 16, 2
 """Ops that may be left out in a row, and those that have to agree behind them (our choice)."""
 
+
+BEFORE = -2
+"""The step before has had a matrix."""
+
+NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of diagnose profile.")
+"""Of older recordings."""
 
 ALIKE_STEPS = "Record a training whose steps are alike."
 """How to know more."""
@@ -55,6 +61,10 @@ class SeenOps:
     """Something else than what is vain takes what it made, or nobody knows who does. None if the steps differ."""
     brought: Mask
     """It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight."""
+    takes: tuple[tuple[int, ...], ...]
+    """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
+    rows: RowCounts | None
+    """None if nobody looked. `matrix` has positions among these ops; BEFORE where it was an op of the step before."""
 
 
 @fact
@@ -79,7 +89,27 @@ def seen_ops(facts: Facts) -> SeenOps:
         multiplied=None if graph.nothing is None else _needed(graph, last, graph.nothing[last] == 1),
         needed=None if vain is None else _needed(graph, last, vain),
         brought=_brought(graph, last),
+        takes=_takes(graph, last),
+        rows=None if graph.rows is None else _rows(graph.rows, last),
     )
+
+
+def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
+    """As `SeenOps.takes`."""
+    begin = int(last[0])
+    found: list[set[int]] = [set() for _ in last]
+    for taker, maker in zip(graph.uses.tolist(), graph.used.tolist(), strict=True):
+        if taker >= begin:
+            found[taker - begin].add(max(maker - begin, -1))
+    return tuple(tuple(sorted(one)) for one in found)
+
+
+def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
+    """Those of the second step."""
+    columns = {one.name: getattr(counted, one.name)[last] for one in fields(RowCounts)}
+    matrix, begin = columns.pop("matrix"), int(last[0])
+    inside = np.where(matrix >= begin, matrix - begin, BEFORE)
+    return RowCounts(**columns, matrix=np.where(matrix >= 0, inside, -1))
 
 
 def _first(graph: ValueGraph, last: IntArray) -> IntArray:

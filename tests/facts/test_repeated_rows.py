@@ -18,7 +18,7 @@ def of(*items: str) -> tuple[RepeatedRows, ...]:
 
 def test_of_64_rows_256_are_taken() -> None:
     (found,) = of(TAKEN, LAYER)
-    assert (found.rows, found.taken, found.ops, found.steps_seen) == (64, 256, ("aten::linear",), 3)
+    assert (found.rows, found.differ, found.ops, found.steps_seen) == ((64, 256), 0.25, ("aten::linear",), 3)
     assert (found.work.host_ns, found.repeated_ns) == (20_000_000, 15_000_000)
 
 
@@ -34,7 +34,7 @@ def test_rows_stay_equal_through_what_takes_each_by_itself() -> None:
 
 def test_images_that_are_repeated() -> None:
     (found,) = of("aten::repeat 0-10 shapes=[[2,3,8,8],[]]", "aten::conv2d 10-30 shapes=[[8,3,8,8],[4,3,3,3]]")
-    assert (found.rows, found.taken) == (2, 8)
+    assert found.rows == (2, 8)
 
 
 @pytest.mark.parametrize(
@@ -54,3 +54,38 @@ def test_what_is_none(items: tuple[str, ...]) -> None:
 def test_shapes_have_to_be_known() -> None:
     with pytest.raises(Missing, match="shapes"):
         of("aten::index_select 0-10", "aten::linear 10-30")
+
+
+def counted(values: str, cpu: str) -> tuple[RepeatedRows, ...]:
+    return repeated_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\ncpu  {cpu}"))
+
+
+EXPANDED = "aten::clone 0-10 shapes=[[16,4,32],[]] | aten::linear 10-30 shapes=[[64,32],[8,32],[8]]"
+CLONED = "aten::clone spread 75"
+
+
+def test_rows_that_were_counted() -> None:
+    """Shapes do not tell that what is copied was expanded."""
+    (found,) = counted(f"{CLONED} | aten::linear takes 0 alike 75", EXPANDED)
+    assert (found.rows, found.differ, found.ops, found.steps_seen) == (None, 0.25, ("aten::linear",), 3)
+    assert (found.work.host_ns, found.repeated_ns) == (20_000_000, 15_000_000)
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        "aten::clone | aten::linear takes 0 alike 75",  # rows are equal as the data is
+        f"{CLONED} | aten::linear takes -",  # of something else
+        f"{CLONED} | aten::linear takes 0 alike 30",  # most differ, as others were added
+        "aten::clone spread 40 | aten::linear takes 0 alike 40",
+        "aten::clone spread 50 | aten::linear takes 0 alike 75",  # some are equal for another reason
+        f"{CLONED} | aten::linear takes 0 back alike 75",
+    ],
+)
+def test_rows_that_need_not_be_equal(values: str) -> None:
+    assert counted(values, EXPANDED) == ()
+
+
+def test_rows_that_shapes_tell_of_are_told_once() -> None:
+    (found,) = counted("aten::index_select spread 75 | aten::linear takes 0 alike 75", f"{TAKEN} | {LAYER}")
+    assert found.rows == (64, 256)

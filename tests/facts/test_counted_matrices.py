@@ -1,0 +1,64 @@
+"""Products with matrices of which nearly all is zero, and matrices that are made into factors again."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Missing
+from diagnose.facts.solves import repeated_factors
+from diagnose.facts.sparse_products import sparse_products
+from diagnose.testing import facts_of
+
+STEPS = "4 steps of 100\n2 threads, 4 cores\n"
+
+
+def test_products_with_a_graph() -> None:
+    (found,) = sparse_products(
+        facts_of(
+            f"{STEPS}values aten::mm sparse 990 | aten::mm sparse 985 | aten::mm sparse 500 | aten::mm sparse 1000\n"
+            "cpu  aten::mm 0-10 | aten::mm 10-30 | aten::mm 30-60 | aten::mm 60-90"
+        )
+    )
+    assert (found.zeros, found.times, found.batched, found.steps_seen) == (985, 2, False, 3)
+    assert found.work.host_ns == 30_000_000
+
+
+def test_a_matrix_for_each_position() -> None:
+    (found,) = sparse_products(facts_of(f"{STEPS}values aten::bmm sparse 992\ncpu  aten::matmul 0-20 | aten::bmm 1-19"))
+    assert (found.batched, found.work.host_ns) == (True, 18_000_000)
+
+
+def test_lookups_are_told_elsewhere() -> None:
+    looked_up = facts_of(
+        f"{STEPS}values aten::one_hot | aten::mm takes 0 sparse 998\n"
+        "cpu  aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]\n"
+        "cpu  aten::to 10-20 shapes=[[256,8000],[]] | aten::matmul 20-40 shapes=[[256,8000],[8000,128]]\n"
+        "cpu  aten::mm 21-39"
+    )
+    assert sparse_products(looked_up) == ()
+
+
+def test_factors_of_a_matrix_that_never_changes() -> None:
+    found = repeated_factors(
+        facts_of(
+            f"{STEPS}values aten::_linalg_solve_ex matrix 0 | aten::_linalg_solve_ex | aten::_linalg_solve_ex matrix 0"
+            "\n"
+            "cpu  aten::_linalg_solve_ex 0-10 | aten::linalg_lu_factor_ex 1-8\n"
+            "cpu  aten::_linalg_solve_ex 20-30 | aten::linalg_lu_factor_ex 21-28\n"
+            "cpu  aten::_linalg_solve_ex 40-50 | aten::linalg_lu_factor_ex 41-47 | aten::linalg_lu_solve 47-50"
+        )
+    )
+    assert found is not None
+    assert (found.times, found.always, found.steps_seen) == (2, True, 3)
+    assert found.work.host_ns == 13_000_000
+
+
+def test_each_matrix_is_solved_with_once() -> None:
+    solved = "cpu  aten::_linalg_solve_ex 0-10 | aten::linalg_lu_factor_ex 1-8"
+    assert repeated_factors(facts_of(f"{STEPS}values aten::_linalg_solve_ex\n{solved}")) is None
+
+
+def test_nobody_counted() -> None:
+    for fact in (repeated_factors, sparse_products):
+        with pytest.raises(Missing, match="diagnose profile"):
+            fact(facts_of(f"{STEPS}cpu  aten::mm 0-10"))

@@ -1,0 +1,108 @@
+"""Which rows are computed for nothing: their gradients are zero, whatever is computed for them."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.base import Missing
+from diagnose.facts.idle_rows import IdleRows, idle_rows
+from diagnose.testing import facts_of
+
+STEP = "1 step of 100\n2 threads, 4 cores\n"
+NODE = "autograd::engine::evaluate_function:"
+LAYER = f"""
+cpu  aten::addmm 0-20 sequence=5 | aten::mul 20-21 sequence=6
+cpu  "{NODE} MulBackward0" 30-31 sequence=6 "Fwd thread id"=1
+cpu  aten::mul 30-31
+cpu  "{NODE} AddmmBackward0" 40-80 sequence=5 "Fwd thread id"=1
+cpu  aten::mm 41-60 | aten::mm 60-79
+"""
+FORTH = "aten::addmm | aten::mul takes 0"
+MASK = "aten::mul takes - back"
+
+
+def back(idle: int) -> str:
+    """Both products of a layer's way back."""
+    return " | ".join([f"aten::mm takes 2 back idle {idle}"] * 2)
+
+
+def of(values: str, drawn: str = LAYER, more: str = "") -> tuple[IdleRows, ...]:
+    return idle_rows(facts_of(f"{STEP}{more}values {values}\n{drawn}"))
+
+
+def test_a_mask_leaves_rows_out() -> None:
+    """Both products of the way back take the gradient, of which three quarters are zero."""
+    (found,) = of(f"{FORTH} | {MASK} masked 75 | {back(75)}")
+    assert (found.percent, found.ops, found.steps_seen) == (75, ("aten::addmm",), 1)
+    assert (found.work.host_ns, found.idle_ns) == (60_000_000, 45_000_000)
+
+
+def test_rows_that_are_not_taken() -> None:
+    """The gradient of a slice fills a map of zeros: no mask is multiplied."""
+    (found,) = of(f"{FORTH} | {MASK} | {back(75)}")
+    assert found.percent == 75
+
+
+@pytest.mark.parametrize(
+    "values",
+    [
+        # Which rows count depends on what the layer gives: a margin, the hardest ones.
+        f"{FORTH} | aten::mul takes 0 back masked 75 | {back(75)}",
+        # As does what was computed of it, before the pass or in it.
+        f"{FORTH} | aten::mul takes 1 back | {back(75)}",
+        # Few rows are left out.
+        f"{FORTH} | {MASK} masked 20 | {back(20)}",
+        # All are: see multiplied_by_nothing.
+        f"{FORTH} | {MASK} masked 100 | {back(100)}",
+    ],
+)
+def test_rows_that_are_needed(values: str) -> None:
+    assert of(values) == ()
+
+
+def test_all_that_an_op_has_made_has_to_be_idle() -> None:
+    """The layer has a second way back, whose gradient is not zero."""
+    drawn = LAYER.replace("aten::mul 20-21 sequence=6", "aten::mul 20-21 sequence=7").replace(
+        'MulBackward0" 30-31 sequence=6', 'MulBackward0" 30-31 sequence=7'
+    )
+    drawn += f'cpu  "{NODE} SplitBackward0" 85-90 sequence=6 "Fwd thread id"=1\ncpu  aten::cat 86-89'
+    masked = f"{FORTH} | {MASK} masked 75 | {back(75)}"
+    assert of(f"{masked} | aten::cat takes 2 back idle 75", drawn) != ()
+    assert of(f"{masked} | aten::cat takes 2 back", drawn) == ()
+
+
+def test_a_part_of_rows_of_which_some_were_idle_before() -> None:
+    """A margin makes half of the rows idle; of those that go on to the layer, as others are of real data, most are."""
+    hinge = "aten::addmm | aten::mul takes 0 | aten::mul takes 1 back | aten::mm takes 2 back idle 50"
+    assert of(f"{hinge} | aten::mm takes 3 back idle 90") == ()
+
+
+def test_masks_as_targets_that_are_ignored_are_told_elsewhere() -> None:
+    losses = f"""
+cpu  aten::linear 0-20 sequence=5 shapes=[[2,64,32],[500,32],[500]] | aten::addmm 1-19
+cpu  aten::cross_entropy_loss 20-30 shapes=[[128,500],[128]] sequence=6 | aten::nll_loss_forward 21-22
+cpu  "{NODE} NllLossBackward0" 30-31 sequence=6 "Fwd thread id"=1
+cpu  aten::nll_loss_backward 30-31
+cpu  "{NODE} AddmmBackward0" 40-80 sequence=5 "Fwd thread id"=1
+cpu  aten::mm 41-79
+"""
+    values = "aten::addmm | aten::nll_loss_forward takes 0 | aten::nll_loss_backward takes 0,1 back"
+    values += " | aten::mm takes 2 back idle 87"
+    (found,) = of(values, losses)
+    assert (found.percent, found.ops) == (87, ("aten::linear",))
+    assert of(values, losses, "ignored 112 of 128 rows, 500 classes\n") == ()
+
+
+def test_single_sums_are_no_layers() -> None:
+    drawn = LAYER.replace("aten::addmm", "aten::add").replace("AddmmBackward0", "AddBackward0")
+    assert (
+        of("aten::add | aten::mul takes 0 | aten::mul takes - back | aten::mm takes 2 back idle 75 | aten::mm", drawn)
+        == ()
+    )
+
+
+def test_nobody_counted() -> None:
+    with pytest.raises(Missing, match="diagnose profile"):
+        idle_rows(facts_of(f"{STEP}{LAYER}"))
+    with pytest.raises(Missing, match="backward passes"):
+        idle_rows(facts_of(f"{STEP}values aten::addmm\ncpu  aten::addmm 0-20"))
