@@ -7,14 +7,14 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 from fnmatch import fnmatch
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
 from diagnose.facts.backward import backward_nodes, forward_ops, nodes_of, places
 from diagnose.facts.base import Facts, fact, optional
 from diagnose.facts.dispatch import HostSpans, used_step
-from diagnose.facts.layout import Mask
+from diagnose.facts.layout import Mask, named
 from diagnose.facts.padding import padding
 from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
@@ -30,11 +30,11 @@ LEAST, CLOSE = 25, 5
 ALL = 100
 """Percent."""
 
-ROUNDED = 10
-"""Percent: ops whose shares are as close are counted together (our choice)."""
-
-_LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*", "aten::*lstm", "aten::*gru")
+_LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
 """At least one of these: for single sums and products it does not pay to pick rows."""
+
+_MIXES = ("aten::lstm", "aten::gru", "aten::rnn_*", "aten::batch_norm", "aten::sync_batch_norm*", "aten::cum*")
+"""Ops whose results need rows of which nothing comes back: those before, or all."""
 
 _BY_TARGETS = ("aten::nll_loss_backward", "aten::nll_loss2d_backward")
 """Which rows are zero is told by the targets alone, not by the scores that they take as well."""
@@ -42,10 +42,10 @@ _BY_TARGETS = ("aten::nll_loss_backward", "aten::nll_loss2d_backward")
 
 @dataclass(frozen=True)
 class IdleRows:
-    """Ops of which about the same share of the rows is computed for nothing."""
+    """Ops of a line, or whose rows are left out for one reason."""
 
     percent: int
-    """Of the rows."""
+    """Of the rows, in the mean by the time of the ops."""
     ops: tuple[str, ...]
     """Their names, those that take longest first."""
     work: Work
@@ -63,7 +63,7 @@ class IdleRows:
 
 @fact
 def idle_rows(facts: Facts) -> tuple[IdleRows, ...]:
-    """Layers, and what is between them, by the share of idle rows, those that take longest first.
+    """Layers, and what is between them, by what leaves rows out, those that take longest first.
 
     Not those that the targets of a loss leave out, if that is known of `ignored_scores`, nor padding: see `padding`.
     Raises Missing like seen_ops and backward_nodes, and if nobody counted rows.
@@ -72,13 +72,11 @@ def idle_rows(facts: Facts) -> tuple[IdleRows, ...]:
     if seen.rows is None:
         raise NOT_COUNTED
     ops, _ = forward_ops(facts)
-    idle = _idle_of_nodes(facts, seen, seen.rows, nodes.spans, ops)
-    groups: dict[int, list[tuple[int, int]]] = {}
     least = max(LEAST, _padded(facts) + CLOSE)
-    for one, share in _least_of_each(idle).items():
-        if least <= share < ALL:  # Of all see `multiplied_by_nothing`.
-            groups.setdefault(share // ROUNDED, []).append((one, share))
-    made = [_group(facts, ops, nodes.spans, idle, mine) for mine in groups.values()]
+    idle = [one for one in _idle_ops(facts, seen, seen.rows) if least <= one.percent < ALL]
+    sites = sites_of(facts, ops.ids[[one.op for one in idle]])
+    causes = _joined([{site, *one.reasons} for one, site in zip(idle, sites, strict=True)])
+    made = [_group(facts, ops, nodes.spans, [idle[at] for at in cause]) for cause in causes]
     layers = [one for one in made if any(fnmatch(name, layer) for name in one.ops for layer in _LAYERS)]
     return tuple(sorted(layers, key=lambda one: -one.idle_ns))
 
@@ -89,37 +87,57 @@ def _padded(facts: Facts) -> int:
     return 0 if known is None else round(ALL * (1 - known.needed * known.filled))
 
 
-_Nodes = dict[tuple[int, int], int]
-"""Of each op, and node that it has made, percent of rows that are idle, and need not be computed."""
-
-
-def _idle_of_nodes(facts: Facts, seen: SeenOps, rows: RowCounts, nodes: HostSpans, ops: HostSpans) -> _Nodes:
-    """Of nodes in which something was seen that makes values; others pass gradients on."""
-    reasons = _reasons(seen, rows)
-    gradients = _gradients(seen)
-    decided = {one: _decided_by(seen, one, gradients) for one in set[_Reason]().union(*reasons.values())}
-    in_ops, in_nodes = _inside(facts, seen, ops), _inside(facts, seen, nodes)
-    if optional(ignored_scores, facts):
-        decided = {one: by for one, by in decided.items() if not any(seen.names[at] in _BY_TARGETS for at in one)}
-    found: _Nodes = {}
-    for op, node in zip(*(one.tolist() for one in nodes_of(facts, ops)), strict=True):
-        own = in_ops.get(op, set())
-        for at in in_nodes.get(node, ()) if own else ():  # Others make views.
-            needless = any(decided[one].isdisjoint(own) for one in reasons.get(at, ()) if one in decided)
-            found[op, node] = max(found.get((op, node), 0), int(rows.idle[at]) if needless else 0)
-    return found
-
-
-def _least_of_each(idle: _Nodes) -> dict[int, int]:
-    """Of each op, as all its nodes are."""
-    found: dict[int, int] = {}
-    for (op, _), share in idle.items():
-        found[op] = min(found.get(op, share), share)
-    return found
-
-
 _Reason: TypeAlias = tuple[int, ...]
 """Ops that may have made rows of zeros, together."""
+
+
+class _IdleOp(NamedTuple):
+    """An op of which some rows need not be computed."""
+
+    op: int
+    """Position in `forward_ops`."""
+    percent: int
+    """Of the rows, as in all nodes that the op has made; 100: of all see `multiplied_by_nothing`."""
+    nodes: frozenset[int]
+    """Positions in `backward_nodes`."""
+    reasons: frozenset[_Reason]
+
+
+def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
+    """By nodes in which something was seen that makes values; others pass gradients on."""
+    ops, _ = forward_ops(facts)
+    in_ops, in_nodes = (_inside(facts, seen, spans) for spans in (ops, backward_nodes(facts).spans))
+    reasons, gradients = _reasons(seen, rows), _gradients(seen)
+    decided = {one: _decided_by(seen, one, gradients) for one in set[_Reason]().union(*reasons.values())}
+    if optional(ignored_scores, facts):
+        decided = {one: by for one, by in decided.items() if not any(seen.names[at] in _BY_TARGETS for at in one)}
+    mixes = named(facts, ops.ids, *_MIXES)
+    found: dict[int, _IdleOp] = {}
+    for op, node in zip(*(one.tolist() for one in nodes_of(facts, ops)), strict=True):
+        if op not in in_ops or node not in in_nodes or mixes[op]:  # Views make nothing.
+            continue
+        at = _takes_the_gradient(seen, in_nodes[node])
+        why = [one for one in reasons.get(at, ()) if one in decided and decided[one].isdisjoint(in_ops[op])]
+        percent = int(rows.idle[at]) if why else 0
+        before = found.get(op, _IdleOp(op, percent, frozenset(), frozenset()))
+        found[op] = _IdleOp(op, min(before.percent, percent), before.nodes | {node}, before.reasons.union(why))
+    return list(found.values())
+
+
+def _takes_the_gradient(seen: SeenOps, inside: set[int]) -> int:
+    """The first op in a node that takes what the pass has made: others may work on what comes of it."""
+    takers = [at for at in inside if any(one >= 0 and seen.backward[one] for one in seen.takes[at])]
+    return min(takers or inside)
+
+
+def _joined(keys: list[set[object]]) -> list[list[int]]:
+    """Positions of those that have a key in common, or are joined by others."""
+    groups: list[tuple[set[object], list[int]]] = []
+    for at, mine in enumerate(keys):
+        same = [one for one in groups if not one[0].isdisjoint(mine)]
+        groups = [one for one in groups if one not in same]
+        groups.append((mine.union(*(some for some, _ in same)), [*(one for _, ones in same for one in ones), at]))
+    return [ones for _, ones in groups]
 
 
 def _reasons(seen: SeenOps, rows: RowCounts) -> dict[int, frozenset[_Reason]]:
@@ -179,17 +197,16 @@ def _inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]
     return found
 
 
-def _group(facts: Facts, ops: HostSpans, nodes: HostSpans, idle: _Nodes, mine: list[tuple[int, int]]) -> IdleRows:
-    chosen = {one for one, _ in mine}
-    forth = ops.where(np.array(sorted(chosen)))
-    back = nodes.ids[np.array(sorted({node for op, node in idle if op in chosen}))]
+def _group(facts: Facts, ops: HostSpans, nodes: HostSpans, idle: list[_IdleOp]) -> IdleRows:
+    forth = ops.where(np.array([one.op for one in idle]))
+    back = nodes.ids[sorted(frozenset[int]().union(*(one.nodes for one in idle)))]
     lasted = forth.end_ns - forth.start_ns
-    names = facts.rank.spans["name"].iloc[forth.ids].astype(str).to_numpy()
-    total: dict[str, int] = {}
-    for name, ns in zip(names.tolist(), lasted.tolist(), strict=True):
+    names = facts.rank.spans["name"].iloc[forth.ids].astype(str)
+    total = dict[str, int]()
+    for name, ns in zip(names, lasted.tolist(), strict=True):
         total[name] = total.get(name, 0) + ns
     return IdleRows(
-        percent=min(share for _, share in mine),
+        percent=int(np.average([one.percent for one in idle], weights=lasted + 1)),
         ops=tuple(sorted(total, key=lambda name: -total[name])),
         work=work_of(facts, np.concatenate((forth.ids, back))),
         steps_seen=len(set(used_step(facts, forth.ids).tolist()) - {-1}),

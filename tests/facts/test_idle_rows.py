@@ -93,6 +93,38 @@ cpu  aten::mm 41-79
     assert of(values, losses, "ignored 112 of 128 rows, 500 classes\n") == ()
 
 
+def test_what_autograd_adds_up_behind_a_node_is_not_its_gradient() -> None:
+    """Weights' gradients of two calls, which have rows of zeros where units are dead."""
+    added = LAYER.replace("aten::mm 60-79", "aten::add 60-79")
+    assert of(f"{FORTH} | {MASK} | aten::mm takes 2 back | aten::add takes 3 back idle 75", added) == ()
+
+
+TWO = f"""
+cpu  aten::addmm 0-10 sequence=4 | aten::addmm 10-20 sequence=5 | aten::mul 20-21 sequence=6
+cpu  "{NODE} MulBackward0" 30-31 sequence=6 "Fwd thread id"=1 | aten::mul 30-31
+cpu  "{NODE} AddmmBackward0" 40-60 sequence=5 "Fwd thread id"=1 | aten::mm 41-59
+cpu  "{NODE} AddmmBackward0" 60-80 sequence=4 "Fwd thread id"=1 | aten::mm 61-79
+"""
+VALUES_OF_TWO = (
+    "aten::addmm | aten::addmm takes 0 | aten::mul takes 1 | aten::mul takes - back masked 75"
+    " | aten::mm takes 3 back idle 75 | aten::mm takes 4 back idle 71"
+)
+
+
+def test_one_cause_is_told_once() -> None:
+    """Two layers of a net of which a mask leaves rows out, about three quarters of each."""
+    (found,) = of(VALUES_OF_TWO, TWO)
+    assert (found.percent, found.work.host_ns) == (73, 60_000_000)
+
+
+@pytest.mark.parametrize("name", ["aten::lstm", "aten::batch_norm"])
+def test_results_that_need_other_rows(name: str) -> None:
+    """The loss takes the last state of each row, which all before have led to: only the other layer is told."""
+    drawn = TWO.replace("aten::addmm 0-10 sequence=4", f"{name} 0-10 sequence=4 | aten::addmm 1-9")
+    (found,) = of(VALUES_OF_TWO, drawn)
+    assert (found.percent, found.ops, found.work.host_ns) == (75, ("aten::addmm",), 30_000_000)
+
+
 def test_single_sums_are_no_layers() -> None:
     drawn = LAYER.replace("aten::addmm", "aten::add").replace("AddmmBackward0", "AddBackward0")
     assert (
