@@ -41,7 +41,7 @@ _NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPAR
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
-    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix) \d{1,4})*)"
+    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked) \d{1,4})*)"
 )
 
 
@@ -113,7 +113,9 @@ def _rows(counts: list[list[str]]) -> RowCounts:
         name: np.array([one.get(name, 0) for one in said] * 2)
         for name in ("alike", "spread", "idle", "masked", "sparse")
     }
-    return RowCounts(**columns, matrix=np.array([one.get("matrix", -1) for one in said] * 2))
+    matrix, looked = ([one.get(name, -1) for one in said] for name in ("matrix", "looked"))
+    both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
+    return RowCounts(**columns, matrix=np.array(matrix * 2), looked_up=np.array(both))
 
 
 def _fetched(text: str) -> int | None:

@@ -48,6 +48,7 @@ from diagnose.facts.fetched import FetchedMemory
 from diagnose.facts.fetches import Fetches, WaitPattern
 from diagnose.facts.filling import GridFilling
 from diagnose.facts.filters import LongFilters
+from diagnose.facts.frozen_rows import FrozenRows
 from diagnose.facts.fusion import AttentionChain
 from diagnose.facts.gathers import HostGathers
 from diagnose.facts.host_collectives import Barriers, HostRuns
@@ -146,6 +147,7 @@ __all__ = [
     "Finding",
     "Fires",
     "Fix",
+    "FrozenRows",
     "GarbageCollections",
     "GradientZeroing",
     "GridFilling",

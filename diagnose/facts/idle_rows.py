@@ -6,7 +6,6 @@ Such a row need not be computed, unless what it gives decides whether it counts:
 from __future__ import annotations
 
 from dataclasses import dataclass
-from fnmatch import fnmatch
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
@@ -19,7 +18,7 @@ from diagnose.facts.padding import padding
 from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.targets import ignored_scores
-from diagnose.facts.values import NOT_COUNTED, SeenOps, seen_ops
+from diagnose.facts.values import NOT_COUNTED, SeenOps, is_layer, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.kinds import Site
 from diagnose.trace.model import RowCounts
@@ -29,9 +28,6 @@ LEAST, CLOSE = 25, 5
 
 ALL = 100
 """Percent."""
-
-_LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
-"""At least one of these: for single sums and products it does not pay to pick rows."""
 
 _MIXES = ("aten::lstm", "aten::gru", "aten::rnn_*", "aten::batch_norm", "aten::sync_batch_norm*", "aten::cum*")
 """Ops whose results need rows of which nothing comes back: those before, or all."""
@@ -77,7 +73,7 @@ def idle_rows(facts: Facts) -> tuple[IdleRows, ...]:
     sites = sites_of(facts, ops.ids[[one.op for one in idle]])
     causes = _joined([{site, *one.reasons} for one, site in zip(idle, sites, strict=True)])
     made = [_group(facts, ops, nodes.spans, [idle[at] for at in cause]) for cause in causes]
-    layers = [one for one in made if any(fnmatch(name, layer) for name in one.ops for layer in _LAYERS)]
+    layers = [one for one in made if any(map(is_layer, one.ops))]  # It does not pay to pick rows for single sums.
     return tuple(sorted(layers, key=lambda one: -one.idle_ns))
 
 

@@ -7,7 +7,8 @@ thread by thread; views count for nothing. What the dispatcher sees lies within 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, fields
+from dataclasses import dataclass
+from fnmatch import fnmatch
 
 import numpy as np
 
@@ -35,6 +36,9 @@ BEFORE = -2
 
 NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of diagnose profile.")
 """Of older recordings."""
+
+LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
+"""Ops of which most of a net's time is: shell patterns."""
 
 ALIKE_STEPS = "Record a training whose steps are alike."
 """How to know more."""
@@ -64,7 +68,7 @@ class SeenOps:
     takes: tuple[tuple[int, ...], ...]
     """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
     rows: RowCounts | None
-    """None if nobody looked. `matrix` has positions among these ops; BEFORE where it was an op of the step before."""
+    """None if nobody looked. Ops are said by positions among these; `matrix` is BEFORE where it was one before them."""
 
 
 @fact
@@ -94,6 +98,11 @@ def seen_ops(facts: Facts) -> SeenOps:
     )
 
 
+def is_layer(name: str) -> bool:
+    """Whether it is one of LAYERS."""
+    return any(fnmatch(name, layer) for layer in LAYERS)
+
+
 def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
     """As `SeenOps.takes`."""
     begin = int(last[0])
@@ -106,10 +115,21 @@ def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
 
 def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
     """Those of the second step."""
-    columns = {one.name: getattr(counted, one.name)[last] for one in fields(RowCounts)}
-    matrix, begin = columns.pop("matrix"), int(last[0])
-    inside = np.where(matrix >= begin, matrix - begin, BEFORE)
-    return RowCounts(**columns, matrix=np.where(matrix >= 0, inside, -1))
+
+    def place(column: IntArray, before: int) -> IntArray:
+        """Positions of ops among those of the second step."""
+        given = column[last]
+        return np.where(given >= last[0], given - last[0], np.where(given >= 0, before, -1))
+
+    return RowCounts(
+        alike=counted.alike[last],
+        spread=counted.spread[last],
+        idle=counted.idle[last],
+        masked=counted.masked[last],
+        sparse=counted.sparse[last],
+        matrix=place(counted.matrix, BEFORE),
+        looked_up=None if counted.looked_up is None else place(counted.looked_up, -1),
+    )
 
 
 def _first(graph: ValueGraph, last: IntArray) -> IntArray:

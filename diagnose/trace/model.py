@@ -166,6 +166,11 @@ class RowCounts:
     """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt."""
     matrix: IntArray
     """Where the op makes factors of a matrix to solve with it: the first op that did so of the same; -1 elsewhere."""
+    looked_up: IntArray | None = None
+    """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
+
+    -1 of others. None: nobody looked.
+    """
 
 
 @dataclass(frozen=True)

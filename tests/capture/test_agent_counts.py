@@ -36,7 +36,7 @@ def counted(target: Path, step: Callable[[], object], column: str) -> list[tuple
     graph = read_values(target)
     assert graph.rows is not None
     said = getattr(graph.rows, column).tolist()
-    nothing = -1 if column == "matrix" else 0
+    nothing = -1 if column in ("matrix", "looked_up") else 0
     told = [at for at in range(len(said)) if graph.step[at] == 1 and said[at] != nothing]
     return [(graph.names[graph.name[at]].removeprefix("aten::"), said[at]) for at in told]
 
@@ -149,6 +149,53 @@ def test_a_matrix_is_solved_with_again(tmp_path: Path) -> None:
         torch.linalg.solve(torch.randn(30, 30), field)
 
     assert counted(tmp_path / "v", step, "matrix") == [("_linalg_solve_ex", 1)] * 2
+
+
+def looked_up(target: Path, step: Callable[[], object]) -> list[str]:
+    """Ops that depend on nothing but rows of a table."""
+    return [name for name, _ in counted(target, step, "looked_up")]
+
+
+def test_rows_of_a_table_go_through_a_frozen_net(tmp_path: Path, layer: Any) -> None:
+    layer.requires_grad_(False)
+    learns, table = torch.nn.Linear(30, 1), torch.randn(100, 40)
+
+    def step() -> None:
+        rows = table[torch.randint(100, (8,))]
+        code = layer(rows.view(8, 40)).relu()
+        (learns(code) + torch.randn(8, 1)).sum().backward()
+
+    assert looked_up(tmp_path / "v", step) == ["index", "addmm", "relu"]
+
+
+def test_rows_that_are_changed_are_none_of_the_table(tmp_path: Path, layer: Any) -> None:
+    layer.requires_grad_(False)
+    table = torch.randn(100, 40)
+
+    def step() -> None:
+        rows = table[torch.randint(100, (8,))]
+        layer(rows + torch.randn(8, 40))
+        layer(torch.nn.functional.dropout(rows, 0.5))
+        with torch.no_grad():
+            table[:1].mul_(0.9)
+        layer(table[torch.randint(100, (8,))])
+        layer(torch.randn(8, 40))
+
+    assert looked_up(tmp_path / "v", step) == []
+
+
+def test_a_slow_copy_of_what_is_learnt_is_not_frozen(tmp_path: Path, layer: Any) -> None:
+    slow, table = torch.nn.Linear(40, 30).requires_grad_(False), torch.randn(100, 40)
+
+    def step() -> None:
+        rows = table[torch.randint(100, (8,))]
+        layer(rows).sum().backward()
+        slow(rows)
+        with torch.no_grad():
+            for mine, other in zip(slow.parameters(), layer.parameters(), strict=True):
+                mine.lerp_(other, 0.1)
+
+    assert looked_up(tmp_path / "v", step) == ["index"]
 
 
 @pytest.mark.parametrize("dtype", ["float16", "bfloat16", "float32", "float64"])

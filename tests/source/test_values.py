@@ -35,6 +35,7 @@ ROWS = {
     "masked": [0, 25, 0],
     "sparse": [0, 0, 1000],
     "matrix": [-1, -1, 0],
+    "looked_up": [-1, 0, 0],
 }
 SOUND = {**OLDER, "nothing": [0, 0, 1], **ROWS}
 
@@ -80,6 +81,7 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "masked": [101, 0, 0]},
         {**SOUND, "sparse": [0, 0, 1001]},
         {**SOUND, "matrix": [-1, 3, 0]},
+        {**SOUND, "looked_up": [-1, 3, 0]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

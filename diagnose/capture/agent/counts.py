@@ -17,6 +17,9 @@ OF_SAMPLES = frozenset(("aten::convolution", "aten::convolution_backward"))
 SPREADS = frozenset(f"aten::{name}" for name in ("index", "index_select", "gather", "repeat", "clone", "cat"))
 """Ops that make rows by taking some several times. Not embeddings: a table may have fewer rows than a text."""
 
+LOOKS_UP = frozenset(("aten::index", "aten::index_select"))
+"""Ops that take rows of a table, by an index. Not embeddings: what is made of words depends on those around them."""
+
 MASKS = "aten::mul"
 """Multiplies a gradient with what may be zero."""
 
@@ -35,14 +38,15 @@ class Counts:
         self.masked: list[int] = []
         self.sparse: list[int] = []
         self.matrix: list[int] = []
+        self.looked_up: list[int] = []
         self._backward: list[bool] = []
         self._learnt: list[bool] = []
         """Whether what the op makes depends on what is learnt."""
         self._solved: dict[object, int] = {}
         """Of each matrix the op that solved with it first."""
 
-    def taken(self, name: str, tensors: list[Any], backward: bool) -> None:
-        """The next op is called, with these tensors."""
+    def taken(self, name: str, tensors: list[Any], backward: bool, comparable: bool) -> None:
+        """The next op is called, with these tensors. Comparable: equal inputs give equal results."""
         at = len(self.alike)
         makers = [self._contents.filled_by(one) for one in tensors]
         self._learnt.append(any(one.requires_grad for one in tensors) or any(map(self._is_learnt, makers)))
@@ -50,6 +54,7 @@ class Counts:
         gradients = [backward and maker >= 0 and self._backward[maker] for maker in makers]
         first = self._solved.setdefault(self._key(tensors[0]), at) if name in SOLVES else at
         self.matrix.append(first if first < at else -1)
+        self.looked_up.append(self._lookup(name, tensors, makers) if comparable and not self._learnt[at] else -1)
         self.alike.append(0 if backward else self._alike_of(name, tensors))
         self.spread.append(0)
         self.idle.append(self._idle_of(name, tensors, gradients))
@@ -69,6 +74,13 @@ class Counts:
             self.alike[at] = min(self.alike[at], found)
         else:
             self.spread[at] = found
+
+    def _lookup(self, name: str, tensors: list[Any], makers: list[int]) -> int:
+        """The op that took rows of a table, if nothing but they and what never changes is taken since; or -1."""
+        if name in LOOKS_UP and makers[0] < 0 and len(tensors) == 2 and tensors[1].dim() == 1:
+            return len(self._learnt) - 1
+        lookups = {self.looked_up[maker] for maker in makers if maker >= 0}
+        return lookups.pop() if len(lookups) == 1 else -1
 
     def _alike_of(self, name: str, tensors: list[Any]) -> int:
         """Rows count as equal that are so in all that has as many elements as any, and lie in memory of their own."""

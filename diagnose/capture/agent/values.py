@@ -193,7 +193,7 @@ class Values:
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
-        self._counts.taken(op.name, tensors if op.computes else [], self._backward[at] == 1)
+        self._counts.taken(op.name, tensors if op.computes else [], self._backward[at] == 1, op.comparable)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
         return _Call(op.name, at, key if op.comparable else None, tensors, written, may_give_back, op.is_product)
@@ -260,6 +260,7 @@ class Values:
             "masked": self._counts.masked,
             "sparse": self._counts.sparse,
             "matrix": self._counts.matrix,
+            "looked_up": self._counts.looked_up,
             "uses": self._uses,
             "used": self._used,
         }

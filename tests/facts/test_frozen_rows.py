@@ -1,0 +1,45 @@
+"""Rows of a table that go through a net that learns nothing."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.facts.base import Facts, Missing
+from diagnose.facts.frozen_rows import FrozenRows, frozen_rows
+from diagnose.testing import facts_of
+
+DRAWN = "cpu  aten::index 0-5 shapes=[[512,32],[],[64]] | aten::mm 5-35 | aten::relu 35-45 | aten::mm 45-90"
+
+
+def of(values: str) -> tuple[FrozenRows, ...]:
+    return frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{DRAWN}"))
+
+
+def test_an_encoder_that_is_frozen() -> None:
+    (found,) = of("aten::index looked 0 | aten::mm looked 0 | aten::relu looked 0 | aten::mm")
+    assert (found.rows, found.layers, found.steps_seen) == (512, 1, 3)
+    assert found.work.host_ns == 40_000_000
+
+
+def test_two_tables_are_told_apart() -> None:
+    found = of("aten::index looked 0 | aten::mm looked 0 | aten::relu looked 2 | aten::mm looked 2")
+    assert [one.work.host_ns for one in found] == [45_000_000, 30_000_000]
+
+
+def test_what_is_looked_up_and_only_changed_a_little() -> None:
+    assert of("aten::index looked 0 | aten::mm | aten::relu looked 0 | aten::mm") == ()
+
+
+def test_nobody_looked() -> None:
+    with pytest.raises(Missing, match="diagnose profile"):
+        frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{DRAWN}"))
+    rank = facts_of(
+        f"4 steps of 100\n2 threads, 4 cores\nvalues aten::index | aten::mm | aten::relu | aten::mm\n{DRAWN}"
+    ).rank
+    assert rank.values is not None
+    assert rank.values.rows is not None
+    older = replace(rank.values, rows=replace(rank.values.rows, looked_up=None))
+    with pytest.raises(Missing, match="this version"):
+        frozen_rows(Facts(replace(rank, values=older)))
