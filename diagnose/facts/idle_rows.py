@@ -41,7 +41,8 @@ class IdleRows:
     """Ops of a line, or whose rows are left out for one reason."""
 
     percent: int
-    """Of the rows, in the mean by the time of the ops."""
+    """Of the rows, in the mean by the time of the ops. Of those with one reason it is the least share of any: once
+    rows are picked, all such layers compute what any of them needs."""
     ops: tuple[str, ...]
     """Their names, those that take longest first."""
     work: Work
@@ -201,8 +202,12 @@ def _group(facts: Facts, ops: HostSpans, nodes: HostSpans, idle: list[_IdleOp]) 
     total = dict[str, int]()
     for name, ns in zip(names, lasted.tolist(), strict=True):
         total[name] = total.get(name, 0) + ns
+    least = dict[_Reason, int]()
+    for one in idle:
+        least |= {reason: min(least.get(reason, ALL), one.percent) for reason in one.reasons}
+    shares = [min(least[reason] for reason in one.reasons) for one in idle]
     return IdleRows(
-        percent=int(np.average([one.percent for one in idle], weights=lasted + 1)),
+        percent=int(np.average(shares, weights=lasted + 1)),
         ops=tuple(sorted(total, key=lambda name: -total[name])),
         work=work_of(facts, np.concatenate((forth.ids, back))),
         steps_seen=len(set(used_step(facts, forth.ids).tolist()) - {-1}),

@@ -48,13 +48,14 @@ class SparseProducts:
 def sparse_products(facts: Facts) -> tuple[SparseProducts, ...]:
     """By line, those that take longest first. Raises Missing like seen_ops, and if nobody counted zeros.
 
-    Not those that shapes tell to be lookups or to scale rows: see `one_hot_products` and `diagonal_matrices`.
+    Not those that shapes tell to be lookups or to scale rows: see `one_hot_products` and `diagonal_matrices`. Nor those
+    whose results are known already: see `repeated_values` and `unchanging_values`.
     """
     seen = seen_ops(facts)
     if seen.rows is None:
         raise NOT_COUNTED
     found: dict[Site | None, list[int]] = {}
-    sparse = (seen.rows.sparse >= LEAST) & (seen.rows.sparse < ALL)
+    sparse = (seen.rows.sparse >= LEAST) & (seen.rows.sparse < ALL) & (seen.first < 0) & ~seen.constant
     chosen = np.flatnonzero(sparse & (seen.ids >= 0).any(axis=0))
     ids = [int(one[one >= 0][0]) for one in seen.ids[:, chosen].T]
     for at, site in zip(chosen.tolist(), sites_of(facts, np.array(ids, dtype=np.int64)), strict=True):

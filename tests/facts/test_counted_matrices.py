@@ -38,6 +38,14 @@ def test_lookups_are_told_elsewhere() -> None:
     assert sparse_products(looked_up) == ()
 
 
+def test_what_is_known_already_is_told_elsewhere() -> None:
+    drawn = "aten::mul\ncpu  aten::mm 0-10 | aten::mm 10-30 | aten::mul 30-40"
+    constant = facts_of(f"{STEPS}values aten::mm always sparse 990 | aten::mm | {drawn}")
+    repeated = facts_of(f"{STEPS}values aten::mm sparse 990 | aten::mm as 0 sparse 990 | {drawn}")
+    assert sparse_products(constant) == ()
+    assert [one.times for one in sparse_products(repeated)] == [1]
+
+
 def test_factors_of_a_matrix_that_never_changes() -> None:
     found = repeated_factors(
         facts_of(

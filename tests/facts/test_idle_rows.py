@@ -112,9 +112,9 @@ VALUES_OF_TWO = (
 
 
 def test_one_cause_is_told_once() -> None:
-    """Two layers of a net of which a mask leaves rows out, about three quarters of each."""
+    """A mask leaves rows out of both layers of a net. The first computes all that the second needs, and more."""
     (found,) = of(VALUES_OF_TWO, TWO)
-    assert (found.percent, found.work.host_ns) == (73, 60_000_000)
+    assert (found.percent, found.work.host_ns) == (71, 60_000_000)
 
 
 @pytest.mark.parametrize("name", ["aten::lstm", "aten::batch_norm"])
