@@ -54,12 +54,12 @@ def computed_in_every_epoch(frozen_rows: tuple[FrozenRows, ...], steps: Steps) -
         most = max((one.work.longest_ns for one in often), default=0)
         yield Clean(f"frozen nets take {percent(most / max(steps.mean_ns, 1))} of the step for rows of a table")
     for one in large:
-        of_table = f" of the {one.rows:,}" if one.rows else ""
+        table = f"a table of {one.rows:,}" if one.rows else "a table"
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Rows{of_table} of a table that does not change are looked up, and go through {one.layers} layers"
-                    f" that learn nothing, with nothing drawn at random: {ms(one.work.longest_ns)} a step.",
+                    f"Rows of {table} that does not change are looked up, and go through {one.layers} layers that learn"
+                    f" nothing, with nothing drawn at random: {ms(one.work.longest_ns)} a step.",
                     one.work.longest_ns, "ns",
                 ),
             ),
