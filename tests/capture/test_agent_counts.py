@@ -205,6 +205,18 @@ def test_numbers_of_any_precision(dtype: str) -> None:
     assert Rows(torch).alike(rows.repeat(2, 1), False, None) == 100 * (1_000 - distinct) // 1_000
 
 
+def test_rows_are_looked_at_where_they_lie() -> None:
+    """Channels may be last in memory, and moments first."""
+    images = torch.rand(4, 3, 20, 20).to(memory_format=torch.channels_last)
+    assert Rows(torch).alike(images[[0, 1, 0, 0]], True, None) == 50
+    moments = torch.rand(10, 4, 40)
+    moments[:, 3] = moments[:, 2]
+    moments[:, 0] = 0
+    assert Rows(torch).alike(moments.transpose(0, 1), False, None) == 25
+    assert Rows(torch).idle(moments.transpose(0, 1), False, None) == 25
+    assert Rows(torch).idle(moments.transpose(1, 2), False, None) == 25
+
+
 def test_whole_numbers_are_no_rows() -> None:
     assert Rows(torch).alike(torch.ones(100, 100, dtype=torch.int64), False, None) == 0
     assert Rows(torch).idle(torch.zeros(100, 100, dtype=torch.int64), False, None) == 0

@@ -67,11 +67,18 @@ class Rows:
 
 
 def _rows(tensor: Any, of_samples: bool) -> Any:
-    """As a matrix. Of images a row is a sample; of what was transposed, what was a row before."""
+    """As a matrix, if possible without a copy. Of images a row is a sample; of what was transposed, what was a row."""
     if tensor.dim() < 2:
         return tensor.reshape(-1, 1)
     if of_samples or tensor.dim() > 3:
-        return tensor.flatten(1)
+        return _as_in_memory(tensor, 1).flatten(1)
     if tensor.stride(-1) != 1 and tensor.stride(-2) == 1:
         tensor = tensor.transpose(-1, -2)
-    return tensor.reshape(-1, tensor.shape[-1])
+    return _as_in_memory(tensor, 0, 1).flatten(0, -2)
+
+
+def _as_in_memory(tensor: Any, first: int, last: int = 0) -> Any:
+    """All dimensions but so many first and last ones in the order of memory: channels may go last."""
+    inner = range(first, tensor.dim() - last)
+    order = sorted(inner, key=lambda one: -tensor.stride(one))
+    return tensor.permute(*range(first), *order, *range(tensor.dim() - last, tensor.dim()))
