@@ -5,6 +5,7 @@ Such a row need not be computed, unless what it gives decides whether it counts:
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
@@ -28,6 +29,9 @@ LEAST, CLOSE = 25, 5
 
 ALL = 100
 """Percent."""
+
+MOST_REASONS, MOST_OF_ONE = 100, 16
+"""Of a step, and of an op, and ops of one reason: what is left out is not told (our choice, to bound time)."""
 
 _MIXES = ("aten::lstm", "aten::gru", "aten::rnn_*", "aten::batch_norm", "aten::sync_batch_norm*", "aten::cum*")
 """Ops whose results need rows of which nothing comes back: those before, or all."""
@@ -105,7 +109,8 @@ def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
     ops, _ = forward_ops(facts)
     in_ops, in_nodes = (_inside(facts, seen, spans) for spans in (ops, backward_nodes(facts).spans))
     reasons, gradients = _reasons(seen, rows), _gradients(seen)
-    decided = {one: _decided_by(seen, one, gradients) for one in set[_Reason]().union(*reasons.values())}
+    usual = Counter(one for some in reasons.values() for one in some).most_common(MOST_REASONS)
+    decided = {one: _decided_by(seen, one, gradients) for one, _ in usual}
     if optional(ignored_scores, facts):
         decided = {one: by for one, by in decided.items() if not any(seen.names[at] in _BY_TARGETS for at in one)}
     mixes = named(facts, ops.ids, *_MIXES)
@@ -149,7 +154,7 @@ def _reasons(seen: SeenOps, rows: RowCounts) -> dict[int, frozenset[_Reason]]:
         if not before:  # These have made rows idle, or it takes a part, most of whose rows were idle before.
             parts = [reason for one in makers for reason in found.get(one, ())]
             reasons = {(*makers, *reason) for reason in parts} or {tuple(makers)}
-        found[at] = frozenset(reasons)
+        found[at] = frozenset(sorted((one for one in reasons if len(one) <= MOST_OF_ONE), key=len)[:MOST_OF_ONE])
     return found
 
 
