@@ -41,7 +41,7 @@ _NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPAR
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
-    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked) \d{1,4})*)"
+    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked|subnormal|separable) \d{1,4})*)"
 )
 
 

@@ -39,7 +39,7 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such nodes (our choice)
-LEAST = 2  # gradients a step: a script may well use a single one, of its input (our choice)
+LEAST = 2  # gradients a step: a script may well use a single one, of its input, if it was not seen not to (our choice)
 LINK = "https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad"
 FREEZE = Fix(
     "Ask for gradients of what is trained only.", before="optimizer = AdamW(model.head.parameters())",
@@ -51,27 +51,35 @@ CUT = Fix(
     after="loss = critic(generator(noise).detach()).mean()", safety=Safety.SAME_NUMBERS, link=LINK,
 )  # fmt: skip
 
+DATA = Fix(
+    "Ask for no gradients of data.", before="features = torch.tensor(table, requires_grad=True)",
+    after="features = torch.tensor(table)", safety=Safety.SAME_NUMBERS, link=LINK,
+)  # fmt: skip
+
 
 @rule("LB08")
 def gradients_in_vain(unused_gradients: UnusedGradients, steps: Steps) -> Verdicts:
     vain = unused_gradients.vain
     longest = vain.work.longest_ns
-    rare = vain.gradients < LEAST or vain.steps_seen < OFTEN * steps.count
+    single = vain.gradients < LEAST
+    rare = (single and not unused_gradients.unread) or vain.steps_seen < OFTEN * steps.count
     if rare or longest < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"{percent(longest / max(steps.mean_ns, 1))} of the step goes into gradients that nobody uses")
         return
-    fate = "are cleared before one does" if unused_gradients.cleared else "are never used"
+    verb = "is" if single else "are"
+    fate = f"{verb} cleared before one does" if unused_gradients.cleared else f"{verb} never used"
     on_device = f", {ms(vain.work.device_ns)} of GPU time" * (vain.work.device_ns > 0)
     yield Finding(
         evidence=(
             Evidence(
                 f"After the last gradient that an optimizer uses, backward passes run {vain.nodes} more nodes a step,"
-                f" for {vain.gradients} gradients that {fate}: {ms(vain.work.host_ns)} of host time{on_device}.",
+                f" for {'a gradient' if single else f'{vain.gradients} gradients'} that {fate}:"
+                f" {ms(vain.work.host_ns)} of host time{on_device}.",
                 longest, "ns",
             ),
         ),
         edits=(Remove(vain.work.ids),),
-        fixes=(CUT, FREEZE) if unused_gradients.cleared else (FREEZE, CUT),
+        fixes=(DATA,) if single else (CUT, FREEZE) if unused_gradients.cleared else (FREEZE, CUT),
         confidence=(
             Confidence(Level.HIGH, "which gradients the optimizers read, and when they clear them, is recorded")
             if unused_gradients.cleared

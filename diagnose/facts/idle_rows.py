@@ -1,6 +1,7 @@
 """Which ops compute rows whose gradients are zero, as a mask or a choice of rows leaves them out of the loss?
 
 Such a row need not be computed, unless what it gives decides whether it counts: whether it is hard, or over a margin.
+And which nodes of backward passes take nothing but zeros, as what they came through has no slope?
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from diagnose.facts.backward import backward_nodes, forward_ops, nodes_of, places
+from diagnose.facts.backward import VainNodes, backward_nodes, forward_ops, nodes_of, vain_nodes
 from diagnose.facts.base import Facts, fact, optional
 from diagnose.facts.dispatch import HostSpans, used_step
 from diagnose.facts.layout import Mask, named
@@ -19,8 +20,7 @@ from diagnose.facts.padding import padding
 from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.targets import ignored_scores
-from diagnose.facts.values import NOT_COUNTED, SeenOps, is_layer, seen_ops
-from diagnose.trace import nesting
+from diagnose.facts.values import NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
 from diagnose.trace.kinds import Site
 from diagnose.trace.model import RowCounts
 
@@ -35,6 +35,8 @@ MOST_REASONS, MOST_OF_ONE = 100, 16
 
 _MIXES = ("aten::lstm", "aten::gru", "aten::rnn_*", "aten::batch_norm", "aten::sync_batch_norm*", "aten::cum*")
 """Ops whose results need rows of which nothing comes back: those before, or all."""
+
+_ZEROS = ("aten::zeros_like", "aten::new_zeros", "aten::zeros")
 
 _BY_TARGETS = ("aten::nll_loss_backward", "aten::nll_loss2d_backward")
 """Which rows are zero is told by the targets alone, not by the scores that they take as well."""
@@ -60,6 +62,31 @@ class IdleRows:
     def idle_ns(self) -> int:
         """What of the work is for nothing, per step."""
         return self.work.longest_ns * self.percent // 100
+
+
+@fact
+def zero_gradients(facts: Facts) -> VainNodes:
+    """Nodes that take zeros which autograd has made, as the op that they came through has a slope of zero: a sign.
+
+    Raises Missing like seen_ops and backward_nodes, and if nobody counted rows.
+    """
+    seen, nodes = seen_ops(facts), backward_nodes(facts)
+    if seen.rows is None:
+        raise NOT_COUNTED
+    zero = _made_of_zeros(seen, seen.rows)
+    chosen = np.zeros(len(nodes.adds), dtype=bool)
+    for node, mine in inside(facts, seen, nodes.spans).items():
+        chosen[node] = zero[takes_the_gradient(seen, mine)]
+    return vain_nodes(facts, nodes, chosen)
+
+
+def _made_of_zeros(seen: SeenOps, rows: RowCounts) -> Mask:
+    """Which ops take gradients of zeros that were made as such, and not by chance."""
+    found = np.zeros(len(seen.names), dtype=bool)
+    for at in np.flatnonzero(seen.backward & (rows.idle == ALL)).tolist():
+        makers = [one for one in seen.takes[at] if one >= 0 and seen.backward[one]]
+        found[at] = any(found[one] or seen.names[one] in _ZEROS for one in makers)
+    return found
 
 
 @fact
@@ -107,7 +134,7 @@ class _IdleOp(NamedTuple):
 def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
     """By nodes in which something was seen that makes values; others pass gradients on."""
     ops, _ = forward_ops(facts)
-    in_ops, in_nodes = (_inside(facts, seen, spans) for spans in (ops, backward_nodes(facts).spans))
+    in_ops, in_nodes = (inside(facts, seen, spans) for spans in (ops, backward_nodes(facts).spans))
     reasons, gradients = _reasons(seen, rows), _gradients(seen)
     usual = Counter(one for some in reasons.values() for one in some).most_common(MOST_REASONS)
     decided = {one: _decided_by(seen, one, gradients) for one, _ in usual}
@@ -118,18 +145,12 @@ def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
     for op, node in zip(*(one.tolist() for one in nodes_of(facts, ops)), strict=True):
         if op not in in_ops or node not in in_nodes or mixes[op]:  # Views make nothing.
             continue
-        at = _takes_the_gradient(seen, in_nodes[node])
+        at = takes_the_gradient(seen, in_nodes[node])
         why = [one for one in reasons.get(at, ()) if one in decided and decided[one].isdisjoint(in_ops[op])]
         percent = int(rows.idle[at]) if why else 0
         before = found.get(op, _IdleOp(op, percent, frozenset(), frozenset()))
         found[op] = _IdleOp(op, min(before.percent, percent), before.nodes | {node}, before.reasons.union(why))
     return list(found.values())
-
-
-def _takes_the_gradient(seen: SeenOps, inside: set[int]) -> int:
-    """The first op in a node that takes what the pass has made: others may work on what comes of it."""
-    takers = [at for at in inside if any(one >= 0 and seen.backward[one] for one in seen.takes[at])]
-    return min(takers or inside)
 
 
 def _joined(keys: list[set[object]]) -> list[list[int]]:
@@ -183,20 +204,6 @@ def _gradients(seen: SeenOps) -> Mask:
 def _only_as_large(name: str) -> bool:
     """Whether an op looks at no values."""
     return name.endswith("_like") or name.startswith("aten::new_")
-
-
-def _inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]:
-    """Of spans, none inside another, the ops that were seen in each."""
-    recorded = np.flatnonzero(seen.ids >= 0)
-    ids = seen.ids.ravel()[recorded]
-    table = facts.rank.spans
-    start, track = table["start_ns"].to_numpy()[ids], table["track"].to_numpy()[ids].astype(np.int64)
-    around = nesting.innermost_at(start, track, *places(spans))
-    found: dict[int, set[int]] = {}
-    for one, at in zip(around.tolist(), (recorded % seen.ids.shape[1]).tolist(), strict=True):
-        if one >= 0:
-            found.setdefault(one, set()).add(at)
-    return found
 
 
 def _group(facts: Facts, ops: HostSpans, nodes: HostSpans, idle: list[_IdleOp]) -> IdleRows:

@@ -7,10 +7,11 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.backward import BackwardNodes, VainNodes, backward_nodes, gradient_shapes, places, vain_nodes
-from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.dispatch import HostSpans, host_spans
 from diagnose.facts.layout import NO_SHAPES, Mask, named, recorded_inputs
 from diagnose.facts.optimizer import NO_STEPS, updates
+from diagnose.facts.values import inside, seen_ops
 from diagnose.facts.zeroing import zeroings
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
@@ -29,6 +30,8 @@ class UnusedGradients:
     vain: VainNodes
     cleared: bool
     """An optimizer uses gradients of some of these weights in other passes; it clears these first."""
+    unread: bool
+    """They are added up from step to step, and nothing reads them. False also where nobody looked at values."""
 
 
 @fact
@@ -59,7 +62,24 @@ def unused_gradients(facts: Facts) -> UnusedGradients:
     chosen = some[nodes.passed] & after
     if not chosen.any() and not uses.known.all():
         raise _UNKNOWN
-    return UnusedGradients(vain_nodes(facts, nodes, chosen), bool((cleared & chosen).any()))
+    return UnusedGradients(
+        vain=vain_nodes(facts, nodes, chosen),
+        cleared=bool((cleared & chosen).any()),
+        unread=_only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds)),
+    )
+
+
+def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool:
+    """Whether such nodes add to what is there, and no op of two steps took it but those of backward passes."""
+    seen, graph = optional(seen_ops, facts), facts.rank.values
+    if seen is None or graph is None:
+        return False
+    begin = int(np.flatnonzero(graph.step == 1)[0])
+    ops = inside(facts, seen, nodes.spans)
+    sums = {begin + max(ops[one]) for one in adding.tolist() if one in ops}
+    before = {one for one in graph.used[np.isin(graph.uses, list(sums))].tolist() if 0 <= one < begin}
+    takers = graph.uses[np.isin(graph.used, list(sums | before)) & (graph.backward[graph.uses] == 0)]
+    return bool(sums) and not len(takers)
 
 
 @dataclass(frozen=True)

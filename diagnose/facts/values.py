@@ -17,6 +17,7 @@ from diagnose.facts.dispatch import HostSpans, host_spans, used_step
 from diagnose.facts.fetches import name_codes
 from diagnose.facts.layout import Mask
 from diagnose.facts.steps import steps
+from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import RowCounts, ValueGraph
@@ -103,6 +104,26 @@ def is_layer(name: str) -> bool:
     return any(fnmatch(name, layer) for layer in LAYERS)
 
 
+def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]:
+    """Of spans, none inside another, the ops that were seen in each."""
+    recorded = np.flatnonzero(seen.ids >= 0)
+    ids = seen.ids.ravel()[recorded]
+    table = facts.rank.spans
+    start, track = table["start_ns"].to_numpy()[ids], table["track"].to_numpy()[ids].astype(np.int64)
+    around = nesting.innermost_at(start, track, spans.track, spans.start_ns, spans.end_ns)
+    found: dict[int, set[int]] = {}
+    for one, at in zip(around.tolist(), (recorded % seen.ids.shape[1]).tolist(), strict=True):
+        if one >= 0:
+            found.setdefault(one, set()).add(at)
+    return found
+
+
+def takes_the_gradient(seen: SeenOps, of_node: set[int]) -> int:
+    """The first op in a node that takes what the pass has made: others may work on what comes of it."""
+    takers = [at for at in of_node if any(one >= 0 and seen.backward[one] for one in seen.takes[at])]
+    return min(takers or of_node)
+
+
 def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
     """As `SeenOps.takes`."""
     begin = int(last[0])
@@ -129,6 +150,8 @@ def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
         sparse=counted.sparse[last],
         matrix=place(counted.matrix, BEFORE),
         looked_up=None if counted.looked_up is None else place(counted.looked_up, -1),
+        subnormal=None if counted.subnormal is None else counted.subnormal[last],
+        separable=None if counted.separable is None else counted.separable[last],
     )
 
 

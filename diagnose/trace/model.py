@@ -171,6 +171,10 @@ class RowCounts:
 
     -1 of others. None: nobody looked.
     """
+    subnormal: IntArray | None = None
+    """Thousandths of what a product takes that are subnormal numbers in memory of the host. None: nobody looked."""
+    separable: IntArray | None = None
+    """1 of convolutions all of whose windows are a column times a row, and not learnt. None: nobody looked."""
 
 
 @dataclass(frozen=True)

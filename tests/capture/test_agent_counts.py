@@ -217,6 +217,34 @@ def test_rows_are_looked_at_where_they_lie() -> None:
     assert Rows(torch).idle(moments.transpose(1, 2), False, None) == 25
 
 
+def test_numbers_that_are_hardly_there(tmp_path: Path) -> None:
+    decays = torch.full((100, 100), 0.5) ** torch.arange(100.0).mul(2)
+    small = int(((decays > 0) & (decays < torch.finfo(torch.float32).tiny)).sum())
+    assert 0 < small < 5_000
+
+    def step() -> None:
+        torch.randn(40, 100) @ decays
+        torch.randn(40, 100) + decays[:40]
+
+    assert counted(tmp_path / "v", step, "subnormal") == [("mm", small // 10)]
+
+
+def test_windows_that_are_a_column_times_a_row(tmp_path: Path) -> None:
+    line = torch.tensor([0.1, 0.5, -1.0, 0.4, 0.0])
+    blur = (line[:, None] * line)[None, None].expand(3, 1, 5, 5).contiguous()
+    edges = torch.randn(1, 3, 5, 5)
+    learnt = torch.nn.Parameter(torch.ones(1, 3, 5, 5))
+
+    def step() -> None:
+        images = torch.randn(2, 3, 20, 20)
+        torch.nn.functional.conv2d(images, blur, groups=3)
+        torch.nn.functional.conv2d(images, edges)
+        torch.nn.functional.conv2d(images, learnt)
+        torch.nn.functional.conv2d(images, blur[:1, :, :1].expand(1, 3, 1, 5))
+
+    assert counted(tmp_path / "v", step, "separable") == [("convolution", 1)]
+
+
 def test_whole_numbers_are_no_rows() -> None:
     assert Rows(torch).alike(torch.ones(100, 100, dtype=torch.int64), False, None) == 0
     assert Rows(torch).idle(torch.zeros(100, 100, dtype=torch.int64), False, None) == 0

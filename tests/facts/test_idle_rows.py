@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.base import Missing
-from diagnose.facts.idle_rows import IdleRows, idle_rows
+from diagnose.facts.idle_rows import IdleRows, idle_rows, zero_gradients
 from diagnose.testing import facts_of
 
 STEP = "1 step of 100\n2 threads, 4 cores\n"
@@ -138,3 +138,37 @@ def test_nobody_counted() -> None:
         idle_rows(facts_of(f"{STEP}{LAYER}"))
     with pytest.raises(Missing, match="backward passes"):
         idle_rows(facts_of(f"{STEP}values aten::addmm\ncpu  aten::addmm 0-20"))
+
+
+SIGN = f"""
+cpu  aten::addmm 0-20 sequence=5 | aten::sign 20-21 sequence=6
+cpu  "{NODE} SignBackward0" 30-31 sequence=6 "Fwd thread id"=1 | aten::zeros_like 30-31
+cpu  "{NODE} AddmmBackward0" 40-60 sequence=5 "Fwd thread id"=1 | aten::mm 41-59
+cpu  "{NODE} AddmmBackward0" 60-80 sequence=4 "Fwd thread id"=1 | aten::mm 61-79
+"""
+ZEROS = "aten::addmm | aten::sign takes 0 | aten::zeros_like back"
+
+
+def test_gradients_that_came_through_a_sign() -> None:
+    """And on, through all before it. The node that makes the zeros is there in any case."""
+    found = zero_gradients(
+        facts_of(f"{STEP}values {ZEROS} | aten::mm takes 2 back idle 100 | aten::mm takes 3 back idle 100\n{SIGN}")
+    )
+    assert (found.nodes, found.work.host_ns, found.steps_seen) == (2, 40_000_000, 1)
+
+
+def test_gradients_that_other_ones_are_added_to() -> None:
+    found = zero_gradients(
+        facts_of(f"{STEP}values {ZEROS} | aten::mm takes 2 back idle 100 | aten::mm takes 3 back idle 40\n{SIGN}")
+    )
+    assert (found.nodes, found.work.host_ns) == (1, 20_000_000)
+
+
+def test_gradients_that_are_zero_by_chance() -> None:
+    """No hinge is reached: in another step one may be."""
+    hinge = ZEROS.replace("aten::zeros_like", "aten::threshold_backward takes 1")
+    drawn = SIGN.replace("aten::zeros_like", "aten::threshold_backward")
+    found = zero_gradients(
+        facts_of(f"{STEP}values {hinge} | aten::mm takes 2 back idle 100 | aten::mm takes 3 back idle 100\n{drawn}")
+    )
+    assert found.nodes == 0

@@ -99,3 +99,21 @@ def test_what_has_to_be_recorded() -> None:
         of("aten::mm 0-9 shapes=[[4,8],[8,4]]", update(50, "[4,8]"))
     with pytest.raises(Missing, match="Optimizer"):
         of(backward(0, "[4,8]", "[64,8]"))
+
+
+@pytest.mark.parametrize(
+    ("values", "unread"),
+    [
+        ("aten::ones_like | aten::add_ takes - back | aten::add_", True),
+        ("aten::ones_like | aten::add_ takes - back | aten::add_ takes 1", False),  # The script takes its slopes.
+        ("aten::ones_like | aten::sin back | aten::add_", False),  # It is not among what was looked at.
+    ],
+)
+def test_whether_anybody_reads_them(values: str, unread: bool) -> None:
+    summed = "aten::add_ 8.2-8.8"
+    found = of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]"), summed + f"\nvalues {values}")
+    assert (found.vain.gradients, found.unread) == (1, unread)
+
+
+def test_nobody_looked_whether_anybody_reads_them() -> None:
+    assert not of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]")).unread

@@ -36,6 +36,8 @@ ROWS = {
     "sparse": [0, 0, 1000],
     "matrix": [-1, -1, 0],
     "looked_up": [-1, 0, 0],
+    "subnormal": [0, 0, 1000],
+    "separable": [0, 1, 0],
 }
 SOUND = {**OLDER, "nothing": [0, 0, 1], **ROWS}
 
@@ -82,6 +84,8 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "sparse": [0, 0, 1001]},
         {**SOUND, "matrix": [-1, 3, 0]},
         {**SOUND, "looked_up": [-1, 3, 0]},
+        {**SOUND, "subnormal": [-1, 0, 0]},
+        {**SOUND, "separable": [0, 2, 0]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

@@ -11,7 +11,12 @@ from .rows import Rows
 TAKES_ROWS = {"aten::mm": 0, "aten::bmm": 0, "aten::addmm": 1, "aten::baddbmm": 1, "aten::convolution": 0}
 """Which tensor of a product has the rows that it computes."""
 
-OF_SAMPLES = frozenset(("aten::convolution", "aten::convolution_backward"))
+CONVOLUTION = "aten::convolution"
+
+PRODUCTS = frozenset((*TAKES_ROWS, "aten::mul", "aten::convolution_backward"))
+"""Ops that are slow on a CPU with subnormal numbers."""
+
+OF_SAMPLES = frozenset((CONVOLUTION, "aten::convolution_backward"))
 """Ops whose tensors have one row for each sample, whatever their dimensions."""
 
 SPREADS = frozenset(f"aten::{name}" for name in ("index", "index_select", "gather", "repeat", "clone", "cat"))
@@ -39,6 +44,8 @@ class Counts:
         self.sparse: list[int] = []
         self.matrix: list[int] = []
         self.looked_up: list[int] = []
+        self.subnormal: list[int] = []
+        self.separable: list[int] = []
         self._backward: list[bool] = []
         self._learnt: list[bool] = []
         """Whether what the op makes depends on what is learnt."""
@@ -60,6 +67,9 @@ class Counts:
         self.idle.append(self._idle_of(name, tensors, gradients))
         self.masked.append(self._idle_of(name, tensors, [backward and name == MASKS and not one for one in gradients]))
         self.sparse.append(0)
+        self.subnormal.append(max(map(self._rows.subnormal, tensors), default=0) if name in PRODUCTS else 0)
+        fixed = name == CONVOLUTION and not self._may_learn(tensors[1], makers[1])
+        self.separable.append(int(fixed and self._rows.separable(tensors[1])))
         if name in TAKES_ROWS and not backward:
             known = [one for one, maker in zip(tensors, makers, strict=True) if not self._may_learn(one, maker)]
             self.sparse[at] = max(map(self._rows.zeros, known), default=0)

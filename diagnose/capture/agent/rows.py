@@ -15,6 +15,12 @@ LEAST_ROWS, LEAST_WIDTH = 8, 8
 COLUMNS = 64
 """Elements of a row, evenly taken, by which it is told whether rows are equal (our choice)."""
 
+LEAST_WINDOW = 3
+"""Of a filter, in each dimension: of a smaller one nothing is gained."""
+
+SAME = 1e-5
+"""Of the largest element, by which a window may differ from the product (our choice)."""
+
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
 _FACTORS = [pow(0x9E3779B97F4A7C15, k, 2**64) - 2**63 | 1 for k in range(1, 2 * COLUMNS)]
 """Odd numbers of 64 bits by which elements are multiplied to tell rows apart; the first is from the golden ratio."""
@@ -45,6 +51,26 @@ class Rows:
     def zeros(self, tensor: Any) -> int:
         """Thousandths of its elements that are zero."""
         return int(1000 * (1 - float(self._torch.count_nonzero(tensor)) / tensor.numel()))
+
+    def subnormal(self, tensor: Any) -> int:
+        """Thousandths of its elements that are so small that a CPU computes with them slowly; 0 on other devices."""
+        torch = self._torch
+        if not plain(tensor, torch) or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
+            return 0
+        small = (tensor.abs() < torch.finfo(tensor.dtype).tiny) & (tensor != 0)
+        return int(1000 * float(torch.count_nonzero(small)) / max(tensor.numel(), 1))
+
+    def separable(self, filters: Any) -> bool:
+        """Whether each of some windows in two dimensions is the product of a column and a row."""
+        if not plain(filters, self._torch) or filters.dim() != 4 or min(filters.shape[2:]) < LEAST_WINDOW:
+            return False
+        windows = filters.flatten(0, 1).double()
+        most, at = windows.flatten(1).abs().max(1)
+        each = self._torch.arange(len(windows), device=windows.device)
+        column, row = windows[each, :, at % filters.shape[3]], windows[each, at // filters.shape[3]]
+        pivot = windows.flatten(1)[each, at]
+        product = column[:, :, None] * row[:, None] / pivot[:, None, None]
+        return bool(((windows - product).abs() <= SAME * most[:, None, None]).all())
 
     def _counted_alike(self, tensor: Any, of_samples: bool) -> int:
         torch = self._torch

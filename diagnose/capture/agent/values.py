@@ -261,6 +261,8 @@ class Values:
             "sparse": self._counts.sparse,
             "matrix": self._counts.matrix,
             "looked_up": self._counts.looked_up,
+            "subnormal": self._counts.subnormal,
+            "separable": self._counts.separable,
             "uses": self._uses,
             "used": self._used,
         }
