@@ -109,10 +109,8 @@ def values(text: str) -> ValueGraph | None:
 def _rows(counts: list[list[str]]) -> RowCounts:
     """Of both steps. A matrix is that of an op of the first one."""
     said = [dict(zip(one[::2], map(int, one[1::2]), strict=True)) for one in counts]
-    columns = {
-        name: np.array([one.get(name, 0) for one in said] * 2)
-        for name in ("alike", "spread", "idle", "masked", "sparse")
-    }
+    counted = ("alike", "spread", "idle", "masked", "sparse", "subnormal", "separable")
+    columns = {name: np.array([one.get(name, 0) for one in said] * 2) for name in counted}
     matrix, looked = ([one.get(name, -1) for one in said] for name in ("matrix", "looked"))
     both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
     return RowCounts(**columns, matrix=np.array(matrix * 2), looked_up=np.array(both))

@@ -24,6 +24,7 @@ from diagnose.batches import (
 )
 from diagnose.examples import CannotTell, Fires, Silent
 from diagnose.facts.accumulation import Accumulation
+from diagnose.facts.adapters import Adapters
 from diagnose.facts.allocator import AllocatorCause, Churn
 from diagnose.facts.anomaly import NanChecks
 from diagnose.facts.backward import VainNodes
@@ -81,6 +82,7 @@ from diagnose.facts.slices import SlicedTensor
 from diagnose.facts.solves import RepeatedFactors
 from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.sparse_products import SparseProducts
+from diagnose.facts.special_numbers import SeparableWindows, SubnormalProducts
 from diagnose.facts.steps import Steps
 from diagnose.facts.targets import IgnoredScores
 from diagnose.facts.texts import Texts
@@ -109,6 +111,7 @@ __all__ = [
     "HOW_COLLECTIONS",
     "UNRECORDED_SHARE",
     "Accumulation",
+    "Adapters",
     "AllocatorCause",
     "AttentionChain",
     "Balance",
@@ -195,6 +198,7 @@ __all__ = [
     "RowOps",
     "Safety",
     "ScatteredRows",
+    "SeparableWindows",
     "Shorten",
     "Sign",
     "Silences",
@@ -207,6 +211,7 @@ __all__ = [
     "Starvation",
     "Steadiness",
     "Steps",
+    "SubnormalProducts",
     "SyncedNorms",
     "TableGradients",
     "Texts",
