@@ -245,6 +245,14 @@ def test_windows_that_are_a_column_times_a_row(tmp_path: Path) -> None:
     assert counted(tmp_path / "v", step, "separable") == [("convolution", 1)]
 
 
+def test_of_few_rows_only_all_count() -> None:
+    rows = torch.zeros(4, 400)
+    assert Rows(torch).idle(rows, False, None) == 100
+    assert Rows(torch).idle(rows[:, :10], False, None) == 0
+    rows[0] = 1
+    assert Rows(torch).idle(rows, False, None) == 0
+
+
 def test_whole_numbers_are_no_rows() -> None:
     assert Rows(torch).alike(torch.ones(100, 100, dtype=torch.int64), False, None) == 0
     assert Rows(torch).idle(torch.zeros(100, 100, dtype=torch.int64), False, None) == 0

@@ -42,7 +42,7 @@ class Rows:
         return found
 
     def idle(self, tensor: Any, of_samples: bool, key: object) -> int:
-        """Percent of its rows that are zero; 0 if there are few."""
+        """Percent of its rows that are zero; 0 if there are few, and not all are."""
         found = self._idle.get((key, of_samples))
         if found is None:
             found = self._idle[key, of_samples] = self._counted_idle(tensor, of_samples)
@@ -89,7 +89,8 @@ class Rows:
         if not plain(tensor, self._torch) or not tensor.is_floating_point() or not tensor.numel():
             return 0
         rows = _rows(tensor, of_samples)
-        return 0 if len(rows) < LEAST_ROWS else 100 * (len(rows) - int(rows.any(1).sum())) // len(rows)
+        percent = 100 * (len(rows) - int(rows.any(1).sum())) // len(rows)
+        return percent if len(rows) >= LEAST_ROWS or (percent == 100 and tensor.numel() >= LEAST_ELEMENTS) else 0
 
 
 def _rows(tensor: Any, of_samples: bool) -> Any:
