@@ -24,7 +24,8 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
                                             Or `gives 0`, which it took; `takes 0,1`; `always`, in each step; `back`;
                                             `nothing`, as it was multiplied by zeros. Then counts as in
                                             `RowCounts`, as `idle 75`; `matrix 0`, as op 0 of the first step;
-                                            `looked 0`, as it depends on rows that op 0 took.
+                                            `looked 0`, as it depends on rows that op 0 took; `carried
+                                            0`, as it takes what op 0 of the step before made.
                                             For 0 may stand `-`: what no op made
     sync events         `wait` and the calls that block have cuda_sync events too, as with enable_cuda_sync_events
     cpu [THREAD] ITEMS  host spans, on the thread `main` (it has the steps) or another

@@ -41,7 +41,7 @@ _NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPAR
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
-    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked|subnormal|separable) \d{1,4})*)"
+    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked|subnormal|separable|carried) \d{1,4})*)"
 )
 
 
@@ -90,6 +90,11 @@ def values(text: str) -> ValueGraph | None:
     given = [at if one["given"] == "-" else int(one["given"] or -1) for at, one in enumerate(said)]
     takes = [(one["takes"] or "").replace("-", "-1").split(",") for one in said]
     edges = [(at, int(taken)) for at, some in enumerate(takes) for taken in some if taken]
+    counts = [_counted(one["counts"]) for one in said]
+    before = [(count + at, one["carried"]) for at, one in enumerate(counts) if "carried" in one]
+    both = [
+        (step * count + at, one if one < 0 else step * count + one) for step in (0, 1) for at, one in edges
+    ] + before
     return ValueGraph(
         names=tuple(names),
         name=np.array([names.index(one["name"]) for one in said] * 2),
@@ -99,16 +104,21 @@ def values(text: str) -> ValueGraph | None:
         makes=np.ones(2 * count, dtype=np.int64),
         same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
         given=np.array([one if one < 0 else step * count + one for step in (0, 1) for one in given]),
-        uses=np.array([step * count + taker for step in (0, 1) for taker, _ in edges], dtype=np.int64),
+        uses=np.array([taker for taker, _ in both], dtype=np.int64),
         nothing=np.array([int(bool(one["nothing"])) for one in said] * 2),
-        rows=_rows([one["counts"].split() for one in said]),
-        used=np.array([one if one < 0 else step * count + one for step in (0, 1) for _, one in edges], dtype=np.int64),
+        rows=_rows(counts),
+        used=np.array([made for _, made in both], dtype=np.int64),
     )
 
 
-def _rows(counts: list[list[str]]) -> RowCounts:
+def _counted(text: str) -> dict[str, int]:
+    """As "idle 75 masked 75"."""
+    words = text.split()
+    return dict(zip(words[::2], map(int, words[1::2]), strict=True))
+
+
+def _rows(said: list[dict[str, int]]) -> RowCounts:
     """Of both steps. A matrix is that of an op of the first one."""
-    said = [dict(zip(one[::2], map(int, one[1::2]), strict=True)) for one in counts]
     counted = ("alike", "spread", "idle", "masked", "sparse", "subnormal", "separable")
     columns = {name: np.array([one.get(name, 0) for one in said] * 2) for name in counted}
     matrix, looked = ([one.get(name, -1) for one in said] for name in ("matrix", "looked"))

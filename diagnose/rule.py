@@ -75,6 +75,7 @@ from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
 from diagnose.facts.recomputed import Recomputed
 from diagnose.facts.repeated_rows import RepeatedRows
+from diagnose.facts.rolled import RolledMemories
 from diagnose.facts.row_ops import DiagonalMatrices, RowOps
 from diagnose.facts.run import UNRECORDED_SHARE, Loading, Rivals, Slowdown, Unrecorded
 from diagnose.facts.scattered_rows import ScatteredRows
@@ -194,6 +195,7 @@ __all__ = [
     "RepeatedRows",
     "Replace",
     "Rivals",
+    "RolledMemories",
     "Roofline",
     "RowOps",
     "Safety",

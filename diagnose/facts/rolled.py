@@ -1,0 +1,75 @@
+"""Is a memory that lasts from step to step moved whole, to make room for a few new rows?
+
+It is rolled, or joined anew without its oldest rows; what it holds was put there by an op of the step before.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.base import Facts, fact
+from diagnose.facts.dispatch import used_step
+from diagnose.facts.shaped import Shape, Work, inputs_of, work_of
+from diagnose.facts.source_lines import sites_of
+from diagnose.facts.values import seen_ops
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Site
+
+MOVES = ("aten::roll", "aten::cat")
+"""A sum of parts is a memory only if one of them nearly is the whole."""
+
+NEARLY = 0.5
+"""Of what is joined has to be of the memory (our choice)."""
+
+
+@dataclass(frozen=True)
+class RolledMemories:
+    """All that are moved."""
+
+    times: int
+    """Per step."""
+    largest: Shape
+    work: Work
+    steps_seen: int
+    """Used steps in which they are."""
+    site: Site | None
+    """The line of the one that takes longest."""
+
+
+@fact
+def rolled_memories(facts: Facts) -> RolledMemories | None:
+    """None if there are none. Raises Missing like seen_ops."""
+    seen, graph = seen_ops(facts), facts.rank.values
+    assert graph is not None
+    begin = int(np.flatnonzero(graph.step == 1)[0])
+    of_before = np.unique(graph.uses[(graph.uses >= begin) & (graph.used >= 0) & (graph.used < begin)]) - begin
+    moving = [at for at in of_before.tolist() if seen.names[at] in MOVES and not seen.backward[at]]
+    large = [at for at in moving if _is_memory(facts, seen.names[at], seen.ids[:, at])]
+    ids = seen.ids[:, large]
+    recorded = ids[ids >= 0]
+    if not len(recorded):
+        return None
+    lasted = facts.rank.spans["dur_ns"].to_numpy()[recorded]
+    longest = recorded[[int(lasted.argmax())]]
+    return RolledMemories(
+        times=len(large),
+        largest=_parts(facts, longest)[0],
+        work=work_of(facts, recorded),
+        steps_seen=len(set(used_step(facts, recorded).tolist()) - {-1}),
+        site=sites_of(facts, longest)[0],
+    )
+
+
+def _parts(facts: Facts, ids: IntArray) -> list[Shape]:
+    """What one of these ops takes; none where shapes were not recorded."""
+    for inputs in inputs_of(facts, ids[ids >= 0]):
+        if inputs and inputs[0]:
+            return [one.shape for one in inputs[0]]
+    return []
+
+
+def _is_memory(facts: Facts, name: str, ids: IntArray) -> bool:
+    sizes = [int(np.prod(shape)) for shape in _parts(facts, ids)]
+    return bool(sizes) and (name == MOVES[0] or sum(sizes) > max(sizes) > NEARLY * sum(sizes))
