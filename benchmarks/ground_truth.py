@@ -31,7 +31,6 @@ from benchmarks.planted_cases import LEVELS, Trial, cases, trials
 from diagnose.trace import kinds
 
 ROOT = Path(__file__).parent.parent
-RECORDED_STEPS = 5
 VALUES = "rank*.values.json.gz"
 
 
@@ -92,7 +91,7 @@ def _recorded(trial: Trial, fixed: bool) -> Iterator[Path]:
             launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.ranks)]
             program = ["--", sys.executable, *launcher, *program]
         command = [sys.executable, "-m", "diagnose", "profile", "-q", "--no-analyze"]
-        command += ["--steps", str(RECORDED_STEPS), "-o", str(recorded), *program]
+        command += ["--steps", str(trial.case.recorded_steps), "-o", str(recorded), *program]
         subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
         yield recorded
 

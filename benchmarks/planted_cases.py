@@ -73,6 +73,8 @@ class Case:
     """Where it can be tried: "cpu", "gpu", or in several processes with "gloo" or "nccl"."""
     faults: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a mixed case: the rules that name each of its faults."""
+    recorded_steps: int = 5
+    """Fewer where a step has so many ops that its recordings would take megabytes of the repository."""
 
     @property
     def folder(self) -> Path:
