@@ -10,7 +10,8 @@ How to fix
     Compute them once before the training, without gradients, and look up the results: `codes[chosen]`.
 
 Ignore when
-    there is no room for the results, the training has one epoch, or rows are to be augmented before the net.
+    there is no room for the results, the training has one epoch, rows are to be augmented before the net, or the net
+    is a copy that follows another one from time to time.
 
 Sources
     https://huggingface.co/docs/diffusers/en/training/text2image
@@ -76,7 +77,7 @@ EXAMPLES = [
         4 steps of 100
         2 threads, 4 cores
         values aten::index looked 0 | aten::mm looked 0 | aten::relu looked 0 | aten::add
-        cpu  aten::index 0-5 | aten::mm 5-35 | aten::relu 35-45 | aten::add 45-90
+        cpu  aten::index 0-5 | aten::mm 5-35 shapes=[[64,32],[32,8]] | aten::relu 35-45 | aten::add 45-90
         """,
         saving_ms=(40, 61.6),
     ),

@@ -1,7 +1,8 @@
 """Do rows of a table that never changes go through a net that learns nothing, in each step anew?
 
 What it makes of a row is always the same. The ops depend on nothing else: no numbers are drawn for them, and what they
-take beside the rows is written by no op.
+take beside the rows is written by no op. But a net whose weights are all as large as some that learn may be a copy of
+these, which is made anew after more steps than were looked at: a target, a former policy.
 """
 
 from __future__ import annotations
@@ -10,10 +11,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.backward import backward_nodes, gradient_shapes
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.dispatch import host_spans
 from diagnose.facts.host import host_threads
-from diagnose.facts.shaped import Work, first_shape, inputs_of, work_of
+from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import is_layer, seen_ops
 from diagnose.trace.enums import SpanKind
@@ -52,7 +54,7 @@ def frozen_rows(facts: Facts) -> tuple[FrozenRows, ...]:
         spans = host_spans(facts, SpanKind.OP)
         spans = spans.where(np.isin(spans.ids, ids) & (spans.track == host_threads(facts).main)).outermost()
         first = seen.ids[:, layers[:1]].ravel()
-        if not (first >= 0).any():
+        if not (first >= 0).any() or _may_be_a_copy(facts, [seen.ids[:, one] for one in layers]):
             continue
         made.append(
             FrozenRows(
@@ -64,6 +66,22 @@ def frozen_rows(facts: Facts) -> tuple[FrozenRows, ...]:
             )
         )
     return tuple(sorted(made, key=lambda one: -one.work.longest_ns))
+
+
+def _may_be_a_copy(facts: Facts, layers: list[IntArray]) -> bool:
+    """Whether all weights of layers are as large as some that learn, or nobody knows."""
+    nodes = optional(backward_nodes, facts)
+    learnt = {tuple(sorted(one)) for one in gradient_shapes(facts, nodes) if one} if nodes else set[Shape]()
+    return all(_weight(facts, ids) in {*learnt, None} for ids in layers)
+
+
+def _weight(facts: Facts, ids: IntArray) -> Shape | None:
+    """The sides of a layer's weight, which a convolution takes second, others last. None where they were not recorded."""
+    for inputs in inputs_of(facts, ids[ids >= 0]):
+        shapes = [some[0].shape for some in inputs if some and len(some[0].shape) > 1]
+        if len(shapes) > 1:
+            return tuple(sorted(shapes[1] if len(shapes[1]) > 2 else shapes[-1]))
+    return None
 
 
 def _rows(facts: Facts, ids: IntArray) -> int | None:

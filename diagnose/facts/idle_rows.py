@@ -166,10 +166,11 @@ def _joined(keys: list[set[object]]) -> list[list[int]]:
 def _reasons(seen: SeenOps, rows: RowCounts) -> dict[int, frozenset[_Reason]]:
     """Of each op that takes gradients with idle rows what has made them so: each of the reasons is enough."""
     found: dict[int, frozenset[_Reason]] = {}
-    for at in np.flatnonzero(seen.backward & (rows.idle > 0)).tolist():
+    idle = np.where(_fills(seen), 0, rows.idle)
+    for at in np.flatnonzero(seen.backward & (idle > 0)).tolist():
         makers = [one for one in seen.takes[at] if one >= 0 and seen.backward[one]]
-        least = rows.idle[at] - CLOSE
-        before = [one for one in makers if rows.idle[one] >= least]
+        least = idle[at] - CLOSE
+        before = [one for one in makers if idle[one] >= least]
         reasons: set[_Reason] = {(one,) for one in before if rows.masked[one] >= least}
         reasons |= {reason for one in before for reason in found.get(one, ())}
         if not before:  # These have made rows idle, or it takes a part, most of whose rows were idle before.
@@ -177,6 +178,11 @@ def _reasons(seen: SeenOps, rows: RowCounts) -> dict[int, frozenset[_Reason]]:
             reasons = {(*makers, *reason) for reason in parts} or {tuple(makers)}
         found[at] = frozenset(sorted((one for one in reasons if len(one) <= MOST_OF_ONE), key=len)[:MOST_OF_ONE])
     return found
+
+
+def _fills(seen: SeenOps) -> Mask:
+    """Which ops put a gradient into a tensor of zeros that was made for it: those are not rows of the gradient."""
+    return np.array([any(one >= 0 and seen.names[one] in _ZEROS for one in takes) for takes in seen.takes], dtype=bool)
 
 
 def _decided_by(seen: SeenOps, reason: _Reason, gradients: Mask) -> set[int]:

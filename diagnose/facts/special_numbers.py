@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
@@ -17,21 +18,28 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
 
+LEAST_WORK, SLOW = 100_000, 1.5
+"""Multiplications of a product whose pace is looked at, and times the time of others from which on it is slow (our
+choice)."""
+
 _NOT_LOOKED = Missing("what numbers ops compute with", "Record with this version of diagnose profile.")
 
 
 @dataclass(frozen=True)
 class SubnormalProducts:
-    """Products of about the same share of subnormal numbers."""
+    """Products of matrices that take such numbers, and more time than others of as many operations."""
 
     thousandths: int
-    """Of what they take."""
+    """Of what they take, at most."""
     times: int
     """Per step."""
+    usual: float
+    """Share of their time that they would take at the pace of the other products."""
     work: Work
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
+    """The line of the first."""
 
 
 @dataclass(frozen=True)
@@ -49,27 +57,41 @@ class SeparableWindows:
 
 
 @fact
-def subnormal_products(facts: Facts) -> tuple[SubnormalProducts, ...]:
-    """By share, those that take longest first. Raises Missing like seen_ops, and if nobody looked."""
+def subnormal_products(facts: Facts) -> SubnormalProducts | None:
+    """None if there are none, or no others to compare them with. Raises Missing like seen_ops, and if nobody looked."""
     seen = seen_ops(facts)
     if seen.rows is None or seen.rows.subnormal is None:
         raise _NOT_LOOKED
-    share = np.where([is_layer(name) for name in seen.names], seen.rows.subnormal, 0)
-    made = []
-    for one in np.unique(share[share > 0]).tolist():
-        mine = seen.ids[:, share == one]
-        ids = mine[mine >= 0]
-        if len(ids):
-            made.append(
-                SubnormalProducts(
-                    thousandths=one,
-                    times=mine.shape[1],
-                    work=work_of(facts, ids),
-                    steps_seen=int((mine >= 0).any(axis=1).sum()),
-                    site=sites_of(facts, ids[:1])[0],
-                )
-            )
-    return tuple(sorted(made, key=lambda one: -one.work.longest_ns))
+    products = [at for at in np.flatnonzero(seen.makes).tolist() if is_layer(seen.names[at])]
+    work = np.array([_multiplications(facts, seen.ids[:, at]) for at in products])
+    lasted = facts.rank.spans["dur_ns"].to_numpy()
+    ns = np.array([lasted[one[one >= 0]].mean() if (one := seen.ids[:, at]).max() >= 0 else 0.0 for at in products])
+    share = seen.rows.subnormal[products]
+    known = (work >= LEAST_WORK) & (ns > 0)
+    if not (known & (share == 0)).any():
+        return None
+    pace = float(np.median((ns / np.maximum(work, 1))[known & (share == 0)]))
+    slow = known & (share > 0) & (ns >= SLOW * pace * work)
+    mine = seen.ids[:, np.array(products, dtype=np.int64)[slow]]
+    if not slow.any():
+        return None
+    return SubnormalProducts(
+        thousandths=int(share[slow].max()),
+        times=int(slow.sum()),
+        usual=float(pace * work[slow].sum() / ns[slow].sum()),
+        work=work_of(facts, mine[mine >= 0]),
+        steps_seen=int((mine >= 0).any(axis=1).sum()),
+        site=sites_of(facts, mine[mine >= 0][:1])[0],
+    )
+
+
+def _multiplications(facts: Facts, ids: IntArray) -> int:
+    """Of a product of matrices, or of many; 0 of other ops, and where shapes were not recorded."""
+    for inputs in inputs_of(facts, ids[ids >= 0]):
+        shapes = [some[0].shape for some in inputs if some and len(some[0].shape) > 1]
+        if len(shapes) >= 2 and len(shapes[-1]) == len(shapes[-2]) and shapes[-2][-1] == shapes[-1][-2]:
+            return prod(shapes[-2]) * shapes[-1][-1]
+    return 0
 
 
 @fact

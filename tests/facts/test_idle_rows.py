@@ -60,6 +60,19 @@ def test_rows_that_are_needed(values: str) -> None:
     assert of(values) == ()
 
 
+@pytest.mark.parametrize(("place", "needless"), [(" takes -,2", True), (" takes 1,2", False)])
+def test_rows_that_are_picked_for_the_loss(place: str, needless: bool) -> None:
+    """By a batch's own index, or as the hardest ones, which takes the losses of all."""
+    drawn = f"""
+cpu  aten::addmm 0-20 sequence=5 | aten::index 20-21 sequence=6
+cpu  "{NODE} IndexBackward0" 30-34 sequence=6 "Fwd thread id"=1 | aten::new_zeros 30-31 | aten::index_put 31-33
+cpu  "{NODE} AddmmBackward0" 40-80 sequence=5 "Fwd thread id"=1 | aten::mm 41-79
+"""
+    values = "aten::addmm | aten::index takes 0 | aten::new_zeros back"
+    found = of(f"{values} | aten::index_put{place} back idle 100 | aten::mm takes 3 back idle 75", drawn)
+    assert [one.percent for one in found] == [75] * needless
+
+
 def test_all_that_an_op_has_made_has_to_be_idle() -> None:
     """The layer has a second way back, whose gradient is not zero."""
     drawn = LAYER.replace("aten::mul 20-21 sequence=6", "aten::mul 20-21 sequence=7").replace(

@@ -13,19 +13,36 @@ from diagnose.testing import facts_of
 STEPS = "4 steps of 100\n2 threads, 4 cores\n"
 
 
-def test_products_by_their_share_of_subnormal_numbers() -> None:
+SQUARE, WIDE = "shapes=[[100,100],[100,100]]", "shapes=[[4,100,100],[4,100,100]]"
+
+
+def test_products_that_are_slower_than_others() -> None:
+    """At the pace of the second, a million multiplications in 5 ms, these would take 5 and 20 ms."""
     found = subnormal_products(
         facts_of(
-            f"{STEPS}values aten::mm subnormal 5 | aten::bmm subnormal 20 | aten::mm subnormal 5"
-            " | aten::mul subnormal 9\n"
-            "cpu  aten::mm 0-10 | aten::bmm 10-50 | aten::mm 50-60 | aten::mul 60-90"
+            f"{STEPS}values aten::mm subnormal 5 | aten::mm | aten::bmm subnormal 20 | aten::mul subnormal 9\n"
+            f"cpu  aten::mm 0-10 {SQUARE} | aten::mm 10-15 {SQUARE} | aten::bmm 15-55 {WIDE} | aten::mul 60-90"
         )
     )
-    assert [(one.thousandths, one.times, one.work.host_ns) for one in found] == [
-        (20, 1, 40_000_000),
-        (5, 2, 20_000_000),
-    ]
-    assert [one.steps_seen for one in found] == [3, 3]
+    assert found is not None
+    assert (found.thousandths, found.times, found.usual, found.steps_seen) == (20, 2, 0.5, 3)
+    assert found.work.host_ns == 50_000_000
+
+
+@pytest.mark.parametrize(
+    "drawn",
+    [
+        f"aten::mm 0-10 {SQUARE} | aten::mm 10-18 {SQUARE}",  # As quick as the other.
+        "aten::mm 0-10 shapes=[[10,10],[10,10]] | aten::mm 10-11 shapes=[[10,10],[10,10]]",  # Too small.
+        "aten::mm 0-10 | aten::mm 10-11",  # Nobody knows how large.
+    ],
+)
+def test_products_that_are_not(drawn: str) -> None:
+    assert subnormal_products(facts_of(f"{STEPS}values aten::mm subnormal 5 | aten::mm\ncpu  {drawn}")) is None
+
+
+def test_products_with_none_to_compare() -> None:
+    assert subnormal_products(facts_of(f"{STEPS}values aten::mm subnormal 5\ncpu  aten::mm 0-10 {SQUARE}")) is None
 
 
 def test_windows_by_their_size() -> None:
