@@ -76,7 +76,7 @@ def _may_be_a_copy(facts: Facts, layers: list[IntArray]) -> bool:
 
 
 def _weight(facts: Facts, ids: IntArray) -> Shape | None:
-    """The sides of a layer's weight, which a convolution takes second, others last. None where they were not recorded."""
+    """The sides of a layer's weight, which convolutions take second and others last. None where not recorded."""
     for inputs in inputs_of(facts, ids[ids >= 0]):
         shapes = [some[0].shape for some in inputs if some and len(some[0].shape) > 1]
         if len(shapes) > 1:
