@@ -62,6 +62,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Every step adds matrices as large as the frozen weights to them."""
+    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
     number = len(planted.steps(trace))
     square = [WIDTH, WIDTH]
     sums = [s for s in planted.named(trace, "aten::add") if s["args"].get("Input Dims", [])[:2] == [square, square]]

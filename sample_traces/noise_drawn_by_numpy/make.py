@@ -41,6 +41,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Every step turns noise of double precision to single, and torch draws none."""
+    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
     number = len(planted.steps(trace))
     turned = [
         span

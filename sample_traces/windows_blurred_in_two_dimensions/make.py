@@ -66,6 +66,7 @@ def main() -> None:
 
 def verify(trace: Path) -> None:
     """Every step convolves maps of one channel with a square window."""
+    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
     squares = [[1, 1, size, size] for size in WINDOW.values()]
     done = [s for s in planted.named(trace, "aten::conv2d") if s["args"].get("Input Dims", [[], []])[1] in squares]
     planted.expect(len(done) >= len(planted.steps(trace)) - 1, "no square window")
