@@ -41,7 +41,7 @@ _NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPAR
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
-    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked|subnormal|separable|carried) \d{1,4})*)"
+    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked|subnormal|separable|carried|read) \d{1,4})*)"
 )
 
 
@@ -121,9 +121,10 @@ def _rows(said: list[dict[str, int]]) -> RowCounts:
     """Of both steps. A matrix is that of an op of the first one."""
     counted = ("alike", "spread", "idle", "masked", "sparse", "subnormal", "separable")
     columns = {name: np.array([one.get(name, 0) for one in said] * 2) for name in counted}
+    read = np.array([one.get("read", 100) for one in said] * 2)
     matrix, looked = ([one.get(name, -1) for one in said] for name in ("matrix", "looked"))
     both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
-    return RowCounts(**columns, matrix=np.array(matrix * 2), looked_up=np.array(both))
+    return RowCounts(**columns, matrix=np.array(matrix * 2), looked_up=np.array(both), read=read)
 
 
 def _fetched(text: str) -> int | None:

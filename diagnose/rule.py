@@ -66,6 +66,7 @@ from diagnose.facts.optimizer import Implementation, OptimizerSteps
 from diagnose.facts.overlap import Exposure
 from diagnose.facts.padding import Padding
 from diagnose.facts.pairs import Pairs
+from diagnose.facts.parts_read import PartRead
 from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
 from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
@@ -184,6 +185,7 @@ __all__ = [
     "Padding",
     "PairSums",
     "Pairs",
+    "PartRead",
     "PointwiseChains",
     "Precision",
     "PythonPause",

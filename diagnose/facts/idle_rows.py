@@ -20,15 +20,12 @@ from diagnose.facts.padding import padding
 from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.targets import ignored_scores
-from diagnose.facts.values import NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
+from diagnose.facts.values import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
 from diagnose.trace.kinds import Site
 from diagnose.trace.model import RowCounts
 
 LEAST, CLOSE = 25, 5
 """Percent of rows that have to be idle, and by how much shares of the same rows may differ (our choice)."""
-
-ALL = 100
-"""Percent."""
 
 MOST_REASONS, MOST_OF_ONE = 100, 16
 """Of a step, and of an op, and ops of one reason: what is left out is not told (our choice, to bound time)."""

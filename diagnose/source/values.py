@@ -34,6 +34,7 @@ class _Content(msgspec.Struct, frozen=True):
     looked_up: list[int] | None = None
     subnormal: list[int] | None = None
     separable: list[int] | None = None
+    read: list[int] | None = None
 
 
 def read_values(path: Path) -> ValueGraph:
@@ -43,7 +44,7 @@ def read_values(path: Path) -> ValueGraph:
     nothing = found.nothing  # Of recordings from before 2026-11-23 nobody knows, as of the columns after it.
     columns = [found.thread, found.step, found.backward, found.makes, found.same, found.given]
     counted = (found.alike, found.spread, found.idle, found.masked, found.sparse, found.matrix)
-    later = (nothing, found.looked_up, found.subnormal, found.separable)
+    later = (nothing, found.looked_up, found.subnormal, found.separable, found.read)
     columns += [one for one in (*counted, *later) if one is not None]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
     if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used):
@@ -81,4 +82,5 @@ def _rows(found: _Content, ops: int) -> RowCounts | None:
         looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT),
         subnormal=None if found.subnormal is None else within(found.subnormal, 0, 1001, _WHAT),
         separable=None if found.separable is None else within(found.separable, 0, 2, _WHAT),
+        read=None if found.read is None else within(found.read, 0, 101, _WHAT),
     )

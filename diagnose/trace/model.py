@@ -175,6 +175,11 @@ class RowCounts:
     """Thousandths of what a product takes that are subnormal numbers in memory of the host. None: nobody looked."""
     separable: IntArray | None = None
     """1 of convolutions all of whose windows are a column times a row, and not learnt. None: nobody looked."""
+    read: IntArray | None = None
+    """Percent of what the op computes that an op of this step or the next takes; 100 where that is not known.
+
+    Not of the second step, as nobody saw the one after it; and 100 in backward passes. None: nobody looked.
+    """
 
 
 @dataclass(frozen=True)

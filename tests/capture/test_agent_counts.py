@@ -256,3 +256,13 @@ def test_of_few_rows_only_all_count() -> None:
 def test_whole_numbers_are_no_rows() -> None:
     assert Rows(torch).alike(torch.ones(100, 100, dtype=torch.int64), False, None) == 0
     assert Rows(torch).idle(torch.zeros(100, 100, dtype=torch.int64), False, None) == 0
+
+
+def test_a_product_with_nothing_hides_nothing_else(tmp_path: Path, layer: Any) -> None:
+    """An expert that no word was given to."""
+
+    def step() -> None:
+        layer.weight.detach() @ torch.randn(40, 0)
+        torch.eye(40) @ layer(torch.randn(8, 40)).detach().T.expand(40, 30, 8)[:, 0]
+
+    assert counted(tmp_path / "v", step, "sparse") == [("mm", 975)]

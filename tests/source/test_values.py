@@ -38,6 +38,7 @@ ROWS = {
     "looked_up": [-1, 0, 0],
     "subnormal": [0, 0, 1000],
     "separable": [0, 1, 0],
+    "read": [25, 0, 100],
 }
 SOUND = {**OLDER, "nothing": [0, 0, 1], **ROWS}
 
@@ -86,6 +87,7 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "looked_up": [-1, 3, 0]},
         {**SOUND, "subnormal": [-1, 0, 0]},
         {**SOUND, "separable": [0, 2, 0]},
+        {**SOUND, "read": [25, 0, 101]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

@@ -15,6 +15,10 @@ UNFILLED = ("empty", "empty_like", "empty_strided", "new_empty", "new_empty_stri
 """Ops whose results hold anything."""
 
 
+OTHER_MEMORY = ("resize_", "resize_as_", "set_")
+"""Ops that change which memory a tensor has, and not only how it looks at that."""
+
+
 class Op(NamedTuple):
     """What is the same for all calls of an op."""
 
@@ -28,6 +32,10 @@ class Op(NamedTuple):
     """Whether it is useless if it gives back what it took."""
     is_product: bool
     """Whether it multiplies element by element."""
+    pointwise: bool
+    """Whether it makes each element of those in the same place."""
+    turns: bool
+    """Whether it changes how a tensor looks at its memory."""
     computes: bool
     """Whether it looks at the values of what it takes: not views of memory, nor what is only made as large."""
 
@@ -37,17 +45,25 @@ def described(func: Any, torch: Any) -> Op:
     schema = func._schema
     space, _, name = schema.name.partition("::")
     seeded = torch.Tag.nondeterministic_seeded in func.tags
+    only_views = torch.Tag.inplace_view in func.tags and name not in OTHER_MEMORY
     return Op(
         name=schema.name,
         arguments=tuple(one.name for one in schema.arguments),
-        writes=frozenset(one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write),
+        writes=frozenset() if only_views else _written(schema),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         arithmetic=space == "aten" and name in ARITHMETIC,
         is_product=space == "aten" and name == "mul",
-        computes=not name.endswith("_like")
+        pointwise=torch.Tag.pointwise in func.tags and not seeded,
+        turns=only_views,
+        computes=not only_views
+        and not name.endswith("_like")
         and not name.startswith("new_")
         and not any(one.alias_info and not one.alias_info.is_write for one in schema.arguments),
     )
+
+
+def _written(schema: Any) -> frozenset[str]:
+    return frozenset(one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write)
 
 
 def tensors_in(values: list[Any], torch: Any) -> Iterator[Any]:

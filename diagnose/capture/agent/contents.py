@@ -73,6 +73,11 @@ class Contents:
         memory.content, memory.filled_by, memory.writes = content, op, memory.writes + 1
         return memory.made_by
 
+    def turned(self, tensor: Any) -> None:
+        """An op has changed how it looks at its memory, which counts as if it had written to it."""
+        if plain(tensor, self._torch):
+            self._of(tensor).writes += 1
+
     def filled_by(self, tensor: Any) -> int:
         """The op that wrote to it last, or -1."""
         memory = self._memory.get(_identity(tensor)) if plain(tensor, self._torch) else None

@@ -49,8 +49,10 @@ class Rows:
         return found
 
     def zeros(self, tensor: Any) -> int:
-        """Thousandths of its elements that are zero."""
-        return int(1000 * (1 - float(self._torch.count_nonzero(tensor)) / tensor.numel()))
+        """Thousandths of its elements that are zero; 0 if it has none."""
+        many = int(tensor.numel())
+        some = int(self._torch.count_nonzero(tensor))
+        return (1000 * (many - some)) // max(many, 1)
 
     def subnormal(self, tensor: Any) -> int:
         """Thousandths of its elements that are so small that a CPU computes with them slowly; 0 on other devices."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
 from .counts import Counts
+from .parts import Parts
 
 T = TypeVar("T")
 
@@ -94,15 +95,16 @@ def _compiles() -> bool:
 class _Call(NamedTuple):
     """A call before it is made."""
 
-    name: str
+    op: Op
     at: int
     """Its position."""
+    given: dict[str, Any]
+    """Its arguments, by name."""
     key: object | None
     """None if nothing can be compared with it."""
     tensors: list[Any]
     written: list[Any]
     may_give_back: bool
-    is_product: bool
 
 
 def _of_nothing(tensors: list[Any], made: Any) -> bool:
@@ -120,7 +122,7 @@ class Values:
         import torch
 
         self._torch, self._contents = torch, Contents(torch)
-        self._counts = Counts(torch, self._contents)
+        self._counts, self._parts = Counts(torch, self._contents), Parts(self._contents)
         self.step = 0
         self.failed = False
         self._lock, self._process = threading.Lock(), os.getpid()
@@ -193,10 +195,12 @@ class Values:
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
             self._uses.append(at)
             self._used.append(one)
-        self._counts.taken(op.name, tensors if op.computes else [], self._backward[at] == 1, op.comparable)
+        looked_at = tensors if op.computes else []
+        self._counts.taken(op.name, looked_at, self._backward[at] == 1, op.comparable)
+        self._parts.taken(op, looked_at)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
-        return _Call(op.name, at, key if op.comparable else None, tensors, written, may_give_back, op.is_product)
+        return _Call(op, at, given, key if op.comparable else None, tensors, written, may_give_back)
 
     def _ended(self, call: _Call, made: Any) -> None:
         at, contents = call.at, self._contents
@@ -210,14 +214,18 @@ class Values:
             self._same[at] = first
         if new and call.may_give_back:
             self._given[at] = self._given_back(call, new[0])
-            self._nothing[at] = int(call.is_product and _of_nothing(call.tensors, new[0]))
+            self._nothing[at] = int(call.op.is_product and _of_nothing(call.tensors, new[0]))
         for one in call.written:
             maker = contents.written(one, contents.number(("written", value)), at)
             self._written_by.setdefault(maker, []).append(at)
+        for one in call.tensors if call.op.turns else []:
+            contents.turned(one)
         for place, one in enumerate(new):
             contents.made(one, contents.number(("made", value, place)), at)
         for one in [*new, *call.written][:1]:
-            self._counts.made(at, call.name, one)
+            self._counts.made(at, call.op.name, one)
+        if new and call.op.computes and not self._backward[at]:
+            self._parts.made(at, call.op, call.tensors, call.given, new[0])
 
     def _given_back(self, call: _Call, made: Any) -> int:
         """As `ValueGraph.given`. What is learnt may be nothing yet: a branch that begins at zero."""
@@ -263,6 +271,7 @@ class Values:
             "looked_up": self._counts.looked_up,
             "subnormal": self._counts.subnormal,
             "separable": self._counts.separable,
+            "read": self._parts.read(),
             "uses": self._uses,
             "used": self._used,
         }
