@@ -71,6 +71,7 @@ from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollectio
 from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.prefixes import GrowingPrefix
+from diagnose.facts.product_order import ProductOrder
 from diagnose.facts.python import PythonPause
 from diagnose.facts.quality import Distortion, Sign, Steadiness, WarmUp
 from diagnose.facts.ranges import Ranges
@@ -188,6 +189,7 @@ __all__ = [
     "PartRead",
     "PointwiseChains",
     "Precision",
+    "ProductOrder",
     "PythonPause",
     "Ranges",
     "RankManifest",
