@@ -98,7 +98,7 @@ class Counts:
         rows = [one for one in tensors if one.numel() == most]
         if name in TAKES_ROWS:
             rows = tensors[TAKES_ROWS[name] :][:1]
-        if any(0 in one.stride() for one in rows):
+        if any(not plain(one, self._torch) or 0 in one.stride() for one in rows):
             return 0
         return min((self._rows.alike(one, name in OF_SAMPLES, self._key(one)) for one in rows), default=0)
 

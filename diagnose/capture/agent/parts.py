@@ -11,7 +11,7 @@ from collections.abc import Iterator
 from math import ceil, prod
 from typing import Any, NamedTuple
 
-from .calls import Op
+from .calls import Op, plain
 from .contents import Contents
 
 BY_ROW = {
@@ -77,10 +77,10 @@ class _Reading(NamedTuple):
 class Parts:
     """Of all ops, in the order in which they are called."""
 
-    def __init__(self, contents: Contents) -> None:
+    def __init__(self, torch: Any, contents: Contents) -> None:
         from torch.multiprocessing.reductions import StorageWeakRef
 
-        self._contents, self._weak = contents, StorageWeakRef
+        self._torch, self._contents, self._weak = torch, contents, StorageWeakRef
         self._made: dict[int, _Made] = {}
         self._takes: list[list[_Reading]] = []
         self._divisible: list[str] = []
@@ -101,16 +101,17 @@ class Parts:
         if op.pointwise or op.name in COPIES:
             self._divisible[at] = "elements"
             for place, (tensor, reading) in enumerate(zip(tensors, takes, strict=True)):
-                alike = tensor.shape == made.shape
+                alike = reading.maker >= 0 and tensor.shape == made.shape
                 rows_too = alike and reading.whole_rows and _inner(tensor) == inner
                 takes[place] = reading._replace(like="elements" if alike else "", rows_too=rows_too)
-        elif op.name in TAKES_ROWS and inner is not None:
+        elif op.name in TAKES_ROWS and inner is not None and plain(tensors[0], self._torch):
             self._divisible[at] = "elements"
             takes[0] = self._picked(takes[0], tensors[0], given, made)
-        elif op.name in BY_ROW and _along_rows(op.name, tensors[BY_ROW[op.name]], given, made):
-            self._divisible[at] = "elements" if op.name in PRODUCTS else "rows"
-            reading = takes[BY_ROW[op.name]]
-            takes[BY_ROW[op.name]] = reading._replace(like="rows", rows_too=reading.whole_rows)
+        elif op.name in BY_ROW:
+            rows, reading = tensors[BY_ROW[op.name]], takes[BY_ROW[op.name]]
+            if plain(rows, self._torch) and rows.dim() and _along_rows(rows, given, made):
+                self._divisible[at] = "elements" if op.name in PRODUCTS else "rows"
+                takes[BY_ROW[op.name]] = reading._replace(like="rows", rows_too=reading.whole_rows)
 
     def read(self) -> list[int]:
         """Of each op percent of what it computes that is read, as far as it could compute less; else 100."""
@@ -183,7 +184,7 @@ def _indexed(given: dict[str, Any], dimensions: int) -> set[int]:
     return found
 
 
-def _along_rows(name: str, rows: Any, given: dict[str, Any], made: Any) -> bool:
+def _along_rows(rows: Any, given: dict[str, Any], made: Any) -> bool:
     """Whether a row lies along the last dimension of both, and the op is along that alone."""
     last = rows.dim() - 1
     dims = given.get("dim", last)

@@ -122,7 +122,7 @@ class Values:
         import torch
 
         self._torch, self._contents = torch, Contents(torch)
-        self._counts, self._parts = Counts(torch, self._contents), Parts(self._contents)
+        self._counts, self._parts = Counts(torch, self._contents), Parts(torch, self._contents)
         self.step = 0
         self.failed = False
         self._lock, self._process = threading.Lock(), os.getpid()
@@ -232,7 +232,7 @@ class Values:
         if made.numel() < LEAST_ELEMENTS or not made.is_floating_point() or not made.any():
             return -1
         for one in call.tensors:
-            alike = (made.shape, made.dtype) == (one.shape, one.dtype)
+            alike = plain(one, self._torch) and (made.shape, made.dtype) == (one.shape, one.dtype)
             learnt = any(other.requires_grad for other in call.tensors if other is not one)
             if alike and not learnt and self._torch.allclose(made, one, rtol=CLOSE, atol=0.0):
                 maker = self._contents.filled_by(one)
