@@ -35,6 +35,9 @@ _MIXES = ("aten::lstm", "aten::gru", "aten::rnn_*", "aten::batch_norm", "aten::s
 
 _ZEROS = ("aten::zeros_like", "aten::new_zeros", "aten::zeros")
 
+_TWICE = "BackwardBackward"
+"""In names of nodes of the way back of what was a way back."""
+
 _BY_TARGETS = ("aten::nll_loss_backward", "aten::nll_loss2d_backward")
 """Which rows are zero is told by the targets alone, not by the scores that they take as well."""
 
@@ -65,24 +68,28 @@ class IdleRows:
 def zero_gradients(facts: Facts) -> VainNodes:
     """Nodes that take zeros which autograd has made, as the op that they came through has a slope of zero: a sign.
 
+    Not if that op is of a way back itself, as in penalties of gradients: no script can detach what goes into it.
     Raises Missing like seen_ops and backward_nodes, and if nobody counted rows.
     """
     seen, nodes = seen_ops(facts), backward_nodes(facts)
     if seen.rows is None:
         raise NOT_COUNTED
-    zero = _made_of_zeros(seen, seen.rows)
+    seen_in = inside(facts, seen, nodes.spans)
+    names = facts.rank.spans["name"].iloc[nodes.spans.ids].astype(str)
+    twice = [node for node, name in enumerate(names) if _TWICE in name]
+    zero = _made_of_zeros(seen, seen.rows, set[int]().union(*(seen_in.get(node, ()) for node in twice)))
     chosen = np.zeros(len(nodes.adds), dtype=bool)
-    for node, mine in inside(facts, seen, nodes.spans).items():
+    for node, mine in seen_in.items():
         chosen[node] = zero[takes_the_gradient(seen, mine)]
     return vain_nodes(facts, nodes, chosen)
 
 
-def _made_of_zeros(seen: SeenOps, rows: RowCounts) -> Mask:
-    """Which ops take gradients of zeros that were made as such, and not by chance."""
+def _made_of_zeros(seen: SeenOps, rows: RowCounts, but: set[int]) -> Mask:
+    """Which ops take gradients of zeros that were made as such, and not by chance, nor by some ops."""
     found = np.zeros(len(seen.names), dtype=bool)
     for at in np.flatnonzero(seen.backward & (rows.idle == ALL)).tolist():
         makers = [one for one in seen.takes[at] if one >= 0 and seen.backward[one]]
-        found[at] = any(found[one] or seen.names[one] in _ZEROS for one in makers)
+        found[at] = any(found[one] or (seen.names[one] in _ZEROS and one not in but) for one in makers)
     return found
 
 

@@ -170,6 +170,15 @@ def test_gradients_that_came_through_a_sign() -> None:
     assert (found.nodes, found.work.host_ns, found.steps_seen) == (2, 40_000_000, 1)
 
 
+def test_gradients_that_came_through_the_slope_of_a_slope() -> None:
+    """As in a penalty of gradients: nothing can be detached there."""
+    drawn = SIGN.replace("SignBackward0", "LeakyReluBackwardBackward0")
+    found = zero_gradients(
+        facts_of(f"{STEP}values {ZEROS} | aten::mm takes 2 back idle 100 | aten::mm takes 3 back idle 100\n{drawn}")
+    )
+    assert found.nodes == 0
+
+
 def test_gradients_that_other_ones_are_added_to() -> None:
     found = zero_gradients(
         facts_of(f"{STEP}values {ZEROS} | aten::mm takes 2 back idle 100 | aten::mm takes 3 back idle 40\n{SIGN}")
