@@ -176,9 +176,10 @@ class RowCounts:
     separable: IntArray | None = None
     """1 of convolutions all of whose windows are a column times a row, and not learnt. None: nobody looked."""
     read: IntArray | None = None
-    """Percent of what the op computes that an op of this step or the next takes; 100 where that is not known.
+    """Percent of what the op computes that something reads in this step or the next; 100 where that is not known.
 
-    Not of the second step, as nobody saw the one after it; and 100 in backward passes. None: nobody looked.
+    Not of the second step, as nobody saw the one after it; and 100 of what the way back goes through, as
+    gradients tell of that (not in recordings of 2026-11-23). None: nobody looked.
     """
 
 

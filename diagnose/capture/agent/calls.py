@@ -36,6 +36,8 @@ class Op(NamedTuple):
     """Whether it makes each element of those in the same place."""
     turns: bool
     """Whether it changes how a tensor looks at its memory."""
+    views: bool
+    """Whether it does so, or makes a tensor that looks at the same memory."""
     computes: bool
     """Whether it looks at the values of what it takes: not views of memory, nor what is only made as large."""
 
@@ -45,20 +47,19 @@ def described(func: Any, torch: Any) -> Op:
     schema = func._schema
     space, _, name = schema.name.partition("::")
     seeded = torch.Tag.nondeterministic_seeded in func.tags
-    only_views = torch.Tag.inplace_view in func.tags and name not in OTHER_MEMORY
+    turns = torch.Tag.inplace_view in func.tags and name not in OTHER_MEMORY
+    views = turns or any(one.alias_info and not one.alias_info.is_write for one in schema.arguments)
     return Op(
         name=schema.name,
         arguments=tuple(one.name for one in schema.arguments),
-        writes=frozenset() if only_views else _written(schema),
+        writes=frozenset() if turns else _written(schema),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         arithmetic=space == "aten" and name in ARITHMETIC,
         is_product=space == "aten" and name == "mul",
-        pointwise=torch.Tag.pointwise in func.tags and not seeded,
-        turns=only_views,
-        computes=not only_views
-        and not name.endswith("_like")
-        and not name.startswith("new_")
-        and not any(one.alias_info and not one.alias_info.is_write for one in schema.arguments),
+        pointwise=torch.Tag.pointwise in func.tags and not seeded and not name.startswith("_foreach"),
+        turns=turns,
+        views=views,
+        computes=not views and not name.endswith("_like") and not name.startswith("new_"),
     )
 
 

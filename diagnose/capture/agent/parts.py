@@ -2,7 +2,8 @@
 
 Of each result it is known which part of it each op takes: all, some rows, as lines of a slice, or some elements of each
 row. Where an op makes each row (or element) of the one in its place, what it takes need not be made any more than what
-it makes is read. A result that is still there after the next step, or that no op was seen to take, counts as read.
+it makes is read. As read counts what is still there after the next step, what something else than an op reads, and what
+the way back goes through: of that gradients tell it.
 """
 
 from __future__ import annotations
@@ -37,6 +38,9 @@ PRODUCTS = frozenset(name for name in BY_ROW if name.endswith(("mm", "linear")))
 """Of these any element can be made alone."""
 
 COPIES = frozenset(("aten::clone", "aten::_to_copy"))
+
+KEEPS = "batch_norm"
+"""In names of ops that write to what they do not say."""
 
 TAKES_ROWS = frozenset(("aten::index", "aten::index_select"))
 """Ops whose results are rows of the first tensor, by others."""
@@ -85,10 +89,19 @@ class Parts:
         self._takes: list[list[_Reading]] = []
         self._divisible: list[str] = []
         """Of each op what of it can be left out: "elements", "rows", or "" for nothing."""
+        self._learnt: list[bool] = []
+        """Whether the way back goes through it: gradients tell what of it counts."""
+        self._spare: set[int] = set()
+        """Ops that can be left out as a whole."""
+        self._elsewhere: set[int] = set()
+        """Ops whose results are read by something else than ops."""
 
     def taken(self, op: Op, tensors: list[Any]) -> None:
         """The next op is called, with these tensors. What is written to counts as taken as a whole."""
-        self._takes.append([self._reading(one, bool(op.writes)) for one in tensors])
+        takes = [self._reading(one, bool(op.writes)) for one in tensors]
+        learnt = any(one.requires_grad for one in tensors) or any(self._is_learnt(one.maker) for one in takes)
+        self._takes.append(takes)
+        self._learnt.append(learnt and self._torch.is_grad_enabled())
         self._divisible.append("")
 
     def made(self, at: int, op: Op, tensors: list[Any], given: dict[str, Any], made: Any) -> None:
@@ -98,6 +111,8 @@ class Parts:
         alive, inner = self._weak(made.untyped_storage()), _inner(made)
         self._made[at] = _Made(alive, _memory(made), made.numel(), made.element_size(), _row(made))
         takes = self._takes[at]
+        if op.comparable and not op.writes and op.name not in (*COPIES, *TAKES_ROWS) and KEEPS not in op.name:
+            self._spare.add(at)
         if op.pointwise or op.name in COPIES:
             self._divisible[at] = "elements"
             for place, (tensor, reading) in enumerate(zip(tensors, takes, strict=True)):
@@ -120,9 +135,11 @@ class Parts:
         known: set[tuple[int, object]] = set()
         read = [100] * len(self._takes)
         for at in range(len(self._takes) - 1, -1, -1):  # What takes it was called later.
-            if at in sums and at in self._made and self._made[at].alive.expired():
-                needed[at] = min(sums[at][0], 1.0), min(sums[at][1], 1.0)
-            share = {"elements": needed[at][0], "rows": needed[at][1], "": 1.0}
+            if self._is_known(at) and (at in sums or at in self._spare):
+                elements, rows = sums.get(at, (0.0, 0.0))
+                needed[at] = min(elements, 1.0), min(rows, 1.0)
+            nothing = at in self._spare and not needed[at][0]
+            share = {"elements": needed[at][0], "rows": needed[at][1], "": 0.0 if nothing else 1.0}
             for one in self._takes[at]:
                 least, least_rows = share[one.like], share["rows" if one.rows_too else ""]
                 if least == least_rows == 1.0:
@@ -133,6 +150,18 @@ class Parts:
                 sums[one.maker] = before[0] + one.elements * least, before[1] + one.rows * least_rows
             read[at] = ceil(100 * share[self._divisible[at]])
         return read
+
+    def read_elsewhere(self, tensor: Any) -> None:
+        """Something else than an op reads it."""
+        self._elsewhere.add(self._contents.filled_by(tensor))
+
+    def _is_learnt(self, maker: int) -> bool:
+        return maker >= 0 and self._learnt[maker]
+
+    def _is_known(self, at: int) -> bool:
+        """Whether all that reads what the op has made was seen."""
+        there = at in self._made and self._made[at].alive.expired()
+        return there and not self._learnt[at] and at not in self._elsewhere
 
     def _reading(self, tensor: Any, is_written: bool) -> _Reading:
         """Of what it is known to be all or a part of."""

@@ -18,6 +18,7 @@ from typing import Any, NamedTuple, TypeVar
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
 from .counts import Counts
+from .elsewhere import watched
 from .parts import Parts
 
 T = TypeVar("T")
@@ -47,11 +48,13 @@ def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
         leave = None
     if leave is None:
         return None
+    end = watched(values.torch, values.read_elsewhere)
     try:
         yield
         values.step = 1
         yield
     finally:  # The training may end before.
+        end()
         leave()
     try:
         return target.name if values.write(target) else None
@@ -121,11 +124,13 @@ class Values:
     def __init__(self) -> None:
         import torch
 
-        self._torch, self._contents = torch, Contents(torch)
+        self.torch, self._contents = torch, Contents(torch)
         self._counts, self._parts = Counts(torch, self._contents), Parts(torch, self._contents)
         self.step = 0
         self.failed = False
         self._lock, self._process = threading.Lock(), os.getpid()
+        self._looks: int | None = None
+        """The thread that looks."""
         self._ops: dict[Any, Op] = {}
         self._threads: dict[int, int] = {}
         self._names: dict[str, int] = {}
@@ -154,32 +159,40 @@ class Values:
             self._tried(self._ended, call, made)
         return made
 
+    def read_elsewhere(self, tensor: Any) -> None:
+        """The script reads a tensor in a way that calls no op, unless it is we who look."""
+        if self._looks != threading.get_ident():
+            self._tried(self._parts.read_elsewhere, tensor)
+
     def _tried(self, what: Callable[..., T], *given: Any) -> T | None:
         """What fails here must not fail the script, nor wait for a device while a CUDA graph is captured.
 
         A process that was forked in the meantime, such as a worker of a loader, has the mode as well.
         """
-        cuda = self._torch.cuda
+        cuda = self.torch.cuda
         self.failed |= os.getpid() != self._process
         self.failed |= cuda.is_initialized() and cuda.is_current_stream_capturing()
         if self.failed:
             return None
         try:
             with self._lock:
+                self._looks = threading.get_ident()
                 return what(*given)
         except Exception:
             self.failed = True
             return None
+        finally:
+            self._looks = None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
         op = self._ops.get(func)
         if op is None:
-            op = self._ops[func] = described(func, self._torch)
+            op = self._ops[func] = described(func, self.torch)
         if op.name.startswith(MARKS):
             return None
         given = {**dict(zip(op.arguments, args, strict=False)), **kwargs}
-        tensors = list(tensors_in(list(given.values()), self._torch))
-        written = list(tensors_in([given[name] for name in op.writes if name in given], self._torch))
+        tensors = list(tensors_in(list(given.values()), self.torch))
+        written = list(tensors_in([given[name] for name in op.writes if name in given], self.torch))
         try:
             key = (func, tuple((name, self._contents.key(one)) for name, one in given.items()))
         except Unknown:
@@ -188,7 +201,7 @@ class Values:
         self._name.append(self._names.setdefault(op.name, len(self._names)))
         self._thread.append(self._threads.setdefault(threading.get_ident(), len(self._threads)))
         self._step.append(self.step)
-        self._backward.append(int(self._torch._C._current_graph_task_id() != -1))
+        self._backward.append(int(self.torch._C._current_graph_task_id() != -1))
         for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1), (self._nothing, 0)):
             column.append(unset)
         self._samples.append("")
@@ -197,18 +210,18 @@ class Values:
             self._used.append(one)
         looked_at = tensors if op.computes else []
         self._counts.taken(op.name, looked_at, self._backward[at] == 1, op.comparable)
-        self._parts.taken(op, looked_at)
+        self._parts.taken(op, [] if op.views else tensors)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
         return _Call(op, at, given, key if op.comparable else None, tensors, written, may_give_back)
 
     def _ended(self, call: _Call, made: Any) -> None:
         at, contents = call.at, self._contents
-        results = list(tensors_in([made], self._torch))
+        results = list(tensors_in([made], self.torch))
         new = [one for one in results if contents.is_new(one)]
         value = contents.fresh() if call.key is None else contents.number(call.key)
         first = self._first.setdefault(value, at)
-        self._samples[at] = repr([some_of(one) for one in [*new, *call.written][:1] if plain(one, self._torch)])
+        self._samples[at] = repr([some_of(one) for one in [*new, *call.written][:1] if plain(one, self.torch)])
         self._makes[at] = int(bool(new or call.written or not results))
         if first != at and self._makes[at] and self._samples[first] == self._samples[at]:
             self._same[at] = first
@@ -232,9 +245,9 @@ class Values:
         if made.numel() < LEAST_ELEMENTS or not made.is_floating_point() or not made.any():
             return -1
         for one in call.tensors:
-            alike = plain(one, self._torch) and (made.shape, made.dtype) == (one.shape, one.dtype)
+            alike = plain(one, self.torch) and (made.shape, made.dtype) == (one.shape, one.dtype)
             learnt = any(other.requires_grad for other in call.tensors if other is not one)
-            if alike and not learnt and self._torch.allclose(made, one, rtol=CLOSE, atol=0.0):
+            if alike and not learnt and self.torch.allclose(made, one, rtol=CLOSE, atol=0.0):
                 maker = self._contents.filled_by(one)
                 return call.at if maker < 0 else maker
         return -1
