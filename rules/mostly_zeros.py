@@ -48,7 +48,7 @@ TIMES = (57, 40, 5)  # A graph net of 1,500 nodes came to 51.
 WRITTEN = (30, 5, 0)  # Of matrices for each position: hardly anything was left of those in a planted case.
 SPARSE = Fix(
     "Keep only what is not zero, as a sparse matrix.", before="near = graph @ states",
-    after="graph = graph.to_sparse_csr()  # once\nnear = graph @ states",
+    after="graph = graph.to_sparse_csr()  # once, or of each batch as it is made\nnear = graph @ states",
     safety=Safety.ROUNDING, link="https://docs.pytorch.org/docs/stable/sparse.html",
 )  # fmt: skip
 WRITTEN_OUT = Fix(

@@ -53,7 +53,7 @@ CUT = Fix(
 
 DATA = Fix(
     "Ask for no gradients of data.", before="features = torch.tensor(table, requires_grad=True)",
-    after="features = torch.tensor(table)", safety=Safety.SAME_NUMBERS, link=LINK,
+    after="features = torch.tensor(table)", safety=Safety.NEEDS_JUDGEMENT, link=LINK,
 )  # fmt: skip
 
 

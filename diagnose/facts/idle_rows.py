@@ -38,6 +38,9 @@ _ZEROS = ("aten::zeros_like", "aten::new_zeros", "aten::zeros")
 _TWICE = "BackwardBackward"
 """In names of nodes of the way back of what was a way back."""
 
+_ADDS = ("aten::add", "aten::add_")
+"""Gradients of several ways are added up in the node that they go into."""
+
 _BY_TARGETS = ("aten::nll_loss_backward", "aten::nll_loss2d_backward")
 """Which rows are zero is told by the targets alone, not by the scores that they take as well."""
 
@@ -68,7 +71,8 @@ class IdleRows:
 def zero_gradients(facts: Facts) -> VainNodes:
     """Nodes that take zeros which autograd has made, as the op that they came through has a slope of zero: a sign.
 
-    Not if that op is of a way back itself, as in penalties of gradients: no script can detach what goes into it.
+    Nothing else is done in the node of such an op. Where more is, the zeros are a part of what it makes, or of what was
+    computed again; or the op is of a way back itself, as in penalties of gradients, where nothing can be detached.
     Raises Missing like seen_ops and backward_nodes, and if nobody counted rows.
     """
     seen, nodes = seen_ops(facts), backward_nodes(facts)
@@ -76,20 +80,27 @@ def zero_gradients(facts: Facts) -> VainNodes:
         raise NOT_COUNTED
     seen_in = inside(facts, seen, nodes.spans)
     names = facts.rank.spans["name"].iloc[nodes.spans.ids].astype(str)
-    twice = [node for node, name in enumerate(names) if _TWICE in name]
-    zero = _made_of_zeros(seen, seen.rows, set[int]().union(*(seen_in.get(node, ()) for node in twice)))
+    once = [mine for node, mine in seen_in.items() if _TWICE not in names.iloc[node]]
+    alone = [mine for mine in once if {seen.names[one] for one in mine} <= set(_ZEROS)]
+    zero = _made_of_zeros(seen, seen.rows, set[int]().union(*alone))
     chosen = np.zeros(len(nodes.adds), dtype=bool)
     for node, mine in seen_in.items():
-        chosen[node] = zero[takes_the_gradient(seen, mine)]
+        given = [one for one in mine if seen.names[one] not in _ADDS and _takes_a_gradient(seen, one, mine)]
+        chosen[node] = bool(given) and bool(zero[given].all())
     return vain_nodes(facts, nodes, chosen)
 
 
-def _made_of_zeros(seen: SeenOps, rows: RowCounts, but: set[int]) -> Mask:
-    """Which ops take gradients of zeros that were made as such, and not by chance, nor by some ops."""
+def _takes_a_gradient(seen: SeenOps, op: int, node: set[int]) -> bool:
+    """Whether it takes what the pass has made in another node."""
+    return any(one >= 0 and seen.backward[one] and one not in node for one in seen.takes[op])
+
+
+def _made_of_zeros(seen: SeenOps, rows: RowCounts, makers_of_zeros: set[int]) -> Mask:
+    """Which ops take gradients of zeros that were made as such, and not by chance, by some ops."""
     found = np.zeros(len(seen.names), dtype=bool)
     for at in np.flatnonzero(seen.backward & (rows.idle == ALL)).tolist():
         makers = [one for one in seen.takes[at] if one >= 0 and seen.backward[one]]
-        found[at] = any(found[one] or (seen.names[one] in _ZEROS and one not in but) for one in makers)
+        found[at] = any(found[one] or one in makers_of_zeros for one in makers)
     return found
 
 

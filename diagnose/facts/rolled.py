@@ -20,6 +20,8 @@ from diagnose.trace.kinds import Site
 MOVES = ("aten::roll", "aten::cat")
 """A sum of parts is a memory only if one of them nearly is the whole."""
 
+_WRITES = ("aten::copy_", "aten::index_put_", "aten::index_copy_", "aten::fill_")
+
 NEARLY = 0.5
 """Of what is joined has to be of the memory (our choice)."""
 
@@ -44,8 +46,16 @@ def rolled_memories(facts: Facts) -> RolledMemories | None:
     seen, graph = seen_ops(facts), facts.rank.values
     assert graph is not None
     begin = int(np.flatnonzero(graph.step == 1)[0])
-    of_before = np.unique(graph.uses[(graph.uses >= begin) & (graph.used >= 0) & (graph.used < begin)]) - begin
-    moving = [at for at in of_before.tolist() if seen.names[at] in MOVES and not seen.backward[at]]
+    names = [graph.names[one] for one in graph.name.tolist()]
+    takes: dict[int, set[int]] = {}
+    for taker, maker in zip(graph.uses.tolist(), graph.used.tolist(), strict=True):
+        takes.setdefault(taker, set()).add(maker)
+    moved = {
+        taker - begin
+        for taker, makers in takes.items()
+        if taker >= begin and any(0 <= one < begin and _moved(one, names, takes) for one in makers)
+    }
+    moving = [at for at in sorted(moved) if seen.names[at] in MOVES and not seen.backward[at]]
     large = [at for at in moving if _is_memory(facts, seen.names[at], seen.ids[:, at])]
     ids = seen.ids[:, large]
     recorded = ids[ids >= 0]
@@ -60,6 +70,13 @@ def rolled_memories(facts: Facts) -> RolledMemories | None:
         steps_seen=len(set(used_step(facts, recorded).tolist()) - {-1}),
         site=sites_of(facts, longest)[0],
     )
+
+
+def _moved(op: int, names: list[str], takes: dict[int, set[int]]) -> bool:
+    """Whether an op has moved what it makes, or has written to what was moved. Weights are written by optimizers."""
+    while op >= 0 and names[op] in _WRITES:
+        op = max((one for one in takes.get(op, ()) if one < op and names[one] in (*MOVES, *_WRITES)), default=-1)
+    return op >= 0 and names[op] in MOVES
 
 
 def _parts(facts: Facts, ids: IntArray) -> list[Shape]:

@@ -56,6 +56,7 @@ def sparse_products(facts: Facts) -> tuple[SparseProducts, ...]:
         raise NOT_COUNTED
     found: dict[Site | None, list[int]] = {}
     sparse = (seen.rows.sparse >= LEAST) & (seen.rows.sparse < ALL) & (seen.first < 0) & ~seen.constant
+    sparse &= np.array([name != "aten::convolution" for name in seen.names], dtype=bool)  # Torch has no such.
     chosen = np.flatnonzero(sparse & (seen.ids >= 0).any(axis=0))
     ids = [int(one[one >= 0][0]) for one in seen.ids[:, chosen].T]
     for at, site in zip(chosen.tolist(), sites_of(facts, np.array(ids, dtype=np.int64)), strict=True):

@@ -18,9 +18,9 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
 
-LEAST_WORK, SLOW = 100_000, 1.5
-"""Multiplications of a product whose pace is looked at, and times the time of others from which on it is slow (our
-choice)."""
+LEAST_WORK, SLOW, SLOW_FOR_OTHERS = 100_000, 1.5, 3.0
+"""Multiplications of a product whose pace is looked at, and times the time of others of the same op, or of all, from
+which on it is slow (our choice): of one layer for many samples and of many small ones each has a pace of its own."""
 
 _NOT_LOOKED = Missing("what numbers ops compute with", "Record with this version of diagnose profile.")
 
@@ -58,7 +58,10 @@ class SeparableWindows:
 
 @fact
 def subnormal_products(facts: Facts) -> SubnormalProducts | None:
-    """None if there are none, or no others to compare them with. Raises Missing like seen_ops, and if nobody looked."""
+    """None if there are none, or no others to compare them with.
+
+    Raises Missing like seen_ops, and if nobody looked.
+    """
     seen = seen_ops(facts)
     if seen.rows is None or seen.rows.subnormal is None:
         raise _NOT_LOOKED
@@ -68,17 +71,21 @@ def subnormal_products(facts: Facts) -> SubnormalProducts | None:
     ns = np.array([lasted[one[one >= 0]].mean() if (one := seen.ids[:, at]).max() >= 0 else 0.0 for at in products])
     share = seen.rows.subnormal[products]
     known = (work >= LEAST_WORK) & (ns > 0)
-    if not (known & (share == 0)).any():
+    quick, each = known & (share == 0), ns / np.maximum(work, 1)
+    if not quick.any():
         return None
-    pace = float(np.median((ns / np.maximum(work, 1))[known & (share == 0)]))
-    slow = known & (share > 0) & (ns >= SLOW * pace * work)
+    names = np.array([seen.names[at] for at in products])
+    pace, times = np.full(len(products), np.median(each[quick])), np.full(len(products), SLOW_FOR_OTHERS)
+    for name in np.unique(names[quick]).tolist():
+        pace[names == name], times[names == name] = np.median(each[quick & (names == name)]), SLOW
+    slow = known & (share > 0) & (ns >= times * pace * work)
     mine = seen.ids[:, np.array(products, dtype=np.int64)[slow]]
     if not slow.any():
         return None
     return SubnormalProducts(
         thousandths=int(share[slow].max()),
         times=int(slow.sum()),
-        usual=float(pace * work[slow].sum() / ns[slow].sum()),
+        usual=float((pace[slow] * work[slow]).sum() / ns[slow].sum()),
         work=work_of(facts, mine[mine >= 0]),
         steps_seen=int((mine >= 0).any(axis=1).sum()),
         site=sites_of(facts, mine[mine >= 0][:1])[0],

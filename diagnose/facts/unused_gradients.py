@@ -76,6 +76,8 @@ def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool
         return False
     begin = int(np.flatnonzero(graph.step == 1)[0])
     ops = inside(facts, seen, nodes.spans)
+    if any(len(ops.get(one, ())) > 1 for one in adding.tolist()):  # Of a hook of the gradient.
+        return False
     sums = {begin + max(ops[one]) for one in adding.tolist() if one in ops}
     before = {one for one in graph.used[np.isin(graph.uses, list(sums))].tolist() if 0 <= one < begin}
     takers = graph.uses[np.isin(graph.used, list(sums | before)) & (graph.backward[graph.uses] == 0)]
