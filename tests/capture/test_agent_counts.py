@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 
 from diagnose.capture.agent.rows import Rows
@@ -14,6 +16,9 @@ from diagnose.capture.agent.values import values_of_two_steps
 from diagnose.source.values import read_values
 
 torch = pytest.importorskip("torch")
+
+PLACES = itertools.cycle((1, 2, 3, 5, 7, 11, 13))
+"""Others in each step."""
 
 
 @pytest.fixture(autouse=True)
@@ -266,3 +271,45 @@ def test_a_product_with_nothing_hides_nothing_else(tmp_path: Path, layer: Any) -
         torch.eye(40) @ layer(torch.randn(8, 40)).detach().T.expand(40, 30, 8)[:, 0]
 
     assert counted(tmp_path / "v", step, "sparse") == [("mm", 975)]
+
+
+@pytest.mark.parametrize(
+    ("seen", "told"),
+    [
+        (lambda rows: rows, 1),
+        (lambda rows: rows[:, next(PLACES) :][:, :40], 0),  # cut out by chance
+        (lambda rows: rows * next(PLACES), 0),
+        (lambda rows: rows + torch.from_numpy(np.full((20, 60), next(PLACES), dtype=np.float32)), 0),
+        (lambda rows: rows @ rows.T, 0),  # of each two rows
+    ],
+)
+def test_what_depends_on_more_than_the_rows(tmp_path: Path, seen: Callable[[Any], Any], told: int) -> None:
+    table, layer = torch.randn(100, 60), torch.nn.LazyLinear(30)
+    layer(seen(table[:20]))
+    layer.requires_grad_(False)
+    found = counted(tmp_path / "v", lambda: layer(seen(table[torch.randperm(100)[:20]])), "looked_up")
+    assert len([name for name, _ in found if name == "addmm"]) == told
+
+
+def test_columns_are_no_rows(tmp_path: Path) -> None:
+    table, layer = torch.randn(100, 60), torch.nn.Linear(20, 30).requires_grad_(False)
+    assert counted(tmp_path / "v", lambda: layer(table[:, torch.randperm(60)[:20]]), "looked_up") == []
+    columns = counted(tmp_path / "v", lambda: layer(table.index_select(1, torch.randperm(60)[:20])), "looked_up")
+    assert columns == []
+
+
+def test_a_matrix_that_numpy_fills_anew(tmp_path: Path) -> None:
+    memory = np.zeros((20, 20), dtype=np.float32)
+    matrix, sides = torch.from_numpy(memory), torch.randn(20, 3)
+
+    def step() -> None:
+        memory[:] = 20 * np.eye(20) + next(PLACES)
+        torch.linalg.solve(matrix, sides)
+
+    assert counted(tmp_path / "v", step, "matrix") == []
+
+
+def test_small_numbers_of_what_is_there_once_for_many(tmp_path: Path) -> None:
+    """Without room for all places: this would take 40 GB."""
+    one = torch.full((1, 100, 100), 1e-40).expand(1_000_000, 100, 100)
+    assert Rows(torch).subnormal(one) == 1000

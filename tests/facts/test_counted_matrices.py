@@ -28,6 +28,11 @@ def test_a_matrix_for_each_position() -> None:
     assert (found.batched, found.work.host_ns) == (True, 18_000_000)
 
 
+def test_torch_has_no_convolutions_of_sparse_pictures() -> None:
+    drawn = "cpu  aten::convolution 0-20"
+    assert sparse_products(facts_of(f"{STEPS}values aten::convolution sparse 992\n{drawn}")) == ()
+
+
 def test_lookups_are_told_elsewhere() -> None:
     looked_up = facts_of(
         f"{STEPS}values aten::one_hot | aten::mm takes 0 sparse 998\n"

@@ -179,6 +179,15 @@ def test_gradients_that_came_through_the_slope_of_a_slope() -> None:
     assert found.nodes == 0
 
 
+@pytest.mark.parametrize("beside", ["aten::scatter_ 30.5-31", "aten::addmm 30.5-31"])
+def test_zeros_beside_other_work(beside: str) -> None:
+    """A buffer that is written to, or the zeros of a forward pass that is computed again."""
+    drawn = SIGN.replace("aten::zeros_like 30-31", f"aten::zeros_like 30-30.5 | {beside}")
+    name = beside.split()[0]
+    rest = "aten::mm takes 2 back idle 100 | aten::mm takes 4 back idle 100"
+    assert zero_gradients(facts_of(f"{STEP}values {ZEROS} | {name} back | {rest}\n{drawn}")).nodes == 0
+
+
 def test_gradients_that_other_ones_are_added_to() -> None:
     found = zero_gradients(
         facts_of(f"{STEP}values {ZEROS} | aten::mm takes 2 back idle 100 | aten::mm takes 3 back idle 40\n{SIGN}")

@@ -39,6 +39,7 @@ def test_a_memory_that_is_joined_anew() -> None:
         ("aten::roll back carried 1 | aten::copy_ takes 0", ROLL),
         ("aten::cat carried 0 | aten::copy_", "aten::cat 0-50 shapes=[[[16,64],[16,64]],[]]"),  # A state and an input.
         ("aten::cat carried 0 | aten::copy_", "aten::cat 0-50 shapes=[[[16,64]],[]]"),
+        ("aten::cat carried 1 | aten::copy_", JOIN),  # A weight, which an optimizer wrote to.
         ("aten::roll carried 1 | aten::copy_", "aten::roll 0-50"),  # Nobody knows how large it is.
     ],
 )

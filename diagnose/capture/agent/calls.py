@@ -91,8 +91,12 @@ def is_one_number(tensor: Any) -> bool:
 
 def some_of(tensor: Any) -> list[Any]:
     """Elements of a tensor, evenly taken from its memory."""
+    return list(spread_over(tensor, SAMPLED).tolist())
+
+
+def spread_over(tensor: Any, most: int) -> Any:
+    """A view of about so many elements of its memory, if it has more: what is there many times counts once."""
     if not tensor.numel():
-        return []
+        return tensor.flatten()
     extent = 1 + sum((many - 1) * stride for many, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    flat = tensor.as_strided((extent,), (1,), tensor.storage_offset())
-    return list(flat[:: max(extent // SAMPLED, 1)].tolist())
+    return tensor.as_strided((extent,), (1,), tensor.storage_offset())[:: max(extent // most, 1)]

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+from math import ceil
 from typing import Any
 
-from .calls import plain
+from .calls import plain, spread_over
 
 LEAST_ELEMENTS = 1_000
 """Of a tensor whose equal rows are counted: smaller ones cost nothing (our choice)."""
@@ -15,6 +16,12 @@ LEAST_ROWS, LEAST_WIDTH = 8, 8
 COLUMNS = 64
 """Elements of a row, evenly taken, by which it is told whether rows are equal (our choice)."""
 
+MOST_ROWS = 65_536
+"""That are compared, the first ones, to bound memory (our choice)."""
+
+MOST_NUMBERS = 1_000_000
+"""Elements, evenly taken from memory, that are looked at for how small they are (our choice)."""
+
 LEAST_WINDOW = 3
 """Of a filter, in each dimension: of a smaller one nothing is gained."""
 
@@ -22,7 +29,7 @@ SAME = 1e-5
 """Of the largest element, by which a window may differ from the product (our choice)."""
 
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
-_FACTORS = [pow(0x9E3779B97F4A7C15, k, 2**64) - 2**63 | 1 for k in range(1, 2 * COLUMNS)]
+_FACTORS = [pow(0x9E3779B97F4A7C15, k, 2**64) - 2**63 | 1 for k in range(1, COLUMNS + 1)]
 """Odd numbers of 64 bits by which elements are multiplied to tell rows apart; the first is from the golden ratio."""
 
 
@@ -59,8 +66,9 @@ class Rows:
         torch = self._torch
         if not plain(tensor, torch) or tensor.dtype != torch.float32 or tensor.device.type != "cpu":
             return 0
-        small = (tensor.abs() < torch.finfo(tensor.dtype).tiny) & (tensor != 0)
-        return int(1000 * float(torch.count_nonzero(small)) / max(tensor.numel(), 1))
+        some = spread_over(tensor, MOST_NUMBERS)
+        small = (some.abs() < torch.finfo(tensor.dtype).tiny) & (some != 0)
+        return int(1000 * float(torch.count_nonzero(small)) / max(some.numel(), 1))
 
     def separable(self, filters: Any) -> bool:
         """Whether each of some windows in two dimensions is the product of a column and a row."""
@@ -78,10 +86,10 @@ class Rows:
         torch = self._torch
         if not plain(tensor, torch) or not tensor.is_floating_point() or tensor.numel() < LEAST_ELEMENTS:
             return 0
-        rows = _rows(tensor, of_samples)
+        rows = _rows(tensor, of_samples)[:MOST_ROWS]
         if rows.shape[1] < LEAST_WIDTH or rows.shape[0] < 2:
             return 0
-        some = rows[:, :: max(rows.shape[1] // COLUMNS, 1)][rows.any(1)].contiguous()
+        some = rows[:, :: ceil(rows.shape[1] / COLUMNS)][rows.any(1)].contiguous()
         bits = some.view(getattr(torch, _INTEGERS[some.element_size()])).to(torch.int64)
         factors = torch.tensor(_FACTORS[: bits.shape[1]], device=bits.device)
         distinct = len(torch.unique((bits * factors).sum(1)))

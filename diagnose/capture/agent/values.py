@@ -209,7 +209,7 @@ class Values:
             self._uses.append(at)
             self._used.append(one)
         looked_at = tensors if op.computes else []
-        self._counts.taken(op.name, looked_at, self._backward[at] == 1, op.comparable)
+        self._counts.taken(op, given, looked_at, self._backward[at] == 1, self.step)
         self._parts.taken(op, [] if op.views else tensors)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
