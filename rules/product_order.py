@@ -1,8 +1,8 @@
 """Products are taken in an order that costs far more.
 
 `(query @ key.mT) @ value` makes a table of all places by all places, which `query @ (key.mT @ value)` does not need
-where nothing comes between; two layers without an activation between them are one; an optimizer that squares a
-matrix on its long side makes it orthogonal just as well on its short one.
+where nothing comes between; an optimizer that squares a matrix on its long side makes it orthogonal just as well on
+its short one.
 
 Why it costs
     A product of m by k with k by n takes m k n multiplications. What is made on the way is larger in one order than in

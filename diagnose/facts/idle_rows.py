@@ -97,10 +97,13 @@ def _takes_a_gradient(seen: SeenOps, op: int, node: set[int]) -> bool:
 
 def _made_of_zeros(seen: SeenOps, rows: RowCounts, makers_of_zeros: set[int]) -> Mask:
     """Which ops take gradients of zeros that were made as such, and not by chance, by some ops."""
-    found = np.zeros(len(seen.names), dtype=bool)
-    for at in np.flatnonzero(seen.backward & (rows.idle == ALL)).tolist():
-        makers = [one for one in seen.takes[at] if one >= 0 and seen.backward[one]]
-        found[at] = any(found[one] or one in makers_of_zeros for one in makers)
+    found, zero = np.zeros(len(seen.names), dtype=bool), set(makers_of_zeros)
+    for at in np.flatnonzero(seen.backward).tolist():
+        if zero.isdisjoint(seen.takes[at]):
+            continue
+        found[at] = rows.idle[at] == ALL
+        if found[at] or seen.names[at] in _ZEROS:
+            zero.add(at)
     return found
 
 

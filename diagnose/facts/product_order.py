@@ -27,6 +27,9 @@ FEWER = 0.5
 """Share of the multiplications that may be left of an order, for it to be worse (our choice)."""
 
 _FACTORS = {"aten::mm": (0, 1), "aten::bmm": (0, 1), "aten::addmm": (1, 2), "aten::baddbmm": (1, 2)}
+_UNBIASED = ("aten::mm", "aten::bmm")
+"""What a layer with a bias makes is left as it is: A (B C + d) is another model, and two layers may be wanted."""
+
 _SCALES = ("aten::mul", "aten::div", "aten::clone", "aten::_to_copy")
 _SUMS = ("aten::add", "aten::sub", *_SCALES)
 
@@ -153,17 +156,19 @@ class _Ops:
     def chains(self) -> Iterator[_Run]:
         """A product that only another one takes, perhaps scaled."""
         for at, first in self.products.items():
+            if self.names[at] not in _UNBIASED:
+                continue
             run, last = [at], at
             while len(takers := self.takers.get(last, [])) == 1 and self._scales(takers[0]):
                 last = takers[0]
                 run.append(last)
             if len(takers) != 1 or takers[0] not in self.products or len(self.takes[takers[0]]) == 1:
                 continue
-            second, biased = self.products[takers[0]], self.names[at] not in ("aten::mm", "aten::bmm")
+            second = self.products[takers[0]]
             then = [_other_order(first, second, as_first=True), _other_order(first, second, as_first=False)]
             known = [one for one in then if one is not None]
             now = first.multiplications + second.multiplications
-            if known and max(known) <= FEWER * now and not (biased and then[1] is not None):  # A (B C + d) is another.
+            if known and max(known) <= FEWER * now:
                 yield _Run(False, (first.m, first.n), max(known) / now, (*run, takers[0]))
 
     def _multiplies(self, op: int, sides: tuple[int, int, int]) -> bool:

@@ -18,7 +18,7 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
 
-LEAST_WORK, SLOW, SLOW_FOR_OTHERS = 100_000, 1.5, 3.0
+LEAST_WORK, SLOW, SLOW_FOR_OTHERS = 100_000, 1.4, 3.0
 """Multiplications of a product whose pace is looked at, and times the time of others of the same op, or of all, from
 which on it is slow (our choice): of one layer for many samples and of many small ones each has a pace of its own."""
 

@@ -63,7 +63,7 @@ def test_what_is_made_may_be_the_second_factor() -> None:
     (found,) = of("aten::mm | aten::mm takes 0,-", drawn.format(first="mm", of="[[64,4],[4,32]]"))
     assert found.left == (64 * 64 * 4 + 64 * 4 * 32) / (64 * 4 * 32 + 64 * 64 * 32)
     biased = drawn.format(first="addmm", of="[[32],[64,4],[4,32]]")
-    assert of("aten::addmm | aten::mm takes 0,-", biased) == ()  # Of the bias a node would get one for each neighbour.
+    assert of("aten::addmm | aten::mm takes 0,-", biased) == ()  # A bias for each neighbour.
 
 
 def test_squares_of_the_long_side() -> None:
