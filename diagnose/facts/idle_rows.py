@@ -159,9 +159,15 @@ def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
     if optional(ignored_scores, facts):
         decided = {one: by for one, by in decided.items() if not any(seen.names[at] in _BY_TARGETS for at in one)}
     mixes = named(facts, ops.ids, *_MIXES)
+    pairs = [pair for pair in zip(*(one.tolist() for one in nodes_of(facts, ops)), strict=True) if pair[0] in in_ops]
+    has_back = dict.fromkeys((one for op, _ in pairs for one in in_ops[op]), ALL)
+    for op, node in pairs:
+        at = takes_the_gradient(seen, in_nodes[node]) if node in in_nodes else -1
+        has_back |= {one: min(has_back[one], int(rows.idle[at])) for one in in_ops[op] if at >= 0}
+    read = _read_otherwise(seen, has_back)
     found: dict[int, _IdleOp] = {}
-    for op, node in zip(*(one.tolist() for one in nodes_of(facts, ops)), strict=True):
-        if op not in in_ops or node not in in_nodes or mixes[op]:  # Views make nothing.
+    for op, node in pairs:
+        if node not in in_nodes or mixes[op] or not read.isdisjoint(in_ops[op]):  # Views make nothing.
             continue
         at = takes_the_gradient(seen, in_nodes[node])
         why = [one for one in reasons.get(at, ()) if one in decided and decided[one].isdisjoint(in_ops[op])]
@@ -169,6 +175,31 @@ def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
         before = found.get(op, _IdleOp(op, percent, frozenset(), frozenset()))
         found[op] = _IdleOp(op, min(before.percent, percent), before.nodes | {node}, before.reasons.union(why))
     return list(found.values())
+
+
+def _read_otherwise(seen: SeenOps, idle: dict[int, int]) -> set[int]:
+    """Ops whose idle rows something takes that nothing is learnt of, as a metric does, and those that they come of.
+
+    Given are the ops that have a way back, and how many rows are idle of the gradient of each.
+    """
+    aside = seen.makes & ~seen.backward & ~np.array([_only_as_large(name) for name in seen.names], dtype=bool)
+    aside[list(idle)] = False
+    takers: list[set[int]] = [set() for _ in seen.names]
+    for taker, makers in enumerate(seen.takes):
+        for one in makers:
+            if one >= 0:
+                takers[one].add(taker)
+    ends = np.zeros(len(aside), dtype=bool)  # Other ops aside only tell those that are learnt of what to do.
+    for at in np.flatnonzero(aside)[::-1].tolist():  # What takes it was called later.
+        ends[at] = not takers[at] or any(ends[one] for one in takers[at])
+    found = set[int]()
+    waiting = [one for at in np.flatnonzero(ends).tolist() for one in seen.takes[at]]
+    while waiting:
+        at = waiting.pop()
+        if idle.get(at, 0) and at not in found:
+            found.add(at)
+            waiting += seen.takes[at]
+    return found
 
 
 def _joined(keys: list[set[object]]) -> list[list[int]]:

@@ -124,6 +124,43 @@ VALUES_OF_TWO = (
 )
 
 
+COUNTED = "cpu  aten::argmax 22-23 | aten::eq 23-24 | aten::sum 24-25"
+"""A metric, which has no way back."""
+
+
+@pytest.mark.parametrize(
+    ("metric", "needless"),
+    [
+        # Hits are counted among all rows.
+        ("aten::argmax takes 0 | aten::eq takes 2 | aten::sum takes 3", False),
+        # Of those that count.
+        ("aten::argmax takes 1 | aten::eq takes 2 | aten::sum takes 3", True),
+        # Something is made that is as large.
+        ("aten::argmax takes - | aten::eq takes 2 | aten::zeros_like takes 0", True),
+    ],
+)
+def test_rows_that_a_metric_takes(metric: str, needless: bool) -> None:
+    values = f"{FORTH} | {metric} | {MASK} masked 75 | {back(75).replace('takes 2', 'takes 5')}"
+    found = of(values, LAYER + (COUNTED.replace("sum", "zeros_like") if "like" in metric else COUNTED))
+    assert [one.percent for one in found] == [75] * needless
+
+
+def test_layers_before_those_that_a_metric_takes() -> None:
+    """All rows of the second layer are needed, and so are those of the first, of which they are made."""
+    counted = "cpu  aten::argmax 22-23"
+    values = VALUES_OF_TWO.replace(" | aten::mul takes - back", " | aten::argmax takes {} | aten::mul takes - back")
+    values = values.replace("takes 4", "takes 5").replace("takes 3", "takes 4")
+    assert of(values.format(1), TWO + counted) == ()
+    assert [one.percent for one in of(values.format(2), TWO + counted)] == [71]
+
+
+def test_ops_that_tell_what_is_learnt_of_what_to_do_are_no_metric() -> None:
+    """Of the layer's own results it is told which of them the next op takes: gradients know of both."""
+    told = LAYER.replace("aten::mul 20-21", "aten::gt 20-21 | aten::mul 21-22")
+    values = f"aten::addmm | aten::gt takes 0 | aten::mul takes 0,1 | {MASK} masked 75 | {back(75)}"
+    assert [one.percent for one in of(values.replace("takes 2 back", "takes 3 back"), told)] == [75]
+
+
 def test_one_cause_is_told_once() -> None:
     """A mask leaves rows out of both layers of a net. The first computes all that the second needs, and more."""
     (found,) = of(VALUES_OF_TWO, TWO)
