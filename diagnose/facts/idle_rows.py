@@ -155,9 +155,9 @@ def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
     in_ops, in_nodes = (inside(facts, seen, spans) for spans in (ops, backward_nodes(facts).spans))
     reasons, gradients = _reasons(seen, rows), _gradients(seen)
     usual = Counter(one for some in reasons.values() for one in some).most_common(MOST_REASONS)
-    decided = {one: _decided_by(seen, one, gradients) for one, _ in usual}
-    if optional(ignored_scores, facts):
-        decided = {one: by for one, by in decided.items() if not any(seen.names[at] in _BY_TARGETS for at in one)}
+    by_targets = {one for one, _ in usual if any(seen.names[at] in _BY_TARGETS for at in one)}
+    known = [one for one, _ in usual if one not in by_targets or not optional(ignored_scores, facts)]
+    decides = _decides(seen, known, gradients)
     mixes = named(facts, ops.ids, *_MIXES)
     pairs = [pair for pair in zip(*(one.tolist() for one in nodes_of(facts, ops)), strict=True) if pair[0] in in_ops]
     has_back = dict.fromkeys((one for op, _ in pairs for one in in_ops[op]), ALL)
@@ -170,7 +170,7 @@ def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
         if node not in in_nodes or mixes[op] or not read.isdisjoint(in_ops[op]):  # Views make nothing.
             continue
         at = takes_the_gradient(seen, in_nodes[node])
-        why = [one for one in reasons.get(at, ()) if one in decided and decided[one].isdisjoint(in_ops[op])]
+        why = reasons.get(at, frozenset()).intersection(known).difference(*(decides[one] for one in in_ops[op]))
         percent = int(rows.idle[at]) if why else 0
         before = found.get(op, _IdleOp(op, percent, frozenset(), frozenset()))
         found[op] = _IdleOp(op, min(before.percent, percent), before.nodes | {node}, before.reasons.union(why))
@@ -185,10 +185,9 @@ def _read_otherwise(seen: SeenOps, idle: dict[int, int]) -> set[int]:
     aside = seen.makes & ~seen.backward & ~np.array([_only_as_large(name) for name in seen.names], dtype=bool)
     aside[list(idle)] = False
     takers: list[set[int]] = [set() for _ in seen.names]
-    for taker, makers in enumerate(seen.takes):
-        for one in makers:
-            if one >= 0:
-                takers[one].add(taker)
+    for taker in range(len(takers)):
+        for one in _makers(seen, taker):
+            takers[one].add(taker)
     ends = np.zeros(len(aside), dtype=bool)  # Other ops aside only tell those that are learnt of what to do.
     for at in np.flatnonzero(aside)[::-1].tolist():  # What takes it was called later.
         ends[at] = not takers[at] or any(ends[one] for one in takers[at])
@@ -217,7 +216,7 @@ def _reasons(seen: SeenOps, rows: RowCounts) -> dict[int, frozenset[_Reason]]:
     found: dict[int, frozenset[_Reason]] = {}
     idle = np.where(_fills(seen), 0, rows.idle)
     for at in np.flatnonzero(seen.backward & (idle > 0)).tolist():
-        makers = [one for one in seen.takes[at] if one >= 0 and seen.backward[one]]
+        makers = [one for one in _makers(seen, at) if seen.backward[one]]
         least = idle[at] - CLOSE
         before = [one for one in makers if idle[one] >= least]
         reasons: set[_Reason] = {(one,) for one in before if rows.masked[one] >= least}
@@ -234,16 +233,24 @@ def _fills(seen: SeenOps) -> Mask:
     return np.array([any(one >= 0 and seen.names[one] in _ZEROS for one in takes) for takes in seen.takes], dtype=bool)
 
 
-def _decided_by(seen: SeenOps, reason: _Reason, gradients: Mask) -> set[int]:
-    """Ops on which it depends which rows such ops leave out: not on the gradients that they take."""
-    waiting = [one for at in reason if seen.names[at] not in _BY_TARGETS for one in seen.takes[at]]
-    found = set[int]()
-    while waiting:
-        at = waiting.pop()
-        if at >= 0 and at not in found and not gradients[at]:
-            found.add(at)
-            waiting += () if _only_as_large(seen.names[at]) else seen.takes[at]
+def _decides(seen: SeenOps, reasons: list[_Reason], gradients: Mask) -> list[set[_Reason]]:
+    """Of each op those reasons that leave out other rows if it makes something else: not those of gradients."""
+    found: list[set[_Reason]] = [set() for _ in seen.names]
+    for reason in reasons:
+        for at in reason:
+            for one in _makers(seen, at) if seen.names[at] not in _BY_TARGETS else ():
+                found[one].add(reason)
+    for at in range(len(found) - 1, -1, -1):  # What takes it was called later.
+        if gradients[at]:
+            found[at].clear()
+        for one in () if _only_as_large(seen.names[at]) else _makers(seen, at):
+            found[one] |= found[at]
     return found
+
+
+def _makers(seen: SeenOps, at: int) -> list[int]:
+    """The ops of this step that made what one takes."""
+    return [one for one in seen.takes[at] if one >= 0]
 
 
 def _gradients(seen: SeenOps) -> Mask:
@@ -251,7 +258,7 @@ def _gradients(seen: SeenOps) -> Mask:
     found = np.zeros(len(seen.names), dtype=bool)
     begins = np.diff(seen.backward, prepend=False) & seen.backward
     for at in np.flatnonzero(seen.backward).tolist():
-        takes = [one for one in seen.takes[at] if one >= 0]
+        takes = _makers(seen, at)
         found[at] = begins[at] or not takes or any(found[one] or _only_as_large(seen.names[one]) for one in takes)
     return found
 

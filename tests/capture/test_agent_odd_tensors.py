@@ -63,6 +63,14 @@ def short_floats() -> Any:
 
 
 @step
+def bits_that_nothing_is_counted_of() -> Any:
+    fourths = torch.zeros(64, 64, dtype=torch.uint8).view(torch.float4_e2m1fn_x2)
+    return (
+        fourths.clone().view(torch.uint8).sum() + (torch.ones(64, 64, dtype=torch.uint16).float() @ some(64, 3)).sum()
+    )
+
+
+@step
 def one_place_for_many() -> Any:
     return (some(1, 40).expand(80, 40) @ some(40, 30)).sum() + (some(1, 1).expand(80, 40) * 2)[:10].sum()
 
@@ -107,6 +115,20 @@ def sparse_gradients() -> Any:
     table = torch.nn.Embedding(50, 8, sparse=True)
     table(torch.arange(5)).sum().backward()
     return table.weight.grad.to_dense()
+
+
+@step
+def sparse_products_that_are_nothing() -> Any:
+    weights = torch.zeros(50, 50).to_sparse().requires_grad_()
+    (weights * some(50, 50).relu().to_sparse()).sum().backward()
+    return (weights.detach() * some(50, 50)).to_dense().sum() + (weights.detach() * 2.0).to_dense().sum()
+
+
+@step
+def slopes_of_the_way_forth() -> Any:
+    made, slope = torch.func.jvp(lambda one: (one * some(40, 40)).exp() * 2, (some(40, 40),), (some(40, 40),))
+    nothing = torch._efficientzerotensor((40, 40))
+    return made.sum() + slope.sum() + (nothing * 2 + some(40, 40) * nothing).sum() + (nothing @ some(40, 40)).sum()
 
 
 @step

@@ -79,7 +79,7 @@ def tensors_in(values: list[Any], torch: Any) -> Iterator[Any]:
 def plain(tensor: Any, torch: Any) -> bool:
     """Whether it has memory of its own, and is not of a class that computes in its own way."""
     own = type(tensor).__torch_dispatch__ is not torch.Tensor.__torch_dispatch__
-    special = own or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta"
+    special = own or tensor.is_nested or tensor.is_quantized or tensor.device.type == "meta" or tensor._is_zerotensor()
     return tensor.layout is torch.strided and not special
 
 
@@ -90,8 +90,11 @@ def is_one_number(tensor: Any) -> bool:
 
 
 def some_of(tensor: Any) -> list[Any]:
-    """Elements of a tensor, evenly taken from its memory."""
-    return list(spread_over(tensor, SAMPLED).tolist())
+    """Elements of a tensor, evenly taken from its memory; none of kinds that torch cannot show."""
+    try:
+        return list(spread_over(tensor, SAMPLED).tolist())
+    except RuntimeError:
+        return []
 
 
 def spread_over(tensor: Any, most: int) -> Any:

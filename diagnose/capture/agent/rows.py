@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+from functools import wraps
 from math import ceil
-from typing import Any
+from typing import Any, ParamSpec
 
 from .calls import plain, spread_over
 
@@ -29,8 +31,22 @@ SAME = 1e-5
 """Of the largest element, by which a window may differ from the product (our choice)."""
 
 _INTEGERS = {1: "int8", 2: "int16", 4: "int32", 8: "int64"}
-_FACTORS = [pow(0x9E3779B97F4A7C15, k, 2**64) - 2**63 | 1 for k in range(1, COLUMNS + 1)]
-"""Odd numbers of 64 bits by which elements are multiplied to tell rows apart; the first is from the golden ratio."""
+
+
+P = ParamSpec("P")
+
+
+def or_nothing(count: Callable[P, int]) -> Callable[P, int]:
+    """0 of tensors of a kind for which torch lacks what is needed to count: they must not cost what else is seen."""
+
+    @wraps(count)
+    def counted(*args: P.args, **kwargs: P.kwargs) -> int:
+        try:
+            return count(*args, **kwargs)
+        except RuntimeError:  # NotImplementedError is one.
+            return 0
+
+    return counted
 
 
 class Rows:
@@ -41,6 +57,7 @@ class Rows:
         self._alike: dict[object, int] = {}
         self._idle: dict[object, int] = {}
 
+    @or_nothing
     def alike(self, tensor: Any, of_samples: bool, key: object) -> int:
         """Percent of its rows that are equal to one before, and not zero; 0 if it is too small."""
         found = self._alike.get((key, of_samples))
@@ -48,6 +65,7 @@ class Rows:
             found = self._alike[key, of_samples] = self._counted_alike(tensor, of_samples)
         return found
 
+    @or_nothing
     def idle(self, tensor: Any, of_samples: bool, key: object) -> int:
         """Percent of its rows that are zero; 0 if there are few, and not all are."""
         found = self._idle.get((key, of_samples))
@@ -55,12 +73,14 @@ class Rows:
             found = self._idle[key, of_samples] = self._counted_idle(tensor, of_samples)
         return found
 
+    @or_nothing
     def zeros(self, tensor: Any) -> int:
         """Thousandths of its elements that are zero; 0 if it has none."""
         many = int(tensor.numel())
         some = int(self._torch.count_nonzero(tensor))
         return (1000 * (many - some)) // max(many, 1)
 
+    @or_nothing
     def subnormal(self, tensor: Any) -> int:
         """Thousandths of its elements that are so small that a CPU computes with them slowly; 0 on other devices."""
         torch = self._torch
@@ -70,17 +90,39 @@ class Rows:
         small = (some.abs() < torch.finfo(tensor.dtype).tiny) & (some != 0)
         return int(1000 * float(torch.count_nonzero(small)) / max(some.numel(), 1))
 
+    @or_nothing
     def separable(self, filters: Any) -> bool:
-        """Whether each of some windows in two dimensions is the product of a column and a row."""
-        if not plain(filters, self._torch) or filters.dim() != 4 or min(filters.shape[2:]) < LEAST_WINDOW:
+        """Whether windows in two dimensions are products of columns and rows, and few of these do.
+
+        That is one column for each result, or one row for each image that goes in. Not if most of a window is zero.
+        """
+        torch = self._torch
+        small = plain(filters, torch) and filters.dim() == 4 and filters.numel() <= MOST_NUMBERS
+        if not small or min(filters.shape[2:]) < LEAST_WINDOW:
             return False
-        windows = filters.flatten(0, 1).double()
-        most, at = windows.flatten(1).abs().max(1)
-        each = self._torch.arange(len(windows), device=windows.device)
-        column, row = windows[each, :, at % filters.shape[3]], windows[each, at // filters.shape[3]]
-        pivot = windows.flatten(1)[each, at]
-        product = column[:, :, None] * row[:, None] / pivot[:, None, None]
-        return bool(((windows - product).abs() <= SAME * most[:, None, None]).all())
+        windows = filters.detach().cpu().double()
+        flat = windows.flatten(2)
+        most, at = flat.abs().max(2)
+        used = most > 0
+        if not used.any() or (2 * flat.count_nonzero(2)[used] < flat.shape[2]).any():
+            return False
+        pivot = torch.where(used, flat.gather(2, at[..., None])[..., 0], 1.0)
+        width = windows.shape[3]
+        columns = windows.gather(3, (at % width)[..., None, None].expand(*windows.shape[:3], 1))[..., 0]
+        rows = windows.gather(2, (at // width)[..., None, None].expand(*windows.shape[:2], 1, width))[..., 0, :]
+        product = columns[..., None] * rows[..., None, :] / pivot[..., None, None]
+        if not ((windows - product).abs() <= SAME * most[..., None, None]).all():
+            return False
+        return self._are_one(columns, used, 1) or self._are_one(rows, used, 0)
+
+    def _are_one(self, lines: Any, used: Any, along: int) -> bool:
+        """Whether those that are used are multiples of one."""
+        torch = self._torch
+        largest = lines.gather(2, lines.abs().argmax(2, keepdim=True))
+        scaled = lines / torch.where(used[..., None], largest, 1.0)
+        high = torch.where(used[..., None], scaled, -torch.inf).amax(along)
+        low = torch.where(used[..., None], scaled, torch.inf).amin(along)
+        return bool((high - low <= SAME).all())
 
     def _counted_alike(self, tensor: Any, of_samples: bool) -> int:
         torch = self._torch
@@ -89,11 +131,22 @@ class Rows:
         rows = _rows(tensor, of_samples)[:MOST_ROWS]
         if rows.shape[1] < LEAST_WIDTH or rows.shape[0] < 2:
             return 0
-        some = rows[:, :: ceil(rows.shape[1] / COLUMNS)][rows.any(1)].contiguous()
-        bits = some.view(getattr(torch, _INTEGERS[some.element_size()])).to(torch.int64)
-        factors = torch.tensor(_FACTORS[: bits.shape[1]], device=bits.device)
-        distinct = len(torch.unique((bits * factors).sum(1)))
-        return 100 * (len(some) - distinct) // len(rows)
+        chosen = rows.any(1).nonzero()[:, 0]
+        some = rows[:, :: ceil(rows.shape[1] / COLUMNS)]
+        alike = self._alike_among(some, chosen)
+        if alike and some.shape[1] < rows.shape[1]:  # What is mostly zero may differ elsewhere.
+            alike = self._alike_among(rows, chosen)
+        return 100 * alike // len(rows)
+
+    def _alike_among(self, rows: Any, chosen: Any) -> int:
+        """How many of the chosen rows are equal to one before."""
+        torch = self._torch
+        bits = getattr(torch, _INTEGERS[rows.element_size()])
+        seeded = torch.Generator().manual_seed(0)
+        factors = torch.randint(-(2**63), 2**63 - 1, (rows.shape[1],), generator=seeded).to(rows.device) | 1
+        parts = chosen.split(max(MOST_NUMBERS // rows.shape[1], 1))
+        keys = [(rows[part].contiguous().view(bits).to(torch.int64) * factors).sum(1) for part in parts]
+        return len(chosen) - len(torch.unique(torch.cat(keys))) if keys else 0
 
     def _counted_idle(self, tensor: Any, of_samples: bool) -> int:
         if not plain(tensor, self._torch) or not tensor.is_floating_point() or not tensor.numel():

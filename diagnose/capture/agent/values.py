@@ -110,9 +110,9 @@ class _Call(NamedTuple):
     may_give_back: bool
 
 
-def _of_nothing(tensors: list[Any], made: Any) -> bool:
+def _of_nothing(tensors: list[Any], made: Any, torch: Any) -> bool:
     """Whether a product is zero as another side of it is, which nothing is learnt of, and not what was computed."""
-    if made.numel() < LEAST_ELEMENTS or made.any():
+    if not all(plain(one, torch) for one in (*tensors, made)) or made.numel() < LEAST_ELEMENTS or made.any():
         return False
     computed = [one for one in tensors if one.shape == made.shape and one.any()]
     return len(computed) == 1 and not any(one.requires_grad for one in tensors if one is not computed[0])
@@ -227,7 +227,7 @@ class Values:
             self._same[at] = first
         if new and call.may_give_back:
             self._given[at] = self._given_back(call, new[0])
-            self._nothing[at] = int(call.op.is_product and _of_nothing(call.tensors, new[0]))
+            self._nothing[at] = int(call.op.is_product and _of_nothing(call.tensors, new[0], self.torch))
         for one in call.written:
             maker = contents.written(one, contents.number(("written", value)), at)
             self._written_by.setdefault(maker, []).append(at)
@@ -242,7 +242,9 @@ class Values:
 
     def _given_back(self, call: _Call, made: Any) -> int:
         """As `ValueGraph.given`. What is learnt may be nothing yet: a branch that begins at zero."""
-        if made.numel() < LEAST_ELEMENTS or not made.is_floating_point() or not made.any():
+        if not plain(made, self.torch) or made.numel() < LEAST_ELEMENTS or not made.is_floating_point():
+            return -1
+        if not made.any():
             return -1
         for one in call.tensors:
             alike = plain(one, self.torch) and (made.shape, made.dtype) == (one.shape, one.dtype)
