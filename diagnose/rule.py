@@ -51,6 +51,7 @@ from diagnose.facts.filling import GridFilling
 from diagnose.facts.filters import LongFilters
 from diagnose.facts.frozen_rows import FrozenRows
 from diagnose.facts.fusion import AttentionChain
+from diagnose.facts.garbage import HOW_COLLECTIONS, GarbageCollections
 from diagnose.facts.gathers import HostGathers
 from diagnose.facts.host_collectives import Barriers, HostRuns
 from diagnose.facts.idle_rows import IdleRows
@@ -67,7 +68,7 @@ from diagnose.facts.overlap import Exposure
 from diagnose.facts.padding import Padding
 from diagnose.facts.pairs import Pairs
 from diagnose.facts.parts_read import PartRead
-from diagnose.facts.pauses import HOW_COLLECTIONS, Checkpoints, GarbageCollections, Silences
+from diagnose.facts.pauses import Checkpoints, Silences
 from diagnose.facts.penalties import WeightPenalty
 from diagnose.facts.precision import Precision, Roofline
 from diagnose.facts.prefixes import GrowingPrefix
@@ -101,8 +102,8 @@ from diagnose.leaving_out import left_out, ops_named
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.saving import Basis
-from diagnose.spikes import seen_again
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.units import duration as ms
 from diagnose.units import percent

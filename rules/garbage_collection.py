@@ -76,7 +76,8 @@ def garbage_collection(
     worth = [one for one in both if one is found.automatic or asked.total >= OFTEN * steps.count or dear]
     if not worth:
         taken = (found.automatic.host_ns + found.explicit.host_ns) / max(steps.mean_ns, 1)
-        yield Clean(f"collections take {percent(taken)} of the steps, or the script asks for them seldom")
+        once = f"; {len(found.once_ids)} long ones were not seen again without the profiler" * (len(found.once_ids) > 0)
+        yield Clean(f"collections take {percent(taken)} of the steps, or the script asks for them seldom{once}")
     for one in worth:
         who = "Python collects garbage" if one is found.automatic else "The script calls `gc.collect()`"
         said = f"{who} {one.total} times in {steps.count} steps, for up to {ms(one.longest_ns)}"

@@ -72,20 +72,21 @@ def python_between_ops(
         yield Clean(f"Python that runs between ops again and again takes {percent(total)} of the step")
         return
     for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
-        each_ns = pause.idle_ns * steps.count / pause.gaps
+        ns, each_ns = pause.idle_ns, pause.idle_ns * steps.count / pause.gaps
+        left = LEFT_OF_WORK if pause.on_cpu else LEFT
         where = (
             f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
         )
         waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
+        makes = f" Garbage of what is made is collected for {ms(pause.collecting_ns)} more." * bool(pause.collecting_ns)
         idle = "Nothing is computed for" if pause.on_cpu else "The GPU is idle"
         yield Finding(
             title="Python between ops takes time from computing" if pause.on_cpu else "",
             evidence=(
-                Evidence(
-                    f"{idle} {ms(pause.idle_ns)} a step while Python runs between ops{where}.", pause.idle_ns, "ns"),
+                Evidence(f"{idle} {ms(ns)} a step while Python runs between ops{where}.{makes}", ns, "ns"),
                 Evidence(f"{pause.gaps / steps.count:,.3g} pauses a step, {ms(each_ns)} each{waits}.", each_ns, "ns"),
             ),
-            edits=tuple(Shorten(Times(*times), LEFT_OF_WORK if pause.on_cpu else LEFT) for times in pause.times),
+            edits=(*(Shorten(Times(*one), left) for one in pause.times), Shorten(pause.collections, left)),
             fixes=(
                 Fix(
                     "Run less Python: compile the model, or call fewer and larger modules.",
@@ -99,9 +100,7 @@ def python_between_ops(
             ),
             confidence=Confidence(Level.MEDIUM, "how much of this Python can go is not recorded")
             if pause.site else Confidence(Level.LOW, "no line of your code is known for it"),
-            site=pause.site,
-            basis=Basis.RULE_OF_THUMB,
-            host_bound=True,
+            site=pause.site, basis=Basis.RULE_OF_THUMB, host_bound=True,
         )  # fmt: skip
 
 

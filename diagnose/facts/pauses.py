@@ -1,4 +1,4 @@
-"""What interrupts the training now and then: garbage collection, checkpoints, steps far longer than others?"""
+"""What interrupts the training now and then: checkpoints, silences, far longer steps? For garbage see `garbage`."""
 
 from __future__ import annotations
 
@@ -38,71 +38,7 @@ SPIKE = 1.5
 FILLS = 0.2
 """What explains a spike fills at least this share of what the step takes more. Chosen."""
 
-HOW_COLLECTIONS = "Record with diagnose profile, or stacks and _ExperimentalConfig(record_python_gc_info=True)."
-
-_AUTOMATIC = "Python GC"
 _ON_HOST = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION, SpanKind.PYTHON)
-
-
-@dataclass(frozen=True)
-class Collections:
-    """Garbage collections on the training threads, none inside another."""
-
-    ids: IntArray
-    total: int
-    """In all used steps."""
-    host_ns: int
-    """Host time in them, per step."""
-    idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
-    longest_ns: int
-    """Longest of the used steps; 0 without any."""
-
-
-@dataclass(frozen=True)
-class GarbageCollections:
-    """Python's garbage collection, except the compiler's own."""
-
-    automatic: Collections
-    """Those that Python started by itself."""
-    explicit: Collections
-    """Those that the program asked for with gc.collect."""
-    automatic_recorded: bool
-    """Whether those that Python started by itself can be seen at all."""
-
-
-@fact
-def garbage_collections(facts: Facts) -> GarbageCollections:
-    """Collections in the used steps. Raises Missing if none was recorded and there are no stacks to show them.
-
-    torch 2.13 records automatic collections only with stacks and record_python_gc_info both; `diagnose profile`
-    all but those of the youngest objects.
-    """
-    marked = Activity.GARBAGE_COLLECTION.value in marked_ranges(facts)
-    named = host_spans(facts, *_ON_HOST, named=lambda name: kinds.activity(name) is Activity.GARBAGE_COLLECTION)
-    found = on_training_threads(facts, named).outermost()
-    if not len(found.ids) and not marked and "stacks" not in facts.rank.provenance.recorded:
-        raise Missing("garbage collections", HOW_COLLECTIONS)
-    compiling = host_spans(facts, *_ON_HOST, named=lambda name: kinds.activity(name) is Activity.COMPILE)
-    found = found.where(intervals.covered(Intervals(found.start_ns, found.end_ns), compiling.times) == 0)
-    started = host_spans(facts, *_ON_HOST, named=lambda name: name == _AUTOMATIC)
-    automatic = np.isin(found.ids, started.ids)
-    return GarbageCollections(
-        automatic=_collections(facts, found.where(automatic)),
-        explicit=_collections(facts, found.where(~automatic)),
-        automatic_recorded=marked or len(started.ids) > 0,
-    )
-
-
-def _collections(facts: Facts, found: HostSpans) -> Collections:
-    inside = found.in_steps(facts)
-    return Collections(
-        ids=found.ids,
-        total=len(inside.ids),
-        host_ns=round_half_up(inside.times.total, steps(facts).count),
-        idle_ns=idle_under(facts, inside.times),
-        longest_ns=int((inside.end_ns - inside.start_ns).max(initial=0)),
-    )
 
 
 @dataclass(frozen=True)

@@ -2,14 +2,15 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import numpy as np
 
-from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.device import device_work
-from diagnose.facts.dispatch import HostSpans, host_spans, members, require_ops, whole_idle
+from diagnose.facts.dispatch import NO_SPANS, HostSpans, host_spans, in_used_steps, members, require_ops, whole_idle
+from diagnose.facts.garbage import garbage_collections
 from diagnose.facts.host import HostActivity, api_calls, host_activities, host_threads
 from diagnose.facts.idle import IdleCause, idle_gaps
 from diagnose.facts.run import trains_on_cpu
@@ -35,6 +36,10 @@ PIECE_NS, ROUNDS = 200_000, 4
 """A line that pauses at least that long, that often a step, works in a loop that calls ops in between, if its pauses
 take WORK_NS together. Calls of modules and ops take a tenth of that; what starts a backward pass and ends it lies on
 one line, with up to three pauses of 0.9 ms in planted cases."""
+
+MAKES = 0.5
+"""What takes this share of Python's time between ops, and interrupts this share of the collections of garbage, makes
+what they are for (our choice): how often Python collects goes by how many objects are made."""
 
 _CAUSES = list(IdleCause)
 _PAUSES = (IdleCause.PYTHON, IdleCause.BLOCKED)
@@ -101,6 +106,10 @@ class PythonPause:
     times: tuple[tuple[int, Intervals], ...]
     """Track of each thread that launched what the device waited for, with its pauses in the whole recording. Within the
     used steps those that caused the idle gaps; outside them those at the same line that fill most of an idle gap."""
+    collections: IntArray = field(default_factory=lambda: NO_SPANS.ids)
+    """Garbage that Python collects by itself in these pauses, where that is for what they make: known on a CPU only."""
+    collecting_ns: int = 0
+    """Time in them, per step."""
 
 
 @fact
@@ -151,6 +160,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     active = intervals.merge(*activities.values())
     pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
     own_ns = pauses.ends - pauses.starts - intervals.covered(pauses, collecting)
+    python_ns = int(own_ns[(pauses.starts >= used.start_ns) & (pauses.starts < used.end_ns)].sum())
     work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
     pieces = own_ns >= PIECE_NS
     pauses, own_ns = Intervals(pauses.starts[pieces], pauses.ends[pieces]), own_ns[pieces]
@@ -170,7 +180,11 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
         if not len(own):
             continue
         ns = int(own_ns[mine].sum())
-        times = intervals.subtract(Intervals(pauses.starts[own], pauses.ends[own]), collecting)
+        at_line = Intervals(pauses.starts[own], pauses.ends[own])
+        times = intervals.subtract(at_line, collecting)
+        makes = site is not None and ns >= MAKES * python_ns
+        collections = _mostly_in(facts, at_line) if makes else NO_SPANS.ids
+        collected_ns = facts.rank.spans["dur_ns"].to_numpy()[collections[in_used_steps(facts, collections)]]
         rows.append(
             PythonPause(
                 site=site,
@@ -182,9 +196,22 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
                 optimizer_share=float(in_optimizer[mine].sum()) / max(ns, 1),
                 on_cpu=True,
                 times=((main, times),),
+                collections=collections,
+                collecting_ns=round_half_up(int(collected_ns.sum()), used.count),
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _mostly_in(facts: Facts, times: Intervals) -> IntArray:
+    """Collections of garbage that Python began by itself in these times; none if that are few of all, by their time."""
+    found = optional(garbage_collections, facts)
+    if found is None:
+        return NO_SPANS.ids
+    ids, table = found.automatic.ids, facts.rank.spans
+    start, lasted = table["start_ns"].to_numpy()[ids], table["dur_ns"].to_numpy()[ids]
+    inside = intervals.covered(Intervals(start, start + lasted), times) > 0
+    return ids[inside] if lasted[inside].sum() >= MAKES * lasted.sum() else NO_SPANS.ids
 
 
 def _stepping(facts: Facts) -> HostSpans:

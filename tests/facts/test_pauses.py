@@ -10,7 +10,8 @@ from statistics import median
 import pytest
 
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.pauses import checkpoints, garbage_collections, silences, step_spikes
+from diagnose.facts.garbage import garbage_collections
+from diagnose.facts.pauses import checkpoints, silences, step_spikes
 from diagnose.facts.step_table import Filling
 from diagnose.source import ranks
 from diagnose.trace.kinds import Site

@@ -1,0 +1,54 @@
+"""Garbage that Python collects: how often, and for what."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.garbage import garbage_collections
+from diagnose.facts.python import python_pauses
+from diagnose.testing import facts_of
+
+STEPS = "8 steps of 10\n1 threads, 2 cores\n"
+COMPUTED = "cpu  aten::mm 0-4 | aten::mm 9-10\n"
+USUAL = " ".join(["10"] * 9)
+
+
+@pytest.mark.parametrize(
+    ("timed", "collected", "told"),
+    [
+        (f"{USUAL} 10", "gc 4-9 in 4", False),
+        (f"{USUAL} 15", "gc 4-9 in 4", True),  # Of ten steps without the profiler one has it.
+        (USUAL, "gc 4-9 in 4", True),  # Too few were timed.
+        ("10 11 12 13 14 15 16 17 18 19", "gc 4-9 in 4", True),  # It would not stand out.
+        (f"{USUAL} 10", "gc 4-9", True),  # In each step: the others are as long because of it.
+    ],
+)
+def test_a_long_collection_that_no_other_step_has(timed: str, collected: str, told: bool) -> None:
+    found = garbage_collections(facts_of(f"{STEPS}timed {timed}\n{COMPUTED}cpu  {collected}"))
+    assert (found.automatic.total > 0) == told
+    assert len(found.once_ids) == (not told)
+
+
+def test_short_collections_stay() -> None:
+    drawn = f"{STEPS}timed {USUAL} 10\n{COMPUTED}cpu  gc 4-9 in 4 | gc 4-5 not in 4"
+    found = garbage_collections(facts_of(drawn))
+    assert (found.automatic.longest_ns, len(found.once_ids)) == (1_000_000, 1)
+
+
+WRITES = 'cpu  "train.py(30): write" 4-9 | gc 5-6.5\n'
+
+
+@pytest.mark.parametrize(
+    ("more", "collecting_ns"),
+    [
+        (WRITES, 1_500_000),
+        (WRITES + 'cpu  "train.py(40): other" 11-20 | aten::mm 20-21', 0),  # Others take more of Python's time.
+        (WRITES.replace("gc 5-6.5", "") + "cpu  gc 1-2.5", 0),  # It is elsewhere that Python collects.
+    ],
+)
+def test_garbage_of_what_a_line_makes(more: str, collecting_ns: int) -> None:
+    """5 ms of a step are of one line, 1.5 of them a collection."""
+    steps = STEPS.replace("10", "30") if "other" in more else STEPS
+    found = {one.site.function: one for one in python_pauses(facts_of(f"{steps}{COMPUTED}{more}")) if one.site}
+    assert found["write"].collecting_ns == collecting_ns
+    assert (len(found["write"].collections) > 0) == (collecting_ns > 0)
