@@ -234,13 +234,18 @@ def test_python_between_ops_is_lost_where_the_cpu_computes() -> None:
 
 
 def test_a_collection_of_garbage_does_not_interrupt_python() -> None:
-    """Pauses of 0.5 ms between collections of 0.5 ms are one of 30 ms: the collections are not Python's."""
+    """Pauses of 0.5 ms between collections of 0.5 ms are one of 30 ms. A fifth of both can go at least, as it is this
+    line that makes what is collected; where no line is known, of the pauses alone.
+    """
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
     drawing = BETWEEN_OPS.replace("\n    cpu", '\n    cpu  "Python GC" 0.5-1 x60 every 1 |')
     (found,) = said("python_between_ops", drawing, own).findings
     assert found.evidence[0].value == 30 * MS
+    assert found.evidence[0].text.endswith("Garbage of what is made is collected for 30.0 ms more.")
     assert found.evidence[1].text == "1 pauses a step, 30.0 ms each."
-    assert found.saving.low_ns == 6 * MS
+    assert found.saving.low_ns == 12 * MS
+    unknown = drawing.replace('"/home/me/train.py(30): prepare" 0-100 |', "")
+    assert said("python_between_ops", unknown, own).findings[0].saving.low_ns == 6 * MS
 
 
 def test_python_of_modules_and_ops_comes_with_computing_on_the_cpu() -> None:
