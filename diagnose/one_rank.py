@@ -10,10 +10,12 @@ from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
 from diagnose.facts.base import Facts, Missing, optional
 from diagnose.facts.digest import digest
+from diagnose.facts.garbage import garbage_collections
 from diagnose.facts.run import slowdown, trains_on_cpu
 from diagnose.facts.steps import steps
 from diagnose.finding import Outcome, OutcomeKind, ReplayQuality
 from diagnose.rank import Ranked
+from diagnose.replay.edits import Edit, Shorten
 from diagnose.replay.saving import Replay
 
 
@@ -24,7 +26,7 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
     cost = optional(slowdown, facts)
     try:
-        replay = Replay(facts)
+        replay = Replay(facts, _uncounted(facts))
     except Missing as missing:
         unpriced = advice.for_recorder(recorder, (_unpriced(one, missing) for one in said.outcomes))
         return RankDiagnosis(brief, outcomes=unpriced, slowdown=cost)
@@ -35,6 +37,12 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     outcomes = advice.for_recorder(recorder, (_priced(one, order) for one in said.outcomes))
     findings = advice.for_devices(facts.rank.provenance.devices, order.findings)
     return RankDiagnosis(brief, findings, outcomes, quality, cost, facts.rank.company)
+
+
+def _uncounted(facts: Facts) -> tuple[Edit, ...]:
+    """Garbage that is collected in recorded steps, and for so long in no other."""
+    found = optional(garbage_collections, facts)
+    return () if found is None or not len(found.once_ids) else (Shorten(found.once_ids, 0.0),)
 
 
 def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:

@@ -57,7 +57,7 @@ class Quality:
     """How well the replay explains the recording."""
 
     step_time_ns: int
-    """Mean of the used steps, as replayed without edits: as measured."""
+    """Mean of the used steps, as replayed without edits: as measured, but for what is not to be counted."""
     error_share: float
     """How far the model alone is off: without what only residuals explain. Negative: it predicts too little."""
     unexplained_share: float
@@ -72,8 +72,12 @@ class Quality:
 class Replay:
     """A rank's graph, ready to be asked: what would a step take if ...?"""
 
-    def __init__(self, facts: Facts) -> None:
-        """Raises Missing if no step can be measured, or if nothing was recorded on the host."""
+    def __init__(self, facts: Facts, uncounted: Sequence[Edit] = ()) -> None:
+        """Every answer is of steps after the edits `uncounted`, which take away what other steps do not have.
+
+        Raises Missing if no step can be measured, or if nothing was recorded on the host.
+        """
+        self._uncounted = tuple(uncounted)
         self._used = steps(facts)
         self._desk = Desk(facts, build(facts))
         self._structure = simulate.folded(self._desk.graph)
@@ -83,10 +87,17 @@ class Replay:
         graph, window = self._desk.graph, max(self._used.window_ns, 1)
         modelled = simulate.pure(graph, self._structure)
         return Quality(
-            step_time_ns=round_half_up(self._used.window_ns, self._used.count),
+            step_time_ns=self._step_time_ns(),
             error_share=float(modelled[-1] - modelled[0]) / window - 1.0,
             unexplained_share=simulate.unexplained(graph) / window,
         )
+
+    def _step_time_ns(self) -> int:
+        measured = round_half_up(self._used.window_ns, self._used.count)
+        return min(measured, int(self._run([self._scenario((), Level.LIKELY)])[0])) if self._uncounted else measured
+
+    def _scenario(self, edits: Sequence[Edit], level: Level) -> Scenario:
+        return self._desk.scenario([*self._uncounted, *edits], level)
 
     def step_times_ns(self, cases: Sequence[tuple[Sequence[Edit], Level]]) -> IntArray:
         """The mean step under each set of edits, never longer than without. Shape (cases,).
@@ -97,7 +108,7 @@ class Replay:
         found: list[int] = []
         at_once = max(1, MOST_CELLS // max(len(self._desk.graph.delay_ns), 1))
         for begin in range(0, len(cases), at_once):
-            made = [self._desk.scenario(edits, level) for edits, level in cases[begin : begin + at_once]]
+            made = [self._scenario(edits, level) for edits, level in cases[begin : begin + at_once]]
             found += self._run(made).tolist()
         return np.minimum(np.array(found, dtype=np.int64), self.quality.step_time_ns)
 
@@ -142,7 +153,7 @@ class Replay:
 
     def floor_ns(self, edits: Sequence[Edit], level: Level) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""
-        graph, made = self._desk.graph, self._desk.scenario(edits, level)
+        graph, made = self._desk.graph, self._scenario(edits, level)
         some = graph.edges
         begin, end = int(graph.observed_ns[graph.bounds[0]]), int(graph.observed_ns[graph.bounds[-1]])
         owned = np.isin(some.kind, (EdgeKind.HOST, EdgeKind.WORK))

@@ -8,6 +8,9 @@ from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
 from diagnose.units import duration, number, percent
 
+UNSEEN = 0.01
+"""Shares of a step that are too small to be told (our choice)."""
+
 _DONE = {
     ChangeKind.SHORTEN: "made shorter",
     ChangeKind.REMOVE: "taken away",
@@ -43,8 +46,11 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     step_ns = quality.step_time_ns
     careful, likely, hopeful = saving.replayed_ns
     spread = "" if careful == hopeful else f" ({duration(careful)} carefully, {duration(hopeful)} at best)"
+    mean = diagnosis.steps.step_time_ns.mean if diagnosis.steps else step_ns
+    uncounted = ", without garbage that only this step collects," if step_ns < (1 - UNSEEN) * mean else ""
     lines = [
-        f"The mean recorded step takes {duration(step_ns)}; replayed with that change, {duration(likely)}{spread}.",
+        f"The mean recorded step{uncounted} takes {duration(step_ns)}; replayed with that change,"
+        f" {duration(likely)}{spread}.",
         f"{_exact(step_ns)} - {_exact(likely)} = {_exact(step_ns - likely)} saved.",
     ]
     unprofiled = diagnosis.steps.unprofiled_step_time_ns if diagnosis.steps else None

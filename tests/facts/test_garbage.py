@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import numpy as np
 import pytest
 
+from diagnose import one_rank
 from diagnose.facts.garbage import garbage_collections
 from diagnose.facts.python import python_pauses
+from diagnose.replay.edits import Shorten
+from diagnose.replay.saving import Replay
 from diagnose.testing import facts_of
 
 STEPS = "8 steps of 10\n1 threads, 2 cores\n"
@@ -52,3 +56,19 @@ def test_garbage_of_what_a_line_makes(more: str, collecting_ns: int) -> None:
     found = {one.site.function: one for one in python_pauses(facts_of(f"{steps}{COMPUTED}{more}")) if one.site}
     assert found["write"].collecting_ns == collecting_ns
     assert (len(found["write"].collections) > 0) == (collecting_ns > 0)
+
+
+def test_savings_are_of_steps_without_a_collection_that_no_other_has() -> None:
+    """Of seven steps that are used, of 10 ms, one has 5 ms of it. Of the 5 ms in ops half is saved either way."""
+    facts = facts_of(f"{STEPS}timed {USUAL} 10\n{COMPUTED}cpu  gc 4-9 in 4")
+    plain, found = Replay(facts), Replay(facts, [Shorten(garbage_collections(facts).once_ids, 0.0)])
+    assert (plain.quality.step_time_ns, found.quality.step_time_ns) == (10_000_000, 9_285_714)
+    half = [[Shorten(np.flatnonzero((facts.rank.spans["name"] == "aten::mm").to_numpy()), 0.5)]]
+    assert [replay.savings(half)[0].likely_ns for replay in (plain, found)] == [2_500_000, 2_500_000]
+
+
+@pytest.mark.parametrize(("timed", "step_ns"), [(f"{USUAL} 10", 9_285_714), (f"{USUAL} 15", 10_000_000)])
+def test_a_diagnosis_of_steps_without_it(timed: str, step_ns: int) -> None:
+    found = one_rank.diagnose(facts_of(f"{STEPS}timed {timed}\n{COMPUTED}cpu  gc 4-9 in 4"), ())
+    assert found.replay is not None
+    assert found.replay.step_time_ns == step_ns
