@@ -17,6 +17,7 @@ from diagnose.facts.layout import named
 from diagnose.facts.run import manifest
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
+from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Site
@@ -85,10 +86,14 @@ def padding(facts: Facts) -> Padding | None:
 def _powers(facts: Facts, tops: HostSpans, rows: RowsFilled) -> IntArray:
     """Of each op the power of the length that its time grows with: 0, 1 or 2. Shape (ops,)."""
     lookup, attends = (named(facts, tops.ids, *names) for names in (("aten::embedding",), _ATTENTION))
-    fetched = np.searchsorted(host_spans(facts, SpanKind.LOADER).start_ns, tops.start_ns)
+    every = host_spans(facts, SpanKind.LOADER)
+    fetched, fetch = np.searchsorted(every.start_ns, tops.start_ns), every.outermost()
+    making = nesting.innermost_at(tops.start_ns, tops.track, fetch.track, fetch.start_ns, fetch.end_ns) >= 0
     found = np.zeros(len(tops.ids), dtype=np.int64)
     length, batch = 0, -1
     for at, inputs in enumerate(inputs_of(facts, tops.ids)):
+        if making[at]:  # Of single rows, some of which have as many places as a batch has rows.
+            continue
         shapes = [one.shape for some in inputs for one in some]
         if length == 0 or batch != fetched[at] or lookup[at]:
             as_given = next((one for shape in shapes[:2] if (one := _length(shape, rows))), 0)

@@ -42,6 +42,16 @@ def test_shares_of_places() -> None:
     assert found.saved_ns(found.needed) == 10_000_000
 
 
+def test_rows_of_which_a_batch_is_made_are_none() -> None:
+    """One has 16 places of 90 features: that is no batch of 16 rows of 90 places."""
+    layer = "cpu  aten::linear 10-20 shapes=[[16,80,32],[64,32],[64]]"
+    made = "load 0-10 | aten::cat 1-9 shapes=[[16,90],[80,90]]"
+    for more in ("", f" | {made}"):
+        found = padding(facts_of(f"{HEAD}{BATCHES}{layer}{more}"))
+        assert found is not None
+        assert (found.linear.host_ns, found.attention.host_ns) == (10_000_000, 0)
+
+
 def test_attention_saves_by_the_square() -> None:
     found = of("aten::scaled_dot_product_attention [[16,4,80,8],[16,4,80,8],[16,4,80,8]]")
     assert found is not None
