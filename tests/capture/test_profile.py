@@ -381,7 +381,7 @@ def test_all_ranks_of_a_launcher_are_recorded_in_the_same_steps_and_ended(tmp_pa
     script(tmp_path, DDP)
     launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29731"]
     done = profile(tmp_path, "--", *launcher, "train.py")
-    assert done.code == 0
+    assert done.code == 0, done.stderr[-4000:]
     first, second = done.manifest.ranks
     assert (first.rank, second.rank, first.world_size, second.world_size) == (0, 1, 2, 2)
     assert first.timing is not None
