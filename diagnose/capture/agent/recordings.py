@@ -12,6 +12,7 @@ from typing import Any
 from .imports import when_imported
 from .interruptions import Collections
 from .plan import WORK
+from .threads import wait_for_others
 
 
 class Recording:
@@ -39,6 +40,7 @@ class Recording:
             profile_memory=detailed and memory,
             experimental_config=_config(options),
         )
+        self._detailed = detailed
         self._collections = None if detailed else Collections()
         self._range: Any = None
         self._traced_by: Any = None
@@ -48,6 +50,8 @@ class Recording:
     def begin(self, number: int | None) -> None:
         """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises."""
         self._traced_by = sys.getprofile()
+        if self._detailed:
+            wait_for_others()
         _Foreign.ours = True
         try:
             self._profile.start()
@@ -85,6 +89,8 @@ class Recording:
         if self._collections is not None:
             self._collections.off()
         self._close()
+        if self._detailed:
+            wait_for_others()
         _Foreign.ours = True
         try:
             self._profile.stop()

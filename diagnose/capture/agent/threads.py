@@ -1,4 +1,4 @@
-"""How much do Python's other threads compute, while the training runs? Python runs one thread at a time."""
+"""The process's other threads: how much do Python's compute while the training runs, and when does none run at all?"""
 
 from __future__ import annotations
 
@@ -11,7 +11,37 @@ MOST_THREADS, LONGEST_NAME = 16, 80
 LEAST_SHARE = 0.01
 """Of a core: what computes less is not worth a line."""
 
+REST_S, LOOKS, BETWEEN_S = 0.25, 2, 0.001
+"""How long to wait at most until other threads rest, and how many times in a row none may be found running (our
+choice): one that has just finished something may wait for Python a moment."""
+
 _TASKS = Path("/proc/self/task")
+
+
+def wait_for_others(most_s: float = REST_S) -> None:
+    """Wait until no other thread of the process runs, where /proc tells, or for as long as is allowed.
+
+    When torch's tracer of Python's frames starts and stops it visits what Python keeps of each thread, and crashes the
+    process if a thread of gloo's makes that or gives it up meanwhile, as it does when it lets go of a tensor (torch
+    2.13, on two busy cores with gloo's threads at the lowest priority: 6 of 7 runs of 25 s that start and stop it all
+    the time, and with this wait none of 7).
+    """
+    own, until, resting = threading.get_native_id(), time.monotonic() + most_s, 0
+    while resting < LOOKS and time.monotonic() < until:
+        time.sleep(BETWEEN_S)
+        resting = 0 if _running(own) else resting + 1
+
+
+def _running(own: int) -> bool:
+    """Whether a thread other than this one runs, or waits for nothing but a core (proc(5): state R)."""
+    for task in _TASKS.glob("[0-9]*"):
+        try:
+            state = (task / "stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[0]
+        except (OSError, IndexError):
+            continue
+        if state == "R" and int(task.name) != own:
+            return True
+    return False
 
 
 class Rivals:
