@@ -104,11 +104,11 @@ EXAMPLES = [
         """,
         saving_ms=(13.4, 26.8),
     ),
-    Fires(  # an average of 20 weights, moved one by one after the backward pass
+    Fires(  # an average of 25 weights, moved one by one after the backward pass
         """
         4 steps of 40
         1 threads, 2 cores
-        cpu  aten::linear 1-20 sequence=1 | aten::lerp_ 30-30.2 x20 every 0.3
+        cpu  aten::linear 1-20 sequence=1 | aten::lerp_ 30-30.2 x25 every 0.28
         cpu  "autograd::engine::evaluate_function: LinearBackward0" 21-29 sequence=1 "Fwd thread id"=1
         """
     ),

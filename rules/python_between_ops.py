@@ -93,7 +93,7 @@ def python_between_ops(
                     after="model = torch.compile(model)", safety=Safety.ROUNDING, trial="wrap:torch.compile",
                     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
                 )
-                if each_ns < SHORT_NS else
+                if each_ns < SHORT_NS and not pause.on_cpu else
                 Fix("Move this work out of the step, compute it once, or vectorise it.", effort=2)
                 if where else
                 Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),

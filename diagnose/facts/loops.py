@@ -42,6 +42,10 @@ LARGE_NS = 500_000
 """Of what an op takes beyond that, nothing is gained by larger ones: matrices that keep a core busy so long are read
 from memory as seldom as larger ones. With ops of 4 ms planted loops gained the fixed time only."""
 
+PYTHON_NS = 100_000
+"""Python that takes so long between ops without gradients does work of its own, which stays when the ops are one: calls
+take up to 24 us for each op in planted loops, and reading a text piece by piece takes 130 us."""
+
 KERNEL_NS = 3_000
 """The same of a kernel: the shortest take 2 to 3 us (our choice)."""
 
@@ -193,8 +197,9 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> 
     dur, total = mine.end_ns - mine.start_ns, sum(own.total for _, own in pieces)
     added = _added_up(facts, mine)
     own = dur - added
+    python = 0 if any(run.backward for run in runs) else _python_between(mine, pieces)
     fixed, small = (
-        total - int((own - np.minimum(own, most)).sum()) if trains_on_cpu(facts) else total
+        total - python - int((own - np.minimum(own, most)).sum()) if trains_on_cpu(facts) else total - python
         for most in (OP_NS, LARGE_NS)
     )
     stay, rows = _apart(names.to_list())
@@ -242,6 +247,13 @@ def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
     held_by = nesting.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
     held, dur = held_by >= 0, adds.end_ns - adds.start_ns
     return np.bincount(held_by[held], dur[held], len(ops.ids)).astype(np.int64)
+
+
+def _python_between(ops: HostSpans, pieces: tuple[tuple[int, Intervals], ...]) -> int:
+    """Time between the ops that Python works on its own."""
+    pauses = [intervals.subtract(times, ops.where(ops.track == track).times) for track, times in pieces]
+    lasted = np.concatenate([one.ends - one.starts for one in pauses])
+    return int(lasted[lasted >= PYTHON_NS].sum())
 
 
 def _spans(pieces: tuple[tuple[int, Intervals], ...]) -> HostSpans:

@@ -32,9 +32,9 @@ SHORT_STEPS_SHARE, SHORT_STEPS_NS = 0.1, 300_000
 """In short steps a pause of this share is work as well, if it is as long. In 86 recordings of planted cases without
 their fault the longest pauses, the median of all steps, were at most 8 % of a step (2026-11-22)."""
 
-PIECE_NS, ROUNDS = 200_000, 4
-"""A line that pauses at least that long, that often a step, works in a loop that calls ops in between, if its pauses
-take WORK_NS together. Calls of modules and ops take a tenth of that; what starts a backward pass and ends it lies on
+PIECE_NS, ROUNDS = 100_000, 4
+"""A line that pauses at least that long before the same op, that often a step, works in a loop, if those pauses are as
+long as one that is work. Calls of modules and ops take a fifth of that; what starts a backward pass and ends it lies on
 one line, with up to three pauses of 0.9 ms in planted cases."""
 
 MAKES = 0.5
@@ -168,10 +168,12 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     numbers: dict[Site | None, int] = {}
     of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
     inside = (pauses.starts >= used.start_ns) & (pauses.starts < used.end_ns)
-    loops = np.bincount(of_site[inside], own_ns[inside], len(numbers)) >= WORK_NS * used.count
-    loops &= np.bincount(of_site[inside], minlength=len(numbers)) >= ROUNDS * used.count
-    loops &= np.array([site is not None for site in numbers], dtype=bool)
-    works = (own_ns >= work_ns) | loops[of_site]
+    ours = np.array([site is not None for site in numbers], dtype=bool)
+    _, rounds = np.unique(np.stack((of_site, _next_op(facts, main, pauses))), axis=1, return_inverse=True)
+    rounds = rounds.reshape(-1)
+    loops = np.bincount(rounds[inside], own_ns[inside], rounds.max(initial=-1) + 1) >= work_ns * used.count
+    loops &= np.bincount(rounds[inside], minlength=len(loops)) >= ROUNDS * used.count
+    works = (own_ns >= work_ns) | (loops[rounds] & ours[of_site])
     in_optimizer, waiting = (intervals.covered(pauses, one) for one in (_stepping(facts).times, blocked))
     rows = []
     for site, at_site in zip(numbers, members(of_site, len(numbers)), strict=True):
@@ -201,6 +203,15 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _next_op(facts: Facts, track: int, pauses: Intervals) -> IntArray:
+    """Code of the name of the first op of a thread that starts after each pause; -1 none."""
+    ops = host_spans(facts, SpanKind.OP)
+    ids = ops.where(ops.track == track).ids
+    start = facts.rank.spans["start_ns"].to_numpy()[ids]
+    codes = np.append(facts.rank.spans["name"].cat.codes.to_numpy()[ids].astype(np.int64), nesting.NONE)
+    return codes[np.searchsorted(start, pauses.ends)]
 
 
 def _mostly_in(facts: Facts, times: Intervals) -> IntArray:

@@ -127,6 +127,27 @@ def test_where_the_cpu_trains_a_pause_is_work_by_its_length_or_share(step: int, 
     assert [round(one.idle_ns, -3) for one in found] == [round(pause * 1_000_000)] * counts
 
 
+@pytest.mark.parametrize(
+    ("pauses", "each", "counts"), [(10, 0.13, True), (3, 0.5, False), (6, 0.13, False), (14, 0.09, False)]
+)
+def test_where_the_cpu_trains_many_short_pauses_of_a_line_are_work_together(
+    pauses: int, each: float, counts: bool
+) -> None:
+    """At least four of 0.1 ms before the same op, together a tenth of the step of 10 ms."""
+    every = round(each + 0.01, 2)
+    last = round(1 + pauses * every, 2)
+    ops = f"aten::mm 0-1 | aten::lift_fresh {1 + each:.2f}-{1 + every:.2f} x{pauses} every {every} | aten::mm {last}-10"
+    rows = f'cpu  {ops} | "train.py(24): tokenise" 1-{last}'
+    found = python_pauses(facts_of(f"4 steps of 10\n1 threads, 2 cores\n{rows}"))
+    assert [(one.gaps, round(one.idle_ns, -3)) for one in found] == [(3 * pauses, round(pauses * each * 1e6))] * counts
+
+
+def test_pauses_of_a_line_before_different_ops_are_no_loop() -> None:
+    """Eight of 0.22 ms before two ops, as the calls of two modules; four before one op are no tenth of the step."""
+    ops = "aten::mm 0-1 | aten::mul 1.22-1.23 x4 every 0.46 | aten::tanh 1.45-1.46 x4 every 0.46 | aten::mm 2.84-10"
+    assert python_pauses(facts_of(f'4 steps of 10\n1 threads, 2 cores\ncpu  {ops} | "train.py(24): main" 1-2.84')) == ()
+
+
 def test_a_pause_belongs_to_the_thread_that_launches_next() -> None:
     draw = Drawing().step(0, 0, 40).launch("first", (5, 6), (30, 50)).step(1, 40, 450).op("aten::z", 1, 4)
     draw.launch("before", (45, 48), (50, 150)).launch("after", (240, 245), (250, 350), tid=777)

@@ -91,6 +91,13 @@ def test_what_no_backward_pass_goes_through_is_a_loop_of_any_shapes() -> None:
     assert rounds_without_backward(f"cpu  {rows}") == [(("aten::mul_",), 6, 11 * MS)]
 
 
+@pytest.mark.parametrize(("every", "fixed_ns"), [(0.1, 8 * 10_000 + 7 * 90_000), (0.14, 8 * 10_000)])
+def test_python_that_takes_long_between_ops_is_no_part_of_what_they_cost(every: float, fixed_ns: int) -> None:
+    """Eight ops of 10 us with 90 us between two, or 130 us."""
+    (found,) = of("2 threads, 4 cores", f"cpu  aten::lift_fresh 10-10.01 x8 every {every}")
+    assert (found.rounds, found.fixed_ns) == (8, fixed_ns)
+
+
 @pytest.mark.parametrize(
     "rows",
     [
