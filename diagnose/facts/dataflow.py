@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.backward import backward_nodes
-from diagnose.facts.base import Facts, Missing, fact
+from diagnose.facts.backward import BackwardNodes, backward_nodes
+from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.dispatch import used_step
 from diagnose.facts.host_collectives import BACKWARD
 from diagnose.facts.steps import steps
@@ -93,6 +93,30 @@ def dataflow(facts: Facts) -> Dataflow:
         raise Missing("which ops need what others make", "Record a training whose steps are alike.")
     new = [one.partition("Backward")[0] not in _NOTHING_NEW for one in kinds]
     return Dataflow(first=first, takes=tuple(takes), number=number, computes=np.array(new, dtype=np.int64))
+
+
+def optimizer_of(facts: Facts, nodes: BackwardNodes) -> IntArray:
+    """Of each node that adds to the gradient of a weight which optimizer has it, as in `AutogradGraph.optimizer`.
+
+    The engine runs it as soon as the last node that leads to it has run. -1 where it is not known.
+    """
+    found, graph, flow = np.full(len(nodes.adds), -1, dtype=np.int64), facts.rank.graph, optional(dataflow, facts)
+    if graph is None or flow is None:
+        return found
+    adds = graph.optimizer[graph.used] >= 0
+    least = int(graph.number[graph.number >= 0].min())
+    leads: dict[int, set[int]] = {}
+    for uses, used in zip(graph.uses[adds].tolist(), graph.used[adds].tolist(), strict=True):
+        leads.setdefault(int(graph.number[uses]) - least, set()).add(int(graph.optimizer[used]))
+    order, step = np.arange(len(found)), used_step(facts, nodes.spans.ids)
+    before = np.maximum.accumulate(np.where(nodes.key >= 0, order, -1))
+    recorded = facts.rank.ops["sequence"].reindex(nodes.spans.ids, fill_value=-1).to_numpy().astype(np.int64)
+    known = nodes.adds & (before >= 0) & (nodes.passed[before] == nodes.passed) & (step >= 0)
+    for at in np.flatnonzero(known).tolist():
+        some = leads.get(int(recorded[before[at]] - flow.first[step[at]]), set())
+        if flow.first[step[at]] >= 0 and len(some) == 1:
+            (found[at],) = some
+    return found
 
 
 def _first_numbers(facts: Facts, number: IntArray, kinds: list[str]) -> IntArray:

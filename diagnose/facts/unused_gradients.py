@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.facts.backward import BackwardNodes, VainNodes, backward_nodes, gradient_shapes, places, vain_nodes
 from diagnose.facts.base import Facts, Missing, fact, optional
+from diagnose.facts.dataflow import optimizer_of
 from diagnose.facts.dispatch import HostSpans, host_spans
 from diagnose.facts.layout import NO_SHAPES, Mask, named, recorded_inputs
 from diagnose.facts.optimizer import NO_STEPS, updates
@@ -39,8 +40,9 @@ def unused_gradients(facts: Facts) -> UnusedGradients:
     """Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
 
     And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
-    shapes: those as large as one that the optimizer updates are taken to be it. Of a pass none of whose gradients is
-    known to be used nothing is said: optimizers may update what they made of weights.
+    shapes: those as large as one that the optimizer updates are taken to be it, but for those of an optimizer that has
+    another one which is not updated, where somebody looked at who has which. Of a pass none of whose gradients is known
+    to be used nothing is said: optimizers may update what they made of weights.
     """
     nodes, calls = backward_nodes(facts), updates(facts)
     if len(host_spans(facts, *SpanKind, named=lambda name: name.startswith(_SHARDS)).ids):
@@ -51,7 +53,7 @@ def unused_gradients(facts: Facts) -> UnusedGradients:
         raise NO_STEPS
     shape, updated = _shapes(facts, nodes, calls)
     uses = _uses(facts, nodes, calls, updated, int(shape.max(initial=-1)) + 1)
-    vain, cleared = _unused(nodes, shape, uses)
+    vain, cleared = _with_their_optimizer(nodes, uses, optimizer_of(facts, nodes), *_unused(nodes, shape, uses))
     # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
     order = np.arange(len(shape))
     last = np.full(len(nodes.first), -1, dtype=np.int64)
@@ -131,6 +133,16 @@ def _unused(nodes: BackwardNodes, shape: IntArray, uses: _Uses) -> tuple[Mask, M
         if len(later) and later[0] > turn and uses.known[later[0]] and uses.cleared[later[0]]:
             vain[one] = cleared[one] = True
     return vain, cleared
+
+
+def _with_their_optimizer(
+    nodes: BackwardNodes, uses: _Uses, optimizer: IntArray, vain: Mask, cleared: Mask
+) -> tuple[Mask, Mask]:
+    """As in `_unused`, also of what has the shape of an updated weight: an optimizer that steps updates all it has."""
+    key = uses.turn[nodes.passed] * (int(optimizer.max(initial=0)) + 1) + optimizer
+    mine = nodes.adds & (optimizer > 0)
+    still, again = (np.isin(key, key[mine & vain & some]) & mine for some in (vain, cleared))
+    return vain | still, cleared | again
 
 
 def _shapes(facts: Facts, nodes: BackwardNodes, calls: HostSpans) -> tuple[IntArray, list[set[int] | None]]:

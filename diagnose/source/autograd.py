@@ -20,6 +20,7 @@ class _Content(msgspec.Struct, frozen=True):
     number: list[int]
     uses: list[int]
     used: list[int]
+    optimizer: list[int] | None = None
 
 
 def read_graph(path: Path) -> AutogradGraph:
@@ -27,7 +28,8 @@ def read_graph(path: Path) -> AutogradGraph:
     found = unpacked(path, _Content, _WHAT)
     nodes, edges = len(found.name), len(found.uses)
     check_size(_WHAT, len(found.names), nodes, edges)
-    if len(found.number) != nodes or len(found.used) != edges:
+    optimizer = [-1] * nodes if found.optimizer is None else found.optimizer
+    if not len(found.number) == len(optimizer) == nodes or len(found.used) != edges:
         raise ValueError("is no graph: its parts do not fit")
     return AutogradGraph(
         names=tuple(printable(name) for name in found.names),
@@ -35,4 +37,5 @@ def read_graph(path: Path) -> AutogradGraph:
         number=within(found.number, -1, _LARGEST, _WHAT),
         uses=within(found.uses, 0, nodes, _WHAT),
         used=within(found.used, 0, nodes, _WHAT),
+        optimizer=within(optimizer, -1, _LARGEST, _WHAT),
     )

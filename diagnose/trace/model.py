@@ -142,6 +142,11 @@ class AutogradGraph:
     """The op of this node took ..."""
     used: IntArray
     """... what the op of this one made."""
+    optimizer: IntArray
+    """Of nodes that add to the gradient of a weight the number of the optimizer that has it, from 1 on, 0 if none has.
+
+    -1 of other nodes, and where nobody looked.
+    """
 
 
 @dataclass(frozen=True)

@@ -69,6 +69,25 @@ def test_all_passes_of_a_step(tmp_path: Path, weight: Any) -> None:
     assert [kind for kind, _ in of(graph)] == [f"{one}Backward0" for one in ("Exp", "Sum", "Sin", "Sum", "Cos", "Sum")]
 
 
+def test_which_optimizer_has_which_weight(tmp_path: Path, weight: Any) -> None:
+    other, nobodys = (torch.randn(3, requires_grad=True) for _ in range(2))
+    optimizers = [torch.optim.SGD([weight], lr=0.1), torch.optim.Adam([{"params": [other]}], lr=0.1)]
+
+    def step() -> None:
+        (weight.exp().sum() + other.sin().sum() + nobodys.cos().sum()).backward()
+
+    graph = looked_at(tmp_path / "g", step)
+    assert graph is not None
+    kinds = [graph.names[one] for one in graph.name.tolist()]
+    edges = zip(graph.uses.tolist(), graph.used.tolist(), strict=True)
+    has = {kinds[uses]: int(graph.optimizer[used]) for uses, used in edges if graph.number[used] < 0}
+    assert has["CosBackward0"] == 0
+    assert min(has["ExpBackward0"], has["SinBackward0"]) > 0
+    assert has["ExpBackward0"] != has["SinBackward0"]
+    assert set(graph.optimizer[graph.number >= 0].tolist()) == {-1}
+    del optimizers
+
+
 def test_a_step_without_a_pass(tmp_path: Path, weight: Any) -> None:
     assert looked_at(tmp_path / "g", lambda: weight.detach().exp()) is None
 

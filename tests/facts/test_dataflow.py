@@ -31,6 +31,7 @@ def graph_of(nodes: Nodes, start: int = 700) -> AutogradGraph:
         number=np.array([*range(start, start + len(nodes)), -1], dtype=np.int64),
         uses=np.array([one for one, _ in backwards], dtype=np.int64),
         used=np.array([one for _, one in backwards], dtype=np.int64),
+        optimizer=np.full(len(nodes) + 1, -1, dtype=np.int64),
     )
 
 

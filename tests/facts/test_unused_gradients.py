@@ -2,22 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
+import numpy as np
 import pytest
 
-from diagnose.facts.base import Missing
+from diagnose.facts.base import Facts, Missing
 from diagnose.facts.unused_gradients import UnusedGradients, unused_gradients
 from diagnose.testing import facts_of
+from diagnose.trace.model import AutogradGraph
 
 NODE = '"autograd::engine::evaluate_function: MmBackward0"'
 EVALUATED = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"'
 
 
-def backward(start: float, *shapes: str) -> str:
-    """A pass: for each weight a node of 3 ms, and one that adds to its gradient, of 1 ms."""
+def backward(start: float, *shapes: str, number: int = 0) -> str:
+    """A pass: for each weight a node of 3 ms, numbered from there, and one that adds to its gradient, of 1 ms."""
     drawn = [f"aten::ones_like {start}-{start + 1}"]
     for k, shape in enumerate(shapes):
         at = start + 1 + 4 * k
-        drawn.append(f"{NODE} {at}-{at + 3} sequence={k} | {EVALUATED} {at + 3}-{at + 4}")
+        drawn.append(f"{NODE} {at}-{at + 3} sequence={number + k} | {EVALUATED} {at + 3}-{at + 4}")
         drawn.append(f"torch::autograd::AccumulateGrad {at + 3}-{at + 4} shapes=[{shape}]")
     return " | ".join(drawn)
 
@@ -28,10 +32,22 @@ def update(start: float, *shapes: str) -> str:
     return " | ".join([f'"Optimizer.step#SGD.step" {start}-{start + len(shapes)}', *ops])
 
 
-def of(*rows: str) -> UnusedGradients:
-    """Two steps, of which the second is used."""
-    return unused_gradients(
-        facts_of("\n".join(("2 steps of 100", "2 threads, 4 cores", *(f"cpu  {row}" for row in rows))))
+def of(*rows: str, optimizer: list[int] | None = None) -> UnusedGradients:
+    """Two steps, of which the second is used. `optimizer`: which one has the weight of each node, in order."""
+    facts = facts_of("\n".join(("2 steps of 100", "2 threads, 4 cores", *(f"cpu  {row}" for row in rows))))
+    return unused_gradients(facts if optimizer is None else Facts(replace(facts.rank, graph=graph_of(optimizer))))
+
+
+def graph_of(optimizer: list[int]) -> AutogradGraph:
+    """Products, each with one of as many weights."""
+    nodes = np.arange(len(optimizer))
+    return AutogradGraph(
+        names=("MmBackward0", "torch::autograd::AccumulateGrad"),
+        name=np.repeat([0, 1], len(nodes)),
+        number=np.concatenate((nodes + 500, np.full(len(nodes), -1))),
+        uses=nodes,
+        used=nodes + len(nodes),
+        optimizer=np.concatenate((np.full(len(nodes), -1), optimizer)),
     )
 
 
@@ -73,6 +89,21 @@ def test_gradients_that_another_optimizer_clears_before_it_uses_them() -> None:
     found = of(*critic, "zero_grad 30-31", *generator)
     assert (found.vain.nodes, found.vain.gradients, found.cleared) == (2, 1, True)
     assert len(of(*critic, *generator).vain.work.ids) == 0  # It adds them to its own.
+
+
+@pytest.mark.parametrize(
+    ("optimizer", "gradients"),
+    [(None, 0), ([1, 1, 2, 2, 2, 2], 2), ([1, 1, 2, 1, 2, 2], 0), ([1, 1, 0, 0, 2, 2], 0), ([-1] * 6, 0)],
+    ids=["unknown", "another's", "its own", "nobody's", "not looked at"],
+)
+def test_a_weight_as_large_as_an_updated_one_belongs_to_its_optimizer(
+    optimizer: list[int] | None, gradients: int
+) -> None:
+    """Both nets have a bias of 8, and the one of the generator comes last."""
+    critic = (backward(0, "[4,8]", "[8]", "[64,8]", "[8]"), update(20, "[4,8]", "[8]"))
+    generator = (backward(40, "[64,8]", "[8]", number=4), update(60, "[64,8]", "[8]"))
+    found = of(*critic, "zero_grad 30-31", *generator, optimizer=optimizer)
+    assert (found.vain.gradients, found.vain.nodes, found.cleared) == (gradients, 2 * gradients, gradients > 0)
 
 
 def test_optimizers_that_step_together_share_a_pass() -> None:

@@ -25,8 +25,9 @@ def written(folder: Path, content: Any) -> Path:
 def test_a_graph(tmp_path: Path) -> None:
     graph = read_graph(written(tmp_path, SOUND | {"more": 1}))
     assert graph.names == ("MmBackward0", "Adds")
-    found = (graph.name, graph.number, graph.uses, graph.used)
-    assert [one.tolist() for one in found] == [[0, 1], [12, -1], [0], [1]]
+    found = (graph.name, graph.number, graph.uses, graph.used, graph.optimizer)
+    assert [one.tolist() for one in found] == [[0, 1], [12, -1], [0], [1], [-1, -1]]
+    assert read_graph(written(tmp_path, SOUND | {"optimizer": [-1, 3]})).optimizer.tolist() == [-1, 3]
 
 
 @pytest.mark.parametrize(
@@ -42,6 +43,8 @@ def test_a_graph(tmp_path: Path) -> None:
         {**SOUND, "uses": [2]},
         {**SOUND, "used": [-1]},
         {**SOUND, "used": [1, 1]},
+        {**SOUND, "optimizer": [-1]},
+        {**SOUND, "optimizer": [-1, -2]},
         {name: value for name, value in SOUND.items() if name != "uses"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

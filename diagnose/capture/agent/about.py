@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import gc
 import os
 import platform
 import re
@@ -155,6 +156,19 @@ def _harmless(name: str, value: str) -> bool:
     return name.startswith(_PREFIXES) and not words & _PRIVATE and re.fullmatch(r"[\w,:;^=+.*-]*", value) is not None
 
 
+def alive() -> list[Any]:
+    """All of torch's optimizers in the process."""
+    module = sys.modules.get("torch.optim.optimizer")
+    if module is None:
+        return []
+    return [one for one in gc.get_objects() if issubclass(type(one), module.Optimizer)]
+
+
+def weights(optimizer: Any) -> list[Any]:
+    """What an optimizer updates, of all its groups."""
+    return [parameter for group in optimizer.param_groups for parameter in group["params"]]
+
+
 def optimizers(some: Iterable[Any]) -> list[dict[str, object]]:
     """Torch's optimizers as `Optimizer`, without those that only wrap another one."""
     every = list(some)
@@ -165,7 +179,7 @@ def optimizers(some: Iterable[Any]) -> list[dict[str, object]]:
 
 def _optimizer(one: Any) -> dict[str, object]:
     groups = list(one.param_groups)
-    parameters = [parameter for group in groups for parameter in group["params"]]
+    parameters = weights(one)
     dtypes: dict[str, int] = {}
     for parameter in parameters:
         name = str(parameter.dtype).removeprefix("torch.")

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import gc
 import json
 import os
 import sys
 import weakref
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 from . import about, backwards, imports, interruptions, loaders, place
 from .plan import WORK, Plan
@@ -114,7 +112,9 @@ class Recorder:
             "steps_by": self.steps_by,
             **session.found,
             "loaders": self._watch.loaders(),
-            "optimizers": about.optimizers([one for ref in self.optimizers if (one := ref()) is not None] or _alive()),
+            "optimizers": about.optimizers(
+                [one for ref in self.optimizers if (one := ref()) is not None] or about.alive()
+            ),
             "flags": self._settings.flags(),
             "distributed": self._settings.distributed(),
             "allocator": self._settings.allocator(),
@@ -127,14 +127,6 @@ class Recorder:
         written = self.folder / WORK / f"{name}.{os.getpid()}"
         written.write_text(json.dumps(what), encoding="utf-8")
         written.replace(self.folder / WORK / name)
-
-
-def _alive() -> list[Any]:
-    """All optimizers of the process."""
-    module = sys.modules.get("torch.optim.optimizer")
-    if module is None:
-        return []
-    return [one for one in gc.get_objects() if issubclass(type(one), module.Optimizer)]
 
 
 def _of_the_run() -> dict[str, object]:
