@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 from pathlib import Path
 
 import pytest
@@ -23,6 +24,8 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 
 
 def pytest_configure(config: pytest.Config) -> None:
+    # A shell starts what runs in its background with interrupts ignored, and so would be the programs that tests start.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     folder: Path | None = config.getoption("--corpus")
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--corpus: no folder at {folder}")

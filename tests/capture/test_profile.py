@@ -45,10 +45,10 @@ def test_a_script_is_recorded_and_ended(tmp_path: Path) -> None:
     assert len(rank.warm_up.wall_ns) >= 10
     assert 4 <= len(rank.unprofiled.wall_ns) <= 30
     assert rank.unprofiled.first_step == rank.warm_up.first_step + len(rank.warm_up.wall_ns)
-    assert len(rank.timing.wall_ns) == 5
+    assert len(rank.timing.wall_ns) >= 5  # More if slow steps seem to come at a period, as on a busy machine.
     # One more step in between tells how large the recording will be.
     assert rank.timing.first_step == rank.unprofiled.first_step + len(rank.unprofiled.wall_ns) + 1
-    assert rank.attribution.first_step == rank.timing.first_step + 5 + 1
+    assert rank.attribution.first_step > rank.timing.first_step + len(rank.timing.wall_ns)
 
 
 def test_long_steps_at_a_period_are_recorded_with_the_others(tmp_path: Path) -> None:
