@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli.files import STDOUT, refuse_unwritable, write
+from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.progress import shown
 from diagnose.cli.results import open_page, rendered
 
@@ -93,22 +93,23 @@ def command(
     from diagnose.source import ranks
     from diagnose.source.base import InputError
 
-    files = {"html": html_file, "json": json_file, "markdown": markdown_file, "perfetto": perfetto_file}
+    asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "perfetto": perfetto_file}
+    files = {form: output(name) for form, name in asked.items() if name}
     try:
         read = [file.path for file in ranks.find(paths)]
-        refuse_unwritable([name for name in files.values() if name], read)
+        refuse_unwritable(list(files.values()), read)
         with shown("Reading traces", quiet) as progress:
             rules = asked_rules(read[0], folders, select, ignore)
             diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress, rules)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     for form, name in files.items():
-        if name:
-            write(name, rendered(diagnosis, form))
+        write(name, rendered(diagnosis, form))
     if STDOUT not in files.values():
         click.echo(rendered(diagnosis, shape), nl=False)
     if open_it:
-        open_page(diagnosis, None if html_file == STDOUT else html_file)
+        page = files.get("html")
+        open_page(diagnosis, page if page and Path(page).is_file() else None)
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
     over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]

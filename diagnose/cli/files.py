@@ -1,9 +1,11 @@
-"""Writing results: whole or not at all, and never over an input."""
+"""Writing results: whole or not at all, and never over an input or in place of a device."""
 
 from __future__ import annotations
 
 import contextlib
 import os
+import stat
+import sys
 import tempfile
 from collections.abc import Sequence
 from pathlib import Path
@@ -13,20 +15,37 @@ import click
 STDOUT = "-"
 
 
+def output(name: str) -> str:
+    """The name of an output as it was given; `-` if it leads to standard output, as /dev/stdout does."""
+    try:
+        there = os.stat(name)
+        return STDOUT if not _stands_alone(there) and os.path.samestat(there, os.fstat(1)) else name
+    except OSError:
+        return name
+
+
+def _stands_alone(there: os.stat_result) -> bool:
+    """Whether writing it twice is harmless: devices such as /dev/null, not terminals."""
+    return stat.S_ISCHR(there.st_mode) and not os.isatty(1)
+
+
 def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Path]) -> None:
     """Raise a ClickException if an output cannot be written, or is one of the inputs: before any work is done."""
     if outputs.count(STDOUT) > 1:
         raise click.ClickException("Only one result can go to standard output (-). Give the others a file name.")
     read = {os.path.realpath(path) for path in inputs}
-    for name in outputs:
-        path = Path(name)
-        if name == STDOUT:
-            continue
-        if os.path.realpath(path) in read:
+    files = [name for name in outputs if name != STDOUT and not _is_stream(name)]
+    targets = [os.path.realpath(name) for name in files]
+    for name, target in zip(files, targets, strict=True):
+        folder = Path(target).parent
+        if target in read:
             raise click.ClickException(f"{name} is a trace to be read: writing there would destroy it. Choose another.")
-        if path.is_dir():
+        if targets.count(target) > 1:
+            raise click.ClickException(f"Two results would go to {name}. Give each a file of its own.")
+        if Path(target).is_dir():
             raise click.ClickException(f"{name} is a folder. Name a file.")
-        folder = Path(os.path.realpath(path)).parent
+        if Path(target).is_symlink():  # That is where realpath gives up.
+            raise click.ClickException(f"{name} is a link that leads back to itself. Name a file.")
         if not folder.is_dir():
             raise click.ClickException(f"The folder {folder} does not exist. Create it first.")
         if not os.access(folder, os.W_OK):
@@ -34,22 +53,57 @@ def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Path]) -> None:
 
 
 def write(name: str, text: str) -> None:
-    """Write text to a file, all of it or none (an older file stays until then), or to standard output."""
-    if name == STDOUT:
-        click.echo(text, nl=False)
-        return
-    path = Path(name)
-    scratch = None
+    """Write a result to standard output (`-`), a file, or whatever else can be written to.
+
+    A file gets all of the text or none, an older one stays until then, and links to it stay links. Devices and pipes
+    are written to as they are. Raises a ClickException if that fails.
+    """
     try:
-        handle, scratch = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
+        if name == STDOUT:
+            click.echo(text, nl=False)
+            sys.stdout.flush()
+        elif _is_stream(name):
+            with open(name, "w", encoding="utf-8") as stream:  # noqa: PTH123 (the same, and it takes /dev/fd/3)
+                stream.write(text)
+        else:
+            _replace(Path(os.path.realpath(name)), text)
+    except BrokenPipeError as error:
+        if name == STDOUT:  # Python flushes it once more at its end.
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
+        what = "standard output" if name == STDOUT else name
+        raise click.ClickException(f"{what} was closed before the whole result was written. Write to a file.") from error
+    except OSError as error:
+        raise click.ClickException(f"Cannot write {name}: {error.strerror or error}.") from error
+
+
+def _is_stream(name: str) -> bool:
+    """Whether it is there and no regular file: a device, a pipe, a socket. Folders are no streams."""
+    try:
+        mode = os.stat(name).st_mode
+    except OSError:
+        return False
+    return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
+
+
+def _replace(path: Path, text: str) -> None:
+    """Write a file beside the one of this name, with the same permissions, and put it in its place once it is whole."""
+    try:
+        mode = stat.S_IMODE(path.stat().st_mode)
+    except OSError:
+        mode = 0o666 & ~_umask()
+    handle, scratch = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
+    try:
         with os.fdopen(handle, "w", encoding="utf-8") as file:
             file.write(text)
-        umask = os.umask(0)
-        os.umask(umask)
-        Path(scratch).chmod(0o666 & ~umask)
+        Path(scratch).chmod(mode)
         Path(scratch).replace(path)
-    except OSError as error:
-        if scratch:
-            with contextlib.suppress(OSError):
-                Path(scratch).unlink()
-        raise click.ClickException(f"Cannot write {name}: {error.strerror or error}.") from error
+    except BaseException:  # Ctrl-C as well.
+        with contextlib.suppress(OSError):
+            Path(scratch).unlink()
+        raise
+
+
+def _umask() -> int:
+    mask = os.umask(0)
+    os.umask(mask)
+    return mask
