@@ -86,7 +86,9 @@ def analyze(
     return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen)
 
 
-def record(folder: str | PathLike[str], *, steps: int = 5, warmup: int = 10, memory: bool = False) -> Recording:
+def record(
+    folder: str | PathLike[str], *, steps: int = 5, warmup: int = 10, memory: bool = False, overwrite: bool = False
+) -> Recording:
     """Record some steps of a loop of your own, as `diagnose profile` would:
 
         with diagnose.record("runs/a", steps=5) as recording:
@@ -94,9 +96,10 @@ def record(folder: str | PathLike[str], *, steps: int = 5, warmup: int = 10, mem
                 train(batch)
                 recording.step()
 
-    `folder` must be empty or new. `warmup` steps are skipped, at least; then some are timed without a profiler, `steps`
-    recorded, and some recorded with call stacks, with allocations if `memory`. The loop goes on; `recording.finished`
-    tells when it need not.
+    `folder` is new, empty, or left by an attempt that recorded nothing; with `overwrite` it may hold an earlier
+    recording, which is replaced, so that a cell of a notebook can be run again. `warmup` steps are skipped, at least;
+    then some are timed without a profiler, `steps` recorded, and some recorded with call stacks, with allocations if
+    `memory`. The loop goes on; `recording.finished` tells when it need not.
 
     Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used or another recording is being
     made, ValueError if there are no steps to record.
@@ -108,7 +111,7 @@ def record(folder: str | PathLike[str], *, steps: int = 5, warmup: int = 10, mem
 
     if steps < 1 or warmup < 1:
         raise ValueError("steps and warmup are at least 1")
-    return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True))
+    return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True), overwrite)
 
 
 def to_hta(run: Run) -> Any:

@@ -25,10 +25,11 @@ class Recording:
 
     _active: ClassVar[Recording | None] = None
 
-    def __init__(self, folder: Path, plan: Plan) -> None:
-        self.folder, self._plan = folder.resolve(), plan
+    def __init__(self, folder: Path, plan: Plan, overwrite: bool = False) -> None:
+        self.folder, self._plan, self._overwrite = folder.resolve(), plan, overwrite
         self._number = -1
         self._recorder: Recorder | None = None
+        self._here: Place | None = None
 
     @property
     def finished(self) -> bool:
@@ -39,8 +40,9 @@ class Recording:
         """Raises CannotRecord if the folder cannot be used, or another recording is being made in this process."""
         if Recording._active is not None:
             raise CannotRecord("Another recording is being made in this process. End it first.")
-        if place.find().leads:
-            prepare(self.folder, self._plan, sys.argv)
+        self._here = place.find()
+        if self._here.leads:
+            prepare(self.folder, self._plan, sys.argv, self._overwrite)
             Board(self.folder / WORK).claim("python")
         else:
             self._wait_for_leader()
@@ -73,8 +75,10 @@ class Recording:
         if recorder is None:
             return
         recorder.end(how)
-        if recorder.session is not None and recorder.session.here.leads:
-            _wait_for(self.folder, recorder.session.here)
+        here = self._here if recorder.session is None else recorder.session.here
+        if here is not None and here.leads:
+            if recorder.session is not None:
+                _wait_for(self.folder, here)
             manifests.complete(self.folder, exit_code=None)
 
 

@@ -15,9 +15,17 @@ class Record(Callback):  # type: ignore[misc]  # Any, where lightning is not ins
     """Records some steps of `fit`, as `diagnose profile` would; with `stop`, the training ends once they are."""
 
     def __init__(
-        self, folder: str | Path, *, steps: int = 5, warmup: int = 10, memory: bool = False, stop: bool = False
+        self,
+        folder: str | Path,
+        *,
+        steps: int = 5,
+        warmup: int = 10,
+        memory: bool = False,
+        stop: bool = False,
+        overwrite: bool = False,
     ) -> None:
-        self._recording = Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True))
+        plan = Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True)
+        self._recording = Recording(Path(folder), plan, overwrite)
         self._stop = stop
         self._seen = 0
 

@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from types import FrameType
 
-from diagnose.capture import manifests, nsys
+from diagnose.capture import folders, manifests, nsys
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK, Plan
 from diagnose.capture.limits import CannotRecord as CannotRecord
@@ -59,14 +59,15 @@ class Recorded:
     interrupted: bool
 
 
-def prepare(folder: Path, plan: Plan, command: Sequence[str]) -> None:
-    """Make the folder and put into it what the processes need. Raises CannotRecord."""
+def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = False) -> None:
+    """Make the folder and put into it what the processes need. Raises CannotRecord.
+
+    `overwrite`: a recording that is there is replaced.
+    """
     if plan.tracer == "nsys":
         nsys.find()
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        if any(folder.iterdir()):
-            raise CannotRecord(f"{folder} is not empty. Name a new folder.")
+        folders.take(folder, overwrite)
         plan.write(folder)
         manifests.begin(folder, command)
         free = shutil.disk_usage(folder).free

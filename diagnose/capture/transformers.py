@@ -18,9 +18,17 @@ class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers 
     """Whose training began last, and has not ended: the Trainer does not say when it fails."""
 
     def __init__(
-        self, folder: str | Path, *, steps: int = 5, warmup: int = 10, memory: bool = False, stop: bool = False
+        self,
+        folder: str | Path,
+        *,
+        steps: int = 5,
+        warmup: int = 10,
+        memory: bool = False,
+        stop: bool = False,
+        overwrite: bool = False,
     ) -> None:
-        self._recording = Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True))
+        plan = Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True)
+        self._recording = Recording(Path(folder), plan, overwrite)
         self._stop = stop
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:

@@ -18,7 +18,7 @@ STDOUT = "-"
 def output(name: str) -> str:
     """The name of an output as it was given; `-` if it leads to standard output, as /dev/stdout does."""
     try:
-        there = os.stat(name)
+        there = Path(name).stat()
         return STDOUT if not _stands_alone(there) and os.path.samestat(there, os.fstat(1)) else name
     except OSError:
         return name
@@ -63,7 +63,7 @@ def write(name: str, text: str) -> None:
             click.echo(text, nl=False)
             sys.stdout.flush()
         elif _is_stream(name):
-            with open(name, "w", encoding="utf-8") as stream:  # noqa: PTH123 (the same, and it takes /dev/fd/3)
+            with Path(name).open("w", encoding="utf-8") as stream:
                 stream.write(text)
         else:
             _replace(Path(os.path.realpath(name)), text)
@@ -71,7 +71,9 @@ def write(name: str, text: str) -> None:
         if name == STDOUT:  # Python flushes it once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
         what = "standard output" if name == STDOUT else name
-        raise click.ClickException(f"{what} was closed before the whole result was written. Write to a file.") from error
+        raise click.ClickException(
+            f"{what} was closed before the whole result was written. Write to a file."
+        ) from error
     except OSError as error:
         raise click.ClickException(f"Cannot write {name}: {error.strerror or error}.") from error
 
@@ -79,7 +81,7 @@ def write(name: str, text: str) -> None:
 def _is_stream(name: str) -> bool:
     """Whether it is there and no regular file: a device, a pipe, a socket. Folders are no streams."""
     try:
-        mode = os.stat(name).st_mode
+        mode = Path(name).stat().st_mode
     except OSError:
         return False
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))

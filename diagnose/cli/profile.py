@@ -61,13 +61,14 @@ class Launching(click.Command):
 )
 @click.option("--memory", is_flag=True, help="Also record allocations.")
 @click.option("--keep-running", is_flag=True, help="Let the run go on after recording, instead of ending it.")
+@click.option("--overwrite", is_flag=True, help="Replace a recording that is in DIR.")
 @click.option("--no-analyze", is_flag=True, help="Record only.")
 @click.option("--open", "open_it", is_flag=True, help="Open the report in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
 @click.pass_context
 def command(
     ctx: click.Context, out: Path | None, warmup: int, steps: int, tracer: str, memory: bool, keep_running: bool,
-    no_analyze: bool, open_it: bool, quiet: bool,
+    overwrite: bool, no_analyze: bool, open_it: bool, quiet: bool,
 ) -> None:  # fmt: skip
     """Run a training, record a few of its steps, and say what to fix.
 
@@ -88,7 +89,7 @@ def command(
     folder = out or Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running)
     try:
-        prepare(folder, plan, words)
+        prepare(folder, plan, words, overwrite)
         recorded = run(words, folder, plan, say)
     except CannotRecord as error:
         raise click.ClickException(str(error)) from error

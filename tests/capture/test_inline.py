@@ -59,6 +59,20 @@ def test_a_folder_that_is_in_use_is_refused(tmp_path: Path) -> None:
     assert [path.name for path in tmp_path.iterdir()] == ["notes.txt"]
 
 
+def test_a_cell_of_a_notebook_is_run_twice(tmp_path: Path) -> None:
+    """First after a failure, then over its own recording."""
+    broken = LOOP.replace('"out",', '"out", overwrite=True,').replace("step()", "raise_", 1)
+    cell = LOOP.replace('"out",', '"out", overwrite=True,')
+    twice = f"try:\n    exec({broken!r})\nexcept NameError:\n    print('failed')\nexec({cell!r})\nexec({cell!r})\n"
+    script(tmp_path, STEP + twice)
+    ran = plain(tmp_path, "train.py")
+    assert ran.returncode == 0, ran.stderr
+    assert [line.split()[0] for line in ran.stdout.splitlines()] == ["failed", "after", "after"]
+    done = Done(0, "", "", tmp_path / "out")
+    assert done.manifest.complete
+    assert "rank0.trace.json.gz" in done.files
+
+
 def test_one_recording_at_a_time_in_a_process(tmp_path: Path) -> None:
     refused = pytest.raises(CannotRecord, match="Another recording is being made")
     with diagnose.record(tmp_path / "a"), refused, diagnose.record(tmp_path / "b"):

@@ -46,6 +46,14 @@ def test_a_folder_that_is_in_use_is_refused_before_the_run(tmp_path: Path) -> No
     assert (tmp_path / "out" / "mine.txt").read_text() == "keep"
 
 
+def test_a_folder_is_used_again_after_a_failed_run(tmp_path: Path) -> None:
+    path = script(tmp_path, "raise SystemExit(3)\n")
+    for _ in range(2):
+        done = run("profile", "-o", tmp_path / "out", path)
+        assert done.returncode == 3
+        assert "not empty" not in done.stderr
+
+
 @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
 def test_a_folder_that_cannot_be_written_is_refused_before_the_run(tmp_path: Path) -> None:
     path = script(tmp_path, "print('ran')\n")
