@@ -39,6 +39,7 @@ ASKED = 0
 """Among the signals that came: that we ourselves asked the command to end."""
 
 NEWS = {
+    "foreign": "the script's own torch.profiler is recording; waiting for it to end",
     "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
     "timing": "recording {steps:.0f} steps",
     "attribution": "recording {steps:.0f} steps with call stacks and shapes",
@@ -84,7 +85,6 @@ def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], N
     """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start."""
     environment = dict(os.environ, DIAGNOSE_RECORDING=str(folder.resolve()))
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
-    environment.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
     if plan.tracer == "nsys":
         environment.update([nsys.HEARS_PLAIN_NAMES])
         command = nsys.command(nsys.find(), folder, command, say)

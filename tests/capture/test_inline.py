@@ -66,7 +66,7 @@ def test_a_cell_of_a_notebook_is_run_twice(tmp_path: Path) -> None:
     twice = f"try:\n    exec({broken!r})\nexcept NameError:\n    print('failed')\nexec({cell!r})\nexec({cell!r})\n"
     script(tmp_path, STEP + twice)
     ran = plain(tmp_path, "train.py")
-    assert ran.returncode == 0, ran.stderr
+    assert (ran.returncode, ran.stderr) == (0, "")
     assert [line.split()[0] for line in ran.stdout.splitlines()] == ["failed", "after", "after"]
     done = Done(0, "", "", tmp_path / "out")
     assert done.manifest.complete

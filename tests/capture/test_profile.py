@@ -46,8 +46,9 @@ def test_a_script_is_recorded_and_ended(tmp_path: Path) -> None:
     assert 4 <= len(rank.unprofiled.wall_ns) <= 30
     assert rank.unprofiled.first_step == rank.warm_up.first_step + len(rank.warm_up.wall_ns)
     assert len(rank.timing.wall_ns) >= 5  # More if slow steps seem to come at a period, as on a busy machine.
-    # One more step in between tells how large the recording will be.
-    assert rank.timing.first_step == rank.unprofiled.first_step + len(rank.unprofiled.wall_ns) + 1
+    # In between one step is recorded to tell how large the recording will be, with a step before and after it that is
+    # not: what one recording opens must be closed before the next begins.
+    assert rank.timing.first_step == rank.unprofiled.first_step + len(rank.unprofiled.wall_ns) + 3
     assert rank.attribution.first_step > rank.timing.first_step + len(rank.timing.wall_ns)
 
 

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from .board import Board
+from .foreign import turns
 from .interruptions import Collections
 from .place import Place
 
@@ -64,6 +65,7 @@ class NsysRecording:
         else:
             _wait(lambda: self._board.read(OPENED) is not None)
         time.sleep(SETTLE_S if self._others else 0)
+        turns.taken()
         self._ops = _ops_as_ranges()
         self.marks_collections = self._ops is not None and self._collections.on()
         self._open(number)
@@ -83,6 +85,7 @@ class NsysRecording:
         if self._range is not None:
             _wait(lambda: self._board.posted(ENDED) > self._others)
             self._nvtx.end(self._range)  # Waits until nsys has what it needs.
+        turns.leave()
 
     def _open(self, number: int | None) -> None:
         if number is not None:

@@ -10,8 +10,8 @@ from collections.abc import Callable
 from pathlib import Path
 
 from . import about, backwards, imports, interruptions, loaders, place
+from .foreign import watch_foreign
 from .plan import WORK, Plan
-from .recordings import watch_foreign
 from .session import Session
 from .targets import Targets
 
@@ -29,6 +29,7 @@ class Recorder:
         self.session: Session | None = None
         self.optimizers: list[weakref.ref[object]] = []
         """Those that stepped, where that is known."""
+        os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
         self._said = False
         self._told = 0
         self._settings = about.Settings()

@@ -1,15 +1,13 @@
-"""One recording by torch.profiler, and keeping out of the way of the script's own."""
+"""One recording by torch.profiler."""
 
 from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable
 from pathlib import Path
-from types import ModuleType
 from typing import Any
 
-from .imports import when_imported
+from .foreign import close_older_ranges, turns
 from .interruptions import Collections
 from .plan import WORK
 from .threads import wait_for_others
@@ -48,15 +46,16 @@ class Recording:
         """Whether collections of garbage are ranges of it."""
 
     def begin(self, number: int | None) -> None:
-        """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises."""
+        """Start to record, and mark the step of that number; None marks none. Raises what the profiler raises.
+
+        It must be our turn.
+        """
         self._traced_by = sys.getprofile()
+        close_older_ranges()
         if self._detailed:
             wait_for_others()
-        _Foreign.ours = True
-        try:
-            self._profile.start()
-        finally:
-            _Foreign.ours = False
+        self._profile.start()
+        turns.taken()
         self._open(number)
         if self._collections is not None:
             self.marks_collections = self._collections.on()
@@ -91,11 +90,10 @@ class Recording:
         self._close()
         if self._detailed:
             wait_for_others()
-        _Foreign.ours = True
         try:
             self._profile.stop()
         finally:
-            _Foreign.ours = False
+            turns.leave()
             if self._traced_by is not None:
                 sys.setprofile(self._traced_by)  # Recording stacks takes its place.
 
@@ -144,47 +142,3 @@ def _config(options: dict[str, bool]) -> Any:
             continue
         known[name] = value
     return config(**known)
-
-
-class _Foreign:
-    """Whether a profiler that the script itself has started is recording. Only one can record in a process."""
-
-    ours = False
-    active = 0
-
-
-def foreign_active() -> bool:
-    """Whether the script's own profiler records now."""
-    return _Foreign.active > 0
-
-
-def watch_foreign(on_start: Callable[[], None]) -> None:
-    """Have `on_start()` called before a profiler of the script starts, so that ours can stop in time."""
-
-    def wrap(module: ModuleType) -> None:
-        kind = module.profile
-        for name in ("_prepare_trace", "__enter__"):
-            setattr(kind, name, _before(getattr(kind, name), on_start))
-        leave = kind.__exit__
-
-        def left(self: Any, *args: Any) -> Any:
-            try:
-                return leave(self, *args)
-            finally:
-                if self.__dict__.pop("_diagnose_counted", False):
-                    _Foreign.active -= 1
-
-        kind.__exit__ = left
-
-    when_imported("torch.autograd.profiler", wrap)
-
-
-def _before(start: Callable[..., Any], on_start: Callable[[], None]) -> Callable[..., Any]:
-    def started(self: Any, *args: Any, **kwargs: Any) -> Any:
-        if not _Foreign.ours and getattr(self, "enabled", True) and not self.__dict__.get("_diagnose_counted"):
-            on_start()
-            self._diagnose_counted = True
-            _Foreign.active += 1
-        return start(self, *args, **kwargs)
-
-    return started

@@ -13,12 +13,13 @@ from typing import TypeVar
 
 from .board import Board
 from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
+from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .place import Place
 from .plan import ENDINGS, FILES, GRAPH, VALUES, WORK, Plan
-from .recordings import Recording, foreign_active
+from .recordings import Recording
 from .threads import Rivals
 from .values import values_of_two_steps
 
@@ -36,6 +37,8 @@ PATIENCE_S = 60.0
 
 FOREIGN_STEPS = 1_000
 """Steps to wait for the end of a profiler that the script itself has started (our choice)."""
+
+_OCCUPIED = "the script records itself with torch.profiler; run it without, or analyze its own trace"
 
 T = TypeVar("T")
 Course = Generator[None, None, T]
@@ -77,6 +80,7 @@ class Session:
         self._broken |= number != self._number + 1
         self._number = number
         try:
+            self._heed()
             next(self._course, None)
         except _Hopeless as error:
             self._give_up(f"Recording stopped: {error}.")
@@ -108,12 +112,17 @@ class Session:
     def record_window(self, seconds: float) -> None:
         """Record a stretch of time without steps. Raises what the profiler raises."""
         self.note("No step was found, so a stretch of time was recorded: call diagnose.record to mark steps.")
+        if not turns.take():
+            return self.note(f"Recording stopped: {_OCCUPIED}.")
         self.board.post("window", seconds=seconds)
         try:
             recording = self._recording("timing", all_threads=True)
-        except _Hopeless as error:
-            return self.note(f"Recording stopped: {error}.")
-        recording.begin(None)
+            recording.begin(None)
+        except BaseException as error:
+            turns.leave()
+            if isinstance(error, _Hopeless):
+                return self.note(f"Recording stopped: {error}.")
+            raise
         time.sleep(seconds)
         target = self._file("timing")
         recording.end(target)
@@ -165,7 +174,7 @@ class Session:
         while True:
             yield from self._alone_with_the_profiler()
             clock, rivals, self._broken = Clock(self._number + 1), Rivals(), False
-            while clock.steps < steps and not self._broken and not foreign_active():
+            while clock.steps < steps and not self._broken and not turns.foreign:
                 yield
                 clock.tick()
             if clock.steps >= steps:
@@ -178,14 +187,15 @@ class Session:
     def _recorded(self, kind: str, steps: int) -> Course[None]:
         """A recording, after one of a single step that tells how large it gets and warms the profiler up."""
         for _ in range(ATTEMPTS):
-            yield from self._alone_with_the_profiler()
+            yield from self._apart()
             if not (fitting := (yield from self._fitting(kind, steps))):
                 continue
+            yield from self._apart()
             if fitting < steps:
                 most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
                 self.note(f"The {kind} recording has {fitting} steps, as more would not fit {most}.")
             count = yield from self._agreed(kind, min(steps, fitting))
-            made = self._begun(kind)
+            made = yield from self._begun(kind)
             while self._open is made:
                 yield
                 made.clock.tick()
@@ -202,7 +212,7 @@ class Session:
         """How many steps a recording can have, by the size of one of a single step; 0 if that was interrupted."""
         if self._tracer(kind) == "nsys":
             return steps  # It does not say how large its reports get.
-        probe = self._begun(kind)
+        probe = yield from self._begun(kind)
         yield
         if self._open is not probe:
             return 0
@@ -239,11 +249,24 @@ class Session:
     def _file(self, kind: str) -> Path:
         return self.folder / f"rank{self.here.rank}.{FILES[kind]}.{ENDINGS[self._tracer(kind)]}"
 
-    def _begun(self, kind: str) -> _Open:
-        recording = self._recording(kind)
-        recording.begin(self._number + 1)
-        self._open = _Open(kind, recording, Clock(self._number + 1))
-        return self._open
+    def _begun(self, kind: str) -> Course[_Open]:
+        """A recording of that kind, from now on; waits for the script's own profiler to end."""
+        while not turns.take():
+            yield from self._alone_with_the_profiler()
+        try:
+            recording = self._recording(kind)
+            recording.begin(self._number + 1)
+        except BaseException:
+            turns.leave()
+            raise
+        made = self._open = _Open(kind, recording, Clock(self._number + 1))
+        self._heed()
+        return made
+
+    def _heed(self) -> None:
+        """Stop for a profiler of another thread that has asked meanwhile."""
+        if turns.wanted:
+            self.make_way()
 
     def _keep(self, made: _Open) -> None:
         """End the open recording and put it into the folder, unless one is there that took less memory as it went."""
@@ -264,13 +287,24 @@ class Session:
             made.recording.end(None)
         return made is not None
 
+    def _apart(self) -> Course[None]:
+        """A step without any profiler.
+
+        What is opened in one recording and closed in the next one writes to memory that has been freed (torch 2.13).
+        Ranges of ops, as of an optimizer that steps in a hook of the backward pass, are closed within the step.
+        """
+        yield
+        yield from self._alone_with_the_profiler()
+
     def _alone_with_the_profiler(self) -> Course[None]:
         """Wait until no profiler of the script is recording."""
         for _ in range(FOREIGN_STEPS):
-            if not foreign_active():
+            if not turns.foreign:
                 return
+            if self.here.leads and self.board.read("foreign") is None:
+                self.board.post("foreign")
             yield
-        raise _Hopeless("the script records itself with torch.profiler; run it without, or analyze its own trace")
+        raise _Hopeless(_OCCUPIED)
 
     def _agreed(self, what: str, steps: int) -> Course[int]:
         """Wait for the step at which all ranks begin something; to the number of steps that the leader says."""

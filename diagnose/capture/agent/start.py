@@ -9,10 +9,12 @@ import threading
 import time
 import weakref
 from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 
 from .board import Board
+from .foreign import turns
 from .imports import when_imported
 from .plan import WORK, Plan
 from .recorder import Recorder
@@ -68,7 +70,7 @@ class Script:
         self._steps.fixed = session.settled
         if not self._recorder.over or self._plan.keep_running or self._exits >= MOST_EXITS:
             return
-        if threading.current_thread() is threading.main_thread():
+        if threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
             self._exits += 1
             _wait_for_work()
             raise SystemExit(0)
@@ -97,6 +99,8 @@ class Script:
         if self._how == "itself" and last is not None:
             self._how = "interrupted" if issubclass(last, KeyboardInterrupt) else "crashed"
         self._recorder.end(self._how)
+        with suppress(Exception):  # Torch says what it thinks of it.
+            turns.end_foreign()
         if self._recorder.session is None and self._hidden and (self._folder / WORK).is_dir():
             Board(self._folder / WORK).post("compiled")
 
