@@ -6,6 +6,7 @@ import os
 import shutil
 import signal
 import subprocess
+import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager, suppress
@@ -15,7 +16,7 @@ from types import FrameType
 
 from diagnose.capture import folders, manifests, nsys
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.plan import INTERRUPTED, WORK, Plan
 from diagnose.capture.limits import CannotRecord as CannotRecord
 from diagnose.trace.manifest import Manifest
 
@@ -34,6 +35,12 @@ PATIENCE_S = 5.0
 """For each way to end what is left of a run."""
 
 POLL_S = 0.1
+
+HEARD_S = 0.5
+"""In which a script that was interrupted by itself has said so (our choice)."""
+
+INSISTING_S = 1.0
+"""Between two interrupts, from which on the second one is meant as one (our choice)."""
 
 ASKED = 0
 """Among the signals that came: that we ourselves asked the command to end."""
@@ -92,7 +99,7 @@ def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], N
         child = subprocess.Popen(command, env=environment)
     except OSError as error:
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
-    with _signals_for(child) as received:
+    with _signals_for(child, Board(folder / WORK)) as received:
         ended_by_us = _watch(child, folder, plan, say, received)
     if ended_by_us or signal.SIGINT in received:
         _end_orphans(folder)
@@ -155,15 +162,27 @@ def _trained(folder: Path) -> set[int]:
 
 
 @contextmanager
-def _signals_for(child: subprocess.Popen[bytes]) -> Iterator[list[int]]:
+def _signals_for(child: subprocess.Popen[bytes], board: Board) -> Iterator[list[int]]:
     """Pass signals on to the child, as if it stood in our place. Yields those that came."""
-    received: list[int] = []
+    received, first_s = list[int](), 0.0
 
     def pass_on(number: int, frame: FrameType | None) -> None:
+        nonlocal first_s
+        again = number == signal.SIGINT and number in received
         received.append(number)
-        if number == signal.SIGINT and _from_terminal():
-            return
-        child.send_signal(number)
+        if number != signal.SIGINT:
+            child.send_signal(number)
+        elif again and time.monotonic() - first_s > INSISTING_S:
+            child.send_signal(signal.SIGTERM)  # A script that is ending hears of no second interrupt.
+        elif not again:
+            first_s = time.monotonic()
+            if not _from_terminal():
+                threading.Timer(HEARD_S, interrupt).start()
+
+    def interrupt() -> None:
+        """The child as well, unless it has heard of it by itself: `timeout -s INT` tells the whole process group."""
+        if child.poll() is None and board.read(INTERRUPTED) is None:
+            child.send_signal(signal.SIGINT)
 
     numbers = [
         getattr(signal, name) for name in ("SIGINT", "SIGTERM", "SIGHUP", "SIGUSR1", "SIGUSR2") if hasattr(signal, name)

@@ -265,6 +265,29 @@ def test_an_interrupt_that_only_we_get_is_passed_on(tmp_path: Path) -> None:
     interrupted(tmp_path, child.returncode, stderr)
 
 
+def test_an_interrupt_of_the_whole_group_reaches_the_script_once(tmp_path: Path) -> None:
+    """As `timeout -s INT` sends it: a second one would break into what the script does at its end."""
+    text = LONG.replace("\n", "\n    ")
+    script(tmp_path, f"try:\n    {text}\nfinally:\n    time.sleep(0.3)\n    print('saved', flush=True)\n")
+    words = command("-o", tmp_path / "out", "--no-analyze", "--steps", 1000, "train.py")
+    child = subprocess.Popen(
+        words,
+        cwd=tmp_path,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until_recording(tmp_path)
+    os.killpg(child.pid, signal.SIGINT)
+    stdout, stderr = child.communicate(timeout=60)
+    assert stdout == "saved\n"
+    assert stderr.count("KeyboardInterrupt") == 1
+    assert not any(words in stderr for words in ("Exception ignored", "sys.excepthook", "During handling"))
+    interrupted(tmp_path, child.returncode, stderr)
+
+
 def test_a_script_that_leaves_by_os_exit(tmp_path: Path) -> None:
     script(tmp_path, STEP + "while not os.path.exists('out/rank0.trace.json.gz'):\n    step()\nos._exit(5)\n")
     done = profile(tmp_path, "train.py")

@@ -9,6 +9,9 @@ from pathlib import Path
 WORK = ".work"
 """Folder in the recording for what the processes tell each other; gone once the recording is complete."""
 
+INTERRUPTED = "interrupted"
+"""What a script posts when an interrupt ends it."""
+
 FILES = {"timing": "trace", "attribution": "detail"}
 """What a kind of recording is called among the files."""
 

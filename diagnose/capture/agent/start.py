@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import atexit
 import os
+import signal
 import sys
 import threading
 import time
@@ -16,7 +17,7 @@ from types import ModuleType, TracebackType
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
-from .plan import WORK, Plan
+from .plan import INTERRUPTED, WORK, Plan
 from .recorder import Recorder
 from .steps import Steps, watch_optimizers
 
@@ -95,6 +96,7 @@ class Script:
         """The process ends, for whatever reason."""
         if os.getpid() != self._pid:
             return
+        _be_interrupted_once()
         last = getattr(sys, "last_type", None)  # Python notes an error that nothing caught, whoever shows it.
         if self._how == "itself" and last is not None:
             self._how = "interrupted" if issubclass(last, KeyboardInterrupt) else "crashed"
@@ -104,12 +106,20 @@ class Script:
         if self._recorder.session is None and self._hidden and (self._folder / WORK).is_dir():
             Board(self._folder / WORK).post("compiled")
 
+    def _heard(self, kind: type[BaseException]) -> None:
+        """An error ends the script. Of an interrupt let nobody tell it again."""
+        _be_interrupted_once()
+        if issubclass(kind, KeyboardInterrupt) and (self._folder / WORK).is_dir():
+            with suppress(OSError):
+                Board(self._folder / WORK).post(INTERRUPTED)
+
     def _show_errors_without_us(self) -> None:
         """Note how the script ends, and show its errors as they would look if it ran by itself."""
         earlier = sys.excepthook
 
         def show(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> None:
             self._how = "interrupted" if issubclass(kind, KeyboardInterrupt) else "crashed"
+            self._heard(kind)
             _strip_own_frames(error)
             earlier(kind, error, error.__traceback__)
 
@@ -138,6 +148,13 @@ def _at_end_of_child(act: Callable[[], None]) -> None:
         from multiprocessing.util import Finalize
 
         Finalize(None, act, exitpriority=100)
+
+
+def _be_interrupted_once() -> None:
+    """Let no second interrupt break into the end of a script, as where a Ctrl-C reaches it from two sides."""
+    here = threading.current_thread() is threading.main_thread()
+    if here and signal.getsignal(signal.SIGINT) is signal.default_int_handler:
+        signal.signal(signal.SIGINT, signal.SIG_IGN)
 
 
 def _wait_for_work() -> None:
