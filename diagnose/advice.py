@@ -2,14 +2,18 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterable
 from dataclasses import replace
 
 import msgspec
 
+from diagnose.facts.base import Facts
 from diagnose.facts.digest import RankDigest
-from diagnose.finding import Fix, Outcome, RankedFinding, Safety
-from diagnose.trace.model import Device, IntegrityNote
+from diagnose.finding import Finding, Fix, Outcome, RankedFinding, Safety
+from diagnose.page import Page
+from diagnose.trace.manifest import Loader, RankManifest, most_asked
+from diagnose.trace.model import Context, Device, IntegrityNote
 
 _TORCH = "Nsight Systems does not record that: record with diagnose profile."
 
@@ -61,6 +65,57 @@ def for_recorder(recorder: str, outcomes: Iterable[Outcome]) -> tuple[Outcome, .
     return tuple(
         msgspec.structs.replace(one, how_to_record_it=NSIGHT.get(one.why, one.how_to_record_it)) for one in outcomes
     )
+
+
+_SETTING = re.compile(
+    r"(?:patch|wrap):(DataLoader|torch\.optim|DistributedDataParallel)\((\w+)=([\w.]+)\)\Z|env:(\w+)=(.*)\Z"
+)
+"""A trial that sets one thing: what is made with which argument of which value; or a variable and its value."""
+
+
+def not_in_force(facts: Facts, found: Iterable[tuple[Page, Finding]]) -> list[tuple[Page, Finding]]:
+    """The findings without fixes that set what is set already, or to less; those without any other fix go."""
+    context = facts.rank.context
+    if context is None:
+        return list(found)
+    loaders = _training_loaders(context.rank)
+    left = []
+    for page, finding in found:
+        fixes = tuple(one for one in finding.fixes if not _in_force(one, context, loaders))
+        if fixes or not finding.fixes:
+            left.append((page, replace(finding, fixes=fixes)))
+    return left
+
+
+def _training_loaders(rank: RankManifest) -> tuple[Loader, ...]:
+    """The loader that the training takes its batches from; where that is not known, all of them."""
+    most = most_asked(rank.loaders)
+    return rank.loaders if most is None or not most.asked_timed else (most,)
+
+
+def _in_force(fix: Fix, context: Context, loaders: tuple[Loader, ...]) -> bool:
+    setting = _SETTING.match(fix.trial or "")
+    if setting is None:
+        return False
+    owner, name, value, variable, variable_value = setting.groups()
+    if variable:
+        return context.environment.get(variable) == variable_value
+    distributed = context.rank.distributed
+    owners = {
+        "DataLoader": [getattr(one, name, None) for one in loaders],
+        "torch.optim": [getattr(one, name, None) for one in context.rank.optimizers],
+        "DistributedDataParallel": [one.get(name) for one in distributed.ddp] if distributed else [],
+    }[owner]
+    return bool(owners) and all(_as_much(present, value) for present in owners)
+
+
+def _as_much(present: object, value: str) -> bool:
+    """Whether a setting is at least what is advised."""
+    if value in ("True", "False"):
+        return present is (value == "True")
+    if isinstance(present, bool) or not isinstance(present, int | float):
+        return str(present) == value
+    return present >= float(value)
 
 
 COMPILED_FROM = (7, 0)

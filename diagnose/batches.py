@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import TypeGuard
 
 from diagnose.facts.base import Missing
 from diagnose.facts.fetches import Fetches
 from diagnose.facts.input import Input
 from diagnose.facts.run import Loading
-from diagnose.finding import Confidence, Evidence, Finding, Fix, Level
+from diagnose.finding import Confidence, Evidence, Finding, Fix, Level, Safety
 from diagnose.replay.edits import Between, Shorten, at
 from diagnose.replay.edits import Level as Rung
 from diagnose.replay.saving import Basis
 from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.units import duration as ms
 from diagnose.units import percent
+
+DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 
 
 def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
@@ -40,6 +43,68 @@ def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
     if free is None:
         raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
     return free
+
+
+def left_with_workers(loading: Loading) -> Between:
+    """Of the time to make a batch, what it still takes from a training that computes on the cores of the workers.
+
+    What waits is hidden whatever the cores do. What computes comes out of the training's time, or half of it where two
+    threads share a core well (our choice); handing a batch over takes some time at least.
+    """
+    computing, least = 1 - loading.waiting_share, min(HANDED_OVER_NS / loading.fetch_ns, 1.0)
+    return Between(*(max(share, least) for share in (computing, computing, computing / 2)))
+
+
+def waits(loading: Loading | None) -> float:
+    """Of making batches, the share that workers hide although the training computes on their cores."""
+    return 0.0 if loading is None else loading.waiting_share
+
+
+def in_workers(count: int) -> Fix:
+    """Load in so many worker processes, where there are none."""
+    return Fix(
+        "Load in worker processes.",
+        before="DataLoader(dataset, batch_size)",
+        after=f"DataLoader(dataset, batch_size, num_workers={count}, persistent_workers=True)",
+        link=DOCS,
+        trial=f"patch:DataLoader(num_workers={count})",
+    )
+
+
+def more_batches(loading: Loading | None) -> Iterator[Fix]:
+    """What to do where workers do not keep up; of unknown loaders as torch has them by default."""
+    present, count = (0, 8) if loading is None else (loading.loader.num_workers, loading.best)
+    queued = 2 if loading is None else loading.loader.prefetch_factor or 2
+    if loading is not None and not loading.hideable:
+        yield cheaper_batches(loading)
+    elif count <= present:
+        yield Fix(
+            "Keep more batches ready: the workers are fast enough, but some batches are late.",
+            before=f"DataLoader(dataset, batch_size, prefetch_factor={queued})",
+            after=f"DataLoader(dataset, batch_size, prefetch_factor={4 * queued})",
+            link=DOCS,
+            trial=f"patch:DataLoader(prefetch_factor={4 * queued})",
+        )
+    if count > present:
+        yield Fix(
+            "Raise the number of workers, up to the cores there are for this process.",
+            before=f"DataLoader(dataset, batch_size, num_workers={present or 2})",
+            after=f"DataLoader(dataset, batch_size, num_workers={count}, prefetch_factor=4, persistent_workers=True)",
+            safety=Safety.SAME_NUMBERS, link=DOCS, trial=f"patch:DataLoader(num_workers={count})",
+        )  # fmt: skip
+
+
+def batches_that_wait(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
+    """What to say of batches that wait for storage or a network while the training computes on all cores."""
+    what = f"The training waits {ms(waited_ns)} a step while its own process makes the next batch."
+    waiting_ns = round(loading.waiting_share * loading.fetch_ns)
+    why = f"Of the {ms(loading.fetch_ns)} to make a batch, {ms(waiting_ns)} wait for storage or a network."
+    return Finding(
+        evidence=(Evidence(what, waited_ns, "ns"), Evidence(why, waiting_ns, "ns")),
+        edits=(Shorten(fetches.ids, left_with_workers(loading)),),
+        fixes=(in_workers(loading.workers),),
+        confidence=Confidence(Level.MEDIUM, "wall and CPU time of making batches were measured without the profiler"),
+    )
 
 
 def epoch_batches(manifest: RankManifest, loader: Loader) -> int | None:

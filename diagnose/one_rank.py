@@ -13,7 +13,8 @@ from diagnose.facts.digest import digest
 from diagnose.facts.garbage import garbage_collections
 from diagnose.facts.run import slowdown, trains_on_cpu
 from diagnose.facts.steps import steps
-from diagnose.finding import Outcome, OutcomeKind, ReplayQuality
+from diagnose.finding import Finding, Outcome, OutcomeKind, ReplayQuality
+from diagnose.page import Page
 from diagnose.rank import Ranked
 from diagnose.replay.edits import Edit, Shorten
 from diagnose.replay.saving import Replay
@@ -22,6 +23,7 @@ from diagnose.replay.saving import Replay
 def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
     said = engine.examine(facts, rules)
+    found = advice.not_in_force(facts, said.findings)
     brief, recorder = advice.of_recorder(digest(facts)), facts.rank.provenance.format
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
     cost = optional(slowdown, facts)
@@ -32,9 +34,11 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         return RankDiagnosis(brief, outcomes=unpriced, slowdown=cost)
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
     own = facts.rank.index, said.cautions, unprofiled_ns, trains_on_cpu(facts)
-    order = rank.ranked(said.findings, replay, steps(facts), *own)
+    order = rank.ranked(found, replay, steps(facts), *own)
     quality = ReplayQuality(**vars(replay.quality))
-    outcomes = advice.for_recorder(recorder, (_priced(one, order) for one in said.outcomes))
+    outcomes = advice.for_recorder(
+        recorder, (_priced(_still_found(one, said.findings, found), order) for one in said.outcomes)
+    )
     findings = advice.for_devices(facts.rank.provenance.devices, order.findings)
     return RankDiagnosis(brief, findings, outcomes, quality, cost, facts.rank.company)
 
@@ -51,6 +55,16 @@ def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:
         return outcome
     how = missing.how_to_record_it
     return Outcome(outcome.rule, outcome.code, OutcomeKind.CANNOT_TELL, missing.what, how)
+
+
+def _still_found(
+    outcome: Outcome, before: Sequence[tuple[Page, Finding]], after: Sequence[tuple[Page, Finding]]
+) -> Outcome:
+    """A rule all of whose fixes are in force has found nothing."""
+    had, has = ({page.id for page, _ in some} for some in (before, after))
+    if outcome.rule not in had - has:
+        return outcome
+    return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, "all that could be set for it is set already")
 
 
 def _priced(outcome: Outcome, order: Ranked) -> Outcome:

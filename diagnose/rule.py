@@ -14,13 +14,17 @@ from typing import TypeAlias
 
 from diagnose.batches import (
     HANDED_OVER_NS,
+    batches_that_wait,
     cheaper_batches,
     cores_for_workers,
     dear,
     dear_batches,
     epoch_batches,
+    in_workers,
     loading_evidence,
+    more_batches,
     mostly_sampling,
+    waits,
 )
 from diagnose.examples import CannotTell, Fires, Silent
 from diagnose.facts.accumulation import Accumulation
@@ -235,6 +239,7 @@ __all__ = [
     "WarmUp",
     "WeightPenalty",
     "balanced",
+    "batches_that_wait",
     "bytes_",
     "chains_taken",
     "cheaper_batches",
@@ -244,9 +249,11 @@ __all__ = [
     "epoch_batches",
     "fusing",
     "gave_up",
+    "in_workers",
     "known",
     "left_out",
     "loading_evidence",
+    "more_batches",
     "mostly_sampling",
     "ms",
     "ops_named",
@@ -255,6 +262,7 @@ __all__ = [
     "seen_again",
     "torchs_own",
     "toward",
+    "waits",
 ]  # fmt: skip
 
 

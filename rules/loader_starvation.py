@@ -17,8 +17,6 @@ Sources
     https://arxiv.org/abs/2007.06775
 """
 
-from collections.abc import Iterator
-
 from diagnose.rule import (
     Between,
     Clean,
@@ -27,20 +25,18 @@ from diagnose.rule import (
     Fetches,
     Finding,
     Fires,
-    Fix,
     Input,
     Level,
     Loading,
     Move,
     NotApplicable,
-    Safety,
     Silent,
     Steps,
     Verdicts,
     WaitPattern,
-    cheaper_batches,
     cores_for_workers,
     loading_evidence,
+    more_batches,
     ms,
     percent,
     rule,
@@ -48,9 +44,8 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.05  # of the step waiting for batches (TensorBoard's threshold)
 FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them
+LATE_SHARE = 0.05  # of all requests find no batch ready: with fewer, workers keep up (our choice)
 SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
-LATE = "Keep more batches ready: the workers are fast enough, but some batches are late."
-DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 
 
 @rule("DL02")
@@ -61,7 +56,10 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading
         yield NotApplicable("no worker processes load")
     elif waited < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"the training waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
-    elif not cores_for_workers(input_wait, loading):
+    elif loading is not None and loading.loader.empty_share is not None and loading.loader.empty_share < LATE_SHARE:
+        ready = percent(1 - loading.loader.empty_share)
+        yield Clean(f"in {ready} of all requests a batch is ready, and {ms(waited)} a step go into taking it over")
+    elif not cores_for_workers(input_wait, loading) and (loading is None or not loading.waiting_share):
         yield NotApplicable("the training computes on the cores that workers would need")
     else:
         why = {
@@ -75,7 +73,7 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading
         yield Finding(
             evidence=(Evidence(what.strip(), waited, "ns"), *loading_evidence(loading)),
             edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(loading), fetches.ready_ns),),
-            fixes=tuple(fixes(loading)),
+            fixes=tuple(more_batches(loading)),
             confidence=Confidence(Level.MEDIUM, "the waits are recorded; how the workers scale is not"),
         )
 
@@ -83,21 +81,6 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading
 def faster(loading: Loading | None) -> Between:
     times = 0.0 if loading is None else loading.best / max(loading.loader.num_workers, 1)
     return Between(1 + SHARED * (times - 1), times, 1e6) if times > 1 else FASTER
-
-
-def fixes(loading: Loading | None) -> Iterator[Fix]:
-    present, count = (0, 8) if loading is None else (loading.loader.num_workers, loading.best)
-    if loading is not None and not loading.hideable:
-        yield cheaper_batches(loading)
-    elif count <= present:
-        yield Fix(LATE, after="DataLoader(dataset, batch_size, prefetch_factor=8)", link=DOCS)
-    if count > present:
-        yield Fix(
-            "Raise the number of workers, up to the cores there are for this GPU.",
-            before=f"DataLoader(dataset, batch_size, num_workers={present or 2})",
-            after=f"DataLoader(dataset, batch_size, num_workers={count}, prefetch_factor=4, persistent_workers=True)",
-            safety=Safety.SAME_NUMBERS, link=DOCS, trial=f"patch:DataLoader(num_workers={count})",
-        )  # fmt: skip
 
 
 EXAMPLES = [

@@ -26,7 +26,6 @@ from diagnose.rule import (
     Fetches,
     Finding,
     Fires,
-    Fix,
     Input,
     Level,
     Loading,
@@ -35,15 +34,18 @@ from diagnose.rule import (
     Silent,
     Steps,
     Verdicts,
+    batches_that_wait,
     cheaper_batches,
     cores_for_workers,
     dear,
     dear_batches,
+    in_workers,
     loading_evidence,
     mostly_sampling,
     ms,
     percent,
     rule,
+    waits,
 )  # fmt: skip
 
 WORTH_SHARE = 0.02  # of the step in fetches: less is not worth more processes (TensorBoard warns at 5 %)
@@ -60,21 +62,24 @@ def loader_without_workers(
     fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
 ) -> Verdicts:
     waited, quick = input_wait.waited_ns, loading is not None and loading.fetch_ns <= HANDED_OVER_NS
+    worth_ns = WORTH_SHARE * steps.mean_ns
     if fetches.in_process is not True:
         yield NotApplicable("it has workers" if fetches.in_process is False else "it is not known who loads")
     elif mostly_sampling(loading):
         yield NotApplicable("the sampler takes most of that time, and no worker does its work")
     elif fetches.first_share >= ANEW:
         yield NotApplicable("iterators are made again and again: workers would be, too")
-    elif waited < max(WORTH_SHARE * steps.mean_ns, IDLE_SHARE * input_wait.host_ns):
+    elif waited < max(worth_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
-    elif quick or not cores_for_workers(input_wait, loading):
+    elif quick or (not (free := cores_for_workers(input_wait, loading)) and waits(loading) * waited < worth_ns):
         if dear(loading, waited, steps.mean_ns):
             yield dear_batches(fetches, waited, loading)
         elif quick:
             yield Clean(f"a batch takes {ms(waited)} a step to make; handing it over takes a worker as long")
         else:
             yield NotApplicable("the training computes on the cores that workers would need")
+    elif not free and loading is not None:
+        yield batches_that_wait(fetches, waited, loading)
     else:
         count = 4 if loading is None else loading.best
         speed = WORKERS if loading is None else Between(max(SHARED * count, 1), count, count)
@@ -87,13 +92,7 @@ def loader_without_workers(
             edits=(Move(fetches.ids, speed, HANDED_OVER_NS),),
             fixes=(
                 *(() if loading is None or loading.hideable else (cheaper_batches(loading),)),
-                Fix(
-                    "Load in worker processes.",
-                    before="DataLoader(dataset, batch_size)",
-                    after=f"DataLoader(dataset, batch_size, num_workers={count}, persistent_workers=True)",
-                    link="https://docs.pytorch.org/docs/stable/data.html",
-                    trial=f"patch:DataLoader(num_workers={count})",
-                ),
+                in_workers(count),
             ),
             confidence=COMPETING if input_wait.exposed_ns is None else NAMED,
         )  # fmt: skip

@@ -8,11 +8,14 @@ from pathlib import Path
 import pytest
 
 import diagnose
-from diagnose import engine, one_rank
+from diagnose import advice, engine, one_rank
 from diagnose.engine import RuleSet
 from diagnose.facts.base import Facts
-from diagnose.finding import OutcomeKind
+from diagnose.finding import Confidence, Evidence, Finding, Fix, Level, OutcomeKind
+from diagnose.page import built_in_rules
 from diagnose.testing import facts_of
+from diagnose.trace.manifest import Distributed, Host, Loader, Optimizer, RankManifest
+from diagnose.trace.model import Context
 from tests.source.nsight import drawn
 
 TEXT = "4 steps of 100\ncpu  aten::mm 0-1 | sync 30-90\ngpu  sgemm 0.5-80 @0.2"
@@ -51,3 +54,66 @@ def test_nothing_is_to_be_compiled_for_a_gpu_that_is_too_old(capability: tuple[i
     assert all(one.fixes for one in found)
     advised = {one.rule for one in found for fix in one.fixes if (fix.trial or "").startswith("wrap:torch.compile")}
     assert ("launch_bound" in advised, bool(advised)) == (compiled, compiled)
+
+
+KEEN = Loader(
+    dataset="D",
+    asked=9,
+    asked_timed=9,
+    num_workers=4,
+    pin_memory=True,
+    persistent_workers=True,
+    prefetch_factor=4,
+    fetch_ns=1_000,
+)
+SET = RankManifest(
+    rank=0,
+    loaders=(KEEN, Loader(dataset="Validation", asked=90)),
+    optimizers=(Optimizer(name="AdamW", fused=True),),
+    distributed=Distributed(ddp=({"bucket_cap_mb": 25},)),
+)
+
+
+@pytest.mark.parametrize(
+    ("trial", "in_force"),
+    [
+        ("patch:DataLoader(num_workers=1)", True),
+        ("patch:DataLoader(num_workers=4)", True),
+        ("patch:DataLoader(num_workers=5)", False),
+        ("patch:DataLoader(prefetch_factor=4)", True),
+        ("patch:DataLoader(prefetch_factor=8)", False),
+        ("patch:DataLoader(pin_memory=True)", True),
+        ("patch:DataLoader(persistent_workers=True)", True),
+        ("patch:torch.optim(fused=True)", True),
+        ("patch:torch.optim(foreach=True)", False),
+        ("wrap:DistributedDataParallel(bucket_cap_mb=25)", True),
+        ("wrap:DistributedDataParallel(bucket_cap_mb=50)", False),
+        ("env:OMP_NUM_THREADS=2", True),
+        ("env:OMP_NUM_THREADS=1", False),
+        ("wrap:torch.compile", False),
+        (None, False),
+    ],
+)
+def test_what_is_set_already_is_not_advised(trial: str | None, in_force: bool) -> None:
+    facts = Facts(replace(facts_of(TEXT).rank, context=Context(SET, Host(), 1, {"OMP_NUM_THREADS": "2"})))
+    page = engine.load_file(built_in_rules() / "loader_starvation.py").page
+    other = Fix("Do something else.")
+    sure = Confidence(Level.HIGH, "drawn")
+    alone = Finding((Evidence("It is there."),), (), (Fix("Set it.", trial=trial),), sure)
+    both = replace(alone, fixes=(*alone.fixes, other))
+    left = advice.not_in_force(facts, [(page, alone), (page, both)])
+    assert [finding.fixes for _, finding in left] == ([(other,)] if in_force else [alone.fixes, both.fixes])
+
+
+def test_workers_that_keep_up_are_not_raised() -> None:
+    """A batch is ready whenever the training asks: what is left is taking it over."""
+    text = "5 steps of 100\ncpu  next 0-60\ngpu  sgemm 60.01-100 @60"
+    for empty_share, kind in ((0.0, OutcomeKind.CLEAN), (0.5, OutcomeKind.FOUND)):
+        own = RankManifest(rank=0, loaders=(loader_with(empty_share),))
+        facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=8), 1)))
+        said = one_rank.diagnose(facts, [engine.load_file(built_in_rules() / "loader_starvation.py")])
+        assert said.outcomes[0].outcome is kind
+
+
+def loader_with(empty_share: float) -> Loader:
+    return Loader(dataset="D", asked=9, num_workers=1, fetch_ns=120_000_000, ready=1.0, empty_share=empty_share)

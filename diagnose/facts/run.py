@@ -13,15 +13,11 @@ from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.device import device_work
 from diagnose.facts.input import Input, input_wait
 from diagnose.facts.steps import LONG, Measure, steps
-from diagnose.trace.manifest import Loader, RankManifest, Timed
+from diagnose.trace.manifest import Loader, RankManifest, Timed, most_asked
 from diagnose.trace.model import Context
 
 SIBLINGS = 2
 """Logical cores that may be one."""
-
-IDLE_CORE = 0.25
-"""Making batches on less of a core than this takes none from the training: most of it is waiting. Chosen; of two
-logical cores a training on the CPU lost nothing to workers that computed for 0.13 of its steps."""
 
 BUSY_SHARE = 0.1
 """Of a core: threads beside the training that compute less hardly hold it up (our choice)."""
@@ -212,8 +208,6 @@ class Loading:
     """The smallest number that makes batches while the training computes, if there are cores for them."""
     cores: int
     """How many they would keep busy."""
-    busy: float | None
-    """The same with fractions: CPU time of making batches over the step; None if it was not measured."""
     cpus: int | None
     """Cores that there are for each process of the run on this machine; None if that is not known."""
     threads: int | None
@@ -225,15 +219,22 @@ class Loading:
         return self.cpus is None or self.cores <= self.cpus
 
     @property
+    def waiting_share(self) -> float:
+        """Of the time to make a batch what waits, for storage or a network: no core is busy meanwhile.
+
+        The rest is computed, as far as is known: on several cores in less than its CPU time.
+        """
+        cpu_ns = self.loader.fetch_cpu_ns
+        return 0.0 if cpu_ns is None else max(self.fetch_ns - cpu_ns, 0) / self.fetch_ns
+
+    @property
     def beside_training(self) -> bool | None:
         """Whether there are cores for it beside a training that computes on the CPU, even if each two are one.
 
         Two logical cores of one (hyper-threading; virtual machines do not tell) are little faster than one: on such a
         machine of two, a worker that hid 7 of 82 ms made the training slower by as much. None if it is not known.
-        Workers that wait for storage or a network keep no core busy.
+        What waits (`waiting_share`) needs none.
         """
-        if self.busy is not None and self.busy <= IDLE_CORE:
-            return True
         if self.cpus is None or self.threads is None:
             return None
         return self.cpus >= SIBLINGS * (self.threads + self.cores)
@@ -270,7 +271,9 @@ def loading(facts: Facts) -> Loading:
     timed = [one for one in context.rank.loaders if one.fetch_ns is not None and one.fetch_ns > 0]
     if not timed:
         raise Missing("what it takes to make a batch", _HOW)
-    loader = max(timed, key=lambda one: (one.asked, one.batches))
+    fitting = [one for one in timed if wait.in_process in (None, one.num_workers == 0)]
+    loader = most_asked(fitting or timed)
+    assert loader is not None
     fetch_ns = loader.fetch_ns or 0
     step_ns = max(round(_step_ns(facts) * (1 - _waited_share(wait, used.mean_ns))), 1)
     batches = wait.fetches / used.count
@@ -281,7 +284,6 @@ def loading(facts: Facts) -> Loading:
         fetch_ns=fetch_ns,
         workers=max(ceil(fetch_ns * batches / step_ns), 1),
         cores=max(ceil((loader.fetch_cpu_ns or fetch_ns) * batches / step_ns), 1),
-        busy=None if loader.fetch_cpu_ns is None else loader.fetch_cpu_ns * batches / step_ns,
         threads=context.rank.flags.threads,
         cpus=None if not cpus or cpus < 1 else max(cpus // max(context.ranks, 1), 1),
     )

@@ -98,6 +98,8 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Median CPU time of a batch, of all threads of the process that made it: over `fetch_ns` if several cores work."""
     asked: int = 0
     """How often the training asked for a batch."""
+    asked_timed: int | None = None
+    """Of those, while steps were timed without the profiler; None if that was not counted."""
     wait_ns: int | None = None
     """Median time until it got one."""
     ready: float | None = None
@@ -267,7 +269,7 @@ FEWEST_CHECKED = 4
 
 def most_asked(loaders: Sequence[Loader]) -> Loader | None:
     """The loader that the training takes its batches from, as far as that can be told."""
-    return max(loaders, key=lambda one: one.asked, default=None)
+    return max(loaders, key=lambda one: (one.asked_timed or 0, one.asked, one.batches), default=None)
 
 
 def equal_batches(ranks: Sequence[RankManifest]) -> bool | None:

@@ -93,7 +93,7 @@ def test_medians_and_shares(folder: Path) -> None:
     iterator = data.DataLoader(Squares(3)).__iter__()
     iterator._workers = []
     for wait_ns, ready in ((5, 0), (9, 2), (6, 3), (7, 0), (8, 0)):
-        loader.waited(wait_ns, ready, iterator)
+        loader.waited(wait_ns, ready, iterator, timed=ready > 0)
     assert loader.found(folder / WORK) == {
         "dataset": "Squares",
         "dataset_length": 3,
@@ -104,6 +104,7 @@ def test_medians_and_shares(folder: Path) -> None:
         "items_per_batch": 4.0,
         "fetch_cpu_ns": 300,
         "asked": 5,
+        "asked_timed": 2,
         "wait_ns": 7,
         "ready": 1.0,
         "empty_share": 0.6,
@@ -140,6 +141,7 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
         batches=6,
         items_per_batch=4.0,
         asked=6,
+        asked_timed=0,
     )
 
 

@@ -145,9 +145,7 @@ def loader(fetch_ms: float, **more: int) -> Loader:
 def test_workers_that_hide_loading() -> None:
     """The GPU waits 60 of 100 ms; the 40 ms that are left take two workers of 60 ms a batch."""
     found = loading(known(LOADING, loader(60)))
-    assert found == Loading(
-        loader(60), step_ns=40 * MS, fetch_ns=60 * MS, workers=2, cores=2, busy=None, cpus=None, threads=None
-    )
+    assert found == Loading(loader(60), step_ns=40 * MS, fetch_ns=60 * MS, workers=2, cores=2, cpus=None, threads=None)
     assert (found.hideable, found.best, found.most_in) == (True, 2, "")
 
 
@@ -172,13 +170,22 @@ def test_workers_that_wait_for_storage_need_no_core_each() -> None:
     assert (found.workers, found.cores, found.hideable, found.best) == (8, 15, False, 4)
 
 
-def test_workers_that_only_wait_take_no_core_from_a_training_on_the_cpu() -> None:
-    """40 ms of computing a step on one thread; a batch takes 10 or 12 ms of a core, where a quarter of one is 10 ms."""
-    one_thread = Flags(threads=1)
-    for cpu_ms, free in ((10, True), (12, False)):
-        facts = known(LOADING, loader(300, fetch_cpu_ns=cpu_ms * MS), host=Host(cpus_allowed=2), flags=one_thread)
-        found = loading(facts)
-        assert (found.busy, found.beside_training) == (cpu_ms / 40, free)
+def test_what_of_a_batch_waits_is_its_wall_less_its_cpu_time() -> None:
+    for cpu_ms, share in ((30, 0.9), (300, 0.0), (600, 0.0)):
+        facts = known(LOADING, loader(300, fetch_cpu_ns=cpu_ms * MS), host=Host(cpus_allowed=2), flags=Flags(threads=1))
+        assert loading(facts).waiting_share == share
+    assert loading(known(LOADING, loader(300))).waiting_share == 0.0
+
+
+def test_the_loader_that_trains_is_the_one_asked_in_timed_steps() -> None:
+    """An evaluation before them asks more often, of a loader without workers."""
+    evaluation = loader(10, asked=95, asked_timed=0)
+    training = loader(300, asked=43, asked_timed=30, num_workers=4)
+    in_workers = LOADING.replace("load", "next")
+    assert loading(known(in_workers, evaluation, training)).loader == training
+    older = loader(10, asked=95), loader(300, asked=43, num_workers=4)  # Which do not say what was asked when.
+    assert loading(known(in_workers, *older)).loader.num_workers == 4
+    assert loading(known(LOADING, *older)).loader.num_workers == 0
 
 
 def test_the_loader_that_is_asked_most_counts() -> None:

@@ -92,7 +92,7 @@ class LoaderWatch:
     def _got(self, loader: Loader, wait_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
         """The training got its batch."""
         try:
-            loader.waited(wait_ns, ready, iterator)
+            loader.waited(wait_ns, ready, iterator, timed=not self.looking)
             if self.looking:
                 loader.batches.look(batch)
         except Exception as error:

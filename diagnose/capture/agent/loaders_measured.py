@@ -39,7 +39,7 @@ class Loader:
     def __init__(self, settings: dict[str, object]) -> None:
         """Settings by the names of `Loader` in the manifest."""
         self._settings = settings
-        self._asked = 0
+        self._asked = self._asked_timed = 0
         self._waits_ns: deque[int] = deque(maxlen=MOST_KEPT)
         self._ready: deque[int] = deque(maxlen=MOST_KEPT)
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
@@ -63,11 +63,12 @@ class Loader:
         """A batch was made in this process."""
         self._fetches.append(fetch)
 
-    def waited(self, wait_ns: int, ready: int | None, iterator: Any) -> None:
-        """The training got a batch from the iterator."""
+    def waited(self, wait_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
+        """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler."""
         if not self._asked:
             self._settings["dataset_length"] = dataset_length(iterator)
         self._asked += 1
+        self._asked_timed += timed
         self._waits_ns.append(wait_ns)
         if ready is not None:
             self._ready.append(ready)
@@ -91,6 +92,7 @@ class Loader:
             "items_per_batch": _median(one.items for one in fetches if one.items),
             "fetch_cpu_ns": _median_ns(one.cpu_ns for one in fetches),
             "asked": self._asked,
+            "asked_timed": self._asked_timed,
             "wait_ns": _median_ns(self._waits_ns),
             "ready": sum(ready) / len(ready) if ready else None,
             "empty_share": sum(not one for one in ready) / len(ready) if ready else None,
