@@ -30,7 +30,7 @@ class Recorder:
         self.optimizers: list[weakref.ref[object]] = []
         """Those that stepped, where that is known."""
         self._said = False
-        self._told = 0
+        self._told = self._made = 0
         self._settings = about.Settings()
         self._settings.install()
         self._watch = loaders.install(folder, on_batch)
@@ -45,6 +45,7 @@ class Recorder:
         """The step of this number has ended."""
         if self.over:
             return
+        self._made = number + 1
         try:
             self.session = self.session or self._begun()
             self.over = self.session is None or self.session.step_ended(number)
@@ -110,6 +111,7 @@ class Recorder:
             "peers": session.here.peers,
             "pid": os.getpid(),
             "steps_by": self.steps_by,
+            "steps_made": self._made,
             **session.found,
             "loaders": self._watch.loaders(),
             "optimizers": about.optimizers(
