@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
 
 import msgspec
 
+from diagnose.capture.agent import steps
+from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import WORK
 from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest
 from diagnose.version import __version__
@@ -82,6 +84,8 @@ def complete(folder: Path, exit_code: int | None, notes: Sequence[str] = ()) -> 
     ranks += [_left_by(folder, name) for name in sorted(trained - {f"rank{one.rank}" for one in ranks})]
     if (work / "compiled.post").exists():
         notes.append("The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.")
+    elif (seen := Board(work).read("seen")) is not None:
+        notes.append(_too_few(seen))
     if not list(work.glob("python*")):
         notes.append("No Python of this command could be observed: does it run with -I or -E, or in a container?")
     if ignored := len(list(work.glob("ignored.*.post"))):
@@ -105,6 +109,18 @@ def complete(folder: Path, exit_code: int | None, notes: Sequence[str] = ()) -> 
     _write(folder, found)
     shutil.rmtree(work, ignore_errors=True)
     return found
+
+
+EVENTS = {"backward": "backward passes", "loader": "batches of a DataLoader", "call": "calls of the model"}
+
+
+def _too_few(seen: Mapping[str, int]) -> str:
+    """What a run made that might have been steps, of which there were too few to tell."""
+    kind = min(seen, key=list(EVENTS).index)
+    return (
+        f"The run made {seen[kind]} {EVENTS[kind]} and no optimizer's step. From {steps.ENOUGH + 1} on they count as"
+        f" steps, from {steps.ENOUGH_BESIDE + 1} on if there is an optimizer."
+    )
 
 
 def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest:

@@ -50,6 +50,13 @@ NEWS = {
     "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
     "timing": "recording {steps:.0f} steps",
     "attribution": "recording {steps:.0f} steps with call stacks and shapes",
+    "unfound": "no step was found in {seconds:.0f} s. To mark steps, change the script {where},"
+    " and run it with python:\n"
+    "    import diagnose\n"
+    '    with diagnose.record("diagnose-runs/marked") as recording:\n'
+    "        {head}\n"
+    "            ...\n"
+    "            recording.step()",
     "window": "no steps were found; recording {seconds:.0f} s",
     "end": "recorded; ending the run",
 }

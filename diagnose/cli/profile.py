@@ -11,6 +11,8 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.capture.agent.clocks import needed
+from diagnose.capture.agent.plan import Plan
 from diagnose.cli.analyze import asked_rules
 from diagnose.cli.files import write
 from diagnose.cli.results import open_page, rendered
@@ -19,6 +21,12 @@ if TYPE_CHECKING:
     from diagnose.capture.run import Recorded
 
 INTERRUPTED = 130
+KILLED = 128
+"""Added to the number of the signal that ended a command, as in a shell."""
+
+SHORT = Plan(warmup=1, steps=2)
+"""For scripts that make few steps."""
+
 _COMMAND = "diagnose.command"
 
 
@@ -78,7 +86,6 @@ def command(
 
     Example: diagnose profile train.py --epochs 3
     """
-    from diagnose.capture.agent.plan import Plan
     from diagnose.capture.run import CannotRecord, prepare, run
 
     def say(what: str) -> None:
@@ -93,13 +100,15 @@ def command(
         recorded = run(words, folder, plan, say)
     except CannotRecord as error:
         raise click.ClickException(str(error)) from error
+    if _failed_by_itself(recorded):  # Its own error stands alone.
+        raise click.exceptions.Exit(recorded.exit_code)
     for note in (*recorded.manifest.notes, *(note for rank in recorded.manifest.ranks for note in rank.notes)):
         say(note)
     if recorded.interrupted:
         click.echo(f"Interrupted. {_kept(recorded)}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
     if not any(rank.trace for rank in recorded.manifest.ranks):  # Details of steps that were not timed are none.
-        click.echo(f"Error: {_why_nothing(recorded)}", err=True)
+        click.echo(f"Error: {_why_nothing(recorded, plan)}", err=True)
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")
     if not no_analyze:
@@ -138,20 +147,31 @@ def _kept(recorded: Recorded) -> str:
     return f"What had been recorded is in {recorded.folder}: diagnose analyze {recorded.folder}"
 
 
-def _why_nothing(recorded: Recorded) -> str:
+def _failed_by_itself(recorded: Recorded) -> bool:
+    """Whether the script ended with an error of its own before anything was recorded."""
+    ranks, code = recorded.manifest.ranks, recorded.exit_code
+    nothing = not any(rank.trace or rank.ended == "recorded" for rank in ranks)
+    return nothing and 0 < code <= KILLED and not recorded.interrupted
+
+
+def _why_nothing(recorded: Recorded, plan: Plan) -> str:
     """Why there is no recording, and what to do."""
     ranks, code = recorded.manifest.ranks, recorded.exit_code
-    ended = f"the run ended with exit code {code}" if code else "the run ended"
+    ended = f"the run was killed by signal {code - KILLED}" if code > KILLED else "the run ended"
     if not ranks:
         return (
-            f"No training step was seen before {ended}. A step is found when an optimizer of torch.optim steps; call"
-            " diagnose.record in scripts that train otherwise."
+            f"No training step was seen before {ended}. Steps are found by optimizers of torch.optim, backward passes"
+            " and DataLoaders; mark others with diagnose.record."
         )
     if any(rank.ended == "recorded" for rank in ranks):
         return "Nothing could be recorded; the reasons stand above."
+    made = max((rank.steps_made or 0 for rank in ranks), default=0)
+    if not made:
+        return f"Training steps were seen, but {ended} before some of them had been recorded. Let it make more steps."
+    enough = needed(SHORT.warmup, SHORT.steps)
     return (
-        f"Training steps were seen, but {ended} before some of them had been recorded. Let it make more steps, or use a"
-        " smaller --warmup."
+        f"The run made {made} steps, and to record {plan.steps} takes {needed(plan.warmup, plan.steps)}"
+        f" or more. Let it make more; --warmup {SHORT.warmup} --steps {SHORT.steps} needs {enough} or more."
     )
 
 

@@ -210,7 +210,10 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     values: str | None = None
     """Name of the file that tells which ops of a step compute what has been computed before."""
     steps_by: str | None = None
-    """What steps were found by: "optimizer", "loader", "code" (diagnose.record) or "time" (there are none)."""
+    """What steps were found by: "optimizer", "backward" (passes), "loader", "call" (of the model), "code"
+    (diagnose.record) or "time" (there are none)."""
+    steps_made: int | None = None
+    """Steps until recording ended, in recordings that say."""
     steady: bool | None = None
     """Whether step times had become steady before anything was measured."""
     warm_up: Timed | None = None

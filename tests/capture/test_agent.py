@@ -95,10 +95,10 @@ def batches(watch: Steps, count: int) -> None:
 
 
 def test_without_an_optimizer_batches_are_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(steps, "LOADER_SECONDS", 0.0)
+    monkeypatch.setattr(steps, "ENOUGH_S", 0.0)
     found: list[int] = []
     watch = Steps(found.append)
-    batches(watch, steps.LOADER_BATCHES)
+    batches(watch, steps.ENOUGH)
     assert found == []
     batches(watch, 3)
     assert (found, watch.by) == ([29, 30, 31], "loader")

@@ -172,8 +172,10 @@ def test_a_script_that_never_trains_runs_as_without_us(tmp_path: Path, ending: s
     assert done.returncode == (code or 2)
     assert done.stdout == without.stdout
     ours = done.stderr.removeprefix(without.stderr)
-    assert ours.startswith("Error: No training step was seen before the run ended")
-    assert ours.count("\n") == 1
+    killed = ending.startswith("os.kill")
+    said = f"Error: No training step was seen before the run {'was killed by signal 9' if killed else 'ended'}. "
+    assert ours.startswith(said) if killed or not ending else ours == ""
+    assert ours.count("\n") == (1 if killed or not ending else 0)
 
 
 def test_a_crash_keeps_what_was_recorded_and_looks_as_without_us(tmp_path: Path) -> None:
@@ -300,7 +302,9 @@ def test_a_script_too_short(tmp_path: Path) -> None:
     script(tmp_path, LOOP)
     done = profile(tmp_path, "train.py", 12)
     assert (done.code, done.stdout) == (2, "whole\n")
-    assert "before some of them had been recorded" in done.stderr
+    # 1 begins the clock, 10 warm up, 30 are timed, 3 tell the size, 1 + 5 are recorded; else 1 + 5 + 3 + 3 + 1 + 2.
+    said = "The run made 12 steps, and to record 5 takes 50 or more. Let it make more;"
+    assert f"{said} --warmup 1 --steps 2 needs 15 or more." in done.stderr
     assert done.rank.ended == "itself"
 
 
@@ -436,7 +440,7 @@ def test_scaled_gradients_and_a_schedule(tmp_path: Path) -> None:
 
 
 def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) -> None:
-    """A profiler that starts in there crashes the process, sooner or later; batches are steps instead."""
+    """A profiler that starts in there crashes the process, sooner or later; backward passes are steps instead."""
     loop = (
         'compiled = torch.compile(lambda: optimizer.step(), backend="eager")\n'
         "loader = torch.utils.data.DataLoader(torch.randn(100_000, 64), batch_size=10)\nfor batch in loader:\n"
@@ -444,7 +448,7 @@ def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) ->
     )
     script(tmp_path, STEP + loop)
     done = profile(tmp_path, "train.py")
-    assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "loader", "recorded")
+    assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "backward", "recorded")
     assert done.manifest.complete
 
 

@@ -1,4 +1,4 @@
-"""Being told when backward passes begin, and of what they go back through: only while someone listens."""
+"""Being told when backward passes begin and end, and of what they go back through: only while someone listens."""
 
 from __future__ import annotations
 
@@ -13,6 +13,9 @@ Listener = Callable[[list[Any]], None]
 """Is given the tensors that a pass begins at. What it raises is noted, and the script does not hear of it."""
 
 _listeners: list[Listener] = []
+_at_ends: list[Callable[[], None]] = []
+_running = False
+"""In a pass: what begins within it is part of it, as where activations are checkpointed."""
 _unhook: Callable[[], None] | None = None
 """Puts torch's own function back; None while it is there."""
 
@@ -20,27 +23,38 @@ _unhook: Callable[[], None] | None = None
 def listen(listener: Listener) -> None:
     """Have it called from now on."""
     _listeners.append(listener)
-    if len(_listeners) == 1:
-        when_imported("torch.autograd", _hook)
+    when_imported("torch.autograd", _hook)
 
 
-def leave(listener: Listener) -> None:
+def listen_to_ends(listener: Callable[[], None]) -> None:
+    """Have it called after each pass from now on; what ends the process gets through to the script."""
+    _at_ends.append(listener)
+    when_imported("torch.autograd", _hook)
+
+
+def leave(listener: Callable[..., None]) -> None:
     """Call it no more; it may have left before."""
     if listener in _listeners:
         _listeners.remove(listener)
-    if not _listeners and _unhook is not None:
+    if listener in _at_ends:
+        _at_ends.remove(listener)
+    if not _listeners and not _at_ends and _unhook is not None:
         _unhook()
 
 
 def forget_all() -> None:
     """Let all leave: those of a process that this one was forked from, too."""
+    global _running
+    _running = False
     for listener in list(_listeners):
         leave(listener)
+    for at_end in list(_at_ends):
+        leave(at_end)
 
 
 def _hook(module: Any) -> None:
     global _unhook
-    if _unhook is None and _listeners:
+    if _unhook is None and (_listeners or _at_ends):
         original = module.backward
         told = module.backward = _told(original)
         _unhook = functools.partial(_put_back, module, told, original)
@@ -64,25 +78,65 @@ def _told(original: Any) -> Callable[..., Any]:
             return original(tensors, *args, **kwargs)
         compiler = compile_with(None)
         compile_with(compiler)
-        if not compiler:
-            _tell(tensors)
-        return original(tensors, *args, **kwargs)
+        if compiler:
+            return original(tensors, *args, **kwargs)
+        _tell(tensors)
+        outermost = _begins()
+        try:
+            result = original(tensors, *args, **kwargs)
+        finally:
+            if outermost:
+                _ends()
+        if outermost:
+            _tell_end()
+        return result
 
     # What torch.compile leaves alone it knows by the file, which is torch's own.
     backward.__code__ = backward.__code__.replace(co_filename=original.__code__.co_filename)
     return functools.update_wrapper(backward, original)
 
 
+def _begins() -> bool:
+    """A pass begins. Returns whether it is part of no other."""
+    global _running
+    before, _running = _running, True
+    return not before
+
+
+def _ends() -> None:
+    global _running
+    _running = False
+
+
 def _tell(tensors: Any) -> None:
     try:
-        import torch
-
-        if torch.cuda.is_available() and torch.cuda.is_initialized() and torch.cuda.is_current_stream_capturing():
-            return
-        ends = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
-        for listener in list(_listeners):
-            listener(ends)
+        if not _capturing():
+            ends = list(tensors) if isinstance(tensors, (tuple, list)) else [tensors]
+            for listener in list(_listeners):
+                listener(ends)
     except Exception as error:
-        failure = f"backward passes: {type(error).__name__}: {error}"
-        if failure not in failures:
-            failures.append(failure)
+        _note(error)
+
+
+def _tell_end() -> None:
+    try:
+        if not _capturing():
+            for listener in list(_at_ends):
+                listener()
+    except Exception as error:
+        _note(error)
+
+
+def _capturing() -> bool:
+    """Whether what runs becomes a CUDA graph."""
+    import torch
+
+    cuda = torch.cuda
+    return bool(cuda.is_available() and cuda.is_initialized() and cuda.is_current_stream_capturing())
+
+
+def _note(error: Exception) -> None:
+    """Once."""
+    failure = f"backward passes: {type(error).__name__}: {error}"
+    if failure not in failures:
+        failures.append(failure)

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from pathlib import Path
+from typing import Any
 
 
 class Board:
@@ -12,16 +13,16 @@ class Board:
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
-        self._known: dict[str, dict[str, float]] = {}
+        self._known: dict[str, dict[str, Any]] = {}
 
-    def post(self, name: str, **values: float) -> None:
+    def post(self, name: str, **values: float | str) -> None:
         """Let all know."""
         target = self._folder / f"{name}.post"
         written = target.with_suffix(f".{os.getpid()}")
         written.write_text(json.dumps(values), encoding="utf-8")
         os.replace(written, target)  # noqa: PTH105 (Path.replace is slower to import than this module)
 
-    def read(self, name: str) -> dict[str, float] | None:
+    def read(self, name: str) -> dict[str, Any] | None:
         """What was posted under that name; None if nothing has been yet."""
         if name not in self._known:
             try:

@@ -80,6 +80,9 @@ MOST_WARMUP_S = 120.0
 TIMED = 30
 """Steps that are timed without a profiler, at most (our choice)."""
 
+TIMED_PER_WARMUP = 3
+"""Times the asked-for warm-up that are timed, at most: who asks for less of it has a short run (our choice)."""
+
 TIMED_S = 10.0
 """Time for that, in which at least as many steps are timed as are recorded, if TIMED allows (our choice)."""
 
@@ -89,10 +92,23 @@ def long_enough(clock: Clock, warmup: int) -> bool:
     return clock.steps >= MOST_WARMUP * warmup or sum(clock.wall_ns()) > MOST_WARMUP_S * 1e9
 
 
-def to_be_timed(clock: Clock, recorded: int) -> int:
-    """How many steps to time, of which so many are to be recorded."""
+def to_be_timed(clock: Clock, warmup: int, recorded: int) -> int:
+    """How many steps to time after such a warm-up, of which so many are to be recorded."""
     usual = sorted(clock.wall_ns())[clock.steps // 2]
-    return min(TIMED, max(recorded, int(TIMED_S * 1e9 / max(usual, 1))))
+    return min(_most_timed(warmup, recorded), max(recorded, int(TIMED_S * 1e9 / max(usual, 1))))
+
+
+def _most_timed(warmup: int, recorded: int) -> int:
+    return min(TIMED, max(recorded, TIMED_PER_WARMUP * warmup))
+
+
+def needed(warmup: int, recorded: int) -> int:
+    """Steps that a run makes until so many are recorded, if they are short and become steady at once.
+
+    The first begins the clock; between those that are timed and those that are recorded one tells how large that gets,
+    with one before and one after it that keep recordings apart; and the first that is recorded is not used.
+    """
+    return 1 + max(warmup, min(2 * WINDOW, MOST_WARMUP * warmup)) + _most_timed(warmup, recorded) + 3 + recorded + 1
 
 
 def steady(clock: Clock) -> bool:

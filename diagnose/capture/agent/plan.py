@@ -41,6 +41,10 @@ class Plan:
     """Let the script go on after recording."""
     most_bytes: int = 200_000_000
     """Of one trace, before compression."""
+    calls_after_s: float = 30.0
+    """Without any step for so long, calls of the model are counted, too."""
+    hint_after_s: float = 60.0
+    """Without any step for so long, the user is told how to mark them."""
     window_after_s: float = 120.0
     """Without any step for so long, a stretch of time is recorded instead."""
 

@@ -31,7 +31,7 @@ class Recorder:
         """Those that stepped, where that is known."""
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
         self._said = False
-        self._told = 0
+        self._told = self._made = 0
         self._settings = about.Settings()
         self._settings.install()
         self._watch = loaders.install(folder, on_batch)
@@ -46,6 +46,7 @@ class Recorder:
         """The step of this number has ended."""
         if self.over:
             return
+        self._made = number + 1
         try:
             self.session = self.session or self._begun()
             self.over = self.session is None or self.session.step_ended(number)
@@ -76,6 +77,7 @@ class Recorder:
 
     def end(self, how: str) -> None:
         """Keep what has been recorded so far, and say what is known. Later calls do nothing."""
+        backwards.leave(self._targets.backward)
         if self.session is None or self._said:
             return
         self.over = self._said = True
@@ -111,6 +113,7 @@ class Recorder:
             "peers": session.here.peers,
             "pid": os.getpid(),
             "steps_by": self.steps_by,
+            "steps_made": self._made,
             **session.found,
             "loaders": self._watch.loaders(),
             "optimizers": about.optimizers(

@@ -167,7 +167,7 @@ class Session:
                     self.found |= {"warm_up": clock.timed(), "steady": is_steady}
                     if not is_steady:
                         self.note("Step times had not become steady before they were measured.")
-                    return to_be_timed(clock, self.plan.steps)
+                    return to_be_timed(clock, self.plan.warmup, self.plan.steps)
 
     def _timed(self, steps: int) -> Course[None]:
         """Steps without any profiler."""

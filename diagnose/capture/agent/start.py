@@ -14,6 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 
+from . import backwards, loops, models
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
@@ -31,6 +32,16 @@ BUSY = 0.1
 """CPU time over time from which on a process works itself, and does not only wait for others (our choice)."""
 
 
+FOUND_BY = {
+    "backward": "Steps were found by backward passes, as no optimizer stepped. If several make an update, a step is one"
+    " of them.",
+    "loader": "Steps were found by batches that a DataLoader was asked for, as neither an optimizer's step nor a"
+    " backward pass was seen.",
+    "call": "Steps were found by calls of the model, as nothing else was seen that repeats.",
+}
+"""What to say if steps were found by anything but an optimizer."""
+
+
 class Script:
     """The script that runs in this process."""
 
@@ -39,7 +50,7 @@ class Script:
         Board(folder / WORK).claim("python")
         self._exits = 0
         self._begin()
-        self._hidden = watch_optimizers(self._optimizer_stepped)
+        self._optimizers = watch_optimizers(self._optimizer_stepped)
         when_imported("torch", self._wait_for_steps)
         atexit.register(self._ended)
         self._show_errors_without_us()
@@ -48,6 +59,8 @@ class Script:
         self._pid, self._how = os.getpid(), "itself"
         self._recorder = Recorder(self._folder, self._plan, self._batch_asked)
         self._steps = Steps(self._recorder.step_ended)
+        self._leave_model: Callable[[], None] | None = None
+        backwards.listen_to_ends(self._backward_ended)
 
     def _optimizer_stepped(self, optimizer: object) -> None:
         if os.getpid() != self._pid:
@@ -58,9 +71,20 @@ class Script:
         self._steps.optimizer_stepped(optimizer)
         self._after_step()
 
+    def _backward_ended(self) -> None:
+        self._seen(self._steps.backward_ended)
+
     def _batch_asked(self) -> None:
+        self._seen(self._steps.batch_asked)
+
+    def _model_called(self) -> None:
+        self._seen(self._steps.model_called)
+
+    def _seen(self, tell: Callable[[], None]) -> None:
+        """Something that may be a step's, in this process, which is not the optimizer's step."""
         if os.getpid() == self._pid:
-            self._steps.batch_asked()
+            self._steps.optimizer_made = "made" in self._optimizers
+            tell()
             self._after_step()
 
     def _after_step(self) -> None:
@@ -68,7 +92,11 @@ class Script:
         session, self._recorder.steps_by = self._recorder.session, self._steps.by
         if session is None:
             return
-        self._steps.fixed = session.settled
+        self._leave_what_is_worse()
+        if session.settled and not self._steps.fixed:
+            self._steps.fixed = True
+            if self._steps.by in FOUND_BY:
+                session.note(FOUND_BY[self._steps.by])
         if not self._recorder.over or self._plan.keep_running or self._exits >= MOST_EXITS:
             return
         if threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
@@ -76,21 +104,48 @@ class Script:
             _wait_for_work()
             raise SystemExit(0)
 
+    def _leave_what_is_worse(self) -> None:
+        """Once steps are found no more is asked of what cannot change that."""
+        if self._steps.by == "optimizer" or (self._steps.fixed and self._steps.by != "backward"):
+            backwards.leave(self._backward_ended)
+        if self._leave_model is not None and self._steps.by != "call":
+            self._leave_model()
+            self._leave_model = None
+
     def _wait_for_steps(self, torch: ModuleType) -> None:
-        """Without any step for long, record a stretch of time; but not in workers, nor in a launcher, which idles."""
+        """Without any step for long, look for calls of the model, tell the user, and record a stretch of time at last.
+
+        But not in workers, nor in a launcher, which idles.
+        """
         processes = sys.modules.get("multiprocessing")
         if processes is not None and processes.parent_process() is not None:
             return
-        busy_s = BUSY * self._plan.window_after_s
+        begun_s, pid = time.process_time(), self._pid
 
-        def record() -> None:
-            if os.getpid() == self._pid and time.process_time() - begun_s > busy_s:
-                self._recorder.record_window(WINDOW_S)
+        def after(seconds: float, act: Callable[[], None]) -> None:
+            def check() -> None:
+                busy = time.process_time() - begun_s > BUSY * seconds
+                if os.getpid() == pid and busy and self._recorder.session is None:
+                    act()
 
-        begun_s = time.process_time()
-        timer = threading.Timer(self._plan.window_after_s, record)
-        timer.daemon = True
-        timer.start()
+            timer = threading.Timer(seconds, check)
+            timer.daemon = True
+            timer.start()
+
+        after(self._plan.calls_after_s, self._watch_model)
+        after(self._plan.hint_after_s, self._tell_how_to_mark)
+        after(self._plan.window_after_s, lambda: self._recorder.record_window(WINDOW_S))
+
+    def _watch_model(self) -> None:
+        """Have calls of the model counted, if it is not trained and has been made."""
+        if "made" not in self._optimizers and (model := models.largest()) is not None:
+            self._leave_model = models.when_called(model, self._model_called)
+
+    def _tell_how_to_mark(self) -> None:
+        loop = loops.running()
+        where = "around its loop" if loop is None else f"in {loop.file}, line {loop.line}"
+        head = "for batch in batches:" if loop is None else loop.head
+        Board(self._folder / WORK).post("unfound", seconds=self._plan.hint_after_s, where=where, head=head)
 
     def _ended(self) -> None:
         """The process ends, for whatever reason."""
@@ -103,8 +158,11 @@ class Script:
         self._recorder.end(self._how)
         with suppress(Exception):  # Torch says what it thinks of it.
             turns.end_foreign()
-        if self._recorder.session is None and self._hidden and (self._folder / WORK).is_dir():
-            Board(self._folder / WORK).post("compiled")
+        if self._recorder.session is None and (self._folder / WORK).is_dir():
+            if "compiled" in self._optimizers:
+                Board(self._folder / WORK).post("compiled")
+            elif seen := self._steps.seen():
+                Board(self._folder / WORK).post("seen", **seen)
 
     def _heard(self, kind: type[BaseException]) -> None:
         """An error ends the script. Of an interrupt let nobody tell it again."""

@@ -1,0 +1,196 @@
+"""Steps of scripts that have no optimizer, make few steps, or are started in unusual ways."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose.capture.agent.plan import Plan
+from diagnose.capture.run import prepare, run
+from diagnose.trace.manifest import RankManifest
+from tests.capture.scripts import STEP, plain, profile, script
+
+pytest.importorskip("torch")
+
+BY_HAND = """
+import sys, time
+import torch
+
+torch.manual_seed(0)
+model = torch.nn.Sequential(torch.nn.Linear(64, 128), torch.nn.ReLU(), torch.nn.Linear(128, 10))
+
+
+def step():
+    model.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(torch.randn(64, 64)), torch.randint(0, 10, (64,)))
+    loss.backward()
+    for p in model.parameters():
+        p.data.add_(p.grad, alpha=-0.1)
+    return loss.item()
+
+"""
+
+
+def test_without_an_optimizer_backward_passes_are_steps(tmp_path: Path) -> None:
+    script(tmp_path, BY_HAND + "for i in range(100_000):\n    step()\n")
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "backward", "recorded")
+    assert "diagnose: Steps were found by backward passes, as no optimizer stepped." in done.stderr
+
+
+def test_losses_without_an_optimizer_are_the_same(tmp_path: Path) -> None:
+    script(tmp_path, BY_HAND + "for i in range(150):\n    print(step().hex())\n")
+    done = profile(tmp_path, "--keep-running", "train.py")
+    assert done.rank.steps_by == "backward"
+    assert done.stdout == plain(tmp_path, "train.py").stdout
+
+
+def test_an_optimizer_after_a_warm_up_without_one_wins(tmp_path: Path) -> None:
+    """35 backward passes come first, of which the last five are taken for steps."""
+    loop = "for i in range(35):\n    model(torch.randn(8, 64)).sum().backward()\n"
+    loop += "optimizer = torch.optim.SGD(model.parameters(), lr=0.1)\nfor i in range(100_000):\n"
+    script(tmp_path, BY_HAND + loop + "    step()\n    optimizer.step()\n")
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.rank.steps_by) == (0, "optimizer")
+
+
+def test_checkpointed_parts_are_no_passes_of_their_own() -> None:
+    code = """
+import torch
+from torch.utils.checkpoint import checkpoint
+from diagnose.capture.agent import backwards
+seen = []
+original = torch.autograd.backward
+act = lambda: seen.append(1)
+backwards.listen_to_ends(act)
+layer = torch.nn.Linear(4, 4)
+for _ in range(3):
+    x = torch.randn(2, 4, requires_grad=True)
+    checkpoint(layer, checkpoint(layer, x, use_reentrant=True), use_reentrant=True).sum().backward()
+print(len(seen))
+try:
+    torch.zeros(1).backward()
+except RuntimeError:
+    x.sum().backward()
+print(len(seen))
+backwards.leave(act)
+print(torch.autograd.backward is original)
+"""
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True)
+    assert done.stdout.split() == ["3", "4", "True"], done.stderr
+
+
+INFERENCE = """
+import torch
+model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.Linear(64, 64)).eval()
+loss = torch.nn.MSELoss()
+with torch.no_grad():
+    while True:
+        loss(model(torch.randn(512, 64)), torch.zeros(512, 64))
+"""
+
+
+def run_with(tmp_path: Path, plan: Plan, path: Path) -> tuple[RankManifest, list[str]]:
+    said, words = list[str](), [sys.executable, str(path)]
+    prepare(tmp_path / "out", plan, words)
+    done = run(words, tmp_path / "out", plan, said.append)
+    (rank,) = done.manifest.ranks
+    return rank, said
+
+
+def test_inference_is_recorded_by_calls_of_the_model(tmp_path: Path) -> None:
+    rank, _ = run_with(
+        tmp_path,
+        Plan(calls_after_s=1.0),
+        script(tmp_path, INFERENCE),
+    )
+    assert (rank.steps_by, rank.ended) == ("call", "recorded")
+
+
+def test_how_to_mark_steps_is_said_while_a_script_without_any_runs(tmp_path: Path) -> None:
+    text = "import torch\nx = torch.randn(256, 256)\nwhile True:\n    x = torch.tanh(x @ x)\n"
+    path = script(tmp_path, text)
+    _, said = run_with(tmp_path, Plan(hint_after_s=1.5, window_after_s=6.0), path)
+    assert said[0].split("\n") == [
+        f"no step was found in 2 s. To mark steps, change the script in {path}, line 3, and run it with python:",
+        "    import diagnose",
+        '    with diagnose.record("diagnose-runs/marked") as recording:',
+        "        while True:",
+        "            ...",
+        "            recording.step()",
+    ]
+
+
+def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
+    script(tmp_path, BY_HAND + "for i in range(20):\n    step()\n")
+    done = profile(tmp_path, "train.py")
+    assert done.code == 2
+    said = "diagnose: The run made 20 backward passes and no optimizer's step. From 31 on they count as steps"
+    assert said in done.stderr
+
+
+def test_as_many_steps_as_a_short_recording_needs(tmp_path: Path) -> None:
+    """15, as the command says of --warmup 1 --steps 2 (the steps are steady, or waited for no longer, after five)."""
+    script(tmp_path, STEP + "for i in range(15):\n    step()\n")
+    done = profile(tmp_path, "--warmup", 1, "--steps", 2, "train.py")
+    assert (done.code, done.rank.trace, done.rank.steps_made) == (0, "rank0.trace.json.gz", 15)
+    assert done.rank.timing is not None
+    assert len(done.rank.timing.wall_ns) == 3
+
+
+def test_fewer_steps_than_wanted_are_recorded(tmp_path: Path) -> None:
+    """1 begins the clock, 5 warm up, 8 are timed, 1 tells the size between 2 others: 4 are left."""
+    script(tmp_path, STEP + "for i in range(21):\n    step()\n")
+    done = profile(tmp_path, "--warmup", 1, "--steps", 8, "train.py")
+    assert (done.code, done.rank.ended) == (0, "itself")
+    assert done.rank.timing is not None
+    assert len(done.rank.timing.wall_ns) == 4
+
+
+@pytest.mark.parametrize(
+    "text", ["for i in", "raise MemoryError('full')", "import torch\ntorch.ones(2) @ torch.ones(3)"]
+)
+def test_the_error_of_a_script_stands_alone(tmp_path: Path, text: str) -> None:
+    script(tmp_path, text)
+    done, without = profile(tmp_path, "train.py"), plain(tmp_path, "train.py")
+    assert (done.code, done.stderr) == (1, without.stderr)
+
+
+def test_a_launcher_whose_script_fails_at_once(tmp_path: Path) -> None:
+    script(tmp_path, "raise ValueError('boom')\n")
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29741"]
+    done = profile(tmp_path, "--", *launcher, "train.py")
+    assert done.code == 1
+    assert "ValueError: boom" in done.stderr
+    assert "diagnose: " not in done.stderr
+    assert "Error: No training step" not in done.stderr
+
+
+def test_code_on_the_command_line(tmp_path: Path) -> None:
+    done = profile(tmp_path, "--", sys.executable, "-c", STEP + "for i in range(1000): step()")
+    assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "optimizer", "recorded")
+
+
+def test_closures_of_lbfgs_are_no_steps(tmp_path: Path) -> None:
+    loop = """
+optimizer = torch.optim.LBFGS(model.parameters(), lr=0.1, max_iter=4)
+x, y = torch.randn(64, 64), torch.randint(0, 10, (64,))
+
+def closure():
+    optimizer.zero_grad()
+    loss = torch.nn.functional.cross_entropy(model(x), y)
+    loss.backward()
+    return loss
+
+for i in range(1000):
+    optimizer.step(closure)
+    with torch.no_grad():
+        model(x)
+"""
+    script(tmp_path, BY_HAND + loop)
+    done = profile(tmp_path, "train.py")
+    assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "optimizer", "recorded")
+    assert [one.name for one in done.rank.optimizers] == ["LBFGS"]
