@@ -184,6 +184,11 @@ class RankedFinding(msgspec.Struct, frozen=True):
     spot_count: int
     """How many places there are."""
 
+    @property
+    def sure(self) -> bool:
+        """Whether its confidence is high or medium: then it counts in what all would save together."""
+        return self.confidence.level is not Level.LOW
+
 
 class RuleThreshold(msgspec.Struct, frozen=True):
     """A number that decides what a rule finds."""
@@ -206,6 +211,14 @@ class RulePage(msgspec.Struct, frozen=True):
     """As they were set in this analysis."""
     looks_at: tuple[str, ...]
     """Facts it asks for."""
+
+
+class Together(msgspec.Struct, frozen=True):
+    """What all findings worth a card would save together whose confidence is high or medium, per step."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
 
 
 class ReplayQuality(msgspec.Struct, frozen=True):

@@ -40,7 +40,7 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         recorder, (_priced(_still_found(one, said.findings, found), order) for one in said.outcomes)
     )
     findings = advice.for_devices(facts.rank.provenance.devices, order.findings)
-    return RankDiagnosis(brief, findings, outcomes, quality, cost, facts.rank.company)
+    return RankDiagnosis(brief, findings, outcomes, quality, cost, facts.rank.company, order.together)
 
 
 def _uncounted(facts: Facts) -> tuple[Edit, ...]:

@@ -15,7 +15,17 @@ from dataclasses import dataclass, replace
 
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.steps import Steps
-from diagnose.finding import Caution, Confidence, Evidence, Finding, PricedSaving, RankedFinding, Where, least_sure
+from diagnose.finding import (
+    Caution,
+    Confidence,
+    Evidence,
+    Finding,
+    PricedSaving,
+    RankedFinding,
+    Together,
+    Where,
+    least_sure,
+)
 from diagnose.page import Page
 from diagnose.replay.edits import Edit, Level
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
@@ -51,6 +61,8 @@ class Ranked:
     """Those worth a line, then minor ones, then hidden ones."""
     costless: tuple[tuple[str, Saving], ...]
     """(rule, what it would save) of each finding that was left out."""
+    together: Together | None
+    """Of those worth a line that are not of low confidence; None without any."""
 
 
 @dataclass(frozen=True)
@@ -124,13 +136,23 @@ def ranked(
     shown = [one.finding for one in hidden]
     placed += [one for one in small if one.finding not in shown] + hidden
     where = Where((rank,), used.numbers)
-    return Ranked(
-        tuple(
-            _finished(one, place, step, where, _doubts(one.finding, replay, cautions), replay)
-            for place, one in enumerate(placed, start=1)
-        ),
-        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
+    finished = tuple(
+        _finished(one, place, step, where, _doubts(one.finding, replay, cautions), replay)
+        for place, one in enumerate(placed, start=1)
     )
+    sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure]
+    return Ranked(
+        finished,
+        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
+        _all_of(sure, replay, step) if sure else None,
+    )
+
+
+def _all_of(some: Sequence[Finding], replay: Replay, step: _Step) -> Together:
+    """What findings save together."""
+    (saving,) = replay.savings([[edit for one in some for edit in one.edits]])
+    saving = step.saving(saving, all(one.host_bound for one in some))
+    return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
 
 
 def _minor(one: _Priced, step: _Step) -> bool:

@@ -287,7 +287,7 @@ def _rank_cells(one: RankSummary, measured: bool) -> tuple[str, ...]:
     time, part = one.step_time_ns, one.breakdown
     parts = (part.compute_ns, part.exposed_communication_ns, part.idle_ns) if part else ()
     shares = [share(ns, part.step_ns) for ns in parts] if part else ["-"] * 3
-    return (duration(time.median) if time else "-", *shares * measured)
+    return (duration(time.mean) if time else "-", *shares * measured)
 
 
 def _compared_cells(one: RankSummary, measured: bool) -> tuple[str, ...]:

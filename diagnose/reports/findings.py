@@ -105,23 +105,66 @@ def _on(ranks: tuple[int, ...]) -> str:
 
 
 def left_ns(diagnosis: Diagnosis) -> int:
-    """What a step would take once all that has a card is fixed."""
+    """What a step would take once all that has a card is fixed, also what is only possible."""
     gains = [one.saving.after_above_ns or 0 for one in diagnosis.findings if not one.minor]
     return max(_step_ns(diagnosis) - sum(gains), 0)
 
 
-def left_told(diagnosis: Diagnosis) -> str:
-    """The same in words: `about 117 ms`."""
+def sure_left_ns(diagnosis: Diagnosis) -> int:
+    """The same of those alone whose confidence is high or medium."""
+    if not possible(diagnosis):
+        return left_ns(diagnosis)
+    saved = diagnosis.together.likely_ns if diagnosis.together else 0
+    return max(_step_ns(diagnosis) - saved, left_ns(diagnosis))
+
+
+def possible(diagnosis: Diagnosis) -> int:
+    """How many findings with a card are of low confidence."""
+    return sum(not (one.minor or one.sure) for one in diagnosis.findings)
+
+
+def left_told(diagnosis: Diagnosis, left: int) -> str:
+    """A step that is left, in words: `about 117 ms`."""
     bounded = any(one.saving.basis is Basis.BOUNDED for one in diagnosis.findings if not one.minor)
-    left = duration(left_ns(diagnosis))
-    return f"{left} at best" if bounded else f"about {left}"
+    return f"{duration(left)} at best" if bounded else f"about {duration(left)}"
+
+
+def _fixed(diagnosis: Diagnosis) -> str:
+    """What a step would take once its findings are fixed: those that are sure, then those that are possible."""
+    count, unsure, step_ns = sum(not one.minor for one in diagnosis.findings), possible(diagnosis), _step_ns(diagnosis)
+    before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
+    if count == unsure:
+        fixes = "The fix below is not sure: it" if count == 1 else f"None of the {count} fixes below is sure: they"
+        return f"{fixes} might bring {before} {best}."
+    left = sure_left_ns(diagnosis)
+    after = f"{left_told(diagnosis, left)} (-{share(step_ns - left, step_ns)}{_between(diagnosis, step_ns, left)})"
+    if unsure:
+        fixes = "one is sure: it" if count - unsure == 1 else f"{count - unsure} are sure: together they"
+        return f"Of the {count} fixes below {fixes} would bring {before} {after}. With those that are possible: {best}."
+    fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
+    return f"{fixes} bring {before} {after}."
+
+
+def _which_step(diagnosis: Diagnosis) -> str:
+    steps = diagnosis.steps
+    if steps is not None and steps.unprofiled_step_time_ns is not None:
+        return "the step without the profiler"
+    return "the recorded window" if steps is not None and steps.measure is Measure.WINDOW else "the mean step"
+
+
+def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
+    """The range of what is left once all that is sure is fixed; empty if it is none."""
+    saved = diagnosis.together
+    if saved is None or saved.low_ns == saved.high_ns:
+        return ""
+    least, most = min(step_ns - saved.high_ns, likely_ns), max(step_ns - saved.low_ns, likely_ns)
+    return f"; {duration(least)} to {duration(most)}"
 
 
 def lost(diagnosis: Diagnosis) -> str:
     """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
     if diagnosis.replay is None or not diagnosis.outcomes:
         return ""
-    step_ns = _step_ns(diagnosis)
     if not any(not one.minor for one in diagnosis.findings):
         blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in diagnosis.outcomes)
         text = "No fix that the rules know would save 1 % of a step."
@@ -129,15 +172,8 @@ def lost(diagnosis: Diagnosis) -> str:
             text += f" But {blind} of {len(diagnosis.outcomes)} rules could not look; the reasons stand below."
         text += _longest_function(diagnosis)
     else:
-        left = left_ns(diagnosis)
-        count = sum(not one.minor for one in diagnosis.findings)
-        fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
-        saved = f"{duration(step_ns)} to {left_told(diagnosis)} (-{share(step_ns - left, step_ns)})"
-        alone = diagnosis.steps is not None and diagnosis.steps.unprofiled_step_time_ns is not None
-        window = diagnosis.steps is not None and diagnosis.steps.measure is Measure.WINDOW
-        which = "the step without the profiler" if alone else "the recorded window" if window else "the mean step"
-        text = f"{fixes} bring {which} from {saved}."
-        if alone:
+        text = _fixed(diagnosis)
+        if diagnosis.steps is not None and diagnosis.steps.unprofiled_step_time_ns is not None:
             text += " Savings are of that step, all other times of the recorded ones."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)

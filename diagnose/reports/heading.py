@@ -22,15 +22,15 @@ def headline(diagnosis: Diagnosis) -> str:
     time = steps.step_time_ns
     spread = f"{duration(time.min)} to {duration(time.max)}"
     if steps.measure == Measure.WINDOW:
-        return f"No steps are marked; the recorded window is {duration(time.median)}"
-    measured = f"median of {steps.used} of {steps.recorded} recorded, {spread}"
+        return f"No steps are marked; the recorded window is {duration(time.mean)}"
+    measured = f"mean of {steps.used} of {steps.recorded} recorded, {spread}"
     if steps.measure == Measure.ONE_STEP or steps.used == 1:
         measured = "only one could be measured"
     if steps.unprofiled_step_time_ns is None:
-        return f"One step takes {duration(time.median)} ({measured})"
-    alone, ratio = duration(steps.unprofiled_step_time_ns), steps.overhead_ratio
-    times = "" if ratio is None else f"x {ratio:.2f}; "
-    return f"One step takes {alone} without the profiler; recorded {duration(time.median)} ({times}{measured})"
+        return f"One step takes {duration(time.mean)} ({measured})"
+    alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
+    times = f"x {time.mean / max(steps.unprofiled_step_time_ns, 1):.2f}; "
+    return f"One step takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
 
 
 def subject(diagnosis: Diagnosis) -> str:

@@ -35,7 +35,7 @@ def trace(tmp_path: Path) -> Path:
 def test_the_report_goes_to_standard_output_and_nothing_else(trace: Path) -> None:
     done = run("analyze", trace)
     assert (done.returncode, done.stderr) == (0, "")
-    assert done.stdout.startswith("One step takes 100 us (median of 3 of 4 recorded, ")
+    assert done.stdout.startswith("One step takes 100 us (mean of 3 of 4 recorded, ")
     assert "\x1b" not in done.stdout
     assert max(map(len, done.stdout.splitlines())) <= 80
 

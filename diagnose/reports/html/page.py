@@ -179,14 +179,14 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
     alone, time = steps.unprofiled_step_time_ns, steps.step_time_ns
     if alone is not None:
         yield Tile("a step, without the profiler", duration(alone))
-        more = "" if steps.overhead_ratio is None else f"(x {steps.overhead_ratio:.2f})"
-        yield Tile("a step, recorded", duration(time.median), more)
+        yield Tile("a step, recorded", duration(time.mean), f"(x {time.mean / max(alone, 1):.2f})")
     else:
         what = "the recorded window" if steps.measure is Measure.WINDOW else "the mean step"
-        yield Tile(what, duration(time.mean), f"(median {duration(time.median)})" * (steps.used > 1))
-    left = findings.left_ns(diagnosis)
-    if step_ns and any(not one.minor for one in diagnosis.findings):
-        yield Tile("a step after these fixes", findings.left_told(diagnosis), f"(-{share(step_ns - left, step_ns)})")
+        yield Tile(what, duration(time.mean))
+    left = findings.sure_left_ns(diagnosis)
+    if step_ns and any(one.sure and not one.minor for one in diagnosis.findings):
+        what = "a step after the fixes that are sure" if findings.possible(diagnosis) else "a step after these fixes"
+        yield Tile(what, findings.left_told(diagnosis, left), f"(-{share(step_ns - left, step_ns)})")
     if (whole := diagnosis.breakdown) is not None:
         yield Tile("of it the GPU works", share(whole.busy_ns, whole.step_ns))
         ns, why = max(_losses(diagnosis, whole))

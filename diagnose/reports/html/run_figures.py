@@ -149,13 +149,13 @@ PARTS: tuple[tuple[str, str, str, Callable[[Breakdown], int]], ...] = (
 
 def ranks_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
-    timed = {one.rank: one.step_time_ns.median for one in _ranks(diagnosis) if one.step_time_ns}
+    timed = {one.rank: one.step_time_ns.mean for one in _ranks(diagnosis) if one.step_time_ns}
     slowest, fastest = max(timed, key=lambda rank: timed[rank]), min(timed, key=lambda rank: timed[rank])
     longer = share(timed[slowest] - timed[fastest], timed[fastest])
     waits = _waits(diagnosis)
     if timed[slowest] == timed[fastest]:
-        return f"All ranks are equally fast, with a median step of {duration(timed[slowest])}{waits}."
-    head = f"Rank {slowest} is the slowest with a median step of {duration(timed[slowest])}"
+        return f"All ranks are equally fast, with a mean step of {duration(timed[slowest])}{waits}."
+    head = f"Rank {slowest} is the slowest with a mean step of {duration(timed[slowest])}"
     return f"{head}, {longer} more than that of rank {fastest}, the fastest here{waits}."
 
 
@@ -173,7 +173,7 @@ def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
     measured = [one for one in diagnosis.ranks if one.step_time_ns is not None]
     if len(measured) < 2:
         raise Missing("several ranks", "Record each rank, and analyze their traces together.")
-    slowest = sorted(measured, key=lambda one: -one.step_time_ns.median if one.step_time_ns else 0)
+    slowest = sorted(measured, key=lambda one: -one.step_time_ns.mean if one.step_time_ns else 0)
     return sorted(slowest[:MOST_RANKS], key=lambda one: one.rank)
 
 

@@ -263,7 +263,8 @@ def savings_sentence(diagnosis: Diagnosis) -> str:
     step_ns, fixes = _fixes(diagnosis)
     left = findings.left_ns(diagnosis)
     title, gain = clipped(fixes[0].title, 80), duration(fixes[0].saving.after_above_ns or 0)
-    head = f"Fixes would bring the step from {duration(step_ns)} to about {duration(left)}"
+    all_fixes = "Fixes, those that are only possible among them," if findings.possible(diagnosis) else "Fixes"
+    head = f"{all_fixes} would bring the step from {duration(step_ns)} to about {duration(left)}"
     return f'{head}; the first, "{title}", takes away {gain}.'
 
 

@@ -310,16 +310,16 @@ def test_ranks_side_by_side(known: Diagnosis) -> None:
         "idle": (5e-6, 5e-6),
     }
     assert run_figures.ranks_sentence(found) == (
-        "Rank 1 is the slowest with a median step of 2.50 ms, 25.0 % more than that of rank 0, the fastest here."
+        "Rank 1 is the slowest with a mean step of 2.50 ms, 25.0 % more than that of rank 0, the fastest here."
     )
 
 
 def test_who_waits_for_the_others_is_said(known: Diagnosis) -> None:
     found = several(known, 3, lambda rank: (2_000_000, 2_000_000))
-    assert run_figures.ranks_sentence(found) == "All ranks are equally fast, with a median step of 2.00 ms."
+    assert run_figures.ranks_sentence(found) == "All ranks are equally fast, with a mean step of 2.00 ms."
     waited = [msgspec.structs.replace(one, waiting_ns=(0, 300_000, 80_000)[one.rank]) for one in found.ranks]
     assert run_figures.ranks_sentence(msgspec.structs.replace(found, ranks=tuple(waited))) == (
-        "All ranks are equally fast, with a median step of 2.00 ms;"
+        "All ranks are equally fast, with a mean step of 2.00 ms;"
         " rank 1 waits longest for others to come to collectives, 300 us a step."
     )
 
