@@ -11,7 +11,7 @@ How to fix
     lists of tensors. Where a round needs the one before, use a fused module (`nn.LSTM`), or compile the loop.
 
 Ignore when
-    rounds are few and large.
+    rounds are few and large, or each waits for an answer from outside torch.
 
 Sources
     https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html
@@ -65,7 +65,7 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
     large = [loop for loop in loops if loop.fixed_ns >= FIXED_SHARE * steps.mean_ns]
     if not large:
         most = max((loop.fixed_ns for loop in loops), default=0)
-        yield Clean(f"starting ops in loops takes {ms(most)} a step at most, {percent(most / max(steps.mean_ns, 1))}")
+        yield Clean(f"starting looped ops takes {ms(most)} a step at most, {percent(most / max(steps.mean_ns, 1))}")
     for loop in large:
         in_turn, cell = (loop.in_need or 0) >= IN_TURN, any(name.endswith("_cell") for name in loop.ops)
         host, device = _left(loop, in_turn and not cell)

@@ -61,6 +61,13 @@ _LAYERS = tuple(
 _STAY = (*_LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
 """How names begin of what is not fused with the ops around it."""
 
+_ENTERS, _LEAVES = ("aten::lift_fresh", "aten::lift"), ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
+"""Ops by which what Python made becomes a tensor (torch.tensor, torch.from_numpy), and numbers are given to Python. A
+round that has both may ask an environment what comes next: it needs the round before, whatever autograd knows."""
+
+ONE_LOOP = 0.5
+"""Of a loop's time in that of a larger one, from which on they are one loop (our choice)."""
+
 _ADDS = ("aten::add_", "aten::add")
 """Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
 
@@ -103,7 +110,10 @@ class Loop:
 
 @fact
 def loops(facts: Facts) -> tuple[Loop, ...]:
-    """Loops of the used steps, those with most fixed time first. Raises Missing without ops or steps."""
+    """Loops of the used steps whose rounds Python does not come between, those with most fixed time first.
+
+    Raises Missing without ops or steps.
+    """
     require_ops(facts)
     if steps(facts).measure is Measure.WINDOW:
         raise Missing("marked steps", "Call prof.step() after each step: the training itself is a loop.")
@@ -123,7 +133,24 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
             in_round = tuple(names[run.first : run.first + run.length].tolist())
             found.setdefault(in_round, []).append((run, forward))
     made = [_loop(facts, ops, rows) for rows in (*found.values(), *_without_backward(facts, ops, names, step))]
-    return tuple(sorted(made, key=lambda one: -one.fixed_ns))
+    own = (one for one in made if not ({*one.ops} & {*_ENTERS} and {*one.ops} & {*_LEAVES}))
+    return apart_in_time(sorted(own, key=lambda one: -one.fixed_ns))
+
+
+def apart_in_time(loops: list[Loop]) -> tuple[Loop, ...]:
+    """Those that do not run at the time of a larger one: one loop may be found twice, beginning at another op."""
+    kept: list[Loop] = []
+    for one in loops:
+        within = (
+            intervals.intersect(times, larger).total
+            for track, times in one.pieces
+            for other in kept
+            for other_track, larger in other.pieces
+            if track == other_track
+        )
+        if sum(within) < ONE_LOOP * sum(times.total for _, times in one.pieces):
+            kept.append(one)
+    return tuple(kept)
 
 
 def _within_one_op(facts: Facts, ops: HostSpans, run: Run) -> bool:

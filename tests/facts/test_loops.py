@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from diagnose.facts.base import Missing
-from diagnose.facts.loops import Loop, loops
+from diagnose.facts.loops import Loop, apart_in_time, loops
 from diagnose.testing import facts_of
+from diagnose.trace.intervals import Intervals
 
 BACKWARD = "autograd::engine::evaluate_function: "
 MS = 1_000_000
@@ -161,3 +164,28 @@ def test_ops_between_products_are_one_where_rounds_stay_apart() -> None:
     assert (loop.ops, loop.rounds) == (names, 8)
     assert loop.in_turn_left == pytest.approx(5 / 6)
     assert loop.in_turn_least == pytest.approx(3 / 6)
+
+
+ASKING = (
+    "cpu  aten::lift_fresh 10-10.2 x6 every 2 | aten::mul 10.4-11 x6 every 2 | {} 11.2-11.4 x6 every 2",
+    backward("MulBackward0 30-30.5 x6 every 2"),
+)
+
+
+@pytest.mark.parametrize(
+    ("gives_back", "is_loop"), [("aten::item", False), ("aten::is_nonzero", False), ("aten::tanh", True)]
+)
+def test_rounds_that_ask_python_what_comes_next_are_no_loop_of_tensors(gives_back: str, is_loop: bool) -> None:
+    """As of an environment that takes an action and gives a state: autograd sees no need of the round before."""
+    found = of(ASKING[0].format(gives_back), ASKING[1])
+    assert bool(found) is is_loop
+
+
+def test_a_loop_that_is_found_twice_is_one() -> None:
+    """Found at other ops, it takes the same time: the one with more fixed time stays."""
+    (larger,) = of("cpu  aten::mul 10-11 x6 every 2", backward("MulBackward0 30-30.5 x6 every 2"))
+    smaller = replace(larger, ops=("aten::tanh",), fixed_ns=larger.fixed_ns - 1)
+    (track, times), *_ = larger.pieces
+    later = Intervals(times.starts + 50 * MS, times.ends + 50 * MS)
+    elsewhere = replace(smaller, pieces=((track, later),))
+    assert apart_in_time([larger, smaller, elsewhere]) == (larger, elsewhere)
