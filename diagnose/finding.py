@@ -101,6 +101,8 @@ class Caution:
     lowers_host: bool = False
     """Findings about host time become less sure."""
     lowers_all: bool = False
+    noise_share: float = 0.0
+    """Share of the step by which its measured time may be off: a saving below it is of low confidence."""
 
 
 @dataclass(frozen=True)

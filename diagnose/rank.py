@@ -20,6 +20,7 @@ from diagnose.finding import (
     Confidence,
     Evidence,
     Finding,
+    Level,
     PricedSaving,
     RankedFinding,
     Together,
@@ -27,7 +28,8 @@ from diagnose.finding import (
     least_sure,
 )
 from diagnose.page import Page
-from diagnose.replay.edits import Edit, Level
+from diagnose.replay.edits import Edit
+from diagnose.replay.edits import Level as Rung
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
 
 WORTH_SHARE = 0.01
@@ -137,7 +139,7 @@ def ranked(
     placed += [one for one in small if one.finding not in shown] + hidden
     where = Where((rank,), used.numbers)
     finished = tuple(
-        _finished(one, place, step, where, _doubts(one.finding, replay, cautions), replay)
+        _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
         for place, one in enumerate(placed, start=1)
     )
     sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure]
@@ -196,7 +198,7 @@ def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]
     gains = [one.alone.likely_ns for one in rest]
     while rest and len(ordered) < MOST_RANKED:
         if fixed:
-            cases = [([*fixed, *one.finding.edits], Level.LIKELY) for one in rest]
+            cases = [([*fixed, *one.finding.edits], Rung.LIKELY) for one in rest]
             gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
         best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
         if gains[best] < WORTH_SHARE * step.ns:
@@ -223,21 +225,44 @@ def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _S
     return sorted(found, key=lambda one: -(one.added_ns or 0))
 
 
-def _doubts(finding: Finding, replay: Replay, cautions: Sequence[Caution]) -> list[str]:
+@dataclass(frozen=True)
+class _Doubt:
     """Why a finding is less sure than its rule thinks."""
-    found = [one.what for one in cautions if one.lowers_all or (one.lowers_host and finding.host_bound)]
+
+    why: str
+    decides: bool = False
+    """It alone makes the confidence low."""
+
+
+def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
+    found = []
+    for caution in cautions:
+        if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
+            noise = one.alone.likely_ns < caution.noise_share * step.ns
+            found.append(_Doubt(caution.what + ", which is more than this saves" * noise, noise))
     quality = replay.quality
     if quality.unexplained_share >= DOUBTFUL:
-        found.append(f"the replay cannot explain {quality.unexplained_share:.0%} of the step")
+        found.append(_Doubt(f"the replay cannot explain {quality.unexplained_share:.0%} of the step"))
     elif abs(quality.error_share) >= DOUBTFUL:
-        found.append(f"without fitting, the replay is off by {quality.error_share:+.0%}")
+        found.append(_Doubt(f"without fitting, the replay is off by {quality.error_share:+.0%}"))
     return found
 
 
-def _finished(one: _Priced, place: int, step: _Step, where: Where, doubts: list[str], replay: Replay) -> RankedFinding:
+def _lowered(level: Level, doubts: Sequence[_Doubt]) -> Level:
+    """One level for each doubt; low where one decides."""
+    if any(one.decides for one in doubts):
+        return Level.LOW
+    for _ in doubts:
+        level = level.lowered()
+    return level
+
+
+def _finished(
+    one: _Priced, place: int, step: _Step, where: Where, doubts: list[_Doubt], replay: Replay
+) -> RankedFinding:
     finding, alone = one.finding, one.alone
     spots, spot_count = replay.spots(finding.edits)
-    level = finding.confidence.level.lowered() if doubts else finding.confidence.level
+    level = _lowered(finding.confidence.level, doubts)
     allowed = [ALLOWED] * step.on_cpu
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
     most_ns = alone.high_ns if one.hidden is None else one.hidden.high_ns
@@ -257,7 +282,7 @@ def _finished(one: _Priced, place: int, step: _Step, where: Where, doubts: list[
             replayed_ns=alone.replayed_ns,
         ),
         share_of_step=alone.likely_ns / step.ns,
-        confidence=Confidence(level, "; ".join([finding.confidence.why, *doubts, *allowed])),
+        confidence=Confidence(level, "; ".join([finding.confidence.why, *(one.why for one in doubts), *allowed])),
         fixes=finding.fixes,
         site=finding.site,
         minor=_minor(one, step),

@@ -38,6 +38,7 @@ def incomplete_recording(steadiness: Steadiness, steps: Steps) -> Verdicts:
             f"steps differ so much that their mean may be off by {percent(error)}",
             "Savings may be off by as much. Record more steps, or choose steady ones with --steps.",
             lowers_all=True,
+            noise_share=error,
         )
     elif steadiness.quicker_ns is not None:
         yield Caution(

@@ -55,7 +55,7 @@ def profiler_distortion(
     ratio = None if slowdown is None else slowdown.ratio
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
-        said[f"recorded steps take {ratio:.2f} times as long as without the profiler"] = (
+        said[f"recording makes steps over {INFLATED:g} times as long"] = (
             "Savings are scaled to the step without it, but those of host time are inflated all the same."
         )
     elif ratio is None and distortion.recording_share >= RECORDING_SHARE:
@@ -75,7 +75,7 @@ def profiler_distortion(
         )
     if ratio is not None and ratio < FASTER:
         yield Caution(
-            f"recorded steps take {ratio:.2f} times as long as those without the profiler",
+            "recorded steps take less time than those without the profiler",
             "Recording makes none shorter: something else kept the machine busy. Record again while nothing else runs.",
             lowers_all=True,
         )

@@ -6,6 +6,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace as replace_in
 
 import diagnose
 from diagnose import advice, engine, one_rank
@@ -14,7 +15,7 @@ from diagnose.facts.base import Facts
 from diagnose.finding import Confidence, Evidence, Finding, Fix, Level, OutcomeKind
 from diagnose.page import built_in_rules
 from diagnose.testing import facts_of
-from diagnose.trace.manifest import Distributed, Host, Loader, Optimizer, RankManifest
+from diagnose.trace.manifest import Distributed, Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context
 from tests.source.nsight import drawn
 
@@ -113,6 +114,18 @@ def test_workers_that_keep_up_are_not_raised() -> None:
         facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=8), 1)))
         said = one_rank.diagnose(facts, [engine.load_file(built_in_rules() / "loader_starvation.py")])
         assert said.outcomes[0].outcome is kind
+
+
+def test_a_deeper_queue_takes_no_core_from_the_training() -> None:
+    """Two workers compute for 4 of 100 ms a batch: enough, though every seventh batch is late."""
+    text = "8 steps of 100\ncpu  next 0-1 not in 5 | next 0-60 in 5 | aten::mm 60-99"
+    keeping_up = replace_in(loader_with(0.02), num_workers=2, fetch_ns=4_000_000, fetch_cpu_ns=4_000_000)
+    own = RankManifest(
+        rank=0, loaders=(keeping_up,), flags=Flags(threads=2), unprofiled=Timed(first_step=0, wall_ns=(100_000_000,))
+    )
+    facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=2), 1)))
+    said = one_rank.diagnose(facts, [engine.load_file(built_in_rules() / "loader_starvation.py")])
+    assert [fix.trial for one in said.findings for fix in one.fixes] == ["patch:DataLoader(prefetch_factor=8)"]
 
 
 def loader_with(empty_share: float) -> Loader:

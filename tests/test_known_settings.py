@@ -324,7 +324,7 @@ def test_what_recording_costs_is_measured_not_guessed(recorded: int, kind: Outco
     found = said("profiler_distortion", BUSY_HOST, own)
     assert [(one.outcome, one.why) for one in found.outcomes] == [(kind, why)]
     notes = [note.what for note in found.digest.integrity]
-    measured = "Recorded steps take 1.40 times as long as without the profiler."
+    measured = "Recording makes steps over 1.3 times as long."
     assert (measured in notes) == (kind is OutcomeKind.FOUND)
 
 
@@ -339,7 +339,7 @@ def test_recorded_steps_that_are_shorter_mean_a_busy_machine() -> None:
     )
     assert quicker.outcomes[0].outcome is OutcomeKind.FOUND
     notes = [note.what for note in quicker.digest.integrity]
-    assert "Recorded steps take 0.80 times as long as those without the profiler." in notes
+    assert "Recorded steps take less time than those without the profiler." in notes
     nearly = said(
         "profiler_distortion", BUSY_HOST, RankManifest(rank=0, unprofiled=timed(10 * MS), timing=timed(9 * MS))
     )

@@ -184,4 +184,4 @@ def test_a_recording_of_a_small_training() -> None:
     assert {one.site.function for one in found.functions or () if one.site} >= {"train_step", "forward", "steps"}
     outcomes = {one.rule: one.outcome for one in found.outcomes}
     assert outcomes["profiler_distortion"] is OutcomeKind.FOUND
-    assert "Recorded steps take 1.98 times as long as without the profiler." in {one.what for one in found.integrity}
+    assert "Recording makes steps over 1.3 times as long." in {one.what for one in found.integrity}

@@ -13,7 +13,7 @@ from diagnose.facts.base import Facts
 from diagnose.facts.ranges import ranges
 from diagnose.facts.steps import steps
 from diagnose.facts.work import work_table
-from diagnose.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding
+from diagnose.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding, Together
 from diagnose.page import Page
 from diagnose.rank import Ranked
 from diagnose.replay.edits import Between, Edit, Number, Shorten
@@ -195,3 +195,28 @@ def test_host_time_may_hold_all_that_recording_added() -> None:
     placed = rank.ranked(pairs, Replay(facts), steps(facts), 0, unprofiled_ns=80_000_000).findings
     savings = [(one.saving.low_ns, one.saving.likely_ns, one.saving.high_ns) for one in placed]
     assert savings == [(10_000_000, 24_000_000, 24_000_000), (0, 8_000_000, 8_000_000)]
+
+
+def test_a_saving_below_the_noise_of_the_step_is_not_sure() -> None:
+    """30, 20 and 10 of 100 ms, where the step may be off by 15: one level less, one level less, and low."""
+    facts = facts_of(HOST_BOUND)
+    noisy = Caution("steps differ", "Record more.", lowers_all=True, noise_share=0.15)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy]).findings
+    assert [one.confidence.level for one in found] == [Level.MEDIUM, Level.MEDIUM, Level.LOW]
+    assert found[2].confidence.why == "it is drawn; steps differ, which is more than this saves"
+
+
+def test_each_doubt_makes_a_finding_less_sure() -> None:
+    facts = facts_of(HOST_BOUND)
+    two = [Caution(why, "", lowers_all=True) for why in ("few steps", "a busy machine")]
+    (found,) = ordered(facts, {"a": finding(shorter(facts, "a"))}, two).findings
+    assert found.confidence == Confidence(Level.LOW, "it is drawn; few steps; a busy machine")
+
+
+def test_what_is_sure_is_priced_together() -> None:
+    """30 and 20 ms of the three are sure: together 50 of 100 ms."""
+    facts = facts_of(HOST_BOUND)
+    noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
+    assert found.together == Together(50_000_000, 50_000_000, 50_000_000)
+    assert ordered(facts, {}).together is None

@@ -134,7 +134,7 @@ def _fixed(diagnosis: Diagnosis) -> str:
     count, unsure, step_ns = sum(not one.minor for one in diagnosis.findings), possible(diagnosis), _step_ns(diagnosis)
     before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
     if count == unsure:
-        fixes = "The fix below is not sure: it" if count == 1 else f"None of the {count} fixes below is sure: they"
+        fixes = "The fix below is not sure: it" if count == 1 else f"Not one of the {count} fixes below is sure: they"
         return f"{fixes} might bring {before} {best}."
     left = sure_left_ns(diagnosis)
     after = f"{left_told(diagnosis, left)} (-{share(step_ns - left, step_ns)}{_between(diagnosis, step_ns, left)})"

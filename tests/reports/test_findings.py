@@ -260,7 +260,7 @@ def of_levels(found: Diagnosis, *levels: Level) -> Diagnosis:
         ([Level.LOW], "The fix below is not sure: it might bring the mean step from 100 ms to about 60.0 ms."),
         (
             [Level.LOW, Level.LOW],
-            "None of the 2 fixes below is sure: they might bring the mean step from 100 ms to about 40.0 ms.",
+            "Not one of the 2 fixes below is sure: they might bring the mean step from 100 ms to about 40.0 ms.",
         ),
     ],
 )
