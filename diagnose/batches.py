@@ -55,11 +55,6 @@ def left_with_workers(loading: Loading) -> Between:
     return Between(*(max(share, least) for share in (computing, computing, computing / 2)))
 
 
-def waits(loading: Loading | None) -> float:
-    """Of making batches, the share that workers hide although the training computes on their cores."""
-    return 0.0 if loading is None else loading.waiting_share
-
-
 def in_workers(count: int) -> Fix:
     """Load in so many worker processes, where there are none."""
     return Fix(

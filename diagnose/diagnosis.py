@@ -28,7 +28,7 @@ from diagnose.facts.run import Slowdown
 from diagnose.facts.steps import Measure
 from diagnose.facts.syncs import Sync
 from diagnose.facts.timeline import Timeline
-from diagnose.finding import Outcome, RankedFinding, ReplayQuality, RulePage, Together
+from diagnose.finding import Outcome, RankedFinding, ReplayQuality, RulePage
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Company, Device, IntegrityNote
 
@@ -148,8 +148,6 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """What happened when on `rank`, as far as a screen shows it."""
     pictures: Pictures | None
     """Samples of single launches, copies, collectives and ops of `rank`."""
-    together: Together | None = None
-    """What the findings that are sure would save together; None without any."""
 
     @property
     def conclusive(self) -> bool:
@@ -185,7 +183,6 @@ class RankDiagnosis:
     """What recording cost; None where that was not measured."""
     company: Company | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
-    together: Together | None = None
 
 
 def of_ranks(
@@ -229,7 +226,6 @@ def of_ranks(
         rules=tuple(rules),
         timeline=shown.timeline,
         pictures=shown.pictures,
-        together=said.together,
     )
 
 

@@ -229,3 +229,5 @@ class ReplayQuality(msgspec.Struct, frozen=True):
     step_time_ns: int
     error_share: float
     unexplained_share: float
+    together: Together | None = None
+    """What the findings that are sure would save together; None without any."""

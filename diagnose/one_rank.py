@@ -35,12 +35,12 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
     own = facts.rank.index, said.cautions, unprofiled_ns, trains_on_cpu(facts)
     order = rank.ranked(found, replay, steps(facts), *own)
-    quality = ReplayQuality(**vars(replay.quality))
+    quality = ReplayQuality(**vars(replay.quality), together=order.together)
     outcomes = advice.for_recorder(
         recorder, (_priced(_still_found(one, said.findings, found), order) for one in said.outcomes)
     )
     findings = advice.for_devices(facts.rank.provenance.devices, order.findings)
-    return RankDiagnosis(brief, findings, outcomes, quality, cost, facts.rank.company, order.together)
+    return RankDiagnosis(brief, findings, outcomes, quality, cost, facts.rank.company)
 
 
 def _uncounted(facts: Facts) -> tuple[Edit, ...]:

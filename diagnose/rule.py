@@ -1,8 +1,8 @@
 """All that a rule sees: the one module that files of rules import.
 
 A rule is a file. Its docstring is its page, its constants are its thresholds, its function looks at facts and yields
-findings, its EXAMPLES are drawings that are tests and documentation. The function's parameters are names of facts; one
-with the default None is optional, and a missing one that is not ends the rule as "cannot tell".
+findings, its EXAMPLES are drawings that are tests and documentation. Its parameters are names of facts; one with the
+default None is optional, and a missing one that is not ends the rule as "cannot tell".
 """
 
 from __future__ import annotations
@@ -24,7 +24,6 @@ from diagnose.batches import (
     loading_evidence,
     more_batches,
     mostly_sampling,
-    waits,
 )
 from diagnose.examples import CannotTell, Fires, Silent
 from diagnose.facts.accumulation import Accumulation
@@ -104,7 +103,7 @@ from diagnose.finding import Caution, Clean, Confidence, Evidence, Finding, Fix,
 from diagnose.fusing import chains_taken, fusing, gave_up, known, torchs_own
 from diagnose.leaving_out import left_out, ops_named
 from diagnose.replay.balancing import balanced
-from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
+from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times, toward
 from diagnose.replay.saving import Basis
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.long_steps import seen_again
@@ -262,13 +261,7 @@ __all__ = [
     "seen_again",
     "torchs_own",
     "toward",
-    "waits",
 ]  # fmt: skip
-
-
-def toward(floor: float) -> Between:
-    """A share that a fix leaves: at best `floor`, likely half-way there, carefully a quarter of it (our choice)."""
-    return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)
 
 
 Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
@@ -281,9 +274,8 @@ class Check:
     code: str
     run: Callable[..., Verdicts]
     needs: tuple[str, ...]
-    """Facts it cannot do without."""
     wishes: tuple[str, ...]
-    """Facts that are None where the recording lacks them."""
+    """Facts it cannot do without, and those that are None where the recording lacks them."""
 
 
 def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
@@ -305,4 +297,4 @@ def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
 
 
 class RuleError(Exception):
-    """A file of rules that cannot be used: one sentence that says why."""
+    """A file of rules that cannot be used, in one sentence."""

@@ -44,7 +44,6 @@ from diagnose.rule import (
 
 WORTH_SHARE = 0.05  # of the step waiting for batches (TensorBoard's threshold)
 FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them
-READY_SHARE = 0.95  # of all requests find a batch ready: with more, none of them slow, workers keep up (our choice)
 SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
 
 
@@ -56,8 +55,8 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading
         yield NotApplicable("no worker processes load")
     elif waited < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"the training waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
-    elif (ready := ready_share(loading)) == 1 or (ready > READY_SHARE and fetches.alike):
-        yield Clean(f"in {percent(ready)} of all requests a batch is ready: taking it over takes {ms(waited)} a step")
+    elif loading is not None and loading.loader.empty_share == 0:
+        yield Clean(f"a batch is ready at each request: taking it over takes {ms(waited)} a step")
     elif not cores_for_workers(input_wait, loading) and more_compute(loading):
         yield NotApplicable("the training computes on the cores that workers would need")
     else:
@@ -80,11 +79,6 @@ def loader_starvation(fetches: Fetches, input_wait: Input, steps: Steps, loading
 def more_compute(loading: Loading | None) -> bool:
     """Whether it takes more workers, which compute."""
     return loading is None or (loading.best > loading.loader.num_workers and not loading.waiting_share)
-
-
-def ready_share(loading: Loading | None) -> float:
-    empty = None if loading is None else loading.loader.empty_share
-    return 0.0 if empty is None else 1 - empty
 
 
 def faster(loading: Loading | None) -> Between:

@@ -45,7 +45,6 @@ from diagnose.rule import (
     ms,
     percent,
     rule,
-    waits,
 )  # fmt: skip
 
 WORTH_SHARE = 0.02  # of the step in fetches: less is not worth more processes (TensorBoard warns at 5 %)
@@ -71,7 +70,10 @@ def loader_without_workers(
         yield NotApplicable("iterators are made again and again: workers would be, too")
     elif waited < max(worth_ns, IDLE_SHARE * input_wait.host_ns):
         yield Clean(f"the GPU waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
-    elif quick or (not (free := cores_for_workers(input_wait, loading)) and waits(loading) * waited < worth_ns):
+    elif quick or (
+        not (free := cores_for_workers(input_wait, loading))
+        and (loading.waiting_share if loading else 0.0) * waited < worth_ns
+    ):
         if dear(loading, waited, steps.mean_ns):
             yield dear_batches(fetches, waited, loading)
         elif quick:

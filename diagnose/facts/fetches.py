@@ -116,12 +116,6 @@ class Fetches:
         return self.end_ns - self.start_ns
 
     @property
-    def alike(self) -> bool:
-        """Whether no fetch is slow for the others; first and last ones of an iterator do not count."""
-        kept = self.dur_ns[~(self.first | self.last)]
-        return not len(kept) or float(kept.max()) < SLOW * float(np.median(kept))
-
-    @property
     def first_share(self) -> float:
         """Share of the fetches in used steps that are the first of an iterator; 0 without any."""
         return float(self.first[self.in_steps].mean()) if self.in_steps.any() else 0.0

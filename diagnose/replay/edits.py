@@ -117,3 +117,8 @@ def shares(keep: Number) -> npt.NDArray[np.float64]:
 
 
 __all__ = ["Between", "Detach", "Edit", "Level", "Move", "Number", "Remove", "Replace", "Selection", "Shorten", "Times"]
+
+
+def toward(floor: float) -> Between:
+    """A share that a fix leaves: at best `floor`, likely half-way there, carefully a quarter of it (our choice)."""
+    return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)

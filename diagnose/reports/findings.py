@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from diagnose.diagnosis import Diagnosis
 from diagnose.facts.steps import Measure
-from diagnose.finding import Fix, OutcomeKind, RankedFinding
+from diagnose.finding import Fix, OutcomeKind, RankedFinding, Together
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, SAFETY
@@ -114,8 +114,12 @@ def sure_left_ns(diagnosis: Diagnosis) -> int:
     """The same of those alone whose confidence is high or medium."""
     if not possible(diagnosis):
         return left_ns(diagnosis)
-    saved = diagnosis.together.likely_ns if diagnosis.together else 0
-    return max(_step_ns(diagnosis) - saved, left_ns(diagnosis))
+    saved = _together(diagnosis)
+    return max(_step_ns(diagnosis) - (saved.likely_ns if saved else 0), left_ns(diagnosis))
+
+
+def _together(diagnosis: Diagnosis) -> Together | None:
+    return diagnosis.replay.together if diagnosis.replay else None
 
 
 def possible(diagnosis: Diagnosis) -> int:
@@ -154,7 +158,7 @@ def _which_step(diagnosis: Diagnosis) -> str:
 
 def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
     """The range of what is left once all that is sure is fixed; empty if it is none."""
-    saved = diagnosis.together
+    saved = _together(diagnosis)
     if saved is None or saved.low_ns == saved.high_ns:
         return ""
     least, most = min(step_ns - saved.high_ns, likely_ns), max(step_ns - saved.low_ns, likely_ns)

@@ -230,9 +230,9 @@ def of_levels(found: Diagnosis, *levels: Level) -> Diagnosis:
         )
         for level, gain in zip(levels, gains, strict=False)
     )
-    quality = ReplayQuality(100_000_000, 0.0, 0.0)
     together = Together(30_000_000, 45_000_000, 50_000_000) if any(one.sure for one in findings) else None
-    return msgspec.structs.replace(found, findings=findings, replay=quality, steps=None, together=together)
+    quality = ReplayQuality(100_000_000, 0.0, 0.0, together)
+    return msgspec.structs.replace(found, findings=findings, replay=quality, steps=None)
 
 
 @pytest.mark.parametrize(

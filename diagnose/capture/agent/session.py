@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import sys
 import time
-from collections.abc import Generator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeVar
 
+from .agreement import Agreement, Course
 from .board import Board
 from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
 from .foreign import turns
@@ -23,26 +21,16 @@ from .recordings import Recording
 from .threads import Rivals
 from .values import values_of_two_steps
 
-LEAD = 5
-"""Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
-
 DETAILED = 3
 """Steps of the attribution recording, of which analysis drops the first (our choice)."""
 
 ATTEMPTS = 4
 """At a recording that the script's own profiler interrupts, or that takes memory as it goes."""
 
-PATIENCE_S = 60.0
-"""How long the leader waits for the recordings of other ranks (our choice)."""
-
 FOREIGN_STEPS = 1_000
 """Steps to wait for the end of a profiler that the script itself has started (our choice)."""
 
 _OCCUPIED = "the script records itself with torch.profiler; run it without, or analyze its own trace"
-
-T = TypeVar("T")
-Course = Generator[None, None, T]
-"""Yields to let the script make one step."""
 
 
 @dataclass(frozen=True)
@@ -60,6 +48,7 @@ class Session:
     def __init__(self, folder: Path, plan: Plan, here: Place) -> None:
         self.folder, self.plan, self.here = folder, plan, here
         self.board = Board(folder / WORK)
+        self._ranks = Agreement(self.board, here, lambda: self._number)
         self.settled = False
         """Warm-up is over: what counts as a step must not change any more."""
         self.undisturbed = True
@@ -137,7 +126,7 @@ class Session:
             self.note(f"The profiler did not stop: {type(error).__name__}: {error}.")
 
     def _phases(self) -> Course[None]:
-        steps = yield from self._agreed("unprofiled", (yield from self._warmed_up()))
+        steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         yield from self._timed(steps)
         self.undisturbed = False
@@ -148,7 +137,7 @@ class Session:
             self.note(NO_OPS)
         self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
         self.found["values"] = yield from values_of_two_steps(self.folder / f"rank{self.here.rank}.{VALUES}")
-        yield from self._all_done()
+        yield from self._ranks.end(self.note)
         self._finished = True
 
     def _warmed_up(self) -> Course[int]:
@@ -194,7 +183,8 @@ class Session:
             if fitting < steps:
                 most = f"{self.plan.most_bytes / 1e6:,.3g} MB"
                 self.note(f"The {kind} recording has {fitting} steps, as more would not fit {most}.")
-            count = yield from self._agreed(kind, min(steps, fitting))
+            wait = self._cycle.wait if kind == "attribution" else None
+            count = yield from self._ranks.begin(kind, min(steps, fitting), wait)
             made = yield from self._begun(kind)
             while self._open is made:
                 yield
@@ -288,11 +278,7 @@ class Session:
         return made is not None
 
     def _apart(self) -> Course[None]:
-        """A step without any profiler.
-
-        What is opened in one recording and closed in the next one writes to memory that has been freed (torch 2.13).
-        Ranges of ops, as of an optimizer that steps in a hook of the backward pass, are closed within the step.
-        """
+        """A step without any profiler: what is open in one recording must be closed before the next (see foreign.py)."""
         yield
         yield from self._alone_with_the_profiler()
 
@@ -305,29 +291,6 @@ class Session:
                 self.board.post("foreign")
             yield
         raise _Hopeless(_OCCUPIED)
-
-    def _agreed(self, what: str, steps: int) -> Course[int]:
-        """Wait for the step at which all ranks begin something; to the number of steps that the leader says."""
-        if self.here.leads:
-            step = self._number + (0 if self.here.alone else LEAD)
-            step += self._cycle.wait(step + 1) if what == "attribution" else 0
-            self.board.post(what, step=step, steps=steps)
-        while (word := self.board.read(what)) is None:
-            yield
-        while self._number < word["step"]:
-            yield
-        return int(word["steps"])
-
-    def _all_done(self) -> Course[None]:
-        """Wait until no rank leaves while another still needs it."""
-        self.board.post(f"done.{os.getpid()}")
-        until = time.monotonic() + PATIENCE_S
-        while self.here.leads and self.board.posted("done.") < self.here.peers and time.monotonic() < until:
-            yield
-        done = self.board.posted("done.")
-        if self.here.leads and done < self.here.peers:
-            self.note(f"Only {done} of {self.here.peers} ranks on this machine were recorded.")
-        yield from self._agreed("end", 0)
 
 
 class _Hopeless(Exception):
