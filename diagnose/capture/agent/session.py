@@ -278,7 +278,7 @@ class Session:
         return made is not None
 
     def _apart(self) -> Course[None]:
-        """A step without any profiler: what one recording opens must be closed before the next begins (see foreign.py)."""
+        """Pass a step without any profiler: what one recording opens must be closed before the next (foreign.py)."""
         yield
         yield from self._alone_with_the_profiler()
 
