@@ -69,7 +69,8 @@ def test_a_run_is_recorded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     assert done.rank.timing is not None
     assert done.rank.unprofiled is not None
     assert len(done.rank.timing.wall_ns) == 5
-    assert done.rank.timing.first_step == done.rank.unprofiled.first_step + len(done.rank.unprofiled.wall_ns)
+    # A step of its own lies between them, without any profiler.
+    assert done.rank.timing.first_step > done.rank.unprofiled.first_step + len(done.rank.unprofiled.wall_ns)
     assert "they hold the environment of all processes" in done.stderr
     assert b"never-to-be-passed-on" not in (done.folder / "rank0.trace.sqlite").read_bytes()
 
@@ -204,8 +205,7 @@ def asked(path: Path) -> list[tuple[int, int]]:
 def test_a_run_that_ends_too_early_and_one_that_fails(tmp_path: Path) -> None:
     script(tmp_path, SLOW + "sys.exit(7)\n")
     done = profile(tmp_path, "--tracer", "nsys", "train.py", 5)
-    assert done.code == 7
-    assert "before some of them had been recorded" in done.stderr
+    assert (done.code, done.stderr) == (7, "")  # What a script that fails says of itself stands alone.
     assert done.files == ["manifest.json"]
 
 
