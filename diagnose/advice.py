@@ -78,7 +78,7 @@ def not_in_force(facts: Facts, found: Iterable[tuple[Page, Finding]]) -> list[tu
     context = facts.rank.context
     if context is None:
         return list(found)
-    loaders = _training_loaders(context.rank)
+    loaders = training_loaders(context.rank)
     left = []
     for page, finding in found:
         fixes = tuple(one for one in finding.fixes if not _in_force(one, context, loaders))
@@ -87,7 +87,7 @@ def not_in_force(facts: Facts, found: Iterable[tuple[Page, Finding]]) -> list[tu
     return left
 
 
-def _training_loaders(rank: RankManifest) -> tuple[Loader, ...]:
+def training_loaders(rank: RankManifest) -> tuple[Loader, ...]:
     """The loader that the training takes its batches from; where that is not known, all of them."""
     most = most_asked(rank.loaders)
     return rank.loaders if most is None or not most.asked_timed else (most,)

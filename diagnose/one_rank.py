@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnose import advice, engine, rank
+from diagnose import advice, engine, own_calls, rank
 from diagnose.diagnosis import RankDiagnosis
 from diagnose.engine import LoadedRule
 from diagnose.facts.base import Facts, Missing, optional
@@ -23,7 +23,9 @@ from diagnose.replay.saving import Replay
 def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
     said = engine.examine(facts, rules)
-    found = advice.not_in_force(facts, said.findings)
+    context = facts.rank.context
+    open_to_advice = advice.not_in_force(facts, said.findings)
+    found = own_calls.at_their_place(None if context is None else context.rank, open_to_advice)
     brief, recorder = advice.of_recorder(digest(facts)), facts.rank.provenance.format
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
     cost = optional(slowdown, facts)

@@ -130,7 +130,7 @@ class Activity(_Kind):
 
 @dataclass(frozen=True)
 class Site:
-    """A place in Python code. `line` is where the function starts, as profilers record it."""
+    """A place in Python code. `line` is where the function starts, as profilers record it, or that of a call."""
 
     file: str
     line: int

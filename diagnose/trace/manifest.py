@@ -69,6 +69,15 @@ class RowsFilled(msgspec.Struct, frozen=True, kw_only=True):
     """Places that hold more than padding."""
 
 
+class Made(msgspec.Struct, frozen=True, kw_only=True):
+    """Where the script makes something: the innermost line outside libraries, and its call without longer texts."""
+
+    file: str
+    line: int
+    function: str
+    call: str = ""
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that the process iterated over, and what its work took."""
 
@@ -112,6 +121,7 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """None where they hold none, in tensors on the CPU."""
     checksums: tuple[int, ...] = ()
     """Of each of them, 32 bits of the beginnings of its tensors."""
+    made: Made | None = None
 
 
 class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
@@ -131,6 +141,7 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     """Elements by dtype, as in {"float32": 25557032}."""
     devices: tuple[str, ...] = ()
     """Types of the devices that hold its parameters, as in ("cuda",). Empty if that was not recorded."""
+    made: Made | None = None
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -160,6 +171,7 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     """Options of each DistributedDataParallel: bucket_cap_mb, find_unused_parameters, static_graph,
     gradient_as_bucket_view, broadcast_buffers."""
     fsdp: tuple[dict[str, bool | int | str | None], ...] = ()
+    ddp_made: tuple[Made, ...] = ()
 
 
 class Timed(msgspec.Struct, frozen=True, kw_only=True):

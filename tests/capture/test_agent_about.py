@@ -375,9 +375,11 @@ def test_ddp(tmp_path: Path) -> None:
         "broadcast_buffers": True,
     }
     other = {"bucket_cap_mb": 100, "find_unused_parameters": True, "gradient_as_bucket_view": True}
-    assert as_json(found, manifest.Distributed) == manifest.Distributed(
+    known = as_json(found, manifest.Distributed)
+    assert msgspec.structs.replace(known, ddp_made=()) == manifest.Distributed(
         backend="gloo", ddp=(plain, {**plain, **other}, {**plain, "static_graph": True})
     )
+    assert {Path(one.file).name for one in known.ddp_made} == {"script.py"}
     assert failures == []
 
 

@@ -107,7 +107,7 @@ def test_ranks_that_record_themselves_are_all_in_the_manifest(tmp_path: Path) ->
         "        recording.step()\n    time.sleep(dist.get_rank())\ntime.sleep(0.5)\ndist.destroy_process_group()\n"
     )
     script(tmp_path, text)
-    ran = plain(tmp_path, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29741", "train.py")
+    ran = plain(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
     assert ran.returncode == 0, ran.stderr
     manifest = Done(0, "", "", tmp_path / "out").manifest
     assert [(one.rank, one.world_size, one.steps_by) for one in manifest.ranks] == [(0, 2, "code"), (1, 2, "code")]

@@ -174,7 +174,7 @@ for i in range(100_000):
         time.sleep(0.004)
 """
     script(tmp_path, source)
-    run = ["--", sys.executable, "-m", "torch.distributed.run", "--nproc-per-node=2", "--master-port=29617", "train.py"]
+    run = ["--", sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node=2", "train.py"]
     done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, *run)
     assert done.code == 0, done.stderr
     assert done.files == [

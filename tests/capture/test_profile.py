@@ -407,7 +407,7 @@ for i in range(100_000):
 
 def test_all_ranks_of_a_launcher_are_recorded_in_the_same_steps_and_ended(tmp_path: Path) -> None:
     script(tmp_path, DDP)
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29731"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = profile(tmp_path, "--", *launcher, "train.py")
     assert done.code == 0, done.stderr[-4000:]
     first, second = done.manifest.ranks

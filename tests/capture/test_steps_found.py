@@ -161,7 +161,7 @@ def test_the_error_of_a_script_stands_alone(tmp_path: Path, text: str) -> None:
 
 def test_a_launcher_whose_script_fails_at_once(tmp_path: Path) -> None:
     script(tmp_path, "raise ValueError('boom')\n")
-    launcher = [sys.executable, "-m", "torch.distributed.run", "--nproc_per_node", "2", "--master_port", "29741"]
+    launcher = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2"]
     done = profile(tmp_path, "--", *launcher, "train.py")
     assert done.code == 1
     assert "ValueError: boom" in done.stderr

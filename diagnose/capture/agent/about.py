@@ -12,6 +12,7 @@ from math import ceil
 from pathlib import Path
 from typing import Any, TypeVar
 
+from . import made
 from .about_devices import devices, links
 from .about_settings import Settings
 
@@ -193,6 +194,7 @@ def _optimizer(one: Any) -> dict[str, object]:
         "bytes": sum(parameter.numel() * parameter.element_size() for parameter in parameters),
         "dtypes": dtypes,
         "devices": sorted({str(parameter.device.type) for parameter in parameters}),
+        "made": made.where(one),
     }
 
 

@@ -9,6 +9,7 @@ from collections.abc import Callable, Mapping
 from types import ModuleType
 from typing import Any, TypeVar
 
+from . import made
 from .imports import failures, when_imported
 
 MOST_WRAPPED = 256
@@ -63,7 +64,13 @@ class Settings:
         backend = _read(_backend) or self._backend
         if backend is None:
             return None
-        return {"backend": backend, "ddp": self._wrapped["ddp"], "fsdp": _alike(self._wrapped["fsdp"])}
+        calls = [found for one in list(self._known) if type(one).__name__ == _DDP_CLASS and (found := made.where(one))]
+        return {
+            "backend": backend,
+            "ddp": self._wrapped["ddp"],
+            "fsdp": _alike(self._wrapped["fsdp"]),
+            "ddp_made": calls,
+        }
 
     def allocator(self) -> dict[str, int]:
         """Of CUDA's caching allocator: bytes in use and reserved, now and most; counts of what goes wrong."""
@@ -98,6 +105,10 @@ class Settings:
     def scaler_scales(self, scaler: Any, value: object) -> None:
         """Only one that is enabled has a scale."""
         self._scaler = True
+
+    def made(self, one: Any, value: object) -> None:
+        """A loader, an optimizer or a wrapped model is being made."""
+        made.note(one)
 
     def wrapped(self, kind: str, option: str, read: Callable[[Any], Option], module: Any, value: object) -> None:
         """An option of a module that runs on several ranks was set."""
@@ -158,6 +169,7 @@ def _wrapping(kind: str, **read: tuple[str, Callable[[Any], Option]]) -> dict[st
     return {attribute: note(*how) for attribute, how in read.items()}
 
 
+_DDP_CLASS = "DistributedDataParallel"
 _SCALER = {"GradScaler": {"_enabled": Settings.scaler_made, "_init_scale": Settings.scaler_scales}}
 _DDP = _wrapping(
     "ddp",
@@ -189,7 +201,9 @@ _NOTES: dict[str, Mapping[str, Mapping[str, Callable[..., None]]]] = {
     "torch.autograd.anomaly_mode": {"detect_anomaly": {"check_nan": Settings.anomalies_detected}},
     "torch.amp.grad_scaler": _SCALER,
     "torch.cuda.amp.grad_scaler": _SCALER,  # Before torch 2.3.
-    "torch.nn.parallel.distributed": {"DistributedDataParallel": _DDP},
+    "torch.nn.parallel.distributed": {_DDP_CLASS: {**_DDP, "device_ids": Settings.made}},
+    "torch.utils.data.dataloader": {"DataLoader": {"dataset": Settings.made}},
+    "torch.optim.optimizer": {"Optimizer": {"defaults": Settings.made}},
     "torch.distributed.fsdp.fully_sharded_data_parallel": {"FullyShardedDataParallel": _FSDP},
     "torch.distributed.fsdp._fully_shard._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},
     "torch.distributed._composable.fsdp._fsdp_param_group": {"FSDPParamGroup": _FULLY_SHARD},  # Before torch 2.6.

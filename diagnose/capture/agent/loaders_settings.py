@@ -6,6 +6,8 @@ import sys
 from types import BuiltinFunctionType, FunctionType, MethodType, WrapperDescriptorType
 from typing import Any
 
+from . import made
+
 
 def settings(loader: Any) -> dict[str, object]:
     """By the names of `Loader` in the manifest; what is known only later is None."""
@@ -27,6 +29,7 @@ def settings(loader: Any) -> dict[str, object]:
         "sampler": None if type(sampler).__name__ == "_InfiniteConstantSampler" else type(sampler).__name__,
         "collate": _name(own.get("collate_fn")),
         "start_method": None,
+        "made": made.where(loader),
     }
 
 

@@ -1,0 +1,83 @@
+"""Where the script makes its loaders, optimizers and wrapped models, and the calls as they stand there."""
+
+from __future__ import annotations
+
+import ast
+import sys
+import weakref
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from .loops import LIBRARIES, OWN
+
+LONGEST_CALL = 400
+"""Characters of a call that are kept (our choice)."""
+
+SHORT_NAMES = {"DistributedDataParallel": ("DDP",)}
+"""Names by which scripts import them, besides their own."""
+
+
+class Place(NamedTuple):
+    """A line of the user's own that runs."""
+
+    file: str
+    line: int
+    function: str
+
+
+_places: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
+
+
+def note(made: Any) -> None:
+    """Something is being made: remember by which line of the user's."""
+    frame: FrameType | None = sys._getframe(1)
+    while frame is not None and not _is_users(frame.f_code.co_filename):
+        frame = frame.f_back
+    if frame is not None:
+        _places[made] = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+
+
+def where(made: Any) -> dict[str, object] | None:
+    """As `Made` in the manifest; None if that is not known."""
+    place = _places.get(made)
+    return None if place is None else {**place._asdict(), "call": call_at(place, type(made).__name__)}
+
+
+def call_at(place: Place, name: str) -> str:
+    """The call of what has that name at a line of a file, in one line; empty if there is not exactly one.
+
+    Texts in it that are more than a word are left out, as they may name what is private.
+    """
+    try:
+        tree = ast.parse(Path(place.file).read_text(encoding="utf-8"))
+    except (OSError, ValueError, SyntaxError, RecursionError):
+        return ""
+    names = (name, *SHORT_NAMES.get(name, ()))
+    around = [
+        one
+        for one in ast.walk(tree)
+        if isinstance(one, ast.Call) and one.lineno <= place.line <= (one.end_lineno or 0) and _name(one.func) in names
+    ]
+    text = ast.unparse(_Discreet().visit(around[0])) if len(around) == 1 else ""
+    return text if len(text) <= LONGEST_CALL else ""
+
+
+class _Discreet(ast.NodeTransformer):
+    """Leaves out texts."""
+
+    def visit_Constant(self, node: ast.Constant) -> ast.Constant:
+        told = isinstance(node.value, str | bytes) and not (isinstance(node.value, str) and node.value.isidentifier())
+        return ast.Constant(...) if told else node
+
+    def visit_JoinedStr(self, node: ast.JoinedStr) -> ast.Constant:
+        return ast.Constant(...)
+
+
+def _name(called: ast.expr) -> str:
+    """The last name of what is called, as in `data.DataLoader`."""
+    return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
+
+
+def _is_users(file: str) -> bool:
+    return not file.startswith((*LIBRARIES, OWN, "<"))

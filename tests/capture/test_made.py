@@ -1,0 +1,68 @@
+"""Where a script makes its loaders and optimizers."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from diagnose.capture.agent.made import Place, call_at
+from diagnose.trace.manifest import Made
+from tests.capture.scripts import profile, script
+
+TRAINING = """
+import torch
+from torch.utils import data
+
+class Named(data.DataLoader):
+    pass
+
+def batches(**options):
+    return data.DataLoader(
+        data.TensorDataset(torch.randn(4000, 8)),
+        batch_size=4, **options,
+    )
+
+model = torch.nn.Linear(8, 8)
+optimizer = torch.optim.SGD(model.parameters(), lr=1e-3, momentum=0.9)
+for batch, in batches(shuffle=True):
+    model(batch).sum().backward()
+    optimizer.step()
+    optimizer.zero_grad()
+"""
+
+
+def test_the_lines_and_calls_are_known(tmp_path: Path) -> None:
+    path = script(tmp_path, TRAINING)
+    done = profile(tmp_path, "--steps", 3, "train.py")
+    assert done.code == 0, done.stderr
+    (loader,), (optimizer,) = done.rank.loaders, done.rank.optimizers
+    call = "data.DataLoader(data.TensorDataset(torch.randn(4000, 8)), batch_size=4, **options)"
+    lines = path.read_text().splitlines()
+    assert loader.made is not None
+    assert optimizer.made is not None
+    assert "data.DataLoader(" in lines[loader.made.line - 1]
+    assert (loader.made.function, loader.made.call) == ("batches", call)
+    assert Path(loader.made.file).name == "train.py"
+    assert optimizer.made == Made(
+        file=optimizer.made.file,
+        line=1 + next(at for at, line in enumerate(lines) if line.startswith("optimizer =")),
+        function="<module>",
+        call="torch.optim.SGD(model.parameters(), lr=0.001, momentum=0.9)",
+    )
+
+
+@pytest.mark.parametrize(
+    ("text", "call"),
+    [
+        ("x = DataLoader(Files('https://me:secret@host'), 4)", "DataLoader(Files(...), 4)"),
+        ("x = DataLoader(Files(f'{a}/b'), start='fork')", "DataLoader(Files(...), start='fork')"),
+        ("x = make()", ""),
+        ("x = DataLoader(a), DataLoader(b)", ""),
+        ("x = (", ""),
+    ],
+)
+def test_a_call_as_it_stands_without_what_may_be_private(tmp_path: Path, text: str, call: str) -> None:
+    (tmp_path / "a.py").write_text(text)
+    assert call_at(Place(str(tmp_path / "a.py"), 1, "main"), "DataLoader") == call
+    assert call_at(Place(str(tmp_path / "none.py"), 1, "main"), "DataLoader") == ""
