@@ -130,7 +130,7 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
     assert found.wait_ns >= found.fetch_ns >= found.collate_ns >= 20_000_000
     assert found.items_ns < found.fetch_ns
     assert msgspec.structs.replace(
-        found, fetch_ns=None, items_ns=None, collate_ns=None, wait_ns=None, fetch_cpu_ns=None, looks=0
+        found, fetch_ns=None, items_ns=None, collate_ns=None, wait_ns=None, fetch_cpu_ns=None, made=None, looks=0
     ) == manifest.Loader(
         dataset="Squares",
         dataset_length=10,
