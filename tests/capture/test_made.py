@@ -66,3 +66,35 @@ def test_a_call_as_it_stands_without_what_may_be_private(tmp_path: Path, text: s
     (tmp_path / "a.py").write_text(text)
     assert call_at(Place(str(tmp_path / "a.py"), 1, "main"), "DataLoader") == call
     assert call_at(Place(str(tmp_path / "none.py"), 1, "main"), "DataLoader") == ""
+
+
+WRAPPED = """
+import torch
+
+class Wrapper:
+    def __init__(self, optimizer):
+        self._optimizer = optimizer
+        self.__class__ = type("Wrapped", (Wrapper, type(optimizer)), {})
+
+    def __getattr__(self, name):
+        return getattr(self._optimizer, name)
+
+    def step(self):
+        self._optimizer.step()
+
+model = torch.nn.Linear(8, 8)
+optimizer = Wrapper(torch.optim.SGD(model.parameters(), lr=1e-3))
+for _ in range(200):
+    optimizer.zero_grad()
+    model(torch.ones(4, 8)).sum().backward()
+    optimizer.step()
+assert optimizer.defaults["lr"] == 1e-3
+"""
+
+
+def test_a_wrapper_that_only_looks_like_an_optimizer_has_what_it_wraps(tmp_path: Path) -> None:
+    """It never sets what we note when it is set, and is asked for it: as Lightning Fabric's do."""
+    script(tmp_path, WRAPPED)
+    done = profile(tmp_path, "--steps", 3, "--keep-running", "train.py")
+    assert done.code == 0, done.stderr
+    assert [one.name for one in done.rank.optimizers] == ["SGD"]

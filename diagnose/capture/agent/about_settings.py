@@ -127,12 +127,20 @@ _settings: Settings | None = None
 class _NotedWhenSet:
     """An attribute of objects that is noted when it is set.
 
-    Unlike a wrapper of the function that sets it, it adds no frame, at which torch's warnings would point. Without
-    `__get__` it costs nothing to read.
+    Unlike a wrapper of the function that sets it, it adds no frame, at which torch's warnings would point.
     """
 
     def __init__(self, name: str, note: Callable[[Settings, Any, object], None]) -> None:
         self._name, self._note = name, note
+
+    def __get__(self, instance: Any, owner: type | None = None) -> Any:
+        """What lacks it has to say so: wrappers of optimizers have what they lack from what they wrap."""
+        if instance is None:
+            return self
+        try:
+            return instance.__dict__[self._name]
+        except KeyError:
+            raise AttributeError(self._name) from None
 
     def __set__(self, instance: Any, value: object) -> None:
         instance.__dict__[self._name] = value
