@@ -11,7 +11,7 @@ import msgspec
 from diagnose.replay.edits import Edit
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, Spot
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 
 class Level(str, Enum):

@@ -12,7 +12,7 @@ import msgspec
 from diagnose.advice import training_loaders
 from diagnose.finding import Finding, Fix
 from diagnose.page import Page
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Made, RankManifest
 
 MOST_POSITIONS = 3

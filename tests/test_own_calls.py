@@ -10,7 +10,7 @@ from msgspec.structs import replace
 from diagnose import engine, own_calls
 from diagnose.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.page import built_in_rules
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Distributed, Loader, Made, Optimizer, RankManifest
 
 MADE = Made(file="/home/me/train.py", line=31, function="main", call="DataLoader(train, 64, shuffle=True)")

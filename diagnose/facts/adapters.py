@@ -21,8 +21,8 @@ from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 THIN = 8
 """Times its rank an adapter's matrices are longer, at least (our choice)."""

@@ -19,8 +19,9 @@ from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import ApiKind, Site
+from diagnose.trace.kinds import ApiKind
 
 BURST = 4
 """Frees in a row, at least, that look like a cache given back. Chosen: one tensor is freed by one call."""

@@ -23,8 +23,8 @@ from diagnose.facts.steps import steps
 from diagnose.facts.zeroing import zeroings
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 ADDS = "torch::autograd::AccumulateGrad"
 NO_PASSES = Missing("backward passes", "Record whole steps of the training.")

@@ -17,7 +17,7 @@ from diagnose.facts.fetches import name_of
 from diagnose.facts.layout import Inputs, named
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 LARGER = 8
 """As many times as many elements as its larger input has the result of broadcasting at least (our choice)."""

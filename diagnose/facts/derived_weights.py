@@ -24,8 +24,8 @@ from diagnose.facts.recomputed import RANDOM
 from diagnose.facts.shaped import Shape, Work, calls_alike, first_shape, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import nesting
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 _ON_DATA = ("aten::linear", "aten::conv*")
 """Ops whose first input is data."""

@@ -16,8 +16,8 @@ from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 
 @dataclass(frozen=True)

@@ -17,8 +17,8 @@ from diagnose.facts.step_table import Filler, Filling
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 MOST = 0.5
 """What fills this share of what a step takes more is why. Chosen."""

@@ -16,8 +16,8 @@ from diagnose.facts.dispatch import NO_SPANS, HostSpans, host_spans, in_used_ste
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 MOST_READY_NS = 500_000
 """Taken for the cost of a ready batch where none was seen to be ready (0.3 to 1 ms measured)."""

@@ -14,8 +14,8 @@ from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.shaped import Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 LEAST_TAPS = 32
 """Shorter filters are quicker as they are (our choice)."""

@@ -19,8 +19,8 @@ from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import is_layer, seen_ops
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 
 @dataclass(frozen=True)

@@ -20,8 +20,8 @@ from diagnose.facts.source_lines import cut_at_frames, sites_at
 from diagnose.facts.steps import Measure, steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 _CALLS = (SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)
 

@@ -17,8 +17,8 @@ from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 _GATHERS = ("allgather_", "_allgather_base_", "gather_")
 _NO_FORWARD = Missing("where forward passes begin", "DistributedDataParallel marks them.")

@@ -15,8 +15,9 @@ from diagnose.facts.host import ApiCalls, HostActivity, api_calls, host_activiti
 from diagnose.facts.source_lines import sites_at
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import ApiKind, Site
+from diagnose.trace.kinds import ApiKind
 
 TURNAROUND_NS = 10_000
 """A queued kernel starts within 1 to 10 us of the one before (replay survey: 0.8 to 4 us back to back); what is queued

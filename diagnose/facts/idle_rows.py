@@ -21,7 +21,7 @@ from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.targets import ignored_scores
 from diagnose.facts.values import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from diagnose.trace.model import RowCounts
 
 LEAST, CLOSE = 25, 5

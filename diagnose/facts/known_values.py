@@ -17,8 +17,8 @@ from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import ALIKE_STEPS, SeenOps, seen_ops
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 DRAWS = tuple(f"aten::{name}" for name in ("rand", "normal", "uniform", "multinomial", "poisson"))
 """How names of ops begin that draw numbers, but for those of layers, such as dropout."""

@@ -17,7 +17,7 @@ from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, main_ops,
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 _PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
 _MOST = 3

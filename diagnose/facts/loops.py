@@ -31,8 +31,8 @@ from diagnose.facts.texts import texts
 from diagnose.facts.zeroing import zeroings
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import LinkKind, SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 OP_NS = 20_000
 """Of an op that computes on the CPU, what does not grow with its size: in planted loops with a batch of 1 to 64 what

@@ -13,7 +13,7 @@ from diagnose.facts.dispatch import HostSpans
 from diagnose.facts.layout import named
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 _PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm", "aten::baddbmm", "aten::addmm")
 _FACTORS = tuple(

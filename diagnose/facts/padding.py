@@ -19,9 +19,10 @@ from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
-from diagnose.trace.manifest import RowsFilled, most_asked
+from diagnose.trace.loaders import most_asked
+from diagnose.trace.manifest import RowsFilled
 
 _NOT_LOOKED = Missing("what is in batches", "Record with diagnose profile, which looks into those of a DataLoader.")
 _NOT_TAKEN = Missing("the ops that batches go through", "Record a script that trains on what its DataLoader gives.")

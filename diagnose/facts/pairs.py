@@ -17,8 +17,8 @@ from diagnose.facts.loops import KERNEL_NS
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 LEAST = 32
 """Rows and columns of a table that is looked at (our choice)."""

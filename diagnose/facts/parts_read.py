@@ -15,8 +15,8 @@ from diagnose.facts.dispatch import used_step
 from diagnose.facts.shaped import Work, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import ALL, SeenOps, inside, seen_ops
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 LEAST = 25
 """Percent of what an op computes that nothing reads (our choice)."""

@@ -24,10 +24,11 @@ from diagnose.facts.idle import idle_gaps
 from diagnose.facts.run import marked_ranges
 from diagnose.facts.step_table import Filler, Filling, StepTable, step_table
 from diagnose.facts.steps import steps
-from diagnose.trace import intervals, kinds
+from diagnose.trace import frames, intervals, kinds
 from diagnose.trace.enums import Direction, SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Activity, Site
+from diagnose.trace.kinds import Activity
 
 SILENCE_NS = 50_000_000
 """A host without any event for so long while the device is idle may be collecting garbage (our choice)."""
@@ -126,7 +127,7 @@ def checkpoints(facts: Facts) -> Checkpoints:
 def _saves(name: str) -> bool:
     """A save of torch's, or an annotation that says so; checkpointing of activations saves nothing to a file."""
     lower = name.lower()
-    said = "save" in lower and ("checkpoint" in lower or "ckpt" in lower) and kinds.frame_site(name) is None
+    said = "save" in lower and ("checkpoint" in lower or "ckpt" in lower) and frames.frame_site(name) is None
     return said or kinds.activity(name) is Activity.CHECKPOINT
 
 

@@ -13,7 +13,7 @@ from diagnose.facts.layout import named
 from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 _SQUARES = ("aten::pow", "aten::square")
 _SUM, _DIFFERENCE = "aten::sum", "aten::sub"

@@ -24,8 +24,8 @@ from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 _DATA_AT = {
     f"aten::{name}": at

@@ -21,7 +21,7 @@ from diagnose.facts.shaped import Shape, Work, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import SeenOps, seen_ops
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 FEWER = 0.5
 """Share of the multiplications that may be left of an order, for it to be worse (our choice)."""

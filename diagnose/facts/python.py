@@ -18,8 +18,9 @@ from diagnose.facts.source_lines import sites_at
 from diagnose.facts.steps import steps
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Activity, Site
+from diagnose.trace.kinds import Activity
 
 MOST = 0.5
 """Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""

@@ -21,8 +21,8 @@ from diagnose.facts.layout import NO_SHAPES, named
 from diagnose.facts.shaped import Work, calls_alike, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace import nesting
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 LEAST_LAYERS = 3
 """Two may be two inputs of a net (our choice)."""

@@ -20,8 +20,8 @@ from diagnose.facts.shaped import Shape, Work, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import NOT_COUNTED, SeenOps, seen_ops
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 from diagnose.trace.model import RowCounts
 
 # Not embeddings: who has fewer words than text hardly keeps a second table for it.

@@ -14,8 +14,8 @@ from diagnose.facts.dispatch import used_step
 from diagnose.facts.shaped import Shape, Work, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import seen_ops
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 MOVES = ("aten::roll", "aten::cat")
 """A sum of parts is a memory only if one of them nearly is the whole."""

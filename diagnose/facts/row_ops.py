@@ -11,14 +11,14 @@ from diagnose.facts.base import Facts, fact, optional
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.dispatch import HostSpans, host_spans, in_used_steps
 from diagnose.facts.layout import Inputs, Tensor, named
-from diagnose.facts.run import slowdown
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
+from diagnose.facts.slowdown import slowdown
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 NESTED_NS = 230
 """Host time to record an op that another calls in a loop (torch 2.13, one CPU: 0.24 us with 2,000 and 18,000 of them in

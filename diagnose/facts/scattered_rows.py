@@ -11,7 +11,7 @@ from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.layout import named
 from diagnose.facts.shaped import Shape, Work, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 APART = 16
 """Numbers of 4 bytes that are so far apart share no line of a cache (64 bytes)."""

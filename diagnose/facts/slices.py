@@ -20,8 +20,8 @@ from diagnose.facts.layout import NO_SHAPES, named
 from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 _CUTS = ("aten::select", "aten::slice", "aten::narrow")
 _FILLS = ("SelectBackward", "SliceBackward")

@@ -14,7 +14,7 @@ from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import BEFORE, NOT_COUNTED, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 FACTORS = "aten::linalg_lu_factor"
 """How the ops begin that a solver runs to make factors."""

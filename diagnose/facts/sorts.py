@@ -11,7 +11,7 @@ from diagnose.facts.fetches import name_of
 from diagnose.facts.layout import Inputs, named
 from diagnose.facts.shaped import Shape, Work, first_shape, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 _SORTS = ("aten::sort", "aten::argsort")
 _CUTS = ("aten::slice", "aten::narrow")

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
+
 import numpy as np
 import pandas as pd
 
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.host import enclosing_op, host_threads
-from diagnose.trace import enums, kinds, nesting
+from diagnose.trace import enums, frames, nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 
 @fact
@@ -27,7 +29,7 @@ def frame_sites(facts: Facts) -> dict[int, Site]:
     sites: dict[int, Site] = {}
     for code in np.unique(names.codes.to_numpy()[is_python]):
         name = names.categories[code]
-        if kinds.is_user_frame(name) and (site := kinds.frame_site(name)):
+        if frames.is_user_frame(name, facts.rank.libraries) and (site := frames.frame_site(name)):
             sites[int(code)] = site
     return sites
 
@@ -38,26 +40,26 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
     All None where no stacks were recorded.
     """
     try:
-        frames, sites = _frames(facts)
+        table, sites = _frames(facts)
     except Missing:
         return [None] * len(moments_ns)
-    track = frames["track"].to_numpy().astype(np.int64)
-    start = frames["start_ns"].to_numpy()
-    end = start + frames["dur_ns"].to_numpy()
+    track = table["track"].to_numpy().astype(np.int64)
+    start = table["start_ns"].to_numpy()
+    end = start + table["dur_ns"].to_numpy()
     found = nesting.innermost_at(moments_ns, tracks, track, start, end)
     lost = found < 0
     main = np.full(int(lost.sum()), host_threads(facts).main, dtype=np.int64)
     found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
-    of_frame = frames["name"].cat.codes.to_numpy()
+    of_frame = table["name"].cat.codes.to_numpy()
     return [sites[int(of_frame[k])] if k >= 0 else None for k in found]
 
 
 def _frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
     """Frames of the user's code (start_ns, dur_ns, track, name), and the site by code of the name. Raises Missing."""
-    sites, frames = frame_sites(facts), facts.rank.lines
-    if len(frames):
-        names = enumerate(frames["name"].cat.categories)
-        return frames, {code: site for code, name in names if (site := kinds.frame_site(str(name)))}
+    sites, lines = frame_sites(facts), facts.rank.lines
+    if len(lines):
+        names = enumerate(lines["name"].cat.categories)
+        return lines, {code: site for code, name in names if (site := frames.frame_site(str(name)))}
     spans = facts.rank.spans
     is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
     return spans[is_python & np.isin(spans["name"].cat.codes.to_numpy(), list(sites))], sites
@@ -68,8 +70,8 @@ def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
 
     Raises Missing without call stacks.
     """
-    frames, _ = _frames(facts)
-    mine = frames[frames["track"] == track]
+    table, _ = _frames(facts)
+    mine = table[table["track"] == track]
     edges = np.unique(np.concatenate((mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["dur_ns"]).to_numpy())))
     owner = np.searchsorted(times.starts, edges, side="right") - 1
     inside = owner >= 0
@@ -87,10 +89,10 @@ def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:
     if any(site is None for site in found) and len(stacks.cat.categories) > 1:
         for k, op in enumerate(enclosing_op(facts, ids)):
             if found[k] is None and op >= 0 and op in stacks.index:
-                found[k] = _from_stack(str(stacks[op]))
+                found[k] = _from_stack(str(stacks[op]), facts.rank.libraries)
     return found
 
 
-def _from_stack(stack: str) -> Site | None:
-    frames = (frame.strip() for frame in stack.split(";"))
-    return next((kinds.frame_site(frame) for frame in frames if kinds.is_user_frame(frame)), None)
+def _from_stack(stack: str, libraries: Collection[str]) -> Site | None:
+    stripped = (frame.strip() for frame in stack.split(";"))
+    return next((frames.frame_site(frame) for frame in stripped if frames.is_user_frame(frame, libraries)), None)

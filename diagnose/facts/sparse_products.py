@@ -17,7 +17,7 @@ from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import NOT_COUNTED, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 ALL = 1000
 """Thousandths: of all see `multiplied_by_nothing`, or a recurrent net begins so."""

@@ -15,8 +15,8 @@ from diagnose.facts.shaped import Work, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.values import is_layer, seen_ops
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 LEAST_WORK, SLOW, SLOW_FOR_OTHERS = 100_000, 1.4, 3.0
 """Multiplications of a product whose pace is looked at, and times the time of others of the same op, or of all, from

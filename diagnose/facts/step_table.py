@@ -12,8 +12,8 @@ from diagnose.facts.base import Facts
 from diagnose.facts.dispatch import NO_SPANS, HostSpans
 from diagnose.facts.steps import steps
 from diagnose.trace import intervals
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 
 class Filling(str, Enum):

@@ -11,7 +11,7 @@ from diagnose.facts.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.host import NO_CALLS, api_calls, asking_ops
 from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 
 @dataclass(frozen=True)

@@ -16,7 +16,7 @@ from diagnose.facts.layout import named
 from diagnose.facts.run import manifest
 from diagnose.facts.shaped import Shape, Work, inputs_of, main_ops, work_of
 from diagnose.facts.source_lines import sites_of
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Targets
 
 _NOT_LOOKED = Missing(

@@ -14,7 +14,8 @@ from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Activity, Site
+from diagnose.trace.frames import Site
+from diagnose.trace.kinds import Activity
 
 _ON_HOST = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.PYTHON)
 

@@ -19,8 +19,8 @@ from diagnose.facts.steps import Measure, steps
 from diagnose.facts.work import work_table
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import Direction, HostMemory, SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Site
 
 TINY_BYTES = 64 * 1024
 """Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (our choice)."""

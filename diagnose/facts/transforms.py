@@ -18,7 +18,7 @@ from diagnose.facts.layout import NO_SHAPES
 from diagnose.facts.shaped import Work, first_shape, inputs_of, work_of
 from diagnose.facts.source_lines import sites_of
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 
 _FORWARD, _BACK, _COMPLEX = "aten::_fft_r2c", "aten::_fft_c2r", "aten::_fft_c2c"
 

@@ -22,8 +22,8 @@ from diagnose.facts.source_lines import sites_of
 from diagnose.facts.steps import steps
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 
 
 @dataclass(frozen=True)

@@ -25,8 +25,9 @@ from diagnose.facts.steps import steps
 from diagnose.facts.transfers import copy_before
 from diagnose.trace import enums, kinds, nesting
 from diagnose.trace.enums import Direction, SpanKind
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Activity, ApiKind, Site
+from diagnose.trace.kinds import Activity, ApiKind
 
 SCALAR_BYTES = 64
 """Reads up to this size are a few numbers: a flag, a loss, a handful of metrics."""

@@ -12,7 +12,7 @@ from diagnose.facts.steps import Measure
 from diagnose.reports.words import ACTIVITIES, CAUSES, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from diagnose.units import clipped, duration, number, share, size
 
 MOST_ROWS = 8

@@ -18,7 +18,7 @@ from diagnose.nsys_files import BLOB, DOMAIN, MARK, SAMPLES, TABLE
 from diagnose.source import nvtx
 from diagnose.source.columns import Columns, Vocabulary, printable
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
-from diagnose.trace import kinds
+from diagnose.trace import frames
 
 LAST_LINE = 999_999_999
 """No file has more; a larger number is none of a line."""
@@ -48,7 +48,7 @@ def add_samples(db: Database, columns: Columns, process: int, of_process: str) -
 
     @lru_cache(None)
     def own(frame: _Frame) -> bool:
-        return frame[2] <= LAST_LINE and kinds.is_user_frame(_name(texts, frame))
+        return frame[2] <= LAST_LINE and frames.is_user_frame(_name(texts, frame))
 
     inner = Vocabulary()
     found = [

@@ -18,7 +18,8 @@ from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
 from diagnose.trace.joining import joined
-from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest, equal_batches
+from diagnose.trace.loaders import equal_batches
+from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
 from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
 
 MANIFEST = "manifest.json"
@@ -98,7 +99,7 @@ def read(files: RankFiles) -> Rank:
     if files.detail is None:
         return rank
     try:
-        rank = joined(rank, ranks.read(files.detail))
+        rank = joined(rank, replace(ranks.read(files.detail), context=files.context))
     except InputError as error:
         lost = IntegrityNote(str(error), "Source lines and shapes are not known.", Severity.WARNING)
         return replace(rank, integrity=(*rank.integrity, lost))

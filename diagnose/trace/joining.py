@@ -2,7 +2,8 @@
 
 Recording stacks and shapes costs the host time, so that they are recorded apart from times, in other steps. A host
 span is the same in both recordings if it is on the same thread, of the same kind and name, and the so-many-th of these
-in its step; but only if that step has as many of them as the step of the detail recording that is most like it.
+in its step; but only if that step has as many of them as the step of the detail recording that is most like it. Where
+it has not, as steps do more or less of the same, what the calls around it are tells (surroundings.py).
 """
 
 from __future__ import annotations
@@ -14,11 +15,12 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.trace import enums, kinds, nesting, schema
+from diagnose.trace import enums, frames, kinds, nesting, schema
 from diagnose.trace.enums import CALLS, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
+from diagnose.trace.surroundings import Sequence, matching
 
 MOST_DETAIL_STEPS = 32
 """Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""
@@ -30,6 +32,9 @@ OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)
 """Calls that a recording without the device lacks. They lie in ops, or in pauses: those tell their lines."""
 
 UNKNOWN = -1
+
+SHAPES = ("shapes", "dtypes", "strides")
+"""Columns of the table `ops`."""
 
 
 @dataclass(frozen=True)
@@ -63,15 +68,19 @@ def joined(timing: Rank, detail: Rank) -> Rank:
     """
     lacking = {one for one in ("shapes", "stacks") if not timing.provenance.knows(one)} & detail.provenance.recorded
     ours, theirs = _calls(timing, detail)
-    partner = _partners(ours, theirs)
+    same = _partners(ours, theirs)
+    shaped = _also_alike(same, ours, theirs, _shapes_of(detail, theirs)) if "shapes" in lacking else same
+    line = _lines_at(detail, theirs.start_ns, theirs.track)
+    lined = _also_alike(same, ours, theirs, line) if "stacks" in lacking else same
+    partner = lined if "stacks" in lacking else shaped
     is_op = timing.spans["kind"].cat.codes.to_numpy()[ours.ids[ours.step >= 0]] == enums.code(SpanKind.OP)
     share = float((partner[ours.step >= 0][is_op] >= 0).mean()) if is_op.any() else 0.0
     given = frozenset(lacking if share else ())
     return replace(
         timing,
-        ops=_ops(timing, detail, ours, theirs, partner) if "shapes" in given else timing.ops,
+        ops=_ops(timing, detail, ours, theirs, shaped) if "shapes" in given else timing.ops,
         memory=detail.memory if "memory" in detail.provenance.recorded - timing.provenance.recorded else timing.memory,
-        lines=_lines(detail, ours, theirs, partner) if "stacks" in given else timing.lines,
+        lines=_lines(detail, ours, theirs, lined) if "stacks" in given else timing.lines,
         provenance=replace(timing.provenance, detail=detail.provenance.path, joined=given),
         integrity=(*timing.integrity, _note(detail, given, share)),
     )
@@ -169,6 +178,23 @@ def _most_alike(step: IntArray, what: IntArray, count: IntArray, groups: IntArra
     return best
 
 
+def _also_alike(partner: IntArray, ours: _Calls, theirs: _Calls, told: IntArray) -> IntArray:
+    """The partners, and of calls without one those that are alike by what is around them and `told` the same."""
+    if (partner[ours.step >= 0] >= 0).all():
+        return partner
+    own, other = (Sequence(one.what, one.track, one.start_ns) for one in (ours, theirs))
+    by_calls_around = matching(own, other, told)
+    return np.where((partner < 0) & (ours.step >= 0), by_calls_around, partner)
+
+
+def _shapes_of(detail: Rank, theirs: _Calls) -> IntArray:
+    """A number for the shapes, types and strides of each call, equal for equal ones."""
+    row = detail.ops.index.get_indexer(pd.Index(theirs.ids))
+    codes = np.stack([np.append(detail.ops[name].cat.codes, UNKNOWN)[row] for name in SHAPES])
+    _, number = np.unique(codes, axis=1, return_inverse=True)
+    return number.reshape(-1)
+
+
 def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
     """The ops of `timing` with shapes, types and strides of those in `detail`."""
     some = np.flatnonzero(partner >= 0)
@@ -176,7 +202,7 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
     origin = detail.ops.index.get_indexer(pd.Index(theirs.ids[partner[some]]))
     both = (row >= 0) & (origin >= 0)
     columns = {}
-    for name in ("shapes", "dtypes", "strides"):
+    for name in SHAPES:
         texts = detail.ops[name].cat
         codes = np.full(len(timing.ops), texts.categories.get_loc(""), dtype=np.int64)
         codes[row[both]] = texts.codes.to_numpy()[origin[both]]
@@ -222,7 +248,9 @@ def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArr
     spans = detail.spans
     names, codes = spans["name"].cat.categories, spans["name"].cat.codes.to_numpy()
     python = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))
-    own = [code for code in np.unique(codes[python]).tolist() if kinds.is_user_frame(str(names[code]))]
+    own = [
+        code for code in np.unique(codes[python]).tolist() if frames.is_user_frame(str(names[code]), detail.libraries)
+    ]
     ids = python[np.isin(codes[python], own)]
     track, start = spans["track"].to_numpy()[ids].astype(np.int64), spans["start_ns"].to_numpy()[ids]
     end = start + spans["dur_ns"].to_numpy()[ids]

@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import re
-import sys
-from dataclasses import dataclass
 from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
@@ -128,15 +126,6 @@ class Activity(_Kind):
     OTHER = "other", ""
 
 
-@dataclass(frozen=True)
-class Site:
-    """A place in Python code. `line` is where the function starts, as profilers record it, or that of a call."""
-
-    file: str
-    line: int
-    function: str
-
-
 _EXAMINED = 2000  # Characters of a kernel's name that are looked at: bounds the time of every pattern.
 # SIMT includes cuDNN's direct convolutions. Helpers run beside a matmul and multiply nothing.
 _MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
@@ -173,14 +162,6 @@ _ARGUMENT = re.compile(
 _DIRECTIONS = {"HD": Direction.H2D, "DH": Direction.D2H, "DD": Direction.D2D, "HH": Direction.H2H, "PP": Direction.P2P}
 # Before NCCL 2.7 ncclAllReduceRingLLKernel_sum_f32.
 _NCCL = re.compile(r"nccl(?:\w*Kernel_)?(AllReduce|AllGather|ReduceScatter|Broadcast|Reduce|SendRecv|AllToAll)")
-# torch cuts sys.path off, so that installed packages show as `torch/...`.
-_FRAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.*)\Z", re.DOTALL)
-_INSTALLED = re.compile(r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)"
-                        r"|(^|/)diagnose/capture/")  # fmt: skip
-_LIBRARY = re.compile(
-    r"(torch(vision|audio|data|rec|titan|metrics)?|triton|numpy|pandas|scipy|PIL|transformers|accelerate|peft|trl|timm|apex"
-    r"|(pytorch_)?lightning|diffusers|deepspeed|megatron|transformer_engine|vllm|tqdm|wandb|typing_extensions)(\.py)?(/|\Z)"
-)
 
 
 def normalise(name: str) -> str:
@@ -284,17 +265,3 @@ def collective_of(name: str) -> str | None:
     """The collective a NCCL or RCCL kernel runs, such as all_reduce; None for generic kernels, which run any."""
     found = _NCCL.match(_examined(name))
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", found[1]).lower() if found else None
-
-
-def frame_site(name: str) -> Site | None:
-    """Where the function of a Python frame stands; None for built-ins and modules."""
-    frame = _FRAME.match(name)
-    return Site(frame[1], int(frame[2]), frame[3]) if frame else None
-
-
-def is_user_frame(name: str) -> bool:
-    """Whether a Python frame is the user's own code, rather than Python's, generated, or of an installed library."""
-    site = frame_site(name)
-    file = site.file.replace("\\", "/") if site else "<"
-    standard = file.partition("/")[0].removesuffix(".py") in sys.stdlib_module_names
-    return not (standard or _INSTALLED.search(file) or _LIBRARY.match(file))

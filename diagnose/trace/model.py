@@ -250,6 +250,11 @@ class Rank:
     values: ValueGraph | None = None
     """None: nobody looked at them."""
 
+    @property
+    def libraries(self) -> tuple[str, ...]:
+        """Modules that are known to be installed, rather than the user's own."""
+        return () if self.context is None else self.context.rank.libraries
+
 
 @dataclass(frozen=True)
 class Run:

@@ -13,7 +13,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.trace import enums, kinds, nesting, schema
+from diagnose.trace import enums, frames, nesting, schema
 from diagnose.trace.enums import CALLS
 from diagnose.trace.intervals import IntArray
 
@@ -139,7 +139,7 @@ def _sampled(cells: _Cells, samples: Samples) -> IntArray:
 
 def _hottest(frame: IntArray, names: tuple[str, ...]) -> IntArray:
     """For each frame that one of its function which most samples tell. Shape (names,)."""
-    sites = [kinds.frame_site(name) for name in names]
+    sites = [frames.frame_site(name) for name in names]
     functions: dict[tuple[str, str], int] = {}
     of_frame = np.array(
         [functions.setdefault((one.file, one.function) if one else ("", ""), len(functions)) for one in sites],

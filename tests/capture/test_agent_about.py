@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import ctypes
 import ctypes.util
 import json
@@ -496,3 +497,19 @@ def test_devices_without_nvml(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_library_that_is_none() -> None:
     with about_devices.Nvml(ctypes.util.find_library("m") or "libm.so.6") as nvml:
         assert nvml.ask("nvmlDeviceGetPowerUsage", ctypes.c_void_p(1)) is None
+
+
+def test_installed_packages_are_told_apart_from_python_s_and_the_script_s(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = str(Path(pytest.__file__).parent.parent)
+    for name, file in (
+        ("spaces.inner", f"{installed}/spaces/inner.py"),  # A package without a file of its own.
+        ("elsewhere", "/usr/lib/python3/dist-packages/elsewhere/__init__.py"),
+        ("mine", "/home/me/project/mine.py"),
+        ("asyncio", asyncio.__file__),
+    ):
+        module = ModuleType(name)
+        module.__file__ = file
+        monkeypatch.setitem(sys.modules, name, module)
+    found = about.libraries()
+    assert {"spaces", "elsewhere", "pytest"} <= set(found)
+    assert not {"mine", "asyncio", "spaces.inner"} & set(found)

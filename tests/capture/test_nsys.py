@@ -24,7 +24,7 @@ from diagnose.capture.limits import CannotRecord
 from diagnose.facts.base import Facts
 from diagnose.facts.source_lines import sites_of
 from diagnose.source import nvtx, ranks, recording
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, RankManifest
 from tests.capture.scripts import STEP, command, environment, profile, script
 from tests.drawing import Drawing

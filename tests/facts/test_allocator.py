@@ -13,7 +13,8 @@ import pytest
 from diagnose.facts.allocator import Churn, allocator_calls, allocator_causes
 from diagnose.facts.base import Facts, Missing
 from diagnose.source import ranks
-from diagnose.trace.kinds import ApiKind, Site
+from diagnose.trace.frames import Site
+from diagnose.trace.kinds import ApiKind
 from tests.drawing import Drawing
 
 EVERY_STEP = range(0, 3000, 1000)

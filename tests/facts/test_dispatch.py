@@ -17,7 +17,7 @@ from diagnose.facts.steps import steps
 from diagnose.source import ranks
 from diagnose.testing import facts_of
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
 SOME_TRACES = (

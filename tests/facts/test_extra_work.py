@@ -10,7 +10,7 @@ from diagnose.facts.base import Facts, Missing
 from diagnose.facts.extra_work import ExtraWork, long_steps
 from diagnose.facts.step_table import Filling
 from diagnose.source import ranks
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
 MS = 1_000_000

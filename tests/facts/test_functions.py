@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.base import Missing
 from diagnose.facts.functions import FunctionOp, FunctionTime, functions
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
 NODE = "autograd::engine::evaluate_function: "

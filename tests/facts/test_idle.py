@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from diagnose.facts.base import Missing
 from diagnose.facts.breakdown import breakdown
 from diagnose.facts.idle import IdleCause, idle, idle_gaps
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
 BUSY_UNTIL, BUSY_AGAIN = 100, 200

@@ -14,7 +14,7 @@ from diagnose.facts.garbage import garbage_collections
 from diagnose.facts.pauses import checkpoints, silences, step_spikes
 from diagnose.facts.step_table import Filling
 from diagnose.source import ranks
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
 LINE = Site("/home/me/train.py", 70, "log_images")

@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.facts.base import Missing
 from diagnose.facts.syncs import Sync, blocked_ns, syncs
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
 

@@ -13,8 +13,8 @@ from diagnose.facts.base import Facts, Missing
 from diagnose.facts.transfers import copy_before, host_born, tiny_copies, transfers
 from diagnose.source import ranks
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 from tests.drawing import Drawing
 
 PAGEABLE, PINNED, READ = "HtoD (Pageable -> Device)", "HtoD (Pinned -> Device)", "DtoH (Device -> Pinned)"

@@ -19,8 +19,8 @@ from diagnose.facts.steps import Measure, steps
 from diagnose.facts.syncs import blocked_ns
 from diagnose.facts.waits import HostWait, WaitReason, host_waits
 from diagnose.source import ranks
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.kinds import Site
 from tests.drawing import MAIN, Drawing
 
 CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"

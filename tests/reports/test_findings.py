@@ -15,7 +15,7 @@ from diagnose.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQua
 from diagnose.replay.saving import Basis
 from diagnose.reports import findings, markdown, terminal
 from diagnose.testing import facts_of
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.rules import SLOW, folder, rule
 
 GOLDEN = Path(__file__).parents[1] / "golden"

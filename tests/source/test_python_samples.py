@@ -19,7 +19,7 @@ from diagnose import nsys_files
 from diagnose.facts.base import Facts
 from diagnose.facts.source_lines import sites_of
 from diagnose.source import nsys_export, ranks
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from diagnose.trace.model import Rank
 from tests.capture.test_nsys import program
 from tests.source.nsight import PROCESS, Export, pid

@@ -17,9 +17,9 @@ from diagnose.facts.pauses import checkpoints
 from diagnose.facts.source_lines import sites_at, sites_of
 from diagnose.source import ranks
 from diagnose.trace.costs import cost
+from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.joining import joined
-from diagnose.trace.kinds import Site
 from diagnose.trace.model import Rank, Severity
 from tests.drawing import Drawing
 
@@ -227,3 +227,39 @@ def test_allocations_come_from_the_detail_recording(timing: Rank) -> None:
         more.events.append({"ph": "i", "s": "t", "name": "[memory]", "pid": 1, "tid": 1, "ts": 5, "args": args})
     both = joined(timing, more.rank())
     assert optional(memory, Facts(both)) == (Memory(0, 4096, 8192),)
+
+
+def loop(turns: int, at: int, lines: bool) -> Drawing:
+    """A step of `turns` rounds of mm, relu, and sum at the end."""
+    draw = Drawing().step(1, at, at + 1000)
+    names = [*["aten::mm", "aten::relu"] * turns, "aten::sum"]
+    for place, name in enumerate(names):
+        begin = at + 20 * place
+        if lines:
+            draw.frame(f"net.py({7 if name == 'aten::sum' else 5}): f", begin + 9, begin + 19)
+        op(draw, name, begin + 10, begin + 18, [[4, 4]] if lines else None)
+    return draw
+
+
+def test_where_loops_turn_more_often_calls_are_known_by_those_around_them() -> None:
+    found = joined(loop(9, 0, lines=False).rank(), loop(5, 0, lines=True).rank())
+    products = sites_of(Facts(found), ids(found, "aten::mm"))
+    assert products == [Site("net.py", 5, "f")] * 9
+    assert sites_of(Facts(found), ids(found, "aten::sum")) == [Site("net.py", 7, "f")]
+    assert shapes_of(found, "aten::relu") == ["[[4, 4]]"] * 9
+
+
+def test_calls_whose_surroundings_tell_different_lines_stay_unknown() -> None:
+    """The same two ops, each on a line of its own: of five instead of four rounds nobody knows which is which."""
+    draws = []
+    for turns, lines in ((5, False), (4, True)):
+        draw = Drawing().step(1, 0, 1000)
+        for place in range(2 * turns):
+            begin = 20 * place
+            if lines:
+                draw.frame(f"net.py({5 + place}): f", begin + 9, begin + 19)
+            op(draw, ("aten::mm", "aten::relu")[place % 2], begin + 10, begin + 18)
+        draws.append(draw.rank())
+    found = joined(*draws)
+    middle = ids(found, "aten::mm")[2:3]
+    assert sites_of(Facts(found), middle) == [None]

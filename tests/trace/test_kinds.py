@@ -4,9 +4,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.trace import kinds
+from diagnose.trace import frames, kinds
 from diagnose.trace.enums import Direction, HostMemory
-from diagnose.trace.kinds import Activity, ApiKind, KernelKind, Site
+from diagnose.trace.frames import Site
+from diagnose.trace.kinds import Activity, ApiKind, KernelKind
 
 ATEN = "void at::native::"
 ANON = "void at::native::(anonymous namespace)::"
@@ -708,8 +709,17 @@ def test_collective_of(name: str, collective: str | None) -> None:
     ],
 )
 def test_frames(name: str, site: Site | None, user: bool) -> None:
-    assert kinds.frame_site(name) == site
-    assert kinds.is_user_frame(name) is user
+    assert frames.frame_site(name) == site
+    assert frames.is_user_frame(name) is user
+
+
+def test_what_is_known_to_be_installed_is_not_the_user_s_own() -> None:
+    """Names are cut to where Python finds a file: only who recorded it knows."""
+    name = "gymnasium/spaces/discrete.py(198): contains"
+    assert frames.is_user_frame(name)
+    assert not frames.is_user_frame(name, ("gymnasium",))
+    assert not frames.is_user_frame("six.py(3): moves", ("six",))
+    assert frames.is_user_frame("gymnasium_of_mine.py(3): contains", ("gymnasium",))
 
 
 PIECES = [
@@ -755,7 +765,7 @@ def test_any_text_has_an_answer(name: str) -> None:
     assert isinstance(kinds.copy_direction(name), Direction)
     assert isinstance(kinds.host_memory(name), HostMemory)
     assert kinds.uses_tensor_cores(name) in (True, False, None)
-    assert kinds.is_user_frame(name) in (True, False)
+    assert frames.is_user_frame(name) in (True, False)
     kinds.math_dtype(name), kinds.collective_of(name), kinds.step_number(name)
     short = kinds.short_name(name)
     assert short.strip() or not name.strip()
@@ -778,4 +788,4 @@ def test_a_hostile_name_costs_linear_time(piece: str) -> None:
     assert kinds.host_memory(name) is HostMemory.UNKNOWN
     assert kinds.collective_of(name) is None
     assert isinstance(kinds.api_kind(name), ApiKind)
-    assert isinstance(kinds.is_user_frame(name), bool)
+    assert isinstance(frames.is_user_frame(name), bool)

@@ -15,6 +15,7 @@ from typing import Any, TypeVar
 from . import made
 from .about_devices import devices, links
 from .about_settings import Settings
+from .loops import is_library
 
 __all__ = ["Settings", "devices", "environment", "host", "links", "optimizers", "versions"]
 
@@ -81,6 +82,13 @@ def versions(root: Path = Path("/")) -> dict[str, str]:
     found["driver"] = driver[1] if driver else _read(root / "sys/module/amdgpu/version").strip() or None
     found |= {name: _installed(name) for name in FRAMEWORKS if name in sys.modules}
     return {name: version for name, version in found.items() if version}
+
+
+def libraries() -> list[str]:
+    """Installed packages of which something was imported, but for Python's: their frames are not the user's own."""
+    files = ((name, getattr(module, "__file__", None)) for name, module in list(sys.modules.items()))
+    found = {name.partition(".")[0] for name, file in files if isinstance(file, str) and is_library(file)}
+    return sorted(found - sys.stdlib_module_names)
 
 
 def _cudnn(number: int) -> str:

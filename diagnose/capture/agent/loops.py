@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import ast
+import re
 import sys
 import sysconfig
 import threading
@@ -20,6 +21,13 @@ LOOKS = 9
 
 BETWEEN_S = 0.05
 OWN = str(Path(__file__).resolve().parent)
+_INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
+"""Of whatever environment: one may use the libraries of another."""
+
+
+def is_library(file: str) -> bool:
+    """Whether a file, named with its whole path, is installed, Python's, or ours, rather than the user's own."""
+    return file.startswith((*LIBRARIES, OWN)) or _INSTALLED.search(file) is not None
 
 
 class Loop(NamedTuple):
@@ -58,7 +66,7 @@ def _now() -> Loop | None:
 def _around(frame: FrameType) -> Loop | None:
     """The innermost loop of a frame's function around the line that runs."""
     path = Path(frame.f_code.co_filename)
-    if not path.is_file() or str(path.resolve()).startswith((*LIBRARIES, OWN)):
+    if not path.is_file() or is_library(str(path.resolve())):
         return None
     try:
         source = path.read_text(encoding="utf-8")

@@ -9,7 +9,7 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
-from .loops import LIBRARIES, OWN
+from .loops import is_library
 
 LONGEST_CALL = 400
 """Characters of a call that are kept (our choice)."""
@@ -80,4 +80,4 @@ def _name(called: ast.expr) -> str:
 
 
 def _is_users(file: str) -> bool:
-    return not file.startswith((*LIBRARIES, OWN, "<"))
+    return not (file.startswith("<") or is_library(file))

@@ -25,7 +25,7 @@ from diagnose.facts.steps import Measure
 from diagnose.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
 from diagnose.replay.saving import Basis
 from diagnose.reports.html import run_figures, step_figures, style, work_figures
-from diagnose.trace.kinds import Site
+from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
 Draw = Callable[[Diagnosis], go.Figure]

@@ -1,0 +1,46 @@
+"""What the names of Python frames say: where their functions stand, and whether these are the user's own."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Collection
+from dataclasses import dataclass
+
+# torch cuts sys.path off, so that installed packages show as `torch/...`.
+_FRAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.*)\Z", re.DOTALL)
+_INSTALLED = re.compile(r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)"
+                        r"|(^|/)diagnose/capture/")  # fmt: skip
+_LIBRARY = re.compile(
+    r"(torch(vision|audio|data|rec|titan|metrics)?|triton|numpy|pandas|scipy|PIL|transformers|accelerate|peft|trl|timm|apex"
+    r"|(pytorch_)?lightning|diffusers|deepspeed|megatron|transformer_engine|vllm|tqdm|wandb|typing_extensions)(\.py)?(/|\Z)"
+)
+
+
+@dataclass(frozen=True)
+class Site:
+    """A place in Python code. `line` is where the function starts, as profilers record it, or that of a call."""
+
+    file: str
+    line: int
+    function: str
+
+
+def frame_site(name: str) -> Site | None:
+    """Where the function of a Python frame stands; None for built-ins and modules."""
+    frame = _FRAME.match(name)
+    return Site(frame[1], int(frame[2]), frame[3]) if frame else None
+
+
+def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
+    """Whether a Python frame is the user's own code, rather than Python's, generated, or of an installed library.
+
+    Files are named from where Python finds them, so that nothing in a name may say that its module is installed:
+    `libraries` are modules that are known to be.
+    """
+    site = frame_site(name)
+    file = site.file.replace("\\", "/") if site else "<"
+    module = file.partition("/")[0].removesuffix(".py")
+    return not (
+        module in sys.stdlib_module_names or module in libraries or _INSTALLED.search(file) or _LIBRARY.match(file)
+    )
