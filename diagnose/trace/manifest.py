@@ -5,8 +5,6 @@ Everything is optional to a reader but the version: an older or interrupted reco
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-
 import msgspec
 
 SCHEMA_VERSION = 1
@@ -184,6 +182,11 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """None without a device."""
     fetched_bytes: int | None = None
     """Memory that the process touched for the first time, per step."""
+    nodes: tuple[int, ...] = ()
+    """Nodes of autograd's graph that each step made: how much it did, whatever the machine. Empty if not counted."""
+    phases_ns: dict[str, tuple[int, ...]] = {}
+    """Time of each step in "loader", "backward", "optimizer", "save" and "collection"; the rest is forward passes and
+    Python. Empty if steps were not timed by phase."""
 
 
 class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
@@ -249,6 +252,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """By number of classes; () also where nobody looked."""
     allocator: dict[str, int] = {}
     """Of torch.cuda.memory_stats: allocated_bytes, reserved_bytes (now and most), retries, ooms, segments."""
+    libraries: tuple[str, ...] = ()
+    """Installed packages that were imported: frames of their files are not the user's own."""
     ended: str | None = None
     """How the process ended: "recorded", "itself", "interrupted", "crashed"; None if it could not say."""
     notes: tuple[str, ...] = ()
@@ -276,25 +281,3 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     links: tuple[Links, ...] = ()
     ranks: tuple[RankManifest, ...] = ()
     notes: tuple[str, ...] = ()
-
-
-FEWEST_CHECKED = 4
-"""Batches from which on ranks are told apart by them (our choice)."""
-
-
-def most_asked(loaders: Sequence[Loader]) -> Loader | None:
-    """The loader that the training takes its batches from, as far as that can be told."""
-    return max(loaders, key=lambda one: (one.asked_timed or 0, one.asked, one.batches), default=None)
-
-
-def equal_batches(ranks: Sequence[RankManifest]) -> bool | None:
-    """Whether all these ranks took the same batches in the warm-up. None if that is not known.
-
-    Nor is it if a rank took the same batch over and over: as in a test of speed, where it means nothing.
-    """
-    taken = [() if (loader := most_asked(one.loaders)) is None else loader.checksums for one in ranks]
-    count = min(map(len, taken), default=0)
-    firsts = {one[:count] for one in taken}
-    if len(ranks) < 2 or count < FEWEST_CHECKED or any(len(set(one)) == 1 for one in firsts):
-        return None
-    return len(firsts) == 1

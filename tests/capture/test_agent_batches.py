@@ -8,7 +8,8 @@ import msgspec
 import pytest
 
 from diagnose.capture.agent.batches import MOST_LOOKS, Batches
-from diagnose.trace.manifest import Loader, RankManifest, RowsFilled, equal_batches
+from diagnose.trace.loaders import equal_batches
+from diagnose.trace.manifest import Loader, RankManifest, RowsFilled
 
 torch = pytest.importorskip("torch")
 pytest.importorskip("numpy")

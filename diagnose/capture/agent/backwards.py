@@ -6,8 +6,8 @@ import functools
 from collections.abc import Callable
 from typing import Any
 
+from .compiled import compiler_switch
 from .imports import failures, when_imported
-from .steps import compiler_switch
 
 Listener = Callable[[list[Any]], None]
 """Is given the tensors that a pass begins at. What it raises is noted, and the script does not hear of it."""

@@ -4,21 +4,26 @@ from __future__ import annotations
 
 import statistics
 import time
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from itertools import pairwise
 from math import ceil
 from typing import Any
 
 from .heap import fetched_bytes
+from .phases import phases
 
 
 class Clock:
     """Times consecutive steps. Costs a few microseconds a step, and waits for nothing until it is read."""
 
-    def __init__(self, first_step: int) -> None:
-        """The step before `first_step` has just ended."""
+    def __init__(self, first_step: int, by_phase: bool = False) -> None:
+        """The step before `first_step` has just ended. `by_phase`: time by phase as well, until `phases` is off."""
         self.first_step = first_step
+        if by_phase:
+            phases.on()
+        self._spent_ns: list[dict[str, int]] = [phases.spent_ns()] if by_phase else []
+        self._nodes = [_nodes()]
         self._ns = [time.perf_counter_ns()]
         self._fetched = [fetched_bytes()] * 2
         self._events: list[Any] = []
@@ -35,6 +40,9 @@ class Clock:
     def tick(self) -> None:
         """A step has ended."""
         self._ns.append(time.perf_counter_ns())
+        self._nodes.append(_nodes())
+        if self._spent_ns:
+            self._spent_ns.append(phases.spent_ns())
         self._fetched[1] = fetched_bytes()
         self._mark()
 
@@ -54,14 +62,32 @@ class Clock:
         return (self._fetched[1] - self._fetched[0]) // max(self.steps, 1)
 
     def timed(self) -> dict[str, object]:
-        """As in `Timed` of the manifest. Waits for the device."""
+        """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
+        phases.off()
         device = None
         if self._events and len(self._events) == len(self._ns):
             self._events[-1].synchronize()
             pairs = pairwise(self._events)
             device = [round(before.elapsed_time(after) * 1e6) for before, after in pairs]
         times = {"first_step": self.first_step, "wall_ns": self.wall_ns(), "device_ns": device}
-        return {**times, "fetched_bytes": self.fetched_bytes}
+        nodes = [after - before for before, after in pairwise(self._nodes)]
+        return {**times, "nodes": nodes, "fetched_bytes": self.fetched_bytes, "phases_ns": self._phases_ns()}
+
+    def _phases_ns(self) -> dict[str, list[int]]:
+        """Of each phase that there was its time in each step."""
+        found = {
+            phase: [after[phase] - before[phase] for before, after in pairwise(self._spent_ns)]
+            for phase in (self._spent_ns[-1] if self._spent_ns else ())
+        }
+        return {phase: times for phase, times in found.items() if any(times)}
+
+
+def _nodes() -> int:
+    """Nodes of autograd's graph that this thread has made; 0 where torch does not say."""
+    import torch
+
+    number: Callable[[], int] = getattr(getattr(torch._C, "_autograd", None), "_get_sequence_nr", lambda: 0)
+    return number()
 
 
 WINDOW = 5

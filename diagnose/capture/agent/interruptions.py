@@ -12,6 +12,7 @@ from types import ModuleType
 from typing import Any
 
 from .imports import when_imported
+from .phases import SAVE, YOUNGEST, phases
 
 AUTOMATIC, ASKED_FOR = "Python GC", "<built-in function collect>"
 """As torch.profiler names collections that Python starts by itself, and those that the script asks for."""
@@ -21,9 +22,6 @@ STARTING, STOPPING = (f"_MultiProcessingDataLoaderIter.{name}" for name in ("__i
 """By what starts and ends workers in torch.utils.data."""
 
 FORMATTING = "Tensor.__repr__ (text)"
-
-YOUNGEST = 0
-"""Collections of the youngest objects are many, and short."""
 
 
 class Collections:
@@ -87,8 +85,13 @@ def _mark_saving(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> None:
-        with marked(SAVING):
-            original(*args, **kwargs)
+        counted = phases.begin(SAVE)
+        try:
+            with marked(SAVING):
+                original(*args, **kwargs)
+        finally:
+            if counted:
+                phases.end(SAVE)
 
     module.save = save  # type: ignore[attr-defined]
 

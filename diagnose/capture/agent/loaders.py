@@ -19,6 +19,7 @@ from .interruptions import STARTING, STOPPING, marked
 from .loaders_measured import Fetch, Loader, WorkerFile
 from .loaders_settings import settings
 from .noticed import Noticed
+from .phases import LOADER, phases
 from .plan import WORK
 
 MOST_LOADERS = 32
@@ -229,11 +230,13 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             return original(self)
         loader, ready = watch._iterated(self)
         _thread.asking, _thread.loader = True, loader
-        begun_ns = time.perf_counter_ns()
+        counted, begun_ns = phases.begin(LOADER), time.perf_counter_ns()
         try:
             batch = original(self)
         finally:
             _thread.asking, _thread.loader = False, None
+            if counted:
+                phases.end(LOADER)
         if loader is not None:
             watch._got(loader, time.perf_counter_ns() - begun_ns, ready, self, batch)
         return batch

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from .steps import compiler_switch
+from .compiled import compiler_switch
 
 
 def largest() -> Any:

@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
-from .steps import compiler_switch
+from .compiled import compiler_switch
 
 
 class Noticed:

@@ -122,6 +122,7 @@ class Recorder:
             "flags": self._settings.flags(),
             "distributed": self._settings.distributed(),
             "allocator": self._settings.allocator(),
+            "libraries": about.libraries(),
             "targets": self._targets.found(),
             "ended": how,
             "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],

@@ -15,6 +15,7 @@ from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
+from .phases import phases
 from .place import Place
 from .plan import ENDINGS, FILES, GRAPH, VALUES, WORK, Plan
 from .recordings import Recording
@@ -162,7 +163,7 @@ class Session:
         """Steps without any profiler."""
         while True:
             yield from self._alone_with_the_profiler()
-            clock, rivals, self._broken = Clock(self._number + 1), Rivals(), False
+            clock, rivals, self._broken = Clock(self._number + 1, by_phase=True), Rivals(), False
             while clock.steps < steps and not self._broken and not turns.foreign:
                 yield
                 clock.tick()
@@ -249,7 +250,7 @@ class Session:
         except BaseException:
             turns.leave()
             raise
-        made = self._open = _Open(kind, recording, Clock(self._number + 1))
+        made = self._open = _Open(kind, recording, Clock(self._number + 1, by_phase=kind == "timing"))
         self._heed()
         return made
 
@@ -261,6 +262,7 @@ class Session:
     def _keep(self, made: _Open) -> None:
         """End the open recording and put it into the folder, unless one is there that took less memory as it went."""
         self._open = None
+        phases.off()
         if made.clock.fetched_bytes > self.kept.get(made.kind, sys.maxsize):
             return made.recording.end(None)
         target, timed = self._file(made.kind), made.clock.timed()
@@ -273,6 +275,7 @@ class Session:
     def _abandoned(self) -> bool:
         """Stop and forget an open recording, if there is one."""
         made, self._open = self._open, None
+        phases.off()
         if made is not None:
             made.recording.end(None)
         return made is not None

@@ -9,7 +9,9 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
+from .compiled import compiler_switch
 from .imports import when_imported
+from .phases import OPTIMIZER, phases
 
 ORDER = ("optimizer", "backward", "loader", "call")
 """What steps are found by, best first: an optimizer's step, a backward pass, a batch that a loader is asked for, a call
@@ -142,9 +144,14 @@ def watch_optimizers(on_step: Callable[[object], None]) -> dict[str, bool]:
             def step(*args: Any, **kwargs: Any) -> Any:
                 if torch.compiler.is_compiling():
                     return inner(*args, **kwargs)
-                result = inner(*args, **kwargs)
                 compiler = compile_with(None)
                 compile_with(compiler)
+                counted = not compiler and phases.begin(OPTIMIZER)
+                try:
+                    result = inner(*args, **kwargs)
+                finally:
+                    if counted:
+                        phases.end(OPTIMIZER)
                 if compiler:
                     seen["compiled"] = True
                 else:
@@ -157,17 +164,3 @@ def watch_optimizers(on_step: Callable[[object], None]) -> dict[str, bool]:
 
     when_imported("torch.optim.optimizer", wrap)
     return seen
-
-
-def compiler_switch() -> Callable[[Any], Any]:
-    """A function that sets what compiles frames that are entered from now on, and returns what did so before.
-
-    Where torch.compile gives up on a function it still compiles what that calls: us as well, which takes seconds; and a
-    profiler that starts in there crashes the process at random (torch 2.13). So within it nothing of ours may run, and
-    to find that out no function of ours may be called: use this where the script's own frame has called us.
-    """
-    import torch
-
-    frames = getattr(getattr(torch._C, "_dynamo", None), "eval_frame", None)
-    switch: Callable[[Any], Any] = getattr(frames, "set_eval_frame", lambda compiler: None)
-    return switch

@@ -1,0 +1,28 @@
+"""Which loader a training takes its batches from, and whether ranks take the same."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from diagnose.trace.manifest import Loader, RankManifest
+
+FEWEST_CHECKED = 4
+"""Batches from which on ranks are told apart by them (our choice)."""
+
+
+def most_asked(loaders: Sequence[Loader]) -> Loader | None:
+    """The loader that the training takes its batches from, as far as that can be told."""
+    return max(loaders, key=lambda one: (one.asked_timed or 0, one.asked, one.batches), default=None)
+
+
+def equal_batches(ranks: Sequence[RankManifest]) -> bool | None:
+    """Whether all these ranks took the same batches in the warm-up. None if that is not known.
+
+    Nor is it if a rank took the same batch over and over: as in a test of speed, where it means nothing.
+    """
+    taken = [() if (loader := most_asked(one.loaders)) is None else loader.checksums for one in ranks]
+    count = min(map(len, taken), default=0)
+    firsts = {one[:count] for one in taken}
+    if len(ranks) < 2 or count < FEWEST_CHECKED or any(len(set(one)) == 1 for one in firsts):
+        return None
+    return len(firsts) == 1
