@@ -12,7 +12,8 @@ from diagnose.facts.base import Facts
 from diagnose.facts.digest import RankDigest
 from diagnose.finding import Finding, Fix, Outcome, RankedFinding, Safety
 from diagnose.page import Page
-from diagnose.trace.manifest import Loader, RankManifest, most_asked
+from diagnose.trace.loaders import most_asked
+from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.trace.model import Context, Device, IntegrityNote
 
 _TORCH = "Nsight Systems does not record that: record with diagnose profile."

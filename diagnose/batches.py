@@ -8,7 +8,7 @@ from typing import TypeGuard
 from diagnose.facts.base import Missing
 from diagnose.facts.fetches import Fetches
 from diagnose.facts.input import Input
-from diagnose.facts.run import Loading
+from diagnose.facts.loading import Loading
 from diagnose.finding import Confidence, Evidence, Finding, Fix, Level, Safety
 from diagnose.replay.edits import Between, Shorten, at
 from diagnose.replay.edits import Level as Rung

@@ -24,7 +24,7 @@ from diagnose.facts.memory import AllocationCalls, Memory
 from diagnose.facts.overlap import Communication
 from diagnose.facts.pictures import Pictures
 from diagnose.facts.python import Op
-from diagnose.facts.run import Slowdown
+from diagnose.facts.slowdown import Slowdown
 from diagnose.facts.steps import Measure
 from diagnose.facts.syncs import Sync
 from diagnose.facts.timeline import Timeline
@@ -86,7 +86,8 @@ class Steps(msgspec.Struct, frozen=True):
     unprofiled_step_time_ns: int | None
     """Mean of steps without the profiler: the step that savings are of, where it is known."""
     overhead_ratio: float | None
-    """How many times as long recorded steps take, by the training process's own clock."""
+    """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
+    size_ratio: float  # How many times as much work they do.
 
 
 class RankSummary(msgspec.Struct, frozen=True):
@@ -243,7 +244,6 @@ def _with_ranks(finding: RankedFinding, ranks: Sequence[RankDiagnosis]) -> Ranke
 
 
 def _provenance(digests: Sequence[RankDigest], manifest: Manifest | None) -> Provenance:
-    first = digests[0].provenance
     devices = {(device.name, device.index): device for one in digests for device in one.provenance.devices}
     return Provenance(
         sources=tuple(
@@ -261,8 +261,8 @@ def _provenance(digests: Sequence[RankDigest], manifest: Manifest | None) -> Pro
         ),
         devices=tuple(devices.values()),
         world_size=max((one.provenance.world_size or 0 for one in digests), default=0) or None,
-        backend=first.backend,
-        framework=first.versions,
+        backend=digests[0].provenance.backend,
+        framework=digests[0].provenance.versions,
         manifest=manifest,
     )
 
@@ -280,6 +280,7 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
         step_time_ns=time,
         unprofiled_step_time_ns=None if cost is None else cost.unprofiled_ns,
         overhead_ratio=None if cost is None else cost.ratio,
+        size_ratio=1.0 if cost is None else cost.size,
     )
 
 
@@ -293,8 +294,7 @@ def _summary(one: RankDigest, company: Company | None) -> RankSummary:
 
 
 def _step_time(one: RankDigest) -> StepTime | None:
-    if one.steps is None:
+    times = one.steps.times_ns if one.steps else ()
+    if not times:
         return None
-    times = one.steps.times_ns
-    median, mean = round(statistics.median(times)), round_half_up(sum(times), len(times))
-    return StepTime(median=median, mean=mean, min=min(times), max=max(times))
+    return StepTime(round(statistics.median(times)), round_half_up(sum(times), len(times)), min(times), max(times))

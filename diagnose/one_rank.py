@@ -11,7 +11,9 @@ from diagnose.engine import LoadedRule
 from diagnose.facts.base import Facts, Missing, optional
 from diagnose.facts.digest import digest
 from diagnose.facts.garbage import garbage_collections
-from diagnose.facts.run import slowdown, trains_on_cpu
+from diagnose.facts.recording_cost import recording_cost
+from diagnose.facts.run import trains_on_cpu
+from diagnose.facts.slowdown import slowdown
 from diagnose.facts.steps import steps
 from diagnose.finding import Finding, Outcome, OutcomeKind, ReplayQuality
 from diagnose.page import Page
@@ -30,7 +32,7 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
     cost = optional(slowdown, facts)
     try:
-        replay = Replay(facts, _uncounted(facts))
+        replay = Replay(facts, _uncounted(facts), optional(recording_cost, facts))
     except Missing as missing:
         unpriced = advice.for_recorder(recorder, (_unpriced(one, missing) for one in said.outcomes))
         return RankDiagnosis(brief, outcomes=unpriced, slowdown=cost)

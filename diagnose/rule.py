@@ -41,7 +41,7 @@ from diagnose.facts.buckets import Buckets
 from diagnose.facts.chains import PointwiseChains
 from diagnose.facts.collectives import CollectiveGroup, SmallCollectives
 from diagnose.facts.compiling import Compiling
-from diagnose.facts.cpu_threads import CpuThreads
+from diagnose.facts.cpu_threads import CpuThreads, Rivals
 from diagnose.facts.ddp import DdpOverhead, DdpWork
 from diagnose.facts.derived_weights import DerivedWeights
 from diagnose.facts.dispatch import Starvation
@@ -62,6 +62,7 @@ from diagnose.facts.input import Input
 from diagnose.facts.known_values import KnownValues
 from diagnose.facts.launches import Launches
 from diagnose.facts.layout import CopyChurn, LayoutConversions
+from diagnose.facts.loading import Loading
 from diagnose.facts.lookups import OneHotProducts, TableGradients
 from diagnose.facts.loops import Loop
 from diagnose.facts.low_rank import LowRankSolve
@@ -83,9 +84,9 @@ from diagnose.facts.recomputed import Recomputed
 from diagnose.facts.repeated_rows import RepeatedRows
 from diagnose.facts.rolled import RolledMemories
 from diagnose.facts.row_ops import DiagonalMatrices, RowOps
-from diagnose.facts.run import UNRECORDED_SHARE, Loading, Rivals, Slowdown, Unrecorded
 from diagnose.facts.scattered_rows import ScatteredRows
 from diagnose.facts.slices import SlicedTensor
+from diagnose.facts.slowdown import UNRECORDED_SHARE, Slowdown, Unrecorded
 from diagnose.facts.solves import RepeatedFactors
 from diagnose.facts.sorts import SortsForFew
 from diagnose.facts.sparse_products import SparseProducts
@@ -262,7 +263,6 @@ __all__ = [
     "torchs_own",
     "toward",
 ]  # fmt: skip
-
 
 Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
 

@@ -15,17 +15,25 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rule import Caution, Clean, Fires, Silent, Steadiness, Steps, Verdicts, ms, percent, rule
+from diagnose.rule import Caution, Clean, Fires, Silent, Slowdown, Steadiness, Steps, Verdicts, ms, percent, rule
 
 STEPS = 3  # with fewer, one unusual step is most of what was seen (our choice)
 VARIATION = 0.10  # standard deviation of the step times over their mean (our choice)
 UNSURE = 0.05  # by which the mean is off on average: with enough steps it is sure even if they differ (our choice)
+UNEVEN = 1.3  # times as much work, or as little: savings are of other steps then (our choice)
 
 
 @rule("MQ03")
-def incomplete_recording(steadiness: Steadiness, steps: Steps) -> Verdicts:
-    variation = steadiness.variation or 0.0
+def incomplete_recording(steadiness: Steadiness, steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
+    variation, size = steadiness.variation or 0.0, 1.0 if slowdown is None else slowdown.size
     error = variation / steadiness.count**0.5
+    if not 1 / UNEVEN < size < UNEVEN:
+        yield Caution(
+            f"recorded steps do {size:.2g} times as much as those without the profiler",
+            "By the nodes of autograd's graph. What recording costs is compared for as much work, and a saving is taken"
+            " to be the same share of the mean step. Record more steps: diagnose profile --steps 20.",
+            lowers_all=True,
+        )
     if steadiness.count < STEPS:
         one = "one step" if steps.recorded else "one stretch of time"
         yield Caution(
@@ -47,7 +55,7 @@ def incomplete_recording(steadiness: Steadiness, steps: Steps) -> Verdicts:
             "What held them up may be the recording itself: compare with a step without the profiler.",
             lowers_all=True,
         )
-    else:
+    elif 1 / UNEVEN < size < UNEVEN:
         yield Clean(f"{steadiness.count} steps, which vary by {percent(variation)}")
 
 

@@ -56,7 +56,9 @@ def profiler_distortion(
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
         said[f"recording makes steps over {INFLATED:g} times as long"] = (
-            "Savings are scaled to the step without it, but those of host time are inflated all the same."
+            "What it adds is taken off by phase of the step, and in each phase evenly by event: an estimate."
+            if slowdown is not None and slowdown.by_phase
+            else "Savings are scaled to the step without it, but those of host time are inflated all the same."
         )
     elif ratio is None and distortion.recording_share >= RECORDING_SHARE:
         taken = f"{ms(distortion.recording_ns)} of a step ({percent(distortion.recording_share)})"

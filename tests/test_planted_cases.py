@@ -124,7 +124,7 @@ def test_we_are_no_less_right_than_is_published() -> None:
 
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
     text = README.read_text(encoding="utf-8").split(accuracy.MARKS[0])[1].split(accuracy.MARKS[1])[0]
-    assert text == accuracy_tables.tables(accuracy.published(), accuracy.first_look())
+    assert text == accuracy_tables.tables(accuracy.published(), accuracy.first_look(), accuracy.others())
 
 
 def test_a_first_look_stays_and_is_of_new_cases_only() -> None:

@@ -1,4 +1,4 @@
-"""Do more threads compute on the CPU than there are cores?"""
+"""Do more threads compute on the CPU than there are cores, and do others of Python hold the training up?"""
 
 from __future__ import annotations
 
@@ -7,10 +7,13 @@ from dataclasses import dataclass
 from diagnose.facts.base import Facts, Missing, fact
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.dispatch import host_spans, on_training_threads
-from diagnose.facts.run import manifest, trains_on_cpu
+from diagnose.facts.run import HOW, manifest, trains_on_cpu
 from diagnose.facts.steps import steps
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
+
+BUSY_SHARE = 0.1
+"""Of a core: threads beside the training that compute less hardly hold it up (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -44,3 +47,27 @@ def cpu_threads(facts: Facts) -> CpuThreads | None:
         ops_ns=round_half_up(ops.in_steps(facts).times.total, steps(facts).count),
         op_ids=ops.ids,
     )
+
+
+@dataclass(frozen=True)
+class Rivals:
+    """Threads of Python that compute beside the one that trains. Python runs one thread at a time."""
+
+    names: tuple[str, ...]
+    """Most computing first."""
+    share: float
+    """CPU time of all of them over the time of the steps: 1 is a core."""
+
+    @property
+    def busy(self) -> bool:
+        """Whether they compute enough to hold up the training."""
+        return self.share >= BUSY_SHARE
+
+
+@fact
+def rivals(facts: Facts) -> Rivals:
+    """Such threads, as seen in steps without the profiler. Raises Missing if that was not recorded."""
+    found = manifest(facts).python_threads
+    if found is None:
+        raise Missing("how much Python's other threads compute", HOW)
+    return Rivals(tuple(one.name for one in found), sum(one.cpu_share for one in found))

@@ -11,7 +11,7 @@ from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.collectives import collective_table
 from diagnose.facts.run import manifest
 from diagnose.facts.shaped import Work, work_of
-from diagnose.trace.manifest import most_asked
+from diagnose.trace.loaders import most_asked
 
 _NOT_COMPARED = Missing("whether ranks take the same batches", "Record all ranks at once, with diagnose profile.")
 

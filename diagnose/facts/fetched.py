@@ -9,7 +9,8 @@ from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.breakdown import round_half_up
 from diagnose.facts.dispatch import host_spans, on_training_threads
 from diagnose.facts.layout import recorded_inputs
-from diagnose.facts.run import manifest, slowdown, trains_on_cpu
+from diagnose.facts.run import manifest, trains_on_cpu
+from diagnose.facts.slowdown import slowdown
 from diagnose.facts.steps import steps
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray

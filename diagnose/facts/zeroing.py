@@ -13,7 +13,7 @@ from diagnose.facts.layout import known_per_step, recorded_inputs
 from diagnose.facts.run import trains_on_cpu
 from diagnose.facts.steps import steps
 from diagnose.facts.work import work_table
-from diagnose.trace import kinds, nesting
+from diagnose.trace import frames, kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity
@@ -26,7 +26,7 @@ def zeroings(facts: Facts) -> HostSpans:
     """Calls of an optimizer's `zero_grad`, and where stacks were recorded of a module's."""
 
     def zeroes(name: str) -> bool:
-        site = kinds.frame_site(name)
+        site = frames.frame_site(name)
         return kinds.activity(name) is Activity.ZERO_GRAD or (site is not None and site.function == "zero_grad")
 
     return host_spans(facts, SpanKind.ANNOTATION, SpanKind.PYTHON, named=zeroes).outermost()

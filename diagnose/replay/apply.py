@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from functools import singledispatchmethod
+from typing import TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.base import Facts
 from diagnose.facts.device import device_work
+from diagnose.facts.recording_cost import RecordingCost
 from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, at, shares
 from diagnose.replay.graph import OFF, EdgeKind, Graph
 from diagnose.trace import intervals
@@ -125,12 +127,19 @@ class Scenario:
         for track, cuts in self._cuts.items():
             for edges, stretches in (self.desk.host_edges(track), self.desk.wait_edges(track)):
                 on = self.delay_ns[edges] != OFF
-                self._scale(edges[on], _left(Intervals(stretches.starts[on], stretches.ends[on]), cuts))
+                on_track = Intervals(stretches.starts[on], stretches.ends[on])
+                self._scale(edges[on], _left(on_track, cuts, self.desk.own_time(track)))
         self._cuts = {}
 
 
-def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]]) -> npt.NDArray[np.float64]:
-    """The share of each stretch that is left if each cut keeps a share of its pieces; where cuts meet, the product."""
+Clock: TypeAlias = "Callable[[IntArray], npt.NDArray[np.float64]]"
+
+
+def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]], own_ns: Clock) -> npt.NDArray[np.float64]:
+    """The share of each stretch that is left if each cut keeps a share of its pieces; where cuts meet, the product.
+
+    Time is counted as `own_ns` of moments counts it.
+    """
     moments = np.sort(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
     if not len(moments):
         return np.ones(stretches.size)
@@ -140,17 +149,21 @@ def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]]) -> npt.NDAr
         opened = np.bincount(np.searchsorted(moments, pieces.starts), minlength=len(moments))
         closed = np.bincount(np.searchsorted(moments, pieces.ends), minlength=len(moments))
         kept[np.cumsum(opened - closed) > 0] *= keep
-    lost = np.concatenate(([0.0], np.cumsum((1.0 - kept[:-1]) * np.diff(moments))))
-    gone = np.interp(stretches.ends, moments, lost) - np.interp(stretches.starts, moments, lost)
-    share: npt.NDArray[np.float64] = 1.0 - gone / np.maximum(stretches.ends - stretches.starts, 1)
+    at = own_ns(moments)
+    begins, ends = own_ns(stretches.starts), own_ns(stretches.ends)
+    lost = np.concatenate(([0.0], np.cumsum((1.0 - kept[:-1]) * np.diff(at))))
+    gone = np.interp(ends, at, lost) - np.interp(begins, at, lost)
+    share: npt.NDArray[np.float64] = 1.0 - gone / np.maximum(ends - begins, 1.0)
     return np.clip(share, 0.0, 1.0)
 
 
 class Desk:
     """A graph with all that edits are looked up by."""
 
-    def __init__(self, facts: Facts, graph: Graph) -> None:
-        self.facts, self.graph = facts, graph
+    def __init__(self, facts: Facts, graph: Graph, own: RecordingCost | None = None) -> None:
+        """With `own` host time is counted without what recording added."""
+        self.facts, self._own = facts, own
+        self.graph = graph if own is None else self._without_recording(graph, own)
         self._owners: dict[EdgeKind, Owners] = {}
         self._host: dict[int, tuple[IntArray, Intervals]] = {}
         self._waits: dict[int, tuple[IntArray, Intervals]] = {}
@@ -162,6 +175,21 @@ class Desk:
             made.apply(edit)
         made.finish()
         return made
+
+    def own_time(self, track: int) -> Clock:
+        """How a thread's own time goes on."""
+        own = self._own
+        if own is None or own.track != track:
+            return lambda moments: moments.astype(np.float64)
+        return lambda moments: np.interp(moments, own.at_ns, own.own_ns)
+
+    def _without_recording(self, graph: Graph, own: RecordingCost) -> Graph:
+        some, clock = graph.edges, self.own_time(own.track)
+        mine = np.flatnonzero((some.kind == EdgeKind.HOST) & (some.track == own.track) & (some.until_ns > some.from_ns))
+        begin, end = some.from_ns[mine], some.until_ns[mine]
+        delay_ns = graph.delay_ns.copy()
+        delay_ns[mine] = np.rint(delay_ns[mine] * (clock(end) - clock(begin)) / (end - begin)).astype(np.int64)
+        return replace(graph, delay_ns=delay_ns)
 
     def owners(self, kind: EdgeKind) -> Owners:
         """Edges of a kind by owner."""

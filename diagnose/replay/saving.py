@@ -10,12 +10,13 @@ import numpy as np
 
 from diagnose.facts.base import Facts
 from diagnose.facts.breakdown import round_half_up
+from diagnose.facts.recording_cost import RecordingCost
 from diagnose.facts.steps import steps
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import build
 from diagnose.replay.edits import Edit, Level
-from diagnose.replay.graph import EdgeKind
+from diagnose.replay.graph import EdgeKind, Graph
 from diagnose.replay.shown import Change, Spot, change, spots
 from diagnose.replay.simulate import MOST_CELLS
 from diagnose.trace.intervals import IntArray
@@ -72,19 +73,23 @@ class Quality:
 class Replay:
     """A rank's graph, ready to be asked: what would a step take if ...?"""
 
-    def __init__(self, facts: Facts, uncounted: Sequence[Edit] = ()) -> None:
+    def __init__(self, facts: Facts, uncounted: Sequence[Edit] = (), cost: RecordingCost | None = None) -> None:
         """Every answer is of steps after the edits `uncounted`, which take away what other steps do not have.
+
+        And without what recording them cost the host, where that is known.
 
         Raises Missing if no step can be measured, or if nothing was recorded on the host.
         """
         self._uncounted = tuple(uncounted)
         self._used = steps(facts)
-        self._desk = Desk(facts, build(facts))
-        self._structure = simulate.folded(self._desk.graph)
-        self.quality = self._quality()
+        graph = build(facts)
+        self._desk = Desk(facts, graph, cost)
+        self._structure = simulate.folded(graph)
+        self._as_measured = not uncounted and cost is None
+        self.quality = self._quality(graph)
 
-    def _quality(self) -> Quality:
-        graph, window = self._desk.graph, max(self._used.window_ns, 1)
+    def _quality(self, graph: Graph) -> Quality:
+        window = max(self._used.window_ns, 1)
         modelled = simulate.pure(graph, self._structure)
         return Quality(
             step_time_ns=self._step_time_ns(),
@@ -94,7 +99,7 @@ class Replay:
 
     def _step_time_ns(self) -> int:
         measured = round_half_up(self._used.window_ns, self._used.count)
-        return min(measured, int(self._run([self._scenario((), Level.LIKELY)])[0])) if self._uncounted else measured
+        return measured if self._as_measured else min(measured, int(self._run([self._scenario((), Level.LIKELY)])[0]))
 
     def _scenario(self, edits: Sequence[Edit], level: Level) -> Scenario:
         return self._desk.scenario([*self._uncounted, *edits], level)

@@ -30,6 +30,8 @@ def headline(diagnosis: Diagnosis) -> str:
         return f"One step takes {duration(time.mean)} ({measured})"
     alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
     times = f"x {time.mean / max(steps.unprofiled_step_time_ns, 1):.2f}; "
+    if steps.size_ratio != 1.0 and steps.overhead_ratio is not None:
+        times = f"{steps.size_ratio:.2g} times the work; x {steps.overhead_ratio:.2f} for as much; "
     return f"One step takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
 
 

@@ -8,19 +8,10 @@ import pytest
 
 from diagnose.capture.agent import clocks
 from diagnose.facts.base import Facts, Missing
-from diagnose.facts.run import (
-    LONG,
-    Loading,
-    Slowdown,
-    Unrecorded,
-    environment,
-    launch_blocking,
-    loading,
-    manifest,
-    slowdown,
-    trains_on_cpu,
-    unrecorded,
-)
+from diagnose.facts.loading import Loading, loading
+from diagnose.facts.run import environment, launch_blocking, manifest, trains_on_cpu
+from diagnose.facts.slowdown import Slowdown, Unrecorded, slowdown, unrecorded
+from diagnose.facts.steps import LONG
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context
