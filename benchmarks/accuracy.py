@@ -18,13 +18,14 @@ import diagnose
 from benchmarks import accuracy_tables, baselines
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
 from benchmarks.poorer import poorer
-from benchmarks.verdicts import PARTS, Accuracy, Figure, Joint, Mended, Poorer, Row, findings, place_of
+from benchmarks.verdicts import PARTS, Accuracy, Figure, Joint, Mended, Other, Poorer, Row, findings, place_of
 from diagnose.diagnosis import Diagnosis
 from diagnose.finding import RankedFinding
 
 README = Path(__file__).parent.parent / "README.md"
 RESULTS = Path(__file__).with_name("accuracy.json")
 FIRST_LOOK = Path(__file__).with_name("first_look.json")
+OTHERS = Path(__file__).with_name("others.json")
 MARKS = "<!-- accuracy:start -->\n", "<!-- accuracy:end -->"
 
 
@@ -151,6 +152,11 @@ def first_look() -> Accuracy:
     return msgspec.json.decode(FIRST_LOOK.read_bytes(), type=Accuracy)
 
 
+def others() -> tuple[Other, ...]:
+    """What was said of trainings by others, that no rule was built with (benchmarks/others.py)."""
+    return msgspec.json.decode(OTHERS.read_bytes(), type=tuple[Other, ...])
+
+
 def looked_at(found: Accuracy, before: Accuracy, known: Accuracy) -> Accuracy:
     """The first look with what is said of cases that were neither published before nor looked at."""
     old = {one.case for one in (*before.rows, *known.rows)}
@@ -174,7 +180,7 @@ def main() -> None:
     found, first = accuracy(), first_look()
     if given.first_look:
         _write(FIRST_LOOK, first := looked_at(found, first, published()))
-    print(text := accuracy_tables.tables(found, first))
+    print(text := accuracy_tables.tables(found, first, others()))
     if given.write:
         _write(RESULTS, found)
         readme = README.read_text(encoding="utf-8")

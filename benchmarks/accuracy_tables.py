@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 import numpy as np
 import pandas as pd
 
-from benchmarks.verdicts import PARTS, WITHOUT, Accuracy, Row
+from benchmarks.verdicts import PARTS, WITHOUT, Accuracy, Figure, Other, Row
 
 LARGE = 0.05
 """A finding on a healthy run that promises this share of the step or more is a false positive."""
@@ -15,9 +15,10 @@ LARGE = 0.05
 Place = Callable[[Row], "int | None"]
 
 
-def tables(found: Accuracy, first: Accuracy) -> str:
-    """All of them. `first`: what was said of new cases at first sight."""
+def tables(found: Accuracy, first: Accuracy, others: Sequence[Other]) -> str:
+    """All of them. `first`: what was said of new cases at first sight; `others`: of trainings that others wrote."""
     blocks = [
+        of_others(others, found.rows),
         naming(found, first),
         predictions(found.rows, first.rows),
         poorer(found),
@@ -32,6 +33,27 @@ def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -
     """A Markdown table whose first columns are texts and the others numbers."""
     lines = [head, ["---"] * texts + ["--:"] * (len(head) - texts), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
+
+
+def of_others(others: Sequence[Other], own: Sequence[Row]) -> str:
+    """How good diagnoses are of trainings by others, which nothing was built with, and of our own cases."""
+    faulty = [one for one in own if one.measured is not None]
+
+    def said(some: Sequence[Other] | Sequence[Row]) -> list[str]:
+        pairs = [(one.predicted, one.measured) for one in some if one.predicted and one.measured]
+        met = sum(_meets(*pair) for pair in pairs)
+        first = sum(one.place == 1 for one in some)
+        return [f"{first} of {len(some)}", _off(pairs), f"{met} of {len(pairs)}"]
+
+    by_factor = [(one.by_one_factor, one.measured) for one in others if one.by_one_factor and one.measured]
+    names = ("the fault is named first", "error of the speed-up, median", "measured interval meets the range")
+    lines = [list(line) for line in zip(names, said(others), said(faulty), strict=True)]
+    lines.append(["error if one factor stands for what recording adds", _off(by_factor), "-"])
+    return _table(["", "trainings by others, unseen", "our own planted cases"], lines)
+
+
+def _off(pairs: Sequence[tuple[Figure, Figure]]) -> str:
+    return _percent(np.array([abs(said.likely / true.likely - 1.0) for said, true in pairs]), 0.5)
 
 
 def naming(found: Accuracy, first: Accuracy) -> str:
@@ -102,9 +124,11 @@ def predictions(rows: Sequence[Row], first: Sequence[Row]) -> str:
 
 def covers(one: Row) -> bool:
     """Whether the measured interval and the predicted range have something in common."""
-    if one.measured is None or one.predicted is None:
-        return False
-    return one.predicted.low <= one.measured.high and one.measured.low <= one.predicted.high
+    return one.measured is not None and one.predicted is not None and _meets(one.predicted, one.measured)
+
+
+def _meets(said: Figure, true: Figure) -> bool:
+    return said.low <= true.high and true.low <= said.high
 
 
 def _summed(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:

@@ -28,7 +28,7 @@ from typing import Any
 from benchmarks.blocks import measured
 from benchmarks.patterns import matched
 from benchmarks.planted_cases import LEVELS, Trial, cases, trials
-from diagnose.trace import kinds
+from diagnose.trace import frames
 
 ROOT = Path(__file__).parent.parent
 VALUES = "rank*.values.json.gz"
@@ -124,7 +124,7 @@ _LONG_US = 100
 
 def _worth_its_place(event: dict[str, Any]) -> bool:
     if event.get("cat") == "python_function":
-        return event["dur"] > _LONG_US or kinds.is_user_frame(event["name"])
+        return event["dur"] > _LONG_US or frames.is_user_frame(event["name"])
     return bool(event.get("cat") != "fwdbwd")
 
 

@@ -68,6 +68,20 @@ class Row:
 
 
 @dataclass(frozen=True)
+class Other:
+    """What was said of a training of somebody else, and what is true."""
+
+    case: str
+    found: tuple[str, ...]
+    """As in Row."""
+    place: int | None
+    predicted: Figure | None
+    by_one_factor: Figure | None = None
+    """As predicted where the recorder's cost is not known by phase."""
+    measured: Figure | None = None
+
+
+@dataclass(frozen=True)
 class Mended:
     """What is still said of a recording without the fault."""
 

@@ -1,0 +1,76 @@
+"""What does a fix of somebody's training gain? `python -m benchmarks.field BEFORE AFTER -- train.py --epochs 1`.
+
+BEFORE and AFTER are two folders with the same training, one of them with the fix. The script runs in each by turns, in
+fresh processes, and the mean step of each run is timed without any profiler (field_timer.py).
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import click
+
+from benchmarks.blocks import machine, truth_of
+from benchmarks.planted_cases import Truth
+
+TIMER = Path(__file__).with_name("field_timer.py")
+LIMIT_S = 600
+
+
+@dataclass(frozen=True)
+class Timing:
+    """What is timed of each run."""
+
+    skip: int = 20
+    """Steps before."""
+    count: int = 150
+    seconds: float = 6.0
+
+
+def measured(before: Path, after: Path, script: Sequence[str], timing: Timing, pairs: int = 5) -> Truth:
+    """Both by turns (A B, B A, ...). Raises RuntimeError if a run ends before it was timed."""
+    taken: dict[Path, list[int]] = {before: [], after: []}
+    for pair in range(pairs):
+        for folder in (before, after) if pair % 2 == 0 else (after, before):
+            taken[folder].append(step_ns(folder, script, timing))
+    return truth_of(taken[before], taken[after], machine())
+
+
+def step_ns(folder: Path, script: Sequence[str], timing: Timing) -> int:
+    """The mean step of one run."""
+    with tempfile.TemporaryDirectory() as name:
+        out = Path(name, "ns")
+        what = [str(out), str(timing.skip), str(timing.count), str(timing.seconds), *script]
+        ended = subprocess.run(
+            [sys.executable, str(TIMER), *what], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S,
+            env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (".", os.environ.get("PYTHONPATH"))))},
+            check=False,
+        )  # fmt: skip
+        if not out.exists():
+            raise RuntimeError(f"{folder}: no step was timed. {ended.stderr[-500:]}")
+        return int(out.read_text())
+
+
+@click.command()
+@click.argument("before", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("after", type=click.Path(exists=True, file_okay=False, path_type=Path))
+@click.argument("script", nargs=-1, required=True)
+@click.option("--pairs", default=5, show_default=True)
+@click.option("--skip", default=Timing.skip, show_default=True)
+@click.option("--count", default=Timing.count, show_default=True)
+@click.option("--seconds", default=Timing.seconds, show_default=True)
+def main(before: Path, after: Path, script: tuple[str, ...], pairs: int, skip: int, count: int, seconds: float) -> None:
+    """Print how many times as fast AFTER is, with its 95 % interval."""
+    found = measured(before, after, script, Timing(skip, count, seconds), pairs)
+    times = [f"{ns / 1e6:.3g}" for ns in (*found.bad_ns, *found.fixed_ns)]
+    click.echo(f"x {found.speedup:.3f} ({found.low:.3f} to {found.high:.3f}); ms: {' '.join(times)}")
+
+
+if __name__ == "__main__":
+    main()
