@@ -17,7 +17,6 @@ from diagnose.facts.backward import backward_nodes
 from diagnose.facts.base import Facts, Missing, fact, optional
 from diagnose.facts.dispatch import host_spans
 from diagnose.facts.host import host_threads
-from diagnose.facts.optimizer import updates
 from diagnose.facts.run import HOW, manifest
 from diagnose.facts.slowdown import comparable, slowdown, uneven
 from diagnose.facts.steps import steps
@@ -102,14 +101,18 @@ def _phases(facts: Facts, track: int) -> Iterator[tuple[str, Intervals]]:
 
     Saving and collecting garbage take what they take, recorded or not.
     """
-    yield _PAUSE, host_spans(facts, *_EVENTS, named=lambda name: kinds.activity(name) in _PAUSES).times
+    yield _PAUSE, _in_ranges(facts, *_PAUSES)
     loads = host_spans(facts, SpanKind.LOADER)
     yield _LOADER, loads.where(loads.track == track).times
     nodes = optional(backward_nodes, facts)
     if nodes is not None and len(nodes.first):
         end_ns = np.maximum.reduceat(nodes.spans.end_ns, nodes.first)
         yield _BACKWARD, intervals.union(Intervals(nodes.spans.start_ns[nodes.first], end_ns))
-    yield _OPTIMIZER, updates(facts).times
+    yield _OPTIMIZER, _in_ranges(facts, Activity.OPTIMIZER_STEP)
+
+
+def _in_ranges(facts: Facts, *activities: Activity) -> Intervals:
+    return host_spans(facts, *_EVENTS, named=lambda name: kinds.activity(name) in activities).times
 
 
 def _events_at(moments: IntArray, at: IntArray) -> FloatArray:
