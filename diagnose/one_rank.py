@@ -27,7 +27,7 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     said = engine.examine(facts, rules)
     context = facts.rank.context
     open_to_advice = advice.not_in_force(facts, said.findings)
-    found = own_calls.at_their_place(None if context is None else context.rank, open_to_advice)
+    found = own_calls.at_their_place(context, open_to_advice)
     brief, recorder = advice.of_recorder(digest(facts)), facts.rank.provenance.format
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, said.cautions)))
     cost = optional(slowdown, facts)

@@ -1,8 +1,11 @@
-"""Advice in the user's own words: the call that makes a loader, an optimizer or a wrapped model, with the change."""
+"""Advice in the user's own words: the call that makes a loader, an optimizer or a wrapped model, with the change, and
+the command that runs the training.
+"""
 
 from __future__ import annotations
 
 import ast
+import shlex
 from collections.abc import Iterable
 from dataclasses import replace
 from pathlib import PurePath
@@ -14,19 +17,26 @@ from diagnose.finding import Finding, Fix
 from diagnose.page import Page
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Made, RankManifest
+from diagnose.trace.model import Context
+
+PLACEHOLDER = "python train.py"
+"""What stands in fixes for the command."""
+
+LONGEST_COMMAND = 200
+"""Characters of a command that are shown in place of that (our choice)."""
 
 MOST_POSITIONS = 3
 """Arguments of a call that are given by position: of more, one may be what is to be set (our choice)."""
 
 
-def at_their_place(rank: RankManifest | None, found: Iterable[tuple[Page, Finding]]) -> list[tuple[Page, Finding]]:
+def at_their_place(context: Context | None, found: Iterable[tuple[Page, Finding]]) -> list[tuple[Page, Finding]]:
     """The findings, with the fixes of calls that the script makes once as changes of these calls, and their lines."""
-    return [(page, one if rank is None else _at_its_place(rank, one)) for page, one in found]
+    return [(page, one if context is None else _at_its_place(context, one)) for page, one in found]
 
 
-def _at_its_place(rank: RankManifest, finding: Finding) -> Finding:
-    fixes, site = list[Fix](), finding.site
-    for fix in finding.fixes:
+def _at_its_place(context: Context, finding: Finding) -> Finding:
+    fixes, site, rank = list[Fix](), finding.site, context.rank
+    for fix in (_with_command(context.command, one) for one in finding.fixes):
         asked = _call(fix.after)
         made = None if asked is None else _made(rank, _name(asked))
         if asked is None or made is None:
@@ -37,6 +47,15 @@ def _at_its_place(rank: RankManifest, finding: Finding) -> Finding:
         before = f"{made.call}  # {PurePath(made.file).name}:{made.line}"
         fixes.append(msgspec.structs.replace(fix, before=before, after=changed) if changed else fix)
     return replace(finding, fixes=tuple(fixes), site=site)
+
+
+def _with_command(command: tuple[str, ...], fix: Fix) -> Fix:
+    """The fix for the command that ran, as the user would type it."""
+    typed = shlex.join((PurePath(command[0]).name, *command[1:])) if command else ""
+    if not typed or len(typed) > LONGEST_COMMAND:
+        return fix
+    before, after = (text.replace(PLACEHOLDER, typed) for text in (fix.before, fix.after))
+    return msgspec.structs.replace(fix, before=before, after=after)
 
 
 def with_settings(call: str, settings: dict[str, ast.expr]) -> str:

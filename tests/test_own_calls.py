@@ -11,7 +11,8 @@ from diagnose import engine, own_calls
 from diagnose.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.page import built_in_rules
 from diagnose.trace.frames import Site
-from diagnose.trace.manifest import Distributed, Loader, Made, Optimizer, RankManifest
+from diagnose.trace.manifest import Distributed, Host, Loader, Made, Optimizer, RankManifest
+from diagnose.trace.model import Context
 
 MADE = Made(file="/home/me/train.py", line=31, function="main", call="DataLoader(train, 64, shuffle=True)")
 WORKERS = Fix(
@@ -24,9 +25,9 @@ def finding(*fixes: Fix, site: Site | None = None) -> Finding:
     return Finding((Evidence("It is."),), (), fixes, Confidence(Level.HIGH, "seen"), site)
 
 
-def placed(rank: RankManifest, one: Finding) -> Finding:
+def placed(rank: RankManifest, one: Finding, *command: str) -> Finding:
     page = engine.load_file(built_in_rules() / "loader_starvation.py").page
-    ((_, found),) = own_calls.at_their_place(rank, [(page, one)])
+    ((_, found),) = own_calls.at_their_place(Context(rank, Host(), 1, command=command), [(page, one)])
     return found
 
 
@@ -92,3 +93,18 @@ def test_what_was_so_before_and_what_is_no_known_value_are_no_settings() -> None
 )
 def test_settings_in_calls_of_all_forms(call: str, changed: str) -> None:
     assert own_calls.with_settings(call, {"num_workers": ast.Constant(4)}) == changed
+
+
+@pytest.mark.parametrize(
+    ("command", "typed"),
+    [
+        ((), "python train.py"),
+        (("/opt/env/bin/python3", "main.py", "--epochs", "2"), "python3 main.py --epochs 2"),
+        (("torchrun", "--nproc_per_node", "2", "a b.py"), "torchrun --nproc_per_node 2 'a b.py'"),
+        (("python", "x" * 300), "python train.py"),
+    ],
+)
+def test_a_fix_of_the_command_is_the_user_s_own_command(command: tuple[str, ...], typed: str) -> None:
+    fix = Fix("Keep memory.", before="python train.py", after="MALLOC_TRIM_THRESHOLD_=1 python train.py")
+    found = placed(RankManifest(rank=0), finding(fix), *command).fixes[0]
+    assert (found.before, found.after) == (typed, f"MALLOC_TRIM_THRESHOLD_=1 {typed}")

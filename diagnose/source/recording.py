@@ -185,7 +185,7 @@ def _context(trace: Path, manifest: Manifest | None) -> Context | None:
     if own is None:
         return None
     everyone, here = manifest.ranks, own.peers or len(manifest.ranks)
-    return Context(own, manifest.host, here, manifest.environment, equal_batches(everyone))
+    return Context(own, manifest.host, here, manifest.environment, equal_batches(everyone), manifest.command)
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
