@@ -69,19 +69,18 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
     for loop in large:
         in_turn, cell = (loop.in_need or 0) >= IN_TURN, any(name.endswith("_cell") for name in loop.ops)
         host, device = _left(loop, in_turn and not cell)
-        level = Level.LOW if loop.in_need is None and not cell else Level.MEDIUM
-        sure = "no round needs the one before it" if loop.in_need is not None else "whether rounds could be one is open"
+        known = loop.in_need is not None
+        sure = "no round needs the one before it" if known else "whether rounds could be one is open"
+        sure = "a round needs the one before it" if cell or in_turn else sure
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
         way_back = ", and so does their backward pass" * loop.has_backward
         rows = f"The same ops ({names}) run {loop.rounds} times in a row{way_back}: {ms(loop.ns)} a step."
+        fixed = f"Of that {ms(loop.fixed_ns)} is what ops take whatever they compute."
         yield Finding(
-            evidence=(
-                Evidence(rows, loop.ns, "ns"),
-                Evidence(f"Of that {ms(loop.fixed_ns)} is what ops take whatever they compute.", loop.fixed_ns, "ns"),
-            ),
+            evidence=(Evidence(rows, loop.ns, "ns"), Evidence(fixed, loop.fixed_ns, "ns")),
             edits=(*(Shorten(Times(*pieces), host) for pieces in loop.pieces), Shorten(loop.work_ids, device)),
             fixes=(FUSE,) if cell or in_turn else (BATCH, FUSE if loop.has_backward else LISTS),
-            confidence=Confidence(level, "a round needs the one before it" if cell or in_turn else sure),
+            confidence=Confidence(Level.MEDIUM if known or cell else Level.LOW, sure),
             basis=Basis.RULE_OF_THUMB, site=loop.site, host_bound=True,
         )  # fmt: skip
 
