@@ -101,7 +101,7 @@ def slowdown(facts: Facts) -> Slowdown:
         raise Missing("step times without the profiler", HOW)
     if recorded is None:
         return Slowdown(unprofiled, None)
-    by_phase = bool(alone.phases_ns and recorded.phases_ns) and trains_on_cpu(facts)
+    by_phase = _timed_by_phase(alone) and _timed_by_phase(recorded) and trains_on_cpu(facts)
     on_device = _on_device(recorded), _on_device(alone)
     slow, plain = on_device if all(on_device) else (_median(recorded.wall_ns), _median(alone.wall_ns))
     ratio = slow / plain if slow and plain else None
@@ -111,6 +111,11 @@ def slowdown(facts: Facts) -> Slowdown:
     size = statistics.fmean(sized[1].nodes) / statistics.fmean(sized[0].nodes)
     each = [statistics.fmean(one.device_ns if all(on_device) and one.device_ns else one.wall_ns) for one in sized]
     return Slowdown(unprofiled, each[1] / each[0] / size, by_phase, size)
+
+
+def _timed_by_phase(timed: Timed) -> bool:
+    """Whether each phase has a time for each step, as a manifest that somebody wrote may not."""
+    return bool(timed.phases_ns) and all(len(one) == len(timed.wall_ns) for one in timed.phases_ns.values())
 
 
 def comparable(facts: Facts) -> IntArray:
@@ -132,11 +137,12 @@ def _whole(times_ns: tuple[int, ...] | None, cycle: int) -> tuple[int, ...] | No
 
 def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
     """All of them, or if others take much of the time those of a kind that was recorded."""
-    other = optional(unrecorded, facts)
+    other, sized = optional(unrecorded, facts), uneven(facts)
     if not times_ns or other is None or other.share < UNRECORDED_SHARE:
         return times_ns or ()
-    most = LONG * statistics.median(times_ns)
-    return tuple(ns for ns in times_ns if ns <= most)
+    nodes = (1,) * len(times_ns) if sized is None else sized[0].nodes[-len(times_ns) :]
+    most = LONG * statistics.median(ns / count for ns, count in zip(times_ns, nodes, strict=False))
+    return tuple(ns for ns, count in zip(times_ns, nodes, strict=False) if ns / count <= most)
 
 
 def _on_device(timed: Timed) -> int | None:

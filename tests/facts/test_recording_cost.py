@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+import msgspec
 import numpy as np
 import pytest
 
@@ -31,6 +32,10 @@ def timed(wall_ms: int, optimizer_ms: int, nodes: int = 0, steps: int = 5) -> Ti
     """Steps that are all alike."""
     phases = {"optimizer": (optimizer_ms * MS,) * steps} if optimizer_ms else {}
     return Timed(first_step=0, wall_ns=(wall_ms * MS,) * steps, phases_ns=phases, nodes=(nodes,) * steps * bool(nodes))
+
+
+def replace_phases(some: Timed, phases_ns: dict[str, tuple[int, ...]]) -> Timed:
+    return msgspec.structs.replace(some, phases_ns=phases_ns)
 
 
 def known(drawing: str, alone: Timed, recorded: Timed) -> Facts:
@@ -97,6 +102,8 @@ def test_steps_that_do_more_are_compared_for_as_much_work() -> None:
 def test_a_step_that_does_four_times_as_much_may_take_four_times_as_long() -> None:
     alone = Timed(first_step=0, wall_ns=(10 * MS, 40 * MS, 10 * MS), nodes=(5, 20, 5))
     assert unrecorded(known(TWO_PRODUCTS, alone, timed(100, 30, 10))).long == 0
+    mean = slowdown(known(TWO_PRODUCTS, alone, timed(100, 30, 10))).unprofiled_ns
+    assert mean == 20 * MS
     unlike = Timed(first_step=0, wall_ns=(10 * MS, 40 * MS, 10 * MS), nodes=(5, 5, 5))
     assert unrecorded(known(TWO_PRODUCTS, unlike, timed(100, 30, 5))).long == 1
 
@@ -106,6 +113,7 @@ def test_a_step_that_does_four_times_as_much_may_take_four_times_as_long() -> No
     [
         (timed(80, 0), timed(100, 0)),
         (timed(80, 20), timed(100, 30, steps=2)),  # Not all that were used.
+        (timed(80, 20), replace_phases(timed(100, 30), {"optimizer": (30 * MS,)})),  # Written by somebody else.
     ],
 )
 def test_without_times_by_phase_nothing_is_said(alone: Timed, recorded: Timed) -> None:
