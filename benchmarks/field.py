@@ -35,11 +35,11 @@ class Timing:
 
 def measured(before: Path, after: Path, script: Sequence[str], timing: Timing, pairs: int = 5) -> Truth:
     """Both by turns (A B, B A, ...). Raises RuntimeError if a run ends before it was timed."""
-    taken: dict[Path, list[int]] = {before: [], after: []}
+    before_ns, after_ns = list[int](), list[int]()
     for pair in range(pairs):
-        for folder in (before, after) if pair % 2 == 0 else (after, before):
-            taken[folder].append(step_ns(folder, script, timing))
-    return truth_of(taken[before], taken[after], machine())
+        for folder, times in [(before, before_ns), (after, after_ns)][:: 1 - 2 * (pair % 2)]:
+            times.append(step_ns(folder, script, timing))
+    return truth_of(before_ns, after_ns, machine())
 
 
 def step_ns(folder: Path, script: Sequence[str], timing: Timing) -> int:
