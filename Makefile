@@ -1,5 +1,7 @@
 PYTHON ?= python3
 PYTEST_ARGS ?=
+# Public traces that are not part of the repository (see CONTRIBUTING.md).
+CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
 # benchmarks/others holds trainings as their authors wrote them.
@@ -9,7 +11,7 @@ RUFF_ARGS := --isolated --line-length 120 --target-version py310 --extend-exclud
 RUFF_RULES := --select E,F,W,I,UP,B,C4,SIM,RUF,PT,PTH,N,D1 --ignore D105,D107,N818 --per-file-ignores "tests/**:D1" --per-file-ignores "rules/**:D103"
 
 .DEFAULT_GOAL := help
-.PHONY: help demo test check accuracy truth gpu bench clean
+.PHONY: help demo test check texts docs pictures accuracy truth gpu bench clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -27,9 +29,21 @@ check: .venv/full  ## lint, format, types, import contracts and generated texts
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 	$(BIN)/python -m diagnose.docs --check
+	$(BIN)/python -m benchmarks.texts --check
 
-accuracy: .venv/full  ## say how often the diagnosis of the planted cases is right, into the README
+texts: .venv/full  ## write all generated texts: the schema, pages of rules, help, tables, reports
+	$(BIN)/python -m diagnose.docs
+	$(BIN)/python -m benchmarks.texts --write $(if $(wildcard $(CORPUS)),--corpus $(CORPUS))
+
+docs: .venv/full  ## build the documentation into site/, without a network; a dead link is an error
+	$(BIN)/mkdocs build --strict --quiet
+
+pictures: .venv/browser  ## take the pictures of the report again; CORPUS=DIR has the public trace that they show
+	$(BIN)/python -m benchmarks.pictures $(CORPUS)
+
+accuracy: .venv/full  ## measure how often the diagnosis of the planted cases is right, and publish it
 	$(BIN)/python -m benchmarks.accuracy --write
+	$(BIN)/python -m benchmarks.texts --write
 
 truth: .venv/full  ## measure and record the planted cases that need no GPU, as far as that has not been done; takes an hour
 	$(BIN)/python -m benchmarks.ground_truth --missing
@@ -37,13 +51,14 @@ truth: .venv/full  ## measure and record the planted cases that need no GPU, as 
 gpu:  ## the same of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
 	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540
 
-bench: .venv/full  ## measure loading side by side with HTA and with plain SQL, into the README, and what recording costs
+bench: .venv/full  ## measure loading beside HTA and plain SQL, publish it, and measure what recording costs
 	$(BIN)/python -m benchmarks.load --write
 	$(BIN)/python -m benchmarks.nsight --write
+	$(BIN)/python -m benchmarks.texts --write
 	$(BIN)/python -m benchmarks.recording
 
 clean:  ## remove the virtual environment, caches and build output
-	rm -rf .venv build dist *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
+	rm -rf .venv build dist site *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache
 	find . -name __pycache__ -type d -prune -exec rm -rf {} +
 
 # Stamp files: pip runs again only when what it read has changed.

@@ -1,15 +1,15 @@
 """How often the diagnosis is right, over the planted cases: `python -m benchmarks.accuracy [--first-look] [--write]`.
 
 It needs neither torch nor a GPU: it reads the recordings in sample_traces/ and the step times measured beside them.
-`--write` puts the tables into README.md and the rows into benchmarks/accuracy.json. `--first-look` is for new cases:
-what is said of those that are not published yet goes into benchmarks/first_look.json, where it stays.
+`--write` puts the rows into benchmarks/accuracy.json, from which benchmarks.texts makes the published tables.
+`--first-look` is for new cases: what is said of those that are not published yet goes into benchmarks/first_look.json,
+where it stays.
 """
 
 from __future__ import annotations
 
 import argparse
 import hashlib
-import re
 from pathlib import Path
 
 import msgspec
@@ -22,11 +22,9 @@ from benchmarks.verdicts import PARTS, Accuracy, Figure, Joint, Mended, Other, P
 from diagnose.diagnosis import Diagnosis
 from diagnose.finding import RankedFinding
 
-README = Path(__file__).parent.parent / "README.md"
 RESULTS = Path(__file__).with_name("accuracy.json")
 FIRST_LOOK = Path(__file__).with_name("first_look.json")
 OTHERS = Path(__file__).with_name("others.json")
-MARKS = "<!-- accuracy:start -->\n", "<!-- accuracy:end -->"
 
 
 def part_of(case: Case) -> str:
@@ -172,20 +170,17 @@ def _write(path: Path, what: Accuracy) -> None:
 
 
 def main() -> None:
-    """Print the tables, or write them."""
+    """Print how often the fault is named; keep the rows if asked."""
     parser = argparse.ArgumentParser()
     parser.add_argument("--first-look", action="store_true", help="keep what is said of cases that are new")
-    parser.add_argument("--write", action="store_true", help="into README.md and benchmarks/accuracy.json")
+    parser.add_argument("--write", action="store_true", help="into benchmarks/accuracy.json")
     given = parser.parse_args()
     found, first = accuracy(), first_look()
     if given.first_look:
         _write(FIRST_LOOK, first := looked_at(found, first, published()))
-    print(text := accuracy_tables.tables(found, first, others()))
+    print(accuracy_tables.naming(found, first))
     if given.write:
         _write(RESULTS, found)
-        readme = README.read_text(encoding="utf-8")
-        pattern = re.compile(f"({MARKS[0]}).*({MARKS[1]})", re.DOTALL)
-        README.write_text(pattern.sub(lambda whole: f"{whole[1]}{text}{whole[2]}", readme), encoding="utf-8")
 
 
 if __name__ == "__main__":

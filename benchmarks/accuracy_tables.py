@@ -1,4 +1,4 @@
-"""The tables of the README that say how often the diagnosis is right."""
+"""Tables that say how often the diagnosis is right, each from the rows of benchmarks/*.json (see benchmarks.texts)."""
 
 from __future__ import annotations
 
@@ -12,21 +12,54 @@ from benchmarks.verdicts import PARTS, WITHOUT, Accuracy, Figure, Other, Row
 LARGE = 0.05
 """A finding on a healthy run that promises this share of the step or more is a false positive."""
 
+ROUNDS = (
+    "heads_one_by_one",
+    "lengths_sorted_for_every_batch",
+    "fakes_not_detached",
+    "table_read_column_by_column",
+    "words_guessed_at_every_position",
+    "matched_boxes_compared_with_all_others",
+    "table_that_learns",
+)
+"""The first fault of each round of new cases, in the order in which benchmarks/first_look.json has them."""
+
 Place = Callable[[Row], "int | None"]
 
 
-def tables(found: Accuracy, first: Accuracy, others: Sequence[Other]) -> str:
-    """All of them. `first`: what was said of new cases at first sight; `others`: of trainings that others wrote."""
-    blocks = [
-        of_others(others, found.rows),
-        naming(found, first),
-        predictions(found.rows, first.rows),
-        poorer(found),
-        families(found.rows),
-        joints(found),
-        details(found.rows),
+def summary(first: Sequence[Row], others: Sequence[Other], own: Sequence[Row]) -> str:
+    """Four rows: cases at first sight, trainings by others, and our own cases once the rules know them."""
+    sides: list[Sequence[Row] | Sequence[Other]] = [first, others, own]
+    places = [[one.place for one in some if one.measured] for some in sides]
+    rows = [
+        [name, *(f"{sum(at is not None and at <= most for at in some)} of {len(some)}" for some in places)]
+        for name, most in (("the fault is the first finding", 1), ("the fault is among the first three", 3))
     ]
-    return "\n\n".join(block for block in blocks if block) + "\n"
+    healthy = [[one.promised >= LARGE for one in some if not one.measured] for some in (first, own)]
+    wrong, known = (f"{sum(some)} of {len(some)}" for some in healthy)
+    rows.append(["healthy runs with a finding of 5 % or more", wrong, "-", known])
+    pairs = [[(one.predicted, one.measured) for one in some if one.predicted and one.measured] for some in sides]
+    rows.append(["median error of the predicted speed-up", *map(_off, pairs)])
+    return _table(["recordings", "new faults, at first sight", "trainings by others", "planted faults, known"], rows)
+
+
+def rounds(first: Sequence[Row]) -> str:
+    """How new faults did at first sight: a row for each fault, and one that sums up its round."""
+    lines = list[list[str]]()
+    faults = list(dict.fromkeys(one.case for one in first if one.measured))
+    cases = list(dict.fromkeys(one.case for one in first))
+    starts = [*map(cases.index, ROUNDS), len(cases)]
+    for number, (begin, end) in enumerate(zip(starts[:-1], starts[1:], strict=True), start=1):
+        some = [one for one in first if one.case in cases[begin:end]]
+        healthy = [one.promised >= LARGE for one in some if not one.measured]
+        mine = [name for name in faults if name in cases[begin:end]]
+        said = f"all {len(mine)} faults; {sum(healthy)} of {len(healthy)} healthy runs with a finding of 5 % or more"
+        lines.append([f"**{number}**", f"**{said}**", *(f"**{count}**" for count in _counted(some))])
+        lines += [[str(number), f"`{name}`", *_counted([one for one in some if one.case == name])] for name in mine]
+    return _table(["round", "fault", "first finding", "in the first three"], lines, texts=2)
+
+
+def _counted(rows: Sequence[Row]) -> list[str]:
+    return _named(rows, lambda one: one.place)[:2]
 
 
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
@@ -79,7 +112,7 @@ def naming(found: Accuracy, first: Accuracy) -> str:
     lines = [[name, *(column[at] for column in columns)] for at, name in enumerate(names)]
     lines += [
         ["healthy runs with a finding of 5 % or more", *blamed],
-        ["mended runs where the fault is still named", *still],
+        ["fixed runs where the fault is still named", *still],
     ]
     head = ["", "at first sight", "reported", "developed on", "both", "longest part first", "torch's pattern matcher"]
     return _table(head, lines)
@@ -171,7 +204,7 @@ def poorer(found: Accuracy) -> str:
         blamed = sum(one.promised >= LARGE for one in healthy)
         told = [f"{number} of {len(places)}" for number in (first, three)]
         lines.append([words, *told, f"{blamed} of {len(healthy)}"])
-    head = ["kept back", "named first", "in three", "healthy with a finding of 5 % or more"]
+    head = ["left out of the recording", "named first", "in three", "healthy with a finding of 5 % or more"]
     return _table(head, lines) if found.poorer else ""
 
 
@@ -186,8 +219,8 @@ def families(rows: Sequence[Row]) -> str:
 
 
 def joints(found: Accuracy) -> str:
-    """Several faults mended together."""
-    head = ["mixed case", "mended together", "named", "measured", "replayed", "added up"]
+    """Several faults fixed together."""
+    head = ["mixed case", "fixed together", "named", "measured", "replayed", "added up"]
     lines = []
     for one in found.joints:
         values = [f"{one.measured.likely:.2f} x", f"{one.predicted:.2f} x", f"{one.summed:.2f} x"]
@@ -197,15 +230,16 @@ def joints(found: Accuracy) -> str:
 
 
 def details(rows: Sequence[Row]) -> str:
-    """Every recording."""
+    """Every fault, with what was measured and predicted at its strongest level."""
     lines = []
-    for one in rows:
-        measured, predicted = "healthy", "-"
-        if one.measured:
-            measured = f"{one.measured.likely:.2f} x ({one.measured.low:.2f} to {one.measured.high:.2f})"
-        if one.predicted:
-            predicted = f"{one.predicted.likely:.2f} x ({one.predicted.low:.2f} to {one.predicted.high:.2f})"
-        first = f"`{one.found[0]}`" if one.found else "none"
-        lines.append([one.case, one.trial, measured, predicted, "-" if one.place is None else str(one.place), first])
-    head = ["case", "level", "measured", "predicted", "place", "first finding"]
-    return "<details>\n<summary>Every recording</summary>\n\n" + _table(head, lines, texts=2) + "\n\n</details>"
+    for name in dict.fromkeys(one.case for one in rows if one.measured):
+        some = [one for one in rows if one.case == name]
+        strongest = some[-1]
+        first = f"`{strongest.found[0]}`" if strongest.found else "none"
+        figures = [_figure(strongest.measured), _figure(strongest.predicted)]
+        lines.append([f"`{name}`", *_counted(some), *figures, first])
+    return _table(["fault", "first finding", "in the first three", "measured", "predicted", "first finding says"], lines)
+
+
+def _figure(said: Figure | None) -> str:
+    return f"{said.likely:.2f} x ({said.low:.2f} to {said.high:.2f})" if said else "-"

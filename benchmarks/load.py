@@ -13,7 +13,6 @@ import math
 import multiprocessing
 import os
 import platform
-import re
 import shutil
 import subprocess
 import sys
@@ -27,8 +26,7 @@ from typing import Any
 
 ROOT = Path(__file__).parent.parent
 SAMPLE = ROOT / "sample_traces" / "cpu_mlp" / "trace.json.gz"
-README = ROOT / "README.md"
-MARKS = re.compile(r"(?<=<!-- bench:start -->\n).*(?=<!-- bench:end -->)", re.DOTALL)
+RESULTS = Path(__file__).with_name("load.json")
 HEAD = ("| | diagnose | HTA | ratio | target |", "|---|--:|--:|--:|--:|")
 GROWTH = 10
 STEPS = 10  # at most, in any trace: few recordings have more, and HTA's time grows with events x steps
@@ -224,26 +222,29 @@ def _caption(trace: Path) -> str:
     return f"{os.cpu_count()} cores, Python {platform.python_version()}, {versions}. The trace repeats {name}."
 
 
+def table() -> str:
+    """What stands in benchmarks/load.json, as Markdown."""
+    told = json.loads(RESULTS.read_text(encoding="utf-8"))
+    return "\n".join([*HEAD, *told["rows"], "", told["caption"]])
+
+
 def main() -> None:
-    """Measure, print the table, put it into the README if asked."""
+    """Measure, print the table, keep it if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--trace", type=Path, default=SAMPLE, help="the small trace to repeat (the bundled sample)")
     parser.add_argument("--megabytes", type=int, default=520, help="at least the size of the big trace (520)")
     parser.add_argument("--repeat", type=int, default=3, help="loads by diagnose for each figure; by HTA, one (3)")
-    parser.add_argument("--write", action="store_true", help="put the table into README.md")
+    parser.add_argument("--write", action="store_true", help="into benchmarks/load.json")
     options = parser.parse_args()
-    readme = README.read_text(encoding="utf-8") if README.exists() else ""
-    if options.write and not MARKS.search(readme):
-        raise SystemExit("README.md has no lines <!-- bench:start --> and <!-- bench:end --> to put the table between.")
     with tempfile.TemporaryDirectory() as folder:
         # Made in another process: on Linux, ru_maxrss of a process is at least what the one that started it holds.
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as aside:
             whole, packed, tenth = aside.submit(make, options.trace, options.megabytes, Path(folder)).result()
         rows = measure(whole, packed, tenth, options.repeat)
-    table = "\n".join([*HEAD, *rows, "", _caption(options.trace), ""])
-    print(table)
+    told = {"rows": rows, "caption": _caption(options.trace)}
+    print("\n".join([*HEAD, *rows, "", told["caption"]]))
     if options.write:
-        README.write_text(MARKS.sub(lambda _: table, readme), encoding="utf-8")
+        RESULTS.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

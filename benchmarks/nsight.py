@@ -7,9 +7,8 @@ the fastest of several, taken in turn in this process, with the file in the page
 from __future__ import annotations
 
 import argparse
-import re
+import json
 import sqlite3
-import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
@@ -18,8 +17,7 @@ from pathlib import Path
 
 from diagnose.source import ranks
 
-README = Path(__file__).parent.parent / "README.md"
-MARKS = re.compile(r"(?<=<!-- bench-nsight:start -->\n).*(?=<!-- bench-nsight:end -->)", re.DOTALL)
+RESULTS = Path(__file__).with_name("nsight.json")
 TARGET = 3
 
 PROCESS = 1 << 48 | 100 << 24
@@ -122,12 +120,22 @@ def seconds(act: Callable[[Path], int], path: Path) -> float:
     return time.perf_counter() - started
 
 
+def sentence() -> str:
+    """What stands in benchmarks/nsight.json, in words."""
+    told = json.loads(RESULTS.read_text(encoding="utf-8"))
+    plain, ours = told["select_seconds"], told["load_seconds"]
+    return (
+        f"An export of Nsight Systems of {told['megabytes']:,.0f} MB, {told['rows']:,} rows, loads in {ours:.1f} s."
+        f" A plain `SELECT` of the same columns takes {plain:.1f} s ({told['ratio']:.1f} x; target: at most {TARGET})."
+    )
+
+
 def main() -> None:
-    """Measure, print a sentence, put it into the README if asked."""
+    """Measure, print what was found, keep it if asked."""
     parser = argparse.ArgumentParser(description=__doc__)
     parser.add_argument("--megabytes", type=int, default=500, help="at least the size of the export (500)")
     parser.add_argument("--repeat", type=int, default=3, help="of each (3)")
-    parser.add_argument("--write", action="store_true", help="put the sentence into README.md")
+    parser.add_argument("--write", action="store_true", help="into benchmarks/nsight.json")
     options = parser.parse_args()
     with tempfile.TemporaryDirectory() as folder:
         path = Path(folder) / "export.sqlite"
@@ -135,16 +143,16 @@ def main() -> None:
         rows, megabytes = select(path), path.stat().st_size / 1e6
         pairs = [(seconds(select, path), seconds(read, path)) for _ in range(options.repeat)]
     plain, ours = (min(times) for times in zip(*pairs, strict=True))
-    said = (
-        f"An export of Nsight Systems of {megabytes:,.0f} MB, {rows:,} rows, loads in {ours:.1f} s, where a plain"
-        f" `SELECT` of the same columns\ntakes {plain:.1f} s ({ours / plain:.1f} x; target: at most {TARGET}).\n"
-    )
-    sys.stdout.write(said)
+    told = {
+        "megabytes": round(megabytes),
+        "rows": rows,
+        "load_seconds": round(ours, 1),
+        "select_seconds": round(plain, 1),
+        "ratio": round(ours / plain, 1),
+    }
+    print(json.dumps(told))
     if options.write:
-        readme = README.read_text(encoding="utf-8")
-        if not MARKS.search(readme):
-            raise SystemExit("README.md has no lines <!-- bench-nsight:start --> and <!-- bench-nsight:end -->.")
-        README.write_text(MARKS.sub(lambda _: said, readme), encoding="utf-8")
+        RESULTS.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
 
 
 if __name__ == "__main__":

@@ -2,7 +2,7 @@
 
 Twenty small trainings of two authors (language models), who knew nothing of this project: each `slow.py` has one fault,
 `fixed.py` is the same training without it. Each is recorded, its diagnosis is kept, and both are timed by turns without
-a profiler. What comes out goes into benchmarks/others.json; `make accuracy` writes the README's rows from that.
+a profiler. What comes out goes into benchmarks/others.json, from which benchmarks.texts makes the published rows.
 """
 
 from __future__ import annotations

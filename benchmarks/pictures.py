@@ -1,4 +1,7 @@
-"""The README's pictures of the page: `python -m benchmarks.pictures TRACE`. Needs Chromium and playwright."""
+"""Pictures of the report for the documentation: `python -m benchmarks.pictures CORPUS`. Needs Chromium and playwright.
+
+The corpus is the folder of public traces: the report that is shown is of the trace that the README's report is of.
+"""
 
 from __future__ import annotations
 
@@ -10,9 +13,10 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import diagnose
+from benchmarks.texts import PUBLIC, SITE
 from diagnose.reports.html import page
 
-FOLDER = Path(__file__).parent.parent / "tests" / "golden"
+FOLDER = SITE / "pictures"
 WIDE, NARROW = (1280, 1000), (390, 844)
 
 
@@ -23,7 +27,7 @@ def main() -> None:
         sys.exit("Install Chromium first.")
     with tempfile.TemporaryDirectory() as folder, sync_playwright() as playwright:
         file = Path(folder) / "report.html"
-        file.write_text(page.render(diagnose.analyze(sys.argv[1])), encoding="utf-8")
+        file.write_text(page.render(diagnose.analyze(Path(sys.argv[1], PUBLIC))), encoding="utf-8")
         browser = playwright.chromium.launch(executable_path=chromium, args=["--no-sandbox", "--disable-gpu"])
         wide = _opened(browser, file, WIDE)
         wide.screenshot(path=FOLDER / "page-1280.png")

@@ -1,9 +1,17 @@
-"""Generated texts, written or checked: `python -m diagnose.docs [--check]`."""
+"""Generated texts, written or checked: `python -m diagnose.docs [--check]`.
+
+A generated text is a function that gives what stands in a file, or in a block of it between two HTML comments. Here
+are those that the package alone can tell; `benchmarks.texts` lists the others and writes them in the same way.
+"""
 
 from __future__ import annotations
 
 import inspect
+import re
 import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 
 import msgspec
@@ -14,16 +22,70 @@ from diagnose.page import Page
 from diagnose.rule import FACTS
 
 RULES_FOLDER = page.built_in_rules()
-_GUIDE = RULES_FOLDER / "_guide.md"
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
+SITE = Path(__file__).parent.parent / "docs"
+"""The pages of the documentation: there are none in an installed package."""
+
+FAMILIES = {
+    "DL": ("data-loading", "Data loading"),
+    "HD": ("copies", "Copies between host and device"),
+    "SY": ("synchronisation", "Synchronisation"),
+    "LB": ("launch", "Launches, Python and autograd"),
+    "KE": ("kernels", "Kernels and precision"),
+    "AT": ("fusion", "Fusion and redundant work"),
+    "ME": ("memory", "Memory"),
+    "OP": ("optimizer", "Optimizer"),
+    "CO": ("communication", "Communication"),
+    "ST": ("ranks", "Differences between ranks"),
+    "PA": ("pauses", "Pauses"),
+    "MQ": ("recording", "Quality of the recording"),
+}
+"""Beginning of a rule's code -> its family's page and the page's title."""
 
 
-def texts() -> dict[Path, str]:
-    """Every generated file and what it should hold."""
-    return {
-        SCHEMA_FILE: json_schema(),
-        RULES_FOLDER / "README.md": rules_readme(page.pages(RULES_FOLDER)),
-    }
+@dataclass(frozen=True)
+class Text:
+    """A generated text and where it stands."""
+
+    path: Path
+    make: Callable[[], str]
+    block: str = ""
+    """The block's name in the comments `<!-- NAME:start -->` and `<!-- NAME:end -->`; empty: the whole file."""
+
+    @property
+    def current(self) -> bool:
+        """Whether the file says it already."""
+        return self.path.exists() and self.path.read_text(encoding="utf-8") == self._file()
+
+    def write(self) -> None:
+        """Put it into its file."""
+        self.path.parent.mkdir(parents=True, exist_ok=True)
+        self.path.write_text(self._file(), encoding="utf-8")
+
+    def _file(self) -> str:
+        """The file with the text in it. Raises ValueError if the file has no such block."""
+        if not self.block:
+            return self.make()
+        start, end = f"<!-- {self.block}:start -->\n", f"<!-- {self.block}:end -->"
+        before, found, rest = self.path.read_text(encoding="utf-8").partition(start)
+        _, closed, after = rest.partition(end)
+        if not found or not closed:
+            raise ValueError(f"{self.path.name} has no block {self.block!r}.")
+        return f"{before}{start}{self.make().strip()}\n{end}{after}"
+
+
+def texts() -> list[Text]:
+    """All that the package can tell by itself."""
+    pages = page.pages(RULES_FOLDER)
+    found = [
+        Text(SCHEMA_FILE, json_schema),
+        Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
+        Text(SITE / "writing-rules.md", facts_table, "facts"),
+    ]
+    for name, title in FAMILIES.values():
+        some = [one for one in pages if family(one) == name]
+        found.append(Text(SITE / "rules" / f"{name}.md", partial(family_page, title, some)))
+    return found
 
 
 def json_schema() -> str:
@@ -31,43 +93,54 @@ def json_schema() -> str:
     return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Diagnosis)), indent=2).decode() + "\n"
 
 
-def rules_readme(pages: list[Page]) -> str:
-    """The index of the rules, how to write one, the facts to ask for, and every rule's page."""
-    lines = ["# Rules", "", f"What `diagnose analyze` looks for: {len(pages)} rules, a file each.", ""]
-    lines += ["| code | rule | it says | from the facts (if recorded) |", "|---|---|---|---|"]
-    lines += [f"| {one.code} | [`{one.id}`](#{_anchor(one)}) | {one.title} | {_needs(one)} |" for one in pages]
-    lines += ["", _GUIDE.read_text(encoding="utf-8").strip(), "", "### Facts", ""]
-    lines += ["| fact | type | what it is |", "|---|---|---|", *_facts(), ""]
-    return "\n".join([*lines, *map(page.section, pages)]).rstrip() + "\n"
+def family(one: Page) -> str:
+    """The family that a rule belongs to, as its page is called."""
+    return FAMILIES[one.code[:2]][0]
+
+
+def rules_index(pages: Sequence[Page]) -> str:
+    """All rules with links to their pages."""
+    lines = ["# Rules", "", f"`diagnose analyze` checks {len(pages)} rules. Each is one file in the folder `rules/`."]
+    lines += ["[Writing rules](../writing-rules.md) says how to add your own.", ""]
+    lines += ["| code | rule | problem |", "|---|---|---|"]
+    lines += [f"| {one.code} | [`{one.id}`]({family(one)}.md#{_anchor(one)}) | {one.title} |" for one in pages]
+    return "\n".join(lines) + "\n"
+
+
+def family_page(title: str, pages: Sequence[Page]) -> str:
+    """The pages of a family's rules, one below the other."""
+    return "\n".join([f"# {title}", "", *(_linked(page.section(one)) for one in pages)]).rstrip() + "\n"
+
+
+def _linked(section: str) -> str:
+    """Addresses on a line of their own become items with links."""
+    return re.sub(r"^(https://\S+)$", r"- <\1>", section, flags=re.MULTILINE)
 
 
 def _anchor(one: Page) -> str:
     return f"{one.id}-{one.code.lower()}"
 
 
-def _needs(one: Page) -> str:
-    return ", ".join([*(f"`{need}`" for need in one.needs), *(f"(`{wish}`)" for wish in one.wishes)])
-
-
-def _facts() -> list[str]:
-    """A table row for each fact: its type, with the file that describes its fields, and the docstring's first line."""
-    rows = []
+def facts_table() -> str:
+    """A row for each fact: its type, the file that describes its fields, and its docstring's first line."""
+    rows = ["| fact | type | what it is |", "|---|---|---|"]
     for name, get in sorted(FACTS.items()):
         first = (inspect.getdoc(get) or "").partition("\n")[0]
         kind = str(inspect.signature(get).return_annotation).replace("|", "or")
-        rows.append(f"| `{name}` | [`{kind}`](../{get.__module__.replace('.', '/')}.py) | {first} |")
-    return rows
+        rows.append(f"| `{name}` | `{kind}` in `{get.__module__.removeprefix('diagnose.')}` | {first} |")
+    return "\n".join(rows)
 
 
-def main(check: bool) -> int:
+def run(texts: Sequence[Text], check: bool) -> int:
     """Write the texts; or only say which differ, and return 1 if any does."""
-    stale = [path for path, text in texts().items() if not path.exists() or path.read_text(encoding="utf-8") != text]
-    for path in stale:
+    stale = [text for text in texts if not text.current]
+    for text in stale:
         if not check:
-            path.write_text(texts()[path], encoding="utf-8")
-        print(f"{'out of date' if check else 'written'}: {path.name}")
+            text.write()
+        place = f"{text.path.name}, {text.block}" if text.block else text.path.name
+        print(f"{'out of date' if check else 'written'}: {place}")
     return int(check and bool(stale))
 
 
 if __name__ == "__main__":
-    sys.exit(main("--check" in sys.argv[1:]))
+    sys.exit(run(texts(), "--check" in sys.argv[1:]))

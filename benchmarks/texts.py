@@ -1,0 +1,137 @@
+"""Generated texts that need more than the package: `python -m benchmarks.texts --write | --check [--corpus DIR]`.
+
+Tables of accuracy and speed come from benchmarks/*.json, help from the commands, reports from the recordings in
+sample_traces/. Reports of public traces are made where those are: `--corpus` names their folder.
+`make texts` writes these and those of `diagnose.docs`.
+"""
+
+from __future__ import annotations
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator
+from functools import cache, partial
+from itertools import takewhile
+from pathlib import Path
+
+import click
+from click.testing import CliRunner
+
+from benchmarks import accuracy, accuracy_tables, load, nsight
+from diagnose import docs
+from diagnose.cli import group
+from diagnose.docs import Text
+
+ROOT = Path(__file__).parent.parent
+README = ROOT / "README.md"
+SITE = ROOT / "docs"
+SAMPLES = "sample_traces"
+MIXED, LINES, RANKS = (
+    f"{SAMPLES}/three_faults_on_the_cpu/strong",
+    f"{SAMPLES}/divergence_derived_for_every_product/strong",
+    f"{SAMPLES}/one_rank_computes_more/strong",
+)
+"""Recordings whose reports are shown."""
+
+PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
+"""A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
+SHOWN_LINES = 14
+"""Of its report, in the README: the step, and the first finding."""
+
+
+def texts(corpus: Path | None = None) -> list[Text]:
+    """All of them; those of public traces only where there is a corpus."""
+    return [*_accuracy(), *_speed(), *_help(), *_reports(corpus)]
+
+
+def _accuracy() -> Iterator[Text]:
+    found, first, others = accuracy.published(), accuracy.first_look(), accuracy.others()
+    summary = partial(accuracy_tables.summary, first.rows, others, found.rows)
+    yield Text(README, summary, "accuracy")
+    blocks: dict[str, Callable[[], str]] = {
+        "summary": summary,
+        "rounds": partial(accuracy_tables.rounds, first.rows),
+        "others": partial(accuracy_tables.of_others, others, found.rows),
+        "naming": partial(accuracy_tables.naming, found, first),
+        "predictions": partial(accuracy_tables.predictions, found.rows, first.rows),
+        "ablation": partial(accuracy_tables.poorer, found),
+        "families": partial(accuracy_tables.families, found.rows),
+        "joints": partial(accuracy_tables.joints, found),
+        "faults": partial(accuracy_tables.details, found.rows),
+    }
+    for name, make in blocks.items():
+        yield Text(SITE / "accuracy.md", make, name)
+
+
+def _speed() -> Iterator[Text]:
+    yield Text(SITE / "benchmarks.md", load.table, "load")
+    yield Text(SITE / "benchmarks.md", nsight.sentence, "nsight")
+
+
+def _help() -> Iterator[Text]:
+    for name in commands():
+        yield Text(SITE / "command-line.md", partial(help_of, name), f"help-{name.replace(' ', '-')}")
+
+
+def commands() -> list[str]:
+    """Every command, and every command of a group of commands."""
+    found = []
+    for name in group.list_commands(click.Context(group)):
+        command = group.get_command(click.Context(group), name)
+        found += [name, *(f"{name} {inner}" for inner in getattr(command, "commands", ()))]
+    return found
+
+
+def help_of(command: str) -> str:
+    """What `--help` prints."""
+    printed = CliRunner().invoke(group, [*command.split(), "--help"], prog_name="diagnose", terminal_width=80)
+    return f"```text\n{printed.output.strip()}\n```"
+
+
+def _reports(corpus: Path | None) -> Iterator[Text]:
+    yield Text(SITE / "reading-the-report.md", partial(_block, MIXED), "report")
+    yield Text(SITE / "reading-the-report.md", partial(_section, LINES, "Where the time goes in your code"), "lines")
+    yield Text(SITE / "many-ranks.md", partial(_section, RANKS, "Ranks"), "ranks")
+    if corpus is not None:
+        yield Text(README, partial(public_report, corpus), "report")
+
+
+@cache
+def report(path: str) -> str:
+    """What `diagnose analyze` prints of a recording; paths are those of the checkout."""
+    printed = CliRunner().invoke(group, ["analyze", "--quiet", str(ROOT / path)])
+    if printed.exit_code:
+        raise RuntimeError(printed.output)
+    return printed.output
+
+
+def _block(path: str) -> str:
+    return f"```console\n$ diagnose analyze {path}\n{report(path).strip()}\n```"
+
+
+def _section(path: str, heading: str) -> str:
+    """A section of a report, up to the next empty line."""
+    _, _, rest = report(path).partition(f"\n{heading}\n")
+    lines = takewhile(bool, rest.splitlines())
+    return "\n".join(["```console", f"$ diagnose analyze {path}", "...", heading, *lines, "...", "```"])
+
+
+def public_report(corpus: Path) -> str:
+    """The beginning of the report of a public trace."""
+    lines = report(str(corpus.resolve() / PUBLIC)).splitlines()[:SHOWN_LINES]
+    return "\n".join(["```console", "$ diagnose analyze trace.json.gz", *lines, "...", "```"])
+
+
+def main() -> int:
+    """Write them, or say which are out of date and return 1."""
+    parser = argparse.ArgumentParser(description=__doc__)
+    asked = parser.add_mutually_exclusive_group(required=True)
+    asked.add_argument("--write", action="store_true", help="write those that are out of date")
+    asked.add_argument("--check", action="store_true", help="say which are out of date")
+    parser.add_argument("--corpus", type=Path, help="folder of public traces")
+    given = parser.parse_args()
+    return docs.run(texts(given.corpus), given.check)
+
+
+if __name__ == "__main__":
+    sys.exit(main())
