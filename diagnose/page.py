@@ -179,7 +179,7 @@ def _imports(tree: ast.Module) -> list[str]:
 
 
 def section(page: Page) -> str:
-    """A page as Markdown: what `diagnose rules show` prints, and a section of rules/README.md."""
+    """A page as Markdown: what `diagnose rules show` prints, and a section of docs/rules/."""
     lines = [f"## `{page.id}` ({page.code})", "", f"**{page.title}.**", ""]
     if page.summary:
         lines += [page.summary, ""]

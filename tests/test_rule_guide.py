@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import page, testing
+from diagnose import testing
 
-GUIDE = page.built_in_rules() / "_guide.md"
+GUIDE = Path(__file__).parent.parent / "docs" / "writing-rules.md"
 
 
 @pytest.fixture

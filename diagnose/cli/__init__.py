@@ -52,7 +52,7 @@ def group() -> None:
 
 
 def main() -> None:
-    """Run the command line and exit. See the README for exit codes."""
+    """Run the command line and exit. See docs/command-line.md for exit codes."""
     try:
         code = group.main(prog_name="diagnose", standalone_mode=False)
         sys.stdout.flush()
