@@ -36,7 +36,7 @@ texts: .venv/full  ## write all generated texts: the schema, pages of rules, hel
 	$(BIN)/python -m benchmarks.texts --write $(if $(wildcard $(CORPUS)),--corpus $(CORPUS))
 
 docs: .venv/full  ## build the documentation into site/, without a network; a dead link is an error
-	$(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
 
 pictures: .venv/browser  ## take the pictures of the report again; CORPUS=DIR has the public trace that they show
 	$(BIN)/python -m benchmarks.pictures $(CORPUS)

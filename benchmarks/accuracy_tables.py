@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import pandas as pd
@@ -48,7 +49,7 @@ def rounds(first: Sequence[Row]) -> str:
     faults = list(dict.fromkeys(one.case for one in first if one.measured))
     cases = list(dict.fromkeys(one.case for one in first))
     starts = [*map(cases.index, ROUNDS), len(cases)]
-    for number, (begin, end) in enumerate(zip(starts[:-1], starts[1:], strict=True), start=1):
+    for number, (begin, end) in enumerate(pairwise(starts), start=1):
         some = [one for one in first if one.case in cases[begin:end]]
         healthy = [one.promised >= LARGE for one in some if not one.measured]
         mine = [name for name in faults if name in cases[begin:end]]
@@ -238,7 +239,8 @@ def details(rows: Sequence[Row]) -> str:
         first = f"`{strongest.found[0]}`" if strongest.found else "none"
         figures = [_figure(strongest.measured), _figure(strongest.predicted)]
         lines.append([f"`{name}`", *_counted(some), *figures, first])
-    return _table(["fault", "first finding", "in the first three", "measured", "predicted", "first finding says"], lines)
+    head = ["fault", "first finding", "in the first three", "measured", "predicted", "first finding says"]
+    return _table(head, lines)
 
 
 def _figure(said: Figure | None) -> str:

@@ -241,9 +241,10 @@ def main() -> None:
         with ProcessPoolExecutor(1, multiprocessing.get_context("spawn")) as aside:
             whole, packed, tenth = aside.submit(make, options.trace, options.megabytes, Path(folder)).result()
         rows = measure(whole, packed, tenth, options.repeat)
-    told = {"rows": rows, "caption": _caption(options.trace)}
-    print("\n".join([*HEAD, *rows, "", told["caption"]]))
+    caption = _caption(options.trace)
+    print("\n".join([*HEAD, *rows, "", caption]))
     if options.write:
+        told = {"rows": rows, "caption": caption}
         RESULTS.write_text(json.dumps(told, indent=1, ensure_ascii=False) + "\n", encoding="utf-8")
 
 
