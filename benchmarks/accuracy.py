@@ -19,8 +19,8 @@ from benchmarks import accuracy_tables, baselines
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
 from benchmarks.poorer import poorer
 from benchmarks.verdicts import PARTS, Accuracy, Figure, Joint, Mended, Other, Poorer, Row, findings, place_of
-from diagnose.diagnosis import Diagnosis
-from diagnose.finding import RankedFinding
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
 
 RESULTS = Path(__file__).with_name("accuracy.json")
 FIRST_LOOK = Path(__file__).with_name("first_look.json")

@@ -6,8 +6,8 @@ import json
 
 from benchmarks.patterns import NAMES
 from benchmarks.planted_cases import Trial
-from diagnose.diagnosis import Diagnosis
-from diagnose.finding import RankedFinding
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
 
 _LOADER = ("loader_without_workers", "loader_starvation", "loader_restart")
 _SYNC = ("scalar_reads", "data_dependent_shapes", "explicit_synchronisation", "debug_modes")

@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
     from diagnose import figures
     from diagnose.capture.inline import Recording
-    from diagnose.diagnosis import Diagnosis
+    from diagnose.findings.diagnosis import Diagnosis
     from diagnose.trace.model import Run
 
 __all__ = ["Diagnosis", "__version__", "analyze", "figures", "load", "record", "to_hta"]
@@ -41,7 +41,7 @@ def __getattr__(name: str) -> Any:
 
         return import_module("diagnose.figures")
     if name == "Diagnosis":
-        from diagnose.diagnosis import Diagnosis
+        from diagnose.findings.diagnosis import Diagnosis
         from diagnose.reports import notebook
 
         notebook.register()
@@ -72,14 +72,14 @@ def analyze(
     `steps` uses only the recorded steps from its first to its last. `rules` are folders of rules beside the built-in
     ones; `select` and `ignore` name rules, their codes or beginnings of codes.
 
-    Raises `diagnose.source.base.InputError` if there is nothing sound to read, `diagnose.rule.RuleError` if rules are
-    not sound.
+    Raises `diagnose.source.base.InputError` if there is nothing sound to read, and
+    `diagnose.rulekit.vocabulary.RuleError` if rules are not sound.
     """
     from pathlib import Path
 
     from diagnose import pipeline
-    from diagnose.engine import RuleSet
-    from diagnose.page import built_in_rules
+    from diagnose.rulekit.engine import RuleSet
+    from diagnose.rulekit.page import built_in_rules
 
     folders = (built_in_rules(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))

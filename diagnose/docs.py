@@ -16,10 +16,10 @@ from pathlib import Path
 
 import msgspec
 
-from diagnose import page
-from diagnose.diagnosis import Diagnosis
-from diagnose.page import Page
-from diagnose.rule import FACTS
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.rulekit import page
+from diagnose.rulekit.page import Page
+from diagnose.rulekit.vocabulary import FACTS
 
 RULES_FOLDER = page.built_in_rules()
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
@@ -27,20 +27,21 @@ SITE = Path(__file__).parent.parent / "docs"
 """The pages of the documentation: there are none in an installed package."""
 
 FAMILIES = {
-    "DL": ("data-loading", "Data loading"),
-    "HD": ("copies", "Copies between host and device"),
-    "SY": ("synchronisation", "Synchronisation"),
-    "LB": ("launch", "Launches, Python and autograd"),
-    "KE": ("kernels", "Kernels and precision"),
-    "AT": ("fusion", "Fusion and redundant work"),
-    "ME": ("memory", "Memory"),
-    "OP": ("optimizer", "Optimizer"),
-    "CO": ("communication", "Communication"),
-    "ST": ("ranks", "Differences between ranks"),
-    "PA": ("pauses", "Pauses"),
-    "MQ": ("recording", "Quality of the recording"),
+    "data_loading": "Data loading",
+    "copies": "Copies between host and device",
+    "synchronisation": "Synchronisation",
+    "launch": "Launches and Python",
+    "kernels": "Kernels and precision",
+    "fusion": "Fusion and layout",
+    "redundancy": "Redundant work",
+    "memory": "Memory",
+    "optimizer": "Optimizer",
+    "communication": "Communication",
+    "ranks": "Differences between ranks",
+    "pauses": "Pauses",
+    "recording": "Quality of the recording",
 }
-"""Beginning of a rule's code -> its family's page and the page's title."""
+"""A folder of rules -> its page's title."""
 
 
 @dataclass(frozen=True)
@@ -82,8 +83,8 @@ def texts() -> list[Text]:
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
     ]
-    for name, title in FAMILIES.values():
-        some = [one for one in pages if family(one) == name]
+    for name, title in FAMILIES.items():
+        some = [one for one in pages if one.family == name]
         found.append(Text(SITE / "rules" / f"{name}.md", partial(family_page, title, some)))
     return found
 
@@ -93,17 +94,16 @@ def json_schema() -> str:
     return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Diagnosis)), indent=2).decode() + "\n"
 
 
-def family(one: Page) -> str:
-    """The family that a rule belongs to, as its page is called."""
-    return FAMILIES[one.code[:2]][0]
-
-
 def rules_index(pages: Sequence[Page]) -> str:
     """All rules with links to their pages."""
-    lines = ["# Rules", "", f"`diagnose analyze` checks {len(pages)} rules. Each is one file in the folder `rules/`."]
+    lines = [
+        "# Rules",
+        "",
+        f"`diagnose analyze` checks {len(pages)} rules. Each is one file below `rules/`, in its family's folder.",
+    ]
     lines += ["[Writing rules](../writing-rules.md) says how to add your own.", ""]
     lines += ["| code | rule | problem |", "|---|---|---|"]
-    lines += [f"| {one.code} | [`{one.id}`]({family(one)}.md#{_anchor(one)}) | {one.title} |" for one in pages]
+    lines += [f"| {one.code} | [`{one.id}`]({one.family}.md#{_anchor(one)}) | {one.title} |" for one in pages]
     return "\n".join(lines) + "\n"
 
 

@@ -1,7 +1,7 @@
 """The report's figures, as plotly figures: `diagnose.figures.timeline(diagnosis).show()`.
 
-Each takes a Diagnosis and raises `diagnose.facts.base.Missing` (what, how_to_record_it) where its recording cannot give
-the figure.
+Each takes a Diagnosis and raises `diagnose.facts.core.base.Missing` (what, how_to_record_it) where its recording
+cannot give the figure.
 """
 
 from diagnose.reports.html.run_figures import communication, memory, ranks

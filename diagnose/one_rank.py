@@ -5,21 +5,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import replace
 
-from diagnose import advice, engine, own_calls, rank
-from diagnose.diagnosis import RankDiagnosis
-from diagnose.engine import LoadedRule
-from diagnose.facts.base import Facts, Missing, optional
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import digest
-from diagnose.facts.garbage import garbage_collections
-from diagnose.facts.recording_cost import recording_cost
-from diagnose.facts.run import trains_on_cpu
-from diagnose.facts.slowdown import slowdown
-from diagnose.facts.steps import steps
-from diagnose.finding import Finding, Outcome, OutcomeKind, ReplayQuality
-from diagnose.page import Page
-from diagnose.rank import Ranked
+from diagnose.facts.run.garbage import garbage_collections
+from diagnose.facts.run.recording_cost import recording_cost
+from diagnose.facts.run.slowdown import slowdown
+from diagnose.findings import advice, own_calls, ranking
+from diagnose.findings.diagnosis import RankDiagnosis
+from diagnose.findings.finding import Finding, Outcome, OutcomeKind, ReplayQuality, RuleName
+from diagnose.findings.ranking import Ranked
 from diagnose.replay.edits import Edit, Shorten
 from diagnose.replay.saving import Replay
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import LoadedRule
 
 
 def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
@@ -38,7 +38,7 @@ def diagnose(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         return RankDiagnosis(brief, outcomes=unpriced, slowdown=cost)
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
     own = facts.rank.index, said.cautions, unprofiled_ns, trains_on_cpu(facts)
-    order = rank.ranked(found, replay, steps(facts), *own)
+    order = ranking.ranked(found, replay, steps(facts), *own)
     quality = ReplayQuality(**vars(replay.quality), together=order.together)
     outcomes = advice.for_recorder(
         recorder, (_priced(_still_found(one, said.findings, found), order) for one in said.outcomes)
@@ -62,7 +62,7 @@ def _unpriced(outcome: Outcome, missing: Missing) -> Outcome:
 
 
 def _still_found(
-    outcome: Outcome, before: Sequence[tuple[Page, Finding]], after: Sequence[tuple[Page, Finding]]
+    outcome: Outcome, before: Sequence[tuple[RuleName, Finding]], after: Sequence[tuple[RuleName, Finding]]
 ) -> Outcome:
     """A rule all of whose fixes are in force has found nothing."""
     had, has = ({page.id for page, _ in some} for some in (before, after))

@@ -10,13 +10,15 @@ from dataclasses import replace
 from functools import lru_cache
 from pathlib import Path
 
-from diagnose import __version__, diagnosis, engine, one_rank
-from diagnose.diagnosis import Diagnosis, RankDiagnosis
-from diagnose.engine import RuleSet
-from diagnose.facts import attendance
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.steps import steps
+from diagnose import __version__, one_rank
+from diagnose.facts.communication import attendance
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.steps import steps
+from diagnose.findings import diagnosis
+from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.reports import notebook
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import RuleSet
 from diagnose.source import ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles

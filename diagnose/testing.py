@@ -7,15 +7,17 @@ from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose import drawing, engine, one_rank
-from diagnose.diagnosis import RankDiagnosis
-from diagnose.engine import LoadedRule
-from diagnose.examples import CannotTell, Fires, Silent
-from diagnose.facts import attendance
-from diagnose.facts.base import Facts, optional
-from diagnose.finding import OutcomeKind
-from diagnose.rule import RuleError
+from diagnose import one_rank
+from diagnose.facts.communication import attendance
+from diagnose.facts.core.base import Facts, optional
+from diagnose.findings.diagnosis import RankDiagnosis
+from diagnose.findings.finding import OutcomeKind
+from diagnose.rulekit import engine, page
+from diagnose.rulekit.engine import LoadedRule
+from diagnose.rulekit.examples import CannotTell, Fires, Silent
+from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source import ranks
+from diagnose.synthetic import notation
 
 TOLERANCE = 0.05
 """Of a saving that an example states."""
@@ -33,9 +35,8 @@ class Example:
 
 def examples(folder: Path) -> Iterator[Example]:
     """All examples of a folder's rules. Raises RuleError if a file is no sound rule."""
-    for path in sorted(folder.glob("*.py")):
-        if not path.stem.startswith("_"):
-            yield from _of_rule(engine.load_file(path))
+    for path in page.files(folder):
+        yield from _of_rule(engine.load_file(path))
 
 
 def _of_rule(rule: LoadedRule) -> Iterator[Example]:
@@ -70,11 +71,11 @@ def facts_of_ranks(text: str) -> list[Facts]:
     """The facts of each rank of a drawing, as it is known alone. Raises DrawingError."""
     drawn = []
     with tempfile.TemporaryDirectory() as folder:
-        for index, one in enumerate(drawings := drawing.ranks(text)):
+        for index, one in enumerate(drawings := notation.ranks(text)):
             path = Path(folder) / f"rank{index}.json"
-            path.write_bytes(drawing.trace(one))
-            context = drawing.context(one, index, len(drawings))
-            drawn.append(Facts(replace(ranks.read(path), index=index, context=context, values=drawing.values(one))))
+            path.write_bytes(notation.trace(one))
+            context = notation.context(one, index, len(drawings))
+            drawn.append(Facts(replace(ranks.read(path), index=index, context=context, values=notation.values(one))))
     return drawn
 
 
@@ -82,7 +83,7 @@ def failure(example: Example) -> str | None:
     """Why an example does not hold; None if it does."""
     try:
         said = said_of(example.drawn.drawing, example.rule)
-    except drawing.DrawingError as error:
+    except notation.DrawingError as error:
         return f"the drawing cannot be read: {error}"
     outcome = said.outcomes[0]
     ended = f"it ended as {outcome.outcome.value} ({' '.join(filter(None, (outcome.why, outcome.how_to_record_it)))})"

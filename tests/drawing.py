@@ -7,7 +7,7 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-from diagnose.facts.base import Facts
+from diagnose.facts.core.base import Facts
 from diagnose.source import ranks
 from diagnose.trace.model import Rank
 

@@ -4,6 +4,16 @@ from __future__ import annotations
 
 from pathlib import Path
 
+from diagnose.rulekit import engine, page
+from diagnose.rulekit.engine import LoadedRule
+
+
+def built_in(name: str) -> LoadedRule:
+    """The built-in rule of that name."""
+    (path,) = (path for path in page.files(page.built_in_rules()) if path.stem == name)
+    return engine.load_file(path)
+
+
 PAGE = '''"""{title}.
 
 What it is.
@@ -22,7 +32,7 @@ Ignore when
 
 SLOW = (
     PAGE.format(title="The range `slow` takes long")
-    + """from diagnose.rule import (
+    + """from diagnose.rulekit.vocabulary import (
     Clean, Confidence, Evidence, Finding, Fires, Fix, Level, Ranges, Remove, Silent, Verdicts, rule,
 )
 
@@ -55,8 +65,8 @@ def rule(body: str, title: str = "Something", code: str = "TT02", parameters: st
     """A rule whose function has this body; it has one example of each kind that nothing runs."""
     return (
         PAGE.format(title=title)
-        + f"""from diagnose.rule import *
-from diagnose.rule import rule
+        + f"""from diagnose.rulekit.vocabulary import *
+from diagnose.rulekit.vocabulary import rule
 
 {more}
 @rule("{code}")
@@ -67,7 +77,8 @@ def one({parameters}):
 EXAMPLES = [Fires("1 steps of 1"), Silent("1 steps of 1")]
 """
     ).replace(
-        "from diagnose.rule import *\n", "from diagnose.rule import Caution, Clean, Fires, NotApplicable, Silent\n"
+        "from diagnose.rulekit.vocabulary import *\n",
+        "from diagnose.rulekit.vocabulary import Caution, Clean, Fires, NotApplicable, Silent\n",
     )
 
 

@@ -9,14 +9,16 @@ import pytest
 from msgspec.structs import replace as replace_in
 
 import diagnose
-from diagnose import advice, engine, one_rank
-from diagnose.engine import RuleSet
-from diagnose.facts.base import Facts
-from diagnose.finding import Confidence, Evidence, Finding, Fix, Level, OutcomeKind
-from diagnose.page import built_in_rules
+from diagnose import one_rank
+from diagnose.facts.core.base import Facts
+from diagnose.findings import advice
+from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level, OutcomeKind
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import RuleSet
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import Distributed, Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context
+from tests.rules import built_in
 from tests.source.nsight import drawn
 
 TEXT = "4 steps of 100\ncpu  aten::mm 0-1 | sync 30-90\ngpu  sgemm 0.5-80 @0.2"
@@ -97,7 +99,7 @@ SET = RankManifest(
 )
 def test_what_is_set_already_is_not_advised(trial: str | None, in_force: bool) -> None:
     facts = Facts(replace(facts_of(TEXT).rank, context=Context(SET, Host(), 1, {"OMP_NUM_THREADS": "2"})))
-    page = engine.load_file(built_in_rules() / "loader_starvation.py").page
+    page = built_in("loader_starvation").page
     other = Fix("Do something else.")
     sure = Confidence(Level.HIGH, "drawn")
     alone = Finding((Evidence("It is there."),), (), (Fix("Set it.", trial=trial),), sure)
@@ -112,7 +114,7 @@ def test_workers_that_keep_up_are_not_raised() -> None:
     for empty_share, kind in ((0.0, OutcomeKind.CLEAN), (0.5, OutcomeKind.FOUND)):
         own = RankManifest(rank=0, loaders=(loader_with(empty_share),))
         facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=8), 1)))
-        said = one_rank.diagnose(facts, [engine.load_file(built_in_rules() / "loader_starvation.py")])
+        said = one_rank.diagnose(facts, [built_in("loader_starvation")])
         assert said.outcomes[0].outcome is kind
 
 
@@ -124,7 +126,7 @@ def test_a_deeper_queue_takes_no_core_from_the_training() -> None:
         rank=0, loaders=(keeping_up,), flags=Flags(threads=2), unprofiled=Timed(first_step=0, wall_ns=(100_000_000,))
     )
     facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=2), 1)))
-    said = one_rank.diagnose(facts, [engine.load_file(built_in_rules() / "loader_starvation.py")])
+    said = one_rank.diagnose(facts, [built_in("loader_starvation")])
     assert [fix.trial for one in said.findings for fix in one.fixes] == ["patch:DataLoader(prefetch_factor=8)"]
 
 

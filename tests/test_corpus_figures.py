@@ -12,11 +12,11 @@ from typing import Any
 
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.breakdown import breakdown, device_time
-from diagnose.facts.idle import idle
-from diagnose.facts.kernels import kernels
-from diagnose.facts.steps import Measure, steps
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.breakdown import breakdown, device_time
+from diagnose.facts.core.idle import idle
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.device.kernels import kernels
 from diagnose.source import ranks
 
 WITH_DEVICE = (

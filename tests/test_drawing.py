@@ -13,9 +13,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose import drawing
-from diagnose.drawing import DrawingError
 from diagnose.source import ranks
+from diagnose.synthetic import notation
+from diagnose.synthetic.notation import DrawingError
 from diagnose.trace import kinds, laws
 from diagnose.trace.hardware import peaks
 from diagnose.trace.kinds import Activity, KernelKind
@@ -31,7 +31,7 @@ SGEMM = "ampere_sgemm_128x64_nn"
 def read(tmp_path: Path) -> Read:
     def reader(text: str) -> Rank:
         path = tmp_path / "drawn.json"
-        path.write_bytes(drawing.trace(text))
+        path.write_bytes(notation.trace(text))
         rank = ranks.read(path)
         assert laws.broken(rank) == ()
         return rank
@@ -40,7 +40,7 @@ def read(tmp_path: Path) -> Read:
 
 
 def base_ns() -> int:
-    return int(json.loads(drawing.trace("cpu a 0-1"))["baseTimeNanoseconds"])
+    return int(json.loads(notation.trace("cpu a 0-1"))["baseTimeNanoseconds"])
 
 
 def spans(rank: Rank) -> list[tuple[str, str, float, float]]:
@@ -65,17 +65,17 @@ def launches(rank: Rank) -> Counter[tuple[str, str]]:
 
 def only_args(text: str) -> dict[str, Any]:
     """The arguments of the only event of a drawing."""
-    (event,) = (event for event in json.loads(drawing.trace(text))["traceEvents"] if event["ph"] == "X")
+    (event,) = (event for event in json.loads(notation.trace(text))["traceEvents"] if event["ph"] == "X")
     return dict(event["args"])
 
 
 def test_the_example_of_the_docstring() -> None:
-    assert doctest.testmod(drawing) == (0, 2)
+    assert doctest.testmod(notation) == (0, 2)
 
 
 def test_the_example_of_the_notation(read: Read) -> None:
     """The drawing at the head of the module."""
-    rank = read((drawing.__doc__ or "").split("\n\n")[1])
+    rank = read((notation.__doc__ or "").split("\n\n")[1])
     assert rank.steps == tuple(Step(k, 100 * MS * k, 100 * MS * (k + 1)) for k in range(3))
     assert [span for span in spans(rank) if 100 <= span[2] < 200] == [
         ("runtime", "cudaMemcpyAsync", 100, 101),
@@ -457,7 +457,7 @@ def test_calls_and_their_work_carry_the_id_of_the_innermost_open_op(read: Read) 
 
 
 def kernel_named(alias: str) -> str:
-    (event,) = (e for e in json.loads(drawing.trace(f"gpu {alias} 0-1"))["traceEvents"] if e["ph"] == "X")
+    (event,) = (e for e in json.loads(notation.trace(f"gpu {alias} 0-1"))["traceEvents"] if e["ph"] == "X")
     return str(event["name"])
 
 
@@ -535,7 +535,7 @@ def test_an_event_that_was_never_recorded(read: Read) -> None:
 )
 def test_what_is_wrong_is_said_with_its_line(line: str, wrong: str) -> None:
     with pytest.raises(DrawingError) as error:
-        drawing.trace(f"cpu next 5-6\n\n   {line}  \n1 step of 10" if "steps" not in line else f"\n\n{line}")
+        notation.trace(f"cpu next 5-6\n\n   {line}  \n1 step of 10" if "steps" not in line else f"\n\n{line}")
     assert str(error.value).startswith(f"line 3 ({' '.join(line.split())}): ")
     assert wrong in str(error.value)
     assert "\n" not in str(error.value)
@@ -562,7 +562,7 @@ def test_what_is_wrong_is_said_with_its_line(line: str, wrong: str) -> None:
 )
 def test_what_cannot_be_is_refused(text: str, wrong: str) -> None:
     with pytest.raises(DrawingError) as error:
-        drawing.trace(text)
+        notation.trace(text)
     assert wrong in str(error.value)
 
 
@@ -580,7 +580,7 @@ def test_what_can_be_is_not_refused(read: Read) -> None:
 @pytest.mark.parametrize("text", ["", "# nothing", "rank 0 of 1\nsync events", "cpu", "cpu |"])
 def test_nothing_drawn(text: str) -> None:
     with pytest.raises(DrawingError, match="the drawing is empty"):
-        drawing.trace(text)
+        notation.trace(text)
 
 
 def test_ids_do_not_repeat(read: Read) -> None:
@@ -606,7 +606,7 @@ def test_events_have_only_fields_that_recorded_ones_have(corpus: Path) -> None:
         document = json.loads(gzip.decompress((corpus / f"kineto/{name}.json.gz").read_bytes()))
         recorded["header"] |= document.keys()
         fields_of(document["traceEvents"], recorded)
-    document = json.loads(drawing.trace(drawn))
+    document = json.loads(notation.trace(drawn))
     found = {"header": set(document)}
     fields_of(document["traceEvents"], found)
     assert {category: fields - recorded[category] for category, fields in found.items()} == {
@@ -624,38 +624,38 @@ def fields_of(events: list[dict[str, Any]], found: dict[str, set[str]]) -> None:
 
 def test_what_diagnose_profile_would_have_noted() -> None:
     text = "2 steps of 50\n 3 threads, 8 cores  # of one process\nrival watch 0.7\nrival log 0.25\ncpu aten::mm 0-40"
-    found = drawing.context(text, rank=1, ranks=2)
+    found = notation.context(text, rank=1, ranks=2)
     assert found is not None
     assert (found.rank.rank, found.rank.world_size, found.ranks, found.host.cpus_allowed) == (1, 2, 2, 8)
     assert found.rank.flags.threads == 3
     assert found.rank.unprofiled is not None
     assert (found.rank.unprofiled.wall_ns, found.rank.unprofiled.device_ns) == ((50_000_000,), None)
     assert [(one.name, one.cpu_share) for one in found.rank.python_threads or ()] == [("watch", 0.7), ("log", 0.25)]
-    assert drawing.trace(text) == drawing.trace("2 steps of 50\ncpu aten::mm 0-40")
-    assert drawing.context("2 steps of 50\ncpu aten::mm 0-40", rank=0, ranks=1) is None
+    assert notation.trace(text) == notation.trace("2 steps of 50\ncpu aten::mm 0-40")
+    assert notation.context("2 steps of 50\ncpu aten::mm 0-40", rank=0, ranks=1) is None
 
 
 def test_times_without_the_profiler() -> None:
     text = "2 steps of 50\ntimed 40 41.5 40  # quicker\ncpu aten::mm 0-40"
-    found = drawing.context(text, rank=0, ranks=1)
+    found = notation.context(text, rank=0, ranks=1)
     assert found is not None
     assert found.rank.unprofiled is not None
     assert found.rank.unprofiled.wall_ns == (40_000_000, 41_500_000, 40_000_000)
-    assert drawing.trace(text) == drawing.trace("2 steps of 50\ncpu aten::mm 0-40")
-    with pytest.raises(drawing.DrawingError):
-        drawing.trace("timed soon")
+    assert notation.trace(text) == notation.trace("2 steps of 50\ncpu aten::mm 0-40")
+    with pytest.raises(notation.DrawingError):
+        notation.trace("timed soon")
 
 
 def test_ranks_are_drawn_one_after_the_other() -> None:
-    one, other = drawing.ranks("4 steps of 10\ncpu a 0-1\n  --- and now the other\n4 steps of 10\ncpu b 0-1\n")
+    one, other = notation.ranks("4 steps of 10\ncpu a 0-1\n  --- and now the other\n4 steps of 10\ncpu b 0-1\n")
     assert ("cpu a" in one, "cpu b" in one, "cpu b" in other) == (True, False, True)
-    assert drawing.ranks("cpu a 0-1") == ["cpu a 0-1"]
+    assert notation.ranks("cpu a 0-1") == ["cpu a 0-1"]
 
 
 def test_what_is_drawn_of_values() -> None:
     """Two steps of five ops: the third makes what the first made, the fourth the same in each step."""
     drawn = "values aten::mm | aten::exp takes 0,- | aten::mm as 0 back | aten::arange always | aten::mul gives - # so"
-    found = drawing.values(f"1 steps of 100\n{drawn}\ncpu  aten::mm 0-1")
+    found = notation.values(f"1 steps of 100\n{drawn}\ncpu  aten::mm 0-1")
     assert found is not None
     assert [found.names[one] for one in found.name.tolist()[:4]] == [
         "aten::mm",
@@ -669,10 +669,10 @@ def test_what_is_drawn_of_values() -> None:
     assert found.backward.tolist() == [0, 0, 1, 0, 0] * 2
     edges = list(zip(found.uses.tolist(), found.used.tolist(), strict=True))
     assert edges == [(1, 0), (1, -1), (6, 5), (6, -1)]
-    assert drawing.values("cpu  aten::mm 0-1") is None
+    assert notation.values("cpu  aten::mm 0-1") is None
 
 
 @pytest.mark.parametrize("line", ["values aten::mm as", "values aten::mm as 3", "values aten::mm twice"])
 def test_values_that_cannot_be_drawn(line: str) -> None:
     with pytest.raises(DrawingError, match=r"^values: "):
-        drawing.values(line)
+        notation.values(line)

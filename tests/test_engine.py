@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import engine, one_rank
-from diagnose.engine import RuleSet
-from diagnose.facts.base import Facts
-from diagnose.finding import Outcome, OutcomeKind
-from diagnose.rule import RuleError
+from diagnose import one_rank
+from diagnose.facts.core.base import Facts
+from diagnose.findings.finding import Outcome, OutcomeKind
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import RuleSet
+from diagnose.rulekit.vocabulary import RuleError
 from diagnose.testing import facts_of
 from tests.rules import SLOW, folder, rule
 
@@ -158,7 +159,7 @@ def test_a_threshold_is_set_by_name(facts: Facts, tmp_path: Path) -> None:
         (SLOW.replace("Why it costs", "Why"), 'asked.py: its docstring lacks "Why it costs"'),
         (SLOW.replace("  # ns a step: less is nothing", ""), "LEAST_NS has no comment that gives its reason"),
         (SLOW.replace("ranges: Ranges", "rangers"), "asks for rangers, which is no fact"),
-        ("import os\n" + SLOW, "it imports os, but a rule imports diagnose.rule only"),
+        ("import os\n" + SLOW, "it imports os, but a rule imports diagnose.rulekit.vocabulary only"),
         (rule("yield").replace("Silent(", "Fires("), "it has no Silent example"),
         (
             rule("yield", more='@rule("TT03")\ndef other(steps):\n    yield\n\n'),

@@ -8,7 +8,7 @@ import sys
 import zipfile
 from pathlib import Path
 
-from diagnose import page
+from diagnose.rulekit import page
 
 ROOT = Path(__file__).parent.parent
 
@@ -31,13 +31,13 @@ def test_rules_and_the_schema_are_in_the_wheel_and_found_there(tmp_path: Path) -
     unpacked = tmp_path / "site"
     zipfile.ZipFile(wheel).extractall(unpacked)
     found = subprocess.run(
-        [sys.executable, "-c", "from diagnose import page; print(page.built_in_rules())"],
+        [sys.executable, "-c", "from diagnose.rulekit import page; print(page.built_in_rules())"],
         cwd=unpacked, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(unpacked)},
     ).stdout.strip()  # fmt: skip
     assert Path(found) == unpacked / "diagnose" / "_rules"
     assert (Path(found) / "README.md").read_text() == (ROOT / "rules" / "README.md").read_text()
-    assert sorted(path.name for path in Path(found).glob("*.py")) == sorted(
-        path.name for path in (ROOT / "rules").glob("*.py")
-    )
+    assert [path.relative_to(found) for path in page.files(Path(found))] == [
+        path.relative_to(ROOT / "rules") for path in page.files(ROOT / "rules")
+    ]
     assert (unpacked / "diagnose" / "diagnosis.schema.json").is_file()
     assert (unpacked / "diagnose" / "py.typed").is_file()

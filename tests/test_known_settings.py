@@ -9,12 +9,12 @@ import msgspec
 import pytest
 
 import diagnose
-from diagnose import drawing as drawings
-from diagnose import engine, one_rank, page
-from diagnose.diagnosis import RankDiagnosis
-from diagnose.facts.base import Facts
-from diagnose.finding import Confidence, Level, OutcomeKind
+from diagnose import one_rank
+from diagnose.facts.core.base import Facts
+from diagnose.findings.diagnosis import RankDiagnosis
+from diagnose.findings.finding import Confidence, Level, OutcomeKind
 from diagnose.replay.saving import Basis
+from diagnose.synthetic import notation as drawings
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import (
     Distributed,
@@ -28,6 +28,7 @@ from diagnose.trace.manifest import (
     Timed,
 )
 from diagnose.trace.model import Context
+from tests.rules import built_in
 
 MS = 1_000_000
 IN_PROCESS = """
@@ -48,7 +49,7 @@ def said(
 ) -> RankDiagnosis:
     drawn = facts_of(drawing).rank
     known = Facts(replace(drawn, context=Context(own, Host(cpus_allowed=cpus), 1, environment or {})))
-    return one_rank.diagnose(known, [engine.load_file(page.built_in_rules() / f"{rule}.py")])
+    return one_rank.diagnose(known, [built_in(rule)])
 
 
 def timed(ns: int) -> Timed:

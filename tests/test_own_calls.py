@@ -7,12 +7,12 @@ import ast
 import pytest
 from msgspec.structs import replace
 
-from diagnose import engine, own_calls
-from diagnose.finding import Confidence, Evidence, Finding, Fix, Level
-from diagnose.page import built_in_rules
+from diagnose.findings import own_calls
+from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Distributed, Host, Loader, Made, Optimizer, RankManifest
 from diagnose.trace.model import Context
+from tests.rules import built_in
 
 MADE = Made(file="/home/me/train.py", line=31, function="main", call="DataLoader(train, 64, shuffle=True)")
 WORKERS = Fix(
@@ -26,7 +26,7 @@ def finding(*fixes: Fix, site: Site | None = None) -> Finding:
 
 
 def placed(rank: RankManifest, one: Finding, *command: str) -> Finding:
-    page = engine.load_file(built_in_rules() / "loader_starvation.py").page
+    page = built_in("loader_starvation").page
     ((_, found),) = own_calls.at_their_place(Context(rank, Host(), 1, command=command), [(page, one)])
     return found
 

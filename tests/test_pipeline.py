@@ -11,10 +11,11 @@ import jsonschema
 import pytest
 
 import diagnose
-from diagnose import diagnosis, docs, one_rank, pipeline
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.steps import Measure
-from diagnose.finding import OutcomeKind
+from diagnose import docs, one_rank, pipeline
+from diagnose.facts.core.steps import Measure
+from diagnose.findings import diagnosis
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import OutcomeKind
 from diagnose.source.base import InputError
 from tests.drawing import Drawing
 
@@ -110,7 +111,7 @@ def test_a_window_counts_no_steps() -> None:
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    from diagnose.facts.base import Facts
+    from diagnose.facts.core.base import Facts
 
     return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
 

@@ -13,7 +13,7 @@ from types import ModuleType
 import numpy as np
 import pytest
 
-from diagnose.page import built_in_rules
+from diagnose.rulekit.page import built_in_rules, files
 
 if sys.version_info < (3, 11):
     pytest.skip("tomllib came with Python 3.11", allow_module_level=True)
@@ -35,7 +35,7 @@ def named(some: Case | Trial) -> str:
 
 @pytest.mark.parametrize("case", CASES, ids=named)
 def test_a_case_says_what_it_is(case: Case) -> None:
-    rules = {path.stem for path in built_in_rules().glob("*.py")}
+    rules = {path.stem for path in files(built_in_rules())}
     assert rules >= {*case.expected, *(rule for named in case.faults.values() for rule in named)}
     assert case.kind in ("structural", "kernel", "mixed", "control")
     assert bool(case.fixed) == (not case.is_control)

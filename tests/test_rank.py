@@ -8,16 +8,16 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose import rank
-from diagnose.facts.base import Facts
-from diagnose.facts.ranges import ranges
-from diagnose.facts.steps import steps
-from diagnose.facts.work import work_table
-from diagnose.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding, Together
-from diagnose.page import Page
-from diagnose.rank import Ranked
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.steps import steps
+from diagnose.facts.core.work import work_table
+from diagnose.facts.run.ranges import ranges
+from diagnose.findings import ranking
+from diagnose.findings.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding, Together
+from diagnose.findings.ranking import Ranked
 from diagnose.replay.edits import Between, Edit, Number, Shorten
 from diagnose.replay.saving import Basis, Replay
+from diagnose.rulekit.page import Page
 from diagnose.testing import facts_of
 
 
@@ -36,7 +36,7 @@ def shorter(facts: Facts, name: str, keep: Number = 0.0) -> Edit:
 
 def ordered(facts: Facts, found: dict[str, Finding], cautions: Sequence[Caution] = ()) -> Ranked:
     pairs = [(page(name), one) for name, one in found.items()]
-    return rank.ranked(pairs, Replay(facts), steps(facts), 0, cautions)
+    return ranking.ranked(pairs, Replay(facts), steps(facts), 0, cautions)
 
 
 def in_ms(found: RankedFinding) -> tuple[str, float, float | None]:
@@ -69,7 +69,7 @@ def test_what_is_too_much_to_list_is_one_finding() -> None:
         (page("a"), replace(finding(shorter(facts, f"p{ms}")), confidence=Confidence(level, "drawn")))
         for ms, level in zip(range(1, 8), reversed(sure), strict=True)
     ]
-    found = rank.ranked(parts, Replay(facts), steps(facts), 0).findings
+    found = ranking.ranked(parts, Replay(facts), steps(facts), 0).findings
     assert [in_ms(one)[1] for one in found] == [7, 6, 6, 5, 4]
     (rest,) = [one for one in found if one.evidence]
     assert (rest.evidence[0].text, rest.evidence[0].value) == ("3 more of these, the largest being:", 3)
@@ -181,7 +181,7 @@ def test_savings_are_of_the_step_without_the_profiler() -> None:
     facts = facts_of(HOST_BOUND)
     found = {"a": finding(shorter(facts, "a")), "b": finding(shorter(facts, "b"))}
     pairs = [(page(name), one) for name, one in found.items()]
-    placed = rank.ranked(pairs, Replay(facts), steps(facts), 0, unprofiled_ns=80_000_000).findings
+    placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, unprofiled_ns=80_000_000).findings
     assert [in_ms(one) for one in placed] == [("a", 24, 24), ("b", 16, 16)]
     assert [one.share_of_step for one in placed] == pytest.approx([0.3, 0.2])
     assert [(one.saving.low_ns, one.saving.high_ns) for one in placed] == [(24_000_000,) * 2, (16_000_000,) * 2]
@@ -192,7 +192,7 @@ def test_host_time_may_hold_all_that_recording_added() -> None:
     facts = facts_of(HOST_BOUND)
     found = {name: finding(shorter(facts, name), host_bound=True) for name in "ac"}
     pairs = [(page(name), one) for name, one in found.items()]
-    placed = rank.ranked(pairs, Replay(facts), steps(facts), 0, unprofiled_ns=80_000_000).findings
+    placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, unprofiled_ns=80_000_000).findings
     savings = [(one.saving.low_ns, one.saving.likely_ns, one.saving.high_ns) for one in placed]
     assert savings == [(10_000_000, 24_000_000, 24_000_000), (0, 8_000_000, 8_000_000)]
 

@@ -7,10 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import page, testing
+from diagnose import testing
+from diagnose.rulekit import page
 
 RULES = page.built_in_rules()
-FILES = sorted(path for path in RULES.glob("*.py") if not path.stem.startswith("_"))
+FILES = page.files(RULES)
 EXAMPLES = [one for path in FILES for one in testing._of_rule(testing.engine.load_file(path))]
 
 LONGEST = 125  # lines of a rule with its examples

@@ -13,8 +13,8 @@ from pathlib import Path
 import pytest
 
 import diagnose
-from diagnose.facts.host import HostActivity
-from diagnose.facts.steps import Measure
+from diagnose.facts.core.host import HostActivity
+from diagnose.facts.core.steps import Measure
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 FOLDERS = sorted(path.parent for path in SAMPLES.glob("*/trace.json.gz"))

@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import settings
-from diagnose.settings import Settings, SettingsError
+from diagnose.rulekit import settings
+from diagnose.rulekit.settings import Settings, SettingsError
 
 needs_toml = pytest.mark.skipif(sys.version_info < (3, 11), reason="Python 3.10 cannot read TOML: setup.cfg is read")
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from diagnose import units
+from diagnose.trace import units
 
 
 @pytest.mark.parametrize(

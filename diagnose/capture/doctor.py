@@ -17,9 +17,9 @@ from pathlib import Path
 
 import msgspec
 
-from diagnose import units
 from diagnose.capture import limits, probe
 from diagnose.capture.limits import Check
+from diagnose.trace import units
 
 ROOT = Path("/")
 FOLDER = Path("diagnose-runs")

@@ -13,8 +13,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Literal
 
-from diagnose import units
 from diagnose.capture.agent.about import quotas
+from diagnose.trace import units
 
 
 class CannotRecord(Exception):

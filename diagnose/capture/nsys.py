@@ -10,12 +10,12 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing
 from pathlib import Path
 
-from diagnose import nsys_files
 from diagnose.capture import limits
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.nsys import CAPTURE, POSTED, SESSION
 from diagnose.capture.agent.plan import WORK
 from diagnose.capture.limits import CannotRecord
+from diagnose.trace import nsys_files
 from diagnose.trace.manifest import RankManifest
 
 TRACED = "cuda,nvtx,osrt,cudnn,cublas"

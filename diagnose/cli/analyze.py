@@ -13,7 +13,7 @@ from diagnose.cli.progress import shown
 from diagnose.cli.results import open_page, rendered
 
 if TYPE_CHECKING:
-    from diagnose.engine import RuleSet
+    from diagnose.rulekit.engine import RuleSet
 
 TOO_SLOW = 1
 INCONCLUSIVE = 3
@@ -88,8 +88,8 @@ def command(
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
     from diagnose.pipeline import diagnose
-    from diagnose.rule import RuleError
-    from diagnose.settings import SettingsError
+    from diagnose.rulekit.settings import SettingsError
+    from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source import ranks
     from diagnose.source.base import InputError
 
@@ -123,9 +123,9 @@ def command(
 
 def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...]) -> RuleSet:
     """The rules to run: what the command line says, else what the settings near the trace say, else all."""
-    from diagnose import settings
-    from diagnose.engine import RuleSet
-    from diagnose.page import built_in_rules
+    from diagnose.rulekit import settings
+    from diagnose.rulekit.engine import RuleSet
+    from diagnose.rulekit.page import built_in_rules
 
     near = settings.near(trace)
     return RuleSet(

@@ -177,8 +177,8 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
 
 def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     from diagnose.pipeline import diagnose
-    from diagnose.rule import RuleError
-    from diagnose.settings import SettingsError
+    from diagnose.rulekit.settings import SettingsError
+    from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
 
     try:

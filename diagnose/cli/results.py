@@ -13,7 +13,7 @@ import click
 from diagnose.cli.files import write
 
 if TYPE_CHECKING:
-    from diagnose.diagnosis import Diagnosis
+    from diagnose.findings.diagnosis import Diagnosis
 
 
 def rendered(diagnosis: Diagnosis, form: str) -> str:

@@ -6,8 +6,8 @@ from pathlib import Path
 
 import click
 
-from diagnose import page
-from diagnose.page import Page
+from diagnose.rulekit import page
+from diagnose.rulekit.page import Page
 
 
 @click.group(name="rules")
@@ -69,7 +69,7 @@ def test_rules(folder: Path) -> None:
     Example: diagnose rules test my-rules
     """
     from diagnose import testing
-    from diagnose.rule import RuleError
+    from diagnose.rulekit.vocabulary import RuleError
 
     if not folder.is_dir():
         raise click.ClickException(f"{folder} is not a folder.")

@@ -23,7 +23,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.base import Missing
+from diagnose.facts.core.base import Missing
 from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.model import Rank, Run

@@ -8,24 +8,24 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from diagnose.facts.attendance import Attendance, attendance
-from diagnose.facts.base import Facts, Missing, optional
-from diagnose.facts.breakdown import NO_DEVICE, Breakdown, breakdown
-from diagnose.facts.copies import Copies, copies
-from diagnose.facts.functions import FunctionTime, functions
-from diagnose.facts.host import HostTime, host_time
-from diagnose.facts.idle import IdleShare, idle
-from diagnose.facts.input import Input, input_wait
-from diagnose.facts.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops, kernels
-from diagnose.facts.launches import Launches, launches
-from diagnose.facts.memory import AllocationCalls, Memory, allocation_calls, memory
-from diagnose.facts.overlap import Communication, communication
-from diagnose.facts.pictures import Pictures, pictures
-from diagnose.facts.python import Op, ops
-from diagnose.facts.run import trains_on_cpu
-from diagnose.facts.steps import Measure, steps
-from diagnose.facts.syncs import Sync, syncs
-from diagnose.facts.timeline import Timeline, timeline
+from diagnose.facts.communication.attendance import Attendance, attendance
+from diagnose.facts.communication.overlap import Communication, communication
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import NO_DEVICE, Breakdown, breakdown
+from diagnose.facts.core.host import HostTime, host_time
+from diagnose.facts.core.idle import IdleShare, idle
+from diagnose.facts.core.launches import Launches, launches
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.data.input import Input, input_wait
+from diagnose.facts.device.copies import Copies, copies
+from diagnose.facts.device.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops, kernels
+from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_calls, memory
+from diagnose.facts.drawn.pictures import Pictures, pictures
+from diagnose.facts.drawn.timeline import Timeline, timeline
+from diagnose.facts.host.functions import FunctionTime, functions
+from diagnose.facts.host.python import Op, ops
+from diagnose.facts.host.syncs import Sync, syncs
 from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")

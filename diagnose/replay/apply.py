@@ -10,9 +10,9 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import device_work
-from diagnose.facts.recording_cost import RecordingCost
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
+from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, at, shares
 from diagnose.replay.graph import OFF, EdgeKind, Graph
 from diagnose.trace import intervals

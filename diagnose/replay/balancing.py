@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.facts.balance import Balance
+from diagnose.facts.communication.balance import Balance
 from diagnose.replay.edits import Between, Edit, Level, Shorten, Times, at
 
 

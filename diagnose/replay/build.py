@@ -6,10 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import DeviceWork, device_work
-from diagnose.facts.host import host_threads
-from diagnose.facts.steps import Measure, steps
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import DeviceWork, device_work
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.steps import Measure, steps
 from diagnose.replay import calls as host_calls
 from diagnose.replay import graph as graphs
 from diagnose.replay.calls import Calls

@@ -7,9 +7,9 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import device_work
-from diagnose.facts.host import BLOCKING, api_calls
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import BLOCKING, api_calls
 from diagnose.replay.graph import JITTER_NS
 from diagnose.replay.streams import Stream, recorded_on, sync_devices
 from diagnose.trace import nesting

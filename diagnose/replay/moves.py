@@ -7,10 +7,10 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import device_work
-from diagnose.facts.fetches import MOST_READY_NS
-from diagnose.facts.host import host_threads
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.data.fetches import MOST_READY_NS
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import EdgeKind, Edges, edges
 from diagnose.replay.threads import Threads

@@ -8,10 +8,10 @@ from enum import Enum
 
 import numpy as np
 
-from diagnose.facts.base import Facts
-from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.recording_cost import RecordingCost
-from diagnose.facts.steps import steps
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.steps import steps
+from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import build

@@ -8,12 +8,12 @@ from enum import Enum
 
 import numpy as np
 
-from diagnose.facts.base import Facts
-from diagnose.facts.breakdown import round_half_up
-from diagnose.facts.dispatch import in_used_steps
-from diagnose.facts.lanes import lanes, window
-from diagnose.facts.steps import steps
-from diagnose.facts.timeline import detailed
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.spans import in_used_steps
+from diagnose.facts.core.steps import steps
+from diagnose.facts.drawn.lanes import lanes, window
+from diagnose.facts.drawn.timeline import detailed
 from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, at, shares
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import DeviceWork, device_work
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import DeviceWork, device_work
 from diagnose.trace.intervals import IntArray
 
 

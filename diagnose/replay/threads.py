@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.base import Facts
-from diagnose.facts.host import host_threads
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.host import host_threads
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import EdgeKind, Edges, edges, joined
 from diagnose.trace import enums, intervals

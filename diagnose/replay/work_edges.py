@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import DeviceWork
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import DeviceWork
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, edges, joined
 from diagnose.replay.streams import Stream, recorded_on, sync_devices

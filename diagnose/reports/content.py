@@ -5,15 +5,15 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnose.diagnosis import Diagnosis, RankSummary
-from diagnose.facts.functions import FunctionTime
-from diagnose.facts.kernels import Kernel, KernelGroup
-from diagnose.facts.steps import Measure
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.device.kernels import Kernel, KernelGroup
+from diagnose.facts.host.functions import FunctionTime
+from diagnose.findings.diagnosis import Diagnosis, RankSummary
 from diagnose.reports.words import ACTIVITIES, CAUSES, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
-from diagnose.units import clipped, duration, number, share, size
+from diagnose.trace.units import clipped, duration, number, share, size
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""

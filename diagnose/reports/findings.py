@@ -6,13 +6,13 @@ from collections import Counter
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.steps import Measure
-from diagnose.finding import Fix, OutcomeKind, RankedFinding, Together
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import Fix, OutcomeKind, RankedFinding, Together
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, SAFETY
-from diagnose.units import duration, share
+from diagnose.trace.units import duration, share
 
 HIDDEN = "Once those are fixed"
 """Over findings that pay only then."""

@@ -5,10 +5,10 @@ from __future__ import annotations
 import shlex
 from pathlib import PurePath
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.steps import Measure
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.trace.manifest import Manifest
-from diagnose.units import clipped, duration
+from diagnose.trace.units import clipped, duration
 
 MOST_COMMAND = 60
 """Characters of the command that ran."""

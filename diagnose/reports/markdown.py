@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from diagnose.diagnosis import Diagnosis
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import content, findings, heading
 from diagnose.reports.content import Row, Section
 from diagnose.reports.findings import Card

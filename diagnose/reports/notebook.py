@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.diagnosis import Diagnosis
+from diagnose.findings.diagnosis import Diagnosis
 
 
 def register() -> None:

@@ -7,9 +7,9 @@ from typing import Any
 
 import msgspec
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.timeline import MarkTable, Timeline
-from diagnose.finding import RankedFinding
+from diagnose.facts.drawn.timeline import MarkTable, Timeline
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
 
 MOST_LANES = 256
 """More than a timeline has."""

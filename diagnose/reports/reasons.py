@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.finding import RankedFinding
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
-from diagnose.units import duration, number, percent
+from diagnose.trace.units import duration, number, percent
 
 UNSEEN = 0.01
 """Shares of a step that are too small to be told (our choice)."""

@@ -9,11 +9,11 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
-from diagnose import units
-from diagnose.diagnosis import Diagnosis
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import content, findings, heading
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card
+from diagnose.trace import units
 from diagnose.trace.model import Severity
 
 MOST_WIDTH = 100

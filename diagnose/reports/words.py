@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.host import HostActivity
-from diagnose.facts.idle import IdleCause
-from diagnose.finding import OutcomeKind, Safety
+from diagnose.facts.core.host import HostActivity
+from diagnose.facts.core.idle import IdleCause
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import OutcomeKind, Safety
 from diagnose.replay.saving import Basis
 
 CAUSES = {

@@ -7,9 +7,9 @@ import shutil
 import tempfile
 from pathlib import Path
 
-from diagnose import nsys_files
 from diagnose.source.base import InputError
 from diagnose.source.columns import printable
+from diagnose.trace import nsys_files
 
 SUFFIXES = (".nsys-rep", ".qdrep")
 

@@ -13,12 +13,11 @@ from functools import lru_cache
 
 import numpy as np
 
-from diagnose import nsys_files
-from diagnose.nsys_files import BLOB, DOMAIN, MARK, SAMPLES, TABLE
 from diagnose.source import nvtx
 from diagnose.source.columns import Columns, Vocabulary, printable
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
-from diagnose.trace import frames
+from diagnose.trace import frames, nsys_files
+from diagnose.trace.nsys_files import BLOB, DOMAIN, MARK, SAMPLES, TABLE
 
 LAST_LINE = 999_999_999
 """No file has more; a larger number is none of a line."""

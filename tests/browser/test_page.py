@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from diagnose import pipeline
-from diagnose.diagnosis import Diagnosis
-from diagnose.finding import OutcomeKind
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import OutcomeKind
 from tests.browser.conftest import Open, Opened
 from tests.drawing import Drawing
 

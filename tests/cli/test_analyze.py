@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.cli import main
-from diagnose.diagnosis import Diagnosis
+from diagnose.findings.diagnosis import Diagnosis
 from tests.drawing import Drawing
 
 

@@ -6,8 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import drawing, page
-from diagnose.diagnosis import Diagnosis
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.rulekit import page
+from diagnose.synthetic import notation
 from tests.cli.test_analyze import refused, run
 from tests.rules import SLOW, folder
 
@@ -17,7 +18,7 @@ def trace(tmp_path: Path) -> Path:
     """40 of 100 ms a step are a range called `slow`."""
     path = tmp_path / "traces" / "rank0.json"
     path.parent.mkdir()
-    path.write_bytes(drawing.trace("4 steps of 100\ncpu slow 0-40 | aten::mm 40-41\ngpu sgemm 40.01-99 @40"))
+    path.write_bytes(notation.trace("4 steps of 100\ncpu slow 0-40 | aten::mm 40-41\ngpu sgemm 40.01-99 @40"))
     return path
 
 

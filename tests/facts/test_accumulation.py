@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.accumulation import Accumulation, accumulation
-from diagnose.facts.base import Missing
+from diagnose.facts.communication.accumulation import Accumulation, accumulation
+from diagnose.facts.core.base import Missing
 from diagnose.testing import facts_of
 
 FORWARD = "DistributedDataParallel.forward"

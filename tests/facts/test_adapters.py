@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.adapters import Adapters, adapters
-from diagnose.facts.base import Missing
+from diagnose.facts.core.base import Missing
+from diagnose.facts.shapes.adapters import Adapters, adapters
 from diagnose.testing import facts_of
 
 NODE = '"autograd::engine::evaluate_function: MmBackward0"'

@@ -10,8 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.allocator import Churn, allocator_calls, allocator_causes
-from diagnose.facts.base import Facts, Missing
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.device.allocator import Churn, allocator_calls, allocator_causes
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import ApiKind

@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.facts.attendance import Attendance, attendance, awaited, company, compare, waits
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.overlap import exposure
+from diagnose.facts.communication.attendance import Attendance, attendance, awaited, company, compare, waits
+from diagnose.facts.communication.overlap import exposure
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.testing import facts_of, facts_of_ranks
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Company, Context

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.backward import VainNodes, backward_nodes, repeated_backward, way_back
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.dispatch import host_spans
+from diagnose.facts.autograd.backward import VainNodes, backward_nodes, repeated_backward, way_back
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.spans import host_spans
 from diagnose.testing import facts_of
 from diagnose.trace.enums import SpanKind
 

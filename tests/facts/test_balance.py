@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.balance import Balance, balance
-from diagnose.facts.base import Missing
+from diagnose.facts.communication.balance import Balance, balance
+from diagnose.facts.core.base import Missing
 from diagnose.testing import facts_of
 
 RANK = """

@@ -6,9 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.facts.attendance import attendance, compare
-from diagnose.facts.bandwidth import BusRate, bus_rates
-from diagnose.facts.base import Facts, Missing
+from diagnose.facts.communication.attendance import attendance, compare
+from diagnose.facts.communication.bandwidth import BusRate, bus_rates
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.testing import facts_of, facts_of_ranks
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context

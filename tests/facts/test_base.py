@@ -7,8 +7,8 @@ import weakref
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing, optional
-from diagnose.facts.breakdown import NO_DEVICE, breakdown, device_time
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import NO_DEVICE, breakdown, device_time
 from diagnose.testing import facts_of
 
 

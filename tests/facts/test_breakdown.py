@@ -3,7 +3,7 @@
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.facts.breakdown import breakdown, round_half_up, shared_out
+from diagnose.facts.core.breakdown import breakdown, round_half_up, shared_out
 from tests.drawing import Drawing
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"

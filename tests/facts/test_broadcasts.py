@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.broadcasts import PairSums, pair_sums
+from diagnose.facts.core.base import Missing
+from diagnose.facts.shapes.broadcasts import PairSums, pair_sums
 from diagnose.testing import facts_of
 
 SUB = "aten::sub 0-10 shapes=[[256,1,64],[1,128,64],[]]"

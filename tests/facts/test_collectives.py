@@ -10,9 +10,9 @@ from typing import Any
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.collectives import collective_groups, collective_table, small_collectives
-from diagnose.facts.ddp import DdpWork, ddp_overheads
+from diagnose.facts.communication.collectives import collective_groups, collective_table, small_collectives
+from diagnose.facts.communication.ddp import DdpWork, ddp_overheads
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.source import ranks
 from tests.drawing import Drawing
 

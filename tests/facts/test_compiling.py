@@ -8,8 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.compiling import compiling
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.host.compiling import compiling
 from diagnose.source import ranks
 from tests.drawing import Drawing
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.solves import repeated_factors
-from diagnose.facts.sparse_products import sparse_products
+from diagnose.facts.core.base import Missing
+from diagnose.facts.values.solves import repeated_factors
+from diagnose.facts.values.sparse_products import sparse_products
 from diagnose.testing import facts_of
 
 STEPS = "4 steps of 100\n2 threads, 4 cores\n"

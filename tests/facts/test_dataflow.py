@@ -7,9 +7,9 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.dataflow import dataflow
-from diagnose.facts.loops import loops
+from diagnose.facts.autograd.dataflow import dataflow
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.host.loops import loops
 from diagnose.testing import facts_of
 from diagnose.trace.model import AutogradGraph
 

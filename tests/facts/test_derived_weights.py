@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.derived_weights import DerivedWeights, derived_weights
-from diagnose.facts.loops import loops
+from diagnose.facts.autograd.derived_weights import DerivedWeights, derived_weights
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.host.loops import loops
 from diagnose.testing import facts_of
 
 QR = '"autograd::engine::evaluate_function: QrBackward0"'

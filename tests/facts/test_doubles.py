@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.doubles import doubles
+from diagnose.facts.core.base import Missing
+from diagnose.facts.device.doubles import doubles
 from diagnose.testing import facts_of
 
 DOUBLE = 'shapes=[[4,4],[4,4]] types=["double","double"]'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.equal_batches import EqualBatches, equal_batches
+from diagnose.facts.core.base import Missing
+from diagnose.facts.data.equal_batches import EqualBatches, equal_batches
 from diagnose.testing import facts_of
 
 NODE = '"autograd::engine::evaluate_function:'

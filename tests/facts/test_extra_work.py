@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.extra_work import ExtraWork, long_steps
-from diagnose.facts.step_table import Filling
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.run.extra_work import ExtraWork, long_steps
+from diagnose.facts.run.step_table import Filling
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing

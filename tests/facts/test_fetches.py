@@ -9,8 +9,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.fetches import Fetches, WaitPattern, fetches
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.data.fetches import Fetches, WaitPattern, fetches
 from diagnose.source import ranks
 from diagnose.testing import facts_of
 from tests.drawing import Drawing

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.filters import Filter, LongFilters, long_filters
+from diagnose.facts.core.base import Missing
+from diagnose.facts.shapes.filters import Filter, LongFilters, long_filters
 from diagnose.testing import facts_of
 
 NODE = "autograd::engine::evaluate_function: ConvolutionBackward0"

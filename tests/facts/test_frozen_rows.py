@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.frozen_rows import FrozenRows, frozen_rows
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.values.frozen_rows import FrozenRows, frozen_rows
 from diagnose.testing import facts_of
 
 DRAWN = (

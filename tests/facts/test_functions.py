@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.functions import FunctionOp, FunctionTime, functions
+from diagnose.facts.core.base import Missing
+from diagnose.facts.host.functions import FunctionOp, FunctionTime, functions
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 

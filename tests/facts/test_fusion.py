@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.chains import PointwiseChains
-from diagnose.facts.fusion import attention_chains, loss_over_vocabulary, pointwise_chains
-from diagnose.facts.work import work_table
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.work import work_table
+from diagnose.facts.device.chains import PointwiseChains
+from diagnose.facts.device.fusion import attention_chains, loss_over_vocabulary, pointwise_chains
 from diagnose.source import ranks
 from tests.drawing import MAIN, Drawing
 

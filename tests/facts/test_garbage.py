@@ -6,8 +6,8 @@ import numpy as np
 import pytest
 
 from diagnose import one_rank
-from diagnose.facts.garbage import garbage_collections
-from diagnose.facts.python import python_pauses
+from diagnose.facts.host.python import python_pauses
+from diagnose.facts.run.garbage import garbage_collections
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
 from diagnose.testing import facts_of

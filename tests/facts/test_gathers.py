@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.gathers import HostGathers, host_gathers
+from diagnose.facts.communication.gathers import HostGathers, host_gathers
+from diagnose.facts.core.base import Missing
 from diagnose.testing import facts_of
 
 FORWARD, UPDATE = "DistributedDataParallel.forward 40-60", '"Optimizer.step#SGD.step" 90-99'

@@ -1,6 +1,6 @@
 """Who trains, what the training threads do, and which op or line asked."""
 
-from diagnose.facts.host import HostActivity, asking_ops, enclosing_op, host_threads, host_time
+from diagnose.facts.core.host import HostActivity, asking_ops, enclosing_op, host_threads, host_time
 from tests.drawing import MAIN, Drawing
 
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.chains import PointwiseChains
-from diagnose.facts.fusion import pointwise_chains
+from diagnose.facts.core.base import Missing
+from diagnose.facts.device.chains import PointwiseChains
+from diagnose.facts.device.fusion import pointwise_chains
 from diagnose.testing import facts_of
 
 MS = 1_000_000

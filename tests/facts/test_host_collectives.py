@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.buckets import buckets
-from diagnose.facts.host_collectives import barriers, host_collectives, host_runs
+from diagnose.facts.communication.buckets import buckets
+from diagnose.facts.communication.host_collectives import barriers, host_collectives, host_runs
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.testing import facts_of, facts_of_ranks
 
 MS = 1_000_000

@@ -24,10 +24,10 @@ import pandas as pd
 import pytest
 
 import diagnose
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.breakdown import device_time
-from diagnose.facts.device import DeviceWork, WorkClass, device_work
-from diagnose.facts.launches import launch_table
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.breakdown import device_time
+from diagnose.facts.core.device import DeviceWork, WorkClass, device_work
+from diagnose.facts.core.launches import launch_table
 from diagnose.trace import intervals
 from diagnose.trace.model import Rank, Run
 

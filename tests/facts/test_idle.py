@@ -4,9 +4,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.facts.base import Missing
-from diagnose.facts.breakdown import breakdown
-from diagnose.facts.idle import IdleCause, idle, idle_gaps
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.breakdown import breakdown
+from diagnose.facts.core.idle import IdleCause, idle, idle_gaps
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 

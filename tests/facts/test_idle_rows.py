@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.idle_rows import IdleRows, idle_rows, zero_gradients
+from diagnose.facts.core.base import Missing
+from diagnose.facts.values.idle_rows import IdleRows, idle_rows, zero_gradients
 from diagnose.testing import facts_of
 
 STEP = "1 step of 100\n2 threads, 4 cores\n"

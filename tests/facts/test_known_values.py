@@ -7,14 +7,14 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.known_values import (
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.values.known_values import (
     multiplied_by_nothing,
     repeated_values,
     unchanging_values,
     useless_arithmetic,
 )
-from diagnose.facts.values import seen_ops
+from diagnose.facts.values.values import seen_ops
 from diagnose.testing import facts_of
 
 NODE = "autograd::engine::evaluate_function:"

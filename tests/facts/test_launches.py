@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.launches import launch_table, launches
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.launches import launch_table, launches
 from tests.drawing import Drawing
 
 

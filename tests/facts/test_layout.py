@@ -12,8 +12,9 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.layout import Tensor, copy_churn, layout_conversions, recorded_inputs
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.inputs import Tensor, recorded_inputs
+from diagnose.facts.device.layout import copy_churn, layout_conversions
 from diagnose.source import ranks
 from tests.drawing import Drawing
 

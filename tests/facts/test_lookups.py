@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.lookups import one_hot_products, table_gradients
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.shapes.lookups import one_hot_products, table_gradients
 from diagnose.testing import facts_of
 
 MADE = "aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]"

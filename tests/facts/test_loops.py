@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.loops import Loop, apart_in_time, loops
+from diagnose.facts.core.base import Missing
+from diagnose.facts.host.loops import Loop, apart_in_time, loops
 from diagnose.testing import facts_of
 from diagnose.trace.intervals import Intervals
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.low_rank import LowRankSolve, low_rank_solves
+from diagnose.facts.core.base import Missing
+from diagnose.facts.shapes.low_rank import LowRankSolve, low_rank_solves
 from diagnose.testing import facts_of
 
 PRODUCT = "aten::matmul 0-10 shapes=[[4,256,64],[4,64,256]]"

@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.facts.marks import RUN, Column, Marks
+from diagnose.facts.drawn.marks import RUN, Column, Marks
 
 Row = tuple[int, int, int, int, int, int]
 """lane, start, dur, label, kind, count"""

@@ -8,8 +8,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.messages import collective_runs, synced_norms
+from diagnose.facts.communication.messages import collective_runs, synced_norms
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.source import ranks
 from tests.drawing import Drawing
 

@@ -11,10 +11,10 @@ from typing import Any
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.optimizer import Implementation, for_parameters, optimizer_steps
-from diagnose.facts.work import work_table
-from diagnose.facts.zeroing import gradient_zeroing
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.work import work_table
+from diagnose.facts.optimizer.optimizer import Implementation, for_parameters, optimizer_steps
+from diagnose.facts.optimizer.zeroing import gradient_zeroing
 from diagnose.source import ranks
 from tests.drawing import MAIN, Drawing
 

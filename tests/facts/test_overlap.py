@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.breakdown import breakdown
-from diagnose.facts.overlap import exposure
+from diagnose.facts.communication.overlap import exposure
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.breakdown import breakdown
 from diagnose.source import ranks
 from tests.drawing import Drawing
 

@@ -7,8 +7,8 @@ from dataclasses import replace
 import msgspec
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.padding import Padding, padding
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.data.padding import Padding, padding
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import Loader
 

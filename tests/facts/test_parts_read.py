@@ -6,8 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.parts_read import PartRead, parts_read
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.values.parts_read import PartRead, parts_read
 from diagnose.testing import facts_of
 from diagnose.trace.frames import Site
 

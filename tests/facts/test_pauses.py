@@ -9,10 +9,10 @@ from statistics import median
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.garbage import garbage_collections
-from diagnose.facts.pauses import checkpoints, silences, step_spikes
-from diagnose.facts.step_table import Filling
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.run.garbage import garbage_collections
+from diagnose.facts.run.pauses import checkpoints, silences, step_spikes
+from diagnose.facts.run.step_table import Filling
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing

@@ -8,9 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.facts import pictures as module
-from diagnose.facts.base import Missing
-from diagnose.facts.pictures import (
+from diagnose.facts.core.base import Missing
+from diagnose.facts.drawn import pictures as module
+from diagnose.facts.drawn.pictures import (
     MOST_POINTS,
     CollectiveBar,
     CopySize,

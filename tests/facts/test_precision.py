@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.filling import filling
-from diagnose.facts.precision import precision, roofline
+from diagnose.facts.core.base import Missing
+from diagnose.facts.device.filling import filling
+from diagnose.facts.device.precision import precision, roofline
 from diagnose.testing import facts_of
 
 

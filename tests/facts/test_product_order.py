@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.product_order import ProductOrder, product_orders
+from diagnose.facts.core.base import Missing
+from diagnose.facts.values.product_order import ProductOrder, product_orders
 from diagnose.testing import facts_of
 
 SCORES = "aten::bmm 0-30 shapes=[[8,512,32],[8,32,512]]"

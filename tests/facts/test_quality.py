@@ -11,10 +11,10 @@ from statistics import mean, median, stdev
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.quality import Overhead, Sign, distortion, steadiness, warm_up
-from diagnose.facts.step_table import time_by_step
-from diagnose.facts.steps import steps
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.steps import steps
+from diagnose.facts.run.quality import Overhead, Sign, distortion, steadiness, warm_up
+from diagnose.facts.run.step_table import time_by_step
 from diagnose.source import ranks
 from diagnose.trace import intervals
 from diagnose.trace.manifest import Host, RankManifest

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.facts.ranges import ranges
+from diagnose.facts.run.ranges import ranges
 from tests.drawing import Drawing
 
 

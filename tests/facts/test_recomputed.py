@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.recomputed import Recomputed, recomputed
+from diagnose.facts.autograd.recomputed import Recomputed, recomputed
+from diagnose.facts.core.base import Missing
 from diagnose.testing import facts_of
 
 NODE = '"autograd::engine::evaluate_function: MulBackward0"'

@@ -8,10 +8,10 @@ import msgspec
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.recording_cost import RecordingCost, recording_cost
-from diagnose.facts.slowdown import Slowdown, slowdown, unrecorded
-from diagnose.facts.steps import steps
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.steps import steps
+from diagnose.facts.run.recording_cost import RecordingCost, recording_cost
+from diagnose.facts.run.slowdown import Slowdown, slowdown, unrecorded
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
 from diagnose.testing import facts_of

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.repeated_rows import RepeatedRows, repeated_rows
+from diagnose.facts.core.base import Missing
+from diagnose.facts.values.repeated_rows import RepeatedRows, repeated_rows
 from diagnose.testing import facts_of
 
 TAKEN = "aten::index_select 0-10 shapes=[[64,32],[],[256]]"

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.rolled import RolledMemories, rolled_memories
+from diagnose.facts.core.base import Missing
+from diagnose.facts.values.rolled import RolledMemories, rolled_memories
 from diagnose.testing import facts_of
 
 ROLL = "aten::roll 0-50 shapes=[[4096,64],[],[]]"

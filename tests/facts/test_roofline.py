@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.roofline import MatmulOps, matmul_ops, op_roofline, reached_share
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline, reached_share
 from diagnose.source import ranks
 from diagnose.testing import facts_of
 from diagnose.trace import hardware

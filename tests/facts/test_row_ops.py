@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.layout import Tensor
-from diagnose.facts.row_ops import LEAST_OWN, diagonal_matrices, limited_lookups, unique_rows
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.inputs import Tensor
+from diagnose.facts.shapes.row_ops import LEAST_OWN, diagonal_matrices, limited_lookups, unique_rows
 from diagnose.testing import facts_of
 
 PAIRS = 'shapes=[[4096,2],[],[]] types=["long int","Scalar","Scalar"]'

@@ -7,11 +7,11 @@ from dataclasses import replace
 import pytest
 
 from diagnose.capture.agent import clocks
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.loading import Loading, loading
-from diagnose.facts.run import environment, launch_blocking, manifest, trains_on_cpu
-from diagnose.facts.slowdown import Slowdown, Unrecorded, slowdown, unrecorded
-from diagnose.facts.steps import LONG
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.run import environment, launch_blocking, manifest, trains_on_cpu
+from diagnose.facts.core.steps import LONG
+from diagnose.facts.data.loading import Loading, loading
+from diagnose.facts.run.slowdown import Slowdown, Unrecorded, slowdown, unrecorded
 from diagnose.testing import facts_of
 from diagnose.trace.manifest import Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.scattered_rows import ScatteredRows, scattered_rows
+from diagnose.facts.core.base import Missing
+from diagnose.facts.shapes.scattered_rows import ScatteredRows, scattered_rows
 from diagnose.testing import facts_of
 
 

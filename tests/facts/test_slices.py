@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.slices import SlicedTensor, sliced_tensors
+from diagnose.facts.autograd.slices import SlicedTensor, sliced_tensors
+from diagnose.facts.core.base import Missing
 from diagnose.testing import facts_of
 
 NODE = '"autograd::engine::evaluate_function: SelectBackward0"'

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.sorts import SortsForFew, sorts_for_few
+from diagnose.facts.core.base import Missing
+from diagnose.facts.shapes.sorts import SortsForFew, sorts_for_few
 from diagnose.testing import facts_of
 
 SORT = "aten::argsort 0-40 shapes=[[32,800],[],[]]"

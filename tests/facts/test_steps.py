@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.steps import Measure, steps
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.steps import Measure, steps
 from diagnose.testing import facts_of
 from tests.drawing import Drawing
 

@@ -2,8 +2,8 @@
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.syncs import Sync, blocked_ns, syncs
+from diagnose.facts.core.base import Missing
+from diagnose.facts.host.syncs import Sync, blocked_ns, syncs
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 

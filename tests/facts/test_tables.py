@@ -2,13 +2,13 @@
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.copies import copies
-from diagnose.facts.input import input_wait
-from diagnose.facts.kernels import kernel_kinds, kernel_ops, kernels
-from diagnose.facts.memory import allocation_calls, memory
-from diagnose.facts.overlap import communication
-from diagnose.facts.python import Op, ops
+from diagnose.facts.communication.overlap import communication
+from diagnose.facts.core.base import Missing
+from diagnose.facts.data.input import input_wait
+from diagnose.facts.device.copies import copies
+from diagnose.facts.device.kernels import kernel_kinds, kernel_ops, kernels
+from diagnose.facts.device.memory import allocation_calls, memory
+from diagnose.facts.host.python import Op, ops
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind
 from tests.drawing import MAIN, Drawing

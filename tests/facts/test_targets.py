@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.targets import IgnoredScores, ignored_scores
+from diagnose.facts.core.base import Missing
+from diagnose.facts.data.targets import IgnoredScores, ignored_scores
 from diagnose.testing import facts_of
 
 HEAD = "4 steps of 100\n2 threads, 4 cores\n"

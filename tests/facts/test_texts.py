@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.loops import loops
-from diagnose.facts.texts import Texts, texts
+from diagnose.facts.core.base import Missing
+from diagnose.facts.host.loops import loops
+from diagnose.facts.host.texts import Texts, texts
 from diagnose.testing import facts_of
 
 RANGE = '"Tensor.__repr__ (text)"'

@@ -7,14 +7,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.facts import timeline as module
-from diagnose.facts.base import Facts, Missing, optional
-from diagnose.facts.breakdown import breakdown, device_time
-from diagnose.facts.idle import IdleCause, idle_gaps
-from diagnose.facts.lanes import KINDS, MOST_STREAMS, MOST_THREADS, MarkKind, lanes, window
-from diagnose.facts.marks import Marks
-from diagnose.facts.steps import steps
-from diagnose.facts.timeline import MOST_MARKS, MOST_NAME, Timeline, timeline
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import breakdown, device_time
+from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.steps import steps
+from diagnose.facts.drawn import timeline as module
+from diagnose.facts.drawn.lanes import KINDS, MOST_STREAMS, MOST_THREADS, MarkKind, lanes, window
+from diagnose.facts.drawn.marks import Marks
+from diagnose.facts.drawn.timeline import MOST_MARKS, MOST_NAME, Timeline, timeline
 from diagnose.source import ranks
 from diagnose.trace import intervals
 from tests.drawing import Drawing

@@ -9,8 +9,8 @@ from typing import Any
 
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.transfers import copy_before, host_born, tiny_copies, transfers
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.device.transfers import copy_before, host_born, tiny_copies, transfers
 from diagnose.source import ranks
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.transforms import UnhandyTransforms, largest_prime, unhandy_transforms
+from diagnose.facts.core.base import Missing
+from diagnose.facts.shapes.transforms import UnhandyTransforms, largest_prime, unhandy_transforms
 from diagnose.testing import facts_of
 
 

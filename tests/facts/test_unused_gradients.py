@@ -7,8 +7,8 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.unused_gradients import UnusedGradients, unused_gradients
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.values.unused_gradients import UnusedGradients, unused_gradients
 from diagnose.testing import facts_of
 from diagnose.trace.model import AutogradGraph
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.base import Missing
-from diagnose.facts.unused_graphs import UnusedGraphs, unused_graphs
+from diagnose.facts.autograd.unused_graphs import UnusedGraphs, unused_graphs
+from diagnose.facts.core.base import Missing
 from diagnose.testing import facts_of
 
 BACKWARD = '"autograd::engine::evaluate_function: MulBackward0"'

@@ -11,13 +11,13 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.blocking_launches import blocking_launches
-from diagnose.facts.host import api_calls
-from diagnose.facts.idle import IdleCause, idle_gaps
-from diagnose.facts.steps import Measure, steps
-from diagnose.facts.syncs import blocked_ns
-from diagnose.facts.waits import HostWait, WaitReason, host_waits
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.host import api_calls
+from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.host.blocking_launches import blocking_launches
+from diagnose.facts.host.syncs import blocked_ns
+from diagnose.facts.host.waits import HostWait, WaitReason, host_waits
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.facts.work import work_table
+from diagnose.facts.core.work import work_table
 from diagnose.trace.kinds import KernelKind
 from tests.drawing import Drawing
 

@@ -13,8 +13,8 @@ from itertools import pairwise
 
 import numpy as np
 
-from diagnose.facts.base import Facts
-from diagnose.facts.host import host_threads
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.host import host_threads
 from diagnose.replay.edits import Edit, Times
 from diagnose.replay.saving import Replay, Saving
 from diagnose.trace.intervals import IntArray, Intervals

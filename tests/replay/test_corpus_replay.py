@@ -8,9 +8,9 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import device_work
-from diagnose.facts.steps import steps
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.steps import steps
 from diagnose.replay.edits import Level, Move, Shorten
 from diagnose.replay.saving import Replay
 from diagnose.source import ranks

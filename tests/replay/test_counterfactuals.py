@@ -10,8 +10,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.steps import Measure, steps
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.steps import Measure, steps
 from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten
 from diagnose.replay.saving import NO_SAVING, Basis, Replay
 from tests.replay.programs import (

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diagnose.facts.base import Facts
-from diagnose.facts.device import device_work
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
 from diagnose.replay import calls as host_calls
 from diagnose.replay.streams import streams
 from diagnose.replay.work_edges import event_edges

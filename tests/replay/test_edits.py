@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.host import host_threads
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.host import host_threads
 from diagnose.replay.edits import Between, Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, shares
 from diagnose.replay.saving import NO_SAVING, Basis, Replay
 from diagnose.trace.intervals import Intervals

@@ -9,8 +9,8 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from diagnose.facts.base import Facts
-from diagnose.facts.steps import steps
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.steps import steps
 from diagnose.replay.edits import Between, Detach, Edit, Level, Move, Remove, Shorten
 from diagnose.replay.saving import Replay
 from tests.replay.programs import (

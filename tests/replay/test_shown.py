@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.host import host_threads
-from diagnose.facts.lanes import lanes
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.drawn.lanes import lanes
 from diagnose.replay import shown as module
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times
 from diagnose.replay.shown import MOST_SPOTS, Change, ChangeKind, Spot, change, spots

@@ -8,12 +8,14 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from diagnose import diagnosis, engine, one_rank
-from diagnose.diagnosis import Diagnosis, RankDiagnosis
-from diagnose.engine import RuleSet
-from diagnose.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQuality, Together
+from diagnose import one_rank
+from diagnose.findings import diagnosis
+from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
+from diagnose.findings.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQuality, Together
 from diagnose.replay.saving import Basis
 from diagnose.reports import findings, markdown, terminal
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import RuleSet
 from diagnose.testing import facts_of
 from diagnose.trace.frames import Site
 from tests.rules import SLOW, folder, rule

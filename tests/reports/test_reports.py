@@ -8,9 +8,10 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnose import diagnosis, one_rank
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Facts
+from diagnose import one_rank
+from diagnose.facts.core.base import Facts
+from diagnose.findings import diagnosis
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import heading, markdown, terminal
 from diagnose.trace.manifest import Manifest
 from tests.drawing import Drawing

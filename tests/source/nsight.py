@@ -8,7 +8,7 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
-from diagnose import drawing
+from diagnose.synthetic import notation
 
 PROCESS = 100
 TABLES = {
@@ -124,7 +124,7 @@ class Export:
 
 def drawn(text: str) -> Export:
     """The export of what is drawn. Python frames have no place in it."""
-    document = json.loads(drawing.trace(text))
+    document = json.loads(notation.trace(text))
     made = Export()
     made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=document["baseTimeNanoseconds"])
     for one in document["deviceProperties"]:

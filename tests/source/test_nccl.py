@@ -7,8 +7,8 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.collectives import collective_groups
+from diagnose.facts.communication.collectives import collective_groups
+from diagnose.facts.core.base import Facts
 from diagnose.source import nccl, ranks
 from tests.source.nsight import Export
 

@@ -8,14 +8,14 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.breakdown import breakdown
-from diagnose.facts.copies import copies
-from diagnose.facts.device import device_work
-from diagnose.facts.idle import idle
-from diagnose.facts.launches import launches
-from diagnose.facts.steps import steps
-from diagnose.facts.syncs import syncs
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.breakdown import breakdown
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.idle import idle
+from diagnose.facts.core.launches import launches
+from diagnose.facts.core.steps import steps
+from diagnose.facts.device.copies import copies
+from diagnose.facts.host.syncs import syncs
 from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.testing import facts_of

@@ -8,10 +8,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.facts.base import Facts
-from diagnose.facts.host import HostActivity, host_time
-from diagnose.facts.idle import IdleCause, idle
-from diagnose.facts.python import python_pauses
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.host import HostActivity, host_time
+from diagnose.facts.core.idle import IdleCause, idle
+from diagnose.facts.host.python import python_pauses
 from diagnose.source import ranks
 from diagnose.trace.model import Rank
 from tests.source.nsight import Export, drawn, pid

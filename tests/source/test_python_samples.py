@@ -15,10 +15,10 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import nsys_files
-from diagnose.facts.base import Facts
-from diagnose.facts.source_lines import sites_of
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.source_lines import sites_of
 from diagnose.source import nsys_export, ranks
+from diagnose.trace import nsys_files
 from diagnose.trace.frames import Site
 from diagnose.trace.model import Rank
 from tests.capture.test_nsys import program

@@ -12,7 +12,7 @@ import pytest
 
 import diagnose
 from diagnose import pipeline
-from diagnose.diagnosis import Diagnosis
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.source import recording
 from diagnose.source.base import InputError
 from diagnose.trace.manifest import Manifest

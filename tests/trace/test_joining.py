@@ -8,13 +8,13 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.facts.base import Facts, Missing, optional
-from diagnose.facts.functions import functions
-from diagnose.facts.idle import idle_gaps
-from diagnose.facts.layout import recorded_inputs
-from diagnose.facts.memory import Memory, memory
-from diagnose.facts.pauses import checkpoints
-from diagnose.facts.source_lines import sites_at, sites_of
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.idle import idle_gaps
+from diagnose.facts.core.inputs import recorded_inputs
+from diagnose.facts.core.source_lines import sites_at, sites_of
+from diagnose.facts.device.memory import Memory, memory
+from diagnose.facts.host.functions import functions
+from diagnose.facts.run.pauses import checkpoints
 from diagnose.source import ranks
 from diagnose.trace.costs import cost
 from diagnose.trace.frames import Site

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.steps import Measure
-from diagnose.finding import Level, RankedFinding, RulePage, Safety
-from diagnose.page import SECTIONS
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import Level, RankedFinding, RulePage, Safety
 from diagnose.reports import findings, reasons
 from diagnose.reports.findings import Card
-from diagnose.units import duration, number
+from diagnose.rulekit.page import SECTIONS
+from diagnose.trace.units import duration, number
 
 
 @dataclass(frozen=True)

@@ -12,17 +12,17 @@ import msgspec
 import plotly.graph_objects as go
 from markupsafe import Markup
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Missing
-from diagnose.facts.breakdown import Breakdown
-from diagnose.facts.steps import Measure
-from diagnose.finding import OutcomeKind
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.breakdown import Breakdown
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import OutcomeKind
 from diagnose.reports import content, findings, heading, perfetto
 from diagnose.reports.html import bundle, cards, run_figures, step_figures, timeline_figure, work_figures
 from diagnose.reports.html.style import MARK_COLOURS, plain
 from diagnose.reports.words import CAUSES, OUTCOMES
 from diagnose.trace.model import Severity
-from diagnose.units import duration, share
+from diagnose.trace.units import duration, share
 
 
 @dataclass(frozen=True)

@@ -8,10 +8,10 @@ from itertools import cycle
 import numpy as np
 import plotly.graph_objects as go
 
-from diagnose.diagnosis import Diagnosis, RankSummary
-from diagnose.facts.base import Missing
-from diagnose.facts.breakdown import Breakdown
-from diagnose.facts.pictures import CollectiveBar, MemoryCurve
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.breakdown import Breakdown
+from diagnose.facts.drawn.pictures import CollectiveBar, MemoryCurve
+from diagnose.findings.diagnosis import Diagnosis, RankSummary
 from diagnose.reports.html.style import (
     BLUE,
     COMMUNICATION,
@@ -34,7 +34,7 @@ from diagnose.reports.html.style import (
     per_step,
     plain,
 )
-from diagnose.units import clipped, duration, share, size
+from diagnose.trace.units import clipped, duration, share, size
 
 MOST_BARS = 80
 MOST_RANKS = 64

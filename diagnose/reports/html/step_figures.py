@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Missing
-from diagnose.facts.host import HostActivity
-from diagnose.facts.idle import IdleCause, IdleShare
-from diagnose.facts.steps import Measure
-from diagnose.finding import RankedFinding
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.host import HostActivity
+from diagnose.facts.core.idle import IdleCause, IdleShare
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
 from diagnose.reports import findings
 from diagnose.reports.content import place
 from diagnose.reports.html.style import (
@@ -35,7 +35,7 @@ from diagnose.reports.html.style import (
     small,
 )
 from diagnose.reports.words import ACTIVITIES, CAUSES
-from diagnose.units import clipped, clipped_left, duration, share
+from diagnose.trace.units import clipped, clipped_left, duration, share
 
 MOST_LINES = 12
 MOST_ROW = 40

@@ -9,14 +9,14 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Missing
-from diagnose.facts.idle import IdleCause
-from diagnose.facts.lanes import IDLE, MarkKind
-from diagnose.facts.steps import Measure
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.idle import IdleCause
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.drawn.lanes import IDLE, MarkKind
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind
-from diagnose.units import clipped
+from diagnose.trace.units import clipped
 
 # Okabe and Ito's palette (2008), and greys; idle that only the device can explain is grey, as nobody can fix it.
 BLUE, SKY, GREEN, YELLOW = "#0072B2", "#56B4E9", "#009E73", "#E6C229"

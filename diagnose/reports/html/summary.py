@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Missing
+from diagnose.facts.core.base import Missing
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import findings, heading
 from diagnose.reports.html import bundle, step_figures
 from diagnose.trace.model import Severity
-from diagnose.units import duration
+from diagnose.trace.units import duration
 
 
 @dataclass(frozen=True)

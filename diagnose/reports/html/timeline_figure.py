@@ -8,15 +8,15 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Missing
-from diagnose.facts.idle import IdleCause
-from diagnose.facts.lanes import IDLE, MarkKind
-from diagnose.facts.marks import Marks
-from diagnose.facts.timeline import MarkTable, Timeline
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.idle import IdleCause
+from diagnose.facts.drawn.lanes import IDLE, MarkKind
+from diagnose.facts.drawn.marks import Marks
+from diagnose.facts.drawn.timeline import MarkTable, Timeline
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
 from diagnose.reports.words import CAUSES, why_this_rank
-from diagnose.units import duration
+from diagnose.trace.units import duration
 
 MOST_SHOWN = 4_000
 """Bars that a browser draws and redraws without waiting."""

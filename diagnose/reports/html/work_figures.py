@@ -8,15 +8,15 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Missing
-from diagnose.facts.pictures import CopySize, CopySizes, LaunchCurve, RooflineOp, RooflinePicture
+from diagnose.facts.core.base import Missing
+from diagnose.facts.drawn.pictures import CopySize, CopySizes, LaunchCurve, RooflineOp, RooflinePicture
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports.html import style
 from diagnose.reports.html.boxes import boxes, ops
 from diagnose.reports.html.style import each_step, per_step, plain
 from diagnose.trace import kinds
 from diagnose.trace.enums import Direction, HostMemory
-from diagnose.units import clipped, duration, number, share, size, three_digits
+from diagnose.trace.units import clipped, duration, number, share, size, three_digits
 
 
 def kernel_tree(diagnosis: Diagnosis) -> go.Figure:

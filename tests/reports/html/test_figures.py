@@ -15,14 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 import diagnose
-from diagnose import diagnosis, one_rank
-from diagnose.diagnosis import Diagnosis, RankSummary, StepTime
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.breakdown import Breakdown
-from diagnose.facts.idle import IdleCause, IdleShare
-from diagnose.facts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
-from diagnose.facts.steps import Measure
-from diagnose.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
+from diagnose import one_rank
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.breakdown import Breakdown
+from diagnose.facts.core.idle import IdleCause, IdleShare
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.drawn.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
+from diagnose.findings import diagnosis
+from diagnose.findings.diagnosis import Diagnosis, RankSummary, StepTime
+from diagnose.findings.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
 from diagnose.replay.saving import Basis
 from diagnose.reports.html import run_figures, step_figures, style, work_figures
 from diagnose.trace.frames import Site

@@ -8,15 +8,16 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose import diagnosis, one_rank
-from diagnose.diagnosis import Diagnosis
-from diagnose.facts.base import Facts, Missing
-from diagnose.facts.marks import Marks
-from diagnose.facts.timeline import MarkTable
+from diagnose import one_rank
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.drawn.marks import Marks
+from diagnose.facts.drawn.timeline import MarkTable
+from diagnose.findings import diagnosis
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports.html import timeline_figure
 from diagnose.reports.html.timeline_figure import MOST_SHOWN, PIXELS, chosen, levels, timeline
 from diagnose.source import recording
-from diagnose.units import duration
+from diagnose.trace.units import duration
 from tests.drawing import Drawing
 
 

@@ -1,0 +1,58 @@
+"""Is each gradient looked at for NaN, as anomaly detection does?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.spans import host_spans, in_used_steps, launched_in
+from diagnose.facts.core.steps import steps
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+
+NODE = "autograd::engine::evaluate_function: "
+"""How the names of spans begin that hold one node of a backward pass, as torch records them."""
+
+CHECK = "aten::isnan"
+_CHECKS = (CHECK, "aten::any", "aten::_is_any_true", "aten::item", "aten::is_nonzero")
+"""What anomaly detection calls for each gradient, outside the node's own function: isnan(gradient).any().item()."""
+
+
+@dataclass(frozen=True)
+class NanChecks:
+    """Checks of gradients during the backward pass."""
+
+    checked: int
+    """Gradients, in all used steps."""
+    nodes: int
+    """Of the backward pass, in all used steps."""
+    host_ns: int
+    """Host time in the checks, per step; on a GPU they wait for the gradient to be computed."""
+    ids: IntArray
+    """Their ops, and device work launched in them."""
+
+
+@fact
+def nan_checks(facts: Facts) -> NanChecks:
+    """The checks between the nodes of a backward pass. Raises Missing if no node of one was recorded."""
+    nodes = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(NODE))
+    if not in_used_steps(facts, nodes.ids).any():
+        raise Missing("the backward pass", "Profile whole training steps with ProfilerActivity.CPU.")
+    ops = host_spans(facts, SpanKind.OP)
+    outer = nesting.parents(ops.track, ops.start_ns, ops.end_ns)
+    below = ops.where((outer >= 0) & np.isin(ops.ids[outer], nodes.ids))
+    checks = below.where(np.isin(below.ids, host_spans(facts, SpanKind.OP, named=lambda name: name in _CHECKS).ids))
+    isnan = host_spans(facts, SpanKind.OP, named=lambda name: name == CHECK).ids
+    used = checks.in_steps(facts)
+    work = device_work(facts).ids[launched_in(facts, checks) >= 0]
+    return NanChecks(
+        checked=int(np.isin(used.ids, isnan).sum()),
+        nodes=int(in_used_steps(facts, nodes.ids).sum()),
+        host_ns=round_half_up(int((used.end_ns - used.start_ns).sum()), steps(facts).count),
+        ids=np.concatenate((checks.ids, work)),
+    )

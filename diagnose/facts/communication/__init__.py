@@ -1,0 +1,1 @@
+"""Collectives: time, overlap, bandwidth, balance between ranks, and what wrappers add."""

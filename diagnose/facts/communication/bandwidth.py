@@ -1,0 +1,168 @@
+"""How fast do large collectives transfer, without waiting for other ranks, and how fast do the device's links go?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.communication.attendance import HOW, company
+from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.spans import members
+from diagnose.facts.core.steps import steps
+from diagnose.trace.hardware import Peaks
+from diagnose.trace.intervals import IntArray
+
+LARGE_BYTES = 8 << 20
+"""From this size on a collective is bound by bandwidth within a machine (NCCL's own tests: half of the rate is reached
+at 8 to 46 MiB)."""
+
+PROMPT_NS = 50_000
+"""A collective that begins so soon after another of its group ended waits for no rank but for what that still has to
+compute in between, as much as this one does: all left the one before together (our choice)."""
+
+START_NS = 100_000
+LINK_SHARE = 0.7
+"""A transfer takes START_NS and then goes at this share of what the links to the other devices can, at least: fitted to
+nccl-tests on 8 GPUs of 8 MiB to 16 GiB, 0.78 on A100, 0.82 on H200, 0.94 on B200, 0.70 on MI300X; to start took 64 to
+99 us (Stas Bekman, Machine Learning Engineering, network benchmarks)."""
+
+PCIE_4_GBPS = 10.0
+"""Through PCIe 4 and the host's memory, at least; PCIe 5 is twice as fast, PCIe 3 half (10 to 20 seen)."""
+
+NODE = 8
+"""Devices of one machine that such links join, at most: more are joined by a network, whose rate is not recorded."""
+
+_EACH_WAY = ("allreduce",)
+_ONE_WAY = ("allgather", "reducescatter", "alltoall")
+
+
+@dataclass(frozen=True)
+class BusRate:
+    """Large collectives of one operation and size in the used steps, as far as their transfer is told from waiting."""
+
+    operation: str
+    group_size: int
+    bytes: int
+    """Of one call."""
+    ids: IntArray
+    """Those that waited for hardly any rank, or whose waiting is known, in the whole recording."""
+    calls: int
+    """Of these in the used steps."""
+    transfer_ns: int
+    """Of one call, median: without waiting, or without as much as ranks that compute alike can have waited."""
+    gbps: float
+    """On the wire, by nccl-tests' definition: of an all-reduce 2 (n - 1) / n times its bytes over its time."""
+    expected_ns: int
+    """What a transfer takes at most where the devices' links are used."""
+    compared: bool
+    """Waiting is known from the other ranks' recordings, not from when the collectives began."""
+    ns: int
+    """Time of these, with waiting, per step."""
+
+
+@fact
+def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
+    """Those that take longest first; none if no large collective is known to run within a machine.
+
+    Raises Missing like the table and without the size of any collective; if there are large ones, like `peaks`, and if
+    none of them is told from waiting.
+    """
+    table = collective_table(facts)
+    mine = np.flatnonzero(~table.on_host)
+    if len(mine) and (table.bytes[mine] < 0).all():
+        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+    large = mine[(table.bytes[mine] >= LARGE_BYTES) & (table.group_size[mine] > 1) & (table.group_size[mine] <= NODE)]
+    if not len(large) or _across_machines(facts):
+        return ()
+    device = peaks(facts)
+    names = np.array([str(one).replace("_", "").lower() for one in table.operation[large]])
+    keys = np.stack([np.unique(names, return_inverse=True)[1].ravel(), table.bytes[large], table.group_size[large]])
+    _, group = np.unique(keys, axis=1, return_inverse=True)
+    alike = members(group.ravel(), int(group.max()) + 1)
+    found = [_rate(facts, table, device, str(names[some[0]]), large[some]) for some in alike]
+    told = [one for one in found if one is not None]
+    if not told and any(name.startswith(_EACH_WAY + _ONE_WAY) for name in names):
+        raise Missing("what of large collectives is waiting", HOW)
+    return tuple(sorted(told, key=lambda one: -one.ns))
+
+
+def _across_machines(facts: Facts) -> bool:
+    known = None if facts.rank.context is None else facts.rank.context.rank
+    return known is not None and known.peers is not None and known.peers < known.world_size
+
+
+def _rate(facts: Facts, table: CollectiveTable, device: Peaks, name: str, rows: IntArray) -> BusRate | None:
+    ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
+    times = 2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0
+    transfer, compared = _transfers(facts, table, rows)
+    rows, transfer = rows[transfer > 0], transfer[transfer > 0]
+    inside = table.in_steps[rows]
+    if not times or not inside.any():
+        return None
+    wire, each = times * (ranks - 1) / ranks * size, int(np.median(transfer[inside]))
+    whole = int((table.times.ends - table.times.starts)[rows[inside]].sum())
+    return BusRate(
+        operation=str(table.operation[rows[0]]),
+        group_size=ranks,
+        bytes=size,
+        ids=table.ids[rows],
+        calls=int(inside.sum()),
+        transfer_ns=each,
+        gbps=wire / each,
+        expected_ns=round(START_NS + wire / _links_gbps(device, ranks)),
+        compared=compared,
+        ns=round_half_up(whole, steps(facts).count),
+    )
+
+
+def _links_gbps(device: Peaks, ranks: int) -> float:
+    """Bytes per ns. AMD's devices are joined in pairs, each by one of seven links."""
+    if device.link_gbps is None:
+        return PCIE_4_GBPS * 2.0 ** ((device.pcie_generation or 4) - 4)
+    joined = (ranks - 1) / (NODE - 1) if device.name.startswith("MI") else 1.0
+    return LINK_SHARE * device.link_gbps * joined
+
+
+def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
+    """What they took without waiting, 0 where that is not known; and whether ranks were compared."""
+    lasted = (table.times.ends - table.times.starts)[rows]
+    others = optional(company, facts)
+    met = np.isin(table.ids[rows], others.met) if others is not None else np.zeros(len(rows), dtype=bool)
+    if others is not None and met[table.in_steps[rows]].all():
+        order = np.argsort(others.met)
+        waits = others.waits_ns[order][np.searchsorted(others.met[order], table.ids[rows[met]])]
+        transfer = np.zeros_like(lasted)
+        transfer[met] = lasted[met] - waits
+        return transfer, True
+    before = _right_before(table, rows)
+    late = _computed_between(facts, table.ids[before], table.ids[rows])
+    return np.where(before >= 0, np.maximum(lasted - late, 0), 0), False
+
+
+def _right_before(table: CollectiveTable, rows: IntArray) -> IntArray:
+    """The collective of the same group that had just ended when each began, or -1. Rows of the table."""
+    found = np.full(len(rows), -1, dtype=np.int64)
+    for group in set(table.group_ranks[rows].tolist()):
+        others = np.flatnonzero((table.group_ranks == group) & ~table.on_host)
+        others = others[np.argsort(table.times.ends[others], kind="stable")]
+        begin = table.times.starts[rows]
+        last = np.append(others, -1)[np.searchsorted(table.times.ends[others], begin, side="right") - 1]
+        prompt = (last >= 0) & (begin - table.times.ends[last] <= PROMPT_NS)
+        found = np.where((table.group_ranks[rows] == group) & prompt, last, found)
+    return found
+
+
+def _computed_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
+    """Device time of what was launched to compute between the launches of two operations each."""
+    work = device_work(facts)
+    computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
+    computes = computes[np.argsort(work.launch[computes], kind="stable")]
+    launched, total = work.launch[computes], np.concatenate(([0], np.cumsum((work.end_ns - work.start_ns)[computes])))
+    begin, end = (work.launch[np.searchsorted(work.ids, ids)] for ids in (first, second))
+    between: IntArray = total[np.searchsorted(launched, end)] - total[np.searchsorted(launched, begin)]
+    return np.maximum(between, 0)

@@ -1,0 +1,222 @@
+"""Which collectives run, how big are they, and what does nothing hide?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
+from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.host import HostActivity, host_activities
+from diagnose.facts.core.spans import host_spans, launched_in, members
+from diagnose.facts.core.steps import steps
+from diagnose.trace import intervals, kinds, nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+
+SMALL_BYTES = 1 << 20
+"""A collective smaller than this is bound by latency, not bandwidth (our choice)."""
+
+_ELEMENT_BYTES = (
+    (1, ("byte", "char", "bool", "uint8", "int8", "float8")),
+    (2, ("short", "half", "bfloat16", "uint16", "int16", "float16")),
+    (4, ("int", "float", "uint32", "int32", "float32", "complexhalf")),
+    (8, ("long", "double", "uint64", "int64", "float64", "complexfloat")),
+    (16, ("complexdouble",)),
+)
+"""By the names of c10::ScalarType, in small letters and up to the first `_` (Float8_e4m3fn)."""
+
+
+@dataclass(frozen=True)
+class CollectiveTable:
+    """Communication kernels, and collectives carried out on the host (gloo, mpi). Arrays of shape (collectives,)."""
+
+    ids: IntArray
+    times: Intervals
+    operation: npt.NDArray[np.object_]
+    """As recorded, else from the name of the op that launched it, else from its own, else "unknown"."""
+    group_ranks: npt.NDArray[np.object_]
+    """Ranks of the process group as recorded; "" unknown."""
+    group_size: IntArray
+    """-1 unknown."""
+    bytes: IntArray
+    """The larger of input and output of one rank; -1 unknown."""
+    on_host: npt.NDArray[np.bool_]
+    in_steps: npt.NDArray[np.bool_]
+    """Starts in a used step."""
+
+
+@fact
+def collective_table(facts: Facts) -> CollectiveTable:
+    """All collectives of the recording. Raises Missing without device work and without collectives on the host."""
+    work, used, names = device_work(facts), steps(facts), facts.rank.spans["name"].cat
+    host = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith(("gloo:", "mpi:")))
+    if not len(work.ids) and not len(host.ids):
+        raise NO_DEVICE
+    mine = np.flatnonzero(work.work_class == WorkClass.COMMUNICATION)
+    ids = np.concatenate((work.ids[mine], host.ids))
+    start = np.concatenate((work.start_ns[mine], host.start_ns))
+    told, row = facts.rank.collectives, np.append(_rows(facts)[mine], np.full(len(host.ids), -1))
+    tells = np.concatenate((_launched_by(facts)[mine], host.ids))
+    codes = names.codes.to_numpy()[np.where(tells >= 0, tells, ids)]
+    by_name = np.full(len(names.categories), "", dtype=object)
+    for code in np.unique(codes):
+        by_name[code] = _operation(str(names.categories[code]))
+    return CollectiveTable(
+        ids=ids,
+        times=Intervals(start, np.concatenate((work.end_ns[mine], host.end_ns))),
+        operation=np.where(row >= 0, _texts(told["operation"], row), by_name[codes]),
+        group_ranks=_texts(told["group_ranks"], row),
+        group_size=np.append(told["group_size"].to_numpy(), -1)[row],
+        bytes=_bytes(told, row),
+        on_host=np.arange(len(ids)) >= len(mine),
+        in_steps=(start >= used.start_ns) & (start < used.end_ns),
+    )
+
+
+def _rows(facts: Facts) -> IntArray:
+    """Row of the table of collectives about each device operation: its own, else that of the op around it, or -1."""
+    told, ops = facts.rank.collectives, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
+    ops = ops.where(np.isin(ops.ids, told.index[told["operation"] != "wait"]))
+    around = np.append(ops.ids, nesting.NONE)[launched_in(facts, ops)]
+    own: IntArray = told.index.get_indexer(pd.Index(device_work(facts).ids)).astype(np.int64)
+    return np.where(own >= 0, own, told.index.get_indexer(pd.Index(around)))
+
+
+def _launched_by(facts: Facts) -> IntArray:
+    """The collective on the host that launched each device operation, or -1: kernels that only send run several."""
+    started = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith("nccl:"))
+    return np.append(started.ids, nesting.NONE)[launched_in(facts, started)]
+
+
+def _texts(column: pd.Series[str], row: IntArray) -> npt.NDArray[np.object_]:
+    """The text in each row; "" in row -1."""
+    labels = np.array([*column.cat.categories, ""], dtype=object)
+    found: npt.NDArray[np.object_] = labels[np.append(column.cat.codes.to_numpy(), -1)[row]]
+    return found
+
+
+def _operation(name: str) -> str:
+    """The operation in the name of a communication kernel or of a collective on the host."""
+    started = name.startswith(("gloo:", "mpi:", "nccl:"))
+    return name.partition(":")[2] if started else kinds.collective_of(name) or "unknown"
+
+
+def _bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
+    names = [str(dtype).lower().partition("_")[0] for dtype in told["dtype"].cat.categories]
+    sizes = [next((size for size, types in _ELEMENT_BYTES if name in types), 0) for name in names]
+    size = np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
+    most = told[["in_elements", "out_elements"]].max(axis=1).to_numpy().astype(np.int64)
+    elements = np.append(most, -1)[row]
+    known = (size > 0) & (elements >= 0) & (elements < 1 << 48)
+    return np.where(known, elements * known * size, -1)
+
+
+@dataclass(frozen=True)
+class CollectiveGroup:
+    """Collectives of one operation, process group and size to a factor of two."""
+
+    operation: str
+    group_ranks: str
+    """As recorded; "" unknown."""
+    group_size: int
+    """-1 unknown."""
+    on_host: bool
+    """Carried out by a host thread (gloo, mpi), not by a kernel."""
+    ids: IntArray
+    calls: int
+    """Per step."""
+    bytes: int | None
+    """Of one call, on average; None unknown."""
+    ns: int
+    """Time in which one at least was running, per step: transfer and waiting for other ranks together."""
+    exposed_ns: int
+    """Of it, while no compute ran; on the host, while the training threads were in no op."""
+
+
+@fact
+def collective_groups(facts: Facts) -> tuple[CollectiveGroup, ...]:
+    """Collectives of the used steps by operation, group and size, longest first. Raises Missing like the table."""
+    table, used = collective_table(facts), steps(facts)
+    bucket = np.where(table.bytes >= 0, np.log2(np.maximum(table.bytes, 1)).astype(np.int64), -1)
+    texts = (table.operation, table.group_ranks)
+    labels = [np.unique(text.astype(str), return_inverse=True)[1].ravel() for text in texts]
+    keys = np.stack([*labels, table.group_size, bucket, table.on_host.astype(np.int64)])
+    _, first, group = np.unique(keys, axis=1, return_index=True, return_inverse=True)
+    found = []
+    for row, same in zip(first.tolist(), members(group.ravel(), len(first)), strict=True):
+        inside = same[table.in_steps[same]]
+        if not len(inside):
+            continue
+        together, exposed = _time(facts, table, inside)
+        found.append(
+            CollectiveGroup(
+                operation=str(table.operation[row]),
+                group_ranks=str(table.group_ranks[row]),
+                group_size=int(table.group_size[row]),
+                on_host=bool(table.on_host[row]),
+                ids=table.ids[same],
+                calls=round_half_up(len(inside), used.count),
+                bytes=round(float(table.bytes[inside].mean())) if table.bytes[row] >= 0 else None,
+                ns=together,
+                exposed_ns=exposed,
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.ns))
+
+
+def _time(facts: Facts, table: CollectiveTable, chosen: IntArray) -> tuple[int, int]:
+    """Time in which one of the chosen collectives was running, and its exposed part, ns per step."""
+    used, time = steps(facts), optional(device_time, facts)
+    exposed = intervals.EMPTY if time is None else time.exposed_communication
+    if table.on_host[chosen].any():
+        waiting = host_activities(facts)[HostActivity.OTHER_RANK]
+        exposed = intervals.merge(exposed, waiting if time is None else intervals.intersect(waiting, time.idle))
+    running = intervals.union(Intervals(table.times.starts[chosen], table.times.ends[chosen]))
+    running = intervals.clip(running, used.start_ns, used.end_ns)
+    together = intervals.intersect(running, exposed).total
+    return round_half_up(running.total, used.count), round_half_up(together, used.count)
+
+
+@dataclass(frozen=True)
+class SmallCollectives:
+    """Collectives of less than SMALL_BYTES on the device."""
+
+    ids: IntArray
+    calls: int
+    """Per step."""
+    bytes: int
+    """Per step."""
+    ns: int
+    """Time in which one at least was running, per step."""
+    exposed_ns: int
+    """Of it, while no compute ran."""
+    unknown_calls: int
+    """Collectives whose size was not recorded, per step."""
+
+
+@fact
+def small_collectives(facts: Facts) -> SmallCollectives:
+    """Small collectives in the used steps.
+
+    Raises Missing like the table, and if the size of none on the device is known.
+    """
+    table, used = collective_table(facts), steps(facts)
+    unknown = (table.bytes < 0) & ~table.on_host
+    if unknown.any() and unknown[~table.on_host].all():
+        raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
+    small = ~table.on_host & ~unknown & (table.bytes < SMALL_BYTES)
+    inside = np.flatnonzero(small & table.in_steps)
+    together, exposed = _time(facts, table, inside)
+    return SmallCollectives(
+        ids=table.ids[small],
+        calls=round_half_up(len(inside), used.count),
+        bytes=round_half_up(int(table.bytes[inside].sum()), used.count),
+        ns=together,
+        exposed_ns=exposed,
+        unknown_calls=round_half_up(int((unknown & table.in_steps).sum()), used.count),
+    )

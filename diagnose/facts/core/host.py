@@ -1,0 +1,249 @@
+"""What did the training threads of the host do: which are they, and what was each moment spent on?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import shared_out
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.steps import steps
+from diagnose.trace import enums, intervals, kinds, nesting
+from diagnose.trace.enums import HostMemory, SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Activity, ApiKind
+
+
+class HostActivity(str, Enum):
+    """What a training thread does. Where several are nested or run side by side, the first in this order counts."""
+
+    GARBAGE_COLLECTION = "garbage_collection"
+    COMPILE = "compile"
+    CHECKPOINT = "checkpoint"
+    ALLOCATION = "allocation"
+    """In cudaMalloc, cudaFree, cudaHostAlloc and the like."""
+    SYNC = "sync"
+    """Blocked until the device has done something."""
+    LOADER = "loader"
+    """Fetching the next batch."""
+    OTHER_RANK = "other_rank"
+    """In a collective on the host, which mostly waits for other ranks; or in no op while another thread is in one."""
+    HOST_COPY = "host_copy"
+    """In a call that starts a copy; from pageable memory the call does the copying."""
+    LAUNCH = "launch"
+    """In a call that starts a kernel, graph or memset."""
+    BLOCKED = "blocked"
+    """In a long call of the operating system, or off the processor: waits for another thread, a file, a timer."""
+    OPS = "ops"
+    """In framework ops, outside the calls above."""
+    PYTHON = "python"
+    """Between ops: Python code, or nothing the recording shows."""
+
+
+@dataclass(frozen=True)
+class HostThreads:
+    """Host threads that drive the training."""
+
+    main: int
+    """Track with the step markers; without markers, the one with most ops."""
+    training: IntArray
+    """Tracks that launched device work in the used steps, and the main one."""
+
+
+NO_CALLS = Missing("runtime calls", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA together.")
+
+BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
+ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
+_HOST_KINDS = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION)
+
+
+@fact
+def host_threads(facts: Facts) -> HostThreads:
+    """The training threads. Raises Missing if nothing was recorded on the host."""
+    spans, used = facts.rank.spans, steps(facts)
+    kind = spans["kind"].cat.codes.to_numpy()
+    track = spans["track"].to_numpy()
+    start = spans["start_ns"].to_numpy()
+    calls = device_work(facts).launch
+    calls = calls[calls >= 0]
+    inside = (start[calls] < used.end_ns) & (start[calls] >= used.start_ns)
+    launching = track[calls[inside]] if inside.any() else track[calls]
+    on_host = np.isin(kind, [enums.code(one) for one in _HOST_KINDS])
+    marked = on_host & (spans["step"].to_numpy() >= 0) & _named(spans, Activity.STEP, Activity.OPTIMIZER_STEP)
+    for candidates in (track[marked], launching, track[on_host]):
+        if len(candidates):
+            main = int(np.bincount(candidates).argmax())
+            return HostThreads(main, np.unique(np.append(launching, main)).astype(np.int64))
+    raise Missing("host activity", "Profile with ProfilerActivity.CPU as well.")
+
+
+def _named(spans: pd.DataFrame, *activities: Activity) -> npt.NDArray[np.bool_]:
+    names = spans["name"].cat
+    wanted = np.array([kinds.activity(name) in activities for name in names.categories], dtype=bool)
+    return wanted[names.codes.to_numpy()]
+
+
+@dataclass(frozen=True)
+class ApiCalls:
+    """Runtime and driver calls of the training threads, in order of start. Arrays of shape (calls,)."""
+
+    ids: IntArray
+    kind: npt.NDArray[np.int8]
+    """Position in `kinds.ApiKind`."""
+    start_ns: IntArray
+    end_ns: IntArray
+    track: IntArray
+    blocks: npt.NDArray[np.bool_]
+    """Waits for the device: synchronisation calls, blocking copies, and copies to pageable memory."""
+
+    def of(self, *api_kinds: ApiKind) -> npt.NDArray[np.bool_]:
+        """Which calls are of one of these kinds."""
+        return np.isin(self.kind, [list(ApiKind).index(kind) for kind in api_kinds])
+
+
+@fact
+def api_calls(facts: Facts) -> ApiCalls:
+    """The calls of the training threads; empty arrays if none were recorded."""
+    spans = facts.rank.spans
+    kind = spans["kind"].cat.codes.to_numpy()
+    is_call = np.isin(kind, [enums.code(SpanKind.RUNTIME), enums.code(SpanKind.DRIVER)])
+    threads = host_threads(facts).training
+    ids = np.flatnonzero(is_call & np.isin(spans["track"].to_numpy(), threads))
+    names = spans["name"].cat
+    api = [kinds.api_kind(name) for name in names.categories]
+    positions = {one: k for k, one in enumerate(ApiKind)}
+    codes = names.codes.to_numpy()[ids]
+    call_kind = np.array([positions[one] for one in api], dtype=np.int8)[codes]
+    start = spans["start_ns"].to_numpy()[ids]
+    synchronous = np.array(["Memcpy" in name and "Async" not in name for name in names.categories], dtype=bool)[codes]
+    to_pageable = np.isin(ids, _copies_to_pageable(facts))
+    is_copy = call_kind == positions[ApiKind.COPY]
+    return ApiCalls(
+        ids=ids,
+        kind=call_kind,
+        start_ns=start,
+        end_ns=start + spans["dur_ns"].to_numpy()[ids],
+        track=spans["track"].to_numpy()[ids].astype(np.int64),
+        blocks=np.isin(call_kind, [positions[one] for one in BLOCKING]) | to_pageable | (is_copy & synchronous),
+    )
+
+
+def _copies_to_pageable(facts: Facts) -> IntArray:
+    """Calls whose copy goes to pageable host memory: they return when the copy is done (CUDA API sync behaviour)."""
+    copies, work = facts.rank.copies, device_work(facts)
+    slow = copies.index[
+        (copies["direction"] == enums.Direction.D2H.value) & (copies["host_memory"] == HostMemory.PAGEABLE.value)
+    ]
+    return work.launch[np.isin(work.ids, slow.to_numpy())]
+
+
+@fact
+def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
+    """For each activity but PYTHON the normal set of times when a training thread was in it, and in none before it."""
+    spans, threads, calls = facts.rank.spans, host_threads(facts), api_calls(facts)
+    kind = spans["kind"].cat.codes.to_numpy()
+    start, end = spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy()
+    on_thread = np.isin(spans["track"].to_numpy(), threads.training)
+
+    def spans_where(chosen: npt.NDArray[np.bool_]) -> Intervals:
+        return Intervals(start[chosen], end[chosen])
+
+    def calls_where(chosen: npt.NDArray[np.bool_]) -> Intervals:
+        return Intervals(calls.start_ns[chosen], calls.end_ns[chosen])
+
+    def kind_is(*wanted: SpanKind) -> npt.NDArray[np.bool_]:
+        return on_thread & np.isin(kind, [enums.code(one) for one in wanted])
+
+    found = {
+        HostActivity.GARBAGE_COLLECTION: spans_where(on_thread & _named(spans, Activity.GARBAGE_COLLECTION)),
+        HostActivity.COMPILE: spans_where(on_thread & _named(spans, Activity.COMPILE)),
+        HostActivity.CHECKPOINT: spans_where(on_thread & _named(spans, Activity.CHECKPOINT)),
+        HostActivity.ALLOCATION: calls_where(calls.of(*ALLOCATING)),
+        HostActivity.SYNC: calls_where(calls.blocks),
+        HostActivity.LOADER: spans_where(kind_is(SpanKind.LOADER)),
+        HostActivity.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
+        HostActivity.HOST_COPY: calls_where(calls.of(ApiKind.COPY)),
+        HostActivity.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
+        HostActivity.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
+        HostActivity.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
+    }
+    taken, exclusive = intervals.EMPTY, {}
+    for activity, pieces in found.items():
+        own = intervals.union(pieces)
+        exclusive[activity] = intervals.subtract(own, taken)
+        taken = intervals.merge(taken, own)
+    elsewhere = ~on_thread & (kind == enums.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
+    updating = np.sort(start[on_thread & _named(spans, Activity.OPTIMIZER_STEP)])
+    known = np.append(updating, np.iinfo(np.int64).max)[np.searchsorted(updating, start[elsewhere])]
+    # An optimizer needs what was reduced before it: nobody waits any more, whenever the thread that reduced is through.
+    carried_out = Intervals(start[elsewhere], np.minimum(end[elsewhere], known))
+    waiting = intervals.subtract(intervals.union(carried_out), taken)
+    exclusive[HostActivity.OTHER_RANK] = intervals.merge(exclusive[HostActivity.OTHER_RANK], waiting)
+    return exclusive
+
+
+def _blocking_collective(spans: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    names = spans["name"].cat
+    blocking = [name.startswith(("gloo:", "mpi:")) or "barrier" in name for name in names.categories]
+    return np.array(blocking, dtype=bool)[names.codes.to_numpy()]
+
+
+@dataclass(frozen=True)
+class HostTime:
+    """How the training threads together spend the mean step, ns per step; the parts add up to the step."""
+
+    step_ns: int
+    parts: dict[HostActivity, int]
+
+
+@fact
+def host_time(facts: Facts) -> HostTime:
+    """The training threads' time over the used steps by activity; PYTHON is what no other activity covers."""
+    used = steps(facts)
+    found = host_activities(facts)
+    totals = {activity: intervals.clip(own, used.start_ns, used.end_ns).total for activity, own in found.items()}
+    totals[HostActivity.PYTHON] = used.window_ns - sum(totals.values())
+    parts = shared_out(list(totals.values()), used.count)
+    return HostTime(sum(parts), dict(zip(totals, parts, strict=True)))
+
+
+def enclosing_op(facts: Facts, ids: IntArray) -> IntArray:
+    """Id of the innermost op open on the same thread when each host span starts, or -1. Shape (ids,)."""
+    op, start, end, track = _ops_on_threads_of(facts, ids)
+    moments = facts.rank.spans["start_ns"].to_numpy()[ids]
+    threads = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
+    found = nesting.innermost_at(moments, threads, track, start, end)
+    return np.where(found >= 0, op[np.maximum(found, 0)], nesting.NONE) if len(op) else found
+
+
+def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
+    """Id of the outermost op open on the same thread when each host span starts, or -1. Shape (ids,).
+
+    The outermost op is the one the program called: `aten::item` rather than `aten::_local_scalar_dense`.
+    """
+    op, start, end, track = _ops_on_threads_of(facts, ids)
+    found = enclosing_op(facts, ids)
+    if not len(op):
+        return found
+    up = nesting.parents(track, start, end)
+    at = np.searchsorted(op, found)
+    climbing = np.flatnonzero(found >= 0)
+    while len(climbing):
+        climbing = climbing[up[at[climbing]] >= 0]
+        at[climbing] = up[at[climbing]]
+    return np.where(found >= 0, op[np.minimum(at, len(op) - 1)], nesting.NONE)
+
+
+def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(id, start, end, track) of the ops on the threads of the given spans, in order of start."""
+    spans = facts.rank.spans
+    track = spans["track"].to_numpy().astype(np.int64)
+    is_op = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)])
+    op = np.flatnonzero(is_op & np.isin(track, np.unique(track[ids])))
+    start = spans["start_ns"].to_numpy()[op]
+    return op, start, start + spans["dur_ns"].to_numpy()[op], track[op]

@@ -1,0 +1,206 @@
+"""Why was the device idle? Every gap gets one cause, from what the training threads did, and a source line if known."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.breakdown import breakdown, device_time, shared_out
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import ApiCalls, HostActivity, api_calls, host_activities
+from diagnose.facts.core.source_lines import sites_at
+from diagnose.facts.core.steps import steps
+from diagnose.trace import intervals
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import ApiKind
+
+TURNAROUND_NS = 10_000
+"""A queued kernel starts within 1 to 10 us of the one before (replay survey: 0.8 to 4 us back to back); what is queued
+and waits longer waits for something."""
+
+MOST = 0.5
+"""An activity with a name of its own (loader, allocation, ...) is the cause if it fills this share of the delay."""
+
+DRAIN_TOLERANCE_NS = 2_000
+"""A host call that waits for the device is seen to return up to about 2 us around the end of what it waits for."""
+
+
+class IdleCause(str, Enum):
+    """Why the device had nothing to do."""
+
+    GARBAGE_COLLECTION = "garbage_collection"
+    COMPILE = "compile"
+    CHECKPOINT = "checkpoint"
+    ALLOCATION = "allocation"
+    SYNC = "sync"
+    """The host had waited for the device to finish, so nothing was queued behind."""
+    LOADER = "loader"
+    OTHER_RANK = "other_rank"
+    HOST_COPY = "host_copy"
+    LAUNCH = "launch"
+    """The launching call itself took that long."""
+    BLOCKED = "blocked"
+    """The host waited in the operating system, for another thread, a file or a timer."""
+    OPS = "ops"
+    """The host was in framework ops: it dispatches slower than the device works."""
+    PYTHON = "python"
+    """The host was between ops."""
+    DEVICE_WAIT = "device_wait"
+    """The next work was queued, and waited: for an event, another stream, another rank."""
+    BETWEEN_KERNELS = "between_kernels"
+    """Turn-around of work that was queued."""
+    UNKNOWN = "unknown"
+    """The recording does not show who launched the next work."""
+
+
+_BY_NAME = (
+    HostActivity.GARBAGE_COLLECTION,
+    HostActivity.COMPILE,
+    HostActivity.CHECKPOINT,
+    HostActivity.ALLOCATION,
+    HostActivity.LOADER,
+    HostActivity.OTHER_RANK,
+    HostActivity.BLOCKED,
+)
+_BY_LENGTH = (
+    HostActivity.SYNC,
+    HostActivity.HOST_COPY,
+    HostActivity.LAUNCH,
+    HostActivity.OPS,
+    HostActivity.PYTHON,
+)
+_CAUSES = list(IdleCause)
+_ON_DEVICE = (IdleCause.DEVICE_WAIT, IdleCause.BETWEEN_KERNELS, IdleCause.UNKNOWN)
+
+
+@dataclass(frozen=True)
+class IdleGaps:
+    """Idle gaps of the device in the used steps, in order. All of shape (gaps,)."""
+
+    gaps: Intervals
+    cause: npt.NDArray[np.int8]
+    """Position in `IdleCause`."""
+    next_work: IntArray
+    """Span id of the device work that ends the gap, or -1."""
+    sites: tuple[Site | None, ...]
+
+
+@fact
+def idle_gaps(facts: Facts) -> IdleGaps:
+    """Every gap with its cause. Raises Missing without device work or without anything recorded on the host."""
+    gaps = device_time(facts).idle
+    work, calls = device_work(facts), api_calls(facts)
+    spans = facts.rank.spans
+    at = np.searchsorted(work.start_ns, gaps.ends)
+    ended = at < len(work.ids)
+    row = np.minimum(at, len(work.ids) - 1)
+    next_work = np.where(ended, work.ids[row], -1)
+    launch = np.where(ended, work.launch[row], -1)
+    known = launch >= 0
+    call_start = np.where(known, spans["start_ns"].to_numpy()[launch], gaps.starts)
+    call_end = call_start + np.where(known, spans["dur_ns"].to_numpy()[launch], 0)
+    late = Intervals(gaps.starts, np.clip(call_start, gaps.starts, gaps.ends))
+    cause = _host_late(facts, gaps, late, _drained(calls, gaps.starts))
+    delivery = gaps.ends - late.ends
+    queued = known & ((call_start <= gaps.starts) | (delivery > MOST * (gaps.ends - gaps.starts)))
+    cause[queued] = _queued(facts, gaps, launch, call_end - late.ends)[queued]
+    cause[~known] = _CAUSES.index(IdleCause.UNKNOWN)
+    return IdleGaps(gaps, cause, next_work, tuple(_sites(facts, gaps, late, cause, launch, calls)))
+
+
+def _drained(calls: ApiCalls, moments: IntArray) -> npt.NDArray[np.bool_]:
+    """Whether the host was, at each moment, in a call that waits for the device and had begun before."""
+    blocked = intervals.union(Intervals(calls.start_ns[calls.blocks], calls.end_ns[calls.blocks]))
+    around = Intervals(moments - DRAIN_TOLERANCE_NS, moments + 1)
+    return intervals.covered(around, blocked) > 0
+
+
+def _host_late(facts: Facts, gaps: Intervals, late: Intervals, drained: npt.NDArray[np.bool_]) -> npt.NDArray[np.int8]:
+    """The cause of each gap if its next work was launched only within it: what filled the time until the launch."""
+    activities = host_activities(facts)
+    spent = {activity: intervals.covered(late, own) for activity, own in activities.items()}
+    delay = late.ends - late.starts
+    spent[HostActivity.PYTHON] = delay - np.sum(list(spent.values()), axis=0)
+    named = np.stack([spent[one] for one in _BY_NAME])
+    rest = np.stack([spent[one] for one in _BY_LENGTH])
+    named_codes = np.array([_CAUSES.index(IdleCause(one.value)) for one in _BY_NAME], dtype=np.int8)
+    rest_codes = np.array([_CAUSES.index(IdleCause(one.value)) for one in _BY_LENGTH], dtype=np.int8)
+    clear = (named.max(axis=0) >= MOST * delay) & (delay > 0)
+    by_length = np.where(drained, _CAUSES.index(IdleCause.SYNC), rest_codes[rest.argmax(axis=0)])
+    return np.where(clear, named_codes[named.argmax(axis=0)], by_length).astype(np.int8)
+
+
+def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArray) -> npt.NDArray[np.int8]:
+    """The cause of each gap if its next work had been launched before it began, or early in it.
+
+    `in_call_ns`: how long the launching call went on, from the gap's start or its own.
+    """
+    calls = api_calls(facts)
+    call = np.searchsorted(calls.ids, launch)
+    call = np.minimum(call, len(calls.ids) - 1)
+    copying = calls.of(ApiKind.COPY)[call] if len(calls.ids) else np.zeros(gaps.size, dtype=bool)
+    in_call = in_call_ns > MOST * (gaps.ends - gaps.starts)
+    slow_call = np.where(copying, _CAUSES.index(IdleCause.HOST_COPY), _CAUSES.index(IdleCause.LAUNCH))
+    short = gaps.ends - gaps.starts <= TURNAROUND_NS
+    waiting = np.where(short, _CAUSES.index(IdleCause.BETWEEN_KERNELS), _CAUSES.index(IdleCause.DEVICE_WAIT))
+    return np.where(in_call & ~short, slow_call, waiting).astype(np.int8)
+
+
+def _sites(
+    facts: Facts, gaps: Intervals, late: Intervals, cause: npt.NDArray[np.int8], launch: IntArray, calls: ApiCalls
+) -> list[Site | None]:
+    """The user's line at the start of the blocking call for a sync, else in the middle of the host's delay.
+
+    None where the cause lies on the device.
+    """
+    moments = (late.starts + late.ends) // 2
+    blocking = np.flatnonzero(calls.blocks)
+    if len(blocking):
+        before = np.searchsorted(calls.start_ns[blocking], gaps.starts) - 1
+        after_sync = (cause == _CAUSES.index(IdleCause.SYNC)) & (before >= 0)
+        moments = np.where(after_sync, calls.start_ns[blocking[np.maximum(before, 0)]], moments)
+    track = facts.rank.spans["track"].to_numpy()[np.maximum(launch, 0)].astype(np.int64)
+    on_host = ~np.isin(cause, [_CAUSES.index(one) for one in _ON_DEVICE])
+    sites: list[Site | None] = [None] * gaps.size
+    for k, site in zip(np.flatnonzero(on_host), sites_at(facts, moments[on_host], track[on_host]), strict=True):
+        sites[int(k)] = site
+    return sites
+
+
+@dataclass(frozen=True)
+class IdleShare:
+    """Idle time of one cause (at one line of code), mean of the used steps."""
+
+    cause: IdleCause
+    site: Site | None
+    ns: int
+    """Per step."""
+    share: float
+    """`ns` over the step."""
+    gaps: int
+    """In all used steps."""
+
+
+@fact
+def idle(facts: Facts) -> tuple[IdleShare, ...]:
+    """Idle time by cause and line, largest first; adds up to the breakdown's idle time. Raises Missing as idle_gaps."""
+    found = idle_gaps(facts)
+    groups: dict[tuple[int, Site | None], list[int]] = {}
+    durations = (found.gaps.ends - found.gaps.starts).tolist()
+    for cause, site, duration in zip(found.cause.tolist(), found.sites, durations, strict=True):
+        group = groups.setdefault((cause, site), [0, 0])
+        group[0] += duration
+        group[1] += 1
+    ranked = sorted(groups.items(), key=lambda item: -item[1][0])
+    busy = steps(facts).window_ns - sum(durations)
+    _, *per_step = shared_out([busy, *(ns for _, (ns, _) in ranked)], steps(facts).count)
+    step_ns = max(breakdown(facts).step_ns, 1)
+    return tuple(
+        IdleShare(_CAUSES[cause], site, ns, ns / step_ns, gaps)
+        for ((cause, site), (_, gaps)), ns in zip(ranked, per_step, strict=True)
+    )

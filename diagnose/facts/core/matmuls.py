@@ -1,0 +1,26 @@
+"""What counts as matrix work, and what the device could do of it at most."""
+
+from __future__ import annotations
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.trace import hardware
+from diagnose.trace.hardware import Peaks
+from diagnose.trace.kinds import KernelKind
+
+MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
+
+SHORTEST_NS = 2_000
+"""The shortest useful kernel."""
+
+
+@fact
+def peaks(facts: Facts) -> Peaks:
+    """The peak rates of the device that did the work. Raises Missing if it is not known, or there are several kinds."""
+    devices = facts.rank.provenance.devices
+    known = {hardware.peaks(device) for device in devices}
+    found = known.pop() if len(known) == 1 else None
+    if found is None:
+        name = devices[0].name if devices else "not recorded"
+        how = "Nothing to record: diagnose does not know this one." if devices else "Record with a current PyTorch."
+        raise Missing(f"peak rates of the device ({name})", how)
+    return found

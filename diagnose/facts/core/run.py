@@ -1,0 +1,59 @@
+"""What is known of the run besides its trace, where `diagnose profile` recorded it."""
+
+from __future__ import annotations
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.device import device_work
+from diagnose.trace.manifest import RankManifest
+from diagnose.trace.model import Context
+
+HOW = "Record with diagnose profile, and analyse the recording's folder."
+
+
+def context(facts: Facts) -> Context:
+    """All that is known besides the trace. Raises Missing if that is nothing."""
+    if facts.rank.context is None:
+        raise Missing("the run's settings", HOW)
+    return facts.rank.context
+
+
+@fact
+def manifest(facts: Facts) -> RankManifest:
+    """What the process knew of itself: settings, loaders, optimizers, step times. Raises Missing if that is nothing."""
+    return context(facts).rank
+
+
+def marked_ranges(facts: Facts) -> tuple[str, ...]:
+    """What is known to have ranges in the recording whenever it happens."""
+    return () if facts.rank.context is None else facts.rank.context.rank.marked
+
+
+@fact
+def environment(facts: Facts) -> dict[str, str]:
+    """Variables of the run's environment that change speed. Raises Missing if they were not recorded.
+
+    Of variables that `diagnose profile` does not record, such as ROCm's, it cannot say whether they are set.
+    """
+    if not context(facts).environment:
+        raise Missing("the run's environment", HOW)
+    return context(facts).environment
+
+
+@fact
+def launch_blocking(facts: Facts) -> bool:
+    """Whether CUDA_LAUNCH_BLOCKING was on. Raises Missing like environment, and on ROCm, which has other variables."""
+    if facts.rank.provenance.backend == "rocm":
+        raise Missing("whether launches were made to wait", "Look at HIP_LAUNCH_BLOCKING and AMD_SERIALIZE_KERNEL.")
+    return environment(facts).get("CUDA_LAUNCH_BLOCKING", "") not in ("", "0")
+
+
+def trains_on_cpu(facts: Facts) -> bool:
+    """Whether the steps are known to use no device: `diagnose profile` timed them on the host alone.
+
+    Devices other than GPUs of NVIDIA and AMD are neither timed nor recorded: then it is not known.
+    """
+    known = None if facts.rank.context is None else facts.rank.context.rank
+    if known is None or known.unprofiled is None or known.unprofiled.device_ns is not None:
+        return False
+    on_host = all(device in ("cpu", "meta") for one in known.optimizers for device in one.devices)
+    return on_host and not len(device_work(facts).ids)

@@ -1,0 +1,98 @@
+"""Which line of the user's code was running, where call stacks were recorded, or joined from a detail recording."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+import numpy as np
+import pandas as pd
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.host import enclosing_op, host_threads
+from diagnose.trace import enums, frames, nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+
+
+@fact
+def frame_sites(facts: Facts) -> dict[int, Site]:
+    """Site by code of the `name` category, for frames of the user's own code. Raises Missing without stacks.
+
+    Empty where lines are known from the detail recording or samples only: see `sites_at`.
+    """
+    if not facts.rank.provenance.knows("stacks"):
+        raise Missing("call stacks", "Record with with_stack=True.")
+    spans = facts.rank.spans
+    names = spans["name"].cat
+    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
+    sites: dict[int, Site] = {}
+    for code in np.unique(names.codes.to_numpy()[is_python]):
+        name = names.categories[code]
+        if frames.is_user_frame(name, facts.rank.libraries) and (site := frames.frame_site(name)):
+            sites[int(code)] = site
+    return sites
+
+
+def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site | None]:
+    """The innermost line of the user's code open at each moment on its thread, else on the main thread.
+
+    All None where no stacks were recorded.
+    """
+    try:
+        table, sites = _frames(facts)
+    except Missing:
+        return [None] * len(moments_ns)
+    track = table["track"].to_numpy().astype(np.int64)
+    start = table["start_ns"].to_numpy()
+    end = start + table["dur_ns"].to_numpy()
+    found = nesting.innermost_at(moments_ns, tracks, track, start, end)
+    lost = found < 0
+    main = np.full(int(lost.sum()), host_threads(facts).main, dtype=np.int64)
+    found[lost] = nesting.innermost_at(moments_ns[lost], main, track, start, end)
+    of_frame = table["name"].cat.codes.to_numpy()
+    return [sites[int(of_frame[k])] if k >= 0 else None for k in found]
+
+
+def _frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
+    """Frames of the user's code (start_ns, dur_ns, track, name), and the site by code of the name. Raises Missing."""
+    sites, lines = frame_sites(facts), facts.rank.lines
+    if len(lines):
+        names = enumerate(lines["name"].cat.categories)
+        return lines, {code: site for code, name in names if (site := frames.frame_site(str(name)))}
+    spans = facts.rank.spans
+    is_python = spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON)
+    return spans[is_python & np.isin(spans["name"].cat.codes.to_numpy(), list(sites))], sites
+
+
+def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
+    """A normal set of times in pieces, in each of which one line of the user's code runs on the thread.
+
+    Raises Missing without call stacks.
+    """
+    table, _ = _frames(facts)
+    mine = table[table["track"] == track]
+    edges = np.unique(np.concatenate((mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["dur_ns"]).to_numpy())))
+    owner = np.searchsorted(times.starts, edges, side="right") - 1
+    inside = owner >= 0
+    inside[inside] = (times.starts[owner[inside]] < edges[inside]) & (edges[inside] < times.ends[owner[inside]])
+    return Intervals(
+        np.sort(np.concatenate((times.starts, edges[inside]))), np.sort(np.concatenate((times.ends, edges[inside])))
+    )
+
+
+def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:
+    """The line of the user's code that led to each host span; also from an op's own call stack (old recordings)."""
+    spans = facts.rank.spans
+    found = sites_at(facts, spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64))
+    stacks = facts.rank.ops["stack"]
+    if any(site is None for site in found) and len(stacks.cat.categories) > 1:
+        for k, op in enumerate(enclosing_op(facts, ids)):
+            if found[k] is None and op >= 0 and op in stacks.index:
+                found[k] = _from_stack(str(stacks[op]), facts.rank.libraries)
+    return found
+
+
+def _from_stack(stack: str, libraries: Collection[str]) -> Site | None:
+    stripped = (frame.strip() for frame in stack.split(";"))
+    return next((frames.frame_site(frame) for frame in stripped if frames.is_user_frame(frame, libraries)), None)

@@ -1,0 +1,131 @@
+"""Spans of the host, chosen by kind, name, thread and step; and the device work and idle time that goes with them."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import device_time, round_half_up
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.trace import enums, intervals, nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+
+NO_OPS = Missing("framework ops", "Profile with ProfilerActivity.CPU as well.")
+
+
+@dataclass(frozen=True)
+class HostSpans:
+    """Some spans, in order of start. Arrays of shape (spans,)."""
+
+    ids: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    track: IntArray
+
+    @property
+    def times(self) -> Intervals:
+        """Normal set of the time in at least one of them."""
+        return intervals.union(Intervals(self.start_ns, self.end_ns))
+
+    def where(self, chosen: npt.NDArray[np.bool_] | IntArray) -> HostSpans:
+        """Some of them, by mask or position."""
+        return HostSpans(self.ids[chosen], self.start_ns[chosen], self.end_ns[chosen], self.track[chosen])
+
+    def outermost(self) -> HostSpans:
+        """Those that lie in no other of them."""
+        return self.where(nesting.parents(self.track, self.start_ns, self.end_ns) < 0)
+
+    def in_steps(self, facts: Facts) -> HostSpans:
+        """Those of the used steps, as `in_used_steps`."""
+        return self.where(in_used_steps(facts, self.ids))
+
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+NO_SPANS = HostSpans(_NONE, _NONE, _NONE, _NONE)
+
+
+def host_spans(facts: Facts, *span_kinds: SpanKind, named: Callable[[str], bool] | None = None) -> HostSpans:
+    """Spans of these kinds, on any thread, whose names `named` accepts (asked once per distinct name)."""
+    spans = facts.rank.spans
+    chosen = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(kind) for kind in span_kinds])
+    if named is not None:
+        names = spans["name"].cat
+        codes = names.codes.to_numpy()
+        accepted = np.zeros(len(names.categories), dtype=bool)
+        for code in np.unique(codes[chosen]):
+            accepted[code] = named(str(names.categories[code]))
+        chosen &= accepted[codes]
+    ids = np.flatnonzero(chosen)
+    start = spans["start_ns"].to_numpy()[ids]
+    end = start + spans["dur_ns"].to_numpy()[ids]
+    return HostSpans(ids, start, end, spans["track"].to_numpy()[ids].astype(np.int64))
+
+
+def used_step(facts: Facts, ids: IntArray) -> IntArray:
+    """Which used step each span belongs to, by position, or -1. Shape (ids,).
+
+    It is the one whose mark on the host it starts in, because the host may be steps ahead of the device; of device
+    work, the one that launched it. Without steps it is the window.
+    """
+    used, spans = steps(facts), facts.rank.spans
+    if used.measure is Measure.WINDOW:
+        start = spans["start_ns"].to_numpy()[ids]
+        return np.where((start >= used.start_ns) & (start < used.end_ns), 0, nesting.NONE)
+    position = {number: k for k, number in enumerate(used.numbers)}
+    of_mark = np.array([*(position.get(mark.number, nesting.NONE) for mark in facts.rank.steps), nesting.NONE])
+    found: IntArray = of_mark[spans["step"].to_numpy()[ids]]
+    return found
+
+
+def in_used_steps(facts: Facts, ids: IntArray) -> npt.NDArray[np.bool_]:
+    """Which spans belong to used steps, by their marks on the host. Shape (ids,)."""
+    return used_step(facts, ids) >= 0
+
+
+def launched_in(facts: Facts, spans: HostSpans) -> IntArray:
+    """For each row of `device_work` the position of the innermost of the spans that it was launched in, or -1."""
+    work, table = device_work(facts), facts.rank.spans
+    called = np.maximum(work.launch, 0)
+    start, track = table["start_ns"].to_numpy()[called], table["track"].to_numpy()[called].astype(np.int64)
+    found = nesting.innermost_at(start, track, spans.track, spans.start_ns, spans.end_ns)
+    return np.where(work.launch >= 0, found, nesting.NONE)
+
+
+def on_training_threads(facts: Facts, spans: HostSpans) -> HostSpans:
+    """Those of the spans that are on training threads. Raises Missing like host_threads."""
+    return spans.where(np.isin(spans.track, host_threads(facts).training))
+
+
+def idle_under(facts: Facts, times: Intervals) -> int | None:
+    """Idle time of the device within a normal set of times, ns per step; None without device work."""
+    time = optional(device_time, facts)
+    if time is None:
+        return None
+    return round_half_up(intervals.intersect(times, time.idle).total, steps(facts).count)
+
+
+def whole_idle(facts: Facts) -> Intervals:
+    """Idle time of the device between its first and last work of the whole recording; empty without device work."""
+    busy = device_work(facts).of()
+    return intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1])) if busy.size else intervals.EMPTY
+
+
+def members(group: IntArray, groups: int) -> list[IntArray]:
+    """Positions of the members of each group from 0 to groups - 1, in order."""
+    order = np.argsort(group, kind="stable")
+    return np.split(order, np.cumsum(np.bincount(group, minlength=groups))[:-1]) if groups else []
+
+
+def require_ops(facts: Facts) -> None:
+    """Without ops, dispatching them and Python between them look the same."""
+    if "ops" not in facts.rank.provenance.recorded:
+        raise NO_OPS

@@ -1,0 +1,268 @@
+"""How long is a step? From the last device end of one step to the last device end of the next.
+
+The host's `ProfilerStep#N` spans are not step times: the host runs ahead until the launch queue is full (five equal
+steps of one public trace show spans of 35 to 96 ms). They only say which launches belong together.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+from itertools import pairwise
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.device import device_work
+from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.steps import is_cut_off
+
+LONG = 3.0
+"""A step of this many times the median one does something that others do not, or was held up (our choice)."""
+
+LOST_SHARE = 0.5
+"""Of the steps with device work: as many have to follow each other without gaps to be used alone (our choice)."""
+
+LITTLE = 0.01
+"""Of the device's work, before a long wait at the beginning (our choice)."""
+
+ENOUGH_TIMED = 20
+"""Steps without the profiler, from which on what none of them shows is no part of the training (our choice)."""
+
+HELD_UP = 0.5
+"""Of the median step: by so much longer a step is that was held up (our choice)."""
+
+ALIKE = 0.1
+"""By so much more ops a step may have and still do the same (our choice)."""
+
+
+class Measure(str, Enum):
+    """What the bounds of steps are."""
+
+    DEVICE = "device"
+    """Last device end to last device end."""
+    HOST = "host"
+    """Start to start of the host's step markers: no device work was recorded."""
+    ONE_STEP = "one_step"
+    """The only step: to its last device end, from that of work before it, or else from its start on the host."""
+    WINDOW = "window"
+    """No steps: all recorded work, as if it were one step."""
+
+
+@dataclass(frozen=True)
+class Steps:
+    """The steps that figures are taken from. They follow each other without gaps."""
+
+    measure: Measure
+    numbers: tuple[int, ...]
+    """Numbers of the used steps, in order; one 0 for a window."""
+    bounds_ns: IntArray
+    """Used step k is [bounds_ns[k], bounds_ns[k + 1]). Shape (used + 1,)."""
+    recorded: int
+    """Steps marked in the recording, used or not."""
+    dropped: tuple[int, ...]
+    """Numbers of the recorded steps that are not used."""
+    held_up: tuple[int, ...] = ()
+    """Of these, such as something outside of the training seems to have held up."""
+
+    @property
+    def count(self) -> int:
+        """How many steps are used."""
+        return len(self.numbers)
+
+    @property
+    def start_ns(self) -> int:
+        """Start of the first used step."""
+        return int(self.bounds_ns[0])
+
+    @property
+    def end_ns(self) -> int:
+        """End of the last used step."""
+        return int(self.bounds_ns[-1])
+
+    @property
+    def times_ns(self) -> IntArray:
+        """Duration of each used step. Shape (used,)."""
+        return np.diff(self.bounds_ns)
+
+    @property
+    def mean_ns(self) -> int:
+        """Mean duration of the used steps: what shares of the step are shares of."""
+        return (2 * self.window_ns + self.count) // (2 * self.count)
+
+    @property
+    def window_ns(self) -> int:
+        """Duration of all used steps together."""
+        return self.end_ns - self.start_ns
+
+
+@fact
+def steps(facts: Facts) -> Steps:
+    """The used steps. The first recorded one is not used (when it began on the device is unknown), nor a cut-off last.
+
+    Of a training on the CPU, of one process, only the longest run of steps that were not held up.
+
+    Raises Missing if the recording holds neither device work nor ops, nothing that takes time, or no step of the asked
+    range.
+    """
+    rank = facts.rank
+    work = device_work(facts)
+    if rank.steps and len(work.ids):
+        found = _on_device(facts)
+    elif rank.steps:
+        found = _on_host(facts)
+    else:
+        found = None
+    if found is None and facts.step_range is not None:
+        raise Missing("marked steps", "Call prof.step() after each step, or analyse without --steps.")
+    if found is None:
+        used = _window(facts)
+    else:
+        used = _calm(facts, found) if facts.step_range is None else _selected(found, facts.step_range)
+    if not used.window_ns:
+        raise Missing("anything that takes time", "Record whole steps.")
+    return used
+
+
+def _on_device(facts: Facts) -> Steps | None:
+    marks, work = facts.rank.steps, device_work(facts)
+    inside = work.step >= 0
+    counts = np.bincount(work.step[inside], minlength=len(marks))
+    if not counts.any():
+        return None
+    ends = np.full(len(marks), -1, dtype=np.int64)
+    np.maximum.at(ends, work.step[inside], work.end_ns[inside])
+    last = len(marks) - is_cut_off(counts, len(marks) - 1)
+    with_work = _with_work(counts[:last])
+    if len(with_work) == 1:
+        only = with_work[0]
+        begin = max(marks[only].start_ns, _end_of_work_before(facts, inside))
+        bounds = np.array([min(begin, int(ends[only])), ends[only]], dtype=np.int64)
+        return _made(facts, Measure.ONE_STEP, [only], bounds)
+    bounds = np.maximum.accumulate(ends[with_work])
+    return _made(facts, Measure.DEVICE, with_work[1:], bounds)
+
+
+def _with_work(counts: IntArray) -> list[int]:
+    """Steps with device work. Where that of few steps in between was lost, of those that follow each other the most.
+
+    The step after one that was lost lasts from the end of the one before it. Where many have none, steps are marked
+    more often than they are made.
+    """
+    every = np.flatnonzero(counts)
+    first, last = _longest_run(counts > 0)
+    alone = last > first and last - first + 1 >= LOST_SHARE * len(every)
+    return list(range(first, last + 1)) if alone else every.tolist()
+
+
+def _end_of_work_before(facts: Facts, inside: npt.NDArray[np.bool_]) -> int:
+    """When the device had done what it had to do before the first work of the marked steps; 0 if that was nothing."""
+    work = device_work(facts)
+    first = work.start_ns[inside].min()
+    before = ~inside & (work.start_ns < first)
+    return int(min(first, work.end_ns[before].max(initial=0)))
+
+
+def _on_host(facts: Facts) -> Steps:
+    marks = facts.rank.steps
+    bounds = np.array([*(mark.start_ns for mark in marks), marks[-1].end_ns], dtype=np.int64)
+    first = 1 if len(marks) > 1 else 0
+    return _made(facts, Measure.HOST, list(range(first, len(marks))), bounds[first:])
+
+
+def _made(facts: Facts, measure: Measure, used: list[int], bounds: IntArray) -> Steps:
+    numbers = [mark.number for mark in facts.rank.steps]
+    return Steps(
+        measure=measure,
+        numbers=tuple(numbers[k] for k in used),
+        bounds_ns=bounds,
+        recorded=len(numbers),
+        dropped=tuple(number for k, number in enumerate(numbers) if k not in set(used)),
+    )
+
+
+def _window(facts: Facts) -> Steps:
+    work, spans = device_work(facts), facts.rank.spans
+    if len(work.ids):
+        bounds = [_begun(facts), int(work.end_ns.max())]
+    else:
+        ops = spans[spans["kind"].isin([SpanKind.OP.value, SpanKind.LOADER.value, SpanKind.COLLECTIVE.value])]
+        if not len(ops):
+            raise Missing("device work and ops", "Profile with ProfilerActivity.CPU and ProfilerActivity.CUDA.")
+        bounds = [int(ops["start_ns"].min()), int((ops["start_ns"] + ops["dur_ns"]).max())]
+    return Steps(Measure.WINDOW, (0,), np.array(bounds, dtype=np.int64), len(facts.rank.steps), ())
+
+
+def _begun(facts: Facts) -> int:
+    """When the recorded work begins on the device, without a long wait at the beginning for what was not recorded.
+
+    Work that was launched right away, and of which nearly all runs later, waits for work from before the recording.
+    """
+    work, launched = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    busy, begin = work.of(), int(work.start_ns.min())
+    if busy.size < 2:
+        return begin
+    pauses = busy.starts[1:] - busy.ends[:-1]
+    last = int(np.argmax(pauses))
+    after = int(busy.starts[last + 1])
+    next_work = int(np.flatnonzero(work.start_ns == after)[0])
+    waited = work.launch[next_work] >= 0 and launched[work.launch[next_work]] < busy.ends[last] + pauses[last] / 10
+    little = (busy.ends - busy.starts)[: last + 1].sum() < LITTLE * (busy.ends - busy.starts).sum()
+    return after if waited and little and 2 * pauses[last] > busy.ends[-1] - begin else begin
+
+
+def _calm(facts: Facts, found: Steps) -> Steps:
+    """Without steps whose ops take LONG times as long as those of others, as many as they are, if none timed did.
+
+    The machine had something else to do, or ran short of memory while recording: that says nothing of the training.
+    """
+    known = facts.rank.context.rank if facts.rank.context is not None else None
+    times = () if known is None or known.unprofiled is None else known.unprofiled.wall_ns
+    alone = known is not None and known.world_size == 1  # Else ranks would be compared in different steps.
+    if not alone or found.measure is not Measure.HOST or len(times) < ENOUGH_TIMED:
+        return found
+    if max(times) > LONG * np.median(times):
+        return found
+    ops = facts.rank.spans[facts.rank.spans["kind"] == SpanKind.OP.value]
+    start = ops["start_ns"].to_numpy()
+    pieces = intervals.union(Intervals(start, start + ops["dur_ns"].to_numpy()))
+    edges = pairwise(found.bounds_ns.tolist())
+    in_ops = np.array([intervals.clip(pieces, begin, end).total for begin, end in edges])
+    number = np.diff(np.searchsorted(np.sort(start), found.bounds_ns))
+    usual = np.median(in_ops)
+    held_up = (in_ops > LONG * usual) & (in_ops - usual > HELD_UP * np.median(found.times_ns))
+    held_up &= number <= (1 + ALIKE) * np.median(number)
+    first, last = _longest_run(~held_up)
+    return replace(_part(found, first, last), held_up=tuple(np.array(found.numbers)[held_up].tolist()))
+
+
+def _longest_run(chosen: npt.NDArray[np.bool_]) -> tuple[int, int]:
+    """Positions of the first and the last of the longest run of True, of equally long ones the first."""
+    change = np.flatnonzero(np.diff(np.concatenate(([False], chosen, [False]))))
+    first, last = change[::2], change[1::2] - 1
+    longest = int(np.argmax(last - first))
+    return int(first[longest]), int(last[longest])
+
+
+def _selected(found: Steps, step_range: tuple[int, int]) -> Steps:
+    low, high = step_range
+    keep = [k for k, number in enumerate(found.numbers) if low <= number <= high]
+    if not keep:
+        usable = f"{found.numbers[0]}-{found.numbers[-1]}"
+        raise Missing(f"steps {low}-{high}", f"The usable steps of this recording are {usable}.")
+    return _part(found, keep[0], keep[-1])
+
+
+def _part(found: Steps, first: int, last: int) -> Steps:
+    """The used steps from one position to another, both included."""
+    left_out = found.numbers[:first] + found.numbers[last + 1 :]
+    return Steps(
+        found.measure,
+        found.numbers[first : last + 1],
+        found.bounds_ns[first : last + 2],
+        found.recorded,
+        tuple(sorted(found.dropped + left_out)),
+    )

@@ -1,0 +1,81 @@
+"""Every device operation of the recording with what it is, who asked for it and when."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.breakdown import NO_DEVICE
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import asking_ops, enclosing_op
+from diagnose.facts.core.steps import steps
+from diagnose.trace import kinds
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import KernelKind
+
+KERNEL_KINDS = list(KernelKind)
+
+
+@dataclass(frozen=True)
+class WorkTable:
+    """Device operations of the whole recording in order of start; all arrays of shape (operations,).
+
+    What happens outside the used steps is in it, so that an edit can change every step alike; numbers that are
+    reported are taken where `in_steps`.
+    """
+
+    ids: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    kind: npt.NDArray[np.int8]
+    """Position in `KERNEL_KINDS`; copies and memsets are MEMORY."""
+    launch: IntArray
+    """Span id of the launching call, or -1."""
+    op: IntArray
+    """Span id of the innermost op that was open at the launch, or -1."""
+    asked_by: IntArray
+    """Span id of the outermost op that was open at the launch, or -1."""
+    track: IntArray
+    in_steps: npt.NDArray[np.bool_]
+    """Starts in a used step."""
+
+    def of(self, *kernel_kinds: KernelKind) -> npt.NDArray[np.bool_]:
+        """Which operations are of one of these kinds."""
+        return np.isin(self.kind, [KERNEL_KINDS.index(one) for one in kernel_kinds])
+
+    @property
+    def dur_ns(self) -> IntArray:
+        """Durations. Shape (operations,)."""
+        return self.end_ns - self.start_ns
+
+
+@fact
+def work_table(facts: Facts) -> WorkTable:
+    """The table. Raises Missing without device work."""
+    work, used, spans = device_work(facts), steps(facts), facts.rank.spans
+    if not len(work.ids):
+        raise NO_DEVICE
+    names = spans["name"].cat
+    codes = names.codes.to_numpy()[work.ids]
+    by_code = np.zeros(len(names.categories), dtype=np.int8)
+    for code in np.unique(codes):
+        by_code[code] = KERNEL_KINDS.index(kinds.kernel_kind(names.categories[code]))
+    launched = work.launch >= 0
+    op, asked_by = np.full((2, len(work.ids)), -1, dtype=np.int64)
+    calls, position = np.unique(work.launch[launched], return_inverse=True)
+    op[launched] = enclosing_op(facts, calls)[position]
+    asked_by[launched] = asking_ops(facts, calls)[position]
+    return WorkTable(
+        ids=work.ids,
+        start_ns=work.start_ns,
+        end_ns=work.end_ns,
+        kind=by_code[codes],
+        launch=work.launch,
+        op=op,
+        asked_by=asked_by,
+        track=work.track,
+        in_steps=(work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns),
+    )

@@ -1,0 +1,1 @@
+"""Batches: how they are fetched and loaded, and what they hold."""

@@ -1,0 +1,229 @@
+"""When did the training fetch its batches, how long did each take, and what pattern do the waits follow?"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import device_time
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, on_training_threads
+from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+
+MOST_READY_NS = 500_000
+"""Taken for the cost of a ready batch where none was seen to be ready (0.3 to 1 ms measured)."""
+
+LONGEST_READY_NS = 1_000_000
+"""A fetch from workers that took longer waited for its batch."""
+
+READY_QUANTILE = 0.1
+"""A batch that was ready costs the quick fetches' time: p10 of their durations."""
+
+SLOW = 5.0
+"""A fetch of this many times the usual duration is slow (our choice)."""
+
+RESTART = 10.0
+"""A fetch of this many times the median, and of RESTART_NS, waits for new workers (our choice). It must be
+that far from nine in ten of the others: workers that cannot keep up make every few fetches wait for 0.1 to 0.7 s."""
+
+RESTART_NS = 500_000_000
+"""See RESTART."""
+
+REPEATS = 0.7
+"""Correlation with the fetches W later from which W is their period: of 2000 sequences of random durations 3 % at most
+reach it. Measured: 0.73 to 0.89 with 4 workers that could not keep up (public trace param/resnet)."""
+
+LONGEST_PERIOD = 128
+"""More workers than that were never seen; bounds the time."""
+
+MIN_FETCHES = 10
+"""Of fewer no pattern is told: three periods of 3 workers. Chosen."""
+
+_NEW_ITERATOR = re.compile(
+    r"\b(DataLoader\.__iter__|_(Single|Multi)Process(ing)?DataLoaderIter\.__init__)\Z"
+    r"|(^|/)torch/utils/data/dataloader\.py\(\d+\): (_get_iterator|_reset)\Z"
+)
+"""What marks the start of an epoch: annotations by qualified name, frames by file and function (they name no class)."""
+
+_SEED = ("aten::random_", "aten::item")
+"""Ops by which every new iterator draws a seed for its workers, though it may have none."""
+
+_NEW_WORKERS = re.compile(
+    r"\b_MultiProcessingDataLoaderIter\.__init__\Z|(^|/)torch/utils/data/dataloader\.py\(\d+\): _get_iterator\Z"
+)
+"""What makes a new iterator, and with it new workers. With persistent workers only `_reset` is called again."""
+
+
+_END_OF_WORKERS = re.compile(
+    r"\b_MultiProcessingDataLoaderIter\._shutdown_workers\Z"
+    r"|(^|/)torch/utils/data/dataloader\.py\(\d+\): _shutdown_workers\Z"
+)
+"""What ends them: within the request that finds the epoch over, or when the iterator is dropped."""
+
+
+class WaitPattern(str, Enum):
+    """What the durations of fetches look like."""
+
+    PERIODIC = "periodic"
+    """They repeat every W fetches: each of W workers is too slow."""
+    HEAVY_TAIL = "heavy_tail"
+    """Few are slow, at no period: jitter of storage, or of garbage collection."""
+    UNIFORM = "uniform"
+    """All take about as long."""
+
+
+@dataclass(frozen=True)
+class Fetches:
+    """Fetches of batches on the training threads, in order of start. Arrays of shape (fetches,)."""
+
+    ids: IntArray
+    start_ns: IntArray
+    end_ns: IntArray
+    in_steps: npt.NDArray[np.bool_]
+    """The host was in a used step when it began."""
+    first: npt.NDArray[np.bool_]
+    """The first of an iterator, as far as that was recorded."""
+    last: npt.NDArray[np.bool_]
+    """It found the epoch over and ended the workers, as far as that was recorded."""
+    idle_ns: IntArray | None
+    """Idle time of the device within each, as far as it lies in the used steps; None without device work."""
+    in_process: bool | None
+    """Whether batches are made in the training process (num_workers=0); None if the names do not say."""
+    ready_ns: int
+    """What a fetch takes when its batch is ready: READY_QUANTILE of all durations; with workers MOST_READY_NS if these
+    are no time for that. In process: of making a batch."""
+    pattern: WaitPattern | None
+    """Of the used steps, first fetches left out; None with fewer than MIN_FETCHES."""
+    every: int | None
+    """The period, in fetches, if the pattern is PERIODIC."""
+    restarts: int
+    """How often new workers were started in this recording."""
+    restart_ids: IntArray
+    """Fetches, frames and annotations that start new workers, and what ends the earlier ones."""
+
+    @property
+    def dur_ns(self) -> IntArray:
+        """Durations. Shape (fetches,)."""
+        return self.end_ns - self.start_ns
+
+    @property
+    def first_share(self) -> float:
+        """Share of the fetches in used steps that are the first of an iterator; 0 without any."""
+        return float(self.first[self.in_steps].mean()) if self.in_steps.any() else 0.0
+
+    @property
+    def first_ns(self) -> float | None:
+        """Mean duration of first fetches; None without any."""
+        return float(np.mean(self.dur_ns[self.first])) if self.first.any() else None
+
+    @property
+    def waiting_at_turns_ns(self) -> int:
+        """In first and last fetches of the used steps: of the device, else of the host."""
+        waiting = self.dur_ns if self.idle_ns is None else self.idle_ns
+        return int(waiting[self.in_steps & (self.first | self.last)].sum())
+
+
+@fact
+def fetches(facts: Facts) -> Fetches:
+    """Every fetch of the recording. Raises Missing if none was recorded on a training thread."""
+    found = on_training_threads(facts, host_spans(facts, SpanKind.LOADER)).outermost()
+    names = facts.rank.spans["name"]
+    if not len(found.ids):
+        raise Missing("DataLoader fetches", "Iterate a torch.utils.data.DataLoader inside the profiled region.")
+    dur, in_steps = found.end_ns - found.start_ns, in_used_steps(facts, found.ids)
+    first, ends = _first(facts, found), _python_or_annotations(facts, _END_OF_WORKERS)
+    last = intervals.covered(Intervals(found.start_ns, found.end_ns), ends.times) > 0
+    pattern, every = _pattern(dur[in_steps & ~first & ~last])
+    time = optional(device_time, facts)
+    in_process = made_in_process({str(name) for name in names.iloc[found.ids].unique()})
+    long, starts = _long(dur), NO_SPANS if in_process else _python_or_annotations(facts, _NEW_WORKERS)
+    return Fetches(
+        ids=found.ids,
+        start_ns=found.start_ns,
+        end_ns=found.end_ns,
+        in_steps=in_steps,
+        first=first,
+        last=last,
+        idle_ns=None if time is None else intervals.covered(Intervals(found.start_ns, found.end_ns), time.idle),
+        in_process=in_process,
+        ready_ns=_ready_ns(dur if (first | last).all() else dur[~(first | last)], in_process),
+        pattern=pattern,
+        every=every,
+        restarts=len(starts.ids) or int(long.sum()),
+        restart_ids=np.unique(np.concatenate((found.ids[long], starts.ids, ends.ids))),
+    )
+
+
+def _python_or_annotations(facts: Facts, named: re.Pattern[str]) -> HostSpans:
+    """Outermost ones of these names."""
+    found = host_spans(facts, SpanKind.PYTHON, SpanKind.ANNOTATION, named=lambda name: bool(named.search(name)))
+    return found.outermost()
+
+
+def _first(facts: Facts, found: HostSpans) -> npt.NDArray[np.bool_]:
+    """Which fetches are the first on their thread since an iterator was made, or follow the ops that make one."""
+    made = _python_or_annotations(facts, _NEW_ITERATOR)
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
+    names = facts.rank.spans["name"].iloc[ops.ids].to_numpy()
+    first = np.zeros(len(found.ids), dtype=bool)
+    for thread in np.unique(found.track):
+        mine = np.flatnonzero(found.track == thread)
+        following = np.searchsorted(found.start_ns[mine], made.start_ns[made.track == thread])
+        first[mine[following[following < len(mine)]]] = True
+        on_thread = np.concatenate(([""] * len(_SEED), names[ops.track == thread]))
+        before = np.searchsorted(ops.start_ns[ops.track == thread], found.start_ns[mine])
+        first[mine] |= np.logical_and.reduce([on_thread[before + k] == name for k, name in enumerate(_SEED)])
+    return first
+
+
+def _long(dur: IntArray) -> npt.NDArray[np.bool_]:
+    """Which fetches are so far longer than the others that they wait for new workers."""
+    long = (dur >= RESTART * np.quantile(dur, 0.5, method="lower")) & (dur >= RESTART_NS)
+    if long.any() and not long.all():
+        long &= dur >= RESTART * np.quantile(dur[~long], 1 - READY_QUANTILE)
+    return long
+
+
+def _pattern(dur_ns: IntArray) -> tuple[WaitPattern | None, int | None]:
+    """The pattern of fetches in order, and its period if it has one."""
+    if len(dur_ns) < MIN_FETCHES:
+        return None, None
+    slow = dur_ns >= SLOW * max(float(np.quantile(dur_ns, READY_QUANTILE)), 1.0)
+    if slow.sum() > 1 and (period := _period(np.log(np.maximum(dur_ns, 1)))):
+        return WaitPattern.PERIODIC, period
+    heavy = float(np.quantile(dur_ns, 0.99)) >= SLOW * float(np.median(dur_ns))
+    return (WaitPattern.HEAVY_TAIL if heavy else WaitPattern.UNIFORM), None
+
+
+def _period(values: npt.NDArray[np.float64]) -> int | None:
+    """The least distance at which values resemble each other, seen at least three times; None if they do not."""
+    lags = range(2, min(len(values) // 3, LONGEST_PERIOD) + 1)
+    alike = np.array([_correlation(values[:-lag], values[lag:]) for lag in lags])
+    fits = np.flatnonzero(alike >= REPEATS)
+    return lags[int(fits[0])] if len(fits) else None
+
+
+def _ready_ns(dur_ns: IntArray, in_process: bool | None) -> int:
+    usual = int(np.quantile(dur_ns, READY_QUANTILE))
+    return MOST_READY_NS if in_process is False and usual > LONGEST_READY_NS else usual
+
+
+def _correlation(a: npt.NDArray[np.float64], b: npt.NDArray[np.float64]) -> float:
+    """Pearson's; 0 where one of them is constant."""
+    a, b = a - a.mean(), b - b.mean()
+    scale = float(np.sqrt((a * a).sum() * (b * b).sum()))
+    return float((a * b).sum()) / scale if scale > 0 else 0.0
+
+
+def made_in_process(names: Iterable[str]) -> bool | None:
+    """Whether loaders of these names make their batches in this process; None if that cannot be told."""
+    kinds_of = {kind for name in names for kind in ("SingleProcess", "MultiProcessing") if kind in name}
+    single, several = "SingleProcess" in kinds_of, "MultiProcessing" in kinds_of
+    return single if single != several else None

@@ -1,0 +1,122 @@
+"""What would it take to make batches as fast as the training uses them?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import ceil
+
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.run import HOW, context
+from diagnose.facts.core.steps import steps
+from diagnose.facts.data.input import Input, input_wait
+from diagnose.facts.run.slowdown import slowdown
+from diagnose.trace.loaders import most_asked
+from diagnose.trace.manifest import Loader
+
+SIBLINGS = 2
+"""Logical cores that may be one."""
+
+
+@dataclass(frozen=True)
+class Loading:
+    """What it takes to make batches as fast as the training uses them."""
+
+    loader: Loader
+    """The one that is asked most often."""
+    step_ns: int
+    """A step that waits for no batch; without the profiler where that was timed."""
+    fetch_ns: int
+    """Median time to make a batch, on one worker or in process."""
+    workers: int
+    """The smallest number that makes batches while the training computes, if there are cores for them."""
+    cores: int
+    """How many they would keep busy."""
+    cpus: int | None
+    """Cores that there are for each process of the run on this machine; None if that is not known."""
+    threads: int | None
+    """That CPU ops run on; None if that is not known."""
+
+    @property
+    def hideable(self) -> bool:
+        """Whether there are cores enough."""
+        return self.cpus is None or self.cores <= self.cpus
+
+    @property
+    def waiting_share(self) -> float:
+        """Of the time to make a batch what waits, for storage or a network: no core is busy meanwhile.
+
+        The rest is computed, as far as is known: on several cores in less than its CPU time.
+        """
+        cpu_ns = self.loader.fetch_cpu_ns
+        return 0.0 if cpu_ns is None else max(self.fetch_ns - cpu_ns, 0) / self.fetch_ns
+
+    @property
+    def beside_training(self) -> bool | None:
+        """Whether there are cores for it beside a training that computes on the CPU, even if each two are one.
+
+        Two logical cores of one (hyper-threading; virtual machines do not tell) are little faster than one: on such a
+        machine of two, a worker that hid 7 of 82 ms made the training slower by as much. None if it is not known.
+        What waits (`waiting_share`) needs none.
+        """
+        if self.cpus is None or self.threads is None:
+            return None
+        return self.cpus >= SIBLINGS * (self.threads + self.cores)
+
+    @property
+    def sampling_share(self) -> float | None:
+        """Of the time until a batch is there what the sampler takes, to say which items come next; None if unknown.
+
+        Without workers all else is making it, if nothing is pinned.
+        """
+        one = self.loader
+        if one.num_workers or one.pin_memory or not one.wait_ns or not one.fetch_ns:
+            return None
+        return max(one.wait_ns - one.fetch_ns, 0) / one.wait_ns
+
+    @property
+    def best(self) -> int:
+        """The number of workers that there are cores for, at most `workers`."""
+        return self.workers if self.cpus is None else max(min(self.workers, self.workers * self.cpus // self.cores), 1)
+
+    @property
+    def most_in(self) -> str:
+        """What takes most of making a batch: "items", "collate", or "" if that is not known."""
+        items, collate = self.loader.items_ns, self.loader.collate_ns
+        if items is None or collate is None:
+            return ""
+        return "collate" if collate > items else "items"
+
+
+@fact
+def loading(facts: Facts) -> Loading:
+    """How many workers would hide loading. Raises Missing like input_wait, and if fetches were not timed."""
+    wait, used, known = input_wait(facts), steps(facts), context(facts)
+    timed = [one for one in known.rank.loaders if one.fetch_ns is not None and one.fetch_ns > 0]
+    if not timed:
+        raise Missing("what it takes to make a batch", HOW)
+    fitting = [one for one in timed if wait.in_process in (None, one.num_workers == 0)]
+    loader = most_asked(fitting or timed)
+    assert loader is not None
+    fetch_ns = loader.fetch_ns or 0
+    step_ns = max(round(_step_ns(facts) * (1 - _waited_share(wait, used.mean_ns))), 1)
+    batches = wait.fetches / used.count
+    cpus = known.host.cpus_allowed
+    return Loading(
+        loader=loader,
+        step_ns=step_ns,
+        fetch_ns=fetch_ns,
+        workers=max(ceil(fetch_ns * batches / step_ns), 1),
+        cores=max(ceil((loader.fetch_cpu_ns or fetch_ns) * batches / step_ns), 1),
+        threads=known.rank.flags.threads,
+        cpus=None if not cpus or cpus < 1 else max(cpus // max(known.ranks, 1), 1),
+    )
+
+
+def _step_ns(facts: Facts) -> int:
+    known = optional(slowdown, facts)
+    return steps(facts).mean_ns if known is None else known.unprofiled_ns
+
+
+def _waited_share(wait: Input, step_ns: int) -> float:
+    waited = wait.waited_ns
+    return min(waited / max(step_ns, 1), 1.0)

@@ -1,0 +1,61 @@
+"""How well do kernels fill the device?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.steps import steps
+from diagnose.facts.core.work import work_table
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import KernelKind
+
+
+@dataclass(frozen=True)
+class GridFilling:
+    """How well kernels fill the device; times per step."""
+
+    underfilled_ids: IntArray
+    """Kernels with fewer blocks than the device has multiprocessors."""
+    underfilled_ns: int
+    compute_ns: int
+    underfilled_share: float
+    """Of compute."""
+    free_memory_share: float | None
+    """Of the device's memory, never reserved by the allocator; None without memory events."""
+
+
+@fact
+def filling(facts: Facts) -> GridFilling:
+    """How full the device is. Raises Missing without device work, or if its size or the kernels' was not recorded."""
+    work, count = work_table(facts), steps(facts).count
+    sizes = {device.index: device for device in facts.rank.provenance.devices}
+    grid = facts.rank.kernels
+    if not any(device.multiprocessors for device in sizes.values()) or not len(grid):
+        raise Missing("number of multiprocessors", "Record with torch.profiler of PyTorch 1.12 or newer on a GPU.")
+    blocks = (grid["grid_x"].astype(np.int64) * grid["grid_y"] * grid["grid_z"]).to_numpy()
+    room = np.array([sizes[one].multiprocessors if one in sizes else 0 for one in grid["device"].tolist()])
+    ids = grid.index.to_numpy()
+    compute = np.isin(ids, work.ids[~work.of(KernelKind.COMMUNICATION, KernelKind.MEMORY)])
+    under = compute & (blocks > 0) & (blocks < room)
+    dur = facts.rank.spans["dur_ns"].to_numpy()[ids]
+    inside = np.isin(ids, work.ids[work.in_steps])
+    compute_ns = int(dur[compute & inside].sum())
+    under_ns = int(dur[under & inside].sum())
+    return GridFilling(
+        underfilled_ids=ids[under],
+        underfilled_ns=round_half_up(under_ns, count),
+        compute_ns=round_half_up(compute_ns, count),
+        underfilled_share=under_ns / compute_ns if compute_ns else 0.0,
+        free_memory_share=_free_memory(facts),
+    )
+
+
+def _free_memory(facts: Facts) -> float | None:
+    events = facts.rank.memory
+    events = events[(events["device_type"] > 0) & (events["reserved_bytes"] >= 0)]
+    whole = max((device.memory_bytes for device in facts.rank.provenance.devices), default=0)
+    return 1.0 - float(events["reserved_bytes"].max()) / whole if len(events) and whole else None

@@ -1,0 +1,241 @@
+"""Which kernels could be one? Chains of memory-bound kernels, losses over a vocabulary, attention written out."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.breakdown import breakdown, round_half_up
+from diagnose.facts.core.inputs import NO_SHAPES, Inputs, Mask, named, recorded_inputs
+from diagnose.facts.core.names import name_codes, name_of
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members
+from diagnose.facts.core.steps import steps
+from diagnose.facts.core.work import work_table
+from diagnose.facts.device.chains import LONG, PointwiseChains, chained, fused, share_of_bytes
+from diagnose.facts.device.host_chains import chains_on_cpu
+from diagnose.facts.device.layout import eager, for_parallelism, traffic
+from diagnose.facts.optimizer.optimizer import for_parameters
+from diagnose.trace import nesting
+from diagnose.trace.enums import LinkKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import KernelKind
+
+_POINTWISE = (KernelKind.ELEMENTWISE, KernelKind.ROPE, KernelKind.RNG_DROPOUT, KernelKind.CAST_QUANT, KernelKind.COPY)
+MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS)
+
+SHORT_NS = 4_000  # Twice the shortest useful kernel (2 us): the time of shorter ones does not tell bytes.
+VOCABULARY = 32_000  # Classes from which on a loss is over a vocabulary (Llama's is as large).
+
+Dims = tuple[int, int, int, int]
+_MATMULS = ("aten::bmm", "aten::baddbmm")
+
+
+@fact
+def pointwise_chains(facts: Facts) -> PointwiseChains:
+    """The chains; there may be none. Raises Missing without device work; of a training on the CPU without shapes."""
+    if trains_on_cpu(facts):
+        return chains_on_cpu(facts)
+    table, count = work_table(facts), steps(facts).count
+    bound = _memory_bound(facts) & ~for_parameters(facts) & ~for_parallelism(facts)
+    recorded, read, written = traffic(facts, bound)
+    elements = _elements(facts, recorded)
+    order = np.lexsort((table.start_ns, table.track))
+    chain, full = chained(_run(facts, order, bound[order]), elements[order], (recorded > 0)[order])
+    op = table.op[order]
+    opens = (np.diff(chain, prepend=-1) > 0) | (np.diff(op, prepend=-2) != 0) | (op < 0)
+    long = (np.bincount(chain, full) >= LONG) & (np.bincount(chain, opens) > 1)
+    chosen = long[chain]
+    rows, group, opens = order[chosen], (np.cumsum(long) - 1)[chain[chosen]], opens[chosen]
+    of_op, in_op = rows[opens], group[opens]
+    first = np.flatnonzero(np.diff(group, prepend=-1))
+    ns, longest = (operation.reduceat(table.dur_ns[rows], first) for operation in (np.add, np.maximum))
+    share = share_of_bytes(in_op, read[of_op], written[of_op])
+    hopeful = np.where((share > 0) & (longest > SHORT_NS), np.rint(ns * share).astype(np.int64), longest)
+    in_steps = table.in_steps[rows[first]]
+    bound_ns = round_half_up(int(table.dur_ns[bound & table.in_steps].sum()), count)
+    told = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
+    main = table.op[of_op[in_op == np.argmax(told)]] if told.any() else table.op[:0]
+    return PointwiseChains(
+        on_cpu=False,
+        ids=table.ids[rows],
+        group=group,
+        elements=np.maximum.reduceat(elements[rows], first),
+        by_shapes=np.maximum.reduceat((elements - recorded)[rows] * full[chosen], first) == 0,
+        ns=ns,
+        fused_ns=fused(ns, hopeful),
+        in_steps=in_steps,
+        chains=round_half_up(int(in_steps.sum()), count),
+        chains_ns=round_half_up(int(ns[in_steps].sum()), count),
+        ops=tuple(name_of(facts, one) for one in main.tolist()),
+        memory_bound_ns=bound_ns,
+        memory_bound_share=bound_ns / max(breakdown(facts).compute_ns, 1),
+    )
+
+
+def _memory_bound(facts: Facts) -> Mask:
+    masking = named(facts, work_table(facts).op, "aten::masked_fill*")  # Its kernels' names say indexing.
+    return eager(facts) & (work_table(facts).of(*MEMORY_BOUND) | masking)
+
+
+def _elements(facts: Facts, recorded: IntArray) -> IntArray:
+    """Elements of each row of the work table: as recorded, else its threads, unless it may stride; 0 unknown."""
+    table, names = work_table(facts), facts.rank.spans["name"].cat.categories
+    iterates = np.array(["elementwise" in name for name in names], dtype=bool)[name_codes(facts, table.ids)]
+    grid = facts.rank.kernels[[f"{of}_{axis}" for of in ("grid", "block") for axis in "xyz"]]
+    threads = grid.reindex(table.ids, fill_value=0).to_numpy().astype(np.int64).prod(axis=1)
+    return np.where(recorded > 0, recorded, np.where(iterates, np.clip(threads, 0, 2**50), 0))
+
+
+def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
+    """Number of the run of each row in `order`: members of one stream, launching thread and step, or one other row."""
+    table, spans = work_table(facts), facts.rank.spans
+    thread = np.append(spans["track"].to_numpy(), nesting.NONE)[table.launch]
+    place = np.stack((table.track, thread, spans["step"].to_numpy()[table.ids]))[:, order]
+    joined = member[1:] & member[:-1] & (place[:, 1:] == place[:, :-1]).all(axis=0)
+    return np.concatenate(([0], np.cumsum(~joined)))
+
+
+@dataclass(frozen=True)
+class VocabularyLoss:
+    """Kernels that torch's own ops launch on the logits of a large vocabulary."""
+
+    vocabulary: int
+    tokens: int
+    """The most at once."""
+    ids: IntArray
+    ns: int
+    """Per step."""
+    loss_ns: int
+    """In log_softmax, nll_loss and their backward, per step; the rest is casts, copies and fills."""
+
+
+@fact
+def loss_over_vocabulary(facts: Facts) -> tuple[VocabularyLoss, ...]:
+    """Losses over at least VOCABULARY classes. Raises Missing without device work, ops or, of losses, shapes."""
+    table, count = work_table(facts), steps(facts).count
+    if "ops" not in facts.rank.provenance.recorded:
+        raise NO_OPS
+    loss = named(facts, table.op, "aten::_log_softmax*", "aten::nll_loss*")
+    bound = loss | _memory_bound(facts)
+    position, inputs = recorded_inputs(facts, np.where(bound, table.op, nesting.NONE))
+    if loss.any() and not (position[loss] >= 0).any():
+        raise NO_SHAPES
+    large = [[tensor for one in call for tensor in one if len(tensor.shape) > 1] for call in inputs]
+    classes = {max(large[at][0].shape[1:]) for at in np.unique(position[loss]) if at >= 0 and large[at]}
+    found = []
+    for vocabulary in sorted(one for one in classes if one >= VOCABULARY):
+        over = [any(vocabulary in (tensor.shape[1], tensor.shape[-1]) for tensor in one) for one in large]
+        mine = np.array([*over, False])[position] & bound
+        tokens = max(t.elements // vocabulary for at in np.unique(position[mine & loss]) for t in large[at])
+        ns, loss_ns = (round_half_up(int(table.dur_ns[of & table.in_steps].sum()), count) for of in (mine, mine & loss))
+        found.append(VocabularyLoss(vocabulary, tokens, table.ids[mine], ns, loss_ns))
+    return tuple(found)
+
+
+@dataclass(frozen=True)
+class AttentionChain:
+    """Attention of one shape as matmul, softmax and matmul, in passes forward and backward. Totals are per step."""
+
+    asked_by: str
+    """The outermost op of the first matmul: `aten::scaled_dot_product_attention` where it took its math backend."""
+    batch: int
+    """Batch size times heads."""
+    queries: int
+    keys: int
+    head_dim: int
+    calls: int
+    forward_ns: int
+    backward_ns: int | None
+    """None if the recording does not say what is the backward of what."""
+    ids: IntArray
+    group: IntArray
+    """Number of the pass that each of `ids` is in."""
+    fused_ns: IntArray
+    """A pass as one kernel: carefully, likely, and hopefully as long as its matmuls, of which a fused backward has five
+    for four. Shape (3, passes)."""
+
+
+@fact
+def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
+    """Attention by shape, longest first. Raises Missing without device work, ops or, of what may be it, shapes."""
+    table = work_table(facts)
+    if "ops" not in facts.rank.provenance.recorded:
+        raise NO_OPS
+    order = np.lexsort((table.start_ns, table.track))
+    first, middle, second = _around_softmax(facts, order)
+    ops = table.op[order[np.stack((first, middle, second))]]
+    position, inputs = recorded_inputs(facts, ops.reshape(-1))
+    if len(first) and not (position >= 0).any():
+        raise NO_SHAPES
+    forward = [order[one:other] for one, other in zip(first.tolist(), (second + 1).tolist(), strict=True)]
+    backward = _backward_of(facts, ops[0], ops[2])
+    keys = np.vstack((position.reshape(3, -1), name_codes(facts, table.asked_by[order[first]])))
+    distinct, kind = np.unique(keys, axis=1, return_inverse=True)
+    found = []
+    for key, alike in zip(distinct.T.tolist(), members(kind.reshape(-1), distinct.shape[1]), strict=True):
+        shape = _shape(*(inputs[call] if call >= 0 else () for call in key[:3]))
+        passes = [[rows[k] for k in alike.tolist()] for rows in (forward, backward)]
+        if shape and table.in_steps[np.concatenate(passes[0])].any():
+            found.append(_attention(facts, shape, *passes))
+    return tuple(sorted(found, key=lambda one: -one.forward_ns))
+
+
+def _around_softmax(facts: Facts, order: IntArray) -> tuple[IntArray, IntArray, IntArray]:
+    """Positions in `order` of batched matmul, softmax and matmul, with only memory-bound kernels and copies between."""
+    table, op = work_table(facts), work_table(facts).op[order]
+    matmul, softmax = named(facts, op, *_MATMULS), named(facts, op, "aten::_softmax")
+    run = _run(facts, order, matmul | softmax | (_memory_bound(facts) | table.of(KernelKind.MEMORY))[order])
+    index = np.arange(len(order))
+    before = np.maximum.accumulate(np.where(matmul, index, 0))
+    after = np.minimum.accumulate(np.where(matmul, index, len(order) - 1)[::-1])[::-1]
+    at = np.flatnonzero(softmax & (np.diff(op, prepend=-2) != 0))
+    first, second = before[at], after[at]
+    whole = matmul[first] & matmul[second] & (run[first] == run[at]) & (run[second] == run[at])
+    return first[whole], at[whole], second[whole]
+
+
+def _shape(scores: Inputs, softmax: Inputs, values: Inputs) -> Dims | None:
+    """Batch, queries, keys and head size, by the inputs of the three ops; None if they do not fit each other."""
+    one, other = ([t.shape for call in inputs for t in call if len(t.shape) == 3][-2:] for inputs in (scores, values))
+    if len(one) < 2 or len(other) < 2 or not softmax or not softmax[0]:
+        return None
+    (batch, queries, size), keys = one[0], one[1][2]
+    fits = other[0] == (batch, queries, keys) and softmax[0][0].elements == batch * queries * keys
+    return (batch, queries, keys, size) if fits else None
+
+
+def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray]:
+    """Rows of the work table launched in the backward of the ops that start from each first op to its last op's end."""
+    spans, links = facts.rank.spans, facts.rank.links
+    links = links[links["kind"] == LinkKind.FORWARD_OF.value]
+    start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
+    end, of, to = start + spans["dur_ns"].to_numpy(), links["from_id"].to_numpy(), links["to_id"].to_numpy()
+    chain = nesting.innermost_at(start[of], track[of], track[first], start[first], end[last])
+    to, chain = to[chain >= 0], chain[chain >= 0]
+    held = launched_in(facts, HostSpans(to, start[to], end[to], track[to]))
+    rows = np.flatnonzero(held >= 0)
+    return [rows[mine] for mine in members(chain[held[rows]], len(first))]
+
+
+def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
+    table, count = work_table(facts), steps(facts).count
+    passes = [*forward, *(rows for rows in backward if len(rows))]
+    rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(one) for one in passes])
+    matmul = named(facts, table.op[rows], *_MATMULS)
+    ns, matmul_ns = (np.bincount(group, table.dur_ns[rows] * some) for some in (1, matmul))
+    hopeful = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))
+    told = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
+    spent, is_backward = table.dur_ns[rows] * table.in_steps[rows], group >= len(forward)
+    return AttentionChain(
+        name_of(facts, int(table.asked_by[rows[0]])),
+        *shape,
+        calls=round_half_up(sum(bool(table.in_steps[one[0]]) for one in forward), count),
+        forward_ns=round_half_up(int(spent[~is_backward].sum()), count),
+        backward_ns=round_half_up(int(spent[is_backward].sum()), count) if told else None,
+        ids=table.ids[rows],
+        group=group,
+        fused_ns=fused(ns, hopeful),
+    )

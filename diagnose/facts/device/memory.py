@@ -1,0 +1,59 @@
+"""Device memory: the allocator's peaks where recorded, and calls that allocate or free inside steps."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
+from diagnose.facts.core.host import ALLOCATING, NO_CALLS, api_calls
+from diagnose.facts.core.steps import steps
+
+
+@dataclass(frozen=True)
+class Memory:
+    """The framework's allocator on one device over the whole recording."""
+
+    device: int
+    peak_allocated_bytes: int | None
+    peak_reserved_bytes: int | None
+    """None where the recording has no totals (before 2022)."""
+
+
+@dataclass(frozen=True)
+class AllocationCalls:
+    """Calls of the driver's allocator (cudaMalloc, cudaFree, cudaHostAlloc, ...) in the used steps."""
+
+    calls: int
+    """In all used steps."""
+    host_ns: int
+    """Host time in them, per step."""
+
+
+@fact
+def memory(facts: Facts) -> tuple[Memory, ...]:
+    """Peaks per device. Raises Missing if no device memory events were recorded."""
+    events = facts.rank.memory
+    events = events[events["device_type"] > 0]
+    if not len(events):
+        raise Missing("memory events", "Record with profile_memory=True, or diagnose profile --memory.")
+    peaks = events.groupby("device")[["allocated_bytes", "reserved_bytes"]].max()
+
+    def known(value: object) -> int | None:
+        return int(str(value)) if int(str(value)) >= 0 else None
+
+    return tuple(
+        Memory(int(str(device)), known(row["allocated_bytes"]), known(row["reserved_bytes"]))
+        for device, row in peaks.iterrows()
+    )
+
+
+@fact
+def allocation_calls(facts: Facts) -> AllocationCalls:
+    """Allocating calls of the training threads. Raises Missing without runtime calls."""
+    if "launches" not in facts.rank.provenance.recorded:
+        raise NO_CALLS if "device" in facts.rank.provenance.recorded else NO_DEVICE
+    calls, used = api_calls(facts), steps(facts)
+    inside = calls.of(*ALLOCATING) & (calls.start_ns >= used.start_ns) & (calls.start_ns < used.end_ns)
+    total = int((calls.end_ns - calls.start_ns)[inside].sum())
+    return AllocationCalls(int(inside.sum()), round_half_up(total, used.count))

@@ -1,0 +1,169 @@
+"""In what precision does the training multiply, and how near the peak: by class of call, for rules to act on."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.breakdown import breakdown, round_half_up
+from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.steps import steps
+from diagnose.facts.core.work import work_table
+from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline
+from diagnose.trace.costs import DTYPES
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import KernelKind
+
+ALIGNED = 8
+"""Elements: sizes that are multiples of it suit 16-bit matrix units (NVIDIA's guide to matrix multiplication)."""
+
+SLOW_SHARE = 0.5
+"""Calls that reach less than this share of the roofline are slow (our choice)."""
+
+_MEMORY_BOUND = (
+    KernelKind.ELEMENTWISE, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS, KernelKind.RNG_DROPOUT,
+    KernelKind.POOL_INTERP, KernelKind.COPY, KernelKind.ROPE,
+)  # fmt: skip
+
+Mask = npt.NDArray[np.bool_]
+
+
+@dataclass(frozen=True)
+class Precision:
+    """Calls that multiply matrices, by what they multiply in; times per step."""
+
+    fp32_ids: IntArray
+    """Kernels in fp32 without matrix units, convolutions left out: what `set_float32_matmul_precision` changes."""
+    fp32_ns: int
+    fp32_conv_ns: int
+    """The same, in convolutions."""
+    full_ids: IntArray
+    """Kernels in fp32 or tf32: what autocast changes."""
+    full_ns: int
+    full_share: float
+    """Of the step."""
+    half_ns: int
+    """In fp16, bf16 or fp8."""
+    matmul_ns: int
+    """Of all."""
+    tf32_floor: float | None
+    """Share of `fp32_ns` that tf32 would at least take; None if there is none, or the device has no tf32."""
+    half_floor: float | None
+    """Share of `full_ns` that 16 bits would at least take; None if there is none, or the device has no such type."""
+    half_dtype: str
+    """bf16 where the device has it, else fp16."""
+    pointwise_ids: IntArray
+    """Memory-bound kernels beside them: with 16 bits they move half the bytes."""
+    device: str
+
+
+@fact
+def precision(facts: Facts) -> Precision:
+    """Time by precision. Raises Missing without device work, or if the device's rates are not known."""
+    ops, work, known = matmul_ops(facts), work_table(facts), peaks(facts)
+    simt = _in(ops, "fp32") & (ops.tensor_cores == 0)
+    full, half = _in(ops, "fp32", "tf32"), _in(ops, "fp16", "bf16", "fp8")
+    convolution = np.append(["conv" in name.lower() for name in ops.names], False)[ops.name].astype(bool)
+    dtype = "bf16" if known.bf16_tflops else "fp16"
+    full_ns = _ns(facts, ops, full)
+    return Precision(
+        fp32_ids=_kernels(ops, simt & ~convolution),
+        fp32_ns=_ns(facts, ops, simt & ~convolution),
+        fp32_conv_ns=_ns(facts, ops, simt & convolution),
+        full_ids=_kernels(ops, full),
+        full_ns=full_ns,
+        full_share=full_ns / max(breakdown(facts).step_ns, 1),
+        half_ns=_ns(facts, ops, half),
+        matmul_ns=_ns(facts, ops, np.ones(len(ops.op), dtype=bool)),
+        tf32_floor=_floor_share(facts, ops, simt & ~convolution, "tf32"),
+        half_floor=_floor_share(facts, ops, full, dtype),
+        half_dtype=dtype,
+        pointwise_ids=work.ids[work.of(*_MEMORY_BOUND)],
+        device=known.name,
+    )
+
+
+def _in(ops: MatmulOps, *dtypes: str) -> Mask:
+    return np.isin(ops.math_dtype, [DTYPES.index(one) for one in dtypes])
+
+
+def _kernels(ops: MatmulOps, chosen: Mask) -> IntArray:
+    """Kernels of some rows, in the whole recording."""
+    return ops.work[chosen[ops.row]]
+
+
+def _ns(facts: Facts, ops: MatmulOps, chosen: Mask) -> int:
+    """Time of some rows in the used steps, per step."""
+    return round_half_up(int(ops.dur_ns[chosen & ops.in_steps].sum()), steps(facts).count)
+
+
+def _floor_share(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> float | None:
+    """Share of their time that some rows would at least take when multiplying in `dtype`.
+
+    By the roofline where their cost is known, else by the ratio of the device's rates.
+    """
+    known, dur = peaks(facts), ops.dur_ns[chosen].astype(np.float64)
+    rate = known.tflops(dtype)
+    if rate is None or not dur.sum():
+        return None
+    own = np.where(_in(ops, "tf32")[chosen], known.tf32_tflops or known.fp32_tflops, known.fp32_tflops)
+    least = dur * np.minimum(own / rate, 1.0)
+    if (told := optional(op_roofline, facts)) is not None:
+        floor = told.floor_ns(dtype)[chosen]
+        least = np.where(np.isnan(floor), least, np.minimum(floor, dur))
+    return float(least.sum() / dur.sum())
+
+
+@dataclass(frozen=True)
+class Roofline:
+    """Calls whose cost is known, attention left out, against what the device reaches at best; times per step."""
+
+    known_ns: int
+    """Time of the calls that could be judged."""
+    slow_ids: IntArray
+    """Kernels of those that reach less than SLOW_SHARE of it, without the misaligned ones."""
+    slow_ns: int
+    slow_floor: float | None
+    """Share of `slow_ns` that they would at least take; None if there are none."""
+    slow_conv_share: float
+    """Of `slow_ns` in convolutions."""
+    misaligned_ids: IntArray
+    """Kernels of slow 16-bit calls with an N or K (channels of a convolution) that is no multiple of ALIGNED."""
+    misaligned_ns: int
+    misaligned_floor: float | None
+
+
+@fact
+def roofline(facts: Facts) -> Roofline:
+    """Calls against the roofline. Raises Missing without shapes, or if the device's rates are not known."""
+    ops, reached = matmul_ops(facts), op_roofline(facts).achieved_share
+    judged = ~np.isnan(reached)
+    # Attention is left out: what part of it a mask spares is not recorded, and its sizes are lengths of sequences.
+    judged &= ~np.append(["attention" in name or "fmha" in name for name in ops.names], False)[ops.name].astype(bool)
+    slow = judged & (np.nan_to_num(reached, nan=1.0) < SLOW_SHARE)
+    half = np.isin(ops.dtype, [DTYPES.index(one) for one in ("fp16", "bf16")])
+    depthwise = (ops.dims[:, 1] == 1) & (ops.dims[:, 2] == 1)
+    # The rows of a product need no alignment: they are the number of tokens.
+    odd = ((ops.dims[:, 1:] > 0) & (ops.dims[:, 1:] % ALIGNED > 0)).any(axis=1)
+    misaligned = slow & half & odd & ~depthwise
+    slow &= ~misaligned
+
+    def floor(chosen: Mask) -> float | None:
+        dur = ops.dur_ns[chosen].astype(np.float64)
+        return float((dur * reached[chosen]).sum() / dur.sum()) if dur.sum() else None
+
+    conv = np.append(["conv" in name for name in ops.names], False)[ops.name].astype(bool)
+    slow_ns = _ns(facts, ops, slow)
+    return Roofline(
+        known_ns=_ns(facts, ops, judged),
+        slow_ids=_kernels(ops, slow),
+        slow_ns=slow_ns,
+        slow_floor=floor(slow),
+        slow_conv_share=_ns(facts, ops, slow & conv) / max(slow_ns, 1),
+        misaligned_ids=_kernels(ops, misaligned),
+        misaligned_ns=_ns(facts, ops, misaligned),
+        misaligned_floor=floor(misaligned),
+    )

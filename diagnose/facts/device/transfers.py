@@ -1,0 +1,267 @@
+"""What is copied, who asks for it at which line, and for how long do the host and the device wait for it?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import device_time, round_half_up
+from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.host import BLOCKING, api_calls, enclosing_op
+from diagnose.facts.core.names import grouped, name_codes, name_of
+from diagnose.facts.core.sole_ops import sole_ops
+from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.core.work import work_table
+from diagnose.trace import intervals, nesting
+from diagnose.trace.enums import Direction, HostMemory, SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+
+TINY_BYTES = 64 * 1024
+"""Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (our choice)."""
+
+_FILLS = ["aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"]
+_MAKES = ["zeros", "ones", "full", "rand", "randn", "randint", "arange", "randperm", "eye", "linspace"]
+MAKERS = [*_FILLS, *(f"aten::{name}{like}" for name in _MAKES for like in ("", "_like"))]
+"""Ops that make or fill a tensor out of nothing."""
+
+_LIFTS = ["aten::lift_fresh", "aten::detach_"]
+"""`torch.tensor(data)` ends with them. With a device it is an empty on the host, a move, and these."""
+
+_TO_OR_FROM_HOST = (Direction.H2D.value, Direction.D2H.value)
+_OPS = (SpanKind.OP, SpanKind.COLLECTIVE)
+
+
+@dataclass(frozen=True)
+class Transfer:
+    """Copies of one kind, asked for by one op at one line, at least one of them in the used steps."""
+
+    direction: Direction
+    host_memory: HostMemory
+    asked_by: str
+    """The outermost op around the calls; "" if none."""
+    site: Site | None
+    ids: IntArray
+    """The copies."""
+    call_ids: IntArray
+    """The calls that start them."""
+    sync_ids: IntArray
+    """Synchronisations that wait for them."""
+    op_ids: IntArray
+    """The outermost ops around the calls that start nothing but such copies: what goes if they go."""
+    total_copies: int
+    """In all used steps."""
+    copies: int
+    """Per step."""
+    bytes: int | None
+    """Per step, of the copies whose size was recorded; None if of none."""
+    largest_bytes: int | None
+    """Of one copy."""
+    ns: int
+    """Device time, per step."""
+    exposed_ns: int
+    """Of it, while neither compute nor communication ran, per step."""
+    call_idle_ns: int
+    """Idle time of the device while the host was in these calls and synchronisations, per step."""
+    host_ns: int
+    """Host time in these calls, synchronisations and `op_ids`, per step."""
+    host_idle_ns: int
+    """Idle time of the device while the host was in these, per step."""
+    on_compute_stream: bool
+    """Whether any of them ran on the stream that does most of its device's computing."""
+    bandwidth_bytes_per_s: float | None
+    """Bytes over device time, of the copies whose size was recorded."""
+
+
+@fact
+def transfers(facts: Facts) -> tuple[Transfer, ...]:
+    """Copies between host and device, longest first; empty if there are none. Raises Missing without device work."""
+    copies = _copies(facts)
+    found = _groups(facts, copies[copies["direction"].isin(_TO_OR_FROM_HOST)])
+    return tuple(sorted(found, key=lambda one: -one.ns))
+
+
+@fact
+def tiny_copies(facts: Facts) -> tuple[Transfer, ...]:
+    """Copies of less than TINY_BYTES in any direction, most first. Raises Missing without device work or any size."""
+    copies = _copies(facts)
+    if len(copies) and (copies["bytes"] < 0).all():
+        raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
+    found = _groups(facts, copies[(copies["bytes"] >= 0) & (copies["bytes"] < TINY_BYTES)])
+    return tuple(sorted(found, key=lambda one: -one.total_copies))
+
+
+def _copies(facts: Facts) -> pd.DataFrame:
+    """The table `copies` of the whole recording in order of their calls, with columns of `work_table`.
+
+    `call` starts the copy; `op` and `asked` are the innermost and outermost op around it; each -1 if unknown.
+    """
+    table, copies = work_table(facts), facts.rank.copies
+    row = np.searchsorted(table.ids, copies.index.to_numpy())
+    return copies.assign(
+        start_ns=table.start_ns[row],
+        end_ns=table.end_ns[row],
+        call=table.launch[row],
+        op=table.op[row],
+        asked=table.asked_by[row],
+        track=table.track[row],
+        in_steps=table.in_steps[row],
+    ).sort_values("call", kind="stable")
+
+
+def _groups(facts: Facts, copies: pd.DataFrame) -> list[Transfer]:
+    codes = (copies[name].cat.codes.to_numpy().astype(np.int64) for name in ("direction", "host_memory"))
+    groups = grouped(facts, copies["call"].to_numpy(), *codes, name_codes(facts, copies["asked"].to_numpy()))
+    calls = api_calls(facts)
+    syncs = calls.ids[calls.of(*BLOCKING)]
+    sync_of = np.full(len(facts.rank.spans) + 1, -1, dtype=np.int64)
+    sync_of[copy_before(facts, syncs)] = syncs
+    copies = copies.assign(
+        sync=sync_of[copies.index.to_numpy()],
+        sole_op=sole_ops(facts, copies["call"].to_numpy()),
+        with_compute=copies["track"].isin(_compute_streams(facts)),
+    )
+    return [_transfer(facts, copies.iloc[rows], site) for rows, site in groups if copies["in_steps"].iloc[rows].any()]
+
+
+def _transfer(facts: Facts, every: pd.DataFrame, site: Site | None) -> Transfer:
+    """One group; `every` holds its copies in the whole recording."""
+    used, time, seen = steps(facts), device_time(facts), every[every["in_steps"]]
+    start, end, sizes = (seen[name].to_numpy() for name in ("start_ns", "end_ns", "bytes"))
+    size, timed = sizes[sizes >= 0], int((end - start)[sizes >= 0].sum())
+    in_calls, in_ops = _times(facts, every[["call", "sync"]]), _times(facts, every[["call", "sync", "sole_op"]])
+    running, on_host = intervals.union(Intervals(start, end)), _times(facts, seen[["call", "sync", "sole_op"]])
+    if used.measure is Measure.WINDOW:
+        on_host = intervals.clip(on_host, used.start_ns, used.end_ns)
+    return Transfer(
+        direction=Direction(every["direction"].iloc[0]),
+        host_memory=HostMemory(every["host_memory"].iloc[0]),
+        asked_by=name_of(facts, int(every["asked"].iloc[0])),
+        site=site,
+        ids=np.sort(every.index.to_numpy()),
+        call_ids=_known(every["call"]),
+        sync_ids=_known(every["sync"]),
+        op_ids=_known(every["sole_op"]),
+        total_copies=len(seen),
+        copies=round_half_up(len(seen), used.count),
+        bytes=round_half_up(int(size.sum()), used.count) if len(size) else None,
+        largest_bytes=int(size.max()) if len(size) else None,
+        ns=round_half_up(int((end - start).sum()), used.count),
+        exposed_ns=round_half_up(int(intervals.covered(running, time.exposed_copies).sum()), used.count),
+        call_idle_ns=round_half_up(int(intervals.covered(in_calls, time.idle).sum()), used.count),
+        host_ns=round_half_up(on_host.total, used.count),
+        host_idle_ns=round_half_up(int(intervals.covered(in_ops, time.idle).sum()), used.count),
+        on_compute_stream=bool(seen["with_compute"].any()),
+        bandwidth_bytes_per_s=int(size.sum()) / timed * 1e9 if timed else None,
+    )
+
+
+def _known(ids: pd.DataFrame | pd.Series[int]) -> IntArray:
+    """The distinct ids that are not -1."""
+    found = np.unique(ids.to_numpy())
+    return found[found >= 0].astype(np.int64)
+
+
+def _times(facts: Facts, ids: pd.DataFrame) -> Intervals:
+    """Normal set of the time in at least one of the spans."""
+    start, dur = (facts.rank.spans[name].to_numpy()[_known(ids)] for name in ("start_ns", "dur_ns"))
+    return intervals.union(Intervals(start, start + dur))
+
+
+def _compute_streams(facts: Facts) -> pd.Series[int]:
+    """Of each device the track on which compute kernels took the most time."""
+    work, device = device_work(facts), facts.rank.tracks["device"].to_numpy()
+    computing = work.work_class == WorkClass.COMPUTE
+    busy = pd.Series((work.end_ns - work.start_ns)[computing]).groupby(work.track[computing]).sum()
+    return busy.groupby(device[busy.index.to_numpy()]).idxmax()
+
+
+def copy_before(facts: Facts, ids: IntArray) -> IntArray:
+    """The copy that each host call starts, else the last one between host and device that its innermost op has started.
+
+    Span ids of copies, -1 where there is none. Shape (ids,).
+    """
+    result, copies = np.full(len(ids), -1, dtype=np.int64), optional(_copies, facts)
+    if copies is None or not len(copies := copies[copies["call"] >= 0]):
+        return result
+    op, spans = enclosing_op(facts, ids), len(facts.rank.spans)
+    inside = copies[copies["direction"].isin(_TO_OR_FROM_HOST) & (copies["op"] >= 0)]
+    key = (inside["op"] * spans + inside["call"]).to_numpy()
+    order = np.argsort(key, kind="stable")
+    before = np.searchsorted(key[order], op * spans + ids) - 1
+    found = np.flatnonzero((op >= 0) & (before >= 0))
+    rows = order[before[found]]
+    same = inside["op"].to_numpy()[rows] == op[found]
+    result[found[same]] = inside.index.to_numpy()[rows[same]]
+    call = copies["call"].to_numpy()
+    last = np.searchsorted(call, ids, side="right") - 1
+    return np.where((last >= 0) & (call[last] == ids), copies.index.to_numpy()[last], result)
+
+
+@dataclass(frozen=True)
+class HostBorn:
+    """Tensors made on the host by one op at one line, and copied to the device by the next op."""
+
+    made_by: str
+    """The op, or `torch.tensor`, which is none."""
+    site: Site | None
+    ids: IntArray
+    """The ops that make them."""
+    move_ids: IntArray
+    """The `aten::to` that copy them. Shape as `ids`."""
+    total_calls: int
+    """In all used steps."""
+
+
+@fact
+def host_born(facts: Facts) -> tuple[HostBorn, ...]:
+    """Tensors that could have been made on the device, most first. Raises Missing without device work."""
+    ops, copies = host_spans(facts, *_OPS), _copies(facts)
+    ops = ops.where(np.argsort(ops.track, kind="stable"))
+    to = host_spans(facts, SpanKind.OP, named=lambda name: name == "aten::to")
+    copied = np.isin(device_work(facts).ids, copies.index[copies["direction"] == Direction.H2D.value])
+    inside = np.unique(launched_in(facts, to)[copied])
+    move = np.flatnonzero(np.isin(ops.ids, to.ids[inside[inside >= 0]]))
+    name = np.append(facts.rank.spans["name"].iloc[ops.ids].astype(object), "")
+    before, after = _neighbours(ops)
+    by_tensor = (name[before] == "aten::empty") & np.isin(name[after], _LIFTS) | np.isin(name[before], _LIFTS)
+    move = move[((np.isin(name[before], MAKERS) | by_tensor) & (before >= 0))[move]]
+    move = move[_untouched(facts, ops.where(before[move])) & _same_shape(facts, ops, move)]
+    ids, moved, found = ops.ids[before[move]], ops.ids[move], []
+    seen = in_used_steps(facts, ids)
+    for rows, site in grouped(facts, moved, name_codes(facts, ids)):
+        made_by = "torch.tensor" if by_tensor[move[rows[0]]] else name_of(facts, int(ids[rows[0]]))
+        if seen[rows].any():
+            found.append(HostBorn(made_by, site, ids[rows], moved[rows], int(seen[rows].sum())))
+    return tuple(sorted(found, key=lambda one: -one.total_calls))
+
+
+def _neighbours(ops: HostSpans) -> tuple[IntArray, IntArray]:
+    """Positions of the op before and after each one, within the same op or in none on the same thread; -1 for none."""
+    up = nesting.parents(ops.track, ops.start_ns, ops.end_ns)
+    before, after = np.full((2, len(up)), nesting.NONE, dtype=np.int64)
+    order = np.lexsort((up, ops.track))
+    first, second = order[:-1], order[1:]
+    same = (up[first] == up[second]) & (ops.track[first] == ops.track[second])
+    before[second[same]], after[first[same]] = first[same], second[same]
+    return before, after
+
+
+def _untouched(facts: Facts, makers: HostSpans) -> npt.NDArray[np.bool_]:
+    """Which ops start nothing on the device and make no part of a batch."""
+    loaders = host_spans(facts, SpanKind.LOADER)
+    loading = nesting.innermost_at(makers.start_ns, makers.track, loaders.track, loaders.start_ns, loaders.end_ns)
+    return (loading < 0) & ~np.isin(np.arange(len(makers.ids)), launched_in(facts, makers))
+
+
+def _same_shape(facts: Facts, ops: HostSpans, move: IntArray) -> npt.NDArray[np.bool_]:
+    """Whether the op before each move on the thread, if it filled the new tensor, has the move's shape, if known."""
+    shapes = [facts.rank.ops["shapes"].reindex(ops.ids[at]).astype(str) for at in (move - 1, move)]
+    filled, moved = (text.str.extract(r"^\[\[([^\]]*)\]", expand=False).to_numpy() for text in shapes)
+    fills = facts.rank.spans["name"].iloc[ops.ids[move - 1]].isin([*_FILLS, *_LIFTS, "detach_"]).to_numpy()
+    return np.array((filled == moved) | pd.isna(filled) | pd.isna(moved) | ~fills, dtype=bool)

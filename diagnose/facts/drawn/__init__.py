@@ -1,0 +1,1 @@
+"""What a page draws of a rank, bounded in size."""

@@ -1,0 +1,1 @@
+"""What the host does: dispatch, Python, waiting, loops, compiling, threads."""

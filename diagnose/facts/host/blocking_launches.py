@@ -1,0 +1,59 @@
+"""Does every launch wait for its kernel?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.launches import launch_table
+from diagnose.trace import enums
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+
+LONG_KERNEL_NS = 50_000
+"""Launches take the host 3 to 10 us: one that lasts as long as such a kernel waited for it (our choice)."""
+
+ALIKE = (0.8, 1.2)
+"""A launch that lasts this share of its kernel's time is taken to have waited for it (our choice)."""
+
+
+@dataclass(frozen=True)
+class BlockingLaunches:
+    """How long the launches of kernels over LONG_KERNEL_NS took: with CUDA_LAUNCH_BLOCKING, as long as the kernels."""
+
+    call_ids: IntArray
+    """Calls that launch one kernel, of any length."""
+    total_kernels: int
+    """Long kernels, in all used steps."""
+    ratio_median: float
+    """Of call duration over kernel duration."""
+    alike_share: float
+    """Share of the launches whose ratio is in ALIKE."""
+    depth_median: int
+    """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
+    empty_queue_share: float
+    """Share of the launches that found nothing queued."""
+
+
+@fact
+def blocking_launches(facts: Facts) -> BlockingLaunches:
+    """The comparison over the used steps. Raises Missing like launch_table, and without long kernels."""
+    table, dur, launch = launch_table(facts), facts.rank.spans["dur_ns"].to_numpy(), device_work(facts).launch
+    is_kernel = facts.rank.spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.KERNEL)
+    calls, count = np.unique(launch, return_counts=True)
+    single = calls[(count == 1) & (calls >= 0)]
+    chosen = np.isin(table.call, single) & is_kernel[table.work] & (dur[table.work] > LONG_KERNEL_NS)
+    if not chosen.any():
+        raise Missing("kernels longer than 50 us", "Record steps with larger batches.")
+    ratio = dur[table.call[chosen]] / dur[table.work[chosen]]
+    return BlockingLaunches(
+        call_ids=np.intersect1d(single, launch[is_kernel[device_work(facts).ids]]),
+        total_kernels=len(ratio),
+        ratio_median=float(np.median(ratio)),
+        alike_share=float(((ratio >= ALIKE[0]) & (ratio <= ALIKE[1])).mean()),
+        depth_median=int(np.median(table.depth[chosen])),
+        empty_queue_share=float((table.depth[chosen] == 0).mean()),
+    )

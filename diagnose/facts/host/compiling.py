@@ -1,0 +1,283 @@
+"""What does torch.compile do during the run: compile again, break graphs, look for compiled code?
+
+Its marks, as torch 2.13 records them: `Torch-Compiled Region: i/j` is a call of compiled code (function i, compiled for
+the (j+1)th time); what follows a graph break is a function of its own, called inside the region before the break.
+"""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, idle_under, in_used_steps, launched_in, members
+from diagnose.facts.core.steps import steps
+from diagnose.trace import kinds, nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Activity, KernelKind
+
+_REGION = "Torch-Compiled Region: "
+_GRAPH = "## Call CompiledFxGraph "
+_FUNCTIONS = ("CompiledFunction", "CompiledFunctionBackward")
+_LOOKUP = "TorchDynamo Cache Lookup"
+_INDEX = re.compile(r"(\d{1,9})/(\d{1,9})")
+_INDUCTOR = (
+    KernelKind.TRITON_TEMPLATE,
+    KernelKind.TRITON_POINTWISE,
+    KernelKind.TRITON_REDUCTION,
+    KernelKind.TRITON_FOREACH,
+)
+"""Kernels whose names only Inductor gives; TRITON_OTHER may be written by hand."""
+
+_HOST = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.COLLECTIVE, SpanKind.LOADER)
+
+
+@dataclass(frozen=True)
+class CompiledRegion:
+    """Calls of one piece of compiled code."""
+
+    label: str
+    """`i/j`: function i, compiled for the (j + 1)th time."""
+    ids: IntArray
+    total_calls: int
+    """In all used steps."""
+    total_nested: int
+    """Of them, those inside another region: after a graph break."""
+    ns: int
+    """Host time in them, regions inside included, per step."""
+
+
+@dataclass(frozen=True)
+class Compilations:
+    """Some compilations: outermost spans of compiling. Arrays of shape (compilations,)."""
+
+    ids: IntArray
+    step: IntArray
+    """Number of the recorded step each begins in, used or not; -1 none."""
+    dur_ns: IntArray
+    in_steps: npt.NDArray[np.bool_]
+    """Begins in a used step."""
+
+    def since(self, number: int) -> Compilations:
+        """Those that begin in a step of this number or a later one."""
+        late = self.step >= max(number, 0)
+        return Compilations(self.ids[late], self.step[late], self.dur_ns[late], self.in_steps[late])
+
+    @property
+    def total(self) -> int:
+        """How many there are in the used steps."""
+        return int(self.in_steps.sum())
+
+    @property
+    def total_ns(self) -> int:
+        """Host time in those of the used steps."""
+        return int(self.dur_ns[self.in_steps].sum())
+
+    @property
+    def numbers(self) -> tuple[int, ...]:
+        """Numbers of the used steps with at least one, in order."""
+        return tuple(np.unique(self.step[self.in_steps & (self.step >= 0)]).tolist())
+
+
+@dataclass(frozen=True)
+class Compiling:
+    """torch.compile in the recording."""
+
+    used: bool
+    """Whether any trace of it was seen."""
+    compilations: Compilations
+    compile_ns: int
+    """Host time in compilations, per step."""
+    compile_idle_ns: int | None
+    """Idle time of the device under them, per step; None without device work."""
+    regions: tuple[CompiledRegion, ...]
+    """Longest first."""
+    region_calls: int
+    """Calls of compiled code by the program, after graph breaks included, per step."""
+    graph_breaks: int
+    """Calls of compiled code inside other compiled code, per step."""
+    breaks_per_call: float
+    """`graph_breaks` over the calls of compiled code that are in no other; 0 without any."""
+    between_ids: IntArray
+    """Ops that regions run uncompiled before, between and after their graphs, none inside another."""
+    between: int
+    """Per step."""
+    between_ns: int
+    """Host time in them, per step."""
+    fused_ids: IntArray
+    """Calls of Inductor's graphs in which no op runs: nothing but code that could be fused with its neighbours'."""
+    fused_work_ids: IntArray
+    """Device work launched in them."""
+    fused_pieces: int
+    """How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do."""
+    recompiled: int
+    """How often functions called in the used steps had been compiled again, since the start of the run."""
+    missed: int
+    """Searches that found none, after which code ran uncompiled, per step."""
+    lookup_ids: IntArray
+    """Searches for compiled code that fits the arguments: checks of guards."""
+    lookups: int
+    """Per step."""
+    lookup_ns: int
+    """Host time in them, per step."""
+    device_share: float | None
+    """Share of the kernels' time, in the used steps, that compiled code launched; None without kernels in them."""
+
+
+@fact
+def compiling(facts: Facts) -> Compiling:
+    """What torch.compile did; `used=False` and zeros if it is not in use. Raises Missing without host spans."""
+    host = host_spans(facts, *_HOST)
+    if not len(host.ids):
+        raise Missing("ops and annotations", "Profile with ProfilerActivity.CPU as well.")
+    used = steps(facts)
+    frames = (*_HOST, SpanKind.PYTHON)
+    compiled = host_spans(facts, *frames, named=lambda name: kinds.activity(name) is Activity.COMPILE).outermost()
+    during = compiled.in_steps(facts).times
+    inside = host_spans(facts, *_HOST, named=lambda name: name.startswith(_REGION))
+    nested = nesting.parents(inside.track, inside.start_ns, inside.end_ns) >= 0
+    regions = _regions(facts, inside, nested)
+    lookup = host_spans(facts, *_HOST, named=lambda name: name == _LOOKUP)
+    looked = lookup.in_steps(facts)
+    between = _between(facts, inside)
+    outside = between.in_steps(facts)
+    calls = inside.in_steps(facts), inside.where(nested).in_steps(facts)
+    breaks = len(calls[1].ids)
+    fused = _fused(facts)
+    return Compiling(
+        used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
+        compilations=_compilations(facts, compiled),
+        compile_ns=round_half_up(during.total, used.count),
+        compile_idle_ns=idle_under(facts, during),
+        regions=regions,
+        region_calls=round_half_up(len(calls[0].ids), used.count),
+        graph_breaks=round_half_up(breaks, used.count),
+        breaks_per_call=breaks / max(len(calls[0].ids) - breaks, 1),
+        between_ids=between.ids,
+        between=round_half_up(len(outside.ids), used.count),
+        between_ns=round_half_up(int((outside.end_ns - outside.start_ns).sum()), used.count),
+        fused_ids=fused.ids,
+        fused_work_ids=device_work(facts).ids[launched_in(facts, fused) >= 0],
+        fused_pieces=_pieces(fused, inside.where(~nested)),
+        recompiled=_recompiled([region.label for region in regions]),
+        missed=_missed(facts, lookup, inside, compiled),
+        lookup_ids=lookup.ids,
+        lookups=round_half_up(len(looked.ids), used.count),
+        lookup_ns=round_half_up(int((looked.end_ns - looked.start_ns).sum()), used.count),
+        device_share=_device_share(facts),
+    )
+
+
+def _regions(facts: Facts, inside: HostSpans, nested: npt.NDArray[np.bool_]) -> tuple[CompiledRegion, ...]:
+    used, names = steps(facts), facts.rank.spans["name"].cat
+    labels, label = np.unique(names.codes.to_numpy()[inside.ids], return_inverse=True)
+    in_steps = in_used_steps(facts, inside.ids)
+    dur = inside.end_ns - inside.start_ns
+    found = []
+    for code, same in zip(labels, members(label, len(labels)), strict=True):
+        counted = same[in_steps[same]]
+        found.append(
+            CompiledRegion(
+                label=str(names.categories[code]).removeprefix(_REGION),
+                ids=inside.ids[same],
+                total_calls=len(counted),
+                total_nested=int(nested[counted].sum()),
+                ns=round_half_up(int(dur[counted].sum()), used.count),
+            )
+        )
+    return tuple(sorted(found, key=lambda region: (-region.ns, region.label)))
+
+
+def _recompiled(labels: list[str]) -> int:
+    highest: dict[str, int] = {}
+    for label in labels:
+        if index := _INDEX.search(label):
+            highest[index[1]] = max(highest.get(index[1], 0), int(index[2]))
+    return sum(highest.values())
+
+
+def _compilations(facts: Facts, compiled: HostSpans) -> Compilations:
+    numbers = np.array([*(mark.number for mark in facts.rank.steps), -1], dtype=np.int64)
+    step = numbers[facts.rank.spans["step"].to_numpy()[compiled.ids]]
+    return Compilations(compiled.ids, step, compiled.end_ns - compiled.start_ns, in_used_steps(facts, compiled.ids))
+
+
+def _missed(facts: Facts, lookup: HostSpans, regions: HostSpans, compiled: HostSpans) -> int:
+    """Searches of the used steps that neither a call of compiled code nor compiling follows before the next one."""
+    found = 0
+    for thread in np.unique(lookup.track):
+        mine = lookup.where(lookup.track == thread)
+        after = np.sort(np.concatenate([one.start_ns[one.track == thread] for one in (regions, compiled)]))
+        until = np.append(mine.start_ns[1:], np.iinfo(np.int64).max)
+        used = np.searchsorted(after, until) > np.searchsorted(after, mine.start_ns)
+        found += int((~used & in_used_steps(facts, mine.ids)).sum())
+    return round_half_up(found, steps(facts).count)
+
+
+def _between(facts: Facts, regions: HostSpans) -> HostSpans:
+    """Outermost ops inside regions and outside of compiled functions; none where those were not recorded."""
+    compiled = host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_GRAPH))
+    if not len(compiled.ids):
+        return NO_SPANS
+    marks = (_REGION, _GRAPH, _LOOKUP, *_FUNCTIONS)
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: not name.startswith(marks))
+
+    def within(spans: HostSpans) -> npt.NDArray[np.bool_]:
+        found = nesting.innermost_at(ops.start_ns, ops.track, spans.track, spans.start_ns, spans.end_ns)
+        return np.asarray(found >= 0)
+
+    return ops.where(within(regions) & ~within(compiled)).outermost()
+
+
+def _fused(facts: Facts) -> HostSpans:
+    """Calls of Inductor's graphs with no op inside."""
+    graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE, named=lambda name: not name.startswith("#"))
+    inside = nesting.innermost_at(ops.start_ns, ops.track, graphs.track, graphs.start_ns, graphs.end_ns)
+    return graphs.where(np.bincount(inside[inside >= 0], minlength=len(graphs.ids)) == 0)
+
+
+def _pieces(fused: HostSpans, calls: HostSpans) -> int:
+    """Of the calls of compiled code that hold some, the median number."""
+    found = nesting.innermost_at(fused.start_ns, fused.track, calls.track, calls.start_ns, calls.end_ns)
+    counts = np.bincount(found[found >= 0])
+    return round(float(np.median(counts[counts > 0]))) if counts.any() else 1
+
+
+def _code(facts: Facts) -> HostSpans:
+    """Calls of compiled code: of Inductor's graphs where recorded, else of compiled functions and regions.
+
+    A region also holds what runs uncompiled after a graph break.
+    """
+    graphs = host_spans(facts, *_HOST, named=lambda name: name.startswith(_GRAPH))
+    if len(graphs.ids):
+        return graphs
+    return host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_REGION))
+
+
+def _device_share(facts: Facts) -> float | None:
+    work, used, spans = device_work(facts), steps(facts), facts.rank.spans
+    kind = spans["kind"].to_numpy()[work.ids]
+    inside = (kind == SpanKind.KERNEL.value) & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
+    dur = (work.end_ns - work.start_ns)[inside]
+    if not dur.sum():
+        return None
+    names = spans["name"].cat.codes.to_numpy()[work.ids]
+    ours = ((launched_in(facts, _code(facts)) >= 0) | _by_inductor(facts)[names])[inside]
+    return float(dur[ours].sum() / dur.sum())
+
+
+def _by_inductor(facts: Facts) -> npt.NDArray[np.bool_]:
+    """Which codes of the `name` category are of kernels that Inductor wrote."""
+    names = facts.rank.spans["name"].cat
+    codes = np.unique(names.codes.to_numpy()[device_work(facts).ids])
+    found = np.zeros(len(names.categories), dtype=bool)
+    for code in codes:
+        found[code] = kinds.kernel_kind(names.categories[code]) in _INDUCTOR
+    return found

@@ -1,0 +1,292 @@
+"""Which small ops run over and over within a step, where one larger one could do for all?
+
+What repeats in the backward pass without any parameter's gradient being complete in between is a loop over data
+(samples, rows, moments), not a stack of layers: each layer has parameters of its own. Its forward part repeats as
+often, or once more: in the last backward round gradients of parameters become complete, so that it is not like others.
+
+What repeats without any backward pass (bookkeeping, masks, numbers that are read) is a loop unless it computes as
+layers do: a stack of layers looks the same where no gradients are kept.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diagnose.facts.autograd.derived_weights import derived_weights
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import HostActivity, host_activities
+from diagnose.facts.core.inputs import Mask
+from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, require_ops, used_step
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.host.rounds import LEAST_ROUNDS, Run, forward_of, runs_of, shapes_of, share_in_need
+from diagnose.facts.host.texts import texts
+from diagnose.facts.optimizer.optimizer import updates
+from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.trace import intervals, nesting
+from diagnose.trace.enums import LinkKind, SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+
+OP_NS = 20_000
+"""Of an op that computes on the CPU, what does not grow with its size: in planted loops with a batch of 1 to 64 what
+batching saved was 15 to 28 us for each outermost op, forward and backward."""
+
+LARGE_NS = 500_000
+"""Of what an op takes beyond that, nothing is gained by larger ones: matrices that keep a core busy so long are read
+from memory as seldom as larger ones. With ops of 4 ms planted loops gained the fixed time only."""
+
+PYTHON_NS = 100_000
+"""Python that takes so long between ops without gradients does work of its own, which stays when the ops are one: calls
+take up to 24 us for each op in planted loops, and reading a text piece by piece takes 130 us."""
+
+KERNEL_NS = 3_000
+"""The same of a kernel: the shortest take 2 to 3 us (our choice)."""
+
+_LAYERS = tuple(
+    f"aten::{name}"
+    for name in (
+        *("linear", "addmm", "mm", "bmm", "baddbmm", "matmul", "einsum", "conv", "_conv", "mkldnn_", "embedding"),
+        *("scaled_dot", "_scaled_dot", "layer_norm", "batch_norm", "group_norm", "native_", "lstm", "gru", "rnn"),
+    )
+)
+"""How names begin of what layers with parameters of their own compute."""
+
+_STAY = (*_LAYERS, "aten::linalg_", "aten::fft_", "aten::cumsum", "aten::sort", "aten::topk")
+"""How names begin of what is not fused with the ops around it."""
+
+_ENTERS, _LEAVES = ("aten::lift_fresh", "aten::lift"), ("aten::item", "aten::_local_scalar_dense", "aten::is_nonzero")
+"""Ops by which what Python made becomes a tensor (torch.tensor, torch.from_numpy), and numbers are given to Python. A
+round that has both may ask an environment what comes next: it needs the round before, whatever autograd knows."""
+
+ONE_LOOP = 0.5
+"""Of a loop's time in that of a larger one, from which on they are one loop (our choice)."""
+
+_ADDS = ("aten::add_", "aten::add")
+"""Ops by which a backward pass adds what each round but the first says of a gradient: rounds are alike but for them."""
+
+
+@dataclass(frozen=True)
+class Loop:
+    """Rounds of the same ops, forward and backward. Numbers are per step unless they say otherwise."""
+
+    ops: tuple[str, ...]
+    """Of a round of the forward part, in order; of the backward part where that is all that was found."""
+    has_backward: bool
+    """Else no gradients were kept."""
+    rounds: int
+    """In a row."""
+    site: Site | None
+    """Where the forward part begins."""
+    pieces: tuple[tuple[int, Intervals], ...]
+    """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others and
+    what makes a weight again."""
+    work_ids: IntArray
+    """Device work that was launched meanwhile."""
+    ns: int
+    """Host time in it."""
+    fixed_ns: int
+    """Of that, what each op takes whatever it computes, and adding up what rounds say of a gradient."""
+    left: float
+    """Share of the host time that is left if all rounds are one, and ops take what they compute as before."""
+    least_left: float
+    """The same if of each op only what exceeds LARGE_NS is left of all rounds but one."""
+    work_left: float
+    """The same of the device work."""
+    in_need: float | None
+    """Share of what a round computes that needs the round before; None if that is not known."""
+    in_turn_left: float
+    """Share of the host time that is left if rounds stay apart, and ops of a round between products of matrices,
+    solvers and the like are one."""
+    in_turn_least: float
+    """The same if ops between those are none, as where these are fused with them."""
+
+
+@fact
+def loops(facts: Facts) -> tuple[Loop, ...]:
+    """Loops of the used steps whose rounds Python does not come between, those with most fixed time first.
+
+    Raises Missing without ops or steps.
+    """
+    require_ops(facts)
+    if steps(facts).measure is Measure.WINDOW:
+        raise Missing("marked steps", "Call prof.step() after each step: the training itself is a loop.")
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost()
+    ops = ops.where(np.lexsort((ops.start_ns, ops.track)))
+    ops = ops.where(~np.isin(facts.rank.spans["name"].iloc[ops.ids].to_numpy(), _ADDS))
+    written = optional(texts, facts)
+    if written is not None:
+        ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), written.spans.times) == 0)
+    names = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids].astype(np.int64)
+    step = used_step(facts, ops.ids)
+    runs = runs_of(facts, ops, names, step, shapes_of(facts, ops))
+    found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
+    for run in runs:
+        forward = forward_of(run, runs) if run.backward else None
+        if run.backward and (forward or run).rounds >= LEAST_ROUNDS and not _within_one_op(facts, ops, run):
+            in_round = tuple(names[run.first : run.first + run.length].tolist())
+            found.setdefault(in_round, []).append((run, forward))
+    made = [_loop(facts, ops, rows) for rows in (*found.values(), *_without_backward(facts, ops, names, step))]
+    own = (one for one in made if not ({*one.ops} & {*_ENTERS} and {*one.ops} & {*_LEAVES}))
+    return apart_in_time(sorted(own, key=lambda one: -one.fixed_ns))
+
+
+def apart_in_time(loops: list[Loop]) -> tuple[Loop, ...]:
+    """Those that do not run at the time of a larger one: one loop may be found twice, beginning at another op."""
+    kept: list[Loop] = []
+    for one in loops:
+        within = (
+            intervals.intersect(times, larger).total
+            for track, times in one.pieces
+            for other in kept
+            for other_track, larger in other.pieces
+            if track == other_track
+        )
+        if sum(within) < ONE_LOOP * sum(times.total for _, times in one.pieces):
+            kept.append(one)
+    return tuple(kept)
+
+
+def _within_one_op(facts: Facts, ops: HostSpans, run: Run) -> bool:
+    """Whether rounds go back through fewer calls than there are rounds, as through torch's own GRU: it loops inside."""
+    spans, links = facts.rank.spans, facts.rank.links
+    pairs = links[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
+    start, track = spans["start_ns"].to_numpy(), spans["track"].to_numpy().astype(np.int64)
+    back, forward = pairs["to_id"].to_numpy(), pairs["from_id"].to_numpy()
+    mine = (start[back] >= ops.start_ns[run.first]) & (start[back] < ops.end_ns[run.last - 1])
+    forward = forward[mine & (track[back] == ops.track[run.first])]
+    calls = nesting.innermost_at(start[forward], track[forward], ops.track, ops.start_ns, ops.end_ns)
+    return bool(len(forward)) and len(np.unique(calls)) < run.rounds
+
+
+def _without_backward(
+    facts: Facts, ops: HostSpans, names: IntArray, step: IntArray
+) -> list[list[tuple[Run, Run | None]]]:
+    """Rounds in a row that no backward pass goes through, by ops of a round. Shapes may differ, as of parameters.
+
+    None where a backward pass was recorded, but not what it goes back through.
+    """
+    text = [str(label) for label in facts.rank.spans["name"].cat.categories]
+    layer = np.array([name.startswith(_LAYERS) for name in text], dtype=bool)[names]
+    links, start = facts.rank.links, facts.rank.spans["start_ns"].to_numpy()
+    linked = links["from_id"].to_numpy()[(links["kind"] == LinkKind.FORWARD_OF.value).to_numpy()]
+    track = facts.rank.spans["track"].to_numpy()[linked].astype(np.int64)
+    holder = nesting.innermost_at(start[linked], track, ops.track, ops.start_ns, ops.end_ns)
+    if not len(linked) and any(text[code].startswith(BACKWARD) for code in np.unique(names)):
+        return []
+    kept = np.zeros(len(names), dtype=bool)
+    kept[holder[holder >= 0]] = True
+    torchs_own = np.array([name.startswith("aten::") for name in text], dtype=bool)[names]  # Not DDP's.
+    for one in (updates(facts), zeroings(facts), host_spans(facts, SpanKind.LOADER)):
+        kept |= nesting.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) >= 0
+    at = np.flatnonzero(~kept & torchs_own)
+    own = ops.where(at)
+    found: dict[tuple[int, ...], list[tuple[Run, Run | None]]] = {}
+    for run in runs_of(facts, own, names[at], step[at], np.zeros(len(at), dtype=np.int64)):
+        if run.rounds >= LEAST_ROUNDS and not layer[at[run.first : run.first + run.length]].any():
+            whole = replace(run, first=int(at[run.first]), last=int(at[run.last - 1]) + 1)
+            if whole.last - whole.first == run.last - run.first:  # Nothing else came between.
+                found.setdefault(tuple(names[at[run.first : run.first + run.length]].tolist()), []).append(
+                    (whole, None)
+                )
+    return list(found.values())
+
+
+def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> Loop:
+    runs = [run for pair in pairs for run in pair if run is not None]
+    shown = next((forward for _, forward in pairs if forward is not None), pairs[0][0])
+    names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
+    times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
+    track = ops.track[[run.first for run in runs]]
+    of_weights = _of_weights(facts, ops)
+    edges = np.flatnonzero(np.diff(np.concatenate(([-1], np.where(of_weights, ops.track, -1), [-1]))))
+    first, last = edges[:-1][of_weights[edges[:-1]]], edges[1:][of_weights[edges[:-1]]] - 1
+    making = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
+    elsewhere = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], making)
+    pieces = tuple(
+        (
+            one,
+            intervals.subtract(
+                intervals.union(Intervals(times.starts[track == one], times.ends[track == one])), elsewhere
+            ),
+        )
+        for one in np.unique(track).tolist()
+    )
+    rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
+    rounds_of = np.concatenate([np.arange(run.first, run.last) for run in runs])
+    mine = ops.where(rounds_of[~of_weights[rounds_of]])
+    dur, total = mine.end_ns - mine.start_ns, sum(own.total for _, own in pieces)
+    added = _added_up(facts, mine)
+    own = dur - added
+    python = 0 if any(run.backward for run in runs) else _python_between(mine, pieces)
+    fixed, small = (
+        total - python - int((own - np.minimum(own, most)).sum()) if trains_on_cpu(facts) else total - python
+        for most in (OP_NS, LARGE_NS)
+    )
+    stay, rows = _apart(names.to_list())
+    work = device_work(facts)
+    inside = launched_in(facts, _spans(pieces)) >= 0
+    work_ns = (work.end_ns - work.start_ns)[inside]
+    spared, used = 1 - 1 / rounds, steps(facts)
+    return Loop(
+        ops=tuple(names),
+        has_backward=any(run.backward for run in runs),
+        rounds=rounds,
+        site=sites_of(facts, ops.ids[[shown.first]])[0] if not shown.backward else None,
+        pieces=pieces,
+        work_ids=work.ids[inside],
+        ns=round_half_up(total, used.count),
+        fixed_ns=round_half_up(fixed, used.count),
+        left=1 - spared * fixed / max(total, 1),
+        least_left=1 - spared * small / max(total, 1),
+        work_left=1 - spared * int(np.minimum(work_ns, KERNEL_NS).sum()) / max(int(work_ns.sum()), 1),
+        in_need=share_in_need(facts, ops, [forward for _, forward in pairs if forward is not None]),
+        in_turn_left=1 - (1 - (stay + rows) / len(names)) * fixed / max(total, 1),
+        in_turn_least=1 - (1 - max(stay, 1) / len(names)) * fixed / max(total, 1),
+    )
+
+
+def _apart(names: list[str]) -> tuple[int, int]:
+    """How many ops of a round are not fused with others, and how many rows of others these leave."""
+    stays = np.array([name.startswith(_STAY) for name in names], dtype=bool)
+    return int(stays.sum()), int((~stays & np.append(True, stays[:-1])).sum())
+
+
+def _of_weights(facts: Facts, ops: HostSpans) -> Mask:
+    """Which ops make a weight again, or go back through that: they work on no data that they could work on together."""
+    again = optional(derived_weights, facts) or ()
+    return np.isin(ops.ids, [span for one in again for span in one.work.ids.tolist()])
+
+
+def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
+    """How long autograd's engine itself adds up gradients in each of the ops. Shape (ops,)."""
+    every = on_training_threads(facts, host_spans(facts, SpanKind.OP))
+    names = facts.rank.spans["name"].iloc[every.ids].astype(str).to_numpy()
+    around = nesting.parents(every.track, every.start_ns, every.end_ns)
+    by_engine = np.array([one.startswith(BACKWARD) for one in names] + [False], dtype=bool)
+    adds = every.where(np.isin(names, _ADDS) & by_engine[around])
+    held_by = nesting.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
+    held, dur = held_by >= 0, adds.end_ns - adds.start_ns
+    return np.bincount(held_by[held], dur[held], len(ops.ids)).astype(np.int64)
+
+
+def _python_between(ops: HostSpans, pieces: tuple[tuple[int, Intervals], ...]) -> int:
+    """Time between the ops that Python works on its own."""
+    pauses = [intervals.subtract(times, ops.where(ops.track == track).times) for track, times in pieces]
+    lasted = np.concatenate([one.ends - one.starts for one in pauses])
+    return int(lasted[lasted >= PYTHON_NS].sum())
+
+
+def _spans(pieces: tuple[tuple[int, Intervals], ...]) -> HostSpans:
+    """The pieces as spans that have no id."""
+    starts = np.concatenate([times.starts for _, times in pieces])
+    ends = np.concatenate([times.ends for _, times in pieces])
+    track = np.repeat([one for one, _ in pieces], [times.size for _, times in pieces]).astype(np.int64)
+    order = np.argsort(starts, kind="stable")
+    return HostSpans(np.full(len(starts), -1), starts[order], ends[order], track[order])

@@ -1,0 +1,274 @@
+"""What the host runs: time by op, and pauses of Python between ops for which the device was idle."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import HostActivity, api_calls, host_activities, host_threads
+from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.source_lines import sites_at
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, members, require_ops, whole_idle
+from diagnose.facts.core.steps import steps
+from diagnose.facts.run.garbage import garbage_collections
+from diagnose.trace import enums, intervals, kinds, nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Activity
+
+MOST = 0.5
+"""Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
+
+WORK_NS = 1_000_000
+"""Shorter pauses are calls of modules and ops, the start of a backward pass (up to 0.8 ms in planted cases) and what
+recording does at the end of a step (0.3 ms). Where the CPU computes they come with computing, and stay."""
+
+SHORT_STEPS_SHARE, SHORT_STEPS_NS = 0.1, 300_000
+"""In short steps a pause of this share is work as well, if it is as long. In 86 recordings of planted cases without
+their fault the longest pauses, the median of all steps, were at most 8 % of a step (2026-11-22)."""
+
+PIECE_NS, ROUNDS = 100_000, 4
+"""A line that pauses at least that long before the same op, that often a step, works in a loop, if those pauses are as
+long as one that is work. Calls of modules and ops take a fifth of that; what starts a backward pass and ends it lies on
+one line, with up to three pauses of 0.9 ms in planted cases."""
+
+MAKES = 0.5
+"""What takes this share of Python's time between ops, and interrupts this share of the collections of garbage, makes
+what they are for (our choice): how often Python collects goes by how many objects are made."""
+
+_CAUSES = list(IdleCause)
+_PAUSES = (IdleCause.PYTHON, IdleCause.BLOCKED)
+"""What Python does between ops; that it waits in the operating system only some recorders tell."""
+
+
+@dataclass(frozen=True)
+class Op:
+    """All calls of one framework op on the host."""
+
+    name: str
+    calls: int
+    """In all used steps."""
+    self_ns: int
+    """Host time in it and in no op inside it, over all threads, per step."""
+
+
+@fact
+def ops(facts: Facts) -> tuple[Op, ...]:
+    """Ops of the used steps by name, longest self time first. Raises Missing if no ops were recorded."""
+    spans, used = facts.rank.spans, steps(facts)
+    is_op = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)])
+    start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
+    ids = np.flatnonzero(is_op & (start >= used.start_ns) & (start < used.end_ns))
+    if not len(ids):
+        raise Missing("framework ops", "Profile with ProfilerActivity.CPU.")
+    parent = nesting.parents(spans["track"].to_numpy()[ids].astype(np.int64), start[ids], start[ids] + dur[ids])
+    inner = np.zeros(len(ids), dtype=np.int64)
+    np.add.at(inner, parent[parent >= 0], dur[ids][parent >= 0])
+    self_ns = np.maximum(dur[ids] - inner, 0)
+    codes = spans["name"].cat.codes.to_numpy()[ids]
+    labels = spans["name"].cat.categories
+    total = np.zeros(len(labels), dtype=np.int64)
+    np.add.at(total, codes, self_ns)
+    count = np.bincount(codes, minlength=len(labels))
+    found = [
+        Op(str(labels[int(code)]), int(count[code]), round_half_up(int(total[code]), used.count))
+        for code in np.flatnonzero(count)
+    ]
+    return tuple(sorted(found, key=lambda op: (-op.self_ns, op.name)))
+
+
+@dataclass(frozen=True)
+class PythonPause:
+    """Pauses between ops, at one line, for which the device was idle; of a training on the CPU, all of them."""
+
+    site: Site | None
+    """None: no stacks, or no frame of the user's code was open."""
+    idle_ns: int
+    """Idle time of the device with cause `python` or `blocked`, per step; of a training on the CPU, the pauses
+    themselves."""
+    waiting_ns: int
+    """Of it, while the host waited in the operating system, per step, as far as that was recorded."""
+    share: float
+    """`idle_ns` over the step."""
+    gaps: int
+    """Idle gaps, or pauses, in all used steps."""
+    steps_seen: int
+    """Used steps with at least one of them."""
+    optimizer_share: float
+    """Share of the idle time during which the optimizer's step, or its zeroing of gradients, was open."""
+    on_cpu: bool
+    """The training computes on the CPU: no device was waiting."""
+    times: tuple[tuple[int, Intervals], ...]
+    """Track of each thread that launched what the device waited for, with its pauses in the whole recording. Within the
+    used steps those that caused the idle gaps; outside them those at the same line that fill most of an idle gap."""
+    collections: IntArray = field(default_factory=lambda: NO_SPANS.ids)
+    """Garbage that Python collects by itself in these pauses, where that is for what they make: known on a CPU only."""
+    collecting_ns: int = 0
+    """Time in them, per step."""
+
+
+@fact
+def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
+    """Pauses by line, most idle time first. Raises Missing without ops, and like idle_gaps if a device may be used."""
+    if trains_on_cpu(facts):
+        return _pauses_of_cpu(facts)
+    found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
+    require_ops(facts)
+    mine = np.flatnonzero(np.isin(found.cause, [_CAUSES.index(one) for one in _PAUSES]))
+    launch = work.launch[np.searchsorted(work.ids, found.next_work[mine])]
+    tracks = facts.rank.spans["track"].to_numpy()[launch].tolist()
+    keys: dict[_Place, int] = {}
+    group = _numbered(keys, [(found.sites[k], track) for k, track in zip(mine.tolist(), tracks, strict=True)])
+    waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
+    pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
+    in_optimizer, ns = intervals.covered(waited, _stepping(facts).times), waited.ends - waited.starts
+    waiting = intervals.covered(waited, host_activities(facts)[HostActivity.BLOCKED])
+    kept = np.flatnonzero(of_group >= 0)
+    times: dict[Site | None, list[tuple[int, Intervals]]] = {}
+    for (site, track), own in zip(keys, members(of_group[kept], len(keys)), strict=True):
+        times.setdefault(site, []).append((track, Intervals(pauses.starts[kept[own]], pauses.ends[kept[own]])))
+    number = {site: k for k, site in enumerate(times)}
+    of_site = np.array([number[site] for site, _ in keys], dtype=np.int64)[group]
+    rows = [
+        PythonPause(
+            site=site,
+            idle_ns=round_half_up(int(ns[gaps].sum()), used.count),
+            waiting_ns=round_half_up(int(waiting[gaps].sum()), used.count),
+            share=float(ns[gaps].sum()) / max(used.window_ns, 1),
+            gaps=len(gaps),
+            steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, waited.starts[gaps], side="right"))),
+            optimizer_share=float(in_optimizer[gaps].sum() / ns[gaps].sum()),
+            on_cpu=False,
+            times=tuple(times[site]),
+        )
+        for site, gaps in zip(times, members(of_site, len(times)), strict=True)
+    ]
+    return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
+    """The pauses of the main thread that are work, by line; a collection of garbage interrupts none."""
+    require_ops(facts)
+    used, main, activities = steps(facts), host_threads(facts).main, dict(host_activities(facts))
+    collecting = activities.pop(HostActivity.GARBAGE_COLLECTION)
+    blocked = activities.pop(HostActivity.BLOCKED)
+    active = intervals.merge(*activities.values())
+    pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
+    own_ns = pauses.ends - pauses.starts - intervals.covered(pauses, collecting)
+    python_ns = int(own_ns[(pauses.starts >= used.start_ns) & (pauses.starts < used.end_ns)].sum())
+    work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
+    pieces = own_ns >= PIECE_NS
+    pauses, own_ns = Intervals(pauses.starts[pieces], pauses.ends[pieces]), own_ns[pieces]
+    sites = sites_at(facts, (pauses.starts + pauses.ends) // 2, np.full(pauses.size, main, dtype=np.int64))
+    numbers: dict[Site | None, int] = {}
+    of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
+    inside = (pauses.starts >= used.start_ns) & (pauses.starts < used.end_ns)
+    ours = np.array([site is not None for site in numbers], dtype=bool)
+    _, rounds = np.unique(np.stack((of_site, _next_op(facts, main, pauses))), axis=1, return_inverse=True)
+    rounds = rounds.reshape(-1)
+    loops = np.bincount(rounds[inside], own_ns[inside], rounds.max(initial=-1) + 1) >= work_ns * used.count
+    loops &= np.bincount(rounds[inside], minlength=len(loops)) >= ROUNDS * used.count
+    works = (own_ns >= work_ns) | (loops[rounds] & ours[of_site])
+    in_optimizer, waiting = (intervals.covered(pauses, one) for one in (_stepping(facts).times, blocked))
+    rows = []
+    for site, at_site in zip(numbers, members(of_site, len(numbers)), strict=True):
+        own = at_site[works[at_site]]
+        mine = own[inside[own]]
+        if not len(own):
+            continue
+        ns = int(own_ns[mine].sum())
+        at_line = Intervals(pauses.starts[own], pauses.ends[own])
+        times = intervals.subtract(at_line, collecting)
+        makes = site is not None and ns >= MAKES * python_ns
+        collections = _mostly_in(facts, at_line) if makes else NO_SPANS.ids
+        collected_ns = facts.rank.spans["dur_ns"].to_numpy()[collections[in_used_steps(facts, collections)]]
+        rows.append(
+            PythonPause(
+                site=site,
+                idle_ns=round_half_up(ns, used.count),
+                waiting_ns=round_half_up(int(waiting[mine].sum()), used.count),
+                share=ns / max(used.window_ns, 1),
+                gaps=len(mine),
+                steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, pauses.starts[mine], side="right"))),
+                optimizer_share=float(in_optimizer[mine].sum()) / max(ns, 1),
+                on_cpu=True,
+                times=((main, times),),
+                collections=collections,
+                collecting_ns=round_half_up(int(collected_ns.sum()), used.count),
+            )
+        )
+    return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _next_op(facts: Facts, track: int, pauses: Intervals) -> IntArray:
+    """Code of the name of the first op of a thread that starts after each pause; -1 none."""
+    ops = host_spans(facts, SpanKind.OP)
+    ids = ops.where(ops.track == track).ids
+    start = facts.rank.spans["start_ns"].to_numpy()[ids]
+    codes = np.append(facts.rank.spans["name"].cat.codes.to_numpy()[ids].astype(np.int64), nesting.NONE)
+    return codes[np.searchsorted(start, pauses.ends)]
+
+
+def _mostly_in(facts: Facts, times: Intervals) -> IntArray:
+    """Collections of garbage that Python began by itself in these times; none if that are few of all, by their time."""
+    found = optional(garbage_collections, facts)
+    if found is None:
+        return NO_SPANS.ids
+    ids, table = found.automatic.ids, facts.rank.spans
+    start, lasted = table["start_ns"].to_numpy()[ids], table["dur_ns"].to_numpy()[ids]
+    inside = intervals.covered(Intervals(start, start + lasted), times) > 0
+    return ids[inside] if lasted[inside].sum() >= MAKES * lasted.sum() else NO_SPANS.ids
+
+
+def _stepping(facts: Facts) -> HostSpans:
+    """Steps of optimizers, and their zeroing of gradients."""
+    calls = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
+    return host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: kinds.activity(name) in calls)
+
+
+_Place = tuple[Site | None, int]
+
+
+def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
+    """The number of each place; new places get the next ones."""
+    return np.array([keys.setdefault(place, len(keys)) for place in places], dtype=np.int64)
+
+
+def _late(facts: Facts, gaps: Intervals) -> Intervals:
+    """The part of each idle gap before the work that ends it is launched; empty where that is not known."""
+    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    launch = work.launch[np.searchsorted(work.start_ns, gaps.ends)]
+    return Intervals(gaps.starts, np.clip(np.where(launch >= 0, start[launch], gaps.starts), gaps.starts, gaps.ends))
+
+
+def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, int]) -> tuple[Intervals, IntArray]:
+    """When no training thread did anything known, and the number of the place each time belongs to, or -1.
+
+    Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
+    """
+    used, calls, host = steps(facts), api_calls(facts), dict(host_activities(facts))
+    host.pop(HostActivity.BLOCKED)
+    active = intervals.merge(*host.values())
+    if not active.size or not late.size:
+        return intervals.EMPTY, np.zeros(0, dtype=np.int64)
+    pauses = intervals.gaps(active, int(active.starts[0]), int(active.ends[-1]))
+    of_group = np.full(pauses.size, nesting.NONE, dtype=np.int64)
+    at = np.minimum(np.searchsorted(late.ends, pauses.starts, side="right"), late.size - 1)
+    causing = (late.starts[at] < pauses.ends) & (late.ends[at] > pauses.starts)
+    of_group[causing] = group[at[causing]]
+    outside = (pauses.ends <= used.start_ns) | (pauses.starts >= used.end_ns)
+    delays = _late(facts, whole_idle(facts))
+    mostly = intervals.covered(delays, pauses) >= MOST * (delays.ends - delays.starts)
+    outside &= intervals.covered(pauses, Intervals(delays.starts[mostly], delays.ends[mostly])) > 0
+    following = np.searchsorted(calls.start_ns, pauses.ends[outside])
+    tracks = np.append(calls.track, host_threads(facts).main)[following]
+    sites = sites_at(facts, (pauses.starts + pauses.ends)[outside] // 2, tracks)
+    places = [keys.get(place, nesting.NONE) for place in zip(sites, tracks.tolist(), strict=True)]
+    of_group[outside] = np.array(places, dtype=np.int64)
+    return pauses, of_group

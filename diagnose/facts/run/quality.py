@@ -1,0 +1,273 @@
+"""Can the measurement be trusted? Warm-up in it, what the profiler costs, and how steps differ."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.breakdown import breakdown, round_half_up
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import api_calls, host_threads
+from diagnose.facts.core.launches import launch_table
+from diagnose.facts.core.run import manifest
+from diagnose.facts.core.spans import HostSpans, host_spans, members, on_training_threads, used_step
+from diagnose.facts.core.steps import ALIKE, LONG, Measure, steps
+from diagnose.trace import kinds
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.kinds import Activity, ApiKind
+
+WARM_UP = 1.3
+"""A step this many times as long as the median of the later ones may be warm-up (our choice)."""
+
+LATER = 50
+"""Steps, at most, that a step is compared with. Chosen: enough for a median."""
+
+MOST_ALLOCATIONS = 4
+"""More calls of the driver's allocator than this, and than twice those of the later steps, are a burst. Chosen."""
+
+SLOWING = ("memory", "shapes", "stacks", "sync_events")
+"""Options of the recorder that cost time on the host."""
+
+SPAN_NS = 350
+"""Host time to record an op, annotation or call: 0.33 to 0.39 us on a fast CPU without a device (torch 2.13, three
+models of 460 to 5,300 spans a step, whose steps took 1.4 to 1.6 times as long as without the profiler)."""
+
+SHAPES_NS = 220
+"""More for an op with its shapes (measured with SPAN_NS: 0.21 to 0.25 us)."""
+
+FRAME_NS = 300
+"""Host time to record a Python frame (measured with SPAN_NS: 0.27 to 0.33 us)."""
+
+VIEWS = ("aten::view", "aten::as_strided")
+"""Ops that only say how memory is read."""
+
+ENOUGH_VIEWS = 20
+"""That a median of them says something (our choice)."""
+
+DEEP_QUEUE = 900
+"""With so many launches outstanding the next one waits for room: about 1023 fit a stream's queue."""
+
+
+class Sign(str, Enum):
+    """What a step does that steady ones do not."""
+
+    ALLOCATION = "allocation"
+    """A burst of calls of the driver's allocator."""
+    MODULE_LOADING = "module_loading"
+    """The driver loads or compiles kernels."""
+    COMPILE = "compile"
+    """torch.compile compiles."""
+    COMMUNICATOR = "communicator"
+    """NCCL or RCCL sets up a communicator."""
+    MORE_KERNELS = "more_kernels"
+    """WARM_UP times as many kernels as later: trying algorithms, for instance."""
+
+
+@dataclass(frozen=True)
+class StepCondition:
+    """A used step."""
+
+    number: int
+    ns: int
+    slowdown: float | None
+    """Times the median of the later used steps; None for the last."""
+    signs: frozenset[Sign]
+
+
+@dataclass(frozen=True)
+class WarmUp:
+    """How far warm-up reaches into the used steps."""
+
+    steps: tuple[StepCondition, ...]
+    warm_up: tuple[int, ...]
+    """Numbers of the first used steps, as long as each is slow and shows a sign."""
+    clean: tuple[int, ...]
+    """Numbers of the others."""
+
+
+@fact
+def warm_up(facts: Facts) -> WarmUp:
+    """Which used steps are warm-up. With one step nothing is compared, but its signs are told."""
+    used, signs = steps(facts), _signs(facts)
+    times = used.times_ns
+    slowdown = [*(times / np.maximum(_later(times), 1))[:-1].tolist(), None]
+    conditions = tuple(
+        StepCondition(number, int(ns), ratio, frozenset(sign for sign, there in signs.items() if there[k]))
+        for k, (number, ns, ratio) in enumerate(zip(used.numbers, times, slowdown, strict=True))
+    )
+    cold = next(k for k, one in enumerate(conditions) if not one.signs or (one.slowdown or 0.0) <= WARM_UP)
+    return WarmUp(conditions, used.numbers[:cold], used.numbers[cold:])
+
+
+def _signs(facts: Facts) -> dict[Sign, npt.NDArray[np.bool_]]:
+    """For each sign whether each used step shows it."""
+    host = (SpanKind.OP, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
+    calls = (SpanKind.RUNTIME, SpanKind.DRIVER)
+    compiled = host_spans(facts, *host, named=lambda name: kinds.activity(name) is Activity.COMPILE)
+    allocated = _per_step(facts, host_spans(facts, *calls, named=_allocates))
+    kernels = _per_step(facts, host_spans(facts, SpanKind.KERNEL))
+    return {
+        Sign.ALLOCATION: allocated > np.maximum(2 * _later(allocated), MOST_ALLOCATIONS),
+        Sign.MODULE_LOADING: _per_step(facts, host_spans(facts, *calls, SpanKind.OVERHEAD, named=_loads)) > 0,
+        Sign.COMPILE: _per_step(facts, compiled) > 0,
+        Sign.COMMUNICATOR: _per_step(facts, host_spans(facts, *host, named=_sets_up)) > 0,
+        Sign.MORE_KERNELS: (kernels > WARM_UP * _later(kernels)) & (_later(kernels) > 0),
+    }
+
+
+def _allocates(name: str) -> bool:
+    return kinds.api_kind(name) in (ApiKind.MALLOC, ApiKind.HOST_MALLOC)
+
+
+def _loads(name: str) -> bool:
+    """CUPTI's overheads (kineto cupti_strings.cpp) and the calls of the runtime and driver that load modules."""
+    loading = ("Lazy Function Loading", "Runtime Triggered Module Loading", "Driver Compiler")
+    return name in loading or name.startswith(("cuModuleLoad", "cuLibraryLoad", "cudaLibraryLoad", "hipModuleLoad"))
+
+
+def _sets_up(name: str) -> bool:
+    return name.startswith(("ncclCommInit", "ncclCommSplit", "rcclCommInit"))
+
+
+def _per_step(facts: Facts, spans: HostSpans) -> IntArray:
+    """How many of the spans belong to each used step. Shape (used,)."""
+    step = used_step(facts, spans.ids)
+    return np.bincount(step[step >= 0], minlength=steps(facts).count)
+
+
+def _later(values: IntArray) -> npt.NDArray[np.float64]:
+    """Median of the values of the steps after each; of the last its own, of an only one 0."""
+    after = [float(np.median(values[k + 1 : k + 1 + LATER])) for k in range(len(values) - 1)]
+    return np.array([*after, float(values[-1]) if after else 0.0])
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """Work of the recorder or the driver that the program did not ask for, as CUPTI names it."""
+
+    name: str
+    total: int
+    """How often, in all used steps."""
+    ns: int
+    """Per step."""
+
+
+@dataclass(frozen=True)
+class Distortion:
+    """What recording itself did to the times on the host; times of kernels stay valid."""
+
+    overhead_ns: int
+    """Time with an overhead at least, per step."""
+    overhead_share: float
+    """Of the step."""
+    overheads: tuple[Overhead, ...]
+    """Longest first; none where the recorder notes none (ROCm, and CUDA before 2024)."""
+    options: tuple[str, ...]
+    """Which of SLOWING were on, as far as they left something in the recording."""
+    recording_ns: int
+    """Host time that it takes at least to record what the training threads did, by SPAN_NS, SHAPES_NS and FRAME_NS, per
+    step; no part of the overheads."""
+    recording_share: float
+    """Of the step."""
+    launch_ns: int | None
+    """Median host time of kernel launches that found room in the queue; None if none was recorded."""
+    view_ns: int | None
+    """Median host time of VIEWS, which compute nothing; None with fewer than ENOUGH_VIEWS in the used steps."""
+
+
+@fact
+def distortion(facts: Facts) -> Distortion:
+    """What recording cost in the used steps. Raises Missing like steps."""
+    used, names = steps(facts), facts.rank.spans["name"]
+    inside = host_spans(facts, SpanKind.OVERHEAD).in_steps(facts)
+    codes, label = np.unique(names.cat.codes.to_numpy()[inside.ids], return_inverse=True)
+    dur = inside.end_ns - inside.start_ns
+    overheads = [
+        Overhead(str(names.cat.categories[code]), len(same), round_half_up(int(dur[same].sum()), used.count))
+        for code, same in zip(codes, members(label, len(codes)), strict=True)
+    ]
+    overhead_ns, recording_ns = inside.times.total, _recording_ns(facts)
+    return Distortion(
+        overhead_ns=round_half_up(overhead_ns, used.count),
+        overhead_share=overhead_ns / max(used.window_ns, 1),
+        overheads=tuple(sorted(overheads, key=lambda one: (-one.ns, one.name))),
+        options=tuple(option for option in SLOWING if option in facts.rank.provenance.recorded),
+        recording_ns=round_half_up(recording_ns, used.count),
+        recording_share=recording_ns / max(used.window_ns, 1),
+        launch_ns=_launch_ns(facts),
+        view_ns=_view_ns(facts),
+    )
+
+
+def _recording_ns(facts: Facts) -> int:
+    """In all used steps."""
+
+    def recorded(*kinds: SpanKind) -> int:
+        return len(on_training_threads(facts, host_spans(facts, *kinds)).in_steps(facts).ids)
+
+    if optional(host_threads, facts) is None:
+        return 0
+    ops = recorded(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.LOADER)
+    others = recorded(SpanKind.ANNOTATION, SpanKind.RUNTIME, SpanKind.DRIVER)
+    shapes = SHAPES_NS * ops if "shapes" in facts.rank.provenance.recorded else 0
+    return SPAN_NS * (ops + others) + shapes + FRAME_NS * recorded(SpanKind.PYTHON)
+
+
+def _view_ns(facts: Facts) -> int | None:
+    views = host_spans(facts, SpanKind.OP, named=lambda name: name in VIEWS)
+    lasted = (views.end_ns - views.start_ns)[used_step(facts, views.ids) >= 0]
+    return int(np.median(lasted)) if len(lasted) >= ENOUGH_VIEWS else None
+
+
+def _launch_ns(facts: Facts) -> int | None:
+    table, calls = optional(launch_table, facts), optional(api_calls, facts)
+    if table is None or calls is None:
+        return None
+    launching = np.isin(table.call, calls.ids[calls.of(ApiKind.KERNEL_LAUNCH)]) & (table.depth < DEEP_QUEUE)
+    dur = facts.rank.spans["dur_ns"].to_numpy()[np.unique(table.call[launching])]
+    return int(np.median(dur)) if len(dur) else None
+
+
+@dataclass(frozen=True)
+class Steadiness:
+    """How much the used steps can be trusted to stand for the run."""
+
+    count: int
+    mean_ns: int
+    variation: float | None
+    """Standard deviation of their times over the mean; None for one step. In whole cycles of steps, of which one is
+    long, each time is compared with those of its kind: long steps are no accident there."""
+    quicker_ns: int | None
+    """Host time of a first recorded step that took less than a third of the used ones for as much work on the device,
+    of which that did not take half; None if there is none."""
+
+
+@fact
+def steadiness(facts: Facts) -> Steadiness:
+    """How many steps were measured and how equal they are. Raises Missing like steps."""
+    used = steps(facts)
+    times, mean = used.times_ns, float(used.times_ns.mean())
+    known = optional(manifest, facts)
+    in_cycles = known is not None and known.cycle > 1 and used.count % known.cycle == 0
+    long = (times > LONG * np.median(times)) & in_cycles
+    groups = [times[one] for one in (long, ~long) if one.any()]
+    squares = sum(float(((one - one.mean()) ** 2).sum()) for one in groups)
+    spread = (squares / (used.count - 1)) ** 0.5 / max(mean, 1.0) if used.count > 1 else None
+    return Steadiness(used.count, round_half_up(used.window_ns, used.count), spread, _quicker_ns(facts))
+
+
+def _quicker_ns(facts: Facts) -> int | None:
+    used, marks, time = steps(facts), facts.rank.steps, optional(breakdown, facts)
+    if time is None or not marks or marks[0].number not in used.dropped or used.measure is not Measure.DEVICE:
+        return None
+    first_ns, usual_ns = marks[0].end_ns - marks[0].start_ns, float(np.median(used.times_ns))
+    step = device_work(facts).step
+    first, others = int((step == 0).sum()), (step > 0).sum() / max(len(marks) - 1, 1)
+    alike = abs(first - others) <= ALIKE * others
+    quicker = LONG * first_ns < usual_ns and time.busy_ns < usual_ns / 2
+    return first_ns if alike and quicker else None

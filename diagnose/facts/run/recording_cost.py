@@ -1,0 +1,136 @@
+"""What does recording add to the host's time, phase by phase?
+
+Steps without the profiler and recorded ones are timed by the same clocks, phase by phase (`Timed.phases_ns`). What a
+phase takes longer in recorded steps is the recorder's. It is spread over the phase's events, as each op and each range
+costs about the same: Python between two ops costs nothing more when it is recorded, a thousand small ops cost much.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.autograd.backward import backward_nodes
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.run import HOW, manifest
+from diagnose.facts.core.spans import host_spans
+from diagnose.facts.core.steps import steps
+from diagnose.facts.run.slowdown import comparable, slowdown, uneven
+from diagnose.trace import intervals, kinds
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import Activity
+from diagnose.trace.manifest import Timed
+
+FloatArray = npt.NDArray[np.float64]
+
+LEAST = 0.05
+"""Share of a stretch that is left at least, as what an event costs is a mean (our choice)."""
+
+MOST = 1.25
+"""Times as long a phase may take without the profiler: more is chance (our choice)."""
+
+_EVENTS = (SpanKind.OP, SpanKind.LOADER, SpanKind.ANNOTATION, SpanKind.COLLECTIVE)
+_REST, _LOADER, _BACKWARD, _OPTIMIZER, _PAUSE = "rest", "loader", "backward", "optimizer", "pause"
+_PAUSES = (Activity.CHECKPOINT, Activity.GARBAGE_COLLECTION)
+_NO_PHASES = Missing("what recording costs in each phase of a step", HOW)
+
+
+@dataclass(frozen=True)
+class RecordingCost:
+    """The recorded time of the main thread, and what of it is the training's own."""
+
+    track: int
+    at_ns: IntArray
+    """Moments, in order."""
+    own_ns: FloatArray
+    """The thread's own time from the first moment to each. Shape of `at_ns`."""
+    shares: dict[str, float]
+    """By phase, what a step takes there without the profiler over what it takes when recorded."""
+
+
+@fact
+def recording_cost(facts: Facts) -> RecordingCost:
+    """Of a training on the CPU. Raises Missing if its steps were not timed by phase, recorded and not."""
+    shares, used, track = _shares(facts), steps(facts), host_threads(facts).main
+    events = host_spans(facts, *_EVENTS)
+    events = events.where(events.track == track)
+    moments = np.sort(np.concatenate((events.start_ns, events.end_ns)))
+    at = np.unique(np.concatenate((moments, used.bounds_ns)))
+    length = np.diff(at)
+    # An event costs as much at its begin as at its end, and as much before that moment as after it.
+    costs = (_events_at(moments, at[:-1]) + _events_at(moments, at[1:])) / 4
+    inside = (at[:-1] >= used.start_ns) & (at[1:] <= used.end_ns)
+    kept = np.ones(len(length))
+    rest = np.ones(len(length), dtype=bool)
+    for phase, times in _phases(facts, track):
+        mine = rest & (2 * intervals.covered(Intervals(at[:-1], at[1:]), times) > length)
+        rest &= ~mine
+        kept[mine] = _kept(length[mine], costs[mine], inside[mine], shares.get(phase, 1.0))
+    kept[rest] = _kept(length[rest], costs[rest], inside[rest], shares[_REST])
+    return RecordingCost(track, at, np.concatenate(([0.0], np.cumsum(kept * length))), shares)
+
+
+def _shares(facts: Facts) -> dict[str, float]:
+    """By phase what `RecordingCost.shares` says; of phases that are not in both there is none. Raises Missing."""
+    alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
+    if alone is None or recorded is None or not slowdown(facts).by_phase:
+        raise _NO_PHASES
+    used = np.array(steps(facts).numbers) - recorded.first_step
+    if used.min() < 0 or used.max() >= len(recorded.wall_ns):
+        raise _NO_PHASES
+    own, with_recorder = _spent(facts, alone, comparable(facts)), _spent(facts, recorded, used)
+    known = own.keys() & with_recorder.keys() & {_LOADER, _BACKWARD, _OPTIMIZER, _REST}
+    both = [one for one in known if min(own[one], with_recorder[one]) > 0]
+    return {_REST: 1.0, **{phase: min(own[phase] / with_recorder[phase], MOST) for phase in both}}
+
+
+def _spent(facts: Facts, timed: Timed, some: IntArray) -> dict[str, float]:
+    """Time by phase of some steps: of each, or of a node that they make where some make more than others."""
+    work = np.array(timed.nodes, dtype=float)[some].sum() if uneven(facts) is not None else len(some)
+    spent = {phase: float(np.array(times)[some].sum() / work) for phase, times in timed.phases_ns.items()}
+    return {**spent, _REST: float(np.array(timed.wall_ns)[some].sum() / work) - sum(spent.values())}
+
+
+def _phases(facts: Facts, track: int) -> Iterator[tuple[str, Intervals]]:
+    """When the main thread is in each phase but the rest; what is inside another first.
+
+    Saving and collecting garbage take what they take, recorded or not.
+    """
+    yield _PAUSE, _in_ranges(facts, *_PAUSES)
+    loads = host_spans(facts, SpanKind.LOADER)
+    yield _LOADER, loads.where(loads.track == track).times
+    nodes = optional(backward_nodes, facts)
+    if nodes is not None and len(nodes.first):
+        end_ns = np.maximum.reduceat(nodes.spans.end_ns, nodes.first)
+        yield _BACKWARD, intervals.union(Intervals(nodes.spans.start_ns[nodes.first], end_ns))
+    yield _OPTIMIZER, _in_ranges(facts, Activity.OPTIMIZER_STEP)
+
+
+def _in_ranges(facts: Facts, *activities: Activity) -> Intervals:
+    return host_spans(facts, *_EVENTS, named=lambda name: kinds.activity(name) in activities).times
+
+
+def _events_at(moments: IntArray, at: IntArray) -> FloatArray:
+    """How many events begin or end at each."""
+    found = np.searchsorted(moments, at, side="right") - np.searchsorted(moments, at)
+    return found.astype(np.float64)
+
+
+def _kept(length: IntArray, costs: FloatArray, inside: npt.NDArray[np.bool_], share: float) -> FloatArray:
+    """The share of each stretch that is the training's own, so that of all those `inside` that share is left."""
+    if share >= 1.0 or not inside.any():
+        return np.full(len(length), share)
+    whole, most = float(length[inside].sum()), (1.0 - LEAST) * length
+    wanted, low, high = (1.0 - share) * whole, 0.0, whole
+    for _ in range(60):  # To a fraction of a nanosecond.
+        middle = (low + high) / 2
+        taken = float(np.minimum(costs * middle, most)[inside].sum())
+        low, high = (middle, high) if taken < wanted else (low, middle)
+    kept: FloatArray = 1.0 - np.minimum(costs * low, most) / np.maximum(length, 1)
+    left = float((kept * length)[inside].sum())
+    return kept * min((whole - wanted) / max(left, 1.0), 1.0)

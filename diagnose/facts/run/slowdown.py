@@ -1,0 +1,159 @@
+"""How long do steps take without the profiler, and how much longer when they are recorded?"""
+
+from __future__ import annotations
+
+import itertools
+import statistics
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.run import HOW, manifest, trains_on_cpu
+from diagnose.facts.core.steps import LONG, Measure, steps
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.manifest import Timed
+
+UNRECORDED_SHARE = 0.1
+"""Of the time, from which on long steps that were not recorded are said, and left out of the mean (our choice)."""
+
+
+@dataclass(frozen=True)
+class Unrecorded:
+    """Steps without the profiler that took LONG times as long as the median one, if none of the used steps did."""
+
+    timed: int
+    """All steps without the profiler."""
+    long: int
+    ratio: float
+    """How many times as long as the median step they are, the median; 0 without any."""
+    share: float
+    """Of the time of all steps without the profiler."""
+    every: int | None
+    """Steps from one to the next, the median; None with fewer than two."""
+
+
+UNEVEN = 0.1
+"""Coefficient of variation of the nodes that steps make, from which on these tell how much a step does (our choice)."""
+
+
+def uneven(facts: Facts) -> tuple[Timed, Timed] | None:
+    """Steps without the profiler, and the recorded ones, if they are not alike and it is known how much each does."""
+    alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
+    if alone is None or recorded is None:
+        return None
+    counted = all(len(one.nodes) == len(one.wall_ns) and min(one.nodes, default=0) > 0 for one in (alone, recorded))
+    nodes = np.array([*alone.nodes, *recorded.nodes], dtype=float)
+    return (alone, recorded) if counted and nodes.std() > UNEVEN * nodes.mean() else None
+
+
+@fact
+def unrecorded(facts: Facts) -> Unrecorded:
+    """Raises Missing if no steps were timed without the profiler, and if the trace marks no steps.
+
+    Steps that do more than others, by the nodes that they make, may take as much longer.
+    """
+    alone, sized = manifest(facts).unprofiled, uneven(facts)
+    times = () if alone is None else alone.device_ns or alone.wall_ns
+    if not times or min(times) <= 0 or steps(facts).measure is Measure.WINDOW:
+        raise Missing("step times without the profiler", HOW)
+    each = times if sized is None else [ns / nodes for ns, nodes in zip(times, sized[0].nodes, strict=False)]
+    used = steps(facts).times_ns if sized is None else np.array(sized[1].wall_ns) / np.array(sized[1].nodes)
+    usual = statistics.median(each)
+    seen = bool((used > LONG * np.median(used)).any())
+    long = [] if seen else [at for at, ns in enumerate(each) if ns > LONG * usual]
+    return Unrecorded(
+        timed=len(times),
+        long=len(long),
+        ratio=statistics.median(each[at] for at in long) / usual if long else 0.0,
+        share=sum(times[at] for at in long) / sum(times),
+        every=round(statistics.median(b - a for a, b in itertools.pairwise(long))) if len(long) > 1 else None,
+    )
+
+
+@dataclass(frozen=True)
+class Slowdown:
+    """What recording costs, by the training process's own clock or by events on the device."""
+
+    unprofiled_ns: int
+    """Mean time of a step without the profiler: what comes now and then counts, but not steps of a kind that was not
+    recorded."""
+    ratio: float | None
+    """Median time of a step of the timing recording over that, by one clock; of as much work, if steps do more or less.
+    None if it was not timed."""
+    by_phase: bool = False
+    """Whether what recording adds is known of each phase of a step, so that savings are of steps without it."""
+    size: float = 1.0
+    """How many times as much recorded steps do as those without the profiler, in nodes of autograd's graph; 1 where
+    steps are alike, or nobody counted."""
+
+
+@fact
+def slowdown(facts: Facts) -> Slowdown:
+    """How much longer recorded steps take. Raises Missing if no steps were timed without the profiler.
+
+    And if the trace marks no steps: then there is nothing to compare.
+    """
+    alone, recorded, cycle = manifest(facts).unprofiled, manifest(facts).timing, manifest(facts).cycle
+    counted = () if alone is None else [_usual(facts, _whole(one, cycle)) for one in (alone.device_ns, alone.wall_ns)]
+    unprofiled = next((mean for one in counted if (mean := _mean(one))), None)
+    if alone is None or unprofiled is None or steps(facts).measure is Measure.WINDOW:
+        raise Missing("step times without the profiler", HOW)
+    if recorded is None:
+        return Slowdown(unprofiled, None)
+    by_phase = _timed_by_phase(alone) and _timed_by_phase(recorded) and trains_on_cpu(facts)
+    on_device = _on_device(recorded), _on_device(alone)
+    slow, plain = on_device if all(on_device) else (_median(recorded.wall_ns), _median(alone.wall_ns))
+    ratio = slow / plain if slow and plain else None
+    sized = uneven(facts)
+    if sized is None or not ratio:
+        return Slowdown(unprofiled, ratio, by_phase)
+    size = statistics.fmean(sized[1].nodes) / statistics.fmean(sized[0].nodes)
+    each = [statistics.fmean(one.device_ns if all(on_device) and one.device_ns else one.wall_ns) for one in sized]
+    return Slowdown(unprofiled, each[1] / each[0] / size, by_phase, size)
+
+
+def _timed_by_phase(timed: Timed) -> bool:
+    """Whether each phase has a time for each step, as a manifest that somebody wrote may not."""
+    return bool(timed.phases_ns) and all(len(one) == len(timed.wall_ns) for one in timed.phases_ns.values())
+
+
+def comparable(facts: Facts) -> IntArray:
+    """Which of the steps without the profiler are in whole cycles, and of a kind that was recorded. Shape (steps,)."""
+    alone, sized, other = manifest(facts).unprofiled, uneven(facts), optional(unrecorded, facts)
+    if alone is None:
+        return np.zeros(0, dtype=np.int64)
+    each = np.array(alone.wall_ns, dtype=float) / (1.0 if sized is None else np.array(alone.nodes, dtype=float))
+    most = np.inf if other is None or other.share < UNRECORDED_SHARE else LONG * float(np.median(each))
+    whole = len(_whole(alone.wall_ns, manifest(facts).cycle) or ())
+    return np.flatnonzero((each <= most) & (np.arange(len(each)) >= len(each) - whole))
+
+
+def _whole(times_ns: tuple[int, ...] | None, cycle: int) -> tuple[int, ...] | None:
+    """The last whole cycles, so that long steps weigh what they weigh; all times if there is none."""
+    most = len(times_ns or ()) // max(cycle, 1) * max(cycle, 1)
+    return times_ns[-most:] if times_ns and most else times_ns
+
+
+def _usual(facts: Facts, times_ns: tuple[int, ...] | None) -> tuple[int, ...]:
+    """All of them, or if others take much of the time those of a kind that was recorded."""
+    other, sized = optional(unrecorded, facts), uneven(facts)
+    if not times_ns or other is None or other.share < UNRECORDED_SHARE:
+        return times_ns or ()
+    nodes = (1,) * len(times_ns) if sized is None else sized[0].nodes[-len(times_ns) :]
+    most = LONG * statistics.median(ns / count for ns, count in zip(times_ns, nodes, strict=False))
+    return tuple(ns for ns, count in zip(times_ns, nodes, strict=False) if ns / count <= most)
+
+
+def _on_device(timed: Timed) -> int | None:
+    return _median(timed.device_ns or ())
+
+
+def _mean(times_ns: tuple[int, ...]) -> int | None:
+    """None without times, or if they are no times."""
+    return round(statistics.fmean(times_ns)) if times_ns and min(times_ns) > 0 else None
+
+
+def _median(times_ns: tuple[int, ...]) -> int | None:
+    """None without times, or if they are no times."""
+    return round(statistics.median(times_ns)) if times_ns and min(times_ns) > 0 else None

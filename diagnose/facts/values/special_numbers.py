@@ -1,0 +1,137 @@
+"""What numbers do ops take that make them slow, or could be less: subnormal ones, and windows of two lines?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from math import prod
+
+import numpy as np
+
+from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.shaped import Work, inputs_of, work_of
+from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import host_spans
+from diagnose.facts.values.values import is_layer, seen_ops
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray
+
+LEAST_WORK, SLOW, SLOW_FOR_OTHERS = 100_000, 1.4, 3.0
+"""Multiplications of a product whose pace is looked at, and times the time of others of the same op, or of all, from
+which on it is slow (our choice): of one layer for many samples and of many small ones each has a pace of its own."""
+
+_NOT_LOOKED = Missing("what numbers ops compute with", "Record with this version of diagnose profile.")
+
+
+@dataclass(frozen=True)
+class SubnormalProducts:
+    """Products of matrices that take such numbers, and more time than others of as many operations."""
+
+    thousandths: int
+    """Of what they take, at most."""
+    times: int
+    """Per step."""
+    usual: float
+    """Share of their time that they would take at the pace of the other products."""
+    work: Work
+    steps_seen: int
+    """Used steps that have them."""
+    site: Site | None
+    """The line of the first."""
+
+
+@dataclass(frozen=True)
+class SeparableWindows:
+    """Convolutions with windows that are a column times a row each."""
+
+    window: tuple[int, int]
+    times: int
+    """Per step."""
+    work: Work
+    """With the way back."""
+    steps_seen: int
+    """Used steps that have them."""
+    site: Site | None
+
+
+@fact
+def subnormal_products(facts: Facts) -> SubnormalProducts | None:
+    """None if there are none, or no others to compare them with.
+
+    Raises Missing like seen_ops, and if nobody looked.
+    """
+    seen = seen_ops(facts)
+    if seen.rows is None or seen.rows.subnormal is None:
+        raise _NOT_LOOKED
+    products = [at for at in np.flatnonzero(seen.makes).tolist() if is_layer(seen.names[at])]
+    work = np.array([_multiplications(facts, seen.ids[:, at]) for at in products])
+    lasted = facts.rank.spans["dur_ns"].to_numpy()
+    ns = np.array([lasted[one[one >= 0]].mean() if (one := seen.ids[:, at]).max() >= 0 else 0.0 for at in products])
+    share = seen.rows.subnormal[products]
+    known = (work >= LEAST_WORK) & (ns > 0)
+    quick, each = known & (share == 0), ns / np.maximum(work, 1)
+    if not quick.any():
+        return None
+    names = np.array([seen.names[at] for at in products])
+    pace, times = np.full(len(products), np.median(each[quick])), np.full(len(products), SLOW_FOR_OTHERS)
+    for name in np.unique(names[quick]).tolist():
+        pace[names == name], times[names == name] = np.median(each[quick & (names == name)]), SLOW
+    slow = known & (share > 0) & (ns >= times * pace * work)
+    mine = seen.ids[:, np.array(products, dtype=np.int64)[slow]]
+    if not slow.any():
+        return None
+    return SubnormalProducts(
+        thousandths=int(share[slow].max()),
+        times=int(slow.sum()),
+        usual=float((pace[slow] * work[slow]).sum() / ns[slow].sum()),
+        work=work_of(facts, mine[mine >= 0]),
+        steps_seen=int((mine >= 0).any(axis=1).sum()),
+        site=sites_of(facts, mine[mine >= 0][:1])[0],
+    )
+
+
+def _multiplications(facts: Facts, ids: IntArray) -> int:
+    """Of a product of matrices, or of many; 0 of other ops, and where shapes were not recorded."""
+    for inputs in inputs_of(facts, ids[ids >= 0]):
+        shapes = [some[0].shape for some in inputs if some and len(some[0].shape) > 1]
+        if len(shapes) >= 2 and len(shapes[-1]) == len(shapes[-2]) and shapes[-2][-1] == shapes[-1][-2]:
+            return prod(shapes[-2]) * shapes[-1][-1]
+    return 0
+
+
+@fact
+def separable_windows(facts: Facts) -> tuple[SeparableWindows, ...]:
+    """By window, those that take longest first. Raises Missing like seen_ops, and if nobody looked."""
+    seen = seen_ops(facts)
+    if seen.rows is None or seen.rows.separable is None:
+        raise _NOT_LOOKED
+    found: dict[tuple[int, int], list[int]] = {}
+    chosen = np.flatnonzero((seen.rows.separable > 0) & (seen.ids >= 0).any(axis=0)).tolist()
+    for at in chosen:
+        if window := _window(facts, seen.ids[:, at]):
+            found.setdefault(window, []).append(at)
+    spans = host_spans(facts, SpanKind.OP)
+    made = []
+    for window, some in found.items():
+        mine = seen.ids[:, some]
+        convolutions = spans.where(np.isin(spans.ids, mine) & (spans.track == host_threads(facts).main)).outermost()
+        made.append(
+            SeparableWindows(
+                window=window,
+                times=len(some),
+                work=work_of(facts, np.concatenate((convolutions.ids, way_back(facts, convolutions)))),
+                steps_seen=int((mine >= 0).any(axis=1).sum()),
+                site=sites_of(facts, convolutions.ids[:1])[0],
+            )
+        )
+    return tuple(sorted(made, key=lambda one: -one.work.longest_ns))
+
+
+def _window(facts: Facts, ids: IntArray) -> tuple[int, int] | None:
+    """Of a convolution; None where shapes were not recorded."""
+    for inputs in inputs_of(facts, ids[ids >= 0]):
+        if len(inputs) > 1 and inputs[1] and len(shape := inputs[1][0].shape) == 4:
+            return shape[2], shape[3]
+    return None

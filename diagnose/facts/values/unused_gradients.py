@@ -1,0 +1,179 @@
+"""Which gradients do backward passes compute that no optimizer uses?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.autograd.backward import (
+    BackwardNodes,
+    VainNodes,
+    backward_nodes,
+    gradient_shapes,
+    places,
+    vain_nodes,
+)
+from diagnose.facts.autograd.dataflow import optimizer_of
+from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.inputs import NO_SHAPES, Mask, named, recorded_inputs
+from diagnose.facts.core.spans import HostSpans, host_spans
+from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
+from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.values.values import inside, seen_ops
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+
+_LISTS = ("aten::_foreach_*", "aten::_fused_*")
+_SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
+_SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
+_UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
+
+
+@dataclass(frozen=True)
+class UnusedGradients:
+    """What backward passes run after the last gradient that an optimizer uses."""
+
+    vain: VainNodes
+    cleared: bool
+    """An optimizer uses gradients of some of these weights in other passes; it clears these first."""
+    unread: bool
+    """They are added up from step to step, and nothing reads them. False also where nobody looked at values."""
+
+
+@fact
+def unused_gradients(facts: Facts) -> UnusedGradients:
+    """Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
+
+    And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
+    shapes: those as large as one that the optimizer updates are taken to be it, but for those of an optimizer that has
+    another one which is not updated, where somebody looked at who has which. Of a pass none of whose gradients is known
+    to be used nothing is said: optimizers may update what they made of weights.
+    """
+    nodes, calls = backward_nodes(facts), updates(facts)
+    if len(host_spans(facts, *SpanKind, named=lambda name: name.startswith(_SHARDS)).ids):
+        raise _SHARDED
+    if not facts.rank.provenance.knows("shapes"):
+        raise NO_SHAPES
+    if not len(calls.ids):
+        raise NO_STEPS
+    shape, updated = _shapes(facts, nodes, calls)
+    uses = _uses(facts, nodes, calls, updated, int(shape.max(initial=-1)) + 1)
+    vain, cleared = _with_their_optimizer(nodes, uses, optimizer_of(facts, nodes), *_unused(nodes, shape, uses))
+    # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
+    order = np.arange(len(shape))
+    last = np.full(len(nodes.first), -1, dtype=np.int64)
+    used = nodes.adds & ~vain
+    np.maximum.at(last, nodes.passed[used], order[used])
+    after = (last >= 0)[nodes.passed] & (order > last[nodes.passed])
+    some = np.bincount(nodes.passed[vain & after], minlength=len(nodes.first)) > 0
+    chosen = some[nodes.passed] & after
+    if not chosen.any() and not uses.known.all():
+        raise _UNKNOWN
+    return UnusedGradients(
+        vain=vain_nodes(facts, nodes, chosen),
+        cleared=bool((cleared & chosen).any()),
+        unread=_only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds)),
+    )
+
+
+def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool:
+    """Whether such nodes add to what is there, and no op of two steps took it but those of backward passes."""
+    seen, graph = optional(seen_ops, facts), facts.rank.values
+    if seen is None or graph is None:
+        return False
+    begin = int(np.flatnonzero(graph.step == 1)[0])
+    ops = inside(facts, seen, nodes.spans)
+    if any(len(ops.get(one, ())) > 1 for one in adding.tolist()):  # Of a hook of the gradient.
+        return False
+    sums = {begin + max(ops[one]) for one in adding.tolist() if one in ops}
+    before = {one for one in graph.used[np.isin(graph.uses, list(sums))].tolist() if 0 <= one < begin}
+    takers = graph.uses[np.isin(graph.used, list(sums | before)) & (graph.backward[graph.uses] == 0)]
+    return bool(sums) and not len(takers)
+
+
+@dataclass(frozen=True)
+class _Uses:
+    """Turns of the optimizers: each takes the gradients of the passes since the one before."""
+
+    turn: IntArray
+    """Of each pass; as large as there are turns if none follows. Shape (passes,)."""
+    updated: Mask
+    """Which shapes each turn updates. Shape (turns, shapes)."""
+    known: Mask
+    """All shapes of the turn are. Shape (turns,)."""
+    cleared: Mask
+    """Gradients are reset between the turn before and the turn's first pass. Shape (turns,)."""
+
+
+def _uses(facts: Facts, nodes: BackwardNodes, calls: HostSpans, updated: list[set[int] | None], shapes: int) -> _Uses:
+    begun = nodes.spans.start_ns[nodes.first]
+    # Optimizers that step with no pass in between share a turn.
+    passes_before = np.searchsorted(begun, calls.start_ns, side="left")
+    counts, turn_of_call = np.unique(passes_before, return_inverse=True)
+    turn = np.searchsorted(counts, np.arange(len(nodes.first)), side="right")
+    takes, known = np.zeros((len(counts), shapes), dtype=bool), np.ones(len(counts), dtype=bool)
+    for at, some in zip(turn_of_call.tolist(), updated, strict=True):
+        known[at] &= some is not None
+        takes[at, list(some or ())] = True
+    ended = np.zeros(len(counts), dtype=np.int64)
+    np.maximum.at(ended, turn_of_call, calls.end_ns)
+    since = np.concatenate(([np.iinfo(np.int64).min], ended[:-1]))
+    until = np.concatenate((begun, [np.iinfo(np.int64).max]))[np.concatenate(([0], counts[:-1]))]
+    resets = zeroings(facts).start_ns
+    cleared = np.searchsorted(resets, until) > np.searchsorted(resets, since)
+    return _Uses(turn, takes, known, cleared)
+
+
+def _unused(nodes: BackwardNodes, shape: IntArray, uses: _Uses) -> tuple[Mask, Mask]:
+    """Which nodes add to gradients that are not used, and to which of those another turn adds again."""
+    vain, cleared = np.zeros(len(shape), dtype=bool), np.zeros(len(shape), dtype=bool)
+    ever: Mask = np.any(uses.updated, axis=0) | bool(not uses.known.all())
+    turns = len(uses.known)
+    for one in np.flatnonzero(nodes.adds & (shape >= 0)).tolist():
+        turn, size = int(uses.turn[nodes.passed[one]]), int(shape[one])
+        if not ever[size]:
+            vain[one] = turn < turns
+            continue
+        later = np.flatnonzero(uses.updated[turn:, size] | ~uses.known[turn:]) + turn
+        if len(later) and later[0] > turn and uses.known[later[0]] and uses.cleared[later[0]]:
+            vain[one] = cleared[one] = True
+    return vain, cleared
+
+
+def _with_their_optimizer(
+    nodes: BackwardNodes, uses: _Uses, optimizer: IntArray, vain: Mask, cleared: Mask
+) -> tuple[Mask, Mask]:
+    """As in `_unused`, also of what has the shape of an updated weight: an optimizer that steps updates all it has."""
+    key = uses.turn[nodes.passed] * (int(optimizer.max(initial=0)) + 1) + optimizer
+    mine = nodes.adds & (optimizer > 0)
+    still, again = (np.isin(key, key[mine & vain & some]) & mine for some in (vain, cleared))
+    return vain | still, cleared | again
+
+
+def _shapes(facts: Facts, nodes: BackwardNodes, calls: HostSpans) -> tuple[IntArray, list[set[int] | None]]:
+    """A number for the shape of the gradient that each node adds to, or -1, and those of what each call updates.
+
+    None for a call of which not all is known.
+    """
+    numbers: dict[tuple[int, ...], int] = {}
+    shape = [numbers.setdefault(one, len(numbers)) if one is not None else -1 for one in gradient_shapes(facts, nodes)]
+    return np.array(shape, dtype=np.int64), _updated(facts, calls, numbers)
+
+
+def _updated(facts: Facts, calls: HostSpans, numbers: dict[tuple[int, ...], int]) -> list[set[int] | None]:
+    ops = host_spans(facts, SpanKind.OP)
+    call = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
+    inside = ops.where(call >= 0)
+    position, inputs = recorded_inputs(facts, inside.ids)
+    listed = named(facts, inside.ids, *_LISTS).astype(np.int64)
+    found: list[set[int] | None] = [set() for _ in calls.ids]
+    seen = np.unique(np.stack((call[call >= 0], position, listed)), axis=1)
+    for at, which, many in seen.T.tolist():
+        some, tensors = found[at], [one for given in inputs[which] for one in given] if which >= 0 else []
+        if some is None or (many and not (which >= 0 and inputs[which] and inputs[which][0])):
+            found[at] = None  # Of many weights nothing is recorded.
+        else:
+            some.update(numbers[one.shape] for one in tensors if one.shape in numbers)
+    return [some if some else None for some in found]

@@ -1,0 +1,291 @@
+"""Which recorded ops are those of the step whose values `diagnose profile` looked at?
+
+That step came after the recording. Its ops are told to be those of a recorded step by their names and their order,
+thread by thread; views count for nothing. What the dispatcher sees lies within ops that it does not see: an
+`aten::linear` runs an `addmm`. And the dispatcher itself changes some: gradients are added up in other ways.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from fnmatch import fnmatch
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.inputs import Mask
+from diagnose.facts.core.names import name_codes
+from diagnose.facts.core.spans import HostSpans, host_spans, used_step
+from diagnose.facts.core.steps import steps
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import RowCounts, ValueGraph
+
+ALIKE, LEAST = 0.75, 0.85
+"""Shares that have to be found of a thread's recorded ops, and of those that were looked at (our choice)."""
+
+ENOUGH = 0.5
+"""Of the time of the used steps has to be that of steps with the same ops (our choice)."""
+
+APART, AGREE = 16, 2
+"""Ops that may be left out in a row, and those that have to agree behind them (our choice)."""
+
+
+BEFORE = -2
+"""The step before has had a matrix."""
+
+NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of diagnose profile.")
+"""Of older recordings."""
+
+LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
+"""Ops of which most of a net's time is: shell patterns."""
+
+ALL = 100
+"""Percent."""
+
+ALIKE_STEPS = "Record a training whose steps are alike."
+"""How to know more."""
+
+
+@dataclass(frozen=True)
+class SeenOps:
+    """The ops of the second of the steps that were looked at, in the order in which they were called."""
+
+    ids: IntArray
+    """The span of each in each used step, -1 where that is not known. Shape (used steps, ops)."""
+    names: tuple[str, ...]
+    makes: Mask
+    """It makes or changes values; others make views."""
+    first: IntArray
+    """The op that made the same before in this step, in a backward pass if this one is in one; -1 if there is none."""
+    constant: Mask
+    """The step before had made the same."""
+    backward: Mask
+    """It was called in a backward pass."""
+    multiplied: Mask | None
+    """Something else than a product with zeros takes what it made, or nobody knows who does. None if nobody looked."""
+    needed: Mask | None
+    """Something else than what is vain takes what it made, or nobody knows who does. None if the steps differ."""
+    brought: Mask
+    """It depends on memory that no op of this step was seen to fill: a batch, a buffer, a weight."""
+    takes: tuple[tuple[int, ...], ...]
+    """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
+    rows: RowCounts | None
+    """None if nobody looked. Ops are said by positions among these; `matrix` is BEFORE where it was one before them."""
+
+
+@fact
+def seen_ops(facts: Facts) -> SeenOps:
+    """Raises Missing if nobody looked at values, and if few recorded steps have the same ops."""
+    graph = facts.rank.values
+    if graph is None:
+        raise Missing("which ops compute what is known already", "Record with diagnose profile.")
+    last = np.flatnonzero(graph.step == 1)
+    ids = _spans_of(facts, graph, last)
+    used = steps(facts)
+    if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
+        raise Missing("which ops compute what is known already", ALIKE_STEPS)
+    vain = _vain(graph, last)
+    return SeenOps(
+        ids=ids,
+        names=tuple(graph.names[one] for one in graph.name[last].tolist()),
+        makes=graph.makes[last] == 1,
+        first=_first(graph, last),
+        constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
+        backward=graph.backward[last] == 1,
+        multiplied=None if graph.nothing is None else _needed(graph, last, graph.nothing[last] == 1),
+        needed=None if vain is None else _needed(graph, last, vain),
+        brought=_brought(graph, last),
+        takes=_takes(graph, last),
+        rows=None if graph.rows is None else replace(_rows(graph.rows, last), read=_read(graph, graph.rows, last)),
+    )
+
+
+def is_layer(name: str) -> bool:
+    """Whether it is one of LAYERS."""
+    return any(fnmatch(name, layer) for layer in LAYERS)
+
+
+def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]:
+    """Of spans, none inside another, the ops that were seen in each."""
+    recorded = np.flatnonzero(seen.ids >= 0)
+    ids = seen.ids.ravel()[recorded]
+    table = facts.rank.spans
+    start, track = table["start_ns"].to_numpy()[ids], table["track"].to_numpy()[ids].astype(np.int64)
+    around = nesting.innermost_at(start, track, spans.track, spans.start_ns, spans.end_ns)
+    found: dict[int, set[int]] = {}
+    for one, at in zip(around.tolist(), (recorded % seen.ids.shape[1]).tolist(), strict=True):
+        if one >= 0:
+            found.setdefault(one, set()).add(at)
+    return found
+
+
+def takes_the_gradient(seen: SeenOps, of_node: set[int]) -> int:
+    """The first op in a node that takes what the pass has made: others may work on what comes of it."""
+    takers = [at for at in of_node if any(one >= 0 and seen.backward[one] for one in seen.takes[at])]
+    return min(takers or of_node)
+
+
+def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
+    """As `SeenOps.takes`."""
+    begin = int(last[0])
+    found: list[set[int]] = [set() for _ in last]
+    for taker, maker in zip(graph.uses.tolist(), graph.used.tolist(), strict=True):
+        if taker >= begin:
+            found[taker - begin].add(max(maker - begin, -1))
+    return tuple(tuple(sorted(one)) for one in found)
+
+
+def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
+    """Those of the second step."""
+
+    def place(column: IntArray, before: int) -> IntArray:
+        """Positions of ops among those of the second step."""
+        given = column[last]
+        return np.where(given >= last[0], given - last[0], np.where(given >= 0, before, -1))
+
+    return RowCounts(
+        alike=counted.alike[last],
+        spread=counted.spread[last],
+        idle=counted.idle[last],
+        masked=counted.masked[last],
+        sparse=counted.sparse[last],
+        matrix=place(counted.matrix, BEFORE),
+        looked_up=None if counted.looked_up is None else place(counted.looked_up, -1),
+        subnormal=None if counted.subnormal is None else counted.subnormal[last],
+        separable=None if counted.separable is None else counted.separable[last],
+    )
+
+
+def _first(graph: ValueGraph, last: IntArray) -> IntArray:
+    """Of each op the position of that which made the same in this step before it, in the same phase; or -1."""
+    known: dict[tuple[int, int], int] = {}
+    found = []
+    for position, op in enumerate(last.tolist()):
+        same = int(graph.same[op])
+        key = (op if same < 0 else same, int(graph.backward[op]))
+        found.append(known.setdefault(key, position) if graph.makes[op] else position)
+    first = np.array(found, dtype=np.int64)
+    return np.where(first < np.arange(len(last)), first, -1)
+
+
+def _read(graph: ValueGraph, rows: RowCounts, last: IntArray) -> IntArray | None:
+    """Of the ops in their place in the step before, whose results both steps could read; None if nobody looked."""
+    if rows.read is None:
+        return None
+    before = np.flatnonzero(graph.step == 0)
+    found = np.full(len(last), ALL, dtype=np.int64)
+    for one, other in _aligned(graph.name[before].tolist(), graph.name[last].tolist()):
+        found[other] = rows.read[before[one]]
+    return found
+
+
+def _vain(graph: ValueGraph, last: IntArray) -> Mask | None:
+    """Which ops gave back what they took, as did those in their place in the step before; None if the steps differ."""
+    before = np.flatnonzero(graph.step == 0)
+    pairs = _aligned(graph.name[before].tolist(), graph.name[last].tolist())
+    if len(pairs) < LEAST * len(last):
+        return None
+    found = np.zeros(len(last), dtype=bool)
+    for one, other in pairs:
+        found[other] = graph.given[before[one]] >= 0 and graph.given[last[other]] >= 0
+    return found
+
+
+def _brought(graph: ValueGraph, last: IntArray) -> Mask:
+    """As `SeenOps.brought`."""
+    begin = int(last[0])
+    found = np.zeros(len(last), dtype=bool)
+    order = np.argsort(graph.uses, kind="stable")
+    for taker, maker in zip(graph.uses[order].tolist(), graph.used[order].tolist(), strict=True):
+        if taker >= begin:  # What it takes was made before it, so that is known here.
+            found[taker - begin] |= maker < begin or found[maker - begin]
+    return found
+
+
+def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
+    """Which ops are, if those that are vain are not, but what these gave back.
+
+    What is written in place may be there for longer than the step. A backward pass takes what an op has made only if
+    something needs the op.
+    """
+    position = np.full(len(graph.name), -1, dtype=np.int64)
+    position[last] = np.arange(len(last))
+    uses, used = position[graph.uses], np.where(graph.used >= 0, position[graph.used], -1)
+    inside = (uses >= 0) & (used >= 0) & (graph.makes[graph.uses] == 1)  # Who takes a view takes what it is of.
+    inside &= (graph.backward[graph.uses] == 0) | (graph.backward[graph.used] == 1)
+    takers: list[list[int]] = [[] for _ in last]
+    for taker, maker in zip(uses[inside].tolist(), used[inside].tolist(), strict=True):
+        takers[maker].append(taker)
+    given = np.where(vain & (graph.given[last] >= 0), position[graph.given[last]], -1).tolist()
+    in_place = np.array([name.endswith("_") for name in graph.names], dtype=bool)[graph.name[last]]
+    needed = ~vain
+    for maker in range(len(last) - 1, -1, -1):  # What takes it was called later.
+        kept = [one for one in takers[maker] if needed[one] or given[one] == maker]
+        needed[maker] = not vain[maker] and (bool(kept) or not takers[maker] or in_place[maker])
+    return needed
+
+
+def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
+    """As `SeenOps.ids`."""
+    makes = last[graph.makes[last] == 1]
+    numbers = {_in_place_or_not(graph.names[one]): one for one in np.unique(graph.name[makes]).tolist()}
+    spans = host_spans(facts, SpanKind.OP, named=lambda name: _in_place_or_not(name) in numbers).outermost()
+    names = facts.rank.spans["name"].cat.categories
+    number = _numbered(numbers, [str(names[one]) for one in name_codes(facts, spans.ids).tolist()])
+    wanted = _numbered(numbers, [graph.names[one] for one in graph.name[last].tolist()])
+    step, making = used_step(facts, spans.ids), graph.makes[last] == 1
+    found = np.full((steps(facts).count, len(last)), -1, dtype=np.int64)
+    for one in range(len(found)):
+        mine = step == one
+        for thread in np.unique(graph.thread[makes]).tolist():
+            own = np.flatnonzero((graph.thread[last] == thread) & making)
+            found[one, own] = _best(spans.where(mine), number[mine], wanted[own])
+        if (found[one] >= 0).sum() < LEAST * making.sum():
+            found[one] = -1
+    return found
+
+
+def _in_place_or_not(name: str) -> str:
+    return name.rstrip("_")
+
+
+def _numbered(numbers: dict[str, int], names: list[str]) -> IntArray:
+    return np.array([numbers.get(_in_place_or_not(name), -1) for name in names], dtype=np.int64)
+
+
+def _best(spans: HostSpans, number: IntArray, wanted: IntArray) -> IntArray:
+    """The spans of the thread whose ops are like those that are wanted; -1 if there is none, or where they differ."""
+    found = np.full(len(wanted), -1, dtype=np.int64)
+    for track in np.unique(spans.track).tolist():
+        mine = spans.track == track
+        pairs = _aligned(number[mine].tolist(), wanted.tolist())
+        if pairs and len(pairs) >= max(ALIKE * int(mine.sum()), LEAST * len(wanted)):
+            some, others = np.array(pairs, dtype=np.int64).T
+            found[others] = spans.ids[mine][some]
+            return found
+    return found
+
+
+def _aligned(some: list[int], others: list[int]) -> list[tuple[int, int]]:
+    """Positions of those that are equal and in the same order, as far as few are left out on either side."""
+    pairs, one, other = [], 0, 0
+    while one < len(some) and other < len(others):
+        if some[one] == others[other]:
+            pairs.append((one, other))
+            one, other = one + 1, other + 1
+            continue
+        skips = ((apart - k, k) for apart in range(1, APART + 1) for k in range(apart + 1))
+        behind = ((one + left, other + right) for left, right in skips)
+        meeting = next((at for at in behind if _agree(some, others, *at)), None)
+        if meeting is None:
+            return pairs
+        one, other = meeting
+    return pairs
+
+
+def _agree(some: list[int], others: list[int], one: int, other: int) -> bool:
+    mine, theirs = some[one : one + AGREE], others[other : other + AGREE]
+    short = min(len(mine), len(theirs))
+    return short > 0 and mine[:short] == theirs[:short]

@@ -1,0 +1,300 @@
+"""The Diagnosis: the one value that reports see. A versioned JSON contract (diagnosis.schema.json).
+
+Times are integer nanoseconds per step unless the name says otherwise; unknown is None, never 0.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import msgspec
+
+from diagnose.facts.communication.overlap import Communication
+from diagnose.facts.core.breakdown import Breakdown, round_half_up
+from diagnose.facts.core.host import HostTime
+from diagnose.facts.core.idle import IdleShare
+from diagnose.facts.core.launches import Launches
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.data.input import Input
+from diagnose.facts.device.copies import Copies
+from diagnose.facts.device.kernels import Kernel, KernelGroup
+from diagnose.facts.device.memory import AllocationCalls, Memory
+from diagnose.facts.digest import Absent, RankDigest, merged_notes
+from diagnose.facts.drawn.pictures import Pictures
+from diagnose.facts.drawn.timeline import Timeline
+from diagnose.facts.host.functions import FunctionTime
+from diagnose.facts.host.python import Op
+from diagnose.facts.host.syncs import Sync
+from diagnose.facts.run.slowdown import Slowdown
+from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage
+from diagnose.trace.manifest import Manifest
+from diagnose.trace.model import Company, Device, IntegrityNote
+
+SCHEMA_VERSION = 1
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file that was read."""
+
+    path: str
+    format: str
+    rank: int
+    events: int
+    bytes: int
+    recorded: tuple[str, ...]
+    """Of shapes, stacks, memory, sync_events, device, launches, ops: what is known."""
+    detail: str | None = None
+    """The detail recording, of other steps of the run, that was read beside it."""
+    from_detail: tuple[str, ...] = ()
+    """Of `recorded`, what comes from the detail recording."""
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """What was analysed."""
+
+    sources: tuple[Source, ...]
+    devices: tuple[Device, ...]
+    world_size: int | None
+    backend: str
+    framework: dict[str, str]
+    """Versions by name: cuda_runtime, cuda_driver, hip_runtime, nccl, ..."""
+    manifest: Manifest | None
+    """What `diagnose profile` noted of the run."""
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """Over the used steps."""
+
+    median: int
+    mean: int
+    min: int
+    max: int
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """The steps that the figures are of."""
+
+    recorded: int
+    used: int
+    numbers: tuple[int, ...]
+    measure: Measure
+    marker: str
+    """What the steps were found by; empty if there are none."""
+    step_time_ns: StepTime
+    unprofiled_step_time_ns: int | None
+    """Mean of steps without the profiler: the step that savings are of, where it is known."""
+    overhead_ratio: float | None
+    """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
+    size_ratio: float  # How many times as much work they do.
+
+
+class RankSummary(msgspec.Struct, frozen=True):
+    """One rank's step in brief."""
+
+    rank: int
+    step_time_ns: StepTime | None
+    breakdown: Breakdown | None
+    times_ns: tuple[int, ...]
+    """Of each used step, in order."""
+    computing_ns: int | None = None
+    """Per step that all ranks use; None if ranks could not be compared."""
+    waiting_ns: int | None = None
+    """For other ranks to come to collectives, hidden or not, per such step; None if that is not known."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What is known about a run. Sections about one rank are of `rank`: the one that the others wait for.
+
+    Where that is not known it is the one with the longest median step.
+    """
+
+    schema_version: int
+    tool_version: str
+    provenance: Provenance
+    rank: int
+    steps: Steps | None
+    """None: nothing in the recording could be measured."""
+    breakdown: Breakdown | None
+    idle: tuple[IdleShare, ...] | None
+    host: HostTime | None
+    kernels: tuple[Kernel, ...] | None
+    kernel_kinds: tuple[KernelGroup, ...] | None
+    """Kernel time by kind of kernel."""
+    kernel_ops: tuple[KernelGroup, ...] | None
+    """Kernel time by the op that launched it."""
+    launches: Launches | None
+    syncs: tuple[Sync, ...] | None
+    copies: tuple[Copies, ...] | None
+    input: Input | None
+    communication: Communication | None
+    memory: tuple[Memory, ...] | None
+    allocation: AllocationCalls | None
+    ops: tuple[Op, ...] | None
+    functions: tuple[FunctionTime, ...] | None
+    ranks: tuple[RankSummary, ...]
+    findings: tuple[RankedFinding, ...]
+    """What to fix, in order; of `rank`, with the other ranks where the same was found."""
+    outcomes: tuple[Outcome, ...]
+    """How each rule ended on `rank`."""
+    absent: tuple[Absent, ...]
+    """What could not be looked at, and how to record it."""
+    integrity: tuple[IntegrityNote, ...]
+    replay: ReplayQuality | None
+    """None: nothing could be replayed, so that nothing has a price."""
+    rules: tuple[RulePage, ...]
+    """The pages of the rules that ran, in the order of `outcomes`."""
+    timeline: Timeline | None
+    """What happened when on `rank`, as far as a screen shows it."""
+    pictures: Pictures | None
+    """Samples of single launches, copies, collectives and ops of `rank`."""
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether anything could be measured."""
+        return self.steps is not None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The step that savings are of: without the profiler where that was timed, else the mean recorded one."""
+        if self.steps is not None and self.steps.unprofiled_step_time_ns is not None:
+            return self.steps.unprofiled_step_time_ns
+        return self.replay.step_time_ns if self.replay else None
+
+    def to_json(self) -> str:
+        """The Diagnosis as JSON text, indented."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Diagnosis:
+        """A Diagnosis from its JSON. Raises msgspec.ValidationError if it is none, or of another schema version."""
+        return msgspec.json.decode(text, type=cls)
+
+
+@dataclass(frozen=True)
+class RankDiagnosis:
+    """All that leaves a rank's process: its facts in brief and what the rules say of them."""
+
+    digest: RankDigest
+    findings: tuple[RankedFinding, ...] = ()
+    outcomes: tuple[Outcome, ...] = ()
+    replay: ReplayQuality | None = None
+    slowdown: Slowdown | None = None
+    """What recording cost; None where that was not measured."""
+    company: Company | None = None
+    """What the other ranks tell, where it was looked at with that: they wait for this one."""
+
+
+def of_ranks(
+    ranks: Sequence[RankDiagnosis],
+    integrity: Sequence[IntegrityNote],
+    tool_version: str,
+    manifest: Manifest | None = None,
+    rules: Sequence[RulePage] = (),
+) -> Diagnosis:
+    """The Diagnosis of a run from its ranks, in order of rank; `integrity` is what is wrong with their set."""
+    digests = [one.digest for one in ranks]
+    said = next((one for one in ranks if one.company is not None), None) or slowest(ranks)
+    shown = said.digest
+    return Diagnosis(
+        schema_version=SCHEMA_VERSION,
+        tool_version=tool_version,
+        provenance=_provenance(digests, manifest),
+        rank=shown.index,
+        steps=_steps(shown, said.slowdown),
+        breakdown=shown.breakdown,
+        idle=shown.idle,
+        host=shown.host,
+        kernels=shown.kernels,
+        kernel_kinds=shown.kernel_kinds,
+        kernel_ops=shown.kernel_ops,
+        launches=shown.launches,
+        syncs=shown.syncs,
+        copies=shown.copies,
+        input=shown.input,
+        communication=shown.communication,
+        memory=shown.memory,
+        allocation=shown.allocation,
+        ops=shown.ops,
+        functions=shown.functions,
+        ranks=tuple(_summary(one, said.company) for one in digests),
+        findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
+        outcomes=said.outcomes,
+        absent=shown.absent,
+        integrity=(*integrity, *merged_notes(digests, shown.index)),
+        replay=said.replay,
+        rules=tuple(rules),
+        timeline=shown.timeline,
+        pictures=shown.pictures,
+    )
+
+
+def slowest(ranks: Sequence[RankDiagnosis]) -> RankDiagnosis:
+    """The rank with the longest median step; the first of several."""
+    return max(ranks, key=lambda one: statistics.median(one.digest.steps.times_ns) if one.digest.steps else -1)
+
+
+def _with_ranks(finding: RankedFinding, ranks: Sequence[RankDiagnosis]) -> RankedFinding:
+    """The finding with all ranks on which its rule found something at the same place."""
+    place = finding.rule, finding.site
+    same = {one.digest.index for one in ranks if place in [(found.rule, found.site) for found in one.findings]}
+    where = msgspec.structs.replace(finding.where, ranks=tuple(sorted(same)))
+    return msgspec.structs.replace(finding, where=where)
+
+
+def _provenance(digests: Sequence[RankDigest], manifest: Manifest | None) -> Provenance:
+    devices = {(device.name, device.index): device for one in digests for device in one.provenance.devices}
+    return Provenance(
+        sources=tuple(
+            Source(
+                path=one.provenance.path,
+                format=one.provenance.format,
+                rank=one.index,
+                events=one.provenance.events,
+                bytes=one.provenance.bytes,
+                recorded=tuple(sorted(one.provenance.recorded | one.provenance.joined)),
+                detail=one.provenance.detail,
+                from_detail=tuple(sorted(one.provenance.joined)),
+            )
+            for one in digests
+        ),
+        devices=tuple(devices.values()),
+        world_size=max((one.provenance.world_size or 0 for one in digests), default=0) or None,
+        backend=digests[0].provenance.backend,
+        framework=digests[0].provenance.versions,
+        manifest=manifest,
+    )
+
+
+def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
+    time = _step_time(shown)
+    if shown.steps is None or time is None:
+        return None
+    return Steps(
+        recorded=shown.steps.recorded,
+        used=0 if shown.steps.measure == Measure.WINDOW else len(shown.steps.numbers),
+        numbers=() if shown.steps.measure == Measure.WINDOW else shown.steps.numbers,
+        measure=shown.steps.measure,
+        marker=shown.provenance.step_marker,
+        step_time_ns=time,
+        unprofiled_step_time_ns=None if cost is None else cost.unprofiled_ns,
+        overhead_ratio=None if cost is None else cost.ratio,
+        size_ratio=1.0 if cost is None else cost.size,
+    )
+
+
+def _summary(one: RankDigest, company: Company | None) -> RankSummary:
+    alone = RankSummary(one.index, _step_time(one), one.breakdown, one.steps.times_ns if one.steps else ())
+    if company is None:
+        return alone
+    at, count = company.ranks.index(one.index), len(company.steps)
+    computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (company.compute_ns, company.waited_ns))
+    return msgspec.structs.replace(alone, computing_ns=computing, waiting_ns=waiting if len(company.met) else None)
+
+
+def _step_time(one: RankDigest) -> StepTime | None:
+    times = one.steps.times_ns if one.steps else ()
+    if not times:
+        return None
+    return StepTime(round(statistics.median(times)), round_half_up(sum(times), len(times)), min(times), max(times))

@@ -1,0 +1,293 @@
+"""The order of findings: by what each would save after those above it have been fixed.
+
+Some save next to nothing before others are fixed: a faster host helps only once the GPU does not hold it up. They come
+last, with what each saves then.
+
+Savings are of the step without the profiler where that was timed: the share that the replay takes off the recorded
+step, of the other. What recording added may all have been where a finding about host time looks: its least saving is
+what is left without it. Where the CPU trains it is more than what the replay takes off.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.steps import Steps
+from diagnose.findings.finding import (
+    Caution,
+    Confidence,
+    Evidence,
+    Finding,
+    Level,
+    PricedSaving,
+    RankedFinding,
+    RuleName,
+    Together,
+    Where,
+    least_sure,
+)
+from diagnose.replay.edits import Edit
+from diagnose.replay.edits import Level as Rung
+from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
+
+WORTH_SHARE = 0.01
+"""From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
+
+NOTHING_SHARE = 0.002
+"""A pattern whose fix saves less than this share of the step, even hopefully, costs nothing: it is no finding."""
+
+WARMER, WARMEST = 0.3, 0.9
+"""Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
+else fills its caches then, and it does not go to sleep. Of 51 recordings of planted faults, of the part to develop on,
+half gained more than 0.63 in this way, a quarter less than 0.35. All were of one machine, so half of it is taken."""
+
+ALLOWED = "the rest is taken to get faster too, as seen in other trainings on a CPU"
+
+MOST_PER_RULE = 5
+"""Findings; if there are more, the last one stands for all the smaller ones."""
+
+HIDDEN_TIMES = 2
+"""A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
+
+MOST_RANKED = 12
+"""Findings that are ordered by what they add; the few below keep the order of what they save alone."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Findings in order, and those that cost nothing."""
+
+    findings: tuple[RankedFinding, ...]
+    """Those worth a line, then minor ones, then hidden ones."""
+    costless: tuple[tuple[str, Saving], ...]
+    """(rule, what it would save) of each finding that was left out."""
+    together: Together | None
+    """Of those worth a line that are not of low confidence; None without any."""
+
+
+@dataclass(frozen=True)
+class _Priced:
+    page: RuleName
+    finding: Finding
+    alone: Saving
+    added_ns: int | None = None
+    """What it likely adds to those above; None if that was not asked."""
+    hidden: Saving | None = None
+    """What it saves once those above are fixed, if that is much more than alone."""
+
+
+@dataclass(frozen=True)
+class _Step:
+    """The step that savings are of, and the recorded one that was replayed."""
+
+    ns: int
+    recorded_ns: int
+    on_cpu: bool
+    """The training computes on the CPU."""
+
+    def of(self, recorded_ns: int) -> int:
+        """As large a share of this step as the given time is of the recorded one."""
+        return recorded_ns if self.ns == self.recorded_ns else round_half_up(recorded_ns * self.ns, self.recorded_ns)
+
+    def left(self, recorded_ns: int) -> int:
+        """What this step likely takes, given what the recorded one would."""
+        ns = self.of(recorded_ns)
+        return ns - self._warmer(WARMER, self.ns - ns, ns)
+
+    def saving(self, alone: Saving, host_bound: bool) -> Saving:
+        """A saving of the recorded step as one of this step."""
+        added_ns = max(self.recorded_ns - self.ns, 0) if host_bound else 0
+        low_ns = min(self.of(alone.low_ns), max(alone.low_ns - added_ns, 0))
+        likely_ns, high_ns = self.of(alone.likely_ns), self.of(alone.high_ns)
+        high_ns += self._warmer(WARMEST, likely_ns, self.ns - high_ns)
+        likely_ns += self._warmer(WARMER, likely_ns, self.ns - likely_ns)
+        return Saving(low_ns, likely_ns, max(likely_ns, high_ns), alone.basis, alone.replayed_ns)
+
+    def _warmer(self, times: float, saved_ns: int, left_ns: int) -> int:
+        return round(times * max(saved_ns, 0) / self.ns * left_ns) if self.on_cpu else 0
+
+
+def ranked(
+    found: Sequence[tuple[RuleName, Finding]],
+    replay: Replay,
+    used: Steps,
+    rank: int,
+    cautions: Sequence[Caution] = (),
+    unprofiled_ns: int | None = None,
+    on_cpu: bool = False,
+) -> Ranked:
+    """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
+
+    `on_cpu`: the training is known to compute on the CPU.
+    """
+    recorded_ns = max(replay.quality.step_time_ns, 1)
+    step = _Step(unprofiled_ns or recorded_ns, recorded_ns, on_cpu)
+    savings = replay.savings([finding.edits for _, finding in found]) if found else []
+    priced = [
+        _Priced(page, finding, step.saving(saving, finding.host_bound))
+        for (page, finding), saving in zip(found, savings, strict=True)
+    ]
+    step_ns = step.ns
+    nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
+    kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
+    small = [one for one in kept if _minor(one, step)]
+    placed = _greedy([one for one in kept if not _minor(one, step)], replay, step)
+    hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
+    shown = [one.finding for one in hidden]
+    placed += [one for one in small if one.finding not in shown] + hidden
+    where = Where((rank,), used.numbers)
+    finished = tuple(
+        _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
+        for place, one in enumerate(placed, start=1)
+    )
+    sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure]
+    return Ranked(
+        finished,
+        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
+        _all_of(sure, replay, step) if sure else None,
+    )
+
+
+def _all_of(some: Sequence[Finding], replay: Replay, step: _Step) -> Together:
+    """What findings save together."""
+    (saving,) = replay.savings([[edit for one in some for edit in one.edits]])
+    saving = step.saving(saving, all(one.host_bound for one in some))
+    return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
+
+
+def _minor(one: _Priced, step: _Step) -> bool:
+    return one.alone.likely_ns < WORTH_SHARE * step.ns
+
+
+def _few_of_each_rule(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+    """At most MOST_PER_RULE findings of a rule, all in order of what they save alone."""
+    of_rule: dict[str, list[_Priced]] = {}
+    for one in sorted(priced, key=lambda one: -one.alone.likely_ns):
+        of_rule.setdefault(one.page.id, []).append(one)
+    kept = [one for some in of_rule.values() for one in some[: MOST_PER_RULE - (len(some) > MOST_PER_RULE)]]
+    for some in of_rule.values():
+        if len(some) > MOST_PER_RULE:
+            rest = _together([one.finding for one in some[MOST_PER_RULE - 1 :]])
+            saving = step.saving(replay.savings([rest.edits])[0], rest.host_bound)
+            kept.append(_Priced(some[0].page, rest, saving))
+    return sorted(kept, key=lambda one: -one.alone.likely_ns)
+
+
+def _together(rest: Sequence[Finding]) -> Finding:
+    """Findings of a rule as one, which shows the first of them."""
+    first = rest[0]
+    return replace(
+        first,
+        evidence=(Evidence(f"{len(rest)} more of these, the largest being:", len(rest)), *first.evidence),
+        edits=tuple(edit for one in rest for edit in one.edits),
+        confidence=least_sure([one.confidence for one in rest]),
+        host_bound=any(one.host_bound for one in rest),
+    )
+
+
+def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+    """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
+
+    Once nothing adds WORTH_SHARE any more, the rest follow in the order of what they save alone.
+    """
+    rest, ordered = list(priced), list[_Priced]()
+    fixed: list[Edit] = []
+    base = step.left(replay.quality.step_time_ns)
+    gains = [one.alone.likely_ns for one in rest]
+    while rest and len(ordered) < MOST_RANKED:
+        if fixed:
+            cases = [([*fixed, *one.finding.edits], Rung.LIKELY) for one in rest]
+            gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
+        best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
+        if gains[best] < WORTH_SHARE * step.ns:
+            return ordered + [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
+        base -= gains[best]
+        one = rest.pop(best)
+        ordered.append(replace(one, added_ns=gains[best]))
+        fixed += one.finding.edits
+    return ordered + rest
+
+
+def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+    """Those that are worth a line once the findings above are fixed, each alone; the largest first."""
+    if not small or not above or replay.quality.doubt >= DOUBTFUL:
+        return []
+    fixed = [edit for one in above if one.added_ns for edit in one.finding.edits]
+    savings = replay.savings([one.finding.edits for one in small], after=fixed)
+    unwarmed = replace(step, on_cpu=False)  # WARMER is of a whole step, these are of what is left of it
+    found = []
+    for one, saving in zip(small, savings, strict=True):
+        then = unwarmed.saving(saving, one.finding.host_bound)
+        if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
+            found.append(replace(one, added_ns=then.likely_ns, hidden=then))
+    return sorted(found, key=lambda one: -(one.added_ns or 0))
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """Why a finding is less sure than its rule thinks."""
+
+    why: str
+    decides: bool = False
+    """It alone makes the confidence low."""
+
+
+def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
+    found = []
+    for caution in cautions:
+        if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
+            noise = one.alone.likely_ns < caution.noise_share * step.ns
+            found.append(_Doubt(caution.what + ", which is more than this saves" * noise, noise))
+    quality = replay.quality
+    if quality.unexplained_share >= DOUBTFUL:
+        found.append(_Doubt(f"the replay cannot explain {quality.unexplained_share:.0%} of the step"))
+    elif abs(quality.error_share) >= DOUBTFUL:
+        found.append(_Doubt(f"without fitting, the replay is off by {quality.error_share:+.0%}"))
+    return found
+
+
+def _lowered(level: Level, doubts: Sequence[_Doubt]) -> Level:
+    """One level for each doubt; low where one decides."""
+    if any(one.decides for one in doubts):
+        return Level.LOW
+    for _ in doubts:
+        level = level.lowered()
+    return level
+
+
+def _finished(
+    one: _Priced, place: int, step: _Step, where: Where, doubts: list[_Doubt], replay: Replay
+) -> RankedFinding:
+    finding, alone = one.finding, one.alone
+    spots, spot_count = replay.spots(finding.edits)
+    level = _lowered(finding.confidence.level, doubts)
+    allowed = [ALLOWED] * step.on_cpu
+    thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
+    most_ns = alone.high_ns if one.hidden is None else one.hidden.high_ns
+    return RankedFinding(
+        rule=one.page.id,
+        code=one.page.code,
+        title=finding.title or one.page.title,
+        rank_order=place,
+        where=where,
+        evidence=finding.evidence,
+        saving=PricedSaving(
+            low_ns=alone.low_ns,
+            likely_ns=alone.likely_ns,
+            high_ns=alone.high_ns,
+            basis=finding.basis if thumb else alone.basis,
+            after_above_ns=None if one.added_ns is None else min(one.added_ns, most_ns),
+            replayed_ns=alone.replayed_ns,
+        ),
+        share_of_step=alone.likely_ns / step.ns,
+        confidence=Confidence(level, "; ".join([finding.confidence.why, *(one.why for one in doubts), *allowed])),
+        fixes=finding.fixes,
+        site=finding.site,
+        minor=_minor(one, step),
+        hidden=None if one.hidden is None else (one.hidden.low_ns, one.hidden.likely_ns, one.hidden.high_ns),
+        changes=replay.changes(finding.edits),
+        spots=spots,
+        spot_count=spot_count,
+    )

@@ -1,0 +1,207 @@
+"""Rules: where they are, which of them run, and what each of them says. Each runs alone, and fails alone."""
+
+from __future__ import annotations
+
+import difflib
+import importlib.util
+from collections.abc import Collection, Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from diagnose.facts.core.base import FACTS, Facts, Missing
+from diagnose.facts.core.breakdown import NO_DEVICE
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.findings.finding import (
+    Caution,
+    Clean,
+    Finding,
+    NotApplicable,
+    Outcome,
+    OutcomeKind,
+    RulePage,
+    RuleThreshold,
+)
+from diagnose.rulekit import page
+from diagnose.rulekit.page import Page, built_in_rules
+from diagnose.rulekit.vocabulary import Check, RuleError
+from diagnose.trace.model import IntegrityNote, Severity
+
+QUALITY = "MQ"
+"""Beginning of the codes of rules on the recording itself."""
+
+
+@dataclass(frozen=True)
+class RuleSet:
+    """Which rules to run, with what thresholds. Small and hashable: other processes get it, and load it once."""
+
+    folders: tuple[Path, ...] = field(default_factory=lambda: (built_in_rules(),))
+    select: tuple[str, ...] = ()
+    """Ids, codes or beginnings of codes (`DL`); empty: all. Rules on the recording itself (MQ) always run, as they
+    say how far to trust the others."""
+    ignore: tuple[str, ...] = ()
+    thresholds: tuple[tuple[str, float], ...] = ()
+    """Of `rule.NAME` and value."""
+
+
+@dataclass(frozen=True)
+class LoadedRule:
+    """A rule that is ready to run."""
+
+    page: Page
+    check: Check
+    module: ModuleType
+
+
+def load(rules: RuleSet) -> tuple[LoadedRule, ...]:
+    """The selected rules, in order of their codes.
+
+    Raises RuleError if a file is no sound rule, two rules share a name, or a name or threshold is not known.
+    """
+    found: dict[str, LoadedRule] = {}
+    for folder in rules.folders:
+        if not folder.is_dir():
+            raise RuleError(f"{folder} is not a folder of rules.")
+        for path in page.files(folder):
+            if path.stem in found:
+                raise RuleError(f"Two rules are called {path.stem}. Rename one of the files.")
+            found[path.stem] = load_file(path)
+    _refuse_clashes(found.values())
+    _set_thresholds(found, rules.thresholds)
+    for name in (*rules.select, *rules.ignore):
+        _refuse_unknown(name, found.values())
+    chosen = [
+        one
+        for one in found.values()
+        if (not rules.select or any(_matches(one, name) for name in (*rules.select, QUALITY)))
+        and not any(_matches(one, name) for name in rules.ignore)
+    ]
+    return tuple(sorted(chosen, key=lambda one: (one.page.code, one.page.id)))
+
+
+def load_file(path: Path) -> LoadedRule:
+    """The rule in one file. Raises RuleError with the file's name if there is no sound one."""
+    try:
+        about = page.read(path)
+        if lacking := page.problems(about):
+            raise RuleError(f"{path.name}: {'; '.join(lacking)}.")
+        spec = importlib.util.spec_from_file_location(f"diagnose_rules.{path.stem}", path)
+        assert spec is not None
+        assert spec.loader is not None
+        module = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(module)
+    except RuleError as error:
+        raise RuleError(str(error) if path.name in str(error) else f"{path.name}: {error}") from error
+    except Exception as error:
+        raise RuleError(f"{path.name} cannot be loaded: {type(error).__name__}: {error}") from error
+    checks = [value for value in vars(module).values() if isinstance(value, Check)]
+    if len(checks) != 1:
+        raise RuleError(f"{path.name} has {len(checks)} rules; a file holds one.")
+    return LoadedRule(about, checks[0], module)
+
+
+def shown(one: LoadedRule) -> RulePage:
+    """What a rule says about itself, with its thresholds as they are set."""
+    about = one.page
+    thresholds = (RuleThreshold(at.name, getattr(one.module, at.name), at.reason) for at in about.thresholds)
+    return RulePage(
+        rule=about.id,
+        code=about.code,
+        title=about.title,
+        summary=about.summary,
+        sections=about.sections,
+        thresholds=tuple(thresholds),
+        looks_at=(*about.needs, *about.wishes),
+    )
+
+
+def _matches(one: LoadedRule, name: str) -> bool:
+    return one.page.id == name or one.page.code.startswith(name.upper())
+
+
+def _refuse_unknown(name: str, found: Collection[LoadedRule]) -> None:
+    if name and any(_matches(one, name) for one in found):
+        return
+    near = difflib.get_close_matches(name, [one.page.id for one in found], n=1)
+    hint = f"Did you mean {near[0]!r}?" if near else "`diagnose rules list` shows all."
+    raise RuleError(f"There is no rule {name!r}. {hint}")
+
+
+def _refuse_clashes(found: Collection[LoadedRule]) -> None:
+    by_code: dict[str, str] = {}
+    for one in found:
+        other = by_code.setdefault(one.page.code, one.page.id)
+        if other != one.page.id:
+            raise RuleError(f"{one.page.id} has the code {one.page.code}, which is {other}'s. Choose another.")
+
+
+def _set_thresholds(found: Mapping[str, LoadedRule], thresholds: Iterable[tuple[str, float]]) -> None:
+    for key, value in thresholds:
+        rule, _, name = key.partition(".")
+        if rule not in found:
+            raise RuleError(f"There is no threshold {key}, as no rule is called {rule!r}.")
+        known = [one.name for one in found[rule].page.thresholds]
+        if name not in known:
+            raise RuleError(f"There is no threshold {key}. {rule} has {', '.join(known) or 'none'}.")
+        setattr(found[rule].module, name, value)
+
+
+@dataclass(frozen=True)
+class Examined:
+    """What the rules say of one rank."""
+
+    outcomes: tuple[Outcome, ...]
+    findings: tuple[tuple[Page, Finding], ...]
+    cautions: tuple[Caution, ...]
+
+
+def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
+    """Run every rule. Nothing that a rule does keeps the others from running."""
+    outcomes, findings, cautions = [], [], []
+    for one in rules:
+        outcome, said = _ask(facts, one)
+        outcomes.append(outcome)
+        findings += [(one.page, verdict) for verdict in said if isinstance(verdict, Finding)]
+        cautions += [verdict for verdict in said if isinstance(verdict, Caution)]
+    return Examined(tuple(outcomes), tuple(findings), tuple(cautions))
+
+
+def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
+    """The outcome of one rule and what it yielded."""
+
+    def outcome(kind: OutcomeKind, why: str, how: str = "") -> Outcome:
+        return Outcome(one.page.id, one.page.code, kind, why, how)
+
+    try:
+        said = list(one.check.run(**_arguments(facts, one.check)))
+    except Missing as missing:
+        if missing == NO_DEVICE and trains_on_cpu(facts):
+            return outcome(OutcomeKind.NOT_APPLICABLE, "the training computes on the CPU"), []
+        return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
+    except Exception as error:
+        return outcome(OutcomeKind.CRASHED, f"{type(error).__name__}: {error}"[:200]), []
+    found = [verdict for verdict in said if isinstance(verdict, Finding | Caution)]
+    if found:
+        return outcome(OutcomeKind.FOUND, f"{len(found)} found"), said
+    for verdict in said:
+        if isinstance(verdict, NotApplicable):
+            return outcome(OutcomeKind.NOT_APPLICABLE, verdict.why), said
+    clean = [verdict.why for verdict in said if isinstance(verdict, Clean)]
+    return outcome(OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"), said
+
+
+def _arguments(facts: Facts, check: Check) -> dict[str, object]:
+    """The facts a rule asks for, by name. Raises Missing if one that it needs is not there."""
+    found = {name: FACTS[name](facts) for name in check.needs}
+    for name in check.wishes:
+        try:
+            found[name] = FACTS[name](facts)
+        except Missing:
+            found[name] = None
+    return found
+
+
+def note(caution: Caution) -> IntegrityNote:
+    """A caution among what is said about the recording."""
+    return IntegrityNote(caution.what[:1].upper() + caution.what[1:] + ".", caution.effect, Severity.WARNING)

@@ -1,0 +1,176 @@
+"""What rules on the data loader say alike: how many workers it takes, and what to do where workers find no cores."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import TypeGuard
+
+from diagnose.facts.core.base import Missing
+from diagnose.facts.data.fetches import Fetches
+from diagnose.facts.data.input import Input
+from diagnose.facts.data.loading import Loading
+from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level, Safety
+from diagnose.replay.edits import Between, Shorten, at
+from diagnose.replay.edits import Level as Rung
+from diagnose.replay.saving import Basis
+from diagnose.trace.manifest import Loader, RankManifest
+from diagnose.trace.units import duration as ms
+from diagnose.trace.units import percent
+
+DOCS = "https://docs.pytorch.org/docs/stable/data.html"
+
+
+def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
+    """How many workers would hide loading, where that is known; else nothing."""
+    if loading is None:
+        return ()
+    takes = f"A batch takes {ms(loading.fetch_ns)} to make, and a step without the wait {ms(loading.step_ns)}:"
+    if loading.hideable:
+        text = f"{takes} {loading.workers} worker{'s' * (loading.workers > 1)} would hide loading."
+    else:
+        text = f"{takes} no number of workers hides loading, which needs {loading.cores} cores of {loading.cpus}."
+    return (Evidence(text, loading.workers, "workers"),)
+
+
+def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
+    """Whether more loader workers find cores. A training on a GPU leaves some; one on the CPU may not.
+
+    Raises Missing if that is not known.
+    """
+    if wait.exposed_ns is not None:
+        return True
+    free = None if loading is None else loading.beside_training
+    if free is None:
+        raise Missing("how many cores a training on the CPU leaves for workers", "Record with diagnose profile.")
+    return free
+
+
+def left_with_workers(loading: Loading) -> Between:
+    """Of the time to make a batch, what it still takes from a training that computes on the cores of the workers.
+
+    What waits is hidden whatever the cores do. What computes comes out of the training's time, or half of it where two
+    threads share a core well (our choice); handing a batch over takes some time at least.
+    """
+    computing, least = 1 - loading.waiting_share, min(HANDED_OVER_NS / loading.fetch_ns, 1.0)
+    return Between(*(max(share, least) for share in (computing, computing, computing / 2)))
+
+
+def in_workers(count: int) -> Fix:
+    """Load in so many worker processes, where there are none."""
+    return Fix(
+        "Load in worker processes.",
+        before="DataLoader(dataset, batch_size)",
+        after=f"DataLoader(dataset, batch_size, num_workers={count}, persistent_workers=True)",
+        link=DOCS,
+        trial=f"patch:DataLoader(num_workers={count})",
+    )
+
+
+def more_batches(loading: Loading | None) -> Iterator[Fix]:
+    """What to do where workers do not keep up; of unknown loaders as torch has them by default."""
+    present, count = (0, 8) if loading is None else (loading.loader.num_workers, loading.best)
+    queued = 2 if loading is None else loading.loader.prefetch_factor or 2
+    if loading is not None and not loading.hideable:
+        yield cheaper_batches(loading)
+    elif count <= present:
+        yield Fix(
+            "Keep more batches ready: the workers are fast enough, but some batches are late.",
+            before=f"DataLoader(dataset, batch_size, prefetch_factor={queued})",
+            after=f"DataLoader(dataset, batch_size, prefetch_factor={4 * queued})",
+            link=DOCS,
+            trial=f"patch:DataLoader(prefetch_factor={4 * queued})",
+        )
+    if count > present:
+        yield Fix(
+            "Raise the number of workers, up to the cores there are for this process.",
+            before=f"DataLoader(dataset, batch_size, num_workers={present or 2})",
+            after=f"DataLoader(dataset, batch_size, num_workers={count}, prefetch_factor=4, persistent_workers=True)",
+            safety=Safety.SAME_NUMBERS, link=DOCS, trial=f"patch:DataLoader(num_workers={count})",
+        )  # fmt: skip
+
+
+def batches_that_wait(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
+    """What to say of batches that wait for storage or a network while the training computes on all cores."""
+    what = f"The training waits {ms(waited_ns)} a step while its own process makes the next batch."
+    waiting_ns = round(loading.waiting_share * loading.fetch_ns)
+    why = f"Of the {ms(loading.fetch_ns)} to make a batch, {ms(waiting_ns)} wait for storage or a network."
+    return Finding(
+        evidence=(Evidence(what, waited_ns, "ns"), Evidence(why, waiting_ns, "ns")),
+        edits=(Shorten(fetches.ids, left_with_workers(loading)),),
+        fixes=(in_workers(loading.workers),),
+        confidence=Confidence(Level.MEDIUM, "wall and CPU time of making batches were measured without the profiler"),
+    )
+
+
+def epoch_batches(manifest: RankManifest, loader: Loader) -> int | None:
+    """Of an epoch, as torch's samplers make them."""
+    if not loader.dataset_length or not loader.batch_size:
+        return None
+    ranks = manifest.world_size if loader.sampler == "DistributedSampler" else 1
+    items = -(-loader.dataset_length // ranks)
+    return max(items // loader.batch_size if loader.drop_last else -(-items // loader.batch_size), 1)
+
+
+MOSTLY = 0.5
+"""Of the time until a batch is there (our choice)."""
+
+
+def mostly_sampling(loading: Loading | None) -> bool:
+    """Whether the sampler is known to take most of it: no worker does its work."""
+    return loading is not None and (loading.sampling_share or 0.0) > MOSTLY
+
+
+HANDED_OVER_NS = 1_000_000
+"""What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
+
+DEAR_SHARE, DEAR_NS = 0.05, 300_000
+"""Of the step, and of a batch, from which on making them is worth looking at although no worker can take it over: one
+that a worker has made takes 0.3 ms to hand over at least (the share is our choice)."""
+
+LEFT_OF_ITEMS, LEFT_OF_COLLATION = Between(1.0, 0.5, 0.1), Between(0.5, 0.1, 0.02)
+"""Of the time to make items, how much cheaper they can be is not known; of collation by the script, which
+default_collate does as one copy for each item (our choices)."""
+
+
+def dear(loading: Loading | None, waited_ns: int, step_ns: int) -> TypeGuard[Loading]:
+    """Whether making batches is worth looking at although no worker can take it over."""
+    return loading is not None and waited_ns >= DEAR_SHARE * step_ns and loading.fetch_ns >= DEAR_NS
+
+
+def dear_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
+    """What to say of batches that the training makes itself, and that workers would not make cheaper."""
+    collation = 0.0
+    if loading.most_in == "collate" and loading.loader.collate != "default_collate":
+        collation = min((loading.loader.collate_ns or 0) / max(loading.fetch_ns, 1), 1.0)
+    left = (at(LEFT_OF_ITEMS, level) * (1 - collation) + at(LEFT_OF_COLLATION, level) * collation for level in Rung)
+    what = f"Nothing is computed for {ms(waited_ns)} a step while the training process makes the next batch."
+    spent = f"`{loading.loader.collate}` takes {percent(collation)} of that." if collation else ""
+    return Finding(
+        title="Making batches takes time from computing",
+        evidence=(
+            Evidence(what, waited_ns, "ns"),
+            *((Evidence(spent, collation, "share"),) if spent else ()),
+            Evidence(
+                "Workers would not help: handing one over takes as long as making it."
+                if loading.fetch_ns <= HANDED_OVER_NS
+                else "Workers would not help: the training computes on the cores that they would need."
+            ),
+        ),
+        edits=(Shorten(fetches.ids, Between(*left)),),
+        fixes=(cheaper_batches(loading),),
+        confidence=Confidence(Level.MEDIUM, "torch's own collation copies each item once, without Python")
+        if collation
+        else Confidence(Level.LOW, "how much cheaper batches can be is not recorded"),
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=True,
+    )
+
+
+def cheaper_batches(loading: Loading) -> Fix:
+    """What to do about loading that no number of workers hides."""
+    longest = {
+        "items": "Make the data set's items cheaper, or store them as they are used: they take most of a batch's time.",
+        "collate": "Make collation cheaper: it takes most of a batch's time.",
+        "": "Make batches cheaper: read, decode and copy less for each.",
+    }
+    return Fix(longest[loading.most_in], effort=2)

@@ -1,0 +1,118 @@
+"""Collectives run far below the speed of the GPUs' links.
+
+Large collectives take many times as long as on other machines with these GPUs, and it is not for waiting.
+
+Why it costs
+    NCCL and RCCL fall back without a word: from direct links to the host's memory, from there to sockets. Then each
+    gradient takes the slow way.
+
+How to fix
+    Let the library say which way it takes, and measure the machine with nccl-tests or rccl-tests. Common reasons:
+    containers with little shared memory or without peer access, an IOMMU or ACS that redirects peers, GPUs of different
+    nodes of memory, a variable that switches peers off.
+
+Ignore when
+    these ranks are on several machines: then the network sets the pace.
+
+Sources
+    https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html
+    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    BusRate,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    bytes_,
+    ms,
+    rule,
+)
+
+WORTH_SHARE = 0.05  # of the step in such collectives (our choice)
+TIMES = 4  # as long as expected: compute beside it, and smaller machines, explain less than that (our choice)
+ASK = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET torchrun ...  # look for via P2P, SHM or NET"
+WAY = "the way the data takes is not recorded"
+
+
+@rule("CO08")
+def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
+    slow = [one for one in bus_rates if one.transfer_ns >= TIMES * one.expected_ns]
+    worth = [one for one in slow if one.ns >= WORTH_SHARE * steps.mean_ns]
+    if not bus_rates:
+        yield NotApplicable("no large collective runs within one machine")
+    elif not worth:
+        yield Clean(f"large collectives reach {max(one.gbps for one in bus_rates):.3g} GB/s")
+    for one in worth:
+        whole_ns = max(one.ns * steps.count // one.calls, one.transfer_ns)
+        likely, least = ((whole_ns - one.transfer_ns + left * one.expected_ns) / whole_ns for left in (2, 1))
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"`{one.operation}` of {bytes_(one.bytes)} among {one.group_size} ranks takes"
+                    f" {ms(one.transfer_ns)}: {one.gbps:.2g} GB/s, where {ms(one.expected_ns)} are usual.",
+                    one.gbps, "GB/s",
+                ),
+                Evidence(
+                    "Waiting for other ranks is taken off, as their recordings tell." if one.compared else
+                    "It begins right after another one, which all left together; what is computed in between, and may"
+                    " have to be waited for, is taken off."
+                ),
+            ),
+            edits=(Shorten(one.ids, Between(1.0, min(likely, 1.0), least)),),
+            fixes=(
+                Fix(
+                    "Find out which way the data takes, and why not the GPUs' own links.", after=ASK, effort=2,
+                    safety=Safety.SAME_NUMBERS, link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+                ),
+            ),
+            confidence=Confidence(Level.LOW, WAY if one.compared else f"{WAY}, nor if another rank is slower"),
+            basis=Basis.RULE_OF_THUMB,
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 64 MiB among 8 of an H100, right after another: 39.99 ms, where 0.47 are usual
+        """
+        4 steps of 90.1
+        device NVIDIA H100 80GB HBM3
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 x2 every 0.3 | device_sync 1-90.01
+        gpu     sgemm 0.1-10 @0.05
+        gpu 20  allreduce 10-50 @0.3 operation=allreduce in_elements=16777216 dtype=Float group_size=8
+        gpu 20  allreduce 50.01-90 @0.6 operation=allreduce in_elements=16777216 dtype=Float group_size=8
+        """,
+        saving_ms=(0, 39.5),
+    ),
+    Silent(  # the second, which waits for nobody, is quick
+        """
+        4 steps of 100
+        device NVIDIA H100 80GB HBM3
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 x2 every 0.3 | device_sync 1-99.9
+        gpu     sgemm 0.1-10 @0.05
+        gpu 20  allreduce 10-89 @0.3 operation=allreduce in_elements=16777216 dtype=Float group_size=8
+        gpu 20  allreduce 89.01-90 @0.6 operation=allreduce in_elements=16777216 dtype=Float group_size=8
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 100
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-10 @0.05
+        gpu 20  allreduce 10-50 @0.3
+        """,
+        because="sizes of collectives",
+    ),
+]

@@ -1,0 +1,109 @@
+"""Gradients are reduced in many small buckets.
+
+DistributedDataParallel collects gradients in buckets, and reduces each as soon as it is full. Here they hold little.
+
+Why it costs
+    Each reduction takes the latency of a collective, and host time to start it, whatever it carries. All of a backward
+    pass that are not over when it ends hold up the optimizer.
+
+How to fix
+    Leave `bucket_cap_mb` as it is (25), or try larger ones. Buckets are per data type and device: gradients of one type
+    share them.
+
+Ignore when
+    the model is so small that its gradients fit into a few of them anyway.
+
+Sources
+    https://docs.pytorch.org/docs/stable/notes/ddp.html
+    https://arxiv.org/abs/2006.15704
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    Buckets,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    Safety,
+    Shorten,
+    Silent,
+    Times,
+    Verdicts,
+    bytes_,
+    ms,
+    rule,
+)
+
+LEAST = 4  # buckets in a backward pass: two or three may be of several data types (our choice)
+SMALL_BYTES = 1 << 20  # of one on average: below it latency is what a collective takes (nccl-tests PERFORMANCE.md)
+TIMES_USUAL = 2  # as many as the usual size would make (our choice)
+CAP = Fix(
+    "Let buckets have their usual size.", before="DistributedDataParallel(model, bucket_cap_mb=...)",
+    after="DistributedDataParallel(model)  # 25 MB", safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+    trial="wrap:DistributedDataParallel(bucket_cap_mb=25)",
+)  # fmt: skip
+
+
+@rule("CO03")
+def gradients_in_small_buckets(buckets: Buckets) -> Verdicts:
+    if not buckets.calls:
+        yield NotApplicable("DistributedDataParallel reduces no gradients here")
+    elif buckets.calls < max(LEAST, TIMES_USUAL * buckets.usual) or buckets.bytes >= SMALL_BYTES:
+        yield Clean(f"{buckets.calls} buckets of {bytes_(buckets.bytes)} a backward pass")
+    else:
+        likely = 1.0 - buckets.usual / buckets.calls
+        started = Between(1.0 - 0.5 * likely, 1.0 - likely, 1.0 - likely)
+        left = Between(0.5 + 0.5 * buckets.left, buckets.left, buckets.usual / buckets.calls)
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"A backward pass reduces {buckets.calls} buckets of {bytes_(buckets.bytes)} each, where"
+                    f" {buckets.usual} would do. Starting them takes the host {ms(buckets.host_ns)} a step; for"
+                    f" {ms(buckets.exposed_ns)} nothing else is done while they run.",
+                    buckets.calls, "buckets",
+                ),
+            ),
+            edits=(
+                Shorten(buckets.op_ids, started), Shorten(buckets.ids, left),
+                Shorten(Times(buckets.track, buckets.waits), left),
+            ),
+            fixes=(CAP,),
+            confidence=Confidence(Level.MEDIUM, "how much of their time is latency is taken from the shortest"),
+            basis=Basis.RULE_OF_THUMB, host_bound=buckets.host_ns > buckets.exposed_ns,
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # ten buckets of 0.4 MB take 1.5 ms, nearly all of it latency: two would do with 0.3
+        """
+        4 steps of 5
+        rank 0 of 2
+        cpu     DistributedDataParallel.forward 0-0.5 | aten::mm 0.1-0.2 | device_sync 3-4.95
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.15 x10 every 0.16
+        cpu     c10d::allreduce_ 1.02-1.12 x10 every 0.16
+        gpu     sgemm 0.2-3.3 @0.15
+        gpu 20  allreduce 3.3-3.45 @1.05 x10 every 0.16 operation=allreduce in_elements=100000 dtype=Float
+        """,
+        saving_ms=(0.6, 1.2),
+    ),
+    Silent(  # two buckets
+        """
+        4 steps of 20
+        rank 0 of 2
+        cpu     DistributedDataParallel.forward 0-0.5 | aten::mm 0.1-0.2 | device_sync 3-19.9
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.15 x2 every 0.16
+        cpu     c10d::allreduce_ 1.02-1.12 x2 every 0.16
+        gpu     sgemm 0.2-2.9 @0.15
+        gpu 20  allreduce 3-3.1 @1.05 x2 every 0.16 operation=allreduce in_elements=100000 dtype=Float
+        """
+    ),
+    CannotTell("gpu 20  allreduce 1-2", because="framework ops"),
+]

@@ -1,0 +1,123 @@
+"""Many small collectives follow each other.
+
+Gradients or metrics are reduced tensor by tensor.
+
+Why it costs
+    Below about 1 MiB a collective takes its latency whatever it carries: 15 to 45 us in a node, 50 to 150 us between,
+    100 to 300 us with gloo, whose collectives the host waits for.
+
+How to fix
+    Pack what is reduced at one place into one tensor, or use DDP, which does. Reduce metrics every many steps.
+
+Ignore when
+    each result is needed before the next can be asked for, as in tensor parallelism.
+
+Sources
+    https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    CannotTell,
+    Clean,
+    CollectiveGroup,
+    CollectiveRuns,
+    Confidence,
+    Edit,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    HostRuns,
+    Level,
+    Missing,
+    NotApplicable,
+    Remove,
+    Replace,
+    Safety,
+    Shorten,
+    Silent,
+    SmallCollectives,
+    Steps,
+    Times,
+    Verdicts,
+    ms,
+    rule,
+)
+
+CALLS = 20  # a step, on the device: fewer cost a millisecond at most (our choice)
+HOST_SHARE = 0.02  # of the step that the host waits for all but the first of each row (our choice)
+LEFT = Between(0.2, 0.05, 0.02)  # of later ones on the host: packing takes some us of 100 to 300 each (our choice)
+WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks there: who is late is waited for once (our choice)
+PACK = Fix(
+    "Reduce all at once.", safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+    before="for g in grads: dist.all_reduce(g)", after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
+)  # fmt: skip
+
+
+@rule("CO06")
+def many_small_collectives(
+    collective_groups: tuple[CollectiveGroup, ...],
+    small_collectives: SmallCollectives,
+    collective_runs: CollectiveRuns,
+    host_runs: HostRuns,
+    steps: Steps,
+) -> Verdicts:
+    small, runs, host, later = small_collectives, collective_runs, host_runs, host_runs.later
+    if small.unknown_calls > small.calls or host.unknown_calls > host.calls:
+        raise Missing("the sizes of most collectives", "NCCL's are recorded from PyTorch 2.2 on, gloo's with shapes.")
+    if not collective_groups:
+        yield NotApplicable("there are no collectives")
+    elif max(runs.calls, host.calls) < CALLS and later.ns < HOST_SHARE * steps.mean_ns:
+        yield Clean(f"{small.calls} collectives below 1 MiB a step on the device, {runs.calls + host.calls} in a row")
+    if runs.calls >= CALLS:
+        took = f"{ms(runs.exposed_ns)} that no compute hides, {ms(runs.host_ns)} of the host to start them"
+        yield _found(
+            f"{runs.calls} small collectives a step follow each other: {took}.", runs.calls,
+            (Remove(runs.later_op_ids), Replace(runs.ids, runs.run, runs.joined_ns)), runs.host_ns > runs.exposed_ns,
+        )  # fmt: skip
+    if later.ns >= HOST_SHARE * steps.mean_ns:
+        yield _found(
+            f"The host waits for {host.calls} small collectives a step, one after the other: {ms(later.ns)}"
+            " after the first of each row.", host.calls,
+            (Shorten(Times(host.track, later.own), LEFT), Shorten(Times(host.track, later.waiting), WAITS)), False,
+        )  # fmt: skip
+
+
+def _found(text: str, calls: int, edits: tuple[Edit, ...], host_bound: bool) -> Finding:
+    return Finding(
+        evidence=(Evidence(text, calls, "collectives"),), edits=edits, fixes=(PACK,),
+        confidence=Confidence(Level.MEDIUM, "only light work lies between, which could wait for all of them"),
+        basis=Basis.RULE_OF_THUMB, host_bound=host_bound,
+    )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 40 collectives of 40 us and 80 us of host time each
+        """
+        4 steps of 6
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 1-1.08 x40 every 0.1 | aten::add 5-5.1 | device_sync 5.2-5.99
+        gpu     sgemm 0.1-0.9 @0.05 | pointwise 5.1-5.95 @5.05
+        gpu 20  allreduce 1.05-1.09 @1.02 x40 every 0.1 operation=allreduce in_elements=9 dtype=Float
+        """,
+        saving_ms=(3.12, 3.12),
+    ),
+    Silent(  # each between two matrix products: tensor parallelism
+        """
+        4 steps of 6
+        cpu     aten::mm 1-1.03 x40 every 0.1 | c10d::allreduce_ 1.04-1.08 x40 every 0.1 | device_sync 5.2-5.99
+        gpu     sgemm 1.03-1.06 @1.01 x40 every 0.1
+        gpu 20  allreduce 1.06-1.09 @1.05 x40 every 0.1 operation=allreduce in_elements=9 dtype=Float
+        """
+    ),
+    Silent(  # hidden, and the host has time
+        """
+        4 steps of 6
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 1-1.08 x40 every 0.1 | device_sync 5.2-5.99
+        gpu     sgemm 0.1-5.95 @0.05
+        gpu 20  allreduce 1.05-1.09 @1.02 x40 every 0.1 operation=allreduce in_elements=9 dtype=Float
+        """
+    ),
+    CannotTell("gpu 20  allreduce 1.05-1.09 x40 every 0.1", because="sizes of collectives"),
+]

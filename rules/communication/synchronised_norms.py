@@ -1,0 +1,91 @@
+"""Batch normalisation is synchronised at every layer.
+
+SyncBatchNorm exchanges its statistics with all ranks, once forward and once backward for each layer.
+
+Why it costs
+    Each exchange is a small collective that the next layer has to wait for: nothing can hide its latency, 15 to 45 us
+    in a node and 50 to 150 us between nodes, and whoever comes late holds up all.
+
+How to fix
+    Normalise on each GPU alone if its batch is large enough, or within groups of few ranks.
+
+Ignore when
+    batches are so small that statistics of one rank are too noisy to train with.
+
+Sources
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html
+    https://github.com/pytorch/pytorch/pull/38246
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    Safety,
+    Shorten,
+    Silent,
+    SyncedNorms,
+    Verdicts,
+    ms,
+    rule,
+)
+
+CALLS = 20  # a step: fewer cost a millisecond at most (msprof-analyze warns from 20 synchronised layers on)
+KEPT = Between(0.6, 0.3, 0.0)  # of the time of synchronised normalisation: some of it may be waiting (our choice)
+ALONE = Fix(
+    "Normalise on each GPU alone, or within groups of few.", safety=Safety.NEEDS_JUDGEMENT,
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
+)  # fmt: skip
+
+
+@rule("CO14")
+def normalisation_is_synchronised(synced_norms: SyncedNorms) -> Verdicts:
+    norms = synced_norms
+    if not norms.calls:
+        yield NotApplicable("no batch normalisation is synchronised")
+    elif norms.calls < CALLS:
+        yield Clean(f"{norms.calls} collectives of synchronised normalisation a step")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"SyncBatchNorm starts {norms.calls} collectives a step: {ms(norms.exposed_ns)} that no compute"
+                    f" hides, {ms(norms.host_ns)} of the host to start them.",
+                    norms.calls, "collectives",
+                ),
+            ),
+            edits=(Shorten(norms.op_ids, KEPT), Shorten(norms.ids, KEPT)),
+            confidence=Confidence(Level.LOW, "part of it may be waiting for slower ranks"),
+            fixes=(ALONE,), basis=Basis.RULE_OF_THUMB, host_bound=norms.host_ns > norms.exposed_ns,
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 20 exchanges of 40 us that the next layer waits for
+        """
+        4 steps of 6
+        cpu     SyncBatchNorm 1-1.09 x20 every 0.2 | device_sync 5.2-5.99
+        cpu     c10d::allgather_ 1.01-1.08 x20 every 0.2
+        gpu     sgemm 1.1-1.18 @1.085 x20 every 0.2 | pointwise 5.1-5.95 @5.05
+        gpu 20  allgather 1.05-1.09 @1.02 x20 every 0.2 operation=_allgather_base in_elements=9 dtype=Float
+        """
+    ),
+    Silent(  # a few layers
+        """
+        4 steps of 6
+        cpu     SyncBatchNorm 1-1.09 x4 every 0.2 | device_sync 5.2-5.99
+        cpu     c10d::allgather_ 1.01-1.08 x4 every 0.2
+        gpu     sgemm 1.1-1.18 @1.085 x4 every 0.2 | pointwise 5.1-5.95 @5.05
+        gpu 20  allgather 1.05-1.09 @1.02 x4 every 0.2 operation=_allgather_base in_elements=9 dtype=Float
+        """
+    ),
+    CannotTell("cpu  SyncBatchNorm 1-1.09 x20 every 0.2", because="device work"),
+]

@@ -1,0 +1,125 @@
+"""Batches are copied from ordinary memory.
+
+A copy from memory that is not pinned goes through a buffer of the driver: slower, and the host waits for it.
+
+Why it costs
+    The thread that launches work copies, or waits for the copy, and launches nothing meanwhile.
+
+How to fix
+    Pin the batches in the DataLoader and copy with non_blocking. Do not pin by hand before each copy: that takes
+    longer.
+
+Ignore when
+    the copies are small, or hidden behind queued work.
+
+Sources
+    https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html
+    https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Between,
+    Clean,
+    Confidence,
+    Detach,
+    Direction,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    HostMemory,
+    Level,
+    Missing,
+    RankManifest,
+    Shorten,
+    Silent,
+    Steps,
+    Transfer,
+    Verdicts,
+    bytes_,
+    ms,
+    rule,
+)
+
+LEAST_BYTES = 1_000_000  # a step: smaller copies cost their launch, not their bytes
+WORTH_SHARE = 0.02  # of the step in which the GPU only copies or waits for the copying host (our choice)
+CALL = Between(0.5, 0.1, 0.03)  # of the host's time: a copy from pinned memory is queued in a few us
+COPY = Between(1.0, 0.6, 0.3)  # of the copy's time: pageable copies reach 25 to 60 % of pinned ones' speed
+REACH = Fix(
+    "The DataLoader pins already: give a batch type of your own pin_memory(), or pin what is made outside the loader.",
+    after="class Batch:\n    def pin_memory(self):\n        self.x = self.x.pin_memory()\n        return self",
+    effort=2, link="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
+)  # fmt: skip
+
+
+@rule("HD01")
+def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
+    to_device = [one for one in transfers if one.direction is Direction.H2D]
+    if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
+        raise Missing("whether host memory is pinned", "ROCm's recorder does not say: see DataLoader(pin_memory=...).")
+    pageable = [one for one in to_device if one.host_memory is HostMemory.PAGEABLE]
+    slow = [one for one in pageable if one.bytes is None or one.bytes >= LEAST_BYTES]
+    costly = [one for one in slow if one.exposed_ns + one.call_idle_ns >= WORTH_SHARE * steps.mean_ns]
+    if any(one.bytes is None for one in costly):
+        raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
+    if not costly:
+        yield Clean(f"copies from pageable memory keep the GPU {ms(sum(one.call_idle_ns for one in slow))} a step idle")
+    fix, known = _fix(manifest)
+    for one in costly:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"`{one.asked_by or 'a copy'}` copies {bytes_(one.bytes or 0)} a step from pageable memory:"
+                    f" the GPU only copies for {ms(one.exposed_ns)}, and is idle for {ms(one.call_idle_ns)} while the"
+                    " host is at it.",
+                    one.exposed_ns + one.call_idle_ns, "ns",
+                ),
+            ),
+            edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Shorten(one.ids, COPY)),
+            fixes=(fix,),
+            confidence=Confidence(Level.HIGH, f"the recorder names the kind of memory{known}"),
+            site=one.site, host_bound=True,
+        )  # fmt: skip
+
+
+def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
+    """What to change, and what of the loaders is known to say so."""
+    loaders = manifest.loaders if manifest else ()
+    if loaders and all(one.pin_memory for one in loaders):
+        return REACH, ", and every DataLoader has pin_memory=True"
+    do, known = "Pin the batches in the DataLoader", ""
+    most = max(loaders, key=lambda one: (one.asked, one.batches), default=None)
+    if most is not None and not most.pin_memory:
+        do, known = f"Set pin_memory=True on the DataLoader of {most.dataset}", ", and that loader does not pin"
+    fix = Fix(
+        f"{do}, and do not wait for the copy.", trial="patch:DataLoader(pin_memory=True)",
+        before="for x, y in DataLoader(dataset):\n    x = x.to(device)",
+        after="for x, y in DataLoader(dataset, pin_memory=True):\n    x = x.to(device, non_blocking=True)",
+        link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+    )  # fmt: skip
+    return fix, known
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 100
+        cpu  aten::to 0-20.05 | sync 15.1-20.03 | aten::mm 21-22 | sync 23-99.01
+        gpu  h2d 0.1-20 @0.05-15 pageable 100MB | sgemm 21.1-99 @21.05
+        """
+    ),
+    Silent(  # 1 KB
+        """
+        4 steps of 100
+        cpu  aten::to 0-0.1 | sync 0.04-0.08 | aten::mm 1-2 | sync 3-99.01
+        gpu  h2d 0.03-0.04 @0.01-0.03 pageable 1KB | sgemm 1.1-99 @1.05
+        """
+    ),
+    Silent(  # pinned
+        """
+        4 steps of 100
+        cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.01
+        gpu  h2d 0.1-4 @0.05 pinned 100MB | sgemm 4.1-99 @1.05
+        """
+    ),
+]

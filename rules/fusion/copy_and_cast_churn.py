@@ -1,0 +1,92 @@
+"""The GPU copies and casts tensors much of the time.
+
+`contiguous`, `clone`, `cat`, `.to(dtype)` and autocast's casts move data from memory to memory and compute nothing.
+
+Why it costs
+    Each reads and writes a whole tensor; what follows could often have read the original.
+
+How to fix
+    Produce the layout and type that are needed at once; write into preallocated tensors; keep weights in 16 bits.
+
+Ignore when
+    the copies are the point: sharding, checkpoints, buckets of gradients.
+
+Sources
+    https://docs.pytorch.org/docs/stable/notes/amp_examples.html
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    Clean,
+    Confidence,
+    CopyChurn,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)
+
+WORTH_SHARE = 0.08  # of the step in such copies (our choice)
+KEPT = Between(0.9, 0.6, 0.2)  # share of them that is needed after all: which, a trace does not tell (our choice)
+
+
+@rule("AT05")
+def copy_and_cast_churn(copy_churn: tuple[CopyChurn, ...], steps: Steps) -> Verdicts:
+    total = sum(one.ns for one in copy_churn)
+    if total < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"copies and casts on the GPU take {percent(total / steps.mean_ns)} of the step")
+    else:
+        most = [
+            f"{one.asked_by or one.op or 'unknown'} {'casts' if one.cast else 'copies'} {ms(one.ns)}"
+            for one in copy_churn
+        ]
+        yield Finding(
+            evidence=(
+                Evidence(f"Copies and casts on the GPU take {ms(total)} a step.", total, "ns"),
+                Evidence(f"Most of it: {'; '.join(most[:4])}."),
+            ),
+            edits=tuple(Shorten(one.ids, KEPT) for one in copy_churn),
+            fixes=(
+                Fix(
+                    "Make tensors in the layout and type in which they are used.",
+                    before="x = x.permute(0, 2, 1).contiguous()",
+                    after="x = torch.einsum('bij,jk->bki', x, w)  # or: write the order you need from the start",
+                    safety=Safety.ROUNDING,
+                    effort=2,
+                    link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+                ),
+            ),
+            confidence=Confidence(Level.LOW, "which of them can be avoided is not recorded"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 40
+        cpu  aten::contiguous 0-0.2 | aten::copy_ 0.01-0.19 | sync 1-39.01
+        gpu  "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda()>" 1-9 @0.05
+        gpu  bf16_gemm 9-39 @0.3
+        """
+    ),
+    Silent(
+        """
+        4 steps of 40
+        cpu  aten::contiguous 0-0.2 | aten::copy_ 0.01-0.19 | sync 1-39.01
+        gpu  "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda()>" 1-2 @0.05
+        gpu  bf16_gemm 2-39 @0.3
+        """
+    ),
+]

@@ -1,0 +1,101 @@
+"""Convolutions convert their data's layout and back.
+
+Matrix units want channels last (NHWC). With PyTorch's default order (NCHW) each convolution converts its input before
+and its output after.
+
+Why it costs
+    The conversions read and write whole images, and compute nothing.
+
+How to fix
+    Keep model and inputs in channels_last from the start.
+
+Ignore when
+    some layers have no channels_last form: these then convert back and forth.
+
+Sources
+    https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    LayoutConversions,
+    Level,
+    Remove,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)
+
+WORTH_SHARE = 0.03  # of the step in conversions (our choice)
+
+
+@rule("AT04")
+def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps: Steps) -> Verdicts:
+    taxes = [one for one in layout_conversions if one.convolution]
+    total = sum(one.ns for one in taxes)
+    if total < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"converting layouts for convolutions takes {percent(total / steps.mean_ns)} of the step")
+    else:
+        on_amd = any("miopen" in one.op for one in taxes)
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{sum(one.calls for one in taxes)} kernels a step convert layouts for convolutions: {ms(total)}.",
+                    total,
+                    "ns",
+                ),
+            ),
+            edits=tuple(Remove(one.ids) for one in taxes),
+            fixes=(
+                Fix(
+                    "Keep everything in channels_last.",
+                    after="export PYTORCH_MIOPEN_SUGGEST_NHWC=1  # else MIOpen ignores it\n"
+                    * on_amd
+                    + "model = model.to(memory_format=torch.channels_last)\n"
+                    "x = x.to(device, memory_format=torch.channels_last)",
+                    safety=Safety.ROUNDING,
+                    link="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
+                    trial="wrap:channels_last",
+                ),
+            ),
+            confidence=Confidence(Level.MEDIUM, "which kernels this MIOpen has for channels_last is not recorded")
+            if on_amd
+            else Confidence(Level.HIGH, "the conversions are recorded, inside the convolutions"),
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 40
+        cpu  aten::cudnn_convolution 0-0.5 | sync 1-39.01
+        gpu  nchw2nhwc 1-5 @0.05 | bf16_gemm 5-39 @0.2
+        """,
+        saving_ms=(4, 4),
+    ),
+    Fires(
+        """
+        4 steps of 40
+        device AMD Instinct MI300X
+        cpu  aten::miopen_convolution 0-0.5 | sync 1-39.01
+        gpu  batched_transpose_32x32_half 1-5 @0.05 | bf16_gemm 5-39 @0.2
+        """,
+        saving_ms=(4, 4),
+    ),
+    Silent(
+        """
+        4 steps of 40
+        cpu  aten::cudnn_convolution 0-0.5 | sync 1-39.01
+        gpu  nchw2nhwc 1-1.5 @0.05 | bf16_gemm 1.5-39 @0.2
+        """
+    ),
+]

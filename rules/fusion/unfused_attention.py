@@ -1,0 +1,109 @@
+"""Attention is written out as matmul, softmax and matmul.
+
+Each score matrix of queries times keys is written to memory and read again, several times, forward and backward.
+
+Why it costs
+    The matrices of scores grow with the square of the sequence length; moving them takes longer than computing them.
+
+How to fix
+    Call `scaled_dot_product_attention`, which runs a fused kernel that never stores the scores.
+
+Ignore when
+    the attention weights themselves are needed, or sequences are short.
+
+Sources
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html
+    https://arxiv.org/abs/2205.14135
+"""
+
+from diagnose.rulekit.vocabulary import (
+    AttentionChain,
+    Basis,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    Replace,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)
+
+WORTH_SHARE = 0.05  # of the step in such attention (our choice)
+LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choice)
+
+
+@rule("AT01")
+def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps) -> Verdicts:
+    long = [chain for chain in attention_chains if chain.keys >= LONG]
+    total = sum(chain.forward_ns + (chain.backward_ns or 0) for chain in long)
+    if not attention_chains:
+        yield NotApplicable("no attention is written out as matmul, softmax and matmul")
+    elif total < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"attention that is written out takes {percent(total / steps.mean_ns)} of the step")
+    else:
+        first = long[0]
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Matmul, softmax, matmul over {first.queries:,} queries and {first.keys:,} keys take {ms(total)}"
+                    f" a step, {sum(chain.calls for chain in long)} times.",
+                    total,
+                    "ns",
+                ),
+            ),
+            edits=tuple(Replace(chain.ids, chain.group, chain.fused_ns) for chain in long),
+            fixes=(
+                Fix(
+                    "Use the fused attention.",
+                    before="weights = (q @ k.transpose(-2, -1) * scale + mask).softmax(-1)\ny = dropout(weights) @ v",
+                    after="y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
+                    " dropout_p=p if self.training else 0.0\n)",
+                    safety=Safety.ROUNDING,
+                    effort=2,
+                    link="https://docs.pytorch.org/docs/stable/generated/"
+                    "torch.nn.functional.scaled_dot_product_attention.html",
+                    trial="patch:attn_implementation=sdpa",
+                ),
+            ),
+            confidence=Confidence(Level.HIGH, "shapes and order of the three ops are recorded"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 40
+        cpu  aten::bmm 0-0.1 shapes=[[96,1024,64],[96,64,1024]] types=["c10::BFloat16","c10::BFloat16"]
+        cpu  aten::_softmax 0.2-0.3 shapes=[[96,1024,1024],[],[]] types=["c10::BFloat16","Scalar","Scalar"]
+        cpu  aten::bmm 0.4-0.5 shapes=[[96,1024,1024],[96,1024,64]] types=["c10::BFloat16","c10::BFloat16"]
+        cpu  sync 1-39.01
+        gpu  bf16_gemm 1-5 @0.05 | softmax 5.1-15 @0.25 | bf16_gemm 15.1-19 @0.45 | bf16_gemm 19.1-39 @0.6
+        """
+    ),
+    Silent(  # fused already
+        """
+        4 steps of 40
+        cpu  aten::_scaled_dot_product_flash_attention 0-0.1 | sync 1-39.01
+        gpu  flash 1-39 @0.05
+        """
+    ),
+    CannotTell(  # without shapes, a softmax between two batched products may be something else
+        """
+        4 steps of 40
+        cpu  aten::bmm 0-0.1 | aten::_softmax 0.2-0.3 | aten::bmm 0.4-0.5
+        gpu  bf16_gemm 1-5 @0.05 | softmax 5.1-15 @0.25 | bf16_gemm 15.1-19 @0.45
+        """,
+        because="shapes",
+    ),
+]

@@ -1,0 +1,117 @@
+"""Chains of small operations move all their data every time.
+
+Kernels that only add, scale, normalise, cast or activate are limited by memory; in a chain each reads from memory what
+the one before has just written.
+
+Why it costs
+    A chain of four such kernels moves the data four times, where one fused kernel moves it once.
+
+How to fix
+    `torch.compile` fuses such chains. For single ones: fused norms, activations and losses.
+
+Ignore when
+    most of this time is there because everything is fp32: 16 bits halve it (full_precision, KE02).
+
+Sources
+    https://docs.pytorch.org/docs/stable/torch.compiler.html
+    https://github.com/linkedin/Liger-Kernel
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Clean,
+    Compiling,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    PointwiseChains,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    chains_taken,
+    fusing,
+    gave_up,
+    percent,
+    rule,
+    torchs_own,
+)
+
+BOUND_SHARE = 0.20  # of a GPU's compute time in memory-bound kernels; a CPU's matmuls take longer (our choice)
+CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can be fused with certainty (our choice)
+WHOLE = Fix(
+    "Compile the model, which fuses them.", after="model = torch.compile(model)", safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html", trial="wrap:torch.compile",
+)  # fmt: skip
+PART = Fix(
+    "Compile the function that they are in, alone, and time it.", before="def energy(x): ...",
+    after="@torch.compile\ndef energy(x): ...", safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+)  # fmt: skip
+
+
+@rule("AT03")
+def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling: Compiling | None = None) -> Verdicts:
+    found = pointwise_chains
+    work = "ops" if found.on_cpu else "kernels"
+    bound = found.on_cpu or found.memory_bound_share >= BOUND_SHARE
+    if compiling is not None and gave_up(compiling):
+        yield NotApplicable("compiled code runs uncompiled: uncompiled_calls says why")
+    elif not bound or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
+        yield Clean(
+            f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
+            f" {work} {percent(found.memory_bound_share)} of the compute time"
+        )
+    else:
+        yield Finding(
+            evidence=(
+                chains_taken(found),
+                Evidence(f"Memory-bound {work} take {percent(found.memory_bound_share)} of the compute time."),
+            ),
+            edits=fusing(found),
+            fixes=(*torchs_own(found), PART) if found.on_cpu else (WHOLE, *torchs_own(found)),
+            confidence=Confidence(
+                Level.LOW if found.on_cpu else Level.MEDIUM,
+                "that neighbours on equally many elements belong together is likely, not recorded"
+                + "; compiled for a CPU, whole nets took up to 3.6 times as long" * found.on_cpu,
+            ),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 40
+        cpu  aten::mul 0-0.1 | aten::add 0.2-0.3 | aten::gelu 0.4-0.5 | sync 1-39.01
+        gpu  pointwise 1-5 @0.05 | pointwise 5.01-9 @0.25 | pointwise 9.01-13 @0.45 | bf16_gemm 13.1-39 @0.6
+        """
+    ),
+    Fires(  # on the CPU
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  aten::mul 1-31 shapes=[[1024,1024],[1024,1024]] | aten::tanh 61-81 shapes=[[1024,1024]]
+        cpu  aten::add 31-61 shapes=[[1024,1024],[1024,1024]] | aten::mm 81-99 shapes=[[1024,1024],[1024,1024]]
+        """,
+        saving_ms=(10, 53),  # at most with the rest getting faster by 0.9 x 24 %
+    ),
+    Silent(  # one kernel, as a compiler writes it
+        """
+        4 steps of 40
+        cpu  "Torch-Compiled Region: 0/0" 0-0.5 | sync 1-39.01
+        gpu  triton_poi_fused_add_gelu_mul_0 1-5 @0.05 | bf16_gemm 5.1-39 @0.3
+        """
+    ),
+    Silent(  # between matrix products there is nothing to fuse with
+        """
+        4 steps of 40
+        cpu  aten::mm 0-0.1 | aten::add 0.2-0.3 | aten::mm 0.4-0.5 | sync 1-39.01
+        gpu  bf16_gemm 1-15 @0.05 | pointwise 15.1-18 @0.25 | bf16_gemm 18.1-39 @0.45
+        """
+    ),
+]

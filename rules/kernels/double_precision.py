@@ -1,0 +1,95 @@
+"""Part of the model computes in double precision.
+
+NumPy makes float64 unless told otherwise; a tensor made of it takes all that it meets along, or needs parameters of
+that type.
+
+Why it costs
+    Twice the bytes, and half as many elements in each vector of a CPU. GPUs compute float64 at half to a 64th of the
+    rate of float32, without matrix units on most.
+
+How to fix
+    Convert data once, where it is read: `.float()`, or `np.float32` in the data set.
+
+Ignore when
+    the numbers need more than seven digits.
+
+Sources
+    https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    CannotTell,
+    Clean,
+    Confidence,
+    Doubles,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    rule,
+)
+
+WORTH_SHARE = 0.02  # of the step in double precision (our choice)
+CPU_LEFT = Between(0.7, 0.5, 0.4)  # half the bytes, and twice the elements in a vector
+LEFT = Between(0.7, 0.5, 0.1)  # on a GPU: half the bytes at least, and a higher rate of computing
+FLOAT = Fix(
+    "Convert what is read to float32, once.", before="torch.from_numpy(readings)",
+    after="torch.from_numpy(readings).float()", safety=Safety.PRECISION,
+    link="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
+)  # fmt: skip
+
+
+@rule("KE09")
+def computing_in_double_precision(doubles: Doubles, steps: Steps) -> Verdicts:
+    if doubles.ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"{ms(doubles.ns)} a step in double precision")
+        return
+    left = CPU_LEFT if doubles.on_cpu else LEFT
+    yield Finding(
+        evidence=(
+            Evidence(
+                f"Ops with inputs of float64 take {ms(doubles.ns)} a step, {doubles.longest} most of it.",
+                doubles.ns, "ns",
+            ),
+        ),
+        edits=(Shorten(doubles.ids, left),) if doubles.on_cpu else (Shorten(doubles.work_ids, left),),
+        fixes=(FLOAT,),
+        confidence=Confidence(Level.MEDIUM, "whether the numbers need the digits is not recorded"),
+        basis=Basis.RULE_OF_THUMB, site=doubles.site,
+    )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 60 ms of matrix products
+        """
+        4 steps of 100
+        cpu  aten::mm 0-0.1 shapes=[[64,64],[64,64]] types=["double","double"] | device_sync 1-99.9
+        gpu  sgemm 0.1-60 @0.05 | pointwise 60-99.8 @0.5
+        """,
+        saving_ms=(18, 54),
+    ),
+    Silent(  # of float32
+        """
+        4 steps of 100
+        cpu  aten::mm 0-0.1 shapes=[[64,64],[64,64]] types=["float","float"] | device_sync 1-99.9
+        gpu  sgemm 0.1-60 @0.05 | pointwise 60-99.8 @0.5
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 100
+        cpu  aten::mm 0-0.1 | device_sync 1-99.9
+        gpu  sgemm 0.1-60 @0.05 | pointwise 60-99.8 @0.5
+        """,
+        because="shapes",
+    ),
+]

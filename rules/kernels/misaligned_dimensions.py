@@ -1,0 +1,98 @@
+"""Matrix sizes do not suit the matrix units.
+
+16-bit matrix units work on blocks of 8 numbers. Where a size (features, vocabulary, channels, head size) is no multiple
+of 8, slower kernels run.
+
+Why it costs
+    A size of 10,922 instead of 10,944 was measured at 273 instead of 398 TFLOP/s on an H100.
+
+How to fix
+    Round sizes up: the vocabulary to a multiple of 64, hidden sizes and channels to multiples of 8 or 64; pad batches.
+
+Ignore when
+    the odd size is the number of tokens, which changes from step to step, and a padding collator is no option.
+
+Sources
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication
+    https://arxiv.org/abs/2401.14489
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    Roofline,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+    toward,
+)
+
+WORTH_SHARE = 0.03  # of the step in such kernels that reach less than half of what the GPU could (our choice)
+
+
+@rule("KE03")
+def misaligned_dimensions(roofline: Roofline, steps: Steps) -> Verdicts:
+    if roofline.misaligned_floor is None or roofline.misaligned_ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"slow kernels with odd sizes take {percent(roofline.misaligned_ns / steps.mean_ns)} of the step")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"16-bit kernels with a size that is no multiple of 8 take {ms(roofline.misaligned_ns)} a step;"
+                    f" at best they would take {percent(roofline.misaligned_floor)} of that.",
+                    roofline.misaligned_ns,
+                    "ns",
+                ),
+            ),
+            edits=(Shorten(roofline.misaligned_ids, toward(roofline.misaligned_floor)),),
+            fixes=(
+                Fix(
+                    "Round the odd sizes up.",
+                    before="nn.Linear(4096, 50257)",
+                    after="nn.Linear(4096, 50304)  # a multiple of 64; mask the logits of the padding",
+                    safety=Safety.ROUNDING,
+                    effort=2,
+                    link="https://docs.nvidia.com/deeplearning/performance/dl-performance-matrix-multiplication",
+                ),
+            ),
+            confidence=Confidence(Level.MEDIUM, "sizes and times are recorded; that alignment is to blame is likely"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 2 x 4096 x 4096 x 50257 flops take an H100 2.1 ms at 80 % of its peak
+        """
+        4 steps of 20
+        cpu  aten::mm 0-1 shapes=[[4096,4096],[4096,50257]] types=["c10::BFloat16","c10::BFloat16"] | sync 2-19.5
+        gpu  bf16_gemm 0.02-8 @0.01 | pointwise 8.1-19 @0.5
+        """
+    ),
+    Silent(  # odd, but as fast as it gets
+        """
+        4 steps of 20
+        cpu  aten::mm 0-1 shapes=[[4096,4096],[4096,50257]] types=["c10::BFloat16","c10::BFloat16"]
+        gpu  bf16_gemm 0.02-2.4 @0.01 | pointwise 8.1-19 @0.5
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 20
+        cpu  aten::mm 0-1
+        gpu  bf16_gemm 0.02-8 @0.01
+        """,
+        because="shapes",
+    ),
+]

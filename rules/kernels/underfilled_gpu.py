@@ -1,0 +1,101 @@
+"""Most kernels are too small to fill the GPU.
+
+They have fewer blocks of threads than the GPU has multiprocessors, so part of it has nothing to do while it is busy.
+
+Why it costs
+    A kernel that fills half of the GPU takes as long as one that does twice the work. The time per sample is twice what
+    it could be.
+
+How to fix
+    Larger batches; fewer steps of gradient accumulation; longer sequences packed together.
+
+Ignore when
+    the batch size is fixed for reasons of training quality, or memory is full.
+
+Sources
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    GridFilling,
+    Level,
+    Safety,
+    Shorten,
+    Silent,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)
+
+UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (our choice: 0.3 also met balanced trainings)
+FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (our choice)
+PER_SAMPLE = Between(0.75, 0.6, 0.5)  # of such a kernel's time per sample, with twice the batch: none of them grows
+
+
+@rule("KE04")
+def underfilled_gpu(filling: GridFilling) -> Verdicts:
+    free = filling.free_memory_share
+    if filling.underfilled_share < UNDERFILLED_SHARE:
+        yield Clean(f"kernels too small for the GPU take {percent(filling.underfilled_share)} of the compute time")
+    elif free is not None and free < FREE_SHARE:
+        yield Clean(f"kernels are small, but only {percent(free)} of the memory is free for a larger batch")
+    else:
+        room = "its memory use was not recorded" if free is None else f"{percent(free)} of the memory is free"
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Kernels with fewer blocks than the GPU has multiprocessors take {ms(filling.underfilled_ns)} a"
+                    f" step, {percent(filling.underfilled_share)} of the compute time; {room}.",
+                    filling.underfilled_ns,
+                    "ns",
+                ),
+                Evidence("The saving is per sample, as if the batch were twice as large."),
+            ),
+            edits=(Shorten(filling.underfilled_ids, PER_SAMPLE),),
+            fixes=(
+                Fix(
+                    "Double the batch, or halve the steps of gradient accumulation.",
+                    after="DataLoader(dataset, batch_size=2 * batch_size)",
+                    safety=Safety.NEEDS_JUDGEMENT,
+                    link="https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background",
+                ),
+            ),
+            confidence=Confidence(
+                Level.LOW if free is None else Level.MEDIUM, "kernels of larger batches were not seen"
+            ),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 10
+        cpu  aten::mm 0-0.1 | sync 0.2-9.95
+        gpu  bf16_gemm 0.02-9.9 @0.01 blocks=32
+        """
+    ),
+    Silent(
+        """
+        4 steps of 10
+        cpu  aten::mm 0-0.1
+        gpu  bf16_gemm 0.02-9.9 @0.01 blocks=1024
+        """
+    ),
+    Silent(  # too small for the GPU, and the GPU waits for the host anyway
+        """
+        4 steps of 10
+        cpu  aten::mm 0-0.1 x90 every 0.11
+        gpu  bf16_gemm 0.02-0.024 @0.01 x90 every 0.11 blocks=32
+        """
+    ),
+]

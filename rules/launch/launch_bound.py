@@ -1,0 +1,109 @@
+"""The host launches work more slowly than the GPU does it.
+
+Each op costs the host 5 to 20 us of dispatch and launch. Where kernels are shorter than that, the GPU runs dry between
+them although the host never waits.
+
+Why it costs
+    The GPU is idle between kernels for as long as the host needs for the next op. A faster GPU would not help.
+
+How to fix
+    Launch fewer and longer kernels: `torch.compile` fuses pointwise ops, CUDA graphs replay a whole step with one
+    launch, a larger batch makes each kernel longer.
+
+Ignore when
+    the recording was made with stacks or shapes: these slow the host, so record without them first.
+
+Sources
+    https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs
+    https://docs.pytorch.org/docs/stable/torch.compiler.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    Safety,
+    Shorten,
+    Silent,
+    Starvation,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)
+
+STARVED_SHARE = 0.10  # of the step idle while the host dispatches; below it other causes are larger (our choice)
+LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice)
+IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; longer is start-up, not a slow loop
+GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
+KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
+
+
+@rule("LB01")
+def launch_bound(starvation: Starvation) -> Verdicts:
+    if starvation.graph_share > GRAPHED_SHARE:
+        yield NotApplicable("CUDA graphs launch most kernels")
+    elif starvation.launches < LAUNCHES:
+        yield Clean(f"only {starvation.launches} launches a step")
+    elif starvation.idle_ns > IDLE_NS * starvation.launches:
+        yield Clean("a few very slow ops keep the GPU waiting, as at start-up, not the number of ops")
+    elif starvation.share < STARVED_SHARE:
+        yield Clean(f"the GPU waits {percent(starvation.share)} of the step for launches")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"The GPU is idle {ms(starvation.idle_ns)} a step while the host dispatches ops.",
+                    starvation.idle_ns, "ns",
+                ),
+                Evidence(
+                    f"Of {starvation.launches:,} launches a step {percent(starvation.empty_queue_share)} find nothing"
+                    f" queued; a kernel takes {ms(starvation.kernel_median_ns)} (median).",
+                    starvation.launches, "launches",
+                ),
+            ),
+            edits=(Shorten(starvation.op_ids, KEPT_HOST),),
+            fixes=(
+                Fix(
+                    "Compile the model, so that it launches fewer and longer kernels.",
+                    after="model = torch.compile(model)  # mode='reduce-overhead' if shapes are static",
+                    safety=Safety.ROUNDING, link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+                    trial="wrap:torch.compile",
+                ),
+                Fix(
+                    "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
+                    after="model = torch.cuda.make_graphed_callables(model, (x,))", effort=2,
+                    safety=Safety.ROUNDING,
+                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture",
+                ),
+            ),
+            confidence=Confidence(Level.MEDIUM, "how much of the dispatch a compiler removes depends on the model"),
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 2
+        cpu  aten::add 0.1-0.118 x90 every 0.02
+        gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
+        """,
+        saving_ms=(0.486, 1.458),  # 1.62 ms in ops, of which 30 to 90 % go
+    ),
+    Silent(  # kernels as long as the host's ops: the queue never runs dry
+        """
+        4 steps of 2
+        cpu  aten::add 0.1-0.118 x90 every 0.02
+        gpu  pointwise 0.111-0.131 @0.104 x90 every 0.02
+        """
+    ),
+]

@@ -1,0 +1,125 @@
+"""torch.compile compiles again, or breaks graphs.
+
+Compiled code is compiled again for a new shape, type or Python value; what cannot be compiled splits it into pieces.
+
+Why it costs
+    Compiling takes seconds to minutes in which nothing is trained; after eight times a function runs uncompiled.
+    Between pieces ops run one by one, and each piece first checks whether it fits its arguments.
+
+How to fix
+    Let TORCH_LOGS=recompiles,graph_breaks name the reasons. Mark sizes that change as dynamic, or pad them to a few;
+    move prints, `.item()` and Python side effects out of compiled functions.
+
+Ignore when
+    a new shape is a rare one, seen for the first time.
+
+Sources
+    https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    Clean,
+    Compiling,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    rule,
+)
+
+FIRST_STEPS = 5  # of the run may compile: their shapes are new, or become dynamic (our choice)
+BREAKS = 3  # a call: fewer are usual in models that were not written for a compiler (our choice)
+CHECKS_SHARE = 0.01  # of the step spent on finding compiled code that fits (our choice)
+COMPILING = Between(0.5, 0.05, 0.0)  # that is left: a new shape now and then is legitimate
+PIECES = Between(0.8, 0.4, 0.1)  # that is left between pieces, and of checks: as when compiling removes ops (LB01)
+LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html"
+
+
+@rule("LB03")
+def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
+    if not compiling.used:
+        yield NotApplicable("torch.compile is not in use")
+        return
+    checks, late = compiling.lookup_ns / max(steps.mean_ns, 1), compiling.compilations.since(FIRST_STEPS)
+    broken = compiling.breaks_per_call >= BREAKS
+    if late.total:
+        ns, seen = late.total_ns / steps.count, len(late.numbers)
+        yield Finding(
+            title="torch.compile compiles again during training",
+            evidence=(Evidence(f"{late.total} times in {seen} of {steps.count} steps: {ms(ns)} a step.", ns, "ns"),),
+            edits=(Shorten(late.ids, COMPILING),),
+            fixes=(
+                Fix(
+                    "Mark sizes that change as dynamic, if TORCH_LOGS=recompiles names sizes.",
+                    after="model = torch.compile(model, dynamic=True)",
+                    safety=Safety.ROUNDING, link=LINK, trial="patch:torch.compile(dynamic=True)",
+                ),
+            ),
+            confidence=Confidence(Level.HIGH, "it is recorded in steps that are not the run's first")
+            if seen > 1 else Confidence(Level.LOW, "in one step only, perhaps for a rare shape"),
+            basis=Basis.RULE_OF_THUMB, host_bound=True,
+        )  # fmt: skip
+    if broken or checks >= CHECKS_SHARE:
+        pieces = compiling.fused_pieces  # reading and writing memory is all they do: once would do
+        fused = Between(0.5 + 0.5 / pieces, 1.0 / pieces, 1.0 / pieces)
+        do = "Take what breaks graphs out of compiled functions" if broken else "Compile fewer and larger functions"
+        yield Finding(
+            title="Graph breaks split compiled code" if broken else "Finding compiled code that fits takes long",
+            evidence=(
+                Evidence(
+                    f"A call of compiled code breaks its graph {compiling.breaks_per_call:.3g} times;"
+                    f" {compiling.between:,} ops a step run uncompiled there, for {ms(compiling.between_ns)}."
+                    + f" {pieces} pieces hold nothing but pointwise code, which could be one." * (pieces > 1),
+                    compiling.between_ns, "ns",
+                ),
+                Evidence(f"{compiling.lookups:,} checks of what fits take {ms(compiling.lookup_ns)} a step."),
+            ),
+            edits=(
+                Shorten(compiling.between_ids, PIECES), Shorten(compiling.lookup_ids, PIECES),
+                *((Shorten(compiling.fused_ids, fused), Shorten(compiling.fused_work_ids, fused)) if broken else ()),
+            ),
+            fixes=(Fix(f"{do}; see TORCH_LOGS=graph_breaks,guards.", safety=Safety.ROUNDING, effort=2, link=LINK),),
+            confidence=Confidence(Level.MEDIUM, "how many of them can go is not recorded"),
+            basis=Basis.RULE_OF_THUMB, host_bound=True,
+        )  # fmt: skip
+    elif not late.total:
+        yield Clean(f"nothing is seen to compile after the first {FIRST_STEPS} steps; checks take {checks:.1%}")
+
+
+EXAMPLES = [
+    Fires(  # 60 ms, twice in eight steps
+        """
+        9 steps of 100
+        cpu  compile 0-60 in 6,8 | "Torch-Compiled Region: 0/2" 60-62
+        gpu  triton_poi_fused_add_0 61.02-99.9 @61
+        """,
+        saving_ms=(7.5, 15),
+    ),
+    Fires(  # three pieces after the first; 60 ms of ops between them
+        """
+        4 steps of 100
+        cpu  "Torch-Compiled Region: 0/0" 0-99 | CompiledFunction 1-2 | aten::nonzero 10-70 | sync 80-98
+        cpu  "Torch-Compiled Region: 1/0" 71-72 x3 every 2
+        gpu  triton_poi_fused_add_0 1.52-10 @1.5 | pointwise 69.51-97 @69.5
+        """,
+        saving_ms=(12, 54),
+    ),
+    Silent(  # the first steps compile
+        """
+        5 steps of 100
+        cpu  compile 0-60 in 0,1 | "Torch-Compiled Region: 0/0" 60-62
+        gpu  triton_poi_fused_add_0 61.02-99 @61
+        """
+    ),
+]

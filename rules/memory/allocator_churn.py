@@ -1,0 +1,120 @@
+"""The driver's allocator is called in every step.
+
+PyTorch caches freed memory; once that is warm, no step calls cudaMalloc or cudaFree. If one does, the cache is given
+back (`torch.cuda.empty_cache()`), does not fit what is asked for, or is switched off.
+
+Why it costs
+    cudaFree waits until the GPU has done all that is queued, and each cudaMalloc after it takes up to some ms.
+
+How to fix
+    Do not call `torch.cuda.empty_cache()` in the loop; let the cache's segments grow where sizes vary.
+
+Ignore when
+    memory is given back on purpose, for another process or model on the same GPU.
+
+Sources
+    https://github.com/huggingface/peft/issues/2894
+"""
+
+from diagnose.rulekit.vocabulary import (
+    AllocatorCause,
+    CannotTell,
+    Churn,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    Missing,
+    Remove,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    rule,
+)
+
+OFTEN = 0.5  # of the later half of the steps: rarer is growth, or the clean-up that the fix would make of it (G5)
+LEAST_STEPS = 2  # in a single step, calls of the first step and calls of every step look the same
+LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
+CAUSES = {
+    Churn.EMPTY_CACHE: ("The program gives the cache back, and gets its memory anew.",
+                        Confidence(Level.HIGH, "many blocks are freed in a row outside any op")),
+    Churn.RETRY: ("The cache is given back because no block in it fits and the GPU's memory is full.",
+                  Confidence(Level.MEDIUM, "whether memory is fragmented or really used up is not recorded")),
+    Churn.UNCACHED: ("Tensors are freed one by one: the caching allocator is switched off.",
+                     Confidence(Level.HIGH, "a caching allocator does not free one by one")),
+    Churn.OTHER: ("No cached block fits what is asked for, or a library allocates past the cache.",
+                  Confidence(Level.LOW, "why the cache has nothing that fits is not recorded")),
+}  # fmt: skip
+
+
+@rule("ME01")
+def allocator_churn(allocator_causes: tuple[AllocatorCause, ...], steps: Steps) -> Verdicts:
+    frequent = [one for one in allocator_causes if one.later_share >= OFTEN]
+    told = [one for one in frequent if steps.count >= LEAST_STEPS or one.churn is Churn.UNCACHED]
+    if frequent and not told:
+        raise Missing("more than one steady step", "Record three steps or more, and mark them by prof.step().")
+    if not frequent:
+        yield Clean(f"{sum(one.calls for one in allocator_causes):.3g} calls of the driver's allocator a step")
+    for one in told:
+        why, confidence = CAUSES[one.churn]
+        idle = "" if one.idle_ns is None else f" The GPU is idle for {ms(one.idle_ns)} a step meanwhile."
+        names = f"{' and '.join(one.names)}, called {one.calls:.3g} times a step,"
+        yield Finding(
+            evidence=(
+                Evidence(f"{names} take {ms(one.host_ns)} of it.", one.host_ns, "ns"),
+                Evidence(why + idle, one.idle_ns, "ns"),
+            ),
+            edits=(Remove(one.ids),), fixes=(_fix(one),), confidence=confidence, host_bound=True,
+            site=None if one.churn is Churn.UNCACHED else one.site,
+        )  # fmt: skip
+
+
+def _fix(one: AllocatorCause) -> Fix:
+    if one.churn is Churn.EMPTY_CACHE:
+        rare, trial = "if step % 100 == 0:\n    torch.cuda.empty_cache()", "patch:torch.cuda.empty_cache()"
+        return Fix("Do not empty the cache in every step.", "torch.cuda.empty_cache()", rare, link=LINK, trial=trial)
+    if one.churn is Churn.UNCACHED:
+        name = f"PYTORCH_NO_{'HIP' if one.hip else 'CUDA'}_MEMORY_CACHING"
+        return Fix("Switch the caching allocator on.", f"{name}=1", f"unset {name}", link=LINK, trial=f"env:{name}=0")
+    if one.maps_memory:  # they grow already
+        return Fix("Use few sizes, and leave memory free.", safety=Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
+    setting = f"PYTORCH_{'HIP' if one.hip else 'CUDA'}_ALLOC_CONF=expandable_segments:True"
+    return Fix("Let segments of the cache grow.", after=f"export {setting}", link=LINK, trial=f"env:{setting}")
+
+
+EXAMPLES = [
+    Fires(  # the cache given back: the GPU is idle for 10 ms until memory has been got anew
+        """
+        4 steps of 100
+        cpu  aten::mm 1-1.1 | free 2-51 | free 51-52 x4 | malloc 55-61 | aten::add 61-61.1 | device_sync 62-99.9
+        gpu  sgemm 1.1-51 @1.05 | pointwise 61.1-99.8 @61.05
+        """,
+        saving_ms=(10, 10),
+    ),
+    Silent(  # one validation gives its memory back
+        """
+        6 steps of 100
+        cpu  aten::mm 1-1.1 | free 60-65 x5 in 3 | device_sync 95-99
+        gpu  sgemm 1.1-50 @1.05
+        """
+    ),
+    Silent(  # memory is asked for while the GPU has enough to do
+        """
+        4 steps of 100
+        cpu  aten::mm 1-1.1 | aten::empty 2-3 | malloc 2.1-2.9 | device_sync 4-99.9
+        gpu  sgemm 1.1-99.8 @1.05
+        """
+    ),
+    CannotTell(
+        """
+        cpu  aten::mm 1-1.1 | aten::empty 2-30 | malloc 2.1-29 | aten::mm 31-31.1
+        gpu  sgemm 1.1-2 @1.05 | sgemm 31.1-40 @31.05
+        """,
+        because="more than one steady step",
+    ),
+]

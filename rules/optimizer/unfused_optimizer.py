@@ -1,0 +1,125 @@
+"""The optimizer updates parameters in many small operations.
+
+Without its fused form an optimizer calls several kernels for each parameter, or passes several times over all.
+
+Why it costs
+    Each launch costs the host 5 us and more, each pass reads and writes all parameters and their statistics.
+
+How to fix
+    `fused=True`: one kernel for many parameters, each read and written once. SGD, Adam, AdamW, on the CPU Adagrad.
+
+Ignore when
+    the optimizer has no fused form, or runs on the host on purpose.
+
+Sources
+    https://docs.pytorch.org/docs/stable/optim.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Implementation,
+    Level,
+    OptimizerSteps,
+    RankManifest,
+    Safety,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    rule,
+)
+
+FUSED = "SGD Adam AdamW"
+IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)
+LAUNCHES = 20  # a step: fewer are not worth another form (a foreach step launches about ten)
+DEVICE = Between(1.0, 0.6, 0.3)  # of device time: a fused Adam moves 28 bytes a parameter, foreach 4 to 6 times as much
+HOST = Between(0.6, 0.3, 0.1)  # of the host time: launches go from hundreds to a few
+CPU = Between(0.5, 0.2, 0.1)  # of ops that compute: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen
+ON_CPU = "Adam AdamW Adagrad"  # a plain SGD makes one pass there, fused or not
+WORTH_SHARE = 0.02  # of a step on the CPU: its ops compute, however few they are (our choice)
+
+
+@rule("OP01")
+def unfused_optimizer(
+    optimizer_steps: tuple[OptimizerSteps, ...], steps: Steps, manifest: RankManifest | None = None
+) -> Verdicts:
+    made = {one.optimizer: _made_with(one.optimizer, manifest) for one in optimizer_steps}
+    unfused = [one for one in optimizer_steps if "fused=True" not in made[one.optimizer]]
+    many = [one for one in unfused if one.implementation in IN_PIECES and (one.launches >= LAUNCHES or one.on_cpu)]
+    dear = WORTH_SHARE * steps.mean_ns
+    slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= dear)]
+    if not slow:
+        forms = [", ".join([one.implementation.value, *made[one.optimizer]]) for one in optimizer_steps]
+        said = zip(optimizer_steps, forms, strict=True)
+        yield Clean("; ".join(f"{one.optimizer} is {form}, {one.launches} launches" for one, form in said))
+    for one in slow:
+        arguments = ", ".join(["model.parameters()", *made[one.optimizer]])
+        settings = [" and ".join(made[one.optimizer])] if made[one.optimizer] else []
+        single = one.implementation is Implementation.SINGLE_TENSOR
+        has_fused = one.optimizer in (ON_CPU if one.on_cpu else FUSED).split()
+        yield Finding(
+            evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
+            edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, CPU if one.on_cpu else HOST)),
+            fixes=(
+                Fix(
+                    f"Use {'the' if has_fused else 'a'} fused {one.optimizer}{', if there is one' * (not has_fused)}.",
+                    before=f"torch.optim.{one.optimizer}({arguments})" if has_fused else "",
+                    after=f"torch.optim.{one.optimizer}(model.parameters(), fused=True)" if has_fused else "",
+                    safety=Safety.ROUNDING, link="https://docs.pytorch.org/docs/stable/optim.html",
+                    trial="patch:torch.optim(fused=True)" if has_fused else None,
+                ),
+            ),
+            confidence=Confidence(
+                Level.HIGH if single and has_fused else Level.MEDIUM,
+                "the optimizer's own ops are recorded" if has_fused else "whether it has a fused form is not known",
+            ),
+            basis=Basis.RULE_OF_THUMB, host_bound=True,
+        )  # fmt: skip
+
+
+def _evidence(one: OptimizerSteps, single: bool) -> Evidence:
+    how = "for one parameter at a time" if single else "in several passes"
+    what = f"calls {one.ops:,} ops" if one.on_cpu else f"launches {one.launches:,} kernels"
+    cost = ms(one.host_ns) + f" of host time, {ms(one.device_ns)} of GPU time" * (not one.on_cpu)
+    return Evidence(f"{one.optimizer} {what} a step {how}: {cost}.", one.host_ns if one.on_cpu else one.device_ns, "ns")
+
+
+def _made_with(optimizer: str, manifest: RankManifest | None) -> list[str]:
+    """Settings that all optimizers of this class are known to share."""
+    made = [one for one in manifest.optimizers if one.name == optimizer] if manifest else []
+    values = {"foreach": {one.foreach for one in made}, "fused": {one.fused for one in made}}
+    return [f"{name}={value}" for name, some in values.items() if len(some) == 1 for value in some - {None}]
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 40
+        cpu  aten::mm 0-0.1 | optimizer 1-31 | aten::addcmul_ 1-1.09 x300 every 0.1
+        gpu  bf16_gemm 0.1-0.9 @0.05 | pointwise 1.05-1.06 @1.03 x300 every 0.1
+        """,
+        saving_ms=(10.8, 24.3),  # 27 ms in ops, of which 40 to 90 % go
+    ),
+    Silent(
+        """
+        4 steps of 40
+        cpu  aten::mm 0-0.1 | optimizer 1-1.5 | aten::_fused_adamw_ 1.1-1.4 | sync 2-39.5
+        gpu  bf16_gemm 0.1-37 @0.05 | adam 37-39 @1.2
+        """
+    ),
+    Silent(  # many launches, all hidden behind the GPU's work
+        """
+        4 steps of 40
+        cpu  aten::mm 0-0.1 | optimizer 1-4.1 | aten::addcmul_ 1-1.09 x30 every 0.1 | sync 5-39.9
+        gpu  bf16_gemm 0.1-39.5 @0.05 | pointwise 39.5-39.503 @1.03 x30 every 0.01
+        """
+    ),
+]

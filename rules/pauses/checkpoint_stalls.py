@@ -1,0 +1,121 @@
+"""The training stands still while a checkpoint is written.
+
+The thread that trains copies the state to the host, packs it and writes it to disk.
+
+Why it costs
+    That takes seconds to minutes in which nothing is trained; with several ranks all wait for the slowest.
+
+How to fix
+    Save asynchronously: copy to the host, and let another thread or process write. Each rank saves its own part, to a
+    local disk first. Or save less often.
+
+Ignore when
+    checkpoints are rare: what counts is their time over the time from one to the next, and a short recording that
+    happens to hold one shows far too much of it.
+
+Sources
+    https://pytorch.org/blog/reducing-checkpointing-times
+    https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    CannotTell,
+    Checkpoints,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    RankManifest,
+    Shorten,
+    Silent,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+    seen_again,
+)
+
+WORTH_SHARE = 0.01  # of the step, on average (our choice)
+LEFT = Between(0.5, 0.1, 0.04)  # of the time; only copying must be waited for: 6.3 of 148.8 s were left on a 7B model
+RARELY = 1_000  # steps: to tell what a save costs that was seen only once (our choice)
+
+
+@rule("PA01")
+def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
+    if checkpoints.host_ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"saving by torch takes {percent(checkpoints.host_ns / max(steps.mean_ns, 1))} of these steps")
+        return
+    total_ns, numbers = checkpoints.host_ns * steps.count, checkpoints.numbers
+    alike, timed = seen_again(manifest, checkpoints.longest_ns)
+    again = len(numbers) > 1 or alike > 1
+    often = (
+        f"once in {steps.count} steps, and {alike} of {timed} steps without the profiler are as long"
+        if again and len(numbers) < 2
+        else f"every {(numbers[-1] - numbers[0]) / (len(numbers) - 1):.3g} steps"
+        if again
+        else f"once in {steps.count} steps; saved every {RARELY:,} steps it would be {ms(total_ns / RARELY)} a step"
+    )
+    yield Finding(
+        evidence=(
+            Evidence(
+                f"Saving stops the training for up to {ms(checkpoints.longest_ns)},"
+                f" on average {ms(checkpoints.host_ns)} a step: seen {often}.",
+                checkpoints.host_ns, "ns",
+            ),
+        ),
+        edits=(Shorten(checkpoints.ids, LEFT),),
+        fixes=(
+            Fix(
+                "Save asynchronously.",
+                before="torch.save(state, path)",
+                after="torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
+                effort=2,
+                link="https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",
+                trial="patch:torch.save(in_background)",
+            ),
+            Fix("Save less often, as far as you can afford to lose the steps since the last save."),
+        ),
+        confidence=Confidence(Level.HIGH, "the stall and how often it comes are recorded")
+        if again else Confidence(Level.LOW, "how often the run saves is not known"),
+        basis=Basis.RULE_OF_THUMB,
+    )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 60 ms, twice in nine steps, of which a half to 4 % are left
+        """
+        10 steps of 100
+        cpu  aten::mm 0-1 | save 40-100 in 4,8
+        gpu  sgemm 0.02-40 @0.01 in 4,8 | sgemm 0.02-99.9 @0.01 not in 4,8
+        """,
+        saving_ms=(6.67, 12.8),
+    ),
+    Silent(  # one that was recorded, but in no used step
+        """
+        6 steps of 100
+        cpu  aten::mm 0-1 | save 30-95 in 0
+        gpu  sgemm 0.02-95 @0.01 not in 0 | sgemm 0.02-30 @0.01 in 0
+        """
+    ),
+    Silent(  # while the GPU has enough to do
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | save 2-90
+        gpu  sgemm 0.02-99.9 @0.01
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1
+        gpu  sgemm 0.02-95 @0.01
+        """,
+        because="with_stack",
+    ),
+]

@@ -1,0 +1,102 @@
+"""Now and then a step takes far longer.
+
+Logging, metrics, images or other work that is not done in every step makes some steps long.
+
+Why it costs
+    What a long step takes more, over the steps from one to the next, is added to every step.
+
+How to fix
+    Do it less often, on another thread, or on the GPU; on one rank only.
+
+Ignore when
+    the work is the point, as validation is, or came by chance: seen once, it may be the machine and not the script.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    https://github.com/wandb/wandb/issues/950
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Basis,
+    Between,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    LongSteps,
+    Shorten,
+    Silent,
+    Steps,
+    Times,
+    Verdicts,
+    ms,
+    rule,
+)
+
+LEFT = Between(0.6, 0.2, 0.0)  # of such work: of logging a fifth stays (our choice)
+INTENDED = ("valid", "eval")  # in a name: the work is the point, and how often it is needed is not ours to say
+
+
+@rule("PA03")
+def periodic_spikes(long_steps: LongSteps, steps: Steps) -> Verdicts:
+    found = [one for one in long_steps.extra if not any(word in one.name.lower() for word in INTENDED)]
+    if not found:
+        known = (*long_steps.others, *((one.name, one.numbers) for one in long_steps.extra))
+        causes = ", ".join(f"{why.replace('_', ' ')} in {len(numbers)}" for why, numbers in known)
+        yield Clean(
+            f"{long_steps.count} of {steps.count} steps take over 1.5 times the median{causes and f': {causes}'}"
+        )
+    for one in found:
+        seen = f"seen {'once in' if len(one.numbers) == 1 else f'in {len(one.numbers)} of'} {steps.count} steps"
+        often = f"every {one.period} steps" if one.period else seen
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{f'`{one.name}`' if one.name else 'Python between ops'} makes a step {ms(one.ns)} longer than the"
+                    f" median one of {ms(long_steps.median_ns)}: {often}.",
+                    one.ns, "ns",
+                ),
+            ),
+            edits=(Shorten(one.ids if len(one.ids) else Times(one.track, one.times), LEFT),),
+            fixes=(
+                Fix("Do it less often, or beside the training on another thread.", effort=2)
+                if one.name else
+                Fix("Record with stacks, to see which lines run.", after="torch.profiler.profile(with_stack=True)"),
+            ),
+            confidence=Confidence(Level.MEDIUM, "it came back at equal distances")
+            if one.period and one.name else Confidence(Level.LOW, "how often it comes is not known"),
+            site=one.site,
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 89 ms of logging, twice in eight steps, of which four to ten tenths can go
+        """
+        9 steps of 100
+        cpu  aten::mm 0-1 not in 4,8 | log_metrics 1-90 in 4,8 | aten::mm 90-91 in 4,8
+        gpu  sgemm 0.6-30 @0.5 not in 4,8 | sgemm 90.6-97 @90.5 in 4,8
+        """,
+        saving_ms=(8.9, 22.25),
+    ),
+    Silent(  # every step does it, and it is hidden behind the GPU's work
+        """
+        8 steps of 100
+        cpu  aten::mm 0-1 | log_metrics 30-90
+        gpu  sgemm 0.02-95 @0.01
+        """
+    ),
+    CannotTell(
+        """
+        3 steps of 100
+        cpu  aten::mm 0-1 | log_metrics 10-90 in 2
+        gpu  sgemm 0.02-95 @0.01
+        """,
+        because="active",
+    ),
+]

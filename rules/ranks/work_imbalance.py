@@ -1,0 +1,120 @@
+"""Now one rank computes longer, now another.
+
+In each step the ranks get different amounts of work: longer sequences, larger images, more experts asked.
+
+Why it costs
+    All ranks meet at each collective, and the one with the most work in that step keeps the others waiting. On average
+    all do the same, and yet each step takes as long as its longest part.
+
+How to fix
+    Deal out work by what it takes: sort or bucket by length before batches are split over ranks, fill batches up to a
+    number of tokens rather than samples, or pack sequences to equal length.
+
+Ignore when
+    the order of the data must not depend on its length.
+
+Sources
+    https://arxiv.org/abs/2505.05713
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Balance,
+    Basis,
+    Between,
+    CannotTell,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    Level,
+    NotApplicable,
+    Safety,
+    Silent,
+    Verdicts,
+    balanced,
+    ms,
+    percent,
+    rule,
+)
+
+EXCESS_SHARE = 0.05  # of the step: the same for slow_rank
+CPU_EXCESS_SHARE = 0.15  # on CPUs that ranks share: two ranks of equal work on two cores differed by up to 0.10
+EVENED = Between(0.5, 0.8, 1.0)  # of the difference: samples do not divide evenly (our choice)
+CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: as in slow_rank (our choice)
+
+BUCKET = Fix(
+    "Let all ranks take work of about the same size in the same step.", safety=Safety.NEEDS_JUDGEMENT, effort=2,
+    before="mine = documents[rank::ranks]", after="mine = sorted(documents, key=len)[rank::ranks]  # by size",
+    link="https://arxiv.org/abs/2505.05713",
+)  # fmt: skip
+
+
+@rule("ST02")
+def ranks_compute_longer_in_turn(balance: Balance | None) -> Verdicts:
+    if balance is None:
+        yield NotApplicable("there is one rank")
+        return
+    least = CPU_EXCESS_SHARE if balance.on_cpu else EXCESS_SHARE
+    much = f"the rank that computes longest does so for {ms(balance.excess_ns)} a step more than the mean"
+    if balance.in_turn_share < least:
+        yield Clean(f"{much}, {ms(balance.always_ns)} of it always the same rank")
+        return
+    yield Finding(
+        evidence=(
+            Evidence(
+                f"All ranks compute {ms(balance.mean_ns)} a step on average, but the one that computes longest, which"
+                f" changes, {ms(balance.excess_ns)} more: {percent(balance.in_turn_share)} of the step.",
+                balance.excess_ns, "ns",
+            ),
+        ),
+        edits=balanced(balance, CPU_EVENED if balance.on_cpu else EVENED),
+        fixes=(BUCKET,),
+        confidence=Confidence(Level.MEDIUM, "how evenly the work can be dealt out is not known"),
+        basis=Basis.RULE_OF_THUMB,
+    )  # fmt: skip
+
+
+EXAMPLES = [
+    Fires(  # 60 and 80 ms, in turn: 70 ms each would do
+        """
+        5 steps of 100
+        rank 0 of 2
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-60 @0.05 in 0,2,4 | sgemm 0.1-80 @0.05 in 1,3
+        gpu 20  allreduce 60-99.8 @0.3 in 0,2,4 group_size=2 | allreduce 80-99.8 @0.3 in 1,3 group_size=2
+        ---
+        5 steps of 100
+        rank 1 of 2
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-80 @0.05 in 0,2,4 | sgemm 0.1-60 @0.05 in 1,3
+        gpu 20  allreduce 80-99.8 @0.3 in 0,2,4 group_size=2 | allreduce 60-99.8 @0.3 in 1,3 group_size=2
+        """,
+        saving_ms=(5, 10),
+    ),
+    Silent(  # always the same rank
+        """
+        4 steps of 100
+        rank 0 of 2
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-60 @0.05
+        gpu 20  allreduce 60-99.8 @0.3 group_size=2
+        ---
+        4 steps of 100
+        rank 1 of 2
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-80 @0.05
+        gpu 20  allreduce 80-99.8 @0.3 group_size=2
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 100
+        rank 0 of 2
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-60 @0.05
+        """,
+        because="the other ranks' recordings",
+    ),
+]

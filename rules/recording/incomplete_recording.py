@@ -1,0 +1,96 @@
+"""Too few steps, or too unequal ones.
+
+A few steps, or steps that differ much from each other, say little about the run they are taken from.
+
+Why it costs
+    Nothing, but each figure of this report may be that of an unusual step.
+
+How to fix
+    Record at least five steps of a run that has settled: `schedule(wait=5, warmup=3, active=5)`.
+
+Ignore when
+    the steps differ because the training does, for instance in sequence lengths.
+
+Sources
+    https://docs.pytorch.org/docs/stable/profiler.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Caution,
+    Clean,
+    Fires,
+    Silent,
+    Slowdown,
+    Steadiness,
+    Steps,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)
+
+STEPS = 3  # with fewer, one unusual step is most of what was seen (our choice)
+VARIATION = 0.10  # standard deviation of the step times over their mean (our choice)
+UNSURE = 0.05  # by which the mean is off on average: with enough steps it is sure even if they differ (our choice)
+UNEVEN = 1.3  # times as much work, or as little: savings are of other steps then (our choice)
+
+
+@rule("MQ03")
+def incomplete_recording(steadiness: Steadiness, steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
+    variation, size = steadiness.variation or 0.0, 1.0 if slowdown is None else slowdown.size
+    error = variation / steadiness.count**0.5
+    if not 1 / UNEVEN < size < UNEVEN:
+        yield Caution(
+            f"recorded steps do {size:.2g} times as much as those without the profiler",
+            "By the nodes of autograd's graph. What recording costs is compared for as much work, and a saving is taken"
+            " to be the same share of the mean step. Record more steps: diagnose profile --steps 20.",
+            lowers_all=True,
+        )
+    if steadiness.count < STEPS:
+        one = "one step" if steps.recorded else "one stretch of time"
+        yield Caution(
+            f"all findings rest on {one if steadiness.count == 1 else 'two steps'}",
+            "Whether others are like it is not known: each finding is one level less sure.",
+            lowers_all=True,
+        )
+    elif variation > VARIATION and error > UNSURE:
+        yield Caution(
+            f"steps differ so much that their mean may be off by {percent(error)}",
+            "Savings may be off by as much. Record more steps, or choose steady ones with --steps.",
+            lowers_all=True,
+            noise_share=error,
+        )
+    elif steadiness.quicker_ns is not None:
+        yield Caution(
+            f"the first recorded step did as much in {ms(steadiness.quicker_ns)}, where the used ones take"
+            f" {ms(steadiness.mean_ns)}",
+            "What held them up may be the recording itself: compare with a step without the profiler.",
+            lowers_all=True,
+        )
+    elif 1 / UNEVEN < size < UNEVEN:
+        yield Clean(f"{steadiness.count} steps, which vary by {percent(variation)}")
+
+
+EXAMPLES = [
+    Fires(  # of three steps two are used
+        """
+        3 steps of 100
+        cpu  aten::mm 0-1 | sync 5-99.01
+        gpu  sgemm 0.02-99 @0.01
+        """
+    ),
+    Fires(  # steps of 150 and 50 ms
+        """
+        6 steps of 100
+        cpu  aten::mm 0-1
+        gpu  sgemm 0.02-149 @0.01 in 1,3 | sgemm 51-99 @50 in 2,4,5
+        """
+    ),
+    Silent(
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | sync 5-99.01
+        gpu  sgemm 0.02-99 @0.01
+        """
+    ),
+]

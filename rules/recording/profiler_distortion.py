@@ -1,0 +1,124 @@
+"""Recording has slowed the host down.
+
+Each op, call and Python frame that is recorded costs the host time, shapes and stacks more so, and the recorder stops
+threads to load kernels or to write its buffers.
+
+Why it costs
+    The host looks slower than it is: gaps in which the GPU waits for it are longer than in a run without the
+    profiler. Times of kernels stay valid.
+
+How to fix
+    Record with `diagnose profile`: it takes times from a recording without stacks and shapes, source lines from a
+    second one with them, and compares both with steps without the profiler.
+
+Ignore when
+    the GPU is busy nearly all the time: then the host's time is hidden anyway.
+
+Sources
+    https://docs.pytorch.org/docs/stable/profiler.html
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Breakdown,
+    Caution,
+    Clean,
+    Distortion,
+    Fires,
+    Launches,
+    Silent,
+    Slowdown,
+    Verdicts,
+    ms,
+    percent,
+    rule,
+)
+
+IDLE_SHARE = 0.05  # of the step the GPU is idle: with less the host's time is hidden (our choice)
+RECORDING_SHARE = 0.05  # of the step spent on recording, at least (our choice)
+OVERHEAD_SHARE = 0.02  # of the step in what the recorder itself calls overhead (our choice)
+LAUNCH_NS = 12_000  # median of launching calls: twice the 6 us at most that they take on recent hosts
+LAUNCHES = 20  # a step: a few calls may be the first ones (our choice)
+FASTER = 0.9  # times: recording makes no step shorter, so the machine was not equally busy (our choice)
+INFLATED = 1.3  # times as long as without the profiler: host time is then far from what it is (our choice)
+
+
+@rule("MQ02")
+def profiler_distortion(
+    distortion: Distortion,
+    slowdown: Slowdown | None = None,
+    breakdown: Breakdown | None = None,
+    launches: Launches | None = None,
+) -> Verdicts:
+    idle = 1.0 if breakdown is None else breakdown.idle_ns / max(breakdown.step_ns, 1)
+    slowing = " and ".join(one for one in ("shapes", "stacks") if one in distortion.options)
+    launch_ns = distortion.launch_ns or 0 if launches is not None and launches.per_step >= LAUNCHES else 0
+    ratio = None if slowdown is None else slowdown.ratio
+    said: dict[str, str] = {}
+    if ratio is not None and ratio > INFLATED:
+        said[f"recording makes steps over {INFLATED:g} times as long"] = (
+            "What it adds is taken off by phase of the step, and in each phase evenly by event: an estimate."
+            if slowdown is not None and slowdown.by_phase
+            else "Savings are scaled to the step without it, but those of host time are inflated all the same."
+        )
+    elif ratio is None and distortion.recording_share >= RECORDING_SHARE:
+        taken = f"{ms(distortion.recording_ns)} of a step ({percent(distortion.recording_share)})"
+        again = f"Record without {slowing} for times." if slowing else "Compare with a step without the profiler."
+        said[f"recording{slowing and f' {slowing}'} took the host {taken}"] = (
+            f"Savings of host time are too high. {again}"
+        )
+    elif ratio is None and launch_ns >= LAUNCH_NS:
+        said[f"a launch takes the host {ms(launch_ns)}, where 3 to 6 us are usual"] = (
+            "The recorder slows it, or the CPU is slow or busy: compare with a step without the profiler."
+        )
+    if distortion.overhead_share >= OVERHEAD_SHARE:
+        longest = distortion.overheads[0].name
+        said[f"`{longest}` and the like take {percent(distortion.overhead_share)} of the used steps"] = (
+            "Without the profiler that is not there, or only once. Warm up for longer before recording."
+        )
+    if ratio is not None and ratio < FASTER:
+        yield Caution(
+            "recorded steps take less time than those without the profiler",
+            "Recording makes none shorter: something else kept the machine busy. Record again while nothing else runs.",
+            lowers_all=True,
+        )
+        return
+    if ratio is None and idle < IDLE_SHARE:
+        yield Clean(f"the GPU is idle {percent(idle)} of the step: the host's time is hidden")
+        return
+    if not said:
+        took = f"recording took {percent(distortion.recording_share)} of a step"
+        yield Clean(took if ratio is None else f"recorded steps take {ratio:.2f} times as long as others")
+    for what, effect in said.items():
+        yield Caution(what, effect, lowers_host=True)
+
+
+EXAMPLES = [
+    Fires(  # 1,000 ops and their launches, 0.35 us each, in steps of 10 ms
+        """
+        4 steps of 10
+        cpu  aten::add 0.1-0.109 x1000 every 0.009
+        gpu  pointwise 0.107-0.109 @0.1-0.106 x1000 every 0.009
+        """
+    ),
+    Fires(
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | "Lazy Function Loading" 2-5 | aten::mm 60-61
+        gpu  sgemm 0.02-50 @0.01
+        """
+    ),
+    Silent(  # as many ops, but the GPU is busy all the time
+        """
+        4 steps of 10
+        cpu  aten::add 0.1-0.109 x1080 every 0.009
+        gpu  pointwise 0.107-0.116 @0.1-0.106 x1080 every 0.009
+        """
+    ),
+    Silent(
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | sync 5-50.01
+        gpu  sgemm 0.02-50 @0.01
+        """
+    ),
+]

@@ -1,0 +1,99 @@
+"""The script waits for the GPU in every step.
+
+`torch.cuda.synchronize()`, `event.synchronize()` or `stream.synchronize()` stand in the training loop, often for
+timing.
+
+Why it costs
+    The host launches nothing while it waits, and the GPU runs dry after it.
+
+How to fix
+    Remove them. For timing record CUDA events, and read them some steps later.
+
+Ignore when
+    another process or library needs the result at that moment.
+
+Sources
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
+"""
+
+from diagnose.rulekit.vocabulary import (
+    Clean,
+    Confidence,
+    Detach,
+    Evidence,
+    Finding,
+    Fires,
+    Fix,
+    HostWait,
+    Level,
+    Safety,
+    Silent,
+    Steps,
+    Verdicts,
+    WaitReason,
+    ms,
+    rule,
+)
+
+CALLS = 2  # in all used steps: a single one may be the profiler's own
+EVERY_STEPS = 2  # seen in less than every second step it is an occasional one
+
+
+@rule("SY03")
+def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
+    waits = [wait for wait in host_waits if wait.reason is WaitReason.EXPLICIT]
+    repeated = [wait for wait in waits if wait.total_calls >= CALLS and wait.drained_idle_ns]
+    frequent = [wait for wait in repeated if wait.steps_seen * EVERY_STEPS >= steps.count]
+    if not frequent:
+        yield Clean(f"{sum(wait.total_calls for wait in waits)} explicit synchronisations in {steps.count} steps")
+    for wait in frequent:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"`{wait.call}` is called {wait.total_calls / steps.count:.3g} times a step and blocks the host for"
+                    f" {ms(wait.blocked_ns)}; after it the GPU is idle {ms(wait.drained_idle_ns)} a step.",
+                    wait.drained_idle_ns,
+                    "ns",
+                ),
+            ),
+            edits=(Detach(wait.ids),),
+            fixes=(
+                Fix(
+                    "Remove the synchronisation; time with events.",
+                    before="torch.cuda.synchronize()",
+                    after="end.record()  # start.elapsed_time(end) some steps later",
+                    safety=Safety.SAME_NUMBERS,
+                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
+                    trial="patch:torch.cuda.synchronize",
+                ),
+            ),
+            confidence=Confidence(Level.HIGH, "no operation asks for the wait, and what the GPU missed is recorded"),
+            site=wait.site,
+            host_bound=True,
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 100
+        cpu  aten::mm 40-41 | device_sync 42-99.01
+        gpu  sgemm 40.01-99 @40
+        """,
+        saving_ms=(41, 41),  # the kernel's 58.99 ms are left
+    ),
+    Silent(  # the next launch comes at once
+        """
+        4 steps of 100
+        cpu  aten::mm 0.01-0.03 | device_sync 0.1-99.95
+        gpu  sgemm 0.04-99.94 @0.02
+        """
+    ),
+    Silent(  # once in eight steps
+        """
+        8 steps of 100
+        cpu  aten::mm 0-1 | device_sync 2-99.01 in 5
+        gpu  sgemm 0.02-99 @0.01
+        """
+    ),
+]
