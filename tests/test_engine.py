@@ -179,6 +179,23 @@ def test_two_rules_of_one_name(tmp_path: Path) -> None:
         engine.load(RuleSet((folder(tmp_path / "a", same=SLOW), folder(tmp_path / "b", same=SLOW))))
 
 
+def test_rules_in_folders_of_a_folder_are_found(tmp_path: Path) -> None:
+    """But not what begins with `_` or `.`, nor what is in a folder that does."""
+    own = folder(tmp_path, whole=SLOW.replace("TT01", "TT02"), _part="raise RuntimeError")
+    for name in ("family", "family/inner", "_private", ".hidden"):
+        folder(tmp_path / name)
+    folder(tmp_path / "family", nested=SLOW)
+    folder(tmp_path / "family" / "inner", deeper=SLOW.replace("TT01", "TT03"))
+    for name in ("_private", ".hidden"):
+        folder(tmp_path / name, broken="def f(:")
+    found = engine.load(RuleSet((own,)))
+    assert [(one.page.code, one.page.id, one.page.family) for one in found] == [
+        ("TT01", "nested", "family"),
+        ("TT02", "whole", tmp_path.name),
+        ("TT03", "deeper", "inner"),
+    ]
+
+
 def test_a_folder_that_is_none(tmp_path: Path) -> None:
     with pytest.raises(RuleError, match="is not a folder of rules"):
         engine.load(RuleSet((tmp_path / "none",)))
