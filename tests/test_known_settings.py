@@ -627,7 +627,7 @@ ANEW = """
 
 
 def test_an_iterator_for_every_batch_costs_what_a_batch_does_not_take() -> None:
-    """Of 40 ms; carefully half of it. The workers that would hide it all would be started as often."""
+    """Of 40 ms; the low estimate is half of it. The workers that would hide it all would be started as often."""
     (found,) = said("iterator_for_every_batch", ANEW, loads(10)).findings
     assert (found.saving.low_ns, found.saving.likely_ns) == (15 * MS, 30 * MS)
     assert found.saving.basis is Basis.REPLAYED

@@ -162,7 +162,7 @@ class PricedSaving(msgspec.Struct, frozen=True):
     after_above_ns: int | None
     """What it adds once all findings ranked above it are fixed."""
     replayed_ns: tuple[int, int, int] | None
-    """The recorded step as replayed with the fix: careful, likely, hopeful. The range also has the replay's doubt."""
+    """The recorded step as replayed with the fix: low, likely, high. The range also has the replay's doubt."""
 
 
 class Where(msgspec.Struct, frozen=True):

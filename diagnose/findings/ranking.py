@@ -28,15 +28,14 @@ from diagnose.findings.finding import (
     Where,
     least_sure,
 )
-from diagnose.replay.edits import Edit
-from diagnose.replay.edits import Level as Rung
+from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
 
 WORTH_SHARE = 0.01
 """From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
 
 NOTHING_SHARE = 0.002
-"""A pattern whose fix saves less than this share of the step, even hopefully, costs nothing: it is no finding."""
+"""A pattern whose fix saves less than this share of the step, even as a high estimate, is no finding."""
 
 WARMER, WARMEST = 0.3, 0.9
 """Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
@@ -198,7 +197,7 @@ def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]
     gains = [one.alone.likely_ns for one in rest]
     while rest and len(ordered) < MOST_RANKED:
         if fixed:
-            cases = [([*fixed, *one.finding.edits], Rung.LIKELY) for one in rest]
+            cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
             gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
         best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
         if gains[best] < WORTH_SHARE * step.ns:

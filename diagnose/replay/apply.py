@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.facts.run.recording_cost import RecordingCost
-from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.edits import Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, at, shares
 from diagnose.replay.graph import OFF, EdgeKind, Graph
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
@@ -38,7 +38,7 @@ class Owners:
 class Scenario:
     """Delays and residuals of a graph under edits, at one level. Edits add up; `finish` comes after the last."""
 
-    def __init__(self, desk: Desk, level: Level) -> None:
+    def __init__(self, desk: Desk, level: Estimate) -> None:
         self.desk, self.level = desk, level
         self._cuts: dict[int, list[tuple[Intervals, float]]] = {}
         self.delay_ns = desk.graph.delay_ns.copy()
@@ -168,7 +168,7 @@ class Desk:
         self._host: dict[int, tuple[IntArray, Intervals]] = {}
         self._waits: dict[int, tuple[IntArray, Intervals]] = {}
 
-    def scenario(self, edits: Sequence[Edit], level: Level) -> Scenario:
+    def scenario(self, edits: Sequence[Edit], level: Estimate) -> Scenario:
         """The graph's delays after all edits, in turn."""
         made = Scenario(self, level)
         for edit in edits:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.facts.communication.balance import Balance
-from diagnose.replay.edits import Between, Edit, Level, Shorten, Times, at
+from diagnose.replay.edits import Between, Edit, Estimate, Shorten, Times, at
 
 
 def balanced(balance: Balance, evened: Between) -> tuple[Edit, ...]:
@@ -23,4 +23,4 @@ def balanced(balance: Balance, evened: Between) -> tuple[Edit, ...]:
 
 def _left(share: Between, left: float) -> Between:
     """What is left if this share of a change happens that would leave `left`."""
-    return Between(*(1.0 - at(share, level) * (1.0 - left) for level in Level))
+    return Between(*(1.0 - at(share, level) * (1.0 - left) for level in Estimate))

@@ -16,36 +16,36 @@ import numpy.typing as npt
 from diagnose.trace.intervals import IntArray, Intervals
 
 
-class Level(IntEnum):
+class Estimate(IntEnum):
     """How much a fix is thought to bring."""
 
-    CAREFUL = 0
+    LOW = 0
     LIKELY = 1
-    HOPEFUL = 2
+    HIGH = 2
 
 
 @dataclass(frozen=True)
 class Between:
-    """A parameter that is not known exactly: one value for each `Level`."""
+    """A parameter that is not known exactly: one value for each `Estimate`."""
 
-    careful: float
+    low: float
     likely: float
-    hopeful: float
+    high: float
 
-    def at(self, level: Level) -> float:
+    def at(self, level: Estimate) -> float:
         """The value to use at a level."""
-        return (self.careful, self.likely, self.hopeful)[level]
+        return (self.low, self.likely, self.high)[level]
 
     def of_share(self, share: float) -> Between:
         """Of what is left: what is left of the whole if only this share of it is shortened so."""
-        careful, likely, hopeful = (1 - (1 - one) * share for one in (self.careful, self.likely, self.hopeful))
-        return Between(careful, likely, hopeful)
+        low, likely, high = (1 - (1 - one) * share for one in (self.low, self.likely, self.high))
+        return Between(low, likely, high)
 
 
 Number: TypeAlias = "float | Between"
 
 
-def at(number: Number, level: Level) -> float:
+def at(number: Number, level: Estimate) -> float:
     """A parameter's value at a level."""
     return number.at(level) if isinstance(number, Between) else float(number)
 
@@ -100,7 +100,7 @@ class Move:
 class Replace:
     """Groups of device operations each become one, in the place of their first.
 
-    `group` numbers the groups 0..n-1, of the same shape as `what`; `dur_ns` has, for each `Level`, one row of n.
+    `group` numbers the groups 0..n-1, of the same shape as `what`; `dur_ns` has, for each `Estimate`, one row of n.
     """
 
     what: IntArray
@@ -113,12 +113,24 @@ Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace"
 
 def shares(keep: Number) -> npt.NDArray[np.float64]:
     """A share at each level, bounded to 0..1. Shape (3,)."""
-    return np.clip([at(keep, level) for level in Level], 0.0, 1.0)
+    return np.clip([at(keep, level) for level in Estimate], 0.0, 1.0)
 
 
-__all__ = ["Between", "Detach", "Edit", "Level", "Move", "Number", "Remove", "Replace", "Selection", "Shorten", "Times"]
+__all__ = [
+    "Between",
+    "Detach",
+    "Edit",
+    "Estimate",
+    "Move",
+    "Number",
+    "Remove",
+    "Replace",
+    "Selection",
+    "Shorten",
+    "Times",
+]
 
 
 def toward(floor: float) -> Between:
-    """A share that a fix leaves: at best `floor`, likely half-way there, carefully a quarter of it (our choice)."""
+    """A share that a fix leaves: high `floor`, likely half-way there, low a quarter of it (our choice)."""
     return Between(1.0 - 0.25 * (1.0 - floor), 1.0 - 0.5 * (1.0 - floor), floor)

@@ -15,7 +15,7 @@ from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import build
-from diagnose.replay.edits import Edit, Level
+from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
 from diagnose.replay.shown import Change, Spot, change, spots
 from diagnose.replay.simulate import MOST_CELLS
@@ -47,7 +47,7 @@ class Saving:
     high_ns: int
     basis: Basis
     replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)
-    """The step that was replayed: careful, likely, hopeful. How the saving was found, not what it is."""
+    """The step that was replayed: low, likely, high. How the saving was found, not what it is."""
 
 
 NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
@@ -101,14 +101,14 @@ class Replay:
         measured = round_half_up(self._used.window_ns, self._used.count)
         if not self._uncounted and self._cost is None:
             return measured
-        replayed = int(self._run([self._scenario((), Level.LIKELY)])[0])
+        replayed = int(self._run([self._scenario((), Estimate.LIKELY)])[0])
         # Recorded steps may have been the quicker ones, by chance.
         return min(measured, replayed) if self._cost is None else replayed
 
-    def _scenario(self, edits: Sequence[Edit], level: Level) -> Scenario:
+    def _scenario(self, edits: Sequence[Edit], level: Estimate) -> Scenario:
         return self._desk.scenario([*self._uncounted, *edits], level)
 
-    def step_times_ns(self, cases: Sequence[tuple[Sequence[Edit], Level]]) -> IntArray:
+    def step_times_ns(self, cases: Sequence[tuple[Sequence[Edit], Estimate]]) -> IntArray:
         """The mean step under each set of edits, never longer than without. Shape (cases,).
 
         Edits change the whole recording, also what comes before the used steps, so these begin earlier as well. Where
@@ -131,11 +131,11 @@ class Replay:
 
     def savings(self, fixes: Sequence[Sequence[Edit]], after: Sequence[Edit] = ()) -> list[Saving]:
         """What each fix (a set of edits) would save alone; if `after` is given, once those edits have been made."""
-        cases = [([*after, *edits], level) for edits in fixes for level in Level]
-        times = self.step_times_ns([*cases, (list(after), Level.LIKELY)])
+        cases = [([*after, *edits], level) for edits in fixes for level in Estimate]
+        times = self.step_times_ns([*cases, (list(after), Estimate.LIKELY)])
         base = int(times[-1])
-        rows = times[:-1].reshape(-1, len(Level))
-        most = [base - self.floor_ns([*after, *edits], Level.HOPEFUL) for edits in fixes]
+        rows = times[:-1].reshape(-1, len(Estimate))
+        most = [base - self.floor_ns([*after, *edits], Estimate.HIGH) for edits in fixes]
         return [self._saving(base, row.tolist(), top) for row, top in zip(rows, most, strict=True)]
 
     def _saving(self, base_ns: int, times_ns: list[int], most_ns: int) -> Saving:
@@ -144,8 +144,7 @@ class Replay:
         Work that moves across the border of the used steps can make them seem shorter than their busiest resource.
         """
         low, likely, high = sorted(min(max(base_ns - time, 0), max(most_ns, 0)) for time in times_ns)
-        careful, probable, hopeful = times_ns
-        replayed = careful, probable, hopeful
+        replayed = (times_ns[0], times_ns[1], times_ns[2])
         doubt = min(self.quality.doubt, 1.0)
         if doubt >= ONLY_BOUNDS:
             return Saving(0, likely, high, Basis.BOUNDED, replayed)
@@ -160,7 +159,7 @@ class Replay:
         """Where on the timeline what they touch lies, and how many such places there are."""
         return spots(self._desk.facts, edits)
 
-    def floor_ns(self, edits: Sequence[Edit], level: Level) -> int:
+    def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""
         graph, made = self._desk.graph, self._scenario(edits, level)
         some = graph.edges

@@ -14,7 +14,7 @@ from diagnose.facts.core.spans import in_used_steps
 from diagnose.facts.core.steps import steps
 from diagnose.facts.drawn.lanes import lanes, window
 from diagnose.facts.drawn.timeline import detailed
-from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.edits import Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, at, shares
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -45,7 +45,7 @@ class Change:
     ns: int
     """Time in which at least one of them went on, per step."""
     left: tuple[float, float, float] | None
-    """What is left of it as a share: careful, likely, hopeful. None where it takes as long as before, elsewhere."""
+    """What is left of it as a share: low, likely, high. None where it takes as long as before, elsewhere."""
 
 
 @dataclass(frozen=True)
@@ -85,14 +85,14 @@ _KINDS = {
 
 def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
     if isinstance(edit, Shorten):
-        careful, likely, hopeful = shares(edit.keep).tolist()
-        return careful, likely, hopeful
+        low, likely, high = shares(edit.keep).tolist()
+        return low, likely, high
     if isinstance(edit, Move):
-        careful, likely, hopeful = (1.0 / max(at(edit.times_faster, level), 1e-9) for level in Level)
-        return careful, likely, hopeful
+        low, likely, high = (1.0 / max(at(edit.times_faster, level), 1e-9) for level in Estimate)
+        return low, likely, high
     if isinstance(edit, Replace):
-        careful, likely, hopeful = (edit.dur_ns.sum(axis=1) / max(times.total, 1)).tolist()
-        return careful, likely, hopeful
+        low, likely, high = (edit.dur_ns.sum(axis=1) / max(times.total, 1)).tolist()
+        return low, likely, high
     return (0.0, 0.0, 0.0) if isinstance(edit, Remove) else None
 
 

@@ -83,11 +83,11 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         return Section("", (), ())
     parts = (
         ("compute", whole.compute_ns),
-        ("communication nothing hides", whole.exposed_communication_ns),
-        ("copies nothing hides", whole.exposed_copy_ns),
+        ("exposed communication", whole.exposed_communication_ns),
+        ("exposed copies", whole.exposed_copy_ns),
         ("idle", whole.idle_ns),
     )
-    total = "the recorded window" if whole.measure == Measure.WINDOW else "the mean step"
+    total = "the recorded window" if whole.measure == Measure.WINDOW else "step time (mean)"
     rows = (
         *(_timed(label, ns, whole.step_ns) for label, ns in parts),
         Row(total, (duration(whole.step_ns), share(1, 1))),

@@ -30,12 +30,10 @@ def _change(one: Change, used: int) -> str:
     what = f"{number(one.count / used)} operations or calls a step, {duration(one.ns)} together, {_DONE[one.kind]}"
     if one.kind in (ChangeKind.REMOVE, ChangeKind.DETACH) or one.left is None:
         return f"{what}."
-    careful, likely, hopeful = one.left
-    if careful == likely == hopeful:
+    low, likely, high = one.left
+    if low == likely == high:
         return f"{what}: {percent(likely)} of their time is left."
-    return (
-        f"{what}: {percent(likely)} of their time is left ({percent(careful)} carefully, {percent(hopeful)} at best)."
-    )
+    return f"{what}: {percent(likely)} of their time is left (low saving: {percent(low)}, high: {percent(high)})."
 
 
 def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
@@ -44,8 +42,8 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     if quality is None or saving.replayed_ns is None:
         return []
     step_ns = quality.step_time_ns
-    careful, likely, hopeful = saving.replayed_ns
-    spread = "" if careful == hopeful else f" ({duration(careful)} carefully, {duration(hopeful)} at best)"
+    low, likely, high = saving.replayed_ns
+    spread = "" if low == high else f" (low saving: {duration(low)}, high: {duration(high)})"
     mean = diagnosis.steps.step_time_ns.mean if diagnosis.steps else step_ns
     uncounted = ", without garbage that only this step collects," if step_ns < (1 - UNSEEN) * mean else ""
     lines = [

@@ -9,7 +9,7 @@ BETWEEN = Between(1.0, 0.0, 0.0)
 """Of the time between the ops: it goes if they are left out as a whole, in a function that is not called."""
 
 WAY_BACK = Between(1.0, 0.0, 0.0)
-"""Of their way back: it goes if it leads nowhere else (our choice)."""
+"""Of their backward pass: it goes if it leads nowhere else (our choice)."""
 
 MOST_NAMED = 4
 """Ops that are named (our choice)."""
@@ -17,7 +17,7 @@ MOST_NAMED = 4
 
 def left_out(known: KnownValues) -> tuple[Edit, ...]:
     """The recording without these ops."""
-    back = known.way_back
+    back = known.backward_ops
     return (
         Shorten(known.work.ids, 0.0),
         Shorten(known.work.work_ids, 0.0),

@@ -10,8 +10,7 @@ from diagnose.facts.data.fetches import Fetches
 from diagnose.facts.data.input import Input
 from diagnose.facts.data.loading import Loading
 from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level, Safety
-from diagnose.replay.edits import Between, Shorten, at
-from diagnose.replay.edits import Level as Rung
+from diagnose.replay.edits import Between, Estimate, Shorten, at
 from diagnose.replay.saving import Basis
 from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.trace.units import duration as ms
@@ -142,7 +141,7 @@ def dear_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
     collation = 0.0
     if loading.most_in == "collate" and loading.loader.collate != "default_collate":
         collation = min((loading.loader.collate_ns or 0) / max(loading.fetch_ns, 1), 1.0)
-    left = (at(LEFT_OF_ITEMS, level) * (1 - collation) + at(LEFT_OF_COLLATION, level) * collation for level in Rung)
+    left = (at(LEFT_OF_ITEMS, level) * (1 - collation) + at(LEFT_OF_COLLATION, level) * collation for level in Estimate)
     what = f"Nothing is computed for {ms(waited_ns)} a step while the training process makes the next batch."
     spent = f"`{loading.loader.collate}` takes {percent(collation)} of that." if collation else ""
     return Finding(

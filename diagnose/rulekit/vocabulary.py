@@ -49,10 +49,10 @@ from diagnose.facts.device.transfers import HostBorn, Transfer
 from diagnose.facts.host.blocking_launches import BlockingLaunches
 from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.cpu_threads import CpuThreads, Rivals
-from diagnose.facts.host.dispatch import Starvation
 from diagnose.facts.host.fetched import FetchedMemory
 from diagnose.facts.host.loops import Loop
 from diagnose.facts.host.python import PythonPause
+from diagnose.facts.host.starvation import Starvation
 from diagnose.facts.host.texts import Texts
 from diagnose.facts.host.waits import HostWait, WaitReason
 from diagnose.facts.optimizer.optimizer import Implementation, OptimizerSteps

@@ -98,7 +98,7 @@ GB200 = _known("GB200", (80.0, 1250.0, 2500.0, 2500.0, 5000.0), (8000, 186), 148
 
 
 def _rates(fp32: float, times: int, tf32: bool = True, fp8: bool = False) -> _Rates:
-    """fp32, tf32, fp16, bf16, fp8, where the matrix units do fp16 at so many `times` the rate of fp32."""
+    """fp32, tf32, fp16, bf16, fp8, where Tensor Cores or matrix cores do fp16 at so many `times` the rate of fp32."""
     half = fp32 * times
     return fp32, half / 2 if tf32 else None, half, half if tf32 else None, half * 2 if fp8 else None
 

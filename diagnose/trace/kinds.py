@@ -215,7 +215,7 @@ def kernel_kind(name: str) -> KernelKind:
 
 
 def uses_tensor_cores(name: str) -> bool | None:
-    """Whether a matmul-like kernel runs on matrix units; None where its name does not say, or it is no such kernel."""
+    """Whether a matmul-like kernel runs on Tensor Cores; None where its name does not say, or it is no such kernel."""
     text, dtype = _examined(name), math_dtype(name)
     if kernel_kind(name) not in _MATMULS or _HELPER.search(text):
         return None

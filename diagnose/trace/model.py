@@ -185,7 +185,7 @@ class RowCounts:
     read: IntArray | None = None
     """Percent of what the op computes that something reads in this step or the next; 100 where that is not known.
 
-    Not of the second step, as nobody saw the one after it; and 100 of what the way back goes through, as
+    Not of the second step, as nobody saw the one after it; and 100 of what the backward pass goes through, as
     gradients tell of that (not in recordings of 2026-11-23). None: nobody looked.
     """
 

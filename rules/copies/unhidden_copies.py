@@ -62,7 +62,7 @@ def unhidden_copies(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
     if total >= WORTH_SHARE * steps.mean_ns and any(one.largest_bytes is None for one in pinned):
         raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if total < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"copies to the GPU that nothing hides take {percent(total / steps.mean_ns)} of the step")
+        yield Clean(f"exposed copies to the GPU take {percent(total / steps.mean_ns)} of the step")
         return
     for one in pinned:
         yield Finding(

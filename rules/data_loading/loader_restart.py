@@ -89,7 +89,7 @@ def of_first(fetches: Fetches, loaders: list[Loader]) -> Between:
 
 def left(share: Between, usual: float) -> Between:
     """Where the recording has more restarts than epochs have on average, only the usual share of them counts."""
-    return Between(*(1 - (1 - one) * usual for one in (share.careful, share.likely, share.hopeful)))
+    return Between(*(1 - (1 - one) * usual for one in (share.low, share.likely, share.high)))
 
 
 EXAMPLES = [

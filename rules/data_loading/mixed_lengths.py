@@ -80,7 +80,7 @@ def unlike_lengths(padding: Padding | None, steps: Steps) -> Verdicts:
 
 
 def _left(share: float) -> Between:
-    """Of the time, if so much is left of the places: carefully half of what is gone, as ops have a least time."""
+    """Of the time, if so much is left of the places: low is half of what is gone, as ops have a least time."""
     return Between((1 + share) / 2, share, share)
 
 

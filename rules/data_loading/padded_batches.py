@@ -69,7 +69,7 @@ def beyond_the_longest(padding: Padding | None, steps: Steps) -> Verdicts:
         evidence=(
             Evidence(
                 f"Batches of {padding.rows:,} rows are padded to {length} places, and {percent(1 - left)} of these are"
-                f" beyond the longest row: {ms(saved_ns)} a step, with the way back.",
+                f" beyond the longest row: {ms(saved_ns)} a step, with the backward pass.",
                 saved_ns, "ns",
             ),
             *([Evidence(MIXED.format(percent(padding.filled)), padding.filled, "share")] * (padding.filled < UNLIKE)),
@@ -82,7 +82,7 @@ def beyond_the_longest(padding: Padding | None, steps: Steps) -> Verdicts:
 
 
 def _left(share: float) -> Between:
-    """Of the time, if so much is left of the places: carefully half of what is gone, as ops have a least time."""
+    """Of the time, if so much is left of the places: low is half of what is gone, as ops have a least time."""
     return Between((1 + share) / 2, share, share)
 
 

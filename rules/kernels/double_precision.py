@@ -5,7 +5,7 @@ that type.
 
 Why it costs
     Twice the bytes, and half as many elements in each vector of a CPU. GPUs compute float64 at half to a 64th of the
-    rate of float32, without matrix units on most.
+    rate of float32, without Tensor Cores on most.
 
 How to fix
     Convert data once, where it is read: `.float()`, or `np.float32` in the data set.

@@ -4,7 +4,7 @@ Matrix multiplications, convolutions and attention multiply fp32 (or TF32) numbe
 fast with 16 bits.
 
 Why it costs
-    16-bit matrix units do 2 to 16 times the work, and everything that moves activations moves half the bytes.
+    16-bit Tensor Cores do 2 to 16 times the work, and everything that moves activations moves half the bytes.
 
 How to fix
     Mixed precision: autocast to bfloat16. On GPUs before Ampere float16, with a GradScaler.

@@ -1,6 +1,6 @@
-"""Matrix sizes do not suit the matrix units.
+"""Matrix sizes do not suit the Tensor Cores.
 
-16-bit matrix units work on blocks of 8 numbers. Where a size (features, vocabulary, channels, head size) is no multiple
+16-bit Tensor Cores work on blocks of 8 numbers. Where a size (features, vocabulary, channels, head size) is no multiple
 of 8, slower kernels run.
 
 Why it costs

@@ -1,6 +1,6 @@
-"""Matrix multiplications in fp32 leave the matrix units idle.
+"""Matrix multiplications in fp32 leave the Tensor Cores idle.
 
-Since PyTorch 1.12 matrix multiplications of fp32 tensors run on the ordinary units, on GPUs whose matrix units would do
+Since PyTorch 1.12 matrix multiplications of fp32 tensors run on the ordinary units, on GPUs whose Tensor Cores would do
 them in TF32: fp32 in and out, with products rounded to 10 bits of mantissa. Convolutions use TF32 by default.
 
 Why it costs
@@ -54,7 +54,7 @@ def single_precision_matmul(
 ) -> Verdicts:
     allowed, forbidden = _allowed(manifest), (environment or {}).get("NVIDIA_TF32_OVERRIDE") == "0"
     if not precision.fp32_ns:
-        yield Clean("no matrix multiplication runs in fp32 without matrix units")
+        yield Clean("no matrix multiplication runs in fp32 without Tensor Cores")
     elif precision.tf32_floor is None:
         yield NotApplicable(f"{precision.device} has no TF32")
     elif precision.fp32_ns < WORTH_SHARE * steps.mean_ns:
@@ -67,7 +67,7 @@ def single_precision_matmul(
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Matrix multiplications in fp32, without matrix units, take {ms(precision.fp32_ns)} a step.",
+                    f"Matrix multiplications in fp32, without Tensor Cores, take {ms(precision.fp32_ns)} a step.",
                     precision.fp32_ns,
                     "ns",
                 ),

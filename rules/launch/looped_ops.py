@@ -73,8 +73,8 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
         sure = "no round needs the one before it" if known else "whether rounds could be one is open"
         sure = "a round needs the one before it" if cell or in_turn else sure
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
-        way_back = ", and so does their backward pass" * loop.has_backward
-        rows = f"The same ops ({names}) run {loop.rounds} times in a row{way_back}: {ms(loop.ns)} a step."
+        backward = ", and so does their backward pass" * loop.has_backward
+        rows = f"The same ops ({names}) run {loop.rounds} times in a row{backward}: {ms(loop.ns)} a step."
         fixed = f"Of that {ms(loop.fixed_ns)} is what ops take whatever they compute."
         yield Finding(
             evidence=(Evidence(rows, loop.ns, "ns"), Evidence(fixed, loop.fixed_ns, "ns")),

@@ -1,7 +1,7 @@
 """A whole table gets a gradient for a few of its rows.
 
-The way back from an embedding writes a gradient as large as its table, zeros but for the rows that were read, and the
-optimizer then updates every row.
+The backward pass from an embedding writes a gradient as large as its table, zeros but for the rows that were read, and
+the optimizer then updates every row.
 
 Why it costs
     What is written and read grows with the table, not with the batch.

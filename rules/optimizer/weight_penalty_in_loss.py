@@ -4,8 +4,8 @@ A sum of squares of all weights is added to the loss. Its gradient is a multiple
 `weight_decay` adds as it updates them.
 
 Why it costs
-    All weights are read and squared, and their squares written and summed; the way back makes a gradient as large as
-    the model, and adds it to the other one.
+    All weights are read and squared, and their squares written and summed; the backward pass makes a gradient as large
+    as the model, and adds it to the other one.
 
 How to fix
     Take the term out of the loss, and set `weight_decay` to twice its factor: the same gradients in SGD and Adam

@@ -1,7 +1,7 @@
 """A low-rank adapter is multiplied out for each use.
 
 `linear(words, weight + scale * up @ down)` makes a full matrix of two thin ones, adds it to a weight that does not
-learn, and needs the gradient of that whole sum on the way back, only to make two thin gradients of it.
+learn, and needs the gradient of that whole sum in the backward pass, only to make two thin gradients of it.
 
 Why it costs
     The gradient of the sum takes as long as the layer's way forth. Through the thin matrices words take r (in + out)
@@ -67,7 +67,7 @@ def multiplied_out(adapters: tuple[Adapters, ...], steps: Steps) -> Verdicts:
                 Evidence(
                     f"{one.times} adapters of rank {one.rank} are made full matrices of {rows:,} by {columns:,} in each"
                     f" step, and added to weights that do not learn: {ms(one.merging.longest_ns)} a step with the way"
-                    f" back. The way back of the layers that take the sums makes gradients as large:"
+                    f" back. The backward pass of the layers that take the sums makes gradients as large:"
                     f" {ms(one.back.longest_ns)}. Through the thin matrices words would take about"
                     f" {ms(one.apart_ns)}.",
                     one.now_ns, "ns",
@@ -83,7 +83,7 @@ def multiplied_out(adapters: tuple[Adapters, ...], steps: Steps) -> Verdicts:
 def _left(one: Adapters) -> Between:
     """Of the time now, with what comes instead: over 1 where that is more."""
     share = (MERGING * one.merging.longest_ns + one.still_ns + one.apart_ns) / max(one.now_ns, 1)
-    return Between(share * NOT_EXACT.careful, share * NOT_EXACT.likely, share * NOT_EXACT.hopeful)
+    return Between(share * NOT_EXACT.low, share * NOT_EXACT.likely, share * NOT_EXACT.high)
 
 
 def _saved_ns(one: Adapters) -> float:
@@ -91,7 +91,7 @@ def _saved_ns(one: Adapters) -> float:
 
 
 EXAMPLES = [
-    Fires(  # of 15 ms that add the adapter 1.5, and of 30 ms of the way back 15 are left; 3.4 ms come instead
+    Fires(  # of 15 ms that add the adapter 1.5, and of 30 ms of the backward pass 15 are left; 3.4 ms come instead
         """
         1 step of 100
         2 threads, 4 cores

@@ -1,7 +1,7 @@
 """Sums over pairs of rows are computed by broadcasting.
 
 `(a[:, None] - b[None]).square().sum(-1)` and `(a[:, None] * b[None]).sum(-1)` write a tensor of rows x rows x columns,
-read it again for each op, and once more for each on the way back.
+read it again for each op, and once more for each in the backward pass.
 
 Why it costs
     Every element is moved through memory several times for one or two operations on it. A product of matrices gives
@@ -66,7 +66,7 @@ def summed_after_broadcasting(pair_sums: tuple[PairSums, ...], steps: Steps) -> 
             evidence=(
                 Evidence(
                     f"{what} of all pairs of rows, {' x '.join(map(str, one.shape))} elements, are written to memory"
-                    f" and summed again: with the way back {ms(longest)} a step.",
+                    f" and summed again: with the backward pass {ms(longest)} a step.",
                     longest, "ns",
                 ),
             ),

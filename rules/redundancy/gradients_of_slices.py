@@ -1,6 +1,6 @@
 """Each piece cut out has a gradient as large as the whole.
 
-`x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places: on the way back each piece
+`x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places: in the backward pass each piece
 fills a tensor of zeros as large as the whole, puts its gradient into it, and all of these are added up.
 
 Why it costs
@@ -72,7 +72,7 @@ def whole_gradients_for_pieces(
             evidence=(
                 Evidence(
                     f"{one.pieces} pieces in a row are cut out of a tensor of {' x '.join(map(str, one.shape))};"
-                    f" {one.fills} times a step the way back fills one as large: {ms(one.work.host_ns)} of host"
+                    f" {one.fills} times a step the backward pass fills one as large: {ms(one.work.host_ns)} of host"
                     f" time{on_device}.",
                     one.work.longest_ns, "ns",
                 ),
@@ -85,7 +85,7 @@ def whole_gradients_for_pieces(
 
 
 EXAMPLES = [
-    Fires(  # 10 moments; the way back takes 3 ms each
+    Fires(  # 10 moments; the backward pass takes 3 ms each
         """
         4 steps of 100
         2 threads, 4 cores

@@ -41,7 +41,7 @@ from diagnose.rulekit.vocabulary import (
 )
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
-CAREFUL = 0.5  # of what is likely: what is kept has to be written and read (our choice)
+LOW_SHARE = 0.5  # of what is likely: what is kept has to be written and read (our choice)
 KEEP = Fix(
     "Keep what the layers made of the start, and give them what is new.", effort=2, safety=Safety.ROUNDING,
     before="scores, _ = model(text[:, : n + 1])", after="scores, state = model(text[:, n : n + 1], state)",
@@ -57,7 +57,7 @@ def read_from_the_start_again(growing_prefix: GrowingPrefix | None, steps: Steps
         yield Clean(f"layers whose input grows from round to round take {share} of the step")
         return
     work, lengths = growing_prefix.work, growing_prefix.lengths
-    left = Between(1 - CAREFUL * (1 - growing_prefix.left), growing_prefix.left, growing_prefix.least_left)
+    left = Between(1 - LOW_SHARE * (1 - growing_prefix.left), growing_prefix.left, growing_prefix.least_left)
     yield Finding(
         evidence=(
             Evidence(

@@ -65,7 +65,7 @@ def scores_for_nothing(ignored_scores: tuple[IgnoredScores, ...], steps: Steps) 
             evidence=(
                 Evidence(
                     f"{one.classes:,} classes are scored for {one.rows:,} rows, and the loss ignores {percent(ignored)}"
-                    f" of these: {ms(one.ignored_ns)} a step, with the way back.",
+                    f" of these: {ms(one.ignored_ns)} a step, with the backward pass.",
                     one.ignored_ns, "ns",
                 ),
             ),

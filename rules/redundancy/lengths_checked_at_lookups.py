@@ -42,7 +42,7 @@ from diagnose.rulekit.vocabulary import (
 )
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
-LEFT = Between(0.3, 0.0, 0.0)  # of the time; carefully if rows are shortened all at once instead (our choice)
+LEFT = Between(0.3, 0.0, 0.0)  # of the time; low if rows are shortened all at once instead (our choice)
 WITHOUT = Fix(
     "Leave the limit out if rows never reach it.", before="nn.Embedding(items, width, max_norm=1.0)",
     after="nn.Embedding(items, width)", safety=Safety.NEEDS_JUDGEMENT,

@@ -61,7 +61,7 @@ def full_size_for_low_rank(low_rank_solves: tuple[LowRankSolve, ...], steps: Ste
             evidence=(
                 Evidence(
                     f"Matrices of {one.size:,} by {one.size:,} are factored that are products of rank {one.rank:,} at"
-                    f" most: with the way back {ms(one.longest_ns)} a step.",
+                    f" most: with the backward pass {ms(one.longest_ns)} a step.",
                     one.longest_ns, "ns",
                 ),
             ),

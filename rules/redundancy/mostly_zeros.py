@@ -73,7 +73,7 @@ def multiplied_zeros(sparse_products: tuple[SparseProducts, ...], steps: Steps) 
             evidence=(
                 Evidence(
                     f"{one.times} products a step are with a matrix of which {percent(1 - filled)} is zero;"
-                    f" {ms(one.work.longest_ns)} a step, with the way back.",
+                    f" {ms(one.work.longest_ns)} a step, with the backward pass.",
                     one.work.longest_ns, "ns",
                 ),
             ),

@@ -57,7 +57,7 @@ def computed_for_nothing(multiplied_by_nothing: tuple[KnownValues, ...], steps: 
             evidence=(
                 Evidence(
                     f"{ops_named(one)}: the result was multiplied by zeros{times} in the step that was looked at;"
-                    f" {ms(one.longest_ns)} a step with the way back.",
+                    f" {ms(one.longest_ns)} a step with the backward pass.",
                     one.longest_ns, "ns",
                 ),
             ),

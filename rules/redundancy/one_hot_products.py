@@ -40,7 +40,7 @@ from diagnose.rulekit.vocabulary import (
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 FORTH = Between(0.3, 0.05, 0.01)  # of making rows and multiplying: a lookup copies one row for each word (our choice)
-BACK = Between(0.9, 0.5, 0.2)  # of the way back: the gradient of the whole table is filled with zeros all the same
+BACK = Between(0.9, 0.5, 0.2)  # of the backward pass: the gradient of the whole table is filled with zeros all the same
 LOOK_UP = Fix(
     "Look rows up by their numbers.", before="rows = one_hot(words, classes).float() @ table",
     after="rows = torch.nn.functional.embedding(words, table)", safety=Safety.ROUNDING,
@@ -60,7 +60,7 @@ def multiplied_with_one_hot(one_hot_products: tuple[OneHotProducts, ...], steps:
             evidence=(
                 Evidence(
                     f"Rows of zeros and ones, {' x '.join(map(str, one.shape))}, are made and multiplied with a table:"
-                    f" with the way back {ms(longest)} a step.",
+                    f" with the backward pass {ms(longest)} a step.",
                     longest, "ns",
                 ),
             ),

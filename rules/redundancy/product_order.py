@@ -72,7 +72,7 @@ def brackets(product_orders: tuple[ProductOrder, ...], steps: Steps) -> Verdicts
             evidence=(
                 Evidence(
                     f"{one.times} times a step {what}, by way of {rows:,} by {columns:,} numbers that nothing else"
-                    f" takes: {ms(one.work.longest_ns)}, with the way back. In another order"
+                    f" takes: {ms(one.work.longest_ns)}, with the backward pass. In another order"
                     f" {percent(one.left)} of the multiplications are left.",
                     one.work.longest_ns, "ns",
                 ),

@@ -4,8 +4,8 @@
 adds up the gradients.
 
 Why it costs
-    The way back through the common part is computed as often as there are losses. A gradient of their sum is the sum
-    of their gradients, and takes one pass.
+    The backward pass through the common part is computed as often as there are losses. A gradient of their sum is the
+    sum of their gradients, and takes one pass.
 
 How to fix
     Add up the losses, and call `backward()` once.
@@ -73,7 +73,7 @@ def gone_through_again(repeated_backward: VainNodes, steps: Steps) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # two losses; the way back through the common trunk takes 30 of 100 ms each time
+    Fires(  # two losses; the backward pass through the common trunk takes 30 of 100 ms each time
         """
         4 steps of 100
         2 threads, 4 cores

@@ -69,7 +69,7 @@ def made_at_every_use(derived_weights: tuple[DerivedWeights, ...], steps: Steps)
             evidence=(
                 Evidence(
                     f"{one.weights} weights, at most, are made {one.made} times in a forward pass ({names}): with the"
-                    f" way back {ms(one.work.longest_ns)} a step, of which {ms(one.repeated_ns)} repeat it.",
+                    f" backward pass {ms(one.work.longest_ns)} a step, of which {ms(one.repeated_ns)} repeat it.",
                     one.repeated_ns, "ns",
                 ),
             ),
@@ -81,7 +81,7 @@ def made_at_every_use(derived_weights: tuple[DerivedWeights, ...], steps: Steps)
 
 
 EXAMPLES = [
-    Fires(  # one weight is made in each of three rounds, which takes 10 ms, and 10 on the way back: 40 of 60 repeat it
+    Fires(  # one weight is made in each of three rounds: 10 ms, and 10 in the backward pass; 40 of 60 repeat it
         """
         1 steps of 100
         2 threads, 4 cores

@@ -4,7 +4,7 @@ Rows are repeated, or looked up more often than there are rows, and then go thro
 graph net, an encoder of images that were repeated for each sample of their code.
 
 Why it costs
-    Of N rows no more than N results differ. All others are computed again, and so is their way back.
+    Of N rows no more than N results differ. All others are computed again, and so is their backward pass.
 
 How to fix
     Apply the layer first, and repeat or look up what it gives: `linear(x)[source]`.
@@ -65,7 +65,7 @@ def rows_computed_again(repeated_rows: tuple[RepeatedRows, ...], steps: Steps) -
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{names}: {told}. With the way back that takes {ms(one.work.longest_ns)} a step, of which"
+                    f"{names}: {told}. With the backward pass that takes {ms(one.work.longest_ns)} a step, of which"
                     f" {ms(one.repeated_ns)} are for equal rows.",
                     one.repeated_ns, "ns",
                 ),

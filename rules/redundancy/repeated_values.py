@@ -4,14 +4,14 @@ Within one step ops run once more on the very values that they had been given be
 layer or round though its result is known, features are computed for the loss and again for a metric.
 
 Why it costs
-    The result is the one that is there already. With gradients on, the way back goes through both.
+    The result is the one that is there already. With gradients on, the backward pass goes through both.
 
 How to fix
     Keep the result and use it again: compute it before the loop, hand it on, return it with the other. Where it is
     needed once with gradients and once without, compute it with them and `detach()` it.
 
 Ignore when
-    keeping it takes memory that is not there. What checkpoints compute again on the way back is not counted.
+    keeping it takes memory that is not there. What checkpoints compute again in the backward pass is not counted.
 
 Sources
     https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html
@@ -59,7 +59,7 @@ def computed_again(repeated_values: tuple[KnownValues, ...], steps: Steps) -> Ve
             evidence=(
                 Evidence(
                     f"{ops_named(one)}: computed {one.times} more time{'s' * (one.times > 1)} in a step from the same"
-                    f" values, after it had been{where}; {ms(one.longest_ns)} a step with the way back.",
+                    f" values, after it had been{where}; {ms(one.longest_ns)} a step with the backward pass.",
                     one.longest_ns, "ns",
                 ),
             ),
@@ -80,7 +80,7 @@ EXAMPLES = [
         """,
         saving_ms=(20, 37.44),
     ),
-    Silent(  # checkpoints compute again on the way back
+    Silent(  # checkpoints compute again in the backward pass
         """
         4 steps of 100
         2 threads, 4 cores

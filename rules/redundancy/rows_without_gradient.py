@@ -79,7 +79,7 @@ def rows_for_nothing(idle_rows: tuple[IdleRows, ...], steps: Steps) -> Verdicts:
             evidence=(
                 Evidence(
                     f"{names}: {percent(share)} of the rows got a gradient of zero, whatever was computed for them."
-                    f" With the way back that takes {ms(one.work.longest_ns)} a step, of which {ms(one.idle_ns)} are"
+                    f" With the backward pass it takes {ms(one.work.longest_ns)} a step, of which {ms(one.idle_ns)} are"
                     " for such rows.",
                     one.idle_ns, "ns",
                 ),

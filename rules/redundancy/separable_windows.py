@@ -4,7 +4,7 @@ A Gaussian or a mean over squares, as in a structural loss (SSIM), weighs with t
 taken along the columns first, and along the rows of what comes of it.
 
 Why it costs
-    A window of k by k takes k² products for each point, two lines take 2 k; and as many again on the way back.
+    A window of k by k takes k² products for each point, two lines take 2 k; and as many again in the backward pass.
 
 How to fix
     Two convolutions, with a column and with a row.
@@ -62,7 +62,7 @@ def squares_of_lines(separable_windows: tuple[SeparableWindows, ...], steps: Ste
             evidence=(
                 Evidence(
                     f"{one.times} convolutions a step have windows of {one.window[0]} by {one.window[1]}, each a column"
-                    f" times a row: {ms(one.work.longest_ns)} a step, with the way back.",
+                    f" times a row: {ms(one.work.longest_ns)} a step, with the backward pass.",
                     one.work.longest_ns, "ns",
                 ),
             ),

@@ -60,7 +60,7 @@ def computed_in_every_step(unchanging_values: tuple[KnownValues, ...], steps: St
             evidence=(
                 Evidence(
                     f"{ops_named(one)}: the step before had computed the same from the same values;"
-                    f" {ms(one.longest_ns)} a step with the way back.",
+                    f" {ms(one.longest_ns)} a step with the backward pass.",
                     one.longest_ns, "ns",
                 ),
             ),

@@ -4,7 +4,7 @@ A backward pass goes on to every weight that asks for a gradient. Weights that o
 ask, as do those of a net whose output another one is trained on; their gradients are kept, or cleared unused.
 
 Why it costs
-    A layer's way back takes about twice as long as its way forth, and what the way back needs takes memory until then.
+    A layer's backward pass takes about twice as long as its forward pass, and what it needs takes memory until then.
 
 How to fix
     Before training, switch off gradients of what is not trained: `net.requires_grad_(False)`. Where one net learns
@@ -90,7 +90,7 @@ def gradients_in_vain(unused_gradients: UnusedGradients, steps: Steps) -> Verdic
 
 
 EXAMPLES = [
-    Fires(  # only the head, of 4 x 8, is trained; the way back through the trunk takes 40 of 100 ms
+    Fires(  # only the head, of 4 x 8, is trained; the backward pass through the trunk takes 40 of 100 ms
         """
         4 steps of 100
         2 threads, 4 cores

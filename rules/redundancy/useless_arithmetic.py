@@ -56,7 +56,7 @@ def gives_back_what_it_took(useless_arithmetic: tuple[KnownValues, ...], steps: 
             evidence=(
                 Evidence(
                     f"{ops_named(one)}: the result was what went in, in both steps that were looked at;"
-                    f" {ms(one.longest_ns)} a step with what is only made for it, and the way back.",
+                    f" {ms(one.longest_ns)} a step with what is only made for it, and the backward pass.",
                     one.longest_ns, "ns",
                 ),
             ),

@@ -4,7 +4,7 @@ What came through `sign()`, `round()` or a comparison has a slope of zero: autog
 back through all that led to it.
 
 Why it costs
-    The way back through what led there is computed, and adds zeros to gradients. What it needs is kept until then.
+    The backward pass through what led there is computed, and adds zeros to gradients. What it needs is kept until then.
 
 How to fix
     Call `detach()` on what goes into such an op, or compute it under `torch.no_grad()`.
@@ -73,7 +73,7 @@ def back_for_nothing(zero_gradients: VainNodes, steps: Steps) -> Verdicts:
 
 
 EXAMPLES = [
-    Fires(  # the way back of the layer
+    Fires(  # the backward pass of the layer
         """
         1 step of 100
         2 threads, 4 cores

@@ -205,7 +205,7 @@ def test_what_is_read_without_an_op(tmp_path: Path, layer: Any, way: Callable[[A
     assert {name: getattr(torch.Tensor, name) for name in WAYS} == before
 
 
-def test_the_way_back_begins_with_it(tmp_path: Path, layer: Any) -> None:
+def test_the_backward_begins_with_it(tmp_path: Path, layer: Any) -> None:
     """Its first gradient is made as large, and looks at nothing."""
     shift = torch.nn.Parameter(torch.zeros(30))
 
@@ -231,7 +231,7 @@ def test_what_is_written_to_is_read(tmp_path: Path, layer: Any) -> None:
     assert read(tmp_path / "v", step) == []
 
 
-def test_what_the_way_back_reads_is_read(tmp_path: Path, layer: Any) -> None:
+def test_what_the_backward_reads_is_read(tmp_path: Path, layer: Any) -> None:
     weight = torch.nn.Parameter(torch.rand(30, 5))
 
     def step() -> None:

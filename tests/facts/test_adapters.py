@@ -28,7 +28,7 @@ def test_an_adapter_and_the_layer_that_takes_it() -> None:
 
 def test_what_words_take_instead() -> None:
     """Thin products are 8 x 1280 in 768 x 512 of the layer's 15 ms, three times; of the sum's 5 ms it is twice 64 in
-    512, three times. Of the way back one product takes the weight, which makes the gradient of the words.
+    512, three times. Of the backward pass one product takes the weight, which makes the gradient of the words.
     """
     products = "aten::mm 40-58 shapes=[[512,64],[64,768]] | aten::mm 58-70 shapes=[[64,768],[768,512]]"
     (found,) = of(f"{THIN} | {SUM} | {LAYER}", BACK, products)
@@ -62,6 +62,6 @@ def test_a_weight_that_learns_needs_the_full_gradient() -> None:
     assert of(f"{THIN} | {SUM} | {LAYER}", BACK, learns) == ()
 
 
-def test_without_a_way_back_nobody_knows_what_learns() -> None:
+def test_without_a_backward_nobody_knows_what_learns() -> None:
     with pytest.raises(Missing, match="backward passes"):
         of(f"{THIN} | {SUM} | {LAYER}")

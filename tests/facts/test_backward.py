@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.autograd.backward import VainNodes, backward_nodes, repeated_backward, way_back
+from diagnose.facts.autograd.backward import VainNodes, backward_nodes, backward_ops, repeated_backward
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.spans import host_spans
 from diagnose.testing import facts_of
@@ -107,7 +107,7 @@ def test_an_op_has_made_the_nodes_from_its_number_to_that_of_the_op_after_it() -
 
     def numbers(*names: str) -> list[int]:
         ops = host_spans(facts, SpanKind.OP, named=lambda name: name in names)
-        return sorted(facts.rank.ops["sequence"].loc[way_back(facts, ops)].tolist())
+        return sorted(facts.rank.ops["sequence"].loc[backward_ops(facts, ops)].tolist())
 
     assert numbers("aten::sub") == []
     assert numbers("aten::linear") == [7, 8]

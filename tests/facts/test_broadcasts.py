@@ -60,7 +60,7 @@ def test_little_is_blown_up(shapes: str) -> None:
     assert of(f"aten::sub 0-10 shapes={shapes}", SQUARE, SUM) == ()
 
 
-def test_the_way_back_counts() -> None:
+def test_the_backward_counts() -> None:
     back = '"autograd::engine::evaluate_function: {}Backward0" {} sequence={} "Fwd thread id"=1'
     forth = [f"{item} sequence={7 + k}" for k, item in enumerate((SUB, SQUARE, SUM))]
     nodes = [back.format(*given) for given in (("Sum", "40-45", 9), ("Pow", "45-55", 8), ("Sub", "55-70", 7))]

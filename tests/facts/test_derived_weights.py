@@ -18,7 +18,7 @@ ADDED = "torch::autograd::AccumulateGrad"
 def rounds(
     count: int, weights: int = 1, *, op: str = "aten::linalg_qr", data: str = "[4,8]", gradient: str = "[8,8]"
 ) -> Facts:
-    """Rounds of 5 ms: 4 make a weight, 1 uses it on data; the way back takes as long. So many gradients at the end."""
+    """Rounds of 5 ms: 4 make a weight, 1 uses it on data; backward takes as long. So many gradients at the end."""
     drawn = []
     for number in range(count):
         begin, back = 5 * number, 50 + 5 * (count - 1 - number)

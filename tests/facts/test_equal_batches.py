@@ -24,7 +24,7 @@ def of(*lines: str) -> EqualBatches | None:
 
 
 def test_what_takes_as_long_as_there_are_rows() -> None:
-    """Neither what adds to gradients, where ranks wait for each other, nor the optimizer, nor what has no way back."""
+    """Neither what adds to gradients, where ranks wait for each other, nor the optimizer, nor what has no backward."""
     found = of("equal batches")
     assert found is not None
     assert (found.equal, found.ranks, found.work.host_ns) == (True, 4, 50_000_000)

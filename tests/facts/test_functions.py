@@ -39,7 +39,7 @@ def on_gpu() -> Drawing:
     return draw.launch("last", (97, 98), (120, 121))
 
 
-def test_python_ops_and_their_way_back_add_up_to_the_step() -> None:
+def test_python_ops_and_their_backward_add_up_to_the_step() -> None:
     main, loss = functions(on_cpu().facts())
     ways = FunctionOp("aten::linear", 18_000), FunctionOp("aten::ones_like", 2_000)
     assert main == FunctionTime(MAIN, 32_000, 8_000, 12_000, None, ways)

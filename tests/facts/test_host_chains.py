@@ -98,7 +98,7 @@ def test_an_op_that_converts_first_is_two() -> None:
     assert found.ns.tolist() == [8 * MS] * 3  # No time counts twice.
 
 
-def test_the_way_back_of_one_op_is_torchs_own() -> None:
+def test_the_backward_of_one_op_is_torchs_own() -> None:
     """As of `amax`. That of three ops is the user's, who wrote these."""
     inside = (f"aten::eq 0-3 {XX}", f"aten::mul 3-6 {XX}", f"aten::mul 6-8 {XX}")
     nodes = [f"autograd::engine::evaluate_function:_Node{k} {a}" for k, a in enumerate(("0-3", "3-6", "6-8"))]

@@ -22,7 +22,7 @@ MASK = "aten::mul takes - back"
 
 
 def back(idle: int) -> str:
-    """Both products of a layer's way back."""
+    """Both products of a layer's backward pass."""
     return " | ".join([f"aten::mm takes 2 back idle {idle}"] * 2)
 
 
@@ -31,7 +31,7 @@ def of(values: str, drawn: str = LAYER, more: str = "") -> tuple[IdleRows, ...]:
 
 
 def test_a_mask_leaves_rows_out() -> None:
-    """Both products of the way back take the gradient, of which three quarters are zero."""
+    """Both products of the backward pass take the gradient, of which three quarters are zero."""
     (found,) = of(f"{FORTH} | {MASK} masked 75 | {back(75)}")
     assert (found.percent, found.ops, found.steps_seen) == (75, ("aten::addmm",), 1)
     assert (found.work.host_ns, found.idle_ns) == (60_000_000, 45_000_000)
@@ -74,7 +74,7 @@ cpu  "{NODE} AddmmBackward0" 40-80 sequence=5 "Fwd thread id"=1 | aten::mm 41-79
 
 
 def test_all_that_an_op_has_made_has_to_be_idle() -> None:
-    """The layer has a second way back, whose gradient is not zero."""
+    """The layer has a second backward pass, whose gradient is not zero."""
     drawn = LAYER.replace("aten::mul 20-21 sequence=6", "aten::mul 20-21 sequence=7").replace(
         'MulBackward0" 30-31 sequence=6', 'MulBackward0" 30-31 sequence=7'
     )
@@ -125,7 +125,7 @@ VALUES_OF_TWO = (
 
 
 COUNTED = "cpu  aten::argmax 22-23 | aten::eq 23-24 | aten::sum 24-25"
-"""A metric, which has no way back."""
+"""A metric, which has no backward pass."""
 
 
 @pytest.mark.parametrize(

@@ -67,8 +67,8 @@ def test_what_comes_back_to_other_values_is_no_row_any_more() -> None:
 
 
 @pytest.mark.parametrize(("second_pass", "back_ns"), [("52-57", 5_000_000), ("72-77", 0)])
-def test_one_way_back_is_enough_if_both_go_it_in_one_pass(second_pass: str, back_ns: int) -> None:
-    """In another pass, which begins with an op of its own, the repetition's way back is needed for itself."""
+def test_one_backward_is_enough_if_both_go_through_it_in_one_pass(second_pass: str, back_ns: int) -> None:
+    """In another pass, which begins with an op of its own, the repetition's backward pass is needed for itself."""
     facts = facts_of(
         f"""
         3 steps of 100
@@ -83,7 +83,7 @@ def test_one_way_back_is_enough_if_both_go_it_in_one_pass(second_pass: str, back
         """
     )
     (found,) = repeated_values(facts)
-    assert (found.work.host_ns, found.way_back.host_ns) == (8_000_000, back_ns)
+    assert (found.work.host_ns, found.backward_ops.host_ns) == (8_000_000, back_ns)
 
 
 @pytest.mark.parametrize(("unlike", "found"), [("3,4", [True, True, False, False]), ("2,3,4", None)])
@@ -108,7 +108,7 @@ def test_a_step_counts_if_the_ops_of_all_threads_are_found() -> None:
 
 
 def test_what_is_multiplied_by_zeros_was_computed_for_nothing() -> None:
-    """With what was made for it alone, though its way back takes that as well; but not what others take."""
+    """With what was made for it alone, though its backward pass takes that as well; but not what others take."""
     looked = (
         "aten::sin | aten::mm takes 0 | aten::exp takes 1 | aten::mul takes 2 nothing | aten::add takes 0,3"
         " | aten::sum takes 4 | aten::exp_backward takes 2 back"

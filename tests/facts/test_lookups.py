@@ -1,4 +1,4 @@
-"""How rows of tables are looked up, and what the way back costs."""
+"""How rows of tables are looked up, and what the backward pass costs."""
 
 from __future__ import annotations
 
@@ -25,8 +25,8 @@ def test_rows_of_zeros_and_ones_in_a_product(items: tuple[str, ...]) -> None:
     assert (found.shape, found.forth.host_ns, found.back.host_ns) == ((256, 8000), 40_000_000, 0)
 
 
-def test_the_way_back_of_the_product_counts_by_itself() -> None:
-    """The op after the product has the number of the next node; the product's way back takes 15 ms."""
+def test_the_backward_of_the_product_counts_by_itself() -> None:
+    """The op after the product has the number of the next node; the product's backward pass takes 15 ms."""
     back = BACK.format("MmBackward0", "60-75", 4)
     other = BACK.format("ReluBackward0", "50-60", 5)
     items = (MADE, CAST, f"{PRODUCT} sequence=4", "aten::relu 41-42 shapes=[[256,128]] sequence=5", other, back)

@@ -36,7 +36,7 @@ def test_forms_of_it(items: tuple[str, ...]) -> None:
     assert (found.size, found.rank, found.longest_ns) == (256, 64, 40_000_000)
 
 
-def test_the_way_back_belongs_to_it() -> None:
+def test_the_backward_belongs_to_it() -> None:
     lines = ["2 steps of 100", "1 threads, 2 cores"]
     for step, (first, second) in enumerate(((5, 6), (15, 16))):
         product, solve = (f"{one} sequence={number}" for one, number in ((PRODUCT, first), (SOLVE, second)))

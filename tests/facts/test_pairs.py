@@ -23,7 +23,7 @@ def equal(*items: str) -> tuple[Pairs, ...]:
 
 
 def test_pairs_of_which_the_diagonal_is_taken() -> None:
-    """With the way back 28 ms, of which five ops and nodes would take 10 us each."""
+    """With the backward pass 28 ms, of which five ops and nodes would take 10 us each."""
     (found,) = diagonals(
         "aten::sub 30-31 shapes=[[50,2],[50,2]]",
         OUTER,

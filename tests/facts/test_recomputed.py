@@ -15,7 +15,7 @@ ADD = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"'
 def layers(
     count: int = 3, *, op: str = "aten::rsqrt", shape: str = "[[8]]", extra: str = "", adds: str = "50-51 x3 every 10"
 ) -> tuple[Recomputed, ...]:
-    """Layers of 12 ms: `op`, of 8 ms and without a gradient, and a product with one. The way back takes 10 ms each."""
+    """Layers of 12 ms: `op`, of 8 ms and without a gradient, and a product with one. Backward takes 10 ms each."""
     drawn = []
     for layer in range(count):
         begin, number = 12 * layer, layer + 1

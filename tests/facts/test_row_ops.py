@@ -45,7 +45,7 @@ def test_lookups_with_a_limit() -> None:
 MADE = "aten::diag_embed 0-1 shapes=[[128,16],[],[],[]] sequence=3"
 
 
-def test_what_works_on_diagonal_matrices_and_its_way_back() -> None:
+def test_what_works_on_diagonal_matrices_and_its_backward() -> None:
     node = '"autograd::engine::evaluate_function: LinalgCholeskyExBackward0" 50-60 sequence=4 "Fwd thread id"=1'
     factored = "aten::linalg_cholesky 1-21 shapes=[[128,16,16],[]] sequence=4"
     product = "aten::matmul 21-25 shapes=[[128,16,16],[128,16,1]]"

@@ -11,7 +11,7 @@ import pytest
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
-from diagnose.replay.edits import Level, Move, Shorten
+from diagnose.replay.edits import Estimate, Move, Shorten
 from diagnose.replay.saving import Replay
 from diagnose.source import ranks
 from tests.replay.programs import ids
@@ -70,7 +70,7 @@ def test_every_trace_replays_exactly_and_bears_faster_kernels(corpus: Path, name
     faster = [Shorten(device_work(facts).ids, 0.5)]
     everything = np.arange(len(facts.rank.spans), dtype=np.int64)
     times = replay.step_times_ns(
-        [([], Level.LIKELY), (faster, Level.LIKELY), ([Shorten(everything, 1.0)], Level.LIKELY)]
+        [([], Estimate.LIKELY), (faster, Estimate.LIKELY), ([Shorten(everything, 1.0)], Estimate.LIKELY)]
     )
     assert times[0] == times[2] == step_ns == replay.quality.step_time_ns
     assert 0 <= times[1] <= step_ns
@@ -84,7 +84,7 @@ def test_a_queue_limited_resnet_takes_half_as_long_with_kernels_twice_as_fast(co
     # Kernels run in 472 of 480 ms, and the deepest queue is 1023: without the limit the answer would be 0.83.
     facts = opened(corpus, "hta/resnet_v100_5_steps.json.gz")
     faster = [Shorten(device_work(facts).ids, 0.5)]
-    before, after = Replay(facts).step_times_ns([([], Level.LIKELY), (faster, Level.LIKELY)])
+    before, after = Replay(facts).step_times_ns([([], Estimate.LIKELY), (faster, Estimate.LIKELY)])
     assert 0.48 < after / before < 0.55
 
 
@@ -93,7 +93,7 @@ def test_the_loader_hidden_takes_as_long_as_with_four_workers(corpus: Path) -> N
     facts = opened(corpus, "tensorboard/resnet50_autograd_0_workers.json.gz")
     fixed = steps(opened(corpus, "tensorboard/resnet50_autograd_4_workers.json.gz")).mean_ns
     moved = [Move(ids(facts, "enumerate(DataLoader)*"), 4)]
-    predicted = Replay(facts).step_times_ns([(moved, Level.LIKELY)])[0]
+    predicted = Replay(facts).step_times_ns([(moved, Estimate.LIKELY)])[0]
     assert steps(facts).mean_ns > 1.1 * fixed
     assert predicted == pytest.approx(fixed, rel=0.02)
 
@@ -108,6 +108,8 @@ def test_one_fetch_that_was_a_little_late_does_not_hold_up_a_loader_that_keeps_u
     # Fetches take 1.4 to 2.5 of 117 ms. Kernels run in 104 ms, and the host needs about 110: faster ones save a little.
     facts = opened(corpus, "tensorboard/resnet50_autograd_4_workers.json.gz")
     replay = Replay(facts)
-    before, after = replay.step_times_ns([([], Level.LIKELY), ([Shorten(device_work(facts).ids, 0.5)], Level.LIKELY)])
+    before, after = replay.step_times_ns(
+        [([], Estimate.LIKELY), ([Shorten(device_work(facts).ids, 0.5)], Estimate.LIKELY)]
+    )
     assert abs(replay.quality.error_share) < 0.02
     assert 0.92 < after / before < 0.96

@@ -12,7 +12,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.replay.edits import Detach, Edit, Level, Move, Remove, Replace, Shorten
+from diagnose.replay.edits import Detach, Edit, Estimate, Move, Remove, Replace, Shorten
 from diagnose.replay.saving import NO_SAVING, Basis, Replay
 from tests.replay.programs import (
     Action,
@@ -516,6 +516,6 @@ def test_a_recording_that_begins_with_a_long_step_may_grow_which_counts_as_no_sa
     faster = run([[Python(5_000), Launch("k", 2_000)], *[[Python(5_000), Launch("k", 50)]] * 4])
     truth = [step_us(run([long, *[short] * 4])), step_us(faster)]
     assert truth == [5_005 - 3_900 / 4, 5_005 - 1_950 / 4]
-    times = Replay(facts).step_times_ns([([], Level.LIKELY), (half(facts, "k"), Level.LIKELY)])
+    times = Replay(facts).step_times_ns([([], Estimate.LIKELY), (half(facts, "k"), Estimate.LIKELY)])
     assert times.tolist() == [truth[0] * 1_000] * 2
     assert saving(facts, *half(facts, "k")) == NO_SAVING

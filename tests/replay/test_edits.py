@@ -7,7 +7,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.host import host_threads
-from diagnose.replay.edits import Between, Detach, Edit, Level, Move, Remove, Replace, Shorten, Times, shares
+from diagnose.replay.edits import Between, Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, shares
 from diagnose.replay.saving import NO_SAVING, Basis, Replay
 from diagnose.trace.intervals import Intervals
 from tests.drawing import Drawing
@@ -141,7 +141,7 @@ def test_savings_after_other_edits_are_what_is_left_to_save() -> None:
 def test_a_level_is_asked_for_by_itself() -> None:
     facts = trained()
     edits = [Shorten(ids(facts, "gemm"), Between(1.0, 0.5, 0.0))]
-    times = Replay(facts).step_times_ns([(edits, level) for level in Level])
+    times = Replay(facts).step_times_ns([(edits, level) for level in Estimate])
     assert times.tolist() == [1_000_000, 900_000, 800_000]
 
 
@@ -156,4 +156,4 @@ def test_a_trace_without_calls_replays_as_measured() -> None:
         draw.step(number, 100 * number, 100 * number + 100).op("aten::mm", 100 * number, 100 * number + 50)
         draw.work("k", (100 * number + 20, 100 * number + 90))
     replay = Replay(draw.facts())
-    assert replay.step_times_ns([([], Level.LIKELY)]).tolist() == [replay.quality.step_time_ns]
+    assert replay.step_times_ns([([], Estimate.LIKELY)]).tolist() == [replay.quality.step_time_ns]

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
-from diagnose.replay.edits import Between, Detach, Edit, Level, Move, Remove, Shorten
+from diagnose.replay.edits import Between, Detach, Edit, Estimate, Move, Remove, Shorten
 from diagnose.replay.saving import Replay
 from tests.replay.programs import (
     Action,
@@ -104,7 +104,7 @@ def recorded(actions: Sequence[Action], count: int = 5) -> Facts:
     return run([actions] * count, sync_events=True).draw.facts()
 
 
-def step_ns(replay: Replay, *edits: Edit, level: Level = Level.LIKELY) -> int:
+def step_ns(replay: Replay, *edits: Edit, level: Estimate = Estimate.LIKELY) -> int:
     return int(replay.step_times_ns([(edits, level)])[0])
 
 
@@ -148,7 +148,7 @@ def test_without_edits_every_step_takes_what_was_measured(actions: list[Action])
 def test_no_edit_makes_a_step_longer(actions: list[Action], data: st.DataObject) -> None:
     facts = recorded(actions)
     replay, edits = Replay(facts), some_edits(facts, data)
-    for level in Level:
+    for level in Estimate:
         took = step_ns(replay, *edits, level=level)
         assert 0 <= took <= step_ns(replay)
 
@@ -162,7 +162,7 @@ def test_savings_are_in_order_and_leave_the_busiest_resource_its_time(
     replay, edits = Replay(facts), some_edits(facts, data)
     found = replay.savings([edits])[0]
     assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= step_ns(replay)
-    assert found.high_ns <= step_ns(replay) - replay.floor_ns(edits, Level.HOPEFUL)
+    assert found.high_ns <= step_ns(replay) - replay.floor_ns(edits, Estimate.HIGH)
 
 
 def test_work_that_moves_across_a_border_saves_no_more_than_the_busiest_resource_allows() -> None:
@@ -171,7 +171,7 @@ def test_work_that_moves_across_a_border_saves_no_more_than_the_busiest_resource
     facts = recorded([ToDevice(5_000), Launch("ka", 200), *several, Free(100), Launch("kb", 20)])
     replay, edits = Replay(facts), [Detach(ids(facts, "cuda*"))]
     busiest_ns = 5_220_000
-    assert replay.floor_ns(edits, Level.HOPEFUL) == busiest_ns
+    assert replay.floor_ns(edits, Estimate.HIGH) == busiest_ns
     found = replay.savings([edits])[0]
     assert found.high_ns == found.likely_ns == step_ns(replay) - busiest_ns
     assert found.replayed_ns is not None
@@ -241,5 +241,5 @@ def test_cases_asked_together_are_answered_as_each_alone(actions: list[Action], 
     facts = recorded(actions)
     replay = Replay(facts)
     moved = [Move(ids(facts, "enumerate(DataLoader)*"), 4)]
-    cases = [(edits, level) for edits in (some_edits(facts, data), moved, []) for level in Level]
+    cases = [(edits, level) for edits in (some_edits(facts, data), moved, []) for level in Estimate]
     assert replay.step_times_ns(cases).tolist() == [step_ns(replay, *edits, level=level) for edits, level in cases]

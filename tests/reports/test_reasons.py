@@ -29,15 +29,15 @@ def diagnosed(tmp_path: Path) -> Diagnosis:
 
 
 def saving(diagnosed: Diagnosis, low: float, likely: float, high: float, *steps: float) -> RankedFinding:
-    """A finding that saves so many ms, and leaves the step so long: careful, likely, hopeful."""
-    careful, probable, hopeful = (round(ms * 1e6) for ms in steps)
+    """A finding that saves so many ms, and leaves the step so long: low, likely, high."""
+    replayed = [round(ms * 1e6) for ms in steps]
     priced = replace(
         diagnosed.findings[0].saving,
         low_ns=round(low * 1e6),
         likely_ns=round(likely * 1e6),
         high_ns=round(high * 1e6),
         basis=Basis.REPLAYED,
-        replayed_ns=(careful, probable, hopeful),
+        replayed_ns=(replayed[0], replayed[1], replayed[2]),
     )
     return replace(diagnosed.findings[0], saving=priced)
 
@@ -45,7 +45,7 @@ def saving(diagnosed: Diagnosis, low: float, likely: float, high: float, *steps:
 def test_the_sum_is_the_recorded_step_less_the_replayed_one(diagnosed: Diagnosis) -> None:
     one = saving(diagnosed, 10, 20, 30, 90, 80, 70)
     assert reasons.formula(one, diagnosed) == [
-        "The mean recorded step takes 100 ms; replayed with that change, 80.0 ms (90.0 ms carefully, 70.0 ms at best).",
+        "The mean recorded step takes 100 ms; replayed with that change, 80.0 ms (low saving: 90.0 ms, high: 70.0 ms).",
         "100.000 ms - 80.000 ms = 20.000 ms saved.",
     ]
 
@@ -85,7 +85,7 @@ def test_what_was_not_replayed_has_no_sum(diagnosed: Diagnosis) -> None:
         (
             Change(ChangeKind.SHORTEN, 6, 2_000_000, (0.8, 0.5, 0.1)),
             "2 operations or calls a step, 2.00 ms together, made shorter: 50.0 % of their time is left"
-            " (80.0 % carefully, 10.0 % at best).",
+            " (low saving: 80.0 %, high: 10.0 %).",
         ),
         (
             Change(ChangeKind.REPLACE, 3, 1_000_000, (0.5, 0.5, 0.5)),

@@ -3,7 +3,7 @@
 Of each result it is known which part of it each op takes: all, some rows, as lines of a slice, or some elements of each
 row. Where an op makes each row (or element) of the one in its place, what it takes need not be made any more than what
 it makes is read. As read counts what is still there after the next step, what something else than an op reads, and what
-the way back goes through: of that gradients tell it.
+the backward pass goes through: of that gradients tell it.
 """
 
 from __future__ import annotations
@@ -90,7 +90,7 @@ class Parts:
         self._divisible: list[str] = []
         """Of each op what of it can be left out: "elements", "rows", or "" for nothing."""
         self._learnt: list[bool] = []
-        """Whether the way back goes through it: gradients tell what of it counts."""
+        """Whether the backward pass goes through it: gradients tell what of it counts."""
         self._spare: set[int] = set()
         """Ops that can be left out as a whole."""
         self._elsewhere: set[int] = set()

@@ -1,1 +1,1 @@
-"""Backward passes: the graph, what takes what, and what is recorded or computed in vain."""
+"""Backward passes: autograd's graph, which op takes what of another, and what no backward pass needs."""

@@ -127,7 +127,7 @@ def nodes_of(facts: Facts, ops: HostSpans) -> tuple[IntArray, IntArray]:
     return op[made], mine[made]
 
 
-def way_back(facts: Facts, ops: HostSpans) -> IntArray:
+def backward_ops(facts: Facts, ops: HostSpans) -> IntArray:
     """The nodes of backward passes that such ops have made; none where no passes were recorded."""
     nodes = optional(backward_nodes, facts)
     return ops.ids[:0] if nodes is None else nodes.spans.ids[nodes_of(facts, ops)[1]]

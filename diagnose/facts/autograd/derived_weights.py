@@ -15,7 +15,7 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_nodes, forward_ops, gradient_shapes, made_nodes, way_back
+from diagnose.facts.autograd.backward import backward_nodes, backward_ops, forward_ops, gradient_shapes, made_nodes
 from diagnose.facts.autograd.recomputed import RANDOM
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
@@ -46,7 +46,7 @@ class DerivedWeights:
     forward: HostSpans
     """The ops, all times."""
     work: Work
-    """The same, with the way back."""
+    """The same, with the backward pass."""
     steps_seen: int
     """Used steps with such a pass."""
     site: Site | None
@@ -137,7 +137,7 @@ def _derived(facts: Facts, ops: HostSpans, runs: list[_Run]) -> DerivedWeights:
         made=round_half_up(int(np.median([2 * many for many in times.values()])), 2),
         weights=max(run.weights for run in runs),
         forward=mine,
-        work=work_of(facts, np.concatenate((mine.ids, way_back(facts, mine)))),
+        work=work_of(facts, np.concatenate((mine.ids, backward_ops(facts, mine)))),
         steps_seen=len(np.unique(used_step(facts, ops.ids[[run.first for run in runs]]))),
         site=sites_of(facts, shown[:1])[0],
     )

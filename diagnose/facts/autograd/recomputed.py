@@ -1,9 +1,9 @@
 """What does every layer compute again of that which has no gradient: masks, positions, scaled graphs?
 
 Whether two ops work on the same values is not recorded. Told is that no gradient goes through them, that names, shapes
-and types are the same, and that each time belongs to a layer of its own: on the way back, gradients of weights become
-complete between one and the next. What a loop computes on each sample or moment is not taken for it: its rounds use
-the same weights, whose gradients become complete after all of them.
+and types are the same, and that each time belongs to a layer of its own: in the backward pass, gradients of weights
+become complete between one and the next. What a loop computes on each sample or moment is not taken for it: its rounds
+use the same weights, whose gradients become complete after all of them.
 """
 
 from __future__ import annotations
@@ -100,7 +100,7 @@ def recomputed(facts: Facts) -> tuple[Recomputed, ...]:
 
 
 def _layers(facts: Facts, ops: HostSpans) -> IntArray:
-    """Of each op how many gradients of weights were complete when the way back came to it; -1 where it never did."""
+    """Of each op how many gradients were complete when the backward pass came to it; -1 where it never did."""
     nodes = backward_nodes(facts)
     op, node = nodes_of(facts, ops)
     complete = np.searchsorted(nodes.spans.start_ns[nodes.adds], nodes.spans.start_ns[node])

@@ -1,7 +1,7 @@
 """Which tensors are cut into many pieces, the gradient of each of which fills a tensor as large as the whole?
 
-The way back from `x[:, t]` is a tensor of zeros as large as `x`, in which the piece's gradient stands; autograd adds up
-these. Pieces are of one tensor as long as no other op takes one of its shape in between.
+The backward pass from `x[:, t]` is a tensor of zeros as large as `x`, in which the piece's gradient stands; autograd
+adds up these. Pieces are of one tensor as long as no other op takes one of its shape in between.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ LEAST_PIECES = 8
 
 @dataclass(frozen=True)
 class SlicedTensor:
-    """Pieces of tensors of one shape, cut out in a row on one line, and the way back from them."""
+    """Pieces of tensors of one shape, cut out in a row on one line, and the backward pass from them."""
 
     shape: Shape
     """Of the whole."""

@@ -1,4 +1,4 @@
-"""Which collectives run, how big are they, and what does nothing hide?"""
+"""Which collectives run, how big are they, and how much of them is exposed?"""
 
 from __future__ import annotations
 

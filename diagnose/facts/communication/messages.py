@@ -51,7 +51,7 @@ class CollectiveRuns:
     """Which run each is in, from 0 on. Shape of `ids`."""
     joined_ns: IntArray
     """What one collective in place of each run would take, from its parts less the shortest of them for each but one:
-    carefully (only half of that), likely, hopefully (as likely). Shape (3, runs)."""
+    low (only half of that), likely, high (as likely). Shape (3, runs)."""
     later_op_ids: IntArray
     """Host ops that start all but the first collective of each run."""
     calls: int

@@ -28,7 +28,7 @@ class EqualBatches:
     sampler: str | None
     """Class of what chooses the rows."""
     work: Work
-    """Forward ops that have a way back, and that way: what takes as long as there are rows."""
+    """Forward ops that have a backward pass, and that pass: what takes as long as there are rows."""
 
 
 @fact

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.inputs import named
 from diagnose.facts.core.run import manifest
@@ -45,9 +45,9 @@ class Padding:
     filled: float
     """Share of those that hold more than padding."""
     linear: Work
-    """Ops whose time grows with the number of places, with the way back."""
+    """Ops whose time grows with the number of places, with the backward pass."""
     attention: Work
-    """Ops that take each place with each other of its row, with the way back."""
+    """Ops that take each place with each other of its row, with the backward pass."""
     site: Site | None
     """The first line that takes a batch."""
 
@@ -78,8 +78,8 @@ def padding(facts: Facts) -> Padding | None:
         lengths=(rows.shortest, rows.longest),
         needed=rows.to_longest / max(rows.places, 1),
         filled=rows.used / max(rows.to_longest, 1),
-        linear=work_of(facts, np.concatenate((linear.ids, way_back(facts, linear)))),
-        attention=work_of(facts, np.concatenate((attention.ids, way_back(facts, attention)))),
+        linear=work_of(facts, np.concatenate((linear.ids, backward_ops(facts, linear)))),
+        attention=work_of(facts, np.concatenate((attention.ids, backward_ops(facts, attention)))),
         site=next((site for site in sites_of(facts, tops.ids[power > 0]) if site is not None), None),
     )
 

@@ -9,7 +9,7 @@ from statistics import median
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.inputs import named
 from diagnose.facts.core.run import manifest
@@ -40,7 +40,7 @@ class IgnoredScores:
     counted: float
     """Share of the rows that the loss does not ignore."""
     work: Work
-    """Of all rows, with the way back."""
+    """Of all rows, with the backward pass."""
     site: Site | None
     """The line of the layer."""
 
@@ -92,7 +92,7 @@ def _ignored(
         classes=classes,
         rows=round(median(rows)),
         counted=1 - seen.ignored / seen.rows,
-        work=work_of(facts, np.concatenate((ops.ids, way_back(facts, ops)))),
+        work=work_of(facts, np.concatenate((ops.ids, backward_ops(facts, ops)))),
         site=sites_of(facts, tops.ids[[layer for layer, _ in some[:1]]])[0],
     )
 

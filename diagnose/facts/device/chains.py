@@ -12,7 +12,7 @@ from diagnose.trace import nesting
 from diagnose.trace.intervals import IntArray, Intervals
 
 LONG = 3  # Operations in a chain, at least, statistics not counted (our choice).
-SAVED = (0.25, 0.6, 1.0)  # Of what fusing could save: carefully, likely, hopefully (our choice).
+SAVED = (0.25, 0.6, 1.0)  # Of what fusing could save: low, likely, high (our choice).
 _VECTOR = 4  # ATen gives a thread 1 to 8 elements, mostly 4: thread counts within this may be of equally many elements.
 # An operation on so many times fewer elements than a near one works on a statistic of them, one per row. Chosen.
 _STATISTIC, _NEAR = 64, 4
@@ -38,7 +38,7 @@ class PointwiseChains:
     ns: IntArray
     """Sum of durations."""
     fused_ns: IntArray
-    """As one kernel: carefully, likely, and hopefully reading inputs and writing an output, as fast per byte as now.
+    """As one kernel: low, likely, and high estimate: reading inputs and writing an output, as fast per byte as now.
     Where shapes do not tell bytes, or all its kernels are short: as long as the longest. Shape (3, chains)."""
     in_steps: Mask
     """It begins in a used step."""
@@ -80,6 +80,6 @@ def share_of_bytes(group: IntArray, read: IntArray, written: IntArray) -> npt.ND
     return np.where(unknown, 0, 1 - np.bincount(group[:-1], handed_on, minlength=len(total)) / np.maximum(total, 1))
 
 
-def fused(ns: IntArray, hopeful_ns: IntArray) -> IntArray:
+def fused(ns: IntArray, high_ns: IntArray) -> IntArray:
     """Times after each share of SAVED. Shape (3, groups)."""
-    return np.stack([np.rint(ns - share * (ns - hopeful_ns)).astype(np.int64) for share in SAVED])
+    return np.stack([np.rint(ns - share * (ns - high_ns)).astype(np.int64) for share in SAVED])

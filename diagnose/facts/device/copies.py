@@ -1,4 +1,4 @@
-"""What is copied between host and device, how fast, and how much of it nothing hides?"""
+"""What is copied between host and device, how fast, and how much of it is exposed?"""
 
 from __future__ import annotations
 

@@ -53,7 +53,7 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
     first = np.flatnonzero(np.diff(group, prepend=-1))
     ns, longest = (operation.reduceat(table.dur_ns[rows], first) for operation in (np.add, np.maximum))
     share = share_of_bytes(in_op, read[of_op], written[of_op])
-    hopeful = np.where((share > 0) & (longest > SHORT_NS), np.rint(ns * share).astype(np.int64), longest)
+    high = np.where((share > 0) & (longest > SHORT_NS), np.rint(ns * share).astype(np.int64), longest)
     in_steps = table.in_steps[rows[first]]
     bound_ns = round_half_up(int(table.dur_ns[bound & table.in_steps].sum()), count)
     told = ns * in_steps * (np.bincount(in_op, table.op[of_op] < 0) == 0)
@@ -65,7 +65,7 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
         elements=np.maximum.reduceat(elements[rows], first),
         by_shapes=np.maximum.reduceat((elements - recorded)[rows] * full[chosen], first) == 0,
         ns=ns,
-        fused_ns=fused(ns, hopeful),
+        fused_ns=fused(ns, high),
         in_steps=in_steps,
         chains=round_half_up(int(in_steps.sum()), count),
         chains_ns=round_half_up(int(ns[in_steps].sum()), count),
@@ -154,7 +154,7 @@ class AttentionChain:
     group: IntArray
     """Number of the pass that each of `ids` is in."""
     fused_ns: IntArray
-    """A pass as one kernel: carefully, likely, and hopefully as long as its matmuls, of which a fused backward has five
+    """A pass as one kernel; low, likely and high, the last as long as its matmuls, of which a fused backward has five
     for four. Shape (3, passes)."""
 
 
@@ -226,7 +226,7 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
     rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(one) for one in passes])
     matmul = named(facts, table.op[rows], *_MATMULS)
     ns, matmul_ns = (np.bincount(group, table.dur_ns[rows] * some) for some in (1, matmul))
-    hopeful = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))
+    high = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))
     told = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
     spent, is_backward = table.dur_ns[rows] * table.in_steps[rows], group >= len(forward)
     return AttentionChain(
@@ -237,5 +237,5 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
         backward_ns=round_half_up(int(spent[is_backward].sum()), count) if told else None,
         ids=table.ids[rows],
         group=group,
-        fused_ns=fused(ns, hopeful),
+        fused_ns=fused(ns, high),
     )

@@ -25,8 +25,8 @@ MOST = 0.25
 """Of an op's time, itself: what converts its arguments first spends more on that (0.7 in planted cases). Chosen."""
 
 CALLS = 3
-"""In fewer calls a chain is torch's own: the way back of `amax`, or of a division. Compiled, a net with these took 2.5
-to 2.7 times as long (torch 2.13), as its reductions came out slower than torch's."""
+"""In fewer calls a chain is torch's own: the backward pass of `amax`, or of a division. Compiled, a net with these took
+2.5 to 2.7 times as long (torch 2.13), as its reductions came out slower than torch's."""
 
 _REDUCTIONS = tuple(f"aten::{name}" for name in ("sum", "mean", "amax", "amin", "max", "min", "var_mean", "var", "std"))
 # Not fills: what is filled is mostly written to at places next, and no code fuses that. Not random numbers:
@@ -80,7 +80,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
     group = (np.cumsum(long) - 1)[chain[rows]]
     ns, longest = _sums(dur[rows], group)
     share = share_of_bytes(group, read[rows], written[rows])
-    hopeful = np.where(share > 0, np.rint(ns * share).astype(np.int64), longest)
+    high = np.where(share > 0, np.rint(ns * share).astype(np.int64), longest)
     first = np.flatnonzero(np.diff(group, prepend=-1))
     counted = in_steps[rows[first]]
     main = rows[group == np.argmax(ns * counted)] if counted.any() else rows[:0]
@@ -92,7 +92,7 @@ def chains_on_cpu(facts: Facts) -> PointwiseChains:
         elements=np.maximum.reduceat(elements[rows], first) if len(rows) else elements[:0],
         by_shapes=np.ones(len(first), dtype=bool),
         ns=ns,
-        fused_ns=fused(ns, hopeful),
+        fused_ns=fused(ns, high),
         in_steps=counted,
         chains=round_half_up(int(counted.sum()), count),
         chains_ns=round_half_up(int(ns[counted].sum()), count),

@@ -18,7 +18,7 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
 ALIGNED = 8
-"""Elements: sizes that are multiples of it suit 16-bit matrix units (NVIDIA's guide to matrix multiplication)."""
+"""Elements: sizes that are multiples of it suit 16-bit Tensor Cores (NVIDIA's guide to matrix multiplication)."""
 
 SLOW_SHARE = 0.5
 """Calls that reach less than this share of the roofline are slow (our choice)."""
@@ -36,7 +36,7 @@ class Precision:
     """Calls that multiply matrices, by what they multiply in; times per step."""
 
     fp32_ids: IntArray
-    """Kernels in fp32 without matrix units, convolutions left out: what `set_float32_matmul_precision` changes."""
+    """Kernels in fp32 without Tensor Cores, convolutions left out: what `set_float32_matmul_precision` changes."""
     fp32_ns: int
     fp32_conv_ns: int
     """The same, in convolutions."""

@@ -35,7 +35,7 @@ _REACHED_8 = {
     "MI300X": 1273 / 2615, "MI325X": 1519 / 2615,
 }  # fmt: skip
 _REACHED_16_ELSEWHERE, _REACHED_8_ELSEWHERE = 0.78, 0.70  # 75 to 80 % and 70 % were published.
-_REACHED_SIMT = 0.95  # Without matrix units the peak is nearly reached: cuBLAS sgemm, our choice.
+_REACHED_SIMT = 0.95  # Without Tensor Cores the peak is nearly reached: cuBLAS sgemm, our choice.
 
 # Share of the memory's rate that a kernel reaches, by the bytes it moves; between them by log.
 _MOVED = np.log([1e6, 1e8])
@@ -66,7 +66,7 @@ class MatmulOps:
     math_dtype: Codes
     """What its longest kernel multiplies in, by the kernel's name: position in `costs.DTYPES`, or -1."""
     tensor_cores: Codes
-    """Whether its longest kernel runs on matrix units: 1 yes, 0 no, -1 unknown."""
+    """Whether its longest kernel runs on Tensor Cores: 1 yes, 0 no, -1 unknown."""
     dur_ns: IntArray
     """Sum of durations of its matmul-like kernels."""
     blocks: IntArray
@@ -191,7 +191,7 @@ def _holds_another(facts: Facts, op: IntArray) -> Mask:
 
 
 def _by_name(facts: Facts, kernel: IntArray) -> tuple[Codes, Codes]:
-    """What kernels multiply in, as a position in DTYPES, and whether on matrix units; -1 where unknown."""
+    """What kernels multiply in, as a position in DTYPES, and whether on Tensor Cores; -1 where unknown."""
     names = facts.rank.spans["name"].cat
     distinct, which = _distinct(names.codes.to_numpy(), kernel)
     said = [str(names.categories[one]) for one in distinct.tolist()]

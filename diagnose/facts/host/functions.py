@@ -1,4 +1,4 @@
-"""Which functions of the user's code does the step's time go to, with what their ops cost on the way back?
+"""Which functions of the user's code does the step's time go to, with what their ops cost in the backward pass?
 
 It needs no rule: it also shows what no rule knows.
 """
@@ -31,7 +31,7 @@ MOST_OPS = 5
 
 @dataclass(frozen=True)
 class FunctionOp:
-    """All calls of an op from one function, with its way back."""
+    """All calls of an op from one function, with its backward pass."""
 
     name: str
     """Of a node of a backward pass whose op is not known, the node's."""

@@ -1,1 +1,1 @@
-"""Ops and groups of ops that their shapes tell, for which there is a cheaper way."""
+"""Ops that shapes and order tell to be costlier than another way to the same numbers."""

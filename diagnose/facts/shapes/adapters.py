@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, nodes_of, places, way_back
+from diagnose.facts.autograd.backward import backward_nodes, backward_ops, gradient_shapes, nodes_of, places
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.inputs import Inputs, named
 from diagnose.facts.core.shaped import Shape, Work, inputs_of, main_ops, work_of
@@ -47,9 +47,9 @@ class Adapters:
     times: int
     """Per step."""
     merging: Work
-    """What makes the sum of weight and adapter, with its way back."""
+    """What makes the sum of weight and adapter, with its backward pass."""
     back: Work
-    """The way back of the layers that take it."""
+    """The backward pass of the layers that take it."""
     still_ns: int
     """What of that stays, per step: the gradient of what the layers take, where something before them learns."""
     apart_ns: int
@@ -112,14 +112,14 @@ def _of_one_kind(
     share = float(np.mean([one.words_share for one in runs]))
     steps = used_step(facts, layers.ids)
     seen = len(set(steps.tolist()) - {-1})
-    back = work_of(facts, way_back(facts, layers))
+    back = work_of(facts, backward_ops(facts, layers))
     thin = work_of(facts, layers.ids).longest_ns * rank * sum(shape) / prod(shape)
     added = work_of(facts, sums.ids).longest_ns * share
     return Adapters(
         rank=rank,
         shape=shape,
         times=round((steps >= 0).sum() / max(seen, 1)),
-        merging=work_of(facts, np.concatenate((merging.ids, way_back(facts, merging)))),
+        merging=work_of(facts, np.concatenate((merging.ids, backward_ops(facts, merging)))),
         back=back,
         still_ns=_still_ns(facts, layers, shape),
         apart_ns=round(PASSES * (thin + MEMORY * added)),
@@ -135,7 +135,7 @@ _BACK = "aten::mm"
 
 
 def _still_ns(facts: Facts, layers: HostSpans, shape: Shape) -> int:
-    """Products on the layers' way back that take the weight, and so do not make its gradient."""
+    """Products in the layers' backward pass that take the weight, and so do not make its gradient."""
     nodes = backward_nodes(facts).spans.where(np.unique(nodes_of(facts, layers)[1]))
     products = host_spans(facts, SpanKind.OP, named=lambda name: name == _BACK)
     products = products.where(nesting.innermost_at(products.start_ns, products.track, *places(nodes)) >= 0)

@@ -10,7 +10,7 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.inputs import Inputs, named
 from diagnose.facts.core.names import name_of
@@ -35,14 +35,14 @@ _MOST = 3
 
 @dataclass(frozen=True)
 class PairSums:
-    """Sums over pairs of rows that one line computes by broadcasting, and their way back."""
+    """Sums over pairs of rows that one line computes by broadcasting, and their backward pass."""
 
     differences: bool
     """Squares of differences are summed, rather than products."""
     shape: Shape
     """Of the largest result of broadcasting."""
     work: Work
-    """The ops, and the nodes of their way back."""
+    """The ops, and the nodes of their backward pass."""
     site: Site | None
 
 
@@ -107,6 +107,6 @@ def _summed(facts: Facts, tops: HostSpans, chains: list[_Chain], site: Site | No
     return PairSums(
         differences=chains[0].differences,
         shape=max((one.shape for one in chains), key=prod),
-        work=work_of(facts, np.concatenate((forth.ids, way_back(facts, forth)))),
+        work=work_of(facts, np.concatenate((forth.ids, backward_ops(facts, forth)))),
         site=site,
     )

@@ -7,7 +7,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.inputs import Inputs, named
 from diagnose.facts.core.run import trains_on_cpu
@@ -58,7 +58,7 @@ class LongFilters:
     calls: int
     """In the whole recording."""
     work: Work
-    """With the way back."""
+    """With the backward pass."""
     left: tuple[float, float, float]
     """Share of the time that transforms take, at worst, likely, at best."""
     site: Site | None
@@ -96,7 +96,7 @@ def _sizes(inputs: Inputs) -> Filter | None:
 def _priced(facts: Facts, sizes: Filter, ops: IntArray, site: Site | None) -> LongFilters:
     tops, _ = main_ops(facts)
     own = tops.where(np.isin(tops.ids, ops))
-    back = way_back(facts, own)
+    back = backward_ops(facts, own)
     work = work_of(facts, np.concatenate((own.ids, back)))
     times = WITH_WAY_BACK if len(back) else 1.0
     calls = len(own.in_steps(facts).ids) / steps(facts).count

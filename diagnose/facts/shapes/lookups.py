@@ -1,4 +1,4 @@
-"""How are rows of tables looked up, and what does the way back from a lookup cost?"""
+"""How are rows of tables looked up, and what does the backward pass from a lookup cost?"""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_nodes, places, way_back
+from diagnose.facts.autograd.backward import backward_nodes, backward_ops, places
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.inputs import NO_SHAPES, named
 from diagnose.facts.core.names import name_of
@@ -37,7 +37,7 @@ class OneHotProducts:
     forth: Work
     """What makes the rows, and the products."""
     back: Work
-    """The nodes of the products' way back."""
+    """The nodes of the products' backward pass."""
     site: Site | None
 
 
@@ -86,7 +86,7 @@ def _one_hot(facts: Facts, tops: HostSpans, some: list[tuple[int, int, Shape]], 
     return OneHotProducts(
         shape=max((shape for _, _, shape in some), key=prod),
         forth=work_of(facts, tops.ids[forth]),
-        back=work_of(facts, way_back(facts, products)),
+        back=work_of(facts, backward_ops(facts, products)),
         site=site,
     )
 
@@ -145,7 +145,7 @@ def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[in
 
 
 def _looked_up(facts: Facts, made: HostSpans) -> Site | None:
-    """The line of the lookup whose way back makes these gradients: its op has the number of the node they are in."""
+    """The line of the lookup whose backward pass makes these gradients: its op has the number of their node."""
     nodes = optional(backward_nodes, facts)
     if nodes is None:
         return None

@@ -7,7 +7,7 @@ from itertools import pairwise
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.inputs import named
 from diagnose.facts.core.shaped import Shape, Work, inputs_of, main_ops, work_of
@@ -40,9 +40,9 @@ class LowRankSolve:
     rank: int
     """Of the product, at most."""
     products: Work
-    """With the way back."""
+    """With the backward pass."""
     solves: Work
-    """What adds to the product, factors and solves it, with the way back."""
+    """What adds to the product, factors and solves it, with the backward pass."""
     site: Site | None
 
     @property
@@ -86,7 +86,7 @@ def low_rank_solves(facts: Facts) -> tuple[LowRankSolve, ...]:
 
 def _both_ways(facts: Facts, tops: HostSpans, at: list[int]) -> Work:
     ops = tops.where(np.unique(at))
-    return work_of(facts, np.concatenate((ops.ids, way_back(facts, ops))))
+    return work_of(facts, np.concatenate((ops.ids, backward_ops(facts, ops))))
 
 
 def _thin(shapes: list[Shape]) -> tuple[Shape, int]:

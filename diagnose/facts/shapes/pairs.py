@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.inputs import Inputs, named
 from diagnose.facts.core.names import name_of
@@ -24,8 +24,8 @@ LEAST = 32
 """Rows and columns of a table that is looked at (our choice)."""
 
 CALL_NS = 10_000
-"""What an op on the CPU takes for few numbers, and a node of the way back as well: both took 15 to 28 us in planted
-loops."""
+"""What an op on the CPU takes for few numbers, and a node of the backward pass as well: both took 15 to 28 us in
+planted loops."""
 
 _DIAGONALS = ("aten::diagonal", "aten::diag", "aten::trace")
 _EACH = (
@@ -59,7 +59,7 @@ class Pairs:
     ops: tuple[str, ...]
     """That make a table, and take what is wanted of it."""
     work: Work
-    """With the way back."""
+    """With the backward pass."""
     left: float
     """Share of the time that is left if only what is wanted is computed."""
     site: Site | None
@@ -176,7 +176,7 @@ def _told(some: Iterator[Pairs]) -> tuple[Pairs, ...]:
 
 def _table(facts: Facts, tops: HostSpans, shape: Shape, made: IntArray) -> Pairs:
     own = tops.where(made)
-    work = work_of(facts, np.concatenate((own.ids, way_back(facts, own))))
+    work = work_of(facts, np.concatenate((own.ids, backward_ops(facts, own))))
     on_cpu = trains_on_cpu(facts)
     lasted = facts.rank.spans["dur_ns"].to_numpy()[work.ids if on_cpu else work.work_ids]
     least = np.minimum(lasted, CALL_NS if on_cpu else KERNEL_NS)

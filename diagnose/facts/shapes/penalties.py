@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import ADDS, NO_PASSES, way_back
+from diagnose.facts.autograd.backward import ADDS, NO_PASSES, backward_ops
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.inputs import named
 from diagnose.facts.core.shaped import Shape, Work, first_shape, inputs_of, main_ops, work_of
@@ -26,7 +26,7 @@ class WeightPenalty:
     shapes: int
     """Different shapes of weights that are squared."""
     work: Work
-    """The squares and sums, and their way back."""
+    """The squares and sums, and their backward pass."""
     site: Site | None
 
 
@@ -50,7 +50,7 @@ def weight_penalty(facts: Facts) -> WeightPenalty:
         if shapes[at] in weights and shapes[at] == shapes[at + 1] and not (at and less[at - 1])
     ]
     forth = tops.where(np.array([one for at in first for one in (at, at + 1)], dtype=np.int64))
-    back = way_back(facts, forth)
+    back = backward_ops(facts, forth)
     if not len(back):
         first, forth = [], forth.where(np.zeros(len(forth.ids), dtype=bool))
     found: set[Shape | None] = {shapes[at] for at in first}

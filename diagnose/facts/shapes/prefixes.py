@@ -13,7 +13,7 @@ from itertools import pairwise
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.inputs import Inputs
@@ -53,7 +53,7 @@ class GrowingPrefix:
     layer: str
     """The op whose input grows."""
     work: Work
-    """Ops that grow with the input, with the way back."""
+    """Ops that grow with the input, with the backward pass."""
     left: float
     """Share of their time that is left if each round computes only what is new."""
     least_left: float
@@ -88,7 +88,7 @@ def growing_prefix(facts: Facts) -> GrowingPrefix | None:
     return GrowingPrefix(
         lengths=tuple(first.lengths.tolist()),
         layer=first.layer,
-        work=work_of(facts, np.concatenate((own.ids, way_back(facts, own)))),
+        work=work_of(facts, np.concatenate((own.ids, backward_ops(facts, own)))),
         left=float(needed.sum()) / total,
         least_left=float((spent * new / lengths).sum()) / total,
         site=sites_of(facts, tops.ids[first.ops[0, :1]])[0],

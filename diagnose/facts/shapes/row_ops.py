@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import Inputs, Tensor, named
@@ -99,7 +99,7 @@ class DiagonalMatrices:
     ops: int
     """Per step; those that make them included."""
     work: Work
-    """The ops, and their way back."""
+    """The ops, and their backward pass."""
     site: Site | None
     """The line that makes the first of them."""
 
@@ -134,5 +134,5 @@ def _of_shape(
     if any(at < first.get(int(step[at]), len(taken)) or (adds[at] and taken[at] > 1) for at in uses):
         return None
     mine = tops.where(np.array(sorted({*own, *uses})))
-    work = work_of(facts, np.concatenate((mine.ids, way_back(facts, mine))))
+    work = work_of(facts, np.concatenate((mine.ids, backward_ops(facts, mine))))
     return DiagonalMatrices(shape, _per_step(facts, mine.ids), work, sites_of(facts, tops.ids[own[:1]])[0])

@@ -36,7 +36,7 @@ _MIXES = ("aten::lstm", "aten::gru", "aten::rnn_*", "aten::batch_norm", "aten::s
 _ZEROS = ("aten::zeros_like", "aten::new_zeros", "aten::zeros")
 
 _TWICE = "BackwardBackward"
-"""In names of nodes of the way back of what was a way back."""
+"""In names of nodes of the backward pass of what was a backward pass."""
 
 _ADDS = ("aten::add", "aten::add_")
 """Gradients of several ways are added up in the node that they go into."""
@@ -55,7 +55,7 @@ class IdleRows:
     ops: tuple[str, ...]
     """Their names, those that take longest first."""
     work: Work
-    """With the way back."""
+    """With the backward pass."""
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
@@ -72,7 +72,7 @@ def zero_gradients(facts: Facts) -> VainNodes:
     """Nodes that take zeros which autograd has made, as the op that they came through has a slope of zero: a sign.
 
     Nothing else is done in the node of such an op. Where more is, the zeros are a part of what it makes, or of what was
-    computed again; or the op is of a way back itself, as in penalties of gradients, where nothing can be detached.
+    computed again; or the op is of a backward pass itself, as in penalties of gradients, where nothing can be detached.
     Raises Missing like seen_ops and backward_nodes, and if nobody counted rows.
     """
     seen, nodes = seen_ops(facts), backward_nodes(facts)
@@ -180,7 +180,7 @@ def _idle_ops(facts: Facts, seen: SeenOps, rows: RowCounts) -> list[_IdleOp]:
 def _read_otherwise(seen: SeenOps, idle: dict[int, int]) -> set[int]:
     """Ops whose idle rows something takes that nothing is learnt of, as a metric does, and those that they come of.
 
-    Given are the ops that have a way back, and how many rows are idle of the gradient of each.
+    Given are the ops that have a backward pass, and how many rows are idle of the gradient of each.
     """
     aside = seen.makes & ~seen.backward & ~np.array([_only_as_large(name) for name in seen.names], dtype=bool)
     aside[list(idle)] = False

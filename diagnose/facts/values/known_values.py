@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_nodes, nodes_of, way_back
+from diagnose.facts.autograd.backward import backward_nodes, backward_ops, nodes_of
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import Mask
@@ -33,7 +33,7 @@ class KnownValues:
     times: int
     """Rows in a step."""
     work: Work
-    way_back: Work
+    backward_ops: Work
     """The nodes of backward passes that go with them."""
     track: int
     """The main thread."""
@@ -50,17 +50,17 @@ class KnownValues:
 
     @property
     def longest_ns(self) -> int:
-        """What it takes per step with the way back, on the host or the device."""
-        host = self.work.host_ns + self.way_back.host_ns
-        return max(host, self.work.device_ns + self.way_back.device_ns)
+        """What it takes per step with the backward pass, on the host or the device."""
+        host = self.work.host_ns + self.backward_ops.host_ns
+        return max(host, self.work.device_ns + self.backward_ops.device_ns)
 
 
 @fact
 def repeated_values(facts: Facts) -> tuple[KnownValues, ...]:
     """What was computed before in the same step, those that take longest first. Raises Missing like seen_ops.
 
-    What checkpoints compute again in a backward pass is not among it. The way back is that through the repetition, if
-    it is gone in the same pass as that through the first: then one is enough.
+    What checkpoints compute again in a backward pass is not among it. The backward pass is that through the repetition,
+    if it is gone in the same pass as that through the first: then one is enough.
     """
     seen = seen_ops(facts)
     return _rows(facts, seen, seen.makes & (seen.first >= 0))
@@ -128,7 +128,9 @@ def _known(facts: Facts, seen: SeenOps, names: tuple[str, ...], rows: list[IntAr
         ops=names,
         times=len(rows),
         work=work_of(facts, recorded),
-        way_back=work_of(facts, _merging(facts, ids[both], before[both]) if both.any() else _all_back(facts, recorded)),
+        backward_ops=work_of(
+            facts, _merging(facts, ids[both], before[both]) if both.any() else _all_back(facts, recorded)
+        ),
         track=main,
         between=_between(facts, [seen.ids[:, row] for row in rows], main),
         steps_seen=int((ids >= 0).any(axis=1).sum()),
@@ -151,7 +153,7 @@ def _spans(facts: Facts, ids: IntArray) -> HostSpans:
 
 
 def _all_back(facts: Facts, ids: IntArray) -> IntArray:
-    return way_back(facts, _spans(facts, ids))
+    return backward_ops(facts, _spans(facts, ids))
 
 
 def _merging(facts: Facts, again: IntArray, before: IntArray) -> IntArray:

@@ -1,6 +1,6 @@
 """Which ops compute what nothing reads, as a part of their results is cut away?
 
-Of what is learnt from see `idle_rows`: the way back takes all that was computed.
+Of what is learnt from see `idle_rows`: the backward pass takes all that was computed.
 """
 
 from __future__ import annotations
@@ -58,7 +58,7 @@ def parts_read(facts: Facts) -> tuple[PartRead, ...]:
 
 
 def _learnt_from(facts: Facts, seen: SeenOps) -> set[int]:
-    """Ops that have a way back."""
+    """Ops that have a backward pass."""
     if optional(backward_nodes, facts) is None:
         return set()
     ops, _ = forward_ops(facts)

@@ -13,7 +13,7 @@ from typing import NamedTuple
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.inputs import NO_SHAPES, Inputs
 from diagnose.facts.core.shaped import Shape, Work, inputs_of, work_of
@@ -47,7 +47,7 @@ class ProductOrder:
     times: int
     """Per step."""
     work: Work
-    """With the way back."""
+    """With the backward pass."""
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
@@ -103,7 +103,7 @@ def product_orders(facts: Facts) -> tuple[ProductOrder, ...]:
                 largest=largest,
                 left=left,
                 times=len(some),
-                work=work_of(facts, np.concatenate((spans.ids, way_back(facts, spans)))),
+                work=work_of(facts, np.concatenate((spans.ids, backward_ops(facts, spans)))),
                 steps_seen=len(set(used_step(facts, spans.ids).tolist()) - {-1}),
                 site=site,
             )

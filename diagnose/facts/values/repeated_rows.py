@@ -11,7 +11,7 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import named
@@ -51,7 +51,7 @@ class RepeatedRows:
     ops: tuple[str, ...]
     """The layers, in order."""
     work: Work
-    """With the way back."""
+    """With the backward pass."""
     steps_seen: int
     """Used steps with such layers."""
     site: Site | None
@@ -94,7 +94,7 @@ def repeated_rows(facts: Facts) -> tuple[RepeatedRows, ...]:
                 differ=rows / taken,
                 rows=(rows, taken),
                 ops=tuple(facts.rank.spans["name"].iloc[tops.ids[slice(*runs[0])]].astype(str)),
-                work=work_of(facts, np.concatenate((mine.ids, way_back(facts, mine)))),
+                work=work_of(facts, np.concatenate((mine.ids, backward_ops(facts, mine)))),
                 steps_seen=len(set(used_step(facts, mine.ids).tolist()) - {-1}),
                 site=site,
             )
@@ -128,7 +128,7 @@ def _counted(facts: Facts) -> tuple[RepeatedRows, ...]:
                     differ=1 - share / 100,
                     rows=None,
                     ops=names,
-                    work=work_of(facts, np.concatenate((mine.ids, way_back(facts, mine)))),
+                    work=work_of(facts, np.concatenate((mine.ids, backward_ops(facts, mine)))),
                     steps_seen=int((ids >= 0).any(axis=1).sum()),
                     site=sites_of(facts, mine.ids[:1])[0],
                 )

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.shaped import Work, work_of
@@ -38,7 +38,7 @@ class SparseProducts:
     batched: bool
     """There is a matrix for each of many."""
     work: Work
-    """With the way back."""
+    """With the backward pass."""
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
@@ -76,7 +76,7 @@ def sparse_products(facts: Facts) -> tuple[SparseProducts, ...]:
                 zeros=int(seen.rows.sparse[mine].min()),
                 times=len(mine),
                 batched=any(seen.names[one].endswith("bmm") for one in mine),
-                work=work_of(facts, np.concatenate((spans.ids, way_back(facts, spans)))),
+                work=work_of(facts, np.concatenate((spans.ids, backward_ops(facts, spans)))),
                 steps_seen=int((seen.ids[:, mine] >= 0).any(axis=1).sum()),
                 site=site,
             )

@@ -7,7 +7,7 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import way_back
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.shaped import Work, inputs_of, work_of
@@ -50,7 +50,7 @@ class SeparableWindows:
     times: int
     """Per step."""
     work: Work
-    """With the way back."""
+    """With the backward pass."""
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
@@ -121,7 +121,7 @@ def separable_windows(facts: Facts) -> tuple[SeparableWindows, ...]:
             SeparableWindows(
                 window=window,
                 times=len(some),
-                work=work_of(facts, np.concatenate((convolutions.ids, way_back(facts, convolutions)))),
+                work=work_of(facts, np.concatenate((convolutions.ids, backward_ops(facts, convolutions)))),
                 steps_seen=int((mine >= 0).any(axis=1).sum()),
                 site=sites_of(facts, convolutions.ids[:1])[0],
             )

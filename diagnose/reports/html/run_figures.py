@@ -52,7 +52,7 @@ def communication(diagnosis: Diagnosis) -> go.Figure:
     made.update_yaxes(title={"text": "ms"}, rangemode="tozero", separatethousands=True)
     parts = (
         ("while compute runs", [one.dur_ns - one.exposed_ns for one in bars], HIDDEN, HATCHED),
-        ("nothing hides it", [one.exposed_ns for one in bars], COMMUNICATION, CROSSED),
+        ("exposed", [one.exposed_ns for one in bars], COMMUNICATION, CROSSED),
     )
     for name, ns, colour, shape in parts:
         made.add_bar(
@@ -76,8 +76,8 @@ def communication_sentence(diagnosis: Diagnosis) -> str:
     if not exposed:
         return f"Compute hides all of {of_all}."
     operation = "one of unknown kind" if longest.operation == "unknown" else clipped(longest.operation, 60)
-    most = f"the longest such time is {duration(longest.exposed_ns)}, in {operation}"
-    return f"Nothing hides {share(exposed, total)} of {of_all}; {most}."
+    most = f"the longest exposed time is {duration(longest.exposed_ns)}, in {operation}"
+    return f"{share(exposed, total)} of {of_all} is exposed; {most}."
 
 
 def _bars(diagnosis: Diagnosis) -> list[CollectiveBar]:
@@ -96,7 +96,7 @@ def _bar_hover(one: CollectiveBar) -> str:
     return "<br>".join(
         (
             f"{plain(one.operation)}, {carried}",
-            f"{duration(one.dur_ns)}, nothing hides {duration(one.exposed_ns)} of it",
+            f"{duration(one.dur_ns)}, {duration(one.exposed_ns)} of it exposed",
             f"from {one.start_ns / 1e6:,.3f} ms on the timeline",
         )
     )

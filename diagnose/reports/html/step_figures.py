@@ -47,8 +47,7 @@ IN_LEGEND = 0.01
 """Parts from this share of the step on are in the legend; shorter ones say what they are where one points at them."""
 
 REASONS = {
-    **{cause: f"is because {words}" for cause, words in CAUSES.items()},
-    IdleCause.BETWEEN_KERNELS: "is turn-around between queued kernels",
+    **{cause: f"is {words}" for cause, words in CAUSES.items()},
     IdleCause.UNKNOWN: "has no recorded cause",
 }
 DOING = {**ACTIVITIES, HostActivity.GARBAGE_COLLECTION: "in garbage collection"}
@@ -127,13 +126,13 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
         found = [
             Part("compute", whole.compute_ns, COMPUTE, "", ""),
             Part(
-                "communication nothing hides",
+                "exposed communication",
                 whole.exposed_communication_ns,
                 COMMUNICATION,
-                "is communication that nothing hides",
+                "is exposed communication",
                 CROSSED,
             ),
-            Part("copies nothing hides", whole.exposed_copy_ns, COPY, "is copies that nothing hides", DOTTED),
+            Part("exposed copies", whole.exposed_copy_ns, COPY, "is exposed copies", DOTTED),
             *_idle_parts(diagnosis, whole.idle_ns),
         ]
     elif host is not None:

@@ -84,14 +84,14 @@ def test_the_step_bar_is_the_step(known: Diagnosis) -> None:
     made = step_figures.step_bar(known)
     assert {trace.name: trace.x[0] for trace in made.data} == {
         "compute, 40.0 %": 0.4,
-        "communication nothing hides, 5.0 %": 0.05,
-        "copies nothing hides, 4.0 %": 0.04,
-        "the data loader had no batch ready, 47.0 %": 0.47,
-        "queued work waited on the device, 4.0 %": 0.04,
+        "exposed communication, 5.0 %": 0.05,
+        "exposed copies, 4.0 %": 0.04,
+        "data loading, 47.0 %": 0.47,
+        "waiting for another stream, 4.0 %": 0.04,
     }
     assert made.layout.xaxis.range == (0, 1.0)
     assert step_figures.step_bar_sentence(known) == (
-        "The GPU computes 40.0 % of the step; most of the rest (470 us) is because the data loader had no batch ready."
+        "The GPU computes 40.0 % of the step; most of the rest (470 us) is data loading."
     )
 
 
@@ -133,14 +133,13 @@ def test_idle_lines_are_named_by_line_or_cause(known: Diagnosis) -> None:
     assert made.data[0].x == (3.0, 1.0)
     assert made.data[0].marker.color == (style.RED, style.ORANGE)
     assert [note.text for note in made.layout.annotations] == [
-        'pack/train.py:12 (main)<br><span style="font-size:10px">the host had waited for the GPU</span>',
+        'pack/train.py:12 (main)<br><span style="font-size:10px">host synchronisation</span>',
         "3.00 ms",
-        "the data loader had no batch ready",
+        "data loading",
         "1.00 ms",
     ]
     assert step_figures.idle_lines_sentence(found) == (
-        "The most idle time, 3.00 ms of 4.00 ms in the step, is at pack/train.py:12 (main): "
-        "the host had waited for the GPU."
+        "The most idle time, 3.00 ms of 4.00 ms in the step, is at pack/train.py:12 (main): host synchronisation."
     )
 
 
@@ -275,7 +274,7 @@ def test_collectives_are_hidden_and_exposed(known: Diagnosis) -> None:
     assert (hidden.y.tolist(), exposed.y.tolist()) == ([0.1, 0.1], [0.05, 0.05])
     assert exposed.x.tolist() == [1, 2]
     assert run_figures.communication_sentence(known) == (
-        "Nothing hides 33.3 % of 300 us in 2 collectives of 2 steps; the longest such time is 50.0 us, in all_reduce."
+        "33.3 % of 300 us in 2 collectives of 2 steps is exposed; the longest exposed time is 50.0 us, in all_reduce."
     )
 
 

@@ -1,4 +1,4 @@
-"""Is the device starved because the host dispatches ops too slowly? And spans of the host, chosen."""
+"""Is the device starved because the host dispatches ops too slowly?"""
 
 from __future__ import annotations
 

@@ -13,8 +13,8 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.idle import IdleCause, idle
 from diagnose.facts.core.spans import host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps
-from diagnose.facts.host.dispatch import starvation
 from diagnose.facts.host.python import PythonPause, python_pauses
+from diagnose.facts.host.starvation import starvation
 from diagnose.source import ranks
 from diagnose.testing import facts_of
 from diagnose.trace.enums import SpanKind
