@@ -16,10 +16,11 @@ from pathlib import Path
 
 import msgspec
 
+from diagnose import facts
+from diagnose.facts.core.base import FACTS
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
-from diagnose.rulekit.vocabulary import FACTS
 
 RULES_FOLDER = page.built_in_rules()
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
@@ -122,12 +123,13 @@ def _anchor(one: Page) -> str:
 
 
 def facts_table() -> str:
-    """A row for each fact: its type, the file that describes its fields, and its docstring's first line."""
+    """A row for each fact: its type, the module to import that from, and its docstring's first line."""
+    facts.import_all()
     rows = ["| fact | type | what it is |", "|---|---|---|"]
     for name, get in sorted(FACTS.items()):
         first = (inspect.getdoc(get) or "").partition("\n")[0]
         kind = str(inspect.signature(get).return_annotation).replace("|", "or")
-        rows.append(f"| `{name}` | `{kind}` in `{get.__module__.removeprefix('diagnose.')}` | {first} |")
+        rows.append(f"| `{name}` | `{kind}` in `{get.__module__}` | {first} |")
     return "\n".join(rows)
 
 

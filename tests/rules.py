@@ -32,9 +32,8 @@ Ignore when
 
 SLOW = (
     PAGE.format(title="The range `slow` takes long")
-    + """from diagnose.rulekit.vocabulary import (
-    Clean, Confidence, Evidence, Finding, Fires, Fix, Level, Ranges, Remove, Silent, Verdicts, rule,
-)
+    + """from diagnose.facts.run.ranges import Ranges
+from diagnose.rulekit.vocabulary import *
 
 LEAST_NS = 1_000  # ns a step: less is nothing
 
@@ -66,7 +65,6 @@ def rule(body: str, title: str = "Something", code: str = "TT02", parameters: st
     return (
         PAGE.format(title=title)
         + f"""from diagnose.rulekit.vocabulary import *
-from diagnose.rulekit.vocabulary import rule
 
 {more}
 @rule("{code}")
@@ -76,9 +74,6 @@ def one({parameters}):
 
 EXAMPLES = [Fires("1 steps of 1"), Silent("1 steps of 1")]
 """
-    ).replace(
-        "from diagnose.rulekit.vocabulary import *\n",
-        "from diagnose.rulekit.vocabulary import Caution, Clean, Fires, NotApplicable, Silent\n",
     )
 
 

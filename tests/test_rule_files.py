@@ -68,3 +68,9 @@ def test_the_rules_that_matter_most_are_there() -> None:
         "ST": (1, 2), "PA": (1, 2, 3, 4), "MQ": (1, 2, 3, 4, 5, 6),
     }  # fmt: skip
     assert codes == {f"{group}{number:02}" for group, numbers in groups.items() for number in numbers}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_rule_begins_with_at_most_five_lines_of_imports(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert sum(line.startswith(("import ", "from ")) for line in lines) <= 5

@@ -17,28 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Barriers,
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Times,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.host_collectives import Barriers
+from diagnose.rulekit.vocabulary import *
 
 BLOCKED_SHARE = 0.02  # of the step (our choice)
 OFTEN = 0.5  # barriers a step: fewer belong to something that happens now and then (our choice)

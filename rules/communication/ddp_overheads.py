@@ -17,31 +17,8 @@ Sources
     https://github.com/pytorch/pytorch/issues/41954
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    DdpOverhead,
-    DdpWork,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    RankManifest,
-    Remove,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Times,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.ddp import DdpOverhead, DdpWork
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step, on the host or the GPU, or in waiting (our choice)
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for rank 0: ranks that differ meet later (our choice)

@@ -18,27 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    EqualBatches,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.data.equal_batches import EqualBatches
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 SHARE = Fix(

@@ -15,28 +15,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Exposure,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Verdicts,
-    bytes_,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.communication.overlap import Exposure
+from diagnose.rulekit.vocabulary import *
 
 EXPOSED_SHARE = 0.10  # of the step: TensorBoard's threshold
 LIKELY_SHARE = 0.5  # of what compute could hide besides: half-way to the ideal (our choice)

@@ -17,29 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostGathers,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Times,
-    Verdicts,
-    bytes_,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.gathers import HostGathers
+from diagnose.rulekit.vocabulary import *
 
 BLOCKED_SHARE = 0.03  # of the step (our choice)
 OWN = Between(0.5, 0.1, 0.02)  # of the rest: a sum of counts still takes a collective (our choice)

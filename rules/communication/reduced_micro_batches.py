@@ -17,28 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Accumulation,
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Remove,
-    Safety,
-    Shorten,
-    Silent,
-    Times,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.accumulation import Accumulation
+from diagnose.rulekit.vocabulary import *
 
 WAITS_LEFT = Between(0.6, 0.3, 0.0)  # of the waiting for these collectives: ranks that differ meet later (our choice)
 NO_SYNC = Fix(

@@ -19,28 +19,8 @@ Sources
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    BusRate,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    bytes_,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.bandwidth import BusRate
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step in such collectives (our choice)
 TIMES = 4  # as long as expected: compute beside it, and smaller machines, explain less than that (our choice)

@@ -18,28 +18,8 @@ Sources
     https://arxiv.org/abs/2006.15704
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Buckets,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Times,
-    Verdicts,
-    bytes_,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.buckets import Buckets
+from diagnose.rulekit.vocabulary import *
 
 LEAST = 4  # buckets in a backward pass: two or three may be of several data types (our choice)
 SMALL_BYTES = 1 << 20  # of one on average: below it latency is what a collective takes (nccl-tests PERFORMANCE.md)

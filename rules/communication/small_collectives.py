@@ -16,35 +16,10 @@ Sources
     https://github.com/NVIDIA/nccl-tests/blob/master/doc/PERFORMANCE.md
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    CollectiveGroup,
-    CollectiveRuns,
-    Confidence,
-    Edit,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostRuns,
-    Level,
-    Missing,
-    NotApplicable,
-    Remove,
-    Replace,
-    Safety,
-    Shorten,
-    Silent,
-    SmallCollectives,
-    Steps,
-    Times,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.collectives import CollectiveGroup, SmallCollectives
+from diagnose.facts.communication.host_collectives import HostRuns
+from diagnose.facts.communication.messages import CollectiveRuns
+from diagnose.rulekit.vocabulary import *
 
 CALLS = 20  # a step, on the device: fewer cost a millisecond at most (our choice)
 HOST_SHARE = 0.02  # of the step that the host waits for all but the first of each row (our choice)

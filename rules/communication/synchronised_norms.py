@@ -17,26 +17,8 @@ Sources
     https://github.com/pytorch/pytorch/pull/38246
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    SyncedNorms,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.communication.messages import SyncedNorms
+from diagnose.rulekit.vocabulary import *
 
 CALLS = 20  # a step: fewer cost a millisecond at most (msprof-analyze warns from 20 synchronised layers on)
 KEPT = Between(0.6, 0.3, 0.0)  # of the time of synchronised normalisation: some of it may be waiting (our choice)

@@ -17,29 +17,8 @@ Sources
     https://docs.nvidia.com/cuda/cuda-runtime-api/api-sync-behavior.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    Clean,
-    Confidence,
-    Detach,
-    Direction,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostMemory,
-    Level,
-    Missing,
-    RankManifest,
-    Shorten,
-    Silent,
-    Steps,
-    Transfer,
-    Verdicts,
-    bytes_,
-    ms,
-    rule,
-)
+from diagnose.facts.device.transfers import Transfer
+from diagnose.rulekit.vocabulary import *
 
 LEAST_BYTES = 1_000_000  # a step: smaller copies cost their launch, not their bytes
 WORTH_SHARE = 0.02  # of the step in which the GPU only copies or waits for the copying host (our choice)

@@ -16,28 +16,8 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    Clean,
-    Confidence,
-    Detach,
-    Direction,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostBorn,
-    HostMemory,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Transfer,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.device.transfers import HostBorn, Transfer
+from diagnose.rulekit.vocabulary import *
 
 COPIES = 50  # a step (our choice)
 IDLE_SHARE = 0.02  # of the step idle while the host is at them: then fewer count as well (our choice)

@@ -16,31 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Detach,
-    Direction,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostMemory,
-    Level,
-    Missing,
-    Move,
-    Safety,
-    Silent,
-    Steps,
-    Transfer,
-    Verdicts,
-    bytes_,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.device.transfers import Transfer
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.03  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
 LEAST_BYTES = 1_000_000  # the largest copy: smaller ones cost their launch, not their bytes

@@ -16,30 +16,9 @@ Sources
     https://docs.pytorch.org/docs/stable/data.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Fetches,
-    Finding,
-    Fires,
-    Fix,
-    Input,
-    Level,
-    NotApplicable,
-    RankManifest,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    epoch_batches,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.data.fetches import Fetches
+from diagnose.facts.data.input import Input
+from diagnose.rulekit.vocabulary import *
 
 OFTEN = 0.5  # of the batches are the first of an iterator (our choice)
 WORTH_SHARE = 0.02  # of the step in fetches (our choice)

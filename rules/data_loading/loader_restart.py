@@ -15,27 +15,8 @@ Sources
     https://docs.pytorch.org/docs/stable/data.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Fetches,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Loader,
-    NotApplicable,
-    RankManifest,
-    Safety,
-    Shorten,
-    Silent,
-    Verdicts,
-    epoch_batches,
-    rule,
-)
+from diagnose.facts.data.fetches import Fetches
+from diagnose.rulekit.vocabulary import *
 
 LEFT = Between(0.5, 0.1, 0.02)  # of the time of a restart, with workers that are kept (our choice)
 

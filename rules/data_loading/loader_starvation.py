@@ -17,30 +17,10 @@ Sources
     https://arxiv.org/abs/2007.06775
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Fetches,
-    Finding,
-    Fires,
-    Input,
-    Level,
-    Loading,
-    Move,
-    NotApplicable,
-    Silent,
-    Steps,
-    Verdicts,
-    WaitPattern,
-    cores_for_workers,
-    loading_evidence,
-    more_batches,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.data.fetches import Fetches, WaitPattern
+from diagnose.facts.data.input import Input
+from diagnose.facts.data.loading import Loading
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step waiting for batches (TensorBoard's threshold)
 FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them

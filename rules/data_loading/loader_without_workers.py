@@ -17,35 +17,10 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    HANDED_OVER_NS,
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Fetches,
-    Finding,
-    Fires,
-    Input,
-    Level,
-    Loading,
-    Move,
-    NotApplicable,
-    Silent,
-    Steps,
-    Verdicts,
-    batches_that_wait,
-    cheaper_batches,
-    cores_for_workers,
-    dear,
-    dear_batches,
-    in_workers,
-    loading_evidence,
-    mostly_sampling,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.data.fetches import Fetches
+from diagnose.facts.data.input import Input
+from diagnose.facts.data.loading import Loading
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step in fetches: less is not worth more processes (TensorBoard warns at 5 %)
 IDLE_SHARE = 0.5  # of the fetching time with an idle GPU: otherwise the GPU has enough queued meanwhile

@@ -18,27 +18,8 @@ Sources
     https://arxiv.org/abs/2107.02027
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Padding,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    percent,
-    rule,
-)
+from diagnose.facts.data.padding import Padding
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step, on the host or the device: the order of the data changes (our choice)
 FULL = 0.95  # of the places, of batches of like lengths: 0.99 was reported (our choice)

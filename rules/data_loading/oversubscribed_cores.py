@@ -18,26 +18,8 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    CpuThreads,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.host.cpu_threads import CpuThreads
+from diagnose.rulekit.vocabulary import *
 
 TIMES = 1.5  # threads for each core: a few more do little harm (our choice)
 LEAST = 0.25  # of the share that is left if ops take as often longer as there are more threads (our choice)

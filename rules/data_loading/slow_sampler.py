@@ -16,30 +16,10 @@ Sources
     https://docs.pytorch.org/docs/stable/data.html#data-loading-order-and-sampler
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Fetches,
-    Finding,
-    Fires,
-    Fix,
-    Input,
-    Level,
-    Loading,
-    Missing,
-    NotApplicable,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.data.fetches import Fetches
+from diagnose.facts.data.input import Input
+from diagnose.facts.data.loading import Loading
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step in which the sampler keeps it waiting (our choice)
 ANEW = 0.5  # of the batches are the first of an iterator (our choice)

@@ -16,26 +16,8 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Confidence,
-    CopyChurn,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.device.layout import CopyChurn
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.08  # of the step in such copies (our choice)
 KEPT = Between(0.9, 0.6, 0.2)  # share of them that is needed after all: which, a trace does not tell (our choice)

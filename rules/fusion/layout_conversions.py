@@ -16,24 +16,8 @@ Sources
     https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    LayoutConversions,
-    Level,
-    Remove,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.device.layout import LayoutConversions
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.03  # of the step in conversions (our choice)
 

@@ -16,27 +16,8 @@ Sources
     https://arxiv.org/abs/2205.14135
 """
 
-from diagnose.rulekit.vocabulary import (
-    AttentionChain,
-    Basis,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Replace,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.device.fusion import AttentionChain
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step in such attention (our choice)
 LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choice)

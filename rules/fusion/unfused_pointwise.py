@@ -17,29 +17,9 @@ Sources
     https://github.com/linkedin/Liger-Kernel
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Clean,
-    Compiling,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    PointwiseChains,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    chains_taken,
-    fusing,
-    gave_up,
-    percent,
-    rule,
-    torchs_own,
-)
+from diagnose.facts.device.chains import PointwiseChains
+from diagnose.facts.host.compiling import Compiling
+from diagnose.rulekit.vocabulary import *
 
 BOUND_SHARE = 0.20  # of a GPU's compute time in memory-bound kernels; a CPU's matmuls take longer (our choice)
 CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can be fused with certainty (our choice)

@@ -17,26 +17,8 @@ Sources
     https://docs.nvidia.com/cuda/cuda-c-programming-guide/#arithmetic-instructions
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Doubles,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.device.doubles import Doubles
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step in double precision (our choice)
 CPU_LEFT = Between(0.7, 0.5, 0.4)  # half the bytes, and twice the elements in a vector

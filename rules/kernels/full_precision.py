@@ -17,28 +17,8 @@ Sources
     https://pytorch.org/blog/what-every-user-should-know-about-mixed-precision-training-in-pytorch
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Precision,
-    RankManifest,
-    Safety,
-    Shorten,
-    Silent,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-    toward,
-)
+from diagnose.facts.device.precision import Precision
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.20  # of the step in 32-bit matrix work: below it the casts eat much of the gain (our choice)
 POINTWISE = Between(1.0, 0.75, 0.55)  # share that memory-bound kernels keep: half the bytes, and casts on top

@@ -17,27 +17,8 @@ Sources
     https://arxiv.org/abs/2401.14489
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Roofline,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-    toward,
-)
+from diagnose.facts.device.precision import Roofline
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.03  # of the step in such kernels that reach less than half of what the GPU could (our choice)
 

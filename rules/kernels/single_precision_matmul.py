@@ -16,28 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Precision,
-    RankManifest,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-    toward,
-)
+from diagnose.facts.device.precision import Precision
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step in such kernels (torch's own pattern matcher names them from the first on)
 LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html"

@@ -17,28 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/cuda.tunable.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    RankManifest,
-    Roofline,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-    toward,
-)
+from diagnose.facts.device.precision import Roofline
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step in such kernels (our choice)
 MOSTLY = 0.5  # of the slow time in convolutions: then it is about them (our choice)

@@ -16,27 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    SubnormalProducts,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.values.special_numbers import SubnormalProducts
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step (our choice)
 PACE = (1.6, 1.0, 0.7)  # products of other shapes have another pace (our choice)

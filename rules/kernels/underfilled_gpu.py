@@ -16,25 +16,8 @@ Sources
     https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    GridFilling,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.device.filling import GridFilling
+from diagnose.rulekit.vocabulary import *
 
 UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (our choice: 0.3 also met balanced trainings)
 FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (our choice)

@@ -18,29 +18,9 @@ Sources
     https://docs.python.org/3/library/sys.html#sys.setswitchinterval
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    PythonPause,
-    Rivals,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Times,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.host.cpu_threads import Rivals
+from diagnose.facts.host.python import PythonPause
+from diagnose.rulekit.vocabulary import *
 
 PAUSED_SHARE = 0.03  # of the step in pauses between ops, long ones on a CPU (our choice)
 LEFT = Between(0.5, 0.05, 0.0)  # of these pauses: some may be the training's own (our choice)

@@ -18,26 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Starvation,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.host.starvation import Starvation
+from diagnose.rulekit.vocabulary import *
 
 STARVED_SHARE = 0.10  # of the step idle while the host dispatches; below it other causes are larger (our choice)
 LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice)

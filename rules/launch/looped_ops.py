@@ -17,28 +17,8 @@ Sources
     https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Loop,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Times,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.host.loops import Loop
+from diagnose.rulekit.vocabulary import *
 
 FIXED_SHARE = 0.05  # of the step that goes to starting ops of the loop (our choice)
 BATCHED = 0.3  # of the rest of small ops on a CPU: larger matrices, memory read once; planted loops gained 0 to 0.6

@@ -17,31 +17,10 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Distortion,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    PythonPause,
-    Rivals,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Times,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.host.cpu_threads import Rivals
+from diagnose.facts.host.python import PythonPause
+from diagnose.facts.run.quality import Distortion
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step idle for Python, all places together (our choice)
 PLACE_SHARE = 0.02  # at one place, to be named by itself (our choice)

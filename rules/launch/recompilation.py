@@ -17,26 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Compiling,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.host.compiling import Compiling
+from diagnose.rulekit.vocabulary import *
 
 FIRST_STEPS = 5  # of the run may compile: their shapes are new, or become dynamic (our choice)
 BREAKS = 3  # a call: fewer are usual in models that were not written for a compiler (our choice)

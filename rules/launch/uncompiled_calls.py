@@ -17,28 +17,9 @@ Sources
     https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    CannotTell,
-    Clean,
-    Compiling,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    PointwiseChains,
-    Safety,
-    Silent,
-    Verdicts,
-    chains_taken,
-    fusing,
-    gave_up,
-    known,
-    rule,
-)
+from diagnose.facts.device.chains import PointwiseChains
+from diagnose.facts.host.compiling import Compiling
+from diagnose.rulekit.vocabulary import *
 
 LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html"
 

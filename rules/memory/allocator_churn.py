@@ -16,26 +16,8 @@ Sources
     https://github.com/huggingface/peft/issues/2894
 """
 
-from diagnose.rulekit.vocabulary import (
-    AllocatorCause,
-    CannotTell,
-    Churn,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Missing,
-    Remove,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.device.allocator import AllocatorCause, Churn
+from diagnose.rulekit.vocabulary import *
 
 OFTEN = 0.5  # of the later half of the steps: rarer is growth, or the clean-up that the fix would make of it (G5)
 LEAST_STEPS = 2  # in a single step, calls of the first step and calls of every step look the same

@@ -19,29 +19,8 @@ Sources
     https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    FetchedMemory,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Missing,
-    NotApplicable,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    bytes_,
-    ms,
-    rule,
-)
+from diagnose.facts.host.fetched import FetchedMemory
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step (our choice)
 # Such blocks glibc maps and unmaps one by one, however it is told: four trainings with them gained nothing.

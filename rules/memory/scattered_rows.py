@@ -17,27 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    ScatteredRows,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.scattered_rows import ScatteredRows
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LEFT = Between(0.6, 0.2, 0.1)  # of the time: rows of 480 numbers came at 0.36 GB/s, of one piece at 2.8 (a CPU)

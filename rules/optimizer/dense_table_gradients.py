@@ -19,27 +19,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    TableGradients,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.lookups import TableGradients
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.03  # of the step, on the host or the device (our choice)
 MANY = 8  # times as many rows in the table as a pass reads (our choice)

@@ -16,25 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    GradientZeroing,
-    Level,
-    Remove,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.optimizer.zeroing import GradientZeroing
+from diagnose.rulekit.vocabulary import *
 
 HOST = Between(0.5, 0.2, 0.1)  # of the host time: setting to None costs a loop over the parameters (our choice)
 CPU = Between(0.2, 0.05, 0.0)  # where the CPU writes the zeros itself, which takes longer than the loop (our choice)

@@ -15,27 +15,8 @@ Sources
     https://docs.pytorch.org/docs/stable/optim.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Implementation,
-    Level,
-    OptimizerSteps,
-    RankManifest,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.optimizer.optimizer import Implementation, OptimizerSteps
+from diagnose.rulekit.vocabulary import *
 
 FUSED = "SGD Adam AdamW"
 IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)

@@ -19,27 +19,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    WeightPenalty,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.penalties import WeightPenalty
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 SHAPES = 2  # of weights at least: one alone may be that of something else (our choice)

@@ -18,28 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.checkpoint.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Checkpoints,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    RankManifest,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-    seen_again,
-)
+from diagnose.facts.run.pauses import Checkpoints
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step, on average (our choice)
 LEFT = Between(0.5, 0.1, 0.04)  # of the time; only copying must be waited for: 6.3 of 148.8 s were left on a 7B model

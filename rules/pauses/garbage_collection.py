@@ -18,31 +18,9 @@ Sources
     https://github.com/huggingface/peft/pull/2894
 """
 
-from diagnose.rulekit.vocabulary import (
-    HOW_COLLECTIONS,
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    GarbageCollections,
-    Level,
-    Missing,
-    RankManifest,
-    Shorten,
-    Silences,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-    seen_again,
-)
+from diagnose.facts.run.garbage import HOW_COLLECTIONS, GarbageCollections
+from diagnose.facts.run.pauses import Silences
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.005  # of the step in collections (our choice)
 LONGEST_NS = 1_000_000  # shorter ones are of the youngest objects, and no pause (our choice)

@@ -17,29 +17,9 @@ Sources
     https://docs.python.org/3/howto/logging.html#optimization
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Remove,
-    Safety,
-    Shorten,
-    Silent,
-    Slowdown,
-    Steps,
-    Texts,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.host.texts import Texts
+from diagnose.facts.run.slowdown import Slowdown
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step, on average (our choice)
 OFTEN = 0.5  # of the steps (our choice)

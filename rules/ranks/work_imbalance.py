@@ -17,27 +17,8 @@ Sources
     https://arxiv.org/abs/2505.05713
 """
 
-from diagnose.rulekit.vocabulary import (
-    Balance,
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NotApplicable,
-    Safety,
-    Silent,
-    Verdicts,
-    balanced,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.communication.balance import Balance
+from diagnose.rulekit.vocabulary import *
 
 EXCESS_SHARE = 0.05  # of the step: the same for slow_rank
 CPU_EXCESS_SHARE = 0.15  # on CPUs that ranks share: two ranks of equal work on two cores differed by up to 0.10

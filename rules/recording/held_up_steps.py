@@ -17,7 +17,7 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rulekit.vocabulary import Caution, Clean, Fires, NotApplicable, Silent, Steps, Verdicts, rule
+from diagnose.rulekit.vocabulary import *
 
 ENOUGH = 3  # steps: fewer do not stand for the run (our choice)
 

@@ -15,19 +15,9 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Caution,
-    Clean,
-    Fires,
-    Silent,
-    Slowdown,
-    Steadiness,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.run.quality import Steadiness
+from diagnose.facts.run.slowdown import Slowdown
+from diagnose.rulekit.vocabulary import *
 
 STEPS = 3  # with fewer, one unusual step is most of what was seen (our choice)
 VARIATION = 0.10  # standard deviation of the step times over their mean (our choice)

@@ -18,20 +18,11 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Breakdown,
-    Caution,
-    Clean,
-    Distortion,
-    Fires,
-    Launches,
-    Silent,
-    Slowdown,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.core.breakdown import Breakdown
+from diagnose.facts.core.launches import Launches
+from diagnose.facts.run.quality import Distortion
+from diagnose.facts.run.slowdown import Slowdown
+from diagnose.rulekit.vocabulary import *
 
 IDLE_SHARE = 0.05  # of the step the GPU is idle: with less the host's time is hidden (our choice)
 RECORDING_SHARE = 0.05  # of the step spent on recording, at least (our choice)

@@ -16,7 +16,8 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import Caution, Clean, Distortion, Fires, NotApplicable, Silent, Verdicts, ms, rule
+from diagnose.facts.run.quality import Distortion
+from diagnose.rulekit.vocabulary import *
 
 VIEW_NS = 8_000  # median of views: 0.3 to 6 us in nine public recordings, 23 in one whose every op was as slow
 

@@ -16,17 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    UNRECORDED_SHARE,
-    Caution,
-    Clean,
-    Fires,
-    Silent,
-    Unrecorded,
-    Verdicts,
-    percent,
-    rule,
-)
+from diagnose.facts.run.slowdown import UNRECORDED_SHARE, Unrecorded
+from diagnose.rulekit.vocabulary import *
 
 
 @rule("MQ04")

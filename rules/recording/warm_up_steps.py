@@ -15,19 +15,8 @@ Sources
     https://docs.pytorch.org/docs/stable/profiler.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    CannotTell,
-    Caution,
-    Clean,
-    Fires,
-    Missing,
-    Sign,
-    Silent,
-    Verdicts,
-    WarmUp,
-    ms,
-    rule,
-)
+from diagnose.facts.run.quality import Sign, WarmUp
+from diagnose.rulekit.vocabulary import *
 
 ENOUGH = 3  # steps that are no warm-up: fewer do not stand for the run (our choice)
 START_UP = {Sign.ALLOCATION, Sign.COMPILE, Sign.COMMUNICATOR}  # what later steps hardly do, where there is only one

@@ -18,27 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/numerical_accuracy.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    PairSums,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.broadcasts import PairSums
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LEFT = Between(0.5, 0.2, 0.05)  # of the time: a product of matrices moves columns times fewer bytes (our choice)

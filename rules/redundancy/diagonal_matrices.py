@@ -18,27 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/distributions.html#independent
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    DiagonalMatrices,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.row_ops import DiagonalMatrices
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.03  # of the step, on the host or the device (our choice)
 LEFT = Between(0.5, 0.15, 0.05)  # of the time: the same on the diagonals (our choice)

@@ -18,25 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.no_grad.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    FrozenRows,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.values.frozen_rows import FrozenRows
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such layers (our choice)

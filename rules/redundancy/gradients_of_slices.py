@@ -18,28 +18,9 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.unbind.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    SlicedTensor,
-    Slowdown,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.autograd.slices import SlicedTensor
+from diagnose.facts.run.slowdown import Slowdown
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.03  # of the step, on the host or the device (our choice)
 LEFT = 0.1  # of the time, likely: the pieces' gradients are still copied (our choice)

@@ -18,27 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.GRU.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    GrowingPrefix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.prefixes import GrowingPrefix
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LOW_SHARE = 0.5  # of what is likely: what is kept has to be written and read (our choice)

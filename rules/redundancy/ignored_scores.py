@@ -18,27 +18,8 @@ Sources
     https://github.com/google-research/bert/blob/master/run_pretraining.py
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    IgnoredScores,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.data.targets import IgnoredScores
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 MANY = 0.25  # of the rows: below this picking the others may cost what it saves (our choice)

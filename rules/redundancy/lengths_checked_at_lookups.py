@@ -19,27 +19,8 @@ Sources
     https://github.com/pytorch/pytorch/blob/main/aten/src/ATen/native/cuda/Embedding.cu
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    RowOps,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.row_ops import RowOps
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LEFT = Between(0.3, 0.0, 0.0)  # of the time; low if rows are shortened all at once instead (our choice)

@@ -18,27 +18,8 @@ Sources
     https://arxiv.org/abs/1312.5851
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    LongFilters,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.filters import LongFilters
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step (our choice)
 BY_TRANSFORMS = Fix(

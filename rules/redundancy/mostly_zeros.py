@@ -18,27 +18,8 @@ Sources
     https://arxiv.org/abs/2104.09864
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    SparseProducts,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.values.sparse_products import SparseProducts
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such products (our choice)

@@ -17,26 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    KnownValues,
-    Level,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    left_out,
-    ms,
-    ops_named,
-    percent,
-    rule,
-)
+from diagnose.facts.values.known_values import KnownValues
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 ASK = Fix(

@@ -16,27 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.embedding.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    OneHotProducts,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.lookups import OneHotProducts
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 FORTH = Between(0.3, 0.05, 0.01)  # of making rows and multiplying: a lookup copies one row for each word (our choice)

@@ -20,27 +20,8 @@ Sources
     https://kellerjordan.github.io/posts/muon/
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    ProductOrder,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.values.product_order import ProductOrder
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such products (our choice)

@@ -17,26 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.linalg.lu_factor.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    RepeatedFactors,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.values.solves import RepeatedFactors
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LEFT = Between(0.2, 0.0, 0.0)  # to solve with factors is timed by itself, as an op beside (our choice)

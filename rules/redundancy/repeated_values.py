@@ -18,25 +18,8 @@ Sources
     https://en.wikipedia.org/wiki/Value_numbering
 """
 
-from diagnose.rulekit.vocabulary import (
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    KnownValues,
-    Level,
-    Silent,
-    Steps,
-    Verdicts,
-    left_out,
-    ms,
-    ops_named,
-    percent,
-    rule,
-)
+from diagnose.facts.values.known_values import KnownValues
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 ONCE = Fix(

@@ -17,27 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.unique.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    RowOps,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.row_ops import RowOps
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 COLUMNS = 8  # at most: more hardly fit 64 bits (our choice)

@@ -17,27 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.conv2d.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    SeparableWindows,
-    Shorten,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.values.special_numbers import SeparableWindows
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such windows (our choice)

@@ -16,27 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.topk.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    SortsForFew,
-    Steps,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.sorts import SortsForFew
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 # Of equal numbers it may choose others than the sort, which is not stable either: hence no Safety.SAME_NUMBERS.

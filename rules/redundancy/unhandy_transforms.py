@@ -18,27 +18,8 @@ Sources
     https://docs.scipy.org/doc/scipy/reference/generated/scipy.fft.next_fast_len.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    UnhandyTransforms,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.shapes.transforms import UnhandyTransforms
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LEFT = Between(0.7, 0.25, 0.13)  # of the time: ten primes and twelve products of them, 127 to 65,521 long, on a CPU

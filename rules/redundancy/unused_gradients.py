@@ -17,25 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/autograd.html#setting-requires-grad
 """
 
-from diagnose.rulekit.vocabulary import (
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Remove,
-    Safety,
-    Silent,
-    Steps,
-    UnusedGradients,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.values.unused_gradients import UnusedGradients
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such nodes (our choice)

@@ -18,27 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/autograd.html#locally-disabling-gradient-computation
 """
 
-from diagnose.rulekit.vocabulary import (
-    Basis,
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    UnusedGraphs,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.autograd.unused_graphs import UnusedGraphs
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step in such ops (our choice)
 OFTEN = 0.5  # of the steps with such ops (our choice)

@@ -18,26 +18,8 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.Tensor.detach.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Steps,
-    VainNodes,
-    Verdicts,
-    ms,
-    percent,
-    rule,
-)
+from diagnose.facts.autograd.backward import VainNodes
+from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such nodes (our choice)

@@ -18,24 +18,8 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    CannotTell,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    NanChecks,
-    RankManifest,
-    Remove,
-    Silent,
-    Steps,
-    Verdicts,
-    ms,
-    rule,
-)
+from diagnose.facts.autograd.anomaly import NanChecks
+from diagnose.rulekit.vocabulary import *
 
 ALL = 0.3  # gradients checked for each node of the backward pass: many nodes have none, or several (our choice)
 

@@ -16,25 +16,8 @@ Sources
     https://github.com/pytorch/pytorch/issues/12461
 """
 
-from diagnose.rulekit.vocabulary import (
-    Clean,
-    Confidence,
-    Detach,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostWait,
-    Level,
-    Remove,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    WaitReason,
-    ms,
-    rule,
-)
+from diagnose.facts.host.waits import HostWait, WaitReason
+from diagnose.rulekit.vocabulary import *
 
 EVERY_STEPS = 2  # seen in less than every second step it is an occasional one
 

@@ -17,23 +17,8 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Between,
-    BlockingLaunches,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    Level,
-    Safety,
-    Shorten,
-    Silent,
-    Verdicts,
-    percent,
-    rule,
-)
+from diagnose.facts.host.blocking_launches import BlockingLaunches
+from diagnose.rulekit.vocabulary import *
 
 ALIKE_SHARE = 0.5  # of the launches of long kernels that take as long as their kernel (msprof-analyze uses the same)
 DEPTH = 2  # queued before such a launch at most: launches also block when the queue is full, then hundreds are queued

@@ -16,24 +16,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution
 """
 
-from diagnose.rulekit.vocabulary import (
-    Clean,
-    Confidence,
-    Detach,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostWait,
-    Level,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    WaitReason,
-    ms,
-    rule,
-)
+from diagnose.facts.host.waits import HostWait, WaitReason
+from diagnose.rulekit.vocabulary import *
 
 CALLS = 2  # in all used steps: a single one may be the profiler's own
 EVERY_STEPS = 2  # seen in less than every second step it is an occasional one

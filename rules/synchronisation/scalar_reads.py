@@ -17,25 +17,8 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html
 """
 
-from diagnose.rulekit.vocabulary import (
-    Clean,
-    Confidence,
-    Detach,
-    Evidence,
-    Finding,
-    Fires,
-    Fix,
-    HostWait,
-    Level,
-    Remove,
-    Safety,
-    Silent,
-    Steps,
-    Verdicts,
-    WaitReason,
-    ms,
-    rule,
-)
+from diagnose.facts.host.waits import HostWait, WaitReason
+from diagnose.rulekit.vocabulary import *
 
 EVERY_STEPS = 2  # seen in less than every second step it is the occasional read that the fix would make of it
 
