@@ -18,6 +18,10 @@ IMPORTED = ("diagnose.rulekit.vocabulary", "diagnose.facts.", "__future__", "col
 EXAMPLE_KINDS = ("Fires", "Silent", "CannotTell")
 
 
+ENTRIES = {"rewrite": ("op_table",), "wasted": ("wasted_work",)}
+"""What makes a rule of an entry of a catalogue, `RULE = rewrite("CODE", ...)`, and the facts that it looks at."""
+
+
 @dataclass(frozen=True)
 class Threshold:
     """A constant that decides what a rule finds; a project may set it by name."""
@@ -57,6 +61,11 @@ class Page:
     examples: tuple[Example, ...]
     imports: tuple[str, ...]
 
+    @property
+    def is_entry(self) -> bool:
+        """It is one of a catalogue: its fixes and its pattern say what others write under headings."""
+        return self.needs in ENTRIES.values()
+
 
 def built_in_rules() -> Path:
     """The folder of the built-in rules: inside an installed package, else beside the package in a checkout."""
@@ -82,23 +91,20 @@ def read(path: Path) -> Page:
     """The page of a file. Raises SyntaxError if it is not Python, ValueError if there is no rule in it."""
     source = path.read_text(encoding="utf-8")
     tree = ast.parse(source, str(path))
-    function, code = _rule(tree, path)
+    code, needs, wishes = _rule(tree, path)
     text = ast.get_docstring(tree) or ""
     title, _, rest = text.partition("\n")
     summary, sections = _sections(rest.strip("\n"))
-    arguments = function.args.args
-    optional = len(function.args.defaults)
-    names = [one.arg for one in arguments]
     return Page(
         id=path.stem,
         family=path.parent.name,
         code=code,
         title=title.rstrip("."),
         summary=summary,
-        sections=sections,
+        sections=(_of_fixes(tree) if needs in ENTRIES.values() else {}) | sections,
         thresholds=tuple(_thresholds(tree, source.splitlines())),
-        needs=tuple(names[: len(names) - optional]),
-        wishes=tuple(names[len(names) - optional :]),
+        needs=needs,
+        wishes=wishes,
         examples=tuple(_examples(tree)),
         imports=tuple(_imports(tree)),
     )
@@ -111,7 +117,9 @@ def problems(page: Page) -> list[str]:
         found.append("its file name is not a noun phrase in snake_case")
     if not 0 < len(page.title) <= LONGEST_TITLE:
         found.append(f"its title (the docstring's first line) must have 1 to {LONGEST_TITLE} characters")
-    found += [f'its docstring lacks "{one}"' for one in SECTIONS[:3] if one not in page.sections]
+    if not page.summary:
+        found.append("its docstring has no paragraph that says what is wrong")
+    found += [f'its docstring lacks "{one}"' for one in SECTIONS[:3] if one not in page.sections and not page.is_entry]
     found += [f"{one.name} has no comment that gives its reason" for one in page.thresholds if not one.reason]
     kinds = [one.kind for one in page.examples]
     found += [f"it has no {kind} example" for kind in ("Fires", "Silent") if kind not in kinds]
@@ -120,14 +128,37 @@ def problems(page: Page) -> list[str]:
     return found
 
 
-def _rule(tree: ast.Module, path: Path) -> tuple[ast.FunctionDef, str]:
+def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
+    """The code, the facts without which the rule cannot tell, and the others that it asks for."""
     for node in tree.body:
+        if isinstance(node, ast.Assign) and [_name(one) for one in node.targets] == ["RULE"]:
+            if isinstance(node.value, ast.Call) and (needs := ENTRIES.get(_name(node.value.func))):
+                return _code(node.value, path), needs, ()
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) == "rule":
-                code = mark.args[0] if mark.args else None
-                if isinstance(code, ast.Constant) and isinstance(code.value, str):
-                    return node, code.value
-    raise ValueError(f'{path} has no function marked @rule("CODE").')
+                names = tuple(one.arg for one in node.args.args)
+                needed = len(names) - len(node.args.defaults)
+                return _code(mark, path), names[:needed], names[needed:]
+    raise ValueError(f'{path} has no function marked @rule("CODE"), and no RULE.')
+
+
+def _code(call: ast.Call, path: Path) -> str:
+    code = call.args[0] if call.args else None
+    if isinstance(code, ast.Constant) and isinstance(code.value, str):
+        return code.value
+    raise ValueError(f"{path} does not write out the rule's code.")
+
+
+def _of_fixes(tree: ast.Module) -> dict[str, str]:
+    """The sections that an entry's fixes tell: what to do, and where to read on."""
+    calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and _name(one.func) == "Fix"]
+    fixes = [
+        {"do": one.args[0], **{key.arg: key.value for key in one.keywords if key.arg}} for one in calls if one.args
+    ]
+    said = [{key: ast.literal_eval(one) for key, one in fix.items() if isinstance(one, ast.Constant)} for fix in fixes]
+    links = dict.fromkeys(str(fix["link"]) for fix in said if fix.get("link"))
+    found = {"How to fix": "\n".join(str(fix["do"]) for fix in said if "do" in fix), "Sources": "\n".join(links)}
+    return {head: text for head, text in found.items() if text}
 
 
 def _name(node: ast.expr) -> str:
