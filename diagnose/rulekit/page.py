@@ -131,9 +131,10 @@ def problems(page: Page) -> list[str]:
 def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str, ...]]:
     """The code, the facts without which the rule cannot tell, and the others that it asks for."""
     for node in tree.body:
-        if isinstance(node, ast.Assign) and [_name(one) for one in node.targets] == ["RULE"]:
-            if isinstance(node.value, ast.Call) and (needs := ENTRIES.get(_name(node.value.func))):
-                return _code(node.value, path), needs, ()
+        if isinstance(node, ast.Assign) and isinstance(node.value, ast.Call):
+            maker = _name(node.value.func) if _name(node.targets[0]) == "RULE" else ""
+            if maker in ENTRIES:
+                return _code(node.value, path), ENTRIES[maker], ()
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) == "rule":
                 names = tuple(one.arg for one in node.args.args)

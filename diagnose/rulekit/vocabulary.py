@@ -7,18 +7,13 @@ default None is optional, and a missing one that is not ends the rule as "cannot
 
 from __future__ import annotations
 
-import inspect
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from typing import TypeAlias
-
-from diagnose import facts
-from diagnose.facts.core.base import FACTS, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.replay.balancing import balanced
-from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times, toward
+from diagnose.replay.edits import Between, Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, toward
 from diagnose.replay.saving import Basis
+from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.fusing_advice import chains_taken, fusing, gave_up, known, torchs_own
 from diagnose.rulekit.known_results import left_out, ops_named
@@ -35,6 +30,9 @@ from diagnose.rulekit.loading_advice import (
     more_batches,
     mostly_sampling,
 )
+from diagnose.rulekit.patterns import Match, Op, Takers
+from diagnose.rulekit.rewrites import ELEMENTWISE, rewrite
+from diagnose.rulekit.rewritten import Found
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, RankManifest
@@ -43,33 +41,41 @@ from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
 
 __all__ = [
+    "ELEMENTWISE",
     "HANDED_OVER_NS",
     "Basis",
     "Between",
     "CannotTell",
     "Caution",
+    "Check",
     "Clean",
     "Confidence",
     "Detach",
     "Direction",
     "Edit",
+    "Estimate",
     "Evidence",
     "Finding",
     "Fires",
     "Fix",
+    "Found",
     "HostMemory",
     "Level",
     "Loader",
+    "Match",
     "Missing",
     "Move",
     "NotApplicable",
+    "Op",
     "RankManifest",
     "Remove",
     "Replace",
+    "RuleError",
     "Safety",
     "Shorten",
     "Silent",
     "Steps",
+    "Takers",
     "Times",
     "Verdicts",
     "balanced",
@@ -92,45 +98,9 @@ __all__ = [
     "ms",
     "ops_named",
     "percent",
+    "rewrite",
     "rule",
     "seen_again",
     "torchs_own",
     "toward",
 ]
-
-Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
-
-
-@dataclass(frozen=True)
-class Check:
-    """A rule's function with the facts it asks for."""
-
-    code: str
-    run: Callable[..., Verdicts]
-    needs: tuple[str, ...]
-    wishes: tuple[str, ...]
-    """Facts it cannot do without, and those that are None where the recording lacks them."""
-
-
-def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
-    """Make a function a rule. `code` is its short name (`DL01`), by which `--select` and `--ignore` also know it."""
-
-    def made(run: Callable[..., Verdicts]) -> Check:
-        parameters = inspect.signature(run).parameters.values()
-        if any(one.name not in FACTS for one in parameters):
-            facts.import_all()
-        unknown = [one.name for one in parameters if one.name not in FACTS]
-        if unknown:
-            raise RuleError(f"{run.__name__} asks for {', '.join(unknown)}, which is no fact.")
-        return Check(
-            code=code,
-            run=run,
-            needs=tuple(one.name for one in parameters if one.default is inspect.Parameter.empty),
-            wishes=tuple(one.name for one in parameters if one.default is None),
-        )
-
-    return made
-
-
-class RuleError(Exception):
-    """A file of rules that cannot be used, in one sentence."""

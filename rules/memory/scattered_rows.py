@@ -3,54 +3,48 @@
 `np.stack(columns).T` and the values of a data frame have rows whose numbers are far apart: each is in another line of
 the cache, which is read for one number.
 
-Why it costs
-    A row of n numbers takes n accesses to memory, of which each moves 64 bytes for 4; on a GPU, 32 bytes.
-
-How to fix
-    Bring the table into the order of its rows, once, before training: `table.contiguous()`, or
-    `np.stack(columns, axis=1)`.
-
 Ignore when
     whole columns are read more often than rows.
-
-Sources
-    https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html
 """
 
-from diagnose.facts.shapes.scattered_rows import ScatteredRows
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
-LEFT = Between(0.6, 0.2, 0.1)  # of the time: rows of 480 numbers came at 0.36 GB/s, of one piece at 2.8 (a CPU)
-CONTIGUOUS = Fix(
-    "Bring the table into the order of its rows, once.", before="table = torch.from_numpy(np.stack(columns).T)",
-    after="table = torch.from_numpy(np.stack(columns).T).contiguous()", safety=Safety.SAME_NUMBERS,
-    link="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html",
-)  # fmt: skip
+APART = 16  # numbers of 4 bytes that are so far apart share no line of a cache (64 bytes)
 
 
-@rule("ME02")
-def rows_in_pieces(scattered_rows: tuple[ScatteredRows, ...], steps: Steps) -> Verdicts:
-    large = [one for one in scattered_rows if one.work.longest_ns >= WORTH_SHARE * steps.mean_ns]
-    if not large:
-        most = max((one.work.longest_ns for one in scattered_rows), default=0)
-        share = percent(most / max(steps.mean_ns, 1))
-        yield Clean(f"gathering rows whose numbers lie apart takes {share} of the step at most")
-    for one in large:
-        yield Finding(
-            evidence=(
-                Evidence(
-                    f"Rows are gathered from a table of {' x '.join(f'{n:,}' for n in one.shape)}, whose numbers lie"
-                    f" {one.apart:,} apart: {ms(one.work.longest_ns)} a step.",
-                    one.work.longest_ns, "ns",
-                ),
-            ),
-            edits=(Shorten(one.work.ids, LEFT), Shorten(one.work.work_ids, LEFT)),
-            fixes=(CONTIGUOUS,),
-            confidence=Confidence(Level.HIGH, "the table's strides are recorded"),
-            basis=Basis.RULE_OF_THUMB, site=one.site,
-        )  # fmt: skip
+def _in_pieces(one: Match) -> bool:
+    inner = one.shape("table")[1:]
+    if not inner:
+        return False
+    if one.strides is None:
+        raise Missing("strides", "Record with record_shapes=True, with PyTorch of 2024 or later.")
+    within = [stride for stride, size in zip(one.strides[1:], inner, strict=False) if size > 1]
+    return min(within, default=0) >= APART
 
+
+RULE = rewrite(
+    "ME02",
+    "gathering rows whose numbers lie apart",
+    (Op("index|index_select|embedding", ("*table",)),),
+    where=_in_pieces,
+    says=lambda one: (
+        f"Rows are gathered from a table of {one.sizes('table')}, whose numbers lie"
+        f" {min((one.first.strides or (0, 0))[1:]):,} apart"
+    ),
+    left=Between(0.6, 0.2, 0.1),  # rows of 480 numbers came at 0.36 GB/s, of one piece at 2.8 (a CPU)
+    back=1,
+    calls_go=True,
+    fixes=(
+        Fix(
+            "Bring the table into the order of its rows, once.",
+            before="table = torch.from_numpy(np.stack(columns).T)",
+            after="table = torch.from_numpy(np.stack(columns).T).contiguous()",
+            link="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html",
+        ),
+    ),
+    why="the table's strides are recorded",
+    level=Level.HIGH,
+)
 
 EXAMPLES = [
     Fires(  # of 40 ms a fifth is left; the rest gets faster, too

@@ -19,7 +19,7 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.SparseAdam.html
 """
 
-from diagnose.facts.shapes.lookups import TableGradients
+from diagnose.facts.autograd.table_gradients import TableGradients
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.03  # of the step, on the host or the device (our choice)

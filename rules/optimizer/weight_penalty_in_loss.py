@@ -19,7 +19,7 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.optim.Adam.html
 """
 
-from diagnose.facts.shapes.penalties import WeightPenalty
+from diagnose.facts.autograd.weight_penalty import WeightPenalty
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)

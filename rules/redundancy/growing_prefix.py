@@ -18,7 +18,7 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.nn.GRU.html
 """
 
-from diagnose.facts.shapes.prefixes import GrowingPrefix
+from diagnose.facts.host.prefixes import GrowingPrefix
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)

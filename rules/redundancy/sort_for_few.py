@@ -1,55 +1,37 @@
 """Everything is sorted for the first few.
 
-`scores.argsort(descending=True)[:, :5]` puts all scores of a row in order, and uses five.
-
-Why it costs
-    Sorting n numbers takes n log n comparisons, and on a GPU several passes over memory; choosing the largest few
-    takes one.
-
-How to fix
-    `scores.topk(5).indices`, or `.values`; `argmax` and `max` for one.
+`scores.argsort(descending=True)[:, :5]` puts all scores of a row in order, and uses five. A selection goes over them
+once.
 
 Ignore when
-    the order of all is used later, too.
-
-Sources
-    https://docs.pytorch.org/docs/stable/generated/torch.topk.html
+    the order of all is used later.
 """
 
-from diagnose.facts.shapes.sorts import SortsForFew
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
-# Of equal numbers it may choose others than the sort, which is not stable either: hence no Safety.SAME_NUMBERS.
-LEFT = Between(0.5, 0.15, 0.03)  # of the time (our choice)
-TOPK = Fix(
-    "Choose the largest instead of sorting all.", before="best = scores.argsort(dim=1, descending=True)[:, :5]",
-    after="best = scores.topk(5, dim=1).indices", safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/generated/torch.topk.html",
-)  # fmt: skip
-
-
-@rule("AT11")
-def sorted_for_few(sorts_for_few: tuple[SortsForFew, ...], steps: Steps) -> Verdicts:
-    large = [one for one in sorts_for_few if one.work.longest_ns >= WORTH_SHARE * steps.mean_ns]
-    if not large:
-        most = max((one.work.longest_ns for one in sorts_for_few), default=0)
-        yield Clean(f"sorting for the first few takes {percent(most / max(steps.mean_ns, 1))} of the step at most")
-    for one in large:
-        yield Finding(
-            evidence=(
-                Evidence(
-                    f"{' x '.join(map(str, one.shape))} numbers are sorted, and {one.kept} of each row used:"
-                    f" {ms(one.work.longest_ns)} a step.",
-                    one.work.longest_ns, "ns",
-                ),
-            ),
-            edits=(Shorten(one.work.ids, LEFT), Shorten(one.work.work_ids, LEFT)),
-            fixes=(TOPK,),
-            confidence=Confidence(Level.MEDIUM, "whether the order of all is used later is not recorded"),
-            basis=Basis.RULE_OF_THUMB, site=one.site,
-        )  # fmt: skip
-
+RULE = rewrite(
+    "AT11",
+    "sorting for the first few",
+    (
+        Op("sort|argsort", ("*rows n",)),
+        Op("slice|narrow", ("*rows n",), most=3, left=1, back=1),
+        Op("*", some="*rows k", within=2, left=1, back=1),
+    ),
+    where=lambda one: 0 < one.k <= one.n / 8,  # Up to which selecting is quicker than sorting (our choice).
+    says="{rows} x {n:,} numbers are sorted, and {k} of each row used",
+    left=Between(0.5, 0.15, 0.03),  # our choice
+    calls_go=True,
+    fixes=(
+        Fix(
+            "Choose the largest instead of sorting all.",
+            before="best = scores.argsort(dim=1, descending=True)[:, :5]",
+            after="best = scores.topk(5, dim=1).indices",
+            safety=Safety.ROUNDING,  # of equal numbers it may choose others than the sort, which is not stable either
+            link="https://docs.pytorch.org/docs/stable/generated/torch.topk.html",
+        ),
+    ),
+    why="whether the order of all is used later is not recorded",
+)
 
 EXAMPLES = [
     Fires(  # of 40 ms
@@ -69,5 +51,4 @@ EXAMPLES = [
         cpu  aten::eq 41-42 shapes=[[32,4000],[32,1]] | aten::mm 50-90 shapes=[[8,8],[8,8]]
         """
     ),
-    CannotTell("4 steps of 100\n2 threads, 4 cores\ncpu  aten::mm 0-10", because="shapes"),
 ]

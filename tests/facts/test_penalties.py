@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
+from diagnose.facts.autograd.weight_penalty import WeightPenalty, weight_penalty
 from diagnose.facts.core.base import Missing
-from diagnose.facts.shapes.penalties import WeightPenalty, weight_penalty
 from diagnose.testing import facts_of
 
 BACK = '"autograd::engine::evaluate_function: {}Backward0" {} sequence={} "Fwd thread id"=1'

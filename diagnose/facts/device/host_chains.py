@@ -17,6 +17,7 @@ from diagnose.facts.optimizer.zeroing import zeroings
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.ops import FUSIBLE
 
 CALL_NS = 10_000
 """Of shorter ops more is calling than computing: views take 1 to 9 us in planted cases, a kilobyte of data 5."""
@@ -29,28 +30,8 @@ CALLS = 3
 2.5 to 2.7 times as long (torch 2.13), as its reductions came out slower than torch's."""
 
 _REDUCTIONS = tuple(f"aten::{name}" for name in ("sum", "mean", "amax", "amin", "max", "min", "var_mean", "var", "std"))
-# Not fills: what is filled is mostly written to at places next, and no code fuses that. Not random numbers:
-# an encoder with dropout, compiled, took 1.4 to 1.9 times as long (without dropout 1.2 times; torch 2.13).
-POINTWISE = tuple(
-    f"aten::{name}"
-    for name in (
-        *("add", "sub", "rsub", "mul", "div", "neg", "abs", "sign", "pow", "square", "sqrt", "rsqrt", "reciprocal"),
-        *("exp", "expm1", "log", "log1p", "log2", "sin", "cos", "tanh", "sigmoid", "erf", "lerp", "addcmul", "addcdiv"),
-        *("relu", "gelu", "silu", "elu", "leaky_relu", "hardtanh", "hardswish", "softplus", "log_sigmoid_forward"),
-        *("clamp", "clamp_min", "clamp_max", "maximum", "minimum", "where", "masked_fill", "copy_"),
-        *("eq", "ne", "lt", "le", "gt", "ge", "bitwise_not", "bitwise_and", "logical_not", "logical_and"),
-        *("tanh_backward", "sigmoid_backward", "gelu_backward", "silu_backward", "elu_backward", "threshold_backward"),
-        *("hardtanh_backward", "leaky_relu_backward", "hardswish_backward", "softplus_backward"),
-        *(
-            "native_dropout_backward",
-            "_softmax",
-            "_log_softmax",
-            "_softmax_backward_data",
-            "_log_softmax_backward_data",
-        ),
-    )
-)
-_BOUND = (*_REDUCTIONS, *POINTWISE, *(f"{name}_" for name in POINTWISE))
+_POINTWISE = tuple(f"aten::{name}" for name in FUSIBLE)
+_BOUND = (*_REDUCTIONS, *_POINTWISE, *(f"{name}_" for name in _POINTWISE))
 _AROUND = (
     "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad",
     "## Call CompiledFxGraph ",

@@ -7,15 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.autograd.backward import backward_ops
-from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, host_spans
-from diagnose.facts.shapes.lookups import one_hot_products
-from diagnose.facts.shapes.row_ops import diagonal_matrices
+from diagnose.facts.core.spans import host_spans
 from diagnose.facts.values.values import NOT_COUNTED, seen_ops
-from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 
@@ -61,16 +58,11 @@ def sparse_products(facts: Facts) -> tuple[SparseProducts, ...]:
     ids = [int(one[one >= 0][0]) for one in seen.ids[:, chosen].T]
     for at, site in zip(chosen.tolist(), sites_of(facts, np.array(ids, dtype=np.int64)), strict=True):
         found.setdefault(site, []).append(at)
-    ops, told = host_spans(facts, SpanKind.OP), _told(facts)
+    ops = host_spans(facts, SpanKind.OP)
     tops = ops.where(ops.track == host_threads(facts).main)
     made = []
     for site, mine in found.items():
         spans = tops.where(np.isin(tops.ids, seen.ids[:, mine])).outermost()
-        if (
-            nesting.innermost_at(spans.start_ns, spans.track, told.track, told.start_ns, told.end_ns).max(initial=-1)
-            >= 0
-        ):
-            continue
         made.append(
             SparseProducts(
                 zeros=int(seen.rows.sparse[mine].min()),
@@ -82,11 +74,3 @@ def sparse_products(facts: Facts) -> tuple[SparseProducts, ...]:
             )
         )
     return tuple(sorted(made, key=lambda one: -one.work.longest_ns))
-
-
-def _told(facts: Facts) -> HostSpans:
-    """Ops whose matrices are known from shapes."""
-    works = [one.forth for one in optional(one_hot_products, facts) or ()]
-    works += [one.work for one in optional(diagonal_matrices, facts) or ()]
-    spans = host_spans(facts, SpanKind.OP)
-    return spans.where(np.isin(spans.ids, np.concatenate([one.ids for one in works]) if works else [])).outermost()

@@ -1,4 +1,4 @@
-"""How are rows of tables looked up, and what does the backward pass from a lookup cost?"""
+"""Which tables get a dense gradient, though a pass reads a few of their rows only?"""
 
 from __future__ import annotations
 
@@ -7,11 +7,10 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_nodes, backward_ops, places
+from diagnose.facts.autograd.backward import backward_nodes, places
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.inputs import NO_SHAPES, named
-from diagnose.facts.core.names import name_of
-from diagnose.facts.core.shaped import Shape, Work, first_shape, inputs_of, main_ops, work_of
+from diagnose.facts.core.shaped import Shape, Work, first_shape, inputs_of, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans
 from diagnose.facts.optimizer.optimizer import updates
@@ -20,75 +19,9 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 
 _PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
-_MOST = 3
-"""Ops from the rows of zeros and ones to the product, at most."""
-
 _DENSE = "aten::embedding_dense_backward"
 _FILLS = ("aten::zero_", "aten::fill_")
 _NO_SIZES = Missing("how large the tensors are that ops fill", "Record with record_shapes=True.")
-
-
-@dataclass(frozen=True)
-class OneHotProducts:
-    """Products of matrices with rows that are 1 in one place and 0 elsewhere, on one line."""
-
-    shape: Shape
-    """Of the largest such rows."""
-    forth: Work
-    """What makes the rows, and the products."""
-    back: Work
-    """The nodes of the products' backward pass."""
-    site: Site | None
-
-
-@fact
-def one_hot_products(facts: Facts) -> tuple[OneHotProducts, ...]:
-    """By line, longest first. Raises Missing like `main_ops`, and if the width of no such rows was recorded."""
-    tops, given = main_ops(facts)
-    makes = np.flatnonzero(named(facts, tops.ids, "aten::one_hot"))
-    made = _filled(facts, tops.where(makes))
-    if made and not any(made):
-        raise _NO_SIZES
-    found: dict[Site | None, list[tuple[int, int, Shape]]] = {}
-    for at, rows, site in zip(makes.tolist(), made, sites_of(facts, tops.ids[makes]), strict=True):
-        product = None if rows is None else _product(facts, tops, given, at, rows)
-        if rows is not None and product is not None:
-            found.setdefault(site, []).append((at, product, rows))
-    all_of = [_one_hot(facts, tops, some, site) for site, some in found.items()]
-    return tuple(sorted(all_of, key=lambda one: -one.forth.longest_ns))
-
-
-def _product(facts: Facts, tops: HostSpans, given: tuple[Shape | None, ...], at: int, rows: Shape) -> int | None:
-    """The product that takes the rows made at this op; they may be cast before."""
-    for then in range(at + 1, min(at + 1 + _MOST, len(given))):
-        if given[then] != rows:
-            return None
-        if name_of(facts, int(tops.ids[then])) in _PRODUCTS:
-            return then
-    return None
-
-
-def _filled(facts: Facts, spans: HostSpans) -> list[Shape | None]:
-    """The shape of the largest tensor that is filled within each of these ops; None if that was not recorded."""
-    fills = host_spans(facts, SpanKind.OP, named=lambda name: name in _FILLS)
-    inside = nesting.innermost_at(fills.start_ns, fills.track, *places(spans))
-    found: list[Shape | None] = [None] * len(spans.ids)
-    for at, given in zip(inside.tolist(), inputs_of(facts, fills.ids), strict=True):
-        shape = first_shape(given)
-        if at >= 0 and shape is not None and prod(shape) > prod(found[at] or (0,)):
-            found[at] = shape
-    return found
-
-
-def _one_hot(facts: Facts, tops: HostSpans, some: list[tuple[int, int, Shape]], site: Site | None) -> OneHotProducts:
-    forth = np.concatenate([np.arange(first, last + 1) for first, last, _ in some])
-    products = tops.where(np.array([last for _, last, _ in some]))
-    return OneHotProducts(
-        shape=max((shape for _, _, shape in some), key=prod),
-        forth=work_of(facts, tops.ids[forth]),
-        back=work_of(facts, backward_ops(facts, products)),
-        site=site,
-    )
 
 
 @dataclass(frozen=True)
@@ -155,3 +88,15 @@ def _looked_up(facts: Facts, made: HostSpans) -> Site | None:
     lookups = host_spans(facts, SpanKind.OP, named=lambda name: name == "aten::embedding")
     own = np.isin(number.reindex(lookups.ids, fill_value=-1).to_numpy(), wanted[wanted >= 0])
     return next((site for site in sites_of(facts, lookups.ids[own]) if site is not None), None)
+
+
+def _filled(facts: Facts, spans: HostSpans) -> list[Shape | None]:
+    """The shape of the largest tensor that is filled within each of these ops; None if that was not recorded."""
+    fills = host_spans(facts, SpanKind.OP, named=lambda name: name in _FILLS)
+    inside = nesting.innermost_at(fills.start_ns, fills.track, *places(spans))
+    found: list[Shape | None] = [None] * len(spans.ids)
+    for at, given in zip(inside.tolist(), inputs_of(facts, fills.ids), strict=True):
+        shape = first_shape(given)
+        if at >= 0 and shape is not None and prod(shape) > prod(found[at] or (0,)):
+            found[at] = shape
+    return found

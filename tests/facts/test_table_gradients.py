@@ -1,42 +1,19 @@
-"""How rows of tables are looked up, and what the backward pass costs."""
+"""Dense gradients of tables."""
 
 from __future__ import annotations
 
 import pytest
 
+from diagnose.facts.autograd.table_gradients import table_gradients
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.shapes.lookups import one_hot_products, table_gradients
 from diagnose.testing import facts_of
 
-MADE = "aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]"
-CAST = "aten::to 10-20 shapes=[[256,8000],[],[]]"
-PRODUCT = "aten::matmul 20-40 shapes=[[256,8000],[8000,128]]"
 BACK = '"autograd::engine::evaluate_function: {}" {} sequence={} "Fwd thread id"=1'
 
 
 def step(*items: str) -> Facts:
     """One step of 100 ms."""
     return facts_of(f"1 steps of 100\n2 threads, 4 cores\ncpu  {' | '.join(items)}")
-
-
-@pytest.mark.parametrize("items", [(MADE, CAST, PRODUCT), (MADE, PRODUCT.replace("20-40", "10-40"))])
-def test_rows_of_zeros_and_ones_in_a_product(items: tuple[str, ...]) -> None:
-    (found,) = one_hot_products(step(*items))
-    assert (found.shape, found.forth.host_ns, found.back.host_ns) == ((256, 8000), 40_000_000, 0)
-
-
-def test_the_backward_of_the_product_counts_by_itself() -> None:
-    """The op after the product has the number of the next node; the product's backward pass takes 15 ms."""
-    back = BACK.format("MmBackward0", "60-75", 4)
-    other = BACK.format("ReluBackward0", "50-60", 5)
-    items = (MADE, CAST, f"{PRODUCT} sequence=4", "aten::relu 41-42 shapes=[[256,128]] sequence=5", other, back)
-    (found,) = one_hot_products(step(*items))
-    assert (len(found.forth.ids), len(found.back.ids), found.back.host_ns) == (3, 1, 15_000_000)
-
-
-def test_rows_of_zeros_and_ones_may_be_for_something_else() -> None:
-    assert one_hot_products(step(MADE, CAST, "aten::mul 20-40 shapes=[[256,8000],[256,8000]]")) == ()
-    assert one_hot_products(step(MADE, "aten::mm 10-20 shapes=[[256,64],[64,64]]")) == ()  # of a layer
 
 
 DENSE = "aten::embedding_dense_backward 0-30 shapes=[[256,32],[256],[],[],[]]"
@@ -86,11 +63,8 @@ def test_how_large_a_table_is_tells_what_is_filled() -> None:
     for items in ((DENSE,), (DENSE, "aten::fill_ 1-29 shapes=[[],[]]")):
         with pytest.raises(Missing, match="how large"):
             table_gradients(step(*items))
-    with pytest.raises(Missing, match="how large"):
-        one_hot_products(step(MADE.partition(" |")[0], PRODUCT))
 
 
 def test_without_shapes_nothing_is_known() -> None:
-    for fact in (one_hot_products, table_gradients):
-        with pytest.raises(Missing, match="shapes"):
-            fact(step("aten::one_hot 0-10"))
+    with pytest.raises(Missing, match="shapes"):
+        table_gradients(step("aten::one_hot 0-10"))

@@ -1,1 +1,0 @@
-"""Ops that shapes and order tell to be costlier than another way to the same numbers."""
