@@ -9,13 +9,13 @@ import pytest
 from msgspec.structs import replace as replace_in
 
 import diagnose
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts
-from diagnose.findings import advice
+from diagnose.findings import fixes_in_force
 from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level, OutcomeKind
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Distributed, Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context
 from tests.rules import built_in
@@ -52,7 +52,7 @@ def test_nothing_is_to_be_compiled_for_a_gpu_that_is_too_old(capability: tuple[i
     (device,) = drawn.provenance.devices
     provenance = replace(drawn.provenance, devices=(replace(device, compute_capability=capability),))
     rules = engine.load(RuleSet(select=("launch_bound", "python_between_ops", "unfused_pointwise")))
-    found = one_rank.diagnose(Facts(replace(drawn, provenance=provenance)), rules).findings
+    found = pipeline.diagnose_rank(Facts(replace(drawn, provenance=provenance)), rules).findings
     assert found[0].rule == "launch_bound"
     assert all(one.fixes for one in found)
     advised = {one.rule for one in found for fix in one.fixes if (fix.trial or "").startswith("wrap:torch.compile")}
@@ -98,13 +98,13 @@ SET = RankManifest(
     ],
 )
 def test_what_is_set_already_is_not_advised(trial: str | None, in_force: bool) -> None:
-    facts = Facts(replace(facts_of(TEXT).rank, context=Context(SET, Host(), 1, {"OMP_NUM_THREADS": "2"})))
+    context = Context(SET, Host(), 1, {"OMP_NUM_THREADS": "2"})
     page = built_in("loader_starvation").page
     other = Fix("Do something else.")
     sure = Confidence(Level.HIGH, "drawn")
     alone = Finding((Evidence("It is there."),), (), (Fix("Set it.", trial=trial),), sure)
     both = replace(alone, fixes=(*alone.fixes, other))
-    left = advice.not_in_force(facts, [(page, alone), (page, both)])
+    left = fixes_in_force.dropped(context, [(page, alone), (page, both)])
     assert [finding.fixes for _, finding in left] == ([(other,)] if in_force else [alone.fixes, both.fixes])
 
 
@@ -114,7 +114,7 @@ def test_workers_that_keep_up_are_not_raised() -> None:
     for empty_share, kind in ((0.0, OutcomeKind.CLEAN), (0.5, OutcomeKind.FOUND)):
         own = RankManifest(rank=0, loaders=(loader_with(empty_share),))
         facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=8), 1)))
-        said = one_rank.diagnose(facts, [built_in("loader_starvation")])
+        said = pipeline.diagnose_rank(facts, [built_in("loader_starvation")])
         assert said.outcomes[0].outcome is kind
 
 
@@ -126,7 +126,7 @@ def test_a_deeper_queue_takes_no_core_from_the_training() -> None:
         rank=0, loaders=(keeping_up,), flags=Flags(threads=2), unprofiled=Timed(first_step=0, wall_ns=(100_000_000,))
     )
     facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=2), 1)))
-    said = one_rank.diagnose(facts, [built_in("loader_starvation")])
+    said = pipeline.diagnose_rank(facts, [built_in("loader_starvation")])
     assert [fix.trial for one in said.findings for fix in one.fixes] == ["patch:DataLoader(prefetch_factor=8)"]
 
 

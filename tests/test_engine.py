@@ -6,13 +6,13 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts
 from diagnose.findings.finding import Outcome, OutcomeKind
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.rulekit.vocabulary import RuleError
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from tests.rules import SLOW, folder, rule
 
 DRAWN = "4 steps of 100\ncpu slow 0-40 | aten::mm 40-41\ngpu sgemm 40.01-99 @40"
@@ -26,7 +26,7 @@ def facts() -> Facts:
 def outcome(facts: Facts, path: Path, text: str) -> Outcome:
     """How a rule of this text ends."""
     rules = engine.load(RuleSet((folder(path, asked=text),)))
-    return one_rank.diagnose(facts, rules).outcomes[0]
+    return pipeline.diagnose_rank(facts, rules).outcomes[0]
 
 
 def test_five_ways_to_end(facts: Facts, tmp_path: Path) -> None:
@@ -52,7 +52,7 @@ def test_a_rule_that_yields_nothing_is_clean(facts: Facts, tmp_path: Path) -> No
 
 def test_a_rule_that_fails_keeps_no_other_from_running(facts: Facts, tmp_path: Path) -> None:
     rules = engine.load(RuleSet((folder(tmp_path / "r", broken=rule("1 / 0; yield", code="AA01"), slow_part=SLOW),)))
-    said = one_rank.diagnose(facts, rules)
+    said = pipeline.diagnose_rank(facts, rules)
     assert [one.outcome for one in said.outcomes] == [OutcomeKind.CRASHED, OutcomeKind.FOUND]
     assert [one.rule for one in said.findings] == ["slow_part"]
 
@@ -64,7 +64,7 @@ def test_an_optional_fact_is_none_where_it_is_missing(facts: Facts, tmp_path: Pa
 
 def test_a_caution_lowers_confidence_and_is_noted(facts: Facts, tmp_path: Path) -> None:
     doubt = rule('yield Caution("the clock is off", "Times are wrong.", lowers_all=True)', code="AA01")
-    said = one_rank.diagnose(facts, engine.load(RuleSet((folder(tmp_path / "r", doubt=doubt, slow_part=SLOW),))))
+    said = pipeline.diagnose_rank(facts, engine.load(RuleSet((folder(tmp_path / "r", doubt=doubt, slow_part=SLOW),))))
     assert said.findings[0].confidence.level.value == "medium"
     assert "the clock is off" in said.findings[0].confidence.why
     assert ("The clock is off.", "Times are wrong.") in [(note.what, note.effect) for note in said.digest.integrity]
@@ -138,17 +138,17 @@ def test_rules_on_the_recording_run_with_whatever_is_selected(facts: Facts, tmp_
     """They lower confidence: a selection must not make a finding look surer."""
     doubt = rule('yield Caution("the clock is off", "Times are wrong.", lowers_all=True)', code="MQ77")
     path = folder(tmp_path / "r", doubt=doubt, slow_part=SLOW)
-    said = one_rank.diagnose(facts, engine.load(RuleSet((path,), select=("slow_part",))))
+    said = pipeline.diagnose_rank(facts, engine.load(RuleSet((path,), select=("slow_part",))))
     assert said.findings[0].confidence.level.value == "medium"
-    alone = one_rank.diagnose(facts, engine.load(RuleSet((path,), select=("slow_part",), ignore=("MQ",))))
+    alone = pipeline.diagnose_rank(facts, engine.load(RuleSet((path,), select=("slow_part",), ignore=("MQ",))))
     assert alone.findings[0].confidence.level.value == "high"
 
 
 def test_a_threshold_is_set_by_name(facts: Facts, tmp_path: Path) -> None:
     path = folder(tmp_path / "r", slow_part=SLOW)
     rules = engine.load(RuleSet((path,), thresholds=(("slow_part.LEAST_NS", 1e9),)))
-    assert one_rank.diagnose(facts, rules).outcomes[0].outcome is OutcomeKind.CLEAN
-    assert one_rank.diagnose(facts, engine.load(RuleSet((path,)))).outcomes[0].outcome is OutcomeKind.FOUND
+    assert pipeline.diagnose_rank(facts, rules).outcomes[0].outcome is OutcomeKind.CLEAN
+    assert pipeline.diagnose_rank(facts, engine.load(RuleSet((path,)))).outcomes[0].outcome is OutcomeKind.FOUND
 
 
 @pytest.mark.parametrize(

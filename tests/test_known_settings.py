@@ -9,13 +9,13 @@ import msgspec
 import pytest
 
 import diagnose
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts
 from diagnose.findings.diagnosis import RankDiagnosis
 from diagnose.findings.finding import Confidence, Level, OutcomeKind
 from diagnose.replay.saving import Basis
 from diagnose.synthetic import notation as drawings
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import (
     Distributed,
     Flags,
@@ -49,7 +49,7 @@ def said(
 ) -> RankDiagnosis:
     drawn = facts_of(drawing).rank
     known = Facts(replace(drawn, context=Context(own, Host(cpus_allowed=cpus), 1, environment or {})))
-    return one_rank.diagnose(known, [built_in(rule)])
+    return pipeline.diagnose_rank(known, [built_in(rule)])
 
 
 def timed(ns: int) -> Timed:

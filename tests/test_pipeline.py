@@ -11,11 +11,12 @@ import jsonschema
 import pytest
 
 import diagnose
-from diagnose import docs, one_rank, pipeline
+from diagnose import docs, pipeline
 from diagnose.facts.core.steps import Measure
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
+from diagnose.source import processes
 from diagnose.source.base import InputError
 from tests.drawing import Drawing
 
@@ -50,7 +51,7 @@ def test_the_slowest_rank_is_shown_and_all_are_listed(run: Path) -> None:
 
 def test_processes_give_the_same_as_one_process(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = diagnose.analyze(run)
-    monkeypatch.setattr(pipeline, "POOL_BYTES", 0)
+    monkeypatch.setattr(processes, "POOL_BYTES", 0)
     assert diagnose.analyze(run, jobs=2) == alone
 
 
@@ -113,7 +114,7 @@ def test_a_window_counts_no_steps() -> None:
 def of(drawing: Drawing) -> Diagnosis:
     from diagnose.facts.core.base import Facts
 
-    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
+    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
 
 
 def test_json_round_trip(run: Path) -> None:

@@ -18,7 +18,7 @@ from diagnose.findings.ranking import Ranked
 from diagnose.replay.edits import Between, Edit, Number, Shorten
 from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit.page import Page
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 
 def page(name: str) -> Page:

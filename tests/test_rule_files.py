@@ -7,19 +7,20 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import testing
-from diagnose.rulekit import page
+from diagnose.pipeline import diagnose_rank
+from diagnose.rulekit import engine, page, testing
+from diagnose.synthetic.reading import facts_of
 
 RULES = page.built_in_rules()
 FILES = page.files(RULES)
-EXAMPLES = [one for path in FILES for one in testing._of_rule(testing.engine.load_file(path))]
+EXAMPLES = [one for path in FILES for one in testing.examples_of(engine.load_file(path))]
 
 LONGEST = 125  # lines of a rule with its examples
 
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
 def test_example(example: testing.Example) -> None:
-    assert testing.failure(example) is None
+    assert testing.failure(example, facts_of, diagnose_rank) is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

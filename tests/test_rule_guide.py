@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose import testing
+from diagnose.pipeline import diagnose_rank
+from diagnose.rulekit import testing
+from diagnose.synthetic.reading import facts_of
 
 GUIDE = Path(__file__).parent.parent / "docs" / "writing-rules.md"
 
@@ -24,7 +26,7 @@ def folder(tmp_path: Path) -> Path:
 
 
 def test_its_examples_hold(folder: Path) -> None:
-    ran = {one.name: testing.failure(one) for one in testing.examples(folder)}
+    ran = {one.name: testing.failure(one, facts_of, diagnose_rank) for one in testing.examples(folder)}
     assert ran == {"validation_in_every_step::fires[0]": None, "validation_in_every_step::silent[0]": None}
 
 

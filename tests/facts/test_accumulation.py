@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.communication.accumulation import Accumulation, accumulation
 from diagnose.facts.core.base import Missing
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 FORWARD = "DistributedDataParallel.forward"
 

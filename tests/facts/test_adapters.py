@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.adapters import Adapters, adapters
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 NODE = '"autograd::engine::evaluate_function: MmBackward0"'
 THIN = "aten::matmul 0-10 shapes=[[768,8],[8,512]] sequence=3"

@@ -10,7 +10,7 @@ import pytest
 from diagnose.facts.communication.attendance import Attendance, attendance, awaited, company, compare, waits
 from diagnose.facts.communication.overlap import exposure
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.testing import facts_of, facts_of_ranks
+from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Company, Context
 

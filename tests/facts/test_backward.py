@@ -7,7 +7,7 @@ import pytest
 from diagnose.facts.autograd.backward import VainNodes, backward_nodes, backward_ops, repeated_backward
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.spans import host_spans
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.enums import SpanKind
 
 NODE = '"autograd::engine::evaluate_function: MmBackward0"'

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.communication.balance import Balance, balance
 from diagnose.facts.core.base import Missing
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 RANK = """
 5 steps of 100

@@ -9,7 +9,7 @@ import pytest
 from diagnose.facts.communication.attendance import attendance, compare
 from diagnose.facts.communication.bandwidth import BusRate, bus_rates
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.testing import facts_of, facts_of_ranks
+from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context
 

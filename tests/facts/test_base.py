@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, breakdown, device_time
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 
 def without_device() -> Facts:

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.broadcasts import PairSums, pair_sums
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 SUB = "aten::sub 0-10 shapes=[[256,1,64],[1,128,64],[]]"
 MUL = "aten::mul 0-10 shapes=[[256,1,64],[128,64]]"

@@ -10,7 +10,7 @@ import pytest
 from diagnose.facts.autograd.dataflow import dataflow
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.host.loops import loops
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import AutogradGraph
 
 NODE = "autograd::engine::evaluate_function:"

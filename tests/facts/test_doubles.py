@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.doubles import doubles
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 DOUBLE = 'shapes=[[4,4],[4,4]] types=["double","double"]'
 FLOAT = 'shapes=[[4,4],[4,4]] types=["float","float"]'

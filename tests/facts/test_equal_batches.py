@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.data.equal_batches import EqualBatches, equal_batches
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 NODE = '"autograd::engine::evaluate_function:'
 STEP = f"""2 steps of 100

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.host.fetched import FetchedMemory, fetched_memory
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 HEAD = "4 steps of 100\n2 threads, 4 cores\n"
 OPS = "cpu  aten::linear 0-30 | aten::mm 1-29 | aten::relu 30-40\n"

@@ -12,7 +12,7 @@ import pytest
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.data.fetches import Fetches, WaitPattern, fetches
 from diagnose.source import ranks
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing
 
 SINGLE = "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"

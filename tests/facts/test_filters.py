@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.filters import Filter, LongFilters, long_filters
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 NODE = "autograd::engine::evaluate_function: ConvolutionBackward0"
 CPU = "4 steps of 100\n2 threads, 4 cores\n"

@@ -5,12 +5,12 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.host.python import python_pauses
 from diagnose.facts.run.garbage import garbage_collections
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 STEPS = "8 steps of 10\n1 threads, 2 cores\n"
 COMPUTED = "cpu  aten::mm 0-4 | aten::mm 9-10\n"
@@ -69,6 +69,6 @@ def test_savings_are_of_steps_without_a_collection_that_no_other_has() -> None:
 
 @pytest.mark.parametrize(("timed", "step_ns"), [(f"{USUAL} 10", 9_285_714), (f"{USUAL} 15", 10_000_000)])
 def test_a_diagnosis_of_steps_without_it(timed: str, step_ns: int) -> None:
-    found = one_rank.diagnose(facts_of(f"{STEPS}timed {timed}\n{COMPUTED}cpu  gc 4-9 in 4"), ())
+    found = pipeline.diagnose_rank(facts_of(f"{STEPS}timed {timed}\n{COMPUTED}cpu  gc 4-9 in 4"), ())
     assert found.replay is not None
     assert found.replay.step_time_ns == step_ns

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.communication.gathers import HostGathers, host_gathers
 from diagnose.facts.core.base import Missing
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 FORWARD, UPDATE = "DistributedDataParallel.forward 40-60", '"Optimizer.step#SGD.step" 90-99'
 

@@ -8,7 +8,7 @@ import pytest
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.device.fusion import pointwise_chains
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 MS = 1_000_000
 X = "shapes=[[1024,1024]]"

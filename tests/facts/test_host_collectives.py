@@ -7,7 +7,7 @@ import pytest
 from diagnose.facts.communication.buckets import buckets
 from diagnose.facts.communication.host_collectives import barriers, host_collectives, host_runs
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.testing import facts_of, facts_of_ranks
+from diagnose.synthetic.reading import facts_of, facts_of_ranks
 
 MS = 1_000_000
 CPU = "4 steps of 100\n2 threads, 4 cores"

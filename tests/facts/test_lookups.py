@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.shapes.lookups import one_hot_products, table_gradients
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 MADE = "aten::one_hot 0-10 shapes=[[256],[]] | aten::fill_ 1-9 shapes=[[256,8000],[]]"
 CAST = "aten::to 10-20 shapes=[[256,8000],[],[]]"

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.host.loops import Loop, apart_in_time, loops
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.intervals import Intervals
 
 BACKWARD = "autograd::engine::evaluate_function: "

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.low_rank import LowRankSolve, low_rank_solves
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 PRODUCT = "aten::matmul 0-10 shapes=[[4,256,64],[4,64,256]]"
 RIDGE = "aten::add 10-20 shapes=[[4,256,256],[256,256]]"

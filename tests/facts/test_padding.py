@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.data.padding import Padding, padding
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Loader
 
 HEAD = "4 steps of 100\n2 threads, 4 cores\n"

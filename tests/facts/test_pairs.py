@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.pairs import Pairs, diagonals_of_pairs, equal_pairs, one_of_each_row
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 CPU = "4 steps of 100\n2 threads, 4 cores\n"
 NODE = "autograd::engine::evaluate_function: MulBackward0"

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.penalties import WeightPenalty, weight_penalty
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 BACK = '"autograd::engine::evaluate_function: {}Backward0" {} sequence={} "Fwd thread id"=1'
 ADDED = (

@@ -7,7 +7,7 @@ import pytest
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.filling import filling
 from diagnose.facts.device.precision import precision, roofline
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 
 def test_time_by_precision() -> None:

@@ -14,7 +14,7 @@ from diagnose.facts.run.recording_cost import RecordingCost, recording_cost
 from diagnose.facts.run.slowdown import Slowdown, slowdown, unrecorded
 from diagnose.replay.edits import Shorten
 from diagnose.replay.saving import Replay
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.manifest import RankManifest, Timed
 from diagnose.trace.model import Context

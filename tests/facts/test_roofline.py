@@ -14,7 +14,7 @@ import pytest
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline, reached_share
 from diagnose.source import ranks
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace import hardware
 from diagnose.trace.costs import DTYPES
 

@@ -7,7 +7,7 @@ import pytest
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.inputs import Tensor
 from diagnose.facts.shapes.row_ops import LEAST_OWN, diagonal_matrices, limited_lookups, unique_rows
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 PAIRS = 'shapes=[[4096,2],[],[]] types=["long int","Scalar","Scalar"]'
 

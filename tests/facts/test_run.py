@@ -12,7 +12,7 @@ from diagnose.facts.core.run import environment, launch_blocking, manifest, trai
 from diagnose.facts.core.steps import LONG
 from diagnose.facts.data.loading import Loading, loading
 from diagnose.facts.run.slowdown import Slowdown, Unrecorded, slowdown, unrecorded
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Flags, Host, Loader, Optimizer, RankManifest, Timed
 from diagnose.trace.model import Context
 

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.scattered_rows import ScatteredRows, scattered_rows
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 
 def of(shape: str, strides: str, op: str = "aten::index") -> tuple[ScatteredRows, ...]:

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.autograd.slices import SlicedTensor, sliced_tensors
 from diagnose.facts.core.base import Missing
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 NODE = '"autograd::engine::evaluate_function: SelectBackward0"'
 WHOLE = "shapes=[[32,10,64],[],[]]"

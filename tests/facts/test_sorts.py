@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.sorts import SortsForFew, sorts_for_few
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 SORT = "aten::argsort 0-40 shapes=[[32,800],[],[]]"
 CUT = "aten::slice 40-41 shapes=[[32,800],[],[],[],[]]"

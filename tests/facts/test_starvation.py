@@ -16,7 +16,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.host.python import PythonPause, python_pauses
 from diagnose.facts.host.starvation import starvation
 from diagnose.source import ranks
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing

@@ -4,7 +4,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.steps import Measure, steps
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing
 
 

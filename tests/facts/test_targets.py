@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.data.targets import IgnoredScores, ignored_scores
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 HEAD = "4 steps of 100\n2 threads, 4 cores\n"
 SEEN = "ignored 96 of 128 rows, 500 classes\n"

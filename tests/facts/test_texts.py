@@ -7,7 +7,7 @@ import pytest
 from diagnose.facts.core.base import Missing
 from diagnose.facts.host.loops import loops
 from diagnose.facts.host.texts import Texts, texts
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 RANGE = '"Tensor.__repr__ (text)"'
 FRAME = '"torch/_tensor_str.py(712): _str"'

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.shapes.transforms import UnhandyTransforms, largest_prime, unhandy_transforms
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 
 def of(*items: str) -> tuple[UnhandyTransforms, ...]:

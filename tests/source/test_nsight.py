@@ -18,7 +18,7 @@ from diagnose.facts.device.copies import copies
 from diagnose.facts.host.syncs import syncs
 from diagnose.source import ranks
 from diagnose.source.base import InputError
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import Rank
 from tests.source.nsight import TABLES, Export, drawn, pid
 

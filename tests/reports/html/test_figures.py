@@ -15,7 +15,7 @@ import pytest
 from msgspec.structs import replace
 
 import diagnose
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.idle import IdleCause, IdleShare
@@ -43,7 +43,7 @@ EVIL = ("</script><b>x", "a<b>(c&d)")
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
+    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
 
 
 def training(op: str = "aten::mm") -> Drawing:

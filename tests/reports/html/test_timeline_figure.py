@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.drawn.marks import Marks
 from diagnose.facts.drawn.timeline import MarkTable
@@ -22,7 +22,7 @@ from tests.drawing import Drawing
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
+    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
 
 
 def steps() -> Drawing:
@@ -110,7 +110,7 @@ def test_a_step_known_in_detail_is_used_only_within_it() -> None:
 def test_levels_are_few_and_together_bounded(corpus: Path) -> None:
     for path in ("tensorboard/resnet50_autograd_0_workers", "hta/nccl_a100_rank0_of_2", "param/linear"):
         facts = Facts(recording.read(recording.find([str(corpus / f"kineto/{path}.json.gz")]).ranks[0]))
-        shown = timeline_figure.drawn(diagnosis.of_ranks([one_rank.diagnose(facts, [])], [], "test"))
+        shown = timeline_figure.drawn(diagnosis.of_ranks([pipeline.diagnose_rank(facts, [])], [], "test"))
         found = levels(shown)
         sizes = [one.marks.size for one in found]
         assert sum(sizes) < 50_000

@@ -1,23 +1,21 @@
-"""Run the examples of a folder of rules, through all that a real trace goes through."""
+"""The examples of a folder of rules, and whether they hold.
+
+They go through all that a real trace goes through, which stands above the rules: whoever runs them hands it in.
+"""
 
 from __future__ import annotations
 
-import tempfile
-from collections.abc import Iterator
-from dataclasses import dataclass, replace
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 
-from diagnose import one_rank
-from diagnose.facts.communication import attendance
-from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.base import Facts
 from diagnose.findings.diagnosis import RankDiagnosis
 from diagnose.findings.finding import OutcomeKind
 from diagnose.rulekit import engine, page
 from diagnose.rulekit.engine import LoadedRule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.vocabulary import RuleError
-from diagnose.source import ranks
-from diagnose.synthetic import notation
 
 TOLERANCE = 0.05
 """Of a saving that an example states."""
@@ -36,10 +34,11 @@ class Example:
 def examples(folder: Path) -> Iterator[Example]:
     """All examples of a folder's rules. Raises RuleError if a file is no sound rule."""
     for path in page.files(folder):
-        yield from _of_rule(engine.load_file(path))
+        yield from examples_of(engine.load_file(path))
 
 
-def _of_rule(rule: LoadedRule) -> Iterator[Example]:
+def examples_of(rule: LoadedRule) -> Iterator[Example]:
+    """All examples of a rule. Raises RuleError if something else is among them."""
     seen: dict[str, int] = {}
     for drawn in getattr(rule.module, "EXAMPLES", []):
         kind = {Fires: "fires", Silent: "silent", CannotTell: "cannot_tell"}.get(type(drawn))
@@ -49,42 +48,20 @@ def _of_rule(rule: LoadedRule) -> Iterator[Example]:
         seen[kind] += 1
 
 
-def said_of(text: str, rule: LoadedRule) -> RankDiagnosis:
-    """What one rule says of a drawing. Raises DrawingError."""
-    return one_rank.diagnose(facts_of(text), [rule])
+def failure(
+    example: Example,
+    read: Callable[[str], Facts],
+    diagnose: Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis],
+) -> str | None:
+    """Why an example does not hold; None if it does.
 
-
-def facts_of(text: str) -> Facts:
-    """The facts of a drawing, read by the real reader.
-
-    Of several ranks it is the one that the others wait for, or the first if they do not wait. Raises DrawingError.
+    `read` gives the facts of a drawing, or raises ValueError; `diagnose` says what rules find in facts.
     """
-    drawn = facts_of_ranks(text)
-    others = attendance.compare({facts.rank.index: optional(attendance.attendance, facts) for facts in drawn})
-    if not others:
-        return drawn[0]
-    index = attendance.awaited(others) or 0
-    return Facts(replace(drawn[index].rank, company=others[index]))
-
-
-def facts_of_ranks(text: str) -> list[Facts]:
-    """The facts of each rank of a drawing, as it is known alone. Raises DrawingError."""
-    drawn = []
-    with tempfile.TemporaryDirectory() as folder:
-        for index, one in enumerate(drawings := notation.ranks(text)):
-            path = Path(folder) / f"rank{index}.json"
-            path.write_bytes(notation.trace(one))
-            context = notation.context(one, index, len(drawings))
-            drawn.append(Facts(replace(ranks.read(path), index=index, context=context, values=notation.values(one))))
-    return drawn
-
-
-def failure(example: Example) -> str | None:
-    """Why an example does not hold; None if it does."""
     try:
-        said = said_of(example.drawn.drawing, example.rule)
-    except notation.DrawingError as error:
+        facts = read(example.drawn.drawing)
+    except ValueError as error:
         return f"the drawing cannot be read: {error}"
+    said = diagnose(facts, [example.rule])
     outcome = said.outcomes[0]
     ended = f"it ended as {outcome.outcome.value} ({' '.join(filter(None, (outcome.why, outcome.how_to_record_it)))})"
     if isinstance(example.drawn, Fires):
