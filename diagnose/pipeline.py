@@ -36,6 +36,9 @@ from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.findings.finding import ReplayQuality
 from diagnose.replay.baseline import baseline
 from diagnose.reports import notebook
+from diagnose.reports.timeline import spots
+from diagnose.reports.timeline.drawing import timeline
+from diagnose.reports.timeline.pictures import pictures
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import LoadedRule, RuleSet
 from diagnose.source import processes, ranks, recording
@@ -140,6 +143,7 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
     rank = facts.rank
     brief, cost = recording_hints.in_digest(digest(facts)), optional(slowdown, facts)
+    drawn, sampled = optional(timeline, facts), optional(pictures, facts)
     examined = engine.examine(facts, rules)
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, examined.cautions)))
     try:
@@ -147,7 +151,7 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     except Missing as missing:
         ended = outcomes.unpriced(examined.outcomes, missing)
         ended = recording_hints.in_outcomes(rank.provenance.format, ended)
-        return RankDiagnosis(brief, outcomes=ended, slowdown=cost)
+        return RankDiagnosis(brief, outcomes=ended, slowdown=cost, timeline=drawn, pictures=sampled)
     found = fixes_in_force.dropped(rank.context, examined.findings)
     found = own_calls.at_their_place(rank.context, found)
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
@@ -155,11 +159,14 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, trains_on_cpu(facts)
     )
     ended = outcomes.priced(examined.outcomes, examined.findings, found, order)
+    placed = spots.on_timeline(facts, order)
     return RankDiagnosis(
         brief,
-        findings=fixes_for_devices.followable(rank.provenance.devices, order.findings),
+        findings=fixes_for_devices.followable(rank.provenance.devices, placed),
         outcomes=recording_hints.in_outcomes(rank.provenance.format, ended),
         replay=ReplayQuality(**vars(replay.quality), together=order.together),
         slowdown=cost,
+        timeline=drawn,
+        pictures=sampled,
         company=rank.company,
     )

@@ -13,7 +13,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.facts.drawn.marks import RUN, Column, Marks
+from diagnose.findings.timeline import Column
+from diagnose.reports.timeline.marks import RUN, Marks
 
 Row = tuple[int, int, int, int, int, int]
 """lane, start, dur, label, kind, count"""

@@ -2,15 +2,16 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, Steps, steps
-from diagnose.facts.drawn.lanes import KINDS, Lane, MarkKind, lanes, window
-from diagnose.facts.drawn.marks import Column, Marks
+from diagnose.findings.timeline import KINDS, MarkKind, MarkTable, Timeline
+from diagnose.reports.timeline.lanes import lanes, window
+from diagnose.reports.timeline.marks import Marks
 from diagnose.trace.units import clipped
 
 MOST_MARKS = 16_000
@@ -20,65 +21,6 @@ MOST_NAME = 160
 """Characters of a name."""
 
 
-@dataclass(frozen=True)
-class MarkTable:
-    """Marks of a part of the timeline, as columns. Times are ns from the timeline's start."""
-
-    start_ns: int
-    end_ns: int
-    """The part of the timeline they cover."""
-    resolution_ns: int
-    """What is shorter was joined to its neighbours; 0: nothing was."""
-    lane: Column
-    start: Column
-    dur: Column
-    label: Column
-    kind: Column
-    count: Column
-    filled: Column
-
-    @property
-    def marks(self) -> Marks:
-        """The columns as numbers."""
-        columns = (self.lane, self.start, self.dur, self.label, self.kind, self.count, self.filled)
-        return Marks(*(column.values.astype(np.int64) for column in columns))
-
-    @classmethod
-    def of(cls, marks: Marks, start_ns: int, end_ns: int, resolution_ns: int) -> MarkTable:
-        """A table of marks."""
-        return cls(
-            start_ns=start_ns,
-            end_ns=end_ns,
-            resolution_ns=resolution_ns,
-            lane=Column.of(marks.lane, "u1"),
-            start=Column.of(marks.start_ns, "f8"),
-            dur=Column.of(marks.dur_ns, "f8"),
-            label=Column.of(marks.label, "u2"),
-            kind=Column.of(marks.kind, "u1"),
-            count=Column.of(marks.count, "u4"),
-            filled=Column.of(marks.filled_ns, "f8"),
-        )
-
-
-@dataclass(frozen=True)
-class Timeline:
-    """The used steps as marks in lanes. Times are ns from the first mark that belongs to them."""
-
-    dur_ns: int
-    steps: tuple[int, ...]
-    """Numbers of the used steps; empty where no marked one could be used."""
-    bounds_ns: tuple[int, ...]
-    """Step k is [bounds_ns[k], bounds_ns[k + 1]). The first begins after 0 where the host had run ahead."""
-    lanes: tuple[Lane, ...]
-    labels: tuple[str, ...]
-    kinds: tuple[str, ...]
-    tables: tuple[MarkTable, ...]
-    """All steps; then, where that had to be merged, one step in more detail."""
-    left_out: tuple[str, ...]
-    """What has no lane, in words."""
-
-
-@fact
 def timeline(facts: Facts) -> Timeline:
     """The used steps as marks. Raises Missing if no step can be measured."""
     used, laid_out, spans = steps(facts), lanes(facts), facts.rank.spans
@@ -161,12 +103,7 @@ def _labelled(facts: Facts, merged: list[tuple[int, int, Marks, int]]) -> tuple[
     number = {label: k for k, label in enumerate(labels)}
     position = np.array([number.get(one, 0) for one in texts], dtype=np.int64)
     tables = [
-        MarkTable.of(
-            replace(marks, label=position[np.searchsorted(codes, marks.label)]),
-            low,
-            high,
-            resolution,
-        )
+        replace(marks, label=position[np.searchsorted(codes, marks.label)]).table(low, high, resolution)
         for low, high, marks, resolution in merged
     ]
     return tuple(labels), tuple(tables)

@@ -11,10 +11,11 @@ from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import breakdown, device_time
 from diagnose.facts.core.idle import IdleCause, idle_gaps
 from diagnose.facts.core.steps import steps
-from diagnose.facts.drawn import timeline as module
-from diagnose.facts.drawn.lanes import KINDS, MOST_STREAMS, MOST_THREADS, MarkKind, lanes, window
-from diagnose.facts.drawn.marks import Marks
-from diagnose.facts.drawn.timeline import MOST_MARKS, MOST_NAME, Timeline, timeline
+from diagnose.findings.timeline import KINDS, MarkKind, Timeline
+from diagnose.reports.timeline import drawing as module
+from diagnose.reports.timeline.drawing import MOST_MARKS, MOST_NAME, timeline
+from diagnose.reports.timeline.lanes import MOST_STREAMS, MOST_THREADS, lanes, window
+from diagnose.reports.timeline.marks import Marks
 from diagnose.source import ranks
 from diagnose.trace import intervals
 from tests.drawing import Drawing
@@ -30,7 +31,7 @@ Bar = tuple[int, str, str, float, float]
 
 
 def bars(drawn: Timeline, marks: Marks | None = None) -> list[Bar]:
-    found = drawn.tables[0].marks if marks is None else marks
+    found = Marks.of(drawn.tables[0]) if marks is None else marks
     return [
         (lane, drawn.labels[label], drawn.kinds[kind], start / 1000, dur / 1000)
         for lane, start, dur, label, kind, *_ in zip(*(column.tolist() for column in vars(found).values()), strict=True)
@@ -93,7 +94,7 @@ def test_every_mark_has_its_lane_name_kind_and_time_from_the_start() -> None:
     ]
     (table,) = drawn.tables
     assert (table.start_ns, table.end_ns, table.resolution_ns) == (0, 88_000, 0)
-    assert set(table.marks.count.tolist()) == {1}
+    assert set(Marks.of(table).count.tolist()) == {1}
 
 
 def test_the_timeline_begins_with_the_first_launch_of_its_steps() -> None:
@@ -271,30 +272,30 @@ def many_marks() -> Drawing:
 def test_what_is_too_much_is_merged_and_one_typical_step_is_shown_in_detail(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = timeline(many_marks().facts())
     (exact,) = whole.tables
-    assert (exact.resolution_ns, exact.marks.size) == (0, 3 * 52)  # calls, kernels and gaps
+    assert (exact.resolution_ns, Marks.of(exact).size) == (0, 3 * 52)  # calls, kernels and gaps
     monkeypatch.setattr(module, "MOST_MARKS", 40)
     drawn = timeline(many_marks().facts())
     overview, detail = drawn.tables
-    assert overview.marks.size <= 40
+    assert Marks.of(overview).size <= 40
     assert overview.resolution_ns > 0
-    assert overview.marks.count.sum() == exact.marks.size
+    assert Marks.of(overview).count.sum() == Marks.of(exact).size
     assert (overview.start_ns, overview.end_ns) == (0, drawn.dur_ns)
     # 120 us is the median of 100, 120 and 300.
     assert (detail.start_ns, detail.end_ns) == drawn.bounds_ns[1:3]
     assert detail.end_ns - detail.start_ns == 120_000
     assert detail.resolution_ns == 0
-    assert bars(drawn, detail.marks) == bars(whole, exact.marks.within(detail.start_ns, detail.end_ns))
+    assert bars(drawn, Marks.of(detail)) == bars(whole, Marks.of(exact).within(detail.start_ns, detail.end_ns))
 
 
 def test_a_step_with_too_much_is_merged_too(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_MARKS", 12)
     drawn = timeline(many_marks().facts())
-    assert all(table.marks.size <= 12 for table in drawn.tables)
+    assert all(Marks.of(table).size <= 12 for table in drawn.tables)
     assert all(table.resolution_ns > 0 for table in drawn.tables)
 
 
 def test_what_just_fits_is_kept_as_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
-    size = timeline(one_step().facts()).tables[0].marks.size
+    size = Marks.of(timeline(one_step().facts()).tables[0]).size
     monkeypatch.setattr(module, "MOST_MARKS", size)
     assert [table.resolution_ns for table in timeline(one_step().facts()).tables] == [0]
     monkeypatch.setattr(module, "MOST_MARKS", size - 1)
@@ -311,7 +312,7 @@ def test_timelines_of_real_traces(corpus: Path, name: str) -> None:
     assert len(drawn.bounds_ns) == max(len(drawn.steps), 1) + 1
     used = np.zeros(len(drawn.labels), dtype=bool)
     for table in drawn.tables:
-        marks = table.marks
+        marks = Marks.of(table)
         assert 0 < marks.size <= MOST_MARKS
         assert 0 <= marks.lane.min() <= marks.lane.max() < len(drawn.lanes)
         assert 0 <= marks.kind.min() <= marks.kind.max() < len(drawn.kinds)
@@ -335,12 +336,12 @@ def test_the_idle_lane_of_real_traces_has_the_idle_time(corpus: Path, name: str)
     has_lane = drawn.lanes[0].group == "idle"
     assert has_lane == (optional(idle_gaps, facts) is not None)
     for table in drawn.tables:
-        marks = table.marks
+        marks = Marks.of(table)
         idle = marks.kind >= len(MarkKind)
         assert (idle == (has_lane & (marks.lane == 0))).all()
         if has_lane and table.resolution_ns == 0:
             part = intervals.clip(device_time(facts).idle, zero + table.start_ns, zero + table.end_ns)
             assert marks.dur_ns[idle].sum() == part.total
     if has_lane and len(drawn.tables) == 1:
-        total = drawn.tables[0].marks.where(drawn.tables[0].marks.lane == 0).dur_ns.sum()
+        total = Marks.of(drawn.tables[0]).where(Marks.of(drawn.tables[0]).lane == 0).dur_ns.sum()
         assert total / steps(facts).count == pytest.approx(breakdown(facts).idle_ns, abs=1)

@@ -7,29 +7,11 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.findings.timeline import Column, MarkTable
 from diagnose.trace.intervals import IntArray
 
 RUN = 4
 """Short marks are drawn as one up to this many times the resolution, so that a long row of them keeps its texture."""
-
-
-@dataclass(frozen=True)
-class Column:
-    """Numbers as base64 text in JSON, little-endian, as plotly takes them."""
-
-    dtype: str
-    """As numpy and plotly name it: "f8", "u2", ..."""
-    bdata: bytes
-
-    @property
-    def values(self) -> npt.NDArray[np.generic]:
-        """The numbers."""
-        return np.frombuffer(self.bdata, dtype=f"<{self.dtype}")
-
-    @classmethod
-    def of(cls, values: npt.NDArray[np.generic], dtype: str) -> Column:
-        """A column of these numbers; they must fit into `dtype`."""
-        return cls(dtype, values.astype(f"<{dtype}").tobytes())
 
 
 @dataclass(frozen=True)
@@ -52,6 +34,27 @@ class Marks:
     def single(cls, lane: IntArray, start_ns: IntArray, dur_ns: IntArray, label: IntArray, kind: IntArray) -> Marks:
         """Marks of one operation each."""
         return cls(lane, start_ns, dur_ns, label, kind, count=np.ones(len(lane), dtype=np.int64), filled_ns=dur_ns)
+
+    @classmethod
+    def of(cls, table: MarkTable) -> Marks:
+        """The marks of a table."""
+        columns = (table.lane, table.start, table.dur, table.label, table.kind, table.count, table.filled)
+        return cls(*(column.values.astype(np.int64) for column in columns))
+
+    def table(self, start_ns: int, end_ns: int, resolution_ns: int) -> MarkTable:
+        """The marks as a table of that part of the timeline."""
+        return MarkTable(
+            start_ns=start_ns,
+            end_ns=end_ns,
+            resolution_ns=resolution_ns,
+            lane=Column.of(self.lane, "u1"),
+            start=Column.of(self.start_ns, "f8"),
+            dur=Column.of(self.dur_ns, "f8"),
+            label=Column.of(self.label, "u2"),
+            kind=Column.of(self.kind, "u1"),
+            count=Column.of(self.count, "u4"),
+            filled=Column.of(self.filled_ns, "f8"),
+        )
 
     @property
     def size(self) -> int:

@@ -2,19 +2,27 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-
 import numpy as np
 
 from diagnose.facts.communication.collectives import collective_table
-from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.matmuls import peaks
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.roofline import op_roofline
-from diagnose.facts.drawn.lanes import window
+from diagnose.findings.pictures import (
+    CollectiveBar,
+    CopySize,
+    CopySizes,
+    LaunchCurve,
+    MemoryCurve,
+    Pictures,
+    RooflineOp,
+    RooflinePicture,
+)
+from diagnose.reports.timeline.lanes import window
 from diagnose.trace import hardware, intervals
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.enums import Direction, HostMemory
@@ -27,21 +35,6 @@ PCIE_GBPS = {3: 15.75, 4: 31.5, 5: 63.0, 6: 121.0}
 """Nominal rate of 16 lanes in one direction, by generation (PCI-SIG; about 88 % of it is reached, nvbandwidth)."""
 
 
-@dataclass(frozen=True)
-class LaunchCurve:
-    """How far the host was ahead of the device, over time: one row for each of up to MOST_POINTS equal pieces of time
-    in which something was launched."""
-
-    moment_ns: tuple[int, ...]
-    """Middle of the piece, from the timeline's start."""
-    depth_least: tuple[int, ...]
-    depth_median: tuple[int, ...]
-    """Operations launched and not finished when a call began."""
-    delay_median_ns: tuple[int, ...]
-    """From the call's start to the operation's."""
-
-
-@fact
 def launch_curve(facts: Facts) -> LaunchCurve:
     """The curve over the timeline. Raises Missing like `launch_table`."""
     table, (zero, end) = launch_table(facts), window(facts)
@@ -58,29 +51,6 @@ def launch_curve(facts: Facts) -> LaunchCurve:
     )
 
 
-@dataclass(frozen=True)
-class CopySize:
-    """Copies of one direction, kind of host memory and size, in the used steps."""
-
-    direction: Direction
-    host_memory: HostMemory
-    bytes: int
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Median of one copy."""
-
-
-@dataclass(frozen=True)
-class CopySizes:
-    """Copies by size, those that take longest together first, MOST_POINTS at most."""
-
-    sizes: tuple[CopySize, ...]
-    link_bytes_per_s: float | None
-    """Nominal rate of the link to the host, one direction; None if not known."""
-
-
-@fact
 def copy_sizes(facts: Facts) -> CopySizes:
     """Copies whose size was recorded. Raises Missing without device work."""
     table, used, work = facts.rank.copies, steps(facts), device_work(facts)
@@ -109,20 +79,6 @@ def _link(facts: Facts) -> float | None:
     return PCIE_GBPS[found.pcie_generation] * 1e9
 
 
-@dataclass(frozen=True)
-class CollectiveBar:
-    """One communication kernel."""
-
-    operation: str
-    start_ns: int
-    """From the timeline's start."""
-    dur_ns: int
-    exposed_ns: int
-    """Of it, while no compute ran."""
-    bytes: int | None
-
-
-@fact
 def collective_bars(facts: Facts) -> tuple[CollectiveBar, ...]:
     """Communication kernels of the used steps in order of start; the longest MOST_POINTS. Raises Missing as theirs."""
     table, time, (zero, _) = collective_table(facts), device_time(facts), window(facts)
@@ -143,40 +99,6 @@ def collective_bars(facts: Facts) -> tuple[CollectiveBar, ...]:
     )
 
 
-@dataclass(frozen=True)
-class RooflineOp:
-    """Calls of one op with one size, in the used steps."""
-
-    name: str
-    dims: tuple[int, int, int]
-    """M, N, K of the product it comes down to; -1 unknown."""
-    dtype: str
-    """What it multiplies in; "" unknown."""
-    calls: int
-    """In all used steps."""
-    ns: int
-    """Device time, per step."""
-    flops: int
-    """Of one call."""
-    bytes: int
-    """That one call must move at least."""
-    flops_per_s: float
-
-
-@dataclass(frozen=True)
-class RooflinePicture:
-    """Ops under the device's roof."""
-
-    ops: tuple[RooflineOp, ...]
-    """Longest first, MOST_POINTS at most."""
-    device: str
-    bytes_per_s: float
-    """Of the device's memory, nominal."""
-    flops_per_s: dict[str, float]
-    """Nominal, by what is multiplied in: of those that the ops use."""
-
-
-@fact
 def roofline_picture(facts: Facts) -> RooflinePicture:
     """The dominant ops. Raises Missing without shapes, or if the device's rates are not known."""
     found, used, device = op_roofline(facts), steps(facts), peaks(facts)
@@ -213,18 +135,6 @@ def roofline_picture(facts: Facts) -> RooflinePicture:
     )
 
 
-@dataclass(frozen=True)
-class MemoryCurve:
-    """The allocator's memory on one device over time: its most in each of up to MOST_POINTS equal pieces of time."""
-
-    device: int
-    moment_ns: tuple[int, ...]
-    """Start of the piece, from the timeline's start; before it where it is negative."""
-    allocated_bytes: tuple[int, ...]
-    reserved_bytes: tuple[int, ...]
-
-
-@fact
 def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
     """Memory over the whole recording. Raises Missing if no device memory with totals was recorded."""
     events = facts.rank.memory
@@ -249,20 +159,12 @@ def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
     return tuple(found)
 
 
-@dataclass(frozen=True)
-class Pictures:
-    """What a page draws besides the timeline. None: this recording cannot give it."""
-
-    launches: LaunchCurve | None
-    copies: CopySizes | None
-    collectives: tuple[CollectiveBar, ...] | None
-    roofline: RooflinePicture | None
-    memory: tuple[MemoryCurve, ...] | None
-
-
-@fact
 def pictures(facts: Facts) -> Pictures:
-    """All of them. Why one is missing is said by the facts that reports have as tables."""
+    """All of them. Raises Missing if no step can be measured.
+
+    Why one of them is missing is said by the facts that reports have as tables.
+    """
+    window(facts)
     return Pictures(
         launches=optional(launch_curve, facts),
         copies=optional(copy_sizes, facts),

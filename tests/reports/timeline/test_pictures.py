@@ -9,14 +9,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.drawn import pictures as module
-from diagnose.facts.drawn.pictures import (
+from diagnose.findings.pictures import CollectiveBar, CopySize, MemoryCurve, Pictures, RooflineOp
+from diagnose.reports.timeline import pictures as module
+from diagnose.reports.timeline.pictures import (
     MOST_POINTS,
-    CollectiveBar,
-    CopySize,
-    MemoryCurve,
-    Pictures,
-    RooflineOp,
     collective_bars,
     copy_sizes,
     launch_curve,

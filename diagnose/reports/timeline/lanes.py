@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.base import Facts, once, optional
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import HostThreads, api_calls, host_threads
-from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import steps
+from diagnose.findings.timeline import MARK_KINDS, Lane, MarkKind
 from diagnose.trace import enums, kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -26,39 +26,7 @@ DEPTH = 3
 """Ops inside ops inside ops are drawn; what is deeper is too narrow to be read."""
 
 
-class MarkKind(str, Enum):
-    """What a mark is, for its colour; idle gaps have their cause, with IDLE before it."""
-
-    COMPUTE = "compute"
-    COMMUNICATION = "communication"
-    COPY = "copy"
-    OP = "op"
-    ANNOTATION = "annotation"
-    LOADER = "loader"
-    COLLECTIVE = "collective"
-    LAUNCH = "launch"
-    COPY_CALL = "copy_call"
-    SYNC = "sync"
-    ALLOCATION = "allocation"
-    CALL = "call"
-
-
-IDLE = "idle/"
-MARK_KINDS = list(MarkKind)
-KINDS = (*(kind.value for kind in MarkKind), *(IDLE + cause.value for cause in IdleCause))
-"""The kinds of marks, by number."""
-
-
-@dataclass(frozen=True)
-class Lane:
-    """One row of the timeline."""
-
-    name: str
-    group: str
-    """"idle", "device" or "host"."""
-
-
-@fact
+@once
 def window(facts: Facts) -> tuple[int, int]:
     """What is drawn: the used steps, and what the host did before to launch them, at most as long again."""
     used, work = steps(facts), device_work(facts)
@@ -81,7 +49,7 @@ class Lanes:
     left_out: tuple[str, ...]
 
 
-@fact
+@once
 def lanes(facts: Facts) -> Lanes:
     """Which spans are drawn where. Raises Missing if no step can be measured."""
     drawing = _Drawing(facts, window(facts))
