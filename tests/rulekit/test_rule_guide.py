@@ -11,7 +11,7 @@ from diagnose.pipeline import diagnose_rank
 from diagnose.rulekit import testing
 from diagnose.synthetic.reading import facts_of
 
-GUIDE = Path(__file__).parent.parent / "docs" / "writing-rules.md"
+GUIDE = Path(__file__).parents[2] / "docs" / "writing-rules.md"
 
 
 @pytest.fixture

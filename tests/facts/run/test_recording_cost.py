@@ -18,7 +18,7 @@ from diagnose.synthetic.reading import facts_of
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.manifest import RankManifest, Timed
 from diagnose.trace.model import Context
-from tests.facts.test_run import UNKNOWN
+from tests.facts.core.test_run import UNKNOWN
 
 MS = 1_000_000
 
