@@ -262,7 +262,7 @@ __all__ = [
     "seen_again",
     "torchs_own",
     "toward",
-]  # fmt: skip
+]
 
 Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
 

@@ -42,10 +42,12 @@ from diagnose.rulekit.vocabulary import (
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LEFT = Between(0.6, 0.2, 0.1)  # of the time: rows of 480 numbers came at 0.36 GB/s, of one piece at 2.8 (a CPU)
 CONTIGUOUS = Fix(
-    "Bring the table into the order of its rows, once.", before="table = torch.from_numpy(np.stack(columns).T)",
-    after="table = torch.from_numpy(np.stack(columns).T).contiguous()", safety=Safety.SAME_NUMBERS,
+    "Bring the table into the order of its rows, once.",
+    before="table = torch.from_numpy(np.stack(columns).T)",
+    after="table = torch.from_numpy(np.stack(columns).T).contiguous()",
+    safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/docs/stable/generated/torch.Tensor.contiguous.html",
-)  # fmt: skip
+)
 
 
 @rule("ME02")
@@ -61,14 +63,16 @@ def rows_in_pieces(scattered_rows: tuple[ScatteredRows, ...], steps: Steps) -> V
                 Evidence(
                     f"Rows are gathered from a table of {' x '.join(f'{n:,}' for n in one.shape)}, whose numbers lie"
                     f" {one.apart:,} apart: {ms(one.work.longest_ns)} a step.",
-                    one.work.longest_ns, "ns",
+                    one.work.longest_ns,
+                    "ns",
                 ),
             ),
             edits=(Shorten(one.work.ids, LEFT), Shorten(one.work.work_ids, LEFT)),
             fixes=(CONTIGUOUS,),
             confidence=Confidence(Level.HIGH, "the table's strides are recorded"),
-            basis=Basis.RULE_OF_THUMB, site=one.site,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            site=one.site,
+        )
 
 
 EXAMPLES = [

@@ -16,9 +16,10 @@ from tests.rules import built_in
 
 MADE = Made(file="/home/me/train.py", line=31, function="main", call="DataLoader(train, 64, shuffle=True)")
 WORKERS = Fix(
-    "Load in worker processes.", before="DataLoader(dataset, batch_size)",
+    "Load in worker processes.",
+    before="DataLoader(dataset, batch_size)",
     after="DataLoader(dataset, batch_size, num_workers=4, persistent_workers=True)",
-)  # fmt: skip
+)
 
 
 def finding(*fixes: Fix, site: Site | None = None) -> Finding:

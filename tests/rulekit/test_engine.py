@@ -40,8 +40,9 @@ def test_five_ways_to_end(facts: Facts, tmp_path: Path) -> None:
     assert {kind: one.outcome.value for kind, one in ended.items()} == {kind: kind for kind in ended}
     assert (ended["clean"].why, ended["not_applicable"].why) == ("3 ms", "no such thing")
     assert (ended["cannot_tell"].why, ended["cannot_tell"].how_to_record_it) == (
-        "call stacks", "Record with with_stack=True.",
-    )  # fmt: skip
+        "call stacks",
+        "Record with with_stack=True.",
+    )
     assert ended["crashed"].why == "KeyError: 'x'"
 
 

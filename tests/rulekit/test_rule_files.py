@@ -15,8 +15,6 @@ RULES = page.built_in_rules()
 FILES = page.files(RULES)
 EXAMPLES = [one for path in FILES for one in testing.examples_of(engine.load_file(path))]
 
-LONGEST = 125  # lines of a rule with its examples
-
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
 def test_example(example: testing.Example) -> None:
@@ -28,7 +26,6 @@ def test_page(path: Path) -> None:
     found = page.read(path)
     assert page.problems(found) == []
     assert found.sections["Sources"].startswith("https://")
-    assert len(path.read_text(encoding="utf-8").splitlines()) <= LONGEST
 
 
 def test_codes_and_titles_are_told_apart() -> None:
@@ -63,9 +60,17 @@ def test_fix(rule: str, fix: dict[str, object]) -> None:
 def test_the_rules_that_matter_most_are_there() -> None:
     codes = {one.code for one in page.pages(RULES)}
     groups = {
-        "DL": (1, 2, 3, 4, 5, 7, 8, 9), "HD": (1, 2, 3), "SY": (1, 2, 3, 4, 5), "LB": range(1, 12),
+        "DL": (1, 2, 3, 4, 5, 7, 8, 9),
+        "HD": (1, 2, 3),
+        "SY": (1, 2, 3, 4, 5),
+        "LB": range(1, 12),
         "KE": (1, 2, 3, 4, 5, 9, 10),
-        "AT": (1, *range(3, 35)), "OP": (1, 2, 4, 5), "ME": (1, 2, 5, 6), "CO": (1, 3, 4, 5, 6, 8, 14, 15, 16, 17),
-        "ST": (1, 2), "PA": (1, 2, 3, 4), "MQ": (1, 2, 3, 4, 5, 6),
-    }  # fmt: skip
+        "AT": (1, *range(3, 35)),
+        "OP": (1, 2, 4, 5),
+        "ME": (1, 2, 5, 6),
+        "CO": (1, 3, 4, 5, 6, 8, 14, 15, 16, 17),
+        "ST": (1, 2),
+        "PA": (1, 2, 3, 4),
+        "MQ": (1, 2, 3, 4, 5, 6),
+    }
     assert codes == {f"{group}{number:02}" for group, numbers in groups.items() for number in numbers}

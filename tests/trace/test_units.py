@@ -8,10 +8,18 @@ from diagnose.trace import units
 @pytest.mark.parametrize(
     ("ns", "text"),
     [
-        (0, "0"), (999, "999 ns"), (1_000, "1.00 us"), (14_660, "14.7 us"), (999_499, "999 us"), (999_500, "1.00 ms"),
-        (222_390_791, "222 ms"), (1_240_000_000, "1.24 s"), (75_000_000_000, "75.0 s"), (4_000_000_000_000, "4,000 s"),
+        (0, "0"),
+        (999, "999 ns"),
+        (1_000, "1.00 us"),
+        (14_660, "14.7 us"),
+        (999_499, "999 us"),
+        (999_500, "1.00 ms"),
+        (222_390_791, "222 ms"),
+        (1_240_000_000, "1.24 s"),
+        (75_000_000_000, "75.0 s"),
+        (4_000_000_000_000, "4,000 s"),
     ],
-)  # fmt: skip
+)
 def test_durations_have_three_digits(ns: int, text: str) -> None:
     assert units.duration(ns) == text
 
@@ -29,8 +37,13 @@ def test_shares_never_show_zero_for_something() -> None:
 
 def test_sizes_are_decimal() -> None:
     assert [units.size(count) for count in (0, 512, 46_700, 19_267_840, 2.63e9, 4e12)] == [
-        "0 B", "512 B", "46.7 kB", "19.3 MB", "2.63 GB", "4.00 TB",
-    ]  # fmt: skip
+        "0 B",
+        "512 B",
+        "46.7 kB",
+        "19.3 MB",
+        "2.63 GB",
+        "4.00 TB",
+    ]
 
 
 def test_bars_grow_by_eighths() -> None:

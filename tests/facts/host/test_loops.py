@@ -54,25 +54,38 @@ def test_the_last_backward_round_completes_gradients_and_is_not_like_the_others(
     "rows",
     [
         # A parameter's gradient is complete in each round: layers.
-        ("cpu  aten::mul 10-11 x6 every 2", backward("MulBackward0 30-30.5 x6 every 2",
-                                                     "torch::autograd::AccumulateGrad 30.6-30.7 x6 every 2")),
+        (
+            "cpu  aten::mul 10-11 x6 every 2",
+            backward("MulBackward0 30-30.5 x6 every 2", "torch::autograd::AccumulateGrad 30.6-30.7 x6 every 2"),
+        ),
         # Three rounds.
         ("cpu  aten::mul 10-11 x3 every 2", backward("MulBackward0 30-30.5 x3 every 2")),
         # Each round has another shape.
-        ("cpu  " + " | ".join(f"aten::mul {10 + k}-{10.5 + k} shapes=[[{k + 1}]]" for k in range(6)),
-         "cpu  " + " | ".join(f'"{BACKWARD}MulBackward0" {30 + k}-{30.5 + k} shapes=[[{k + 1}]]' for k in range(6))),
+        (
+            "cpu  " + " | ".join(f"aten::mul {10 + k}-{10.5 + k} shapes=[[{k + 1}]]" for k in range(6)),
+            "cpu  " + " | ".join(f'"{BACKWARD}MulBackward0" {30 + k}-{30.5 + k} shapes=[[{k + 1}]]' for k in range(6)),
+        ),
     ],
-)  # fmt: skip
+)
 def test_what_is_no_loop(rows: tuple[str, ...]) -> None:
     assert of(*rows, "gpu  sgemm 1-99 @0.5") == ()
 
 
-@pytest.mark.parametrize(("forward", "found"), [
-    ("cpu  aten::mul 10-11 sequence=1 | aten::mul 12-13 sequence=2 | aten::mul 14-15 sequence=3"
-     " | aten::mul 16-17 sequence=4", 1),
-    ("cpu  aten::gru 9-18 | aten::mul 10-11 sequence=1 | aten::mul 12-13 sequence=2 | aten::mul 14-15 sequence=3"
-     " | aten::mul 16-17 sequence=4", 0),
-])  # fmt: skip
+@pytest.mark.parametrize(
+    ("forward", "found"),
+    [
+        (
+            "cpu  aten::mul 10-11 sequence=1 | aten::mul 12-13 sequence=2 | aten::mul 14-15 sequence=3"
+            " | aten::mul 16-17 sequence=4",
+            1,
+        ),
+        (
+            "cpu  aten::gru 9-18 | aten::mul 10-11 sequence=1 | aten::mul 12-13 sequence=2 | aten::mul 14-15 sequence=3"
+            " | aten::mul 16-17 sequence=4",
+            0,
+        ),
+    ],
+)
 def test_a_loop_within_one_call_is_torchs_own(forward: str, found: int) -> None:
     back = " | ".join(
         f'"{BACKWARD}MulBackward0" {30 + 2 * k}-{31 + 2 * k} sequence={4 - k} "Fwd thread id"=1' for k in range(4)

@@ -119,8 +119,10 @@ def test_pauses_are_counted_by_step_and_told_from_those_of_the_optimizer(call: s
     assert found.optimizer_share == pytest.approx(38 / 98)
 
 
-@pytest.mark.parametrize(("step", "pause", "counts"), [(4, 0.45, True), (4, 0.35, False), (2, 0.25, False),
-                                                       (2, 0.35, True), (40, 0.9, False), (40, 1.1, True)])  # fmt: skip
+@pytest.mark.parametrize(
+    ("step", "pause", "counts"),
+    [(4, 0.45, True), (4, 0.35, False), (2, 0.25, False), (2, 0.35, True), (40, 0.9, False), (40, 1.1, True)],
+)
 def test_where_the_cpu_trains_a_pause_is_work_by_its_length_or_share(step: int, pause: float, counts: bool) -> None:
     """1 ms, or a tenth of the step if that is 0.3 ms at least."""
     ops = f"cpu  aten::mm 0-{step / 2} | aten::mm {step / 2 + pause}-{step}"
