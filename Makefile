@@ -17,11 +17,12 @@ demo: .venv/torch  ## record a sample training on whatever device is there, and 
 test: .venv/browser  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest $(PYTEST_ARGS)
 
-check: .venv/full  ## lint, format, types, import contracts and generated texts
+check: .venv/full  ## lint, format, types, import contracts, dead code and generated texts
 	$(BIN)/ruff check
 	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 	$(BIN)/python -m diagnose.docs --check
 	$(BIN)/python -m benchmarks.texts --check
 

@@ -50,9 +50,6 @@ class Saving:
     """The step that was replayed: low, likely, high. How the saving was found, not what it is."""
 
 
-NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
-
-
 @dataclass(frozen=True)
 class Quality:
     """How well the replay explains the recording."""

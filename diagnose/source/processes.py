@@ -21,9 +21,7 @@ POOL_BYTES = 4 << 20
 class ThisProcess(Executor):
     """Maps without any pool: each piece of work is done when its result is asked for."""
 
-    def map(
-        self, fn: Callable[..., T], *iterables: Iterable[Any], timeout: float | None = None, chunksize: int = 1
-    ) -> Iterator[T]:
+    def map(self, fn: Callable[..., T], *iterables: Iterable[Any], **_: Any) -> Iterator[T]:
         """The results in order. Nothing is done ahead, so there is nothing to wait for or to divide."""
         return map(fn, *iterables)
 

@@ -91,12 +91,6 @@ class MatmulOps:
     row: IntArray
     """The row of each kernel. Shape (kernels,)."""
 
-    @property
-    def known_share(self) -> float:
-        """Share of the time in the used steps whose cost is known; 0 where there is no such time."""
-        ns = self.dur_ns[self.in_steps]
-        return float(ns[self.flops[self.in_steps] >= 0].sum()) / max(float(ns.sum()), 1.0)
-
 
 @fact
 def matmul_ops(facts: Facts) -> MatmulOps:
@@ -262,10 +256,6 @@ class OpRoofline:
         told, recorded = self.table.math_dtype, self.table.dtype
         narrow = np.isin(recorded, [DTYPES.index(one) for one in ("fp16", "bf16", "fp8")])
         return np.where((told < 0) & narrow, recorded, told)
-
-    def bandwidth_floor_ns(self, moved_bytes: npt.ArrayLike) -> FloatArray:
-        """The least time of a kernel that moves so many bytes to and from memory; NaN stays NaN."""
-        return np.maximum(self._memory_ns(np.asarray(moved_bytes, dtype=np.float64)), float(SHORTEST_NS))
 
     @property
     def _bytes(self) -> FloatArray:

@@ -14,7 +14,7 @@ import pytest
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.chains import PointwiseChains
-from diagnose.facts.device.fusion import attention_chains, loss_over_vocabulary, pointwise_chains
+from diagnose.facts.device.fusion import attention_chains, pointwise_chains
 from diagnose.source import ranks
 from tests.drawing import MAIN, Drawing
 
@@ -191,30 +191,10 @@ def test_hostile_sizes_do_no_harm() -> None:
         pointwise_chains(Drawing().op("aten::mul", 0, 10).facts())
 
 
-def test_losses_over_a_vocabulary() -> None:
-    logits, few = [64, 50_000], [64, 10]
-    stream = Stream().op("aten::copy_", [logits, logits], 7).op("aten::_log_softmax", [logits], 20, SOFTMAX)
-    stream.op("aten::nll_loss_forward", [logits, [64]], 3, f"{ATEN}nll_loss_forward_reduce_cuda_kernel_2d<float>()")
-    stream.op("aten::nll_loss_backward", [[], logits, [64]], 5, FILL)
-    stream.op("aten::_log_softmax_backward_data", [logits, logits], 30, SOFTMAX)
-    stream.op("aten::_log_softmax", [few], 40, SOFTMAX).op("aten::mm", [[64, 8], [8, 50_000]], 50, GEMM)
-    stream.op("aten::add", [[50_000, 8]], 60)
-    (found,) = loss_over_vocabulary(stream.draw.facts())
-    assert (found.vocabulary, found.tokens, len(found.ids)) == (50_000, 64, 5)
-    assert (found.ns, found.loss_ns) == (65_000, 58_000)
-
-
-def test_without_ops_neither_losses_nor_attention_are_known() -> None:
+def test_without_ops_attention_is_not_known() -> None:
     facts = Drawing().work(GEMM, (0, 10)).work(SOFTMAX, (10, 20)).work(GEMM, (20, 30)).facts()
-    for fact in (loss_over_vocabulary, attention_chains):
-        with pytest.raises(Missing, match="framework ops"):
-            fact(facts)
-
-
-def test_losses_of_unknown_size() -> None:
-    with pytest.raises(Missing, match="shapes"):
-        loss_over_vocabulary(Stream().op("aten::_log_softmax", None, 5, SOFTMAX).draw.facts())
-    assert loss_over_vocabulary(Stream().op("aten::relu", None).draw.facts()) == ()
+    with pytest.raises(Missing, match="framework ops"):
+        attention_chains(facts)
 
 
 def attention(stream: Stream, *, shapes: bool = True, mask: str = "aten::add", weights: int = 8) -> Stream:
