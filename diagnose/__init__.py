@@ -103,14 +103,9 @@ def record(
     Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used or another recording is being
     made, ValueError if there are no steps to record.
     """
-    from pathlib import Path
+    from diagnose.capture import inline
 
-    from diagnose.capture.agent.plan import Plan
-    from diagnose.capture.inline import Recording
-
-    if steps < 1 or warmup < 1:
-        raise ValueError("steps and warmup are at least 1")
-    return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True), overwrite)
+    return inline.recording(folder, steps=steps, warmup=warmup, memory=memory, overwrite=overwrite)
 
 
 def to_hta(run: Run) -> Any:

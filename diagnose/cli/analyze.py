@@ -145,12 +145,7 @@ def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], 
     near = settings.near(trace)
     return RuleSet(
         folders=(built_in_rules(), *map(Path, folders)),
-        select=listed(select) or near.select,
-        ignore=listed(ignore) or near.ignore,
+        select=settings.names(select) or near.select,
+        ignore=settings.names(ignore) or near.ignore,
         thresholds=tuple(near.thresholds.items()),
     )
-
-
-def listed(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names given one by one or with commas between them."""
-    return tuple(name for value in values for name in value.split(",") if name)
