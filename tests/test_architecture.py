@@ -48,7 +48,7 @@ def test_every_package_is_installed() -> None:
 
 def texts() -> Iterator[Path]:
     """The text files of the repository, its top level and its folders, but nothing that make or git put there."""
-    yield from (path for path in ROOT.iterdir() if path.is_file())
+    yield from (path for path in ROOT.iterdir() if path.is_file() and path.name != ".git")
     for folder in (".ci", "benchmarks", "diagnose", "rules", "sample_traces", "tests"):
         inside = ROOT.glob(f"{folder}/**/*")
         yield from (path for path in inside if path.is_file() and path.suffix not in {".pyc", ".gz"})
