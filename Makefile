@@ -4,12 +4,6 @@ PYTEST_ARGS ?=
 CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
-# benchmarks/others holds trainings as their authors wrote them.
-RUFF_ARGS := --isolated --line-length 120 --target-version py310 --extend-exclude benchmarks/others
-# D1 wants a docstring on every public name; D105 and D107 exempt dunder methods, and a rule's page is its docstring.
-# N818: a Missing is no error. F403, F405: rules take their vocabulary whole.
-RUFF_RULES := --select E,F,W,I,UP,B,C4,SIM,RUF,PT,PTH,N,D1 --ignore D105,D107,N818 --per-file-ignores "tests/**:D1" --per-file-ignores "rules/**:D103" --per-file-ignores "rules/**:F403" --per-file-ignores "rules/**:F405"
-
 .DEFAULT_GOAL := help
 .PHONY: help demo test check texts docs pictures accuracy truth gpu bench clean
 .DELETE_ON_ERROR:
@@ -23,11 +17,12 @@ demo: .venv/torch  ## record a sample training on whatever device is there, and 
 test: .venv/browser  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest $(PYTEST_ARGS)
 
-check: .venv/full  ## lint, format, types, import contracts and generated texts
-	$(BIN)/ruff check $(RUFF_ARGS) $(RUFF_RULES)
-	$(BIN)/ruff format --check $(RUFF_ARGS)
+check: .venv/full  ## lint, format, types, import contracts, dead code and generated texts
+	$(BIN)/ruff check
+	$(BIN)/ruff format --check
 	$(BIN)/mypy
 	$(BIN)/lint-imports
+	$(BIN)/vulture
 	$(BIN)/python -m diagnose.docs --check
 	$(BIN)/python -m benchmarks.texts --check
 

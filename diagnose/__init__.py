@@ -1,17 +1,16 @@
 """Why is this PyTorch training run slow, what to change, and what each change would save.
 
-The stages, each in a module or folder of its own; data flows one way, from the top to the bottom:
+`pipeline` is the story of an analysis. The rooms, from the lowest to the highest, each of which sees those before it:
 
     trace       what a training run looked like: tables, and pure functions on them
-    capture     running a training so that it records itself
-    source      bytes to trace: one reader per file format
     facts       what can be measured on a trace
     replay      what the step time would be if: a dependency graph, edits of it, and what they save
-    rule        all that a rule sees; the rules are files beside the package
-    engine      loads rules and runs each alone
-    rank        orders findings by what each adds to those above it
-    pipeline    the order of the stages: paths to a Diagnosis
+    findings    what is said: findings with their fixes, their order, and the Diagnosis
+    rulekit     what a rule is made of and what runs it; the rules are files beside the package
+    source      bytes to trace: one reader per file format
+    capture     running a training so that it records itself
     reports     a Diagnosis as text, as a page, and as figures
+    synthetic   traces drawn in text
     cli         the command line
 """
 
@@ -104,14 +103,9 @@ def record(
     Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used or another recording is being
     made, ValueError if there are no steps to record.
     """
-    from pathlib import Path
+    from diagnose.capture import inline
 
-    from diagnose.capture.agent.plan import Plan
-    from diagnose.capture.inline import Recording
-
-    if steps < 1 or warmup < 1:
-        raise ValueError("steps and warmup are at least 1")
-    return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True), overwrite)
+    return inline.recording(folder, steps=steps, warmup=warmup, memory=memory, overwrite=overwrite)
 
 
 def to_hta(run: Run) -> Any:

@@ -1,37 +1,56 @@
-"""The order of the stages: paths -> files -> each rank's facts, findings and their order -> the Diagnosis."""
+"""The story of an analysis, and the page to read first: paths -> ranks -> facts -> findings -> Diagnosis.
+
+What happens on the way, and where something new goes:
+
+    paths      `source/` finds which files are a rank's and reads them as tables: a trace format is a reader there.
+    facts      `facts/` measures a rank, each fact when it is first asked for: a measurement is a function there.
+    findings   `rulekit/` asks each rule what it finds in the facts: a rule is a file in `rules/`.
+               `replay/` says what each fix would save; `findings/` drops fixes in force and ranks the rest.
+    Diagnosis  the one value that `reports/` show: a figure of the report is a function in `reports/html/`.
+"""
 
 from __future__ import annotations
 
-import multiprocessing
-from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from dataclasses import replace
-from functools import lru_cache
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import lru_cache, partial
 from pathlib import Path
 
-from diagnose import __version__, one_rank
+from diagnose import __version__
 from diagnose.facts.communication import attendance
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import steps
-from diagnose.findings import diagnosis
+from diagnose.facts.digest import digest
+from diagnose.facts.run.slowdown import slowdown
+from diagnose.findings import (
+    diagnosis,
+    fixes_for_devices,
+    fixes_in_force,
+    outcomes,
+    own_calls,
+    ranking,
+    recording_hints,
+)
 from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
+from diagnose.findings.finding import ReplayQuality
+from diagnose.replay.baseline import baseline
 from diagnose.reports import notebook
+from diagnose.reports.timeline import spots
+from diagnose.reports.timeline.drawing import timeline
+from diagnose.reports.timeline.pictures import pictures
 from diagnose.rulekit import engine
-from diagnose.rulekit.engine import RuleSet
-from diagnose.source import ranks, recording
+from diagnose.rulekit.engine import LoadedRule, RuleSet
+from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles
-from diagnose.trace.model import Company
-
-_loaded = lru_cache(maxsize=1)(engine.load)
-"""The rules: a process that diagnoses many files loads them once."""
-
-POOL_BYTES = 4 << 20
-"""Files that are smaller together are read faster than worker processes start."""
+from diagnose.trace.model import Company, IntegrityNote
 
 StepRange = tuple[int, int]
 Progress = Callable[[int, int], None]
+
+_loaded = lru_cache(maxsize=1)(engine.load)
+"""The rules: a process that diagnoses many files loads them once."""
 
 
 def diagnose(
@@ -45,65 +64,66 @@ def diagnose(
 
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
+    notebook.register()
     given, rules = recording.find(paths), rules or RuleSet()
-    files = given.ranks
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
     pages = [engine.shown(one) for one in _loaded(rules)]
-    found, notes, read = [], [], []
-    for done, result in enumerate(_ranks(files, step_range, rules, jobs or 1), start=1):
+    study = partial(diagnose_files, step_range=step_range, rules=rules)
+    with processes.executor(jobs or 1, given.ranks) as pool:
+        read, unreadable = _readable(given.ranks, pool.map(study, given.ranks), progress)
+    arranged = ranks.arrange([one.said.digest.provenance for one in read])
+    placed = sorted((index, one) for index, one in zip(arranged.indexes, read, strict=True) if index is not None)
+    said = {index: replace(one.said, digest=replace(one.said.digest, index=index)) for index, one in placed}
+    said |= _compared(said, {index: one.files for index, one in placed}, study)
+    notes = [*given.integrity, *arranged.integrity, *unreadable]
+    return diagnosis.of_ranks(list(said.values()), notes, __version__, given.manifest, pages)
+
+
+@dataclass(frozen=True)
+class _Read:
+    files: RankFiles
+    said: RankDiagnosis
+
+
+def _readable(
+    files: Sequence[RankFiles], results: Iterable[RankDiagnosis | InputError], progress: Progress
+) -> tuple[list[_Read], list[IntegrityNote]]:
+    """What is known of each file, and notes on those of a folder that cannot be read. Raises InputError."""
+    read, notes = list[_Read](), list[IntegrityNote]()
+    for done, (one, result) in enumerate(zip(files, results, strict=True), start=1):
         if isinstance(result, RankDiagnosis):
-            found.append(result)
-            read.append(files[done - 1])
-        elif files[done - 1].trace.named:
+            read.append(_Read(one, result))
+        elif one.trace.named:
             raise result
         else:
             notes.append(ranks.unreadable(result))
         progress(done, len(files))
-    notebook.register()
-    if not found:
+    if not read:
         raise InputError(notes[0].what)
-    arranged = ranks.arrange([one.digest.provenance for one in found])
-    placed = sorted((index, at) for at, index in enumerate(arranged.indexes) if index is not None)
-    used = {index: replace(found[at], digest=replace(found[at].digest, index=index)) for index, at in placed}
-    if others := attendance.compare({index: one.digest.attendance for index, one in used.items()}):
-        index = attendance.awaited(others)
-        index = diagnosis.slowest(list(used.values())).digest.index if index is None else index
-        again = _rank(read[dict(placed)[index]], step_range, rules, others[index])
-        if isinstance(again, InputError):
-            raise again
-        used[index] = again
-    notes = [*given.integrity, *arranged.integrity, *notes]
-    return diagnosis.of_ranks(list(used.values()), notes, __version__, given.manifest, pages)
+    return read, notes
 
 
-def _ranks(
-    files: Sequence[RankFiles], step_range: StepRange | None, rules: RuleSet, jobs: int
-) -> Iterator[RankDiagnosis | InputError]:
-    """What is known of each file in order, or why it cannot be had."""
-    count = len(files)
-    arguments = (files, [step_range] * count, [rules] * count)
-    if jobs == 1 or count == 1 or sum(map(_size, files)) < POOL_BYTES:
-        yield from map(_rank, *arguments)
-        return
-    with ProcessPoolExecutor(min(jobs, count), multiprocessing.get_context("spawn")) as pool:
-        try:
-            yield from pool.map(_rank, *arguments)
-        except BrokenProcessPool as error:
-            raise InputError("A reading process was killed, perhaps for memory. Try a smaller --jobs.") from error
-        finally:
-            pool.shutdown(wait=False, cancel_futures=True)
+def _compared(
+    said: Mapping[int, RankDiagnosis],
+    files: Mapping[int, RankFiles],
+    study: Callable[..., RankDiagnosis | InputError],
+) -> dict[int, RankDiagnosis]:
+    """The rank that the others wait for, once more with what they tell; none if they do not wait. Raises InputError."""
+    others = attendance.compare({index: one.digest.attendance for index, one in said.items()})
+    if not others:
+        return {}
+    index = attendance.awaited(others)
+    index = diagnosis.slowest(list(said.values())).digest.index if index is None else index
+    again = study(files[index], others=others[index])
+    if isinstance(again, InputError):
+        raise again
+    return {index: again}
 
 
-def _size(files: RankFiles) -> int:
-    try:
-        return sum(path.stat().st_size for path in (files.trace.path, files.detail) if path is not None)
-    except OSError:
-        return 0
-
-
-def _rank(
+def diagnose_files(
     files: RankFiles, step_range: StepRange | None, rules: RuleSet, others: Company | None = None
 ) -> RankDiagnosis | InputError:
+    """What is known of one rank, or why it cannot be read; runs in a process of its own, so that nothing is raised."""
     try:
         rank = recording.read(files)
     except InputError as error:
@@ -116,4 +136,37 @@ def _rank(
             steps(facts)
         except Missing as missing:
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
-    return one_rank.diagnose(facts, _loaded(rules))
+    return diagnose_rank(facts, _loaded(rules))
+
+
+def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
+    """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
+    rank = facts.rank
+    brief, cost = recording_hints.in_digest(digest(facts)), optional(slowdown, facts)
+    drawn, sampled = optional(timeline, facts), optional(pictures, facts)
+    examined = engine.examine(facts, rules)
+    brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, examined.cautions)))
+    try:
+        replay = baseline(facts)
+    except Missing as missing:
+        ended = outcomes.unpriced(examined.outcomes, missing)
+        ended = recording_hints.in_outcomes(rank.provenance.format, ended)
+        return RankDiagnosis(brief, outcomes=ended, slowdown=cost, timeline=drawn, pictures=sampled)
+    found = fixes_in_force.dropped(rank.context, examined.findings)
+    found = own_calls.at_their_place(rank.context, found)
+    unprofiled_ns = None if cost is None else cost.unprofiled_ns
+    order = ranking.ranked(
+        found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, trains_on_cpu(facts)
+    )
+    ended = outcomes.priced(examined.outcomes, examined.findings, found, order)
+    placed = spots.on_timeline(facts, order)
+    return RankDiagnosis(
+        brief,
+        findings=fixes_for_devices.followable(rank.provenance.devices, placed),
+        outcomes=recording_hints.in_outcomes(rank.provenance.format, ended),
+        replay=ReplayQuality(**vars(replay.quality), together=order.together),
+        slowdown=cost,
+        timeline=drawn,
+        pictures=sampled,
+        company=rank.company,
+    )

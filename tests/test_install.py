@@ -32,8 +32,12 @@ def test_rules_and_the_schema_are_in_the_wheel_and_found_there(tmp_path: Path) -
     zipfile.ZipFile(wheel).extractall(unpacked)
     found = subprocess.run(
         [sys.executable, "-c", "from diagnose.rulekit import page; print(page.built_in_rules())"],
-        cwd=unpacked, capture_output=True, text=True, check=True, env={"PYTHONPATH": str(unpacked)},
-    ).stdout.strip()  # fmt: skip
+        cwd=unpacked,
+        capture_output=True,
+        text=True,
+        check=True,
+        env={"PYTHONPATH": str(unpacked)},
+    ).stdout.strip()
     assert Path(found) == unpacked / "diagnose" / "_rules"
     assert (Path(found) / "README.md").read_text() == (ROOT / "rules" / "README.md").read_text()
     assert [path.relative_to(found) for path in page.files(Path(found))] == [

@@ -11,11 +11,12 @@ import jsonschema
 import pytest
 
 import diagnose
-from diagnose import docs, one_rank, pipeline
+from diagnose import docs, pipeline
 from diagnose.facts.core.steps import Measure
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
+from diagnose.source import processes
 from diagnose.source.base import InputError
 from tests.drawing import Drawing
 
@@ -43,14 +44,17 @@ def test_the_slowest_rank_is_shown_and_all_are_listed(run: Path) -> None:
     assert found.breakdown is not None
     assert (found.breakdown.step_ns, found.breakdown.busy_ns) == (150_000, 10_000)
     assert [(one.rank, one.step_time_ns and one.step_time_ns.median) for one in found.ranks] == [
-        (0, 100_000), (1, 110_000), (2, 150_000), (3, 120_000),
-    ]  # fmt: skip
+        (0, 100_000),
+        (1, 110_000),
+        (2, 150_000),
+        (3, 120_000),
+    ]
     assert found.provenance.world_size == 4
 
 
 def test_processes_give_the_same_as_one_process(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = diagnose.analyze(run)
-    monkeypatch.setattr(pipeline, "POOL_BYTES", 0)
+    monkeypatch.setattr(processes, "POOL_BYTES", 0)
     assert diagnose.analyze(run, jobs=2) == alone
 
 
@@ -113,7 +117,7 @@ def test_a_window_counts_no_steps() -> None:
 def of(drawing: Drawing) -> Diagnosis:
     from diagnose.facts.core.base import Facts
 
-    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
+    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
 
 
 def test_json_round_trip(run: Path) -> None:
@@ -135,16 +139,28 @@ def test_json_has_the_names_that_other_programs_rely_on(run: Path) -> None:
     found = json.loads(diagnose.analyze(run).to_json())
     assert found["schema_version"] == 1
     assert set(found) >= {
-        "tool_version", "provenance", "steps", "breakdown", "idle", "kernels", "findings", "outcomes",
-        "integrity", "replay",
-    }  # fmt: skip
+        "tool_version",
+        "provenance",
+        "steps",
+        "breakdown",
+        "idle",
+        "kernels",
+        "findings",
+        "outcomes",
+        "integrity",
+        "replay",
+    }
     assert set(found["provenance"]) >= {"sources", "devices", "world_size", "framework", "manifest"}
     assert set(found["provenance"]["sources"][0]) >= {"path", "format", "rank", "events", "bytes", "recorded"}
     assert set(found["steps"]) >= {"recorded", "used", "step_time_ns", "unprofiled_step_time_ns", "overhead_ratio"}
     assert set(found["steps"]["step_time_ns"]) >= {"median", "min", "max"}
     assert set(found["breakdown"]) >= {
-        "busy_ns", "idle_ns", "compute_ns", "exposed_communication_ns", "exposed_copy_ns",
-    }  # fmt: skip
+        "busy_ns",
+        "idle_ns",
+        "compute_ns",
+        "exposed_communication_ns",
+        "exposed_copy_ns",
+    }
     assert set(found["idle"][0]) == {"cause", "ns", "share", "gaps", "site"}
     assert set(found["kernels"][0]) >= {"name", "kind", "calls", "ns", "share", "tensor_cores"}
     assert set(found["integrity"][0]) == {"what", "effect", "severity"}

@@ -31,11 +31,15 @@ def planted() -> str:
         displayTimeUnit=TOKEN,
         with_stack=TOKEN,
         distributedInfo={
-            "rank": 0, "world_size": 1, "backend": TOKEN, "nccl_version": TOKEN, "pg_config": [{"pg_desc": TOKEN}],
+            "rank": 0,
+            "world_size": 1,
+            "backend": TOKEN,
+            "nccl_version": TOKEN,
+            "pg_config": [{"pg_desc": TOKEN}],
         },
         deviceProperties=[{"id": 0, "name": "NVIDIA H100", "uuid": TOKEN, "numSms": TOKEN}],
         environ=TOKEN,
-    )  # fmt: skip
+    )
     for number in range(3):
         at = number * 100
         draw.step(number, at, at + 100)

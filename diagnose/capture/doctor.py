@@ -116,10 +116,12 @@ def check_torch(python: str, torch: Torch) -> Check:
     """Whether torch can be imported."""
     if torch.torch is None:
         return Check(
-            "torch", "missing", f"cannot be imported: {torch.error or 'the process ended itself'}",
+            "torch",
+            "missing",
+            f"cannot be imported: {torch.error or 'the process ended itself'}",
             f"If your training uses another Python, install torch-diagnose there and run its `python -m diagnose`; "
             f"else install torch for this one: `{python} -m pip install torch`.",
-        )  # fmt: skip
+        )
     built = f"CUDA {torch.cuda}" if torch.cuda else f"ROCm {torch.hip}" if torch.hip else "the CPU only"
     return Check("torch", "ok", f"{torch.torch}, built for {built}")
 
@@ -152,12 +154,20 @@ def _no_gpu(torch: Torch, root: Path) -> Check:
     if not drivers and not torch.error:
         return Check("GPU", "ok", "none; training on the CPU can be recorded")
     if not (torch.cuda or torch.hip):
-        return Check("GPU", "limited", "this machine has one, but torch was built for the CPU only",
-                     "Install a torch built for this GPU: https://pytorch.org/get-started/locally.")  # fmt: skip
+        return Check(
+            "GPU",
+            "limited",
+            "this machine has one, but torch was built for the CPU only",
+            "Install a torch built for this GPU: https://pytorch.org/get-started/locally.",
+        )
     why = torch.error or torch.device_warning
-    return Check("GPU", "limited", f"torch cannot use this machine's{f': {why}' if why else ''}",
-                 "See that `nvidia-smi` (or `rocm-smi`) works and that CUDA_VISIBLE_DEVICES hides nothing; "
-                 "a driver too old for this torch needs an update.")  # fmt: skip
+    return Check(
+        "GPU",
+        "limited",
+        f"torch cannot use this machine's{f': {why}' if why else ''}",
+        "See that `nvidia-smi` (or `rocm-smi`) works and that CUDA_VISIBLE_DEVICES hides nothing; "
+        "a driver too old for this torch needs an update.",
+    )
 
 
 def _cupti_package(cuda: str) -> str:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import sys
 import time
+from os import PathLike
 from pathlib import Path
 from types import TracebackType
 from typing import ClassVar
@@ -18,6 +19,13 @@ from diagnose.capture.run import CannotRecord, prepare
 
 PATIENCE_S = 60.0
 """How long the leading rank waits at the end for what others have to say (our choice)."""
+
+
+def recording(folder: str | PathLike[str], *, steps: int, warmup: int, memory: bool, overwrite: bool) -> Recording:
+    """A recording of a training that goes on when it is over. Raises ValueError if there are no steps to record."""
+    if steps < 1 or warmup < 1:
+        raise ValueError("steps and warmup are at least 1")
+    return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True), overwrite)
 
 
 class Recording:

@@ -7,8 +7,7 @@ from typing import Any
 
 from lightning.pytorch import Callback
 
-from diagnose.capture.agent.plan import Plan
-from diagnose.capture.inline import Recording
+from diagnose.capture.inline import recording
 
 
 class Record(Callback):  # type: ignore[misc]  # Any, where lightning is not installed
@@ -24,8 +23,7 @@ class Record(Callback):  # type: ignore[misc]  # Any, where lightning is not ins
         stop: bool = False,
         overwrite: bool = False,
     ) -> None:
-        plan = Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True)
-        self._recording = Recording(Path(folder), plan, overwrite)
+        self._recording = recording(folder, steps=steps, warmup=warmup, memory=memory, overwrite=overwrite)
         self._stop = stop
         self._seen = 0
 

@@ -66,10 +66,12 @@ def check_cpus(root: Path) -> Check:
     if allowed >= machine:
         return Check("CPUs", "ok", f"all {machine}")
     return Check(
-        "CPUs", "limited", f"{allowed:g} of {machine}",
+        "CPUs",
+        "limited",
+        f"{allowed:g} of {machine}",
         f"Count on {max(1, int(allowed))} for DataLoader workers and OMP_NUM_THREADS, or ask for more "
         "(`docker run --cpus`, `srun --cpus-per-task`).",
-    )  # fmt: skip
+    )
 
 
 def check_shared_memory(root: Path) -> Iterator[Check]:
@@ -87,12 +89,20 @@ def check_other_profilers(root: Path, environment: Mapping[str, str]) -> Check:
     """Whether another profiler would be in the training: CUPTI serves one at a time."""
     variables = [name for name in INJECTIONS if environment.get(name)]
     if variables:
-        return Check("other profilers", "limited", f"{' and '.join(variables)} set: another profiler gets loaded",
-                     f"`unset {' '.join(variables)}`: CUPTI serves one profiler at a time.")  # fmt: skip
+        return Check(
+            "other profilers",
+            "limited",
+            f"{' and '.join(variables)} set: another profiler gets loaded",
+            f"`unset {' '.join(variables)}`: CUPTI serves one profiler at a time.",
+        )
     parents = [name for name in _parents(root) if name in PROFILERS]
     if parents:
-        return Check("other profilers", "limited", f"running under {parents[0]}",
-                     f"Start diagnose outside {parents[0]}: CUPTI serves one profiler at a time.")  # fmt: skip
+        return Check(
+            "other profilers",
+            "limited",
+            f"running under {parents[0]}",
+            f"Start diagnose outside {parents[0]}: CUPTI serves one profiler at a time.",
+        )
     return Check("other profilers", "ok", "none attached")
 
 
@@ -110,19 +120,31 @@ def check_nsys(root: Path, path: str | None) -> Check:
     on_path = shutil.which("nsys", path=path or "")
     places = [on_path] if on_path else [str(found) for place in NSYS_PLACES for found in sorted(root.glob(place))]
     if not places:
-        return Check("nsys", "missing", "not found",
-                     "Only `--tracer nsys` needs it: install NVIDIA's package nsight-systems-cli.")  # fmt: skip
+        return Check(
+            "nsys",
+            "missing",
+            "not found",
+            "Only `--tracer nsys` needs it: install NVIDIA's package nsight-systems-cli.",
+        )
     nsys = places[-1]
     try:
         done = subprocess.run([nsys, "--version"], capture_output=True, text=True, timeout=NSYS_S, check=True)
     except (OSError, subprocess.SubprocessError):
-        return Check("nsys", "missing", f"{nsys} does not run",
-                     "Only `--tracer nsys` needs it: install NVIDIA's package nsight-systems-cli anew.")  # fmt: skip
+        return Check(
+            "nsys",
+            "missing",
+            f"{nsys} does not run",
+            "Only `--tracer nsys` needs it: install NVIDIA's package nsight-systems-cli anew.",
+        )
     version = done.stdout.strip().rpartition("version ")[2]
     if on_path:
         return Check("nsys", "ok", f"{nsys} ({version})")
-    return Check("nsys", "limited", f"{nsys} ({version}), not on PATH",
-                 f"For `--tracer nsys`: `export PATH={Path(nsys).parent}:$PATH`.")  # fmt: skip
+    return Check(
+        "nsys",
+        "limited",
+        f"{nsys} ({version}), not on PATH",
+        f"For `--tracer nsys`: `export PATH={Path(nsys).parent}:$PATH`.",
+    )
 
 
 def check_sampling(root: Path) -> Iterator[Check]:
@@ -137,11 +159,19 @@ def check_sampling(root: Path) -> Iterator[Check]:
     elif _may(root, CAP_SYS_ADMIN) or _may(root, CAP_PERFMON):
         yield Check("CPU sampling", "ok", "allowed, by capability")
     elif int(level) > NO_SAMPLING_ABOVE:
-        yield Check("CPU sampling", "limited", f"not for nsys: kernel.perf_event_paranoid is {level}",
-                    f"As root, on the host: `sysctl kernel.perf_event_paranoid={NO_SAMPLING_ABOVE}`.")  # fmt: skip
+        yield Check(
+            "CPU sampling",
+            "limited",
+            f"not for nsys: kernel.perf_event_paranoid is {level}",
+            f"As root, on the host: `sysctl kernel.perf_event_paranoid={NO_SAMPLING_ABOVE}`.",
+        )
     elif any((root / name).exists() for name in (".dockerenv", "run/.containerenv")):
-        yield Check("CPU sampling", "limited", "not for nsys: this container lacks CAP_SYS_ADMIN",
-                    "Start it with `docker run --cap-add=SYS_ADMIN`.")  # fmt: skip
+        yield Check(
+            "CPU sampling",
+            "limited",
+            "not for nsys: this container lacks CAP_SYS_ADMIN",
+            "Start it with `docker run --cap-add=SYS_ADMIN`.",
+        )
     else:
         yield Check("CPU sampling", "ok", f"allowed: kernel.perf_event_paranoid is {level}")
 

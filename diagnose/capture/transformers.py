@@ -7,8 +7,7 @@ from typing import Any, ClassVar
 
 from transformers import TrainerCallback
 
-from diagnose.capture.agent.plan import Plan
-from diagnose.capture.inline import Recording
+from diagnose.capture.inline import recording
 
 
 class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers is not installed
@@ -27,8 +26,7 @@ class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers 
         stop: bool = False,
         overwrite: bool = False,
     ) -> None:
-        plan = Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True)
-        self._recording = Recording(Path(folder), plan, overwrite)
+        self._recording = recording(folder, steps=steps, warmup=warmup, memory=memory, overwrite=overwrite)
         self._stop = stop
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:

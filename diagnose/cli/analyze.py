@@ -62,9 +62,13 @@ class Share(click.ParamType[float]):
     "--perfetto", "perfetto_file", metavar="FILE", help="Write the timeline with the findings, for ui.perfetto.dev."
 )
 @click.option(
-    "--format", "shape", type=click.Choice(["terminal", "json", "markdown"]), default="terminal", show_default=True,
+    "--format",
+    "shape",
+    type=click.Choice(["terminal", "json", "markdown"]),
+    default="terminal",
+    show_default=True,
     help="What goes to standard output.",
-)  # fmt: skip
+)
 @click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also use the rules in DIR. Repeatable.")
 @click.option(
     "--select", multiple=True, metavar="RULE", help="Only these rules, by name or code (DL01, DL). Repeatable."
@@ -76,10 +80,21 @@ class Share(click.ParamType[float]):
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
-    paths: tuple[str, ...], html_file: str | None, json_file: str | None, markdown_file: str | None,
-    perfetto_file: str | None, shape: str, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...],
-    fail_over: float | None, steps: tuple[int, int] | None, jobs: int | None, open_it: bool, quiet: bool,
-) -> None:  # fmt: skip
+    paths: tuple[str, ...],
+    html_file: str | None,
+    json_file: str | None,
+    markdown_file: str | None,
+    perfetto_file: str | None,
+    shape: str,
+    folders: tuple[str, ...],
+    select: tuple[str, ...],
+    ignore: tuple[str, ...],
+    fail_over: float | None,
+    steps: tuple[int, int] | None,
+    jobs: int | None,
+    open_it: bool,
+    quiet: bool,
+) -> None:
     """Say what to fix in recorded training steps, and what each fix would save.
 
     PATH is a trace that torch.profiler wrote (plain or .gz), an SQLite export of Nsight Systems, a folder of one file
@@ -130,12 +145,7 @@ def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], 
     near = settings.near(trace)
     return RuleSet(
         folders=(built_in_rules(), *map(Path, folders)),
-        select=listed(select) or near.select,
-        ignore=listed(ignore) or near.ignore,
+        select=settings.names(select) or near.select,
+        ignore=settings.names(ignore) or near.ignore,
         thresholds=tuple(near.thresholds.items()),
     )
-
-
-def listed(values: tuple[str, ...]) -> tuple[str, ...]:
-    """Names given one by one or with commas between them."""
-    return tuple(name for value in values for name in value.split(",") if name)

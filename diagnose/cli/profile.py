@@ -75,9 +75,18 @@ class Launching(click.Command):
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
 @click.pass_context
 def command(
-    ctx: click.Context, out: Path | None, warmup: int, steps: int, tracer: str, memory: bool, keep_running: bool,
-    overwrite: bool, no_analyze: bool, open_it: bool, quiet: bool,
-) -> None:  # fmt: skip
+    ctx: click.Context,
+    out: Path | None,
+    warmup: int,
+    steps: int,
+    tracer: str,
+    memory: bool,
+    keep_running: bool,
+    overwrite: bool,
+    no_analyze: bool,
+    open_it: bool,
+    quiet: bool,
+) -> None:
     """Run a training, record a few of its steps, and say what to fix.
 
     SCRIPT runs as `python SCRIPT ARGS` would. Once its steps are steady, some are timed without a profiler and

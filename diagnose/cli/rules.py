@@ -68,15 +68,17 @@ def test_rules(folder: Path) -> None:
 
     Example: diagnose rules test my-rules
     """
-    from diagnose import testing
+    from diagnose.pipeline import diagnose_rank
+    from diagnose.rulekit import testing
     from diagnose.rulekit.vocabulary import RuleError
+    from diagnose.synthetic.reading import facts_of
 
     if not folder.is_dir():
         raise click.ClickException(f"{folder} is not a folder.")
     failed = passed = 0
     try:
         for one in testing.examples(folder):
-            why = testing.failure(one)
+            why = testing.failure(one, facts_of, diagnose_rank)
             click.echo(f"{'FAILED' if why else 'ok':<6} {one.name}{f': {why}' if why else ''}")
             failed, passed = failed + bool(why), passed + (not why)
     except RuleError as error:

@@ -21,8 +21,6 @@ from diagnose.facts.data.input import Input, input_wait
 from diagnose.facts.device.copies import Copies, copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops, kernels
 from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_calls, memory
-from diagnose.facts.drawn.pictures import Pictures, pictures
-from diagnose.facts.drawn.timeline import Timeline, timeline
 from diagnose.facts.host.functions import FunctionTime, functions
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
@@ -77,8 +75,6 @@ class RankDigest:
     allocation: AllocationCalls | None = None
     ops: tuple[Op, ...] | None = None
     functions: tuple[FunctionTime, ...] | None = None
-    timeline: Timeline | None = None
-    pictures: Pictures | None = None
     attendance: Attendance | None = None
     """None: there is nothing to compare with other ranks by."""
 
@@ -123,8 +119,6 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         functions=largest(functions),
-        timeline=known(timeline),
-        pictures=known(pictures),
         attendance=optional(attendance, facts),
     )
     return replace(found, absent=tuple(absent))

@@ -22,13 +22,13 @@ from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.device.memory import AllocationCalls, Memory
 from diagnose.facts.digest import Absent, RankDigest, merged_notes
-from diagnose.facts.drawn.pictures import Pictures
-from diagnose.facts.drawn.timeline import Timeline
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage
+from diagnose.findings.pictures import Pictures
+from diagnose.findings.timeline import Timeline
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Company, Device, IntegrityNote
 
@@ -182,6 +182,8 @@ class RankDiagnosis:
     replay: ReplayQuality | None = None
     slowdown: Slowdown | None = None
     """What recording cost; None where that was not measured."""
+    timeline: Timeline | None = None
+    pictures: Pictures | None = None
     company: Company | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
 
@@ -225,8 +227,8 @@ def of_ranks(
         integrity=(*integrity, *merged_notes(digests, shown.index)),
         replay=said.replay,
         rules=tuple(rules),
-        timeline=shown.timeline,
-        pictures=shown.pictures,
+        timeline=said.timeline,
+        pictures=said.pictures,
     )
 
 

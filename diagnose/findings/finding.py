@@ -9,9 +9,10 @@ from typing import Protocol
 
 import msgspec
 
+from diagnose.findings.timeline import Spot
 from diagnose.replay.edits import Edit
 from diagnose.replay.saving import Basis
-from diagnose.replay.shown import Change, Spot
+from diagnose.replay.shown import Change
 from diagnose.trace.frames import Site
 
 

@@ -12,9 +12,9 @@ from pathlib import PurePath
 
 import msgspec
 
-from diagnose.findings.advice import training_loaders
 from diagnose.findings.finding import Finding, Fix, RuleName
 from diagnose.trace.frames import Site
+from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made, RankManifest
 from diagnose.trace.model import Context
 

@@ -59,7 +59,9 @@ class Ranked:
     """Findings in order, and those that cost nothing."""
 
     findings: tuple[RankedFinding, ...]
-    """Those worth a line, then minor ones, then hidden ones."""
+    """Those worth a line, then minor ones, then hidden ones; without their places on the timeline."""
+    edits: tuple[tuple[Edit, ...], ...]
+    """What each was replayed as."""
     costless: tuple[tuple[str, Saving], ...]
     """(rule, what it would save) of each finding that was left out."""
     together: Together | None
@@ -144,6 +146,7 @@ def ranked(
     sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure]
     return Ranked(
         finished,
+        tuple(one.finding.edits for one in placed),
         tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
         _all_of(sure, replay, step) if sure else None,
     )
@@ -260,7 +263,6 @@ def _finished(
     one: _Priced, place: int, step: _Step, where: Where, doubts: list[_Doubt], replay: Replay
 ) -> RankedFinding:
     finding, alone = one.finding, one.alone
-    spots, spot_count = replay.spots(finding.edits)
     level = _lowered(finding.confidence.level, doubts)
     allowed = [ALLOWED] * step.on_cpu
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
@@ -287,6 +289,6 @@ def _finished(
         minor=_minor(one, step),
         hidden=None if one.hidden is None else (one.hidden.low_ns, one.hidden.likely_ns, one.hidden.high_ns),
         changes=replay.changes(finding.edits),
-        spots=spots,
-        spot_count=spot_count,
+        spots=(),
+        spot_count=0,
     )

@@ -17,7 +17,7 @@ from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import build
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
-from diagnose.replay.shown import Change, Spot, change, spots
+from diagnose.replay.shown import Change, change
 from diagnose.replay.simulate import MOST_CELLS
 from diagnose.trace.intervals import IntArray
 
@@ -48,9 +48,6 @@ class Saving:
     basis: Basis
     replayed_ns: tuple[int, int, int] | None = field(default=None, compare=False)
     """The step that was replayed: low, likely, high. How the saving was found, not what it is."""
-
-
-NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
 
 
 @dataclass(frozen=True)
@@ -154,10 +151,6 @@ class Replay:
     def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:
         """What edits do to the used steps."""
         return tuple(change(self._desk.facts, edit) for edit in edits)
-
-    def spots(self, edits: Sequence[Edit]) -> tuple[tuple[Spot, ...], int]:
-        """Where on the timeline what they touch lies, and how many such places there are."""
-        return spots(self._desk.facts, edits)
 
     def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""

@@ -118,10 +118,16 @@ def threads(facts: Facts, found: Calls, own_ns: IntArray, cuts: Cuts) -> Threads
     handed = [
         edges(EdgeKind.HOST, given, begin, taken.begin_ns - taken.given_ns, -1, main, taken.given_ns, taken.begin_ns),
         edges(
-            EdgeKind.HOST, end[waited], back, (taken.back_ns - taken.end_ns)[waited], -1, main,
-            taken.end_ns[waited], taken.back_ns[waited],
+            EdgeKind.HOST,
+            end[waited],
+            back,
+            (taken.back_ns - taken.end_ns)[waited],
+            -1,
+            main,
+            taken.end_ns[waited],
+            taken.back_ns[waited],
         ),
-    ]  # fmt: skip
+    ]
     return Threads(made.time_ns, made.track, made.call_start, made.call_end, made.cut, joined([in_order, *handed]))
 
 

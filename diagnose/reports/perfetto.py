@@ -7,9 +7,10 @@ from typing import Any
 
 import msgspec
 
-from diagnose.facts.drawn.timeline import MarkTable, Timeline
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
+from diagnose.findings.timeline import MarkTable, Timeline
+from diagnose.reports.timeline.marks import Marks
 
 MOST_LANES = 256
 """More than a timeline has."""
@@ -73,7 +74,7 @@ def _marks(shown: Timeline) -> Iterator[dict[str, Any]]:
 def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
     if start_ns >= end_ns:
         return
-    marks = table.marks.within(start_ns, end_ns)
+    marks = Marks.of(table).within(start_ns, end_ns)
     columns = (column.tolist() for column in vars(marks).values())
     for lane, start, dur, label, kind, count, _ in zip(*columns, strict=True):
         name = shown.labels[label] or shown.kinds[kind]

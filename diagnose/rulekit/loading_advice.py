@@ -84,8 +84,10 @@ def more_batches(loading: Loading | None) -> Iterator[Fix]:
             "Raise the number of workers, up to the cores there are for this process.",
             before=f"DataLoader(dataset, batch_size, num_workers={present or 2})",
             after=f"DataLoader(dataset, batch_size, num_workers={count}, prefetch_factor=4, persistent_workers=True)",
-            safety=Safety.SAME_NUMBERS, link=DOCS, trial=f"patch:DataLoader(num_workers={count})",
-        )  # fmt: skip
+            safety=Safety.SAME_NUMBERS,
+            link=DOCS,
+            trial=f"patch:DataLoader(num_workers={count})",
+        )
 
 
 def batches_that_wait(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:

@@ -214,13 +214,22 @@ def _dedented(text: str) -> str:
 
 
 def _imports(tree: ast.Module) -> list[str]:
+    """Modules that are imported anywhere in a file. Only statements are looked at, of which a file has few."""
     found = []
-    for node in ast.walk(tree):
+    left: list[ast.AST] = [tree]
+    while left:
+        node = left.pop()
         if isinstance(node, ast.Import):
             found += [one.name for one in node.names]
         elif isinstance(node, ast.ImportFrom):
             found.append(node.module or ".")
+        for _, inner in ast.iter_fields(node):
+            if isinstance(inner, list):
+                left += [one for one in inner if isinstance(one, _WITH_STATEMENTS)]
     return found
+
+
+_WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 def section(page: Page) -> str:

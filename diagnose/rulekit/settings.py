@@ -101,7 +101,7 @@ def _settings(file: Path, found: Mapping[str, object]) -> Settings:
             raise SettingsError(f"{file} sets 'rules', which runs code: ask for them by --rules.")
         elif key not in ("select", "ignore"):
             raise SettingsError(f"{file} sets {key!r}; known are select, ignore, and thresholds as rule.NAME.")
-    return Settings(_names(found.get("select")), _names(found.get("ignore")), thresholds)
+    return Settings(names(found.get("select")), names(found.get("ignore")), thresholds)
 
 
 def _number(file: Path, key: str, value: object) -> float:
@@ -111,7 +111,8 @@ def _number(file: Path, key: str, value: object) -> float:
         raise SettingsError(f"{file} sets {key} to {value!r}, which is no number.") from None
 
 
-def _names(value: object) -> tuple[str, ...]:
-    """Names from a list, or from text with commas or line ends between them."""
-    listed = value if isinstance(value, list) else str(value or "").replace(",", "\n").splitlines()
-    return tuple(name for name in (str(one).strip() for one in listed) if name)
+def names(value: object) -> tuple[str, ...]:
+    """Names from text with commas or line ends between them, or from a row of such texts."""
+    texts = value if isinstance(value, list | tuple) else (value or "",)
+    listed = (name for text in texts for name in str(text).replace(",", "\n").splitlines())
+    return tuple(name for name in map(str.strip, listed) if name)

@@ -17,12 +17,9 @@ _VERSIONS = {
     "hip_driver_version": "hip_driver",
     "cupti_version": "cupti",
 }
-_FLAGS = {"record_shapes": "shapes", "with_stack": "stacks", "profile_memory": "memory"}
-
 HEADER_KEYS = frozenset(
     {"deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds", "roctracer_version"}
     | _VERSIONS.keys()
-    | _FLAGS.keys()
 )
 
 
@@ -38,8 +35,6 @@ class Header:
     world_size: int | None
     base_ns: int
     versions: dict[str, str]
-    asked_for: frozenset[str]
-    """Of shapes, stacks, memory: what the profiler was told to record."""
     rocm: bool
 
 
@@ -59,7 +54,6 @@ def read_header(raw: dict[str, Any], damage: Damage) -> Header:
         world_size=_count(info.get("world_size")),
         base_ns=base or 0,
         versions={label: version for label, version in versions.items() if version},
-        asked_for=frozenset(label for key, label in _FLAGS.items() if raw.get(key)),
         rocm=any(key.startswith("hip_") for key in raw) or "roctracer_version" in raw,
     )
 

@@ -103,7 +103,6 @@ def _header(db: Database, before_ns: int, rank: int | None, world: int | None) -
         world_size=world,
         base_ns=max(int(zero[0]) - before_ns, 0) if len(zero) else 0,
         versions={},
-        asked_for=frozenset(),
         rocm=False,
     )
 

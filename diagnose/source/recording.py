@@ -27,6 +27,8 @@ MANIFEST = "manifest.json"
 MOST_BYTES = 16 << 20
 """A rank's part takes some kilobytes."""
 
+RECORD_AGAIN = "Record again to have them."
+
 MOST_NOTES = 16
 """Notes that are shown of each part of a manifest, and"""
 
@@ -115,25 +117,33 @@ def read_manifest(path: Path) -> tuple[Manifest | None, list[IntegrityNote]]:
     if not path.is_file():
         return None, []
     try:
-        if path.stat().st_size > MOST_BYTES:
-            return None, [_unusable(path, f"is larger than {MOST_BYTES >> 20} MB")]
-        raw = msgspec.json.decode(path.read_bytes())
-        version = raw.get("schema_version", SCHEMA_VERSION) if isinstance(raw, dict) else None
-        if type(version) is int and version > SCHEMA_VERSION:
-            newer = f"has schema version {version}, and this version of diagnose knows {SCHEMA_VERSION}"
-            return None, [_unusable(path, newer, "Update diagnose.")]
-        return msgspec.convert(_clean(raw), Manifest), []
+        return _decoded(path), []
+    except _Unusable as error:
+        why, do = error.args
     except OSError as error:
-        return None, [_unusable(path, f"cannot be read: {error.strerror or error}")]
+        why, do = f"cannot be read: {error.strerror or error}", RECORD_AGAIN
     except msgspec.ValidationError as error:
-        return None, [_unusable(path, f"is no manifest: {printable(str(error))[:LONGEST_NOTE]}")]
+        why, do = f"is no manifest: {printable(str(error))[:LONGEST_NOTE]}", RECORD_AGAIN
     except (ValueError, RecursionError):
-        return None, [_unusable(path, "is no sound JSON")]
-
-
-def _unusable(path: Path, why: str, do: str = "Record again to have them.") -> IntegrityNote:
+        why, do = "is no sound JSON", RECORD_AGAIN
     lost = "It is not used: times without the profiler and the run's settings are not known."
-    return IntegrityNote(f"{path.name} {why}.", f"{lost} {do}", Severity.WARNING)
+    return None, [IntegrityNote(f"{path.name} {why}.", f"{lost} {do}", Severity.WARNING)]
+
+
+class _Unusable(Exception):
+    """What is wrong with a manifest, and what to do."""
+
+
+def _decoded(path: Path) -> Manifest:
+    """The manifest. Raises _Unusable, OSError, RecursionError, or ValueError if it is none."""
+    if path.stat().st_size > MOST_BYTES:
+        raise _Unusable(f"is larger than {MOST_BYTES >> 20} MB", RECORD_AGAIN)
+    raw = msgspec.json.decode(path.read_bytes())
+    version = raw.get("schema_version", SCHEMA_VERSION) if isinstance(raw, dict) else None
+    if type(version) is int and version > SCHEMA_VERSION:
+        newer = f"has schema version {version}, and this version of diagnose knows {SCHEMA_VERSION}"
+        raise _Unusable(newer, "Update diagnose.")
+    return msgspec.convert(_clean(raw), Manifest)
 
 
 def _clean(value: Any) -> Any:

@@ -169,14 +169,9 @@ class _Drawing:
             case _ if '"' in tokens:
                 raise ValueError("a quote is not closed")
             case ["cpu" | "gpu" as row, *rest]:
-                track = None
-                for is_bar, item in groupby(rest, "|".__eq__):
-                    track = track if is_bar else self._draw(row, track, " ".join(item))
+                self._row(row, rest)
             case [steps, "step" | "steps", "of", period] if re.fullmatch(r"[1-9]\d*", steps):
-                self.steps, self.period_ns = int(steps), manifest.ns(period)
-                for step in range(self.steps):
-                    start = step * self.period_ns
-                    self.recorder.span(f"ProfilerStep#{step}", "main", start, start + self.period_ns, {})
+                self._mark_steps(int(steps), manifest.ns(period))
             case ["device", *words]:
                 self.recorder.device = _device(" ".join(words))
             case ["rank", rank, "of", world] if rank.isdecimal() and world.isdecimal():
@@ -190,6 +185,18 @@ class _Drawing:
                     "a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, N threads, M cores, rival NAME,"
                     " SHARE, or sync events"
                 )
+
+    def _mark_steps(self, steps: int, period_ns: int) -> None:
+        self.steps, self.period_ns = steps, period_ns
+        for step in range(steps):
+            start = step * period_ns
+            self.recorder.span(f"ProfilerStep#{step}", "main", start, start + period_ns, {})
+
+    def _row(self, row: str, tokens: list[str]) -> None:
+        """Draw the items of a row, with bars between them."""
+        track = None
+        for is_bar, item in groupby(tokens, "|".__eq__):
+            track = track if is_bar else self._draw(row, track, " ".join(item))
 
     def _draw(self, row: str, track: str | None, text: str) -> str:
         """Draw an item of a row on its track; None if it is the first, which names the track. Returns the track."""

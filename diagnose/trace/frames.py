@@ -9,8 +9,10 @@ from dataclasses import dataclass
 
 # torch cuts sys.path off, so that installed packages show as `torch/...`.
 _FRAME = re.compile(r"(.+)\(([0-9]{1,9})\): (.*)\Z", re.DOTALL)
-_INSTALLED = re.compile(r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)"
-                        r"|(^|/)diagnose/capture/")  # fmt: skip
+_INSTALLED = re.compile(
+    r"(site|dist)-packages/|lib/python3[.\d]+/|/torchinductor_|/pytorch/torch/|^<(?!ipython)"
+    r"|(^|/)diagnose/capture/"
+)
 _LIBRARY = re.compile(
     r"(torch(vision|audio|data|rec|titan|metrics)?|triton|numpy|pandas|scipy|PIL|transformers|accelerate|peft|trl|timm|apex"
     r"|(pytorch_)?lightning|diffusers|deepspeed|megatron|transformer_engine|vllm|tqdm|wandb|typing_extensions)(\.py)?(/|\Z)"

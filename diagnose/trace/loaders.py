@@ -15,6 +15,12 @@ def most_asked(loaders: Sequence[Loader]) -> Loader | None:
     return max(loaders, key=lambda one: (one.asked_timed or 0, one.asked, one.batches), default=None)
 
 
+def training_loaders(rank: RankManifest) -> tuple[Loader, ...]:
+    """The loader that the training takes its batches from; where that is not known, all of them."""
+    most = most_asked(rank.loaders)
+    return rank.loaders if most is None or not most.asked_timed else (most,)
+
+
 def equal_batches(ranks: Sequence[RankManifest]) -> bool | None:
     """Whether all these ranks took the same batches in the warm-up. None if that is not known.
 

@@ -25,9 +25,11 @@ OFTEN = 0.5  # barriers a step: fewer belong to something that happens now and t
 OWN = Between(0.3, 0.1, 0.0)  # of the rest: threads that come late to a barrier come late elsewhere (our choice)
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks: who is always late is waited for later (our choice)
 REMOVE = Fix(
-    "Remove the barrier, or move it out of the step.", before="dist.barrier()", safety=Safety.NEEDS_JUDGEMENT,
+    "Remove the barrier, or move it out of the step.",
+    before="dist.barrier()",
+    safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier",
-)  # fmt: skip
+)
 
 
 @rule("CO15")
@@ -43,16 +45,18 @@ def barriers_in_the_step(barriers: Barriers, steps: Steps) -> Verdicts:
         evidence=(
             Evidence(
                 f"{barriers.calls} barriers a step hold up the host for {ms(blocked.ns)}, with waiting for others.",
-                blocked.ns, "ns",
+                blocked.ns,
+                "ns",
             ),
         ),
         edits=(
-            Shorten(Times(barriers.track, blocked.own), OWN), Shorten(Times(barriers.track, blocked.waiting), WAITS),
+            Shorten(Times(barriers.track, blocked.own), OWN),
+            Shorten(Times(barriers.track, blocked.waiting), WAITS),
         ),
         fixes=(REMOVE,),
         confidence=Confidence(Level.MEDIUM, "whether something else needs the ranks to meet there is not recorded"),
         basis=Basis.RULE_OF_THUMB,
-    )  # fmt: skip
+    )
 
 
 EXAMPLES = [

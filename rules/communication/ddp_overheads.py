@@ -28,26 +28,40 @@ LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.Distrib
 KNOWN = Confidence(Level.HIGH, "DDP's ops are recorded under their own names")
 OPTIONS = {
     DdpWork.UNUSED_SEARCH: (
-        "DDP searches for unused parameters", "find_unused_parameters=False", Safety.SAME_NUMBERS,
+        "DDP searches for unused parameters",
+        "find_unused_parameters=False",
+        Safety.SAME_NUMBERS,
         "Do not search for unused parameters: if there are some, DDP ends with an error that lists them.",
-        Confidence(Level.MEDIUM, "whether a parameter goes unused in some step is not recorded")),
+        Confidence(Level.MEDIUM, "whether a parameter goes unused in some step is not recorded"),
+    ),
     DdpWork.COPIES_FROM_BUCKETS: (
-        "DDP copies gradients out of its buckets", "gradient_as_bucket_view=True", Safety.SAME_NUMBERS,
-        "Let gradients be views of the buckets, and do not call detach_() on them.", KNOWN),
+        "DDP copies gradients out of its buckets",
+        "gradient_as_bucket_view=True",
+        Safety.SAME_NUMBERS,
+        "Let gradients be views of the buckets, and do not call detach_() on them.",
+        KNOWN,
+    ),
     DdpWork.COPIES_INTO_BUCKETS: (
-        "DDP copies gradients into its buckets one by one", "batched_grad_copy=True", Safety.ROUNDING,
+        "DDP copies gradients into its buckets one by one",
+        "batched_grad_copy=True",
+        Safety.ROUNDING,
         "Copy all gradients of a bucket at once, from PyTorch 2.13 on.",
-        Confidence(Level.MEDIUM, "what a copy at once takes is not known here")),
+        Confidence(Level.MEDIUM, "what a copy at once takes is not known here"),
+    ),
     DdpWork.BUFFER_BROADCASTS: (
-        "DDP sends its buffers before each forward", "broadcast_buffers=False", Safety.NEEDS_JUDGEMENT,
+        "DDP sends its buffers before each forward",
+        "broadcast_buffers=False",
+        Safety.NEEDS_JUDGEMENT,
         "Send no buffers that training does not read, as BatchNorm's; rank 0 evaluates and saves as before.",
-        Confidence(Level.MEDIUM, "part of the broadcasts may be waiting for rank 0")),
-}  # fmt: skip
+        Confidence(Level.MEDIUM, "part of the broadcasts may be waiting for rank 0"),
+    ),
+}
 ASKED = Confidence(Level.HIGH, "DDP was made with find_unused_parameters=True and without static_graph")
 STATIC = Fix(
-    "Or, if the same parameters go unused in every step, say so: then DDP searches once.", link=LINK,
+    "Or, if the same parameters go unused in every step, say so: then DDP searches once.",
+    link=LINK,
     after="DistributedDataParallel(model, find_unused_parameters=True, static_graph=True)",
-)  # fmt: skip
+)
 
 
 @rule("CO05")
@@ -69,11 +83,14 @@ def ddp_work(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: Ran
         trial = f"wrap:DistributedDataParallel({option})"
         fix = Fix(do, after=f"DistributedDataParallel(model, {option})", safety=safety, link=LINK, trial=trial)
         yield Finding(
-            title=title, evidence=(Evidence(f"It takes {parts} a step.", one.most_ns, "ns"),),
+            title=title,
+            evidence=(Evidence(f"It takes {parts} a step.", one.most_ns, "ns"),),
             edits=(Shorten(one.ids, HOST), Shorten(one.work_ids, DEVICE)) if batched else away,
-            fixes=(fix, STATIC) if asked else (fix,), confidence=ASKED if asked else confidence,
-            basis=Basis.RULE_OF_THUMB if batched else Basis.REPLAYED, host_bound=True,
-        )  # fmt: skip
+            fixes=(fix, STATIC) if asked else (fix,),
+            confidence=ASKED if asked else confidence,
+            basis=Basis.RULE_OF_THUMB if batched else Basis.REPLAYED,
+            host_bound=True,
+        )
 
 
 def _is_set(option: str, manifest: RankManifest | None) -> bool | None:  # of every module; None: not known

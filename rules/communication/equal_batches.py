@@ -23,11 +23,12 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 SHARE = Fix(
-    "Give each rank rows of its own.", before="DataLoader(dataset, 32, shuffle=True)",
+    "Give each rank rows of its own.",
+    before="DataLoader(dataset, 32, shuffle=True)",
     after="DataLoader(dataset, 32 // world_size, sampler=DistributedSampler(dataset))  # set_epoch(n) in each epoch",
     safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
-)  # fmt: skip
+)
 
 
 @rule("CO17")
@@ -50,14 +51,15 @@ def same_rows(equal_batches: EqualBatches | None, steps: Steps) -> Verdicts:
             Evidence(
                 f"All {found.ranks} ranks take the same batches{by}. With its part of the rows each would be spared"
                 f" {ms(again_ns)} of the {ms(found.work.longest_ns)} a step that layers take, forth and back.",
-                again_ns, "ns",
+                again_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(found.work.data_ids, Between((1 + left) / 2, left, left)),),
         fixes=(SHARE,),
         confidence=Confidence(Level.HIGH, "checksums of the first batches are equal on all ranks"),
         basis=Basis.RULE_OF_THUMB,
-    )  # fmt: skip
+    )
 
 
 EXAMPLES = [

@@ -25,12 +25,16 @@ LIKELY_SHARE = 0.5  # of what compute could hide besides: half-way to the ideal 
 OVERLAP = Fix(
     "Start collectives earlier, beside the backward pass: smaller buckets in DDP, prefetching in FSDP.",
     after="DDP(model, bucket_cap_mb=10)  # not 25\nlayers[0].set_modules_to_forward_prefetch([layers[1]])  # FSDP",
-    safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
-)  # fmt: skip
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+)
 LESS = Fix(
     "Communicate less often: give each rank a larger batch, or accumulate gradients under no_sync().",
-    safety=Safety.NEEDS_JUDGEMENT, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
-)  # fmt: skip
+    safety=Safety.NEEDS_JUDGEMENT,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+)
 
 ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
 COMPARED = Confidence(Level.MEDIUM, "how early the collectives could start is not recorded")
@@ -54,19 +58,21 @@ def exposed_communication(exposure: Exposure) -> Verdicts:
                 Evidence(
                     f"Communication takes {ms(exposure.ns)} a step{carried}, {ms(exposure.exposed_ns)} of it while the"
                     f" GPU computes nothing: {percent(exposure.share)} of the step, {of_it}.",
-                    exposure.exposed_ns, "ns",
+                    exposure.exposed_ns,
+                    "ns",
                 ),
                 Evidence(
                     f"The {ms(exposure.compute_ns)} of compute could hide at most {ms(exposure.hideable_ns)} more"
                     + (", if that is transfer: waiting for a slower rank stays." if waited is None else "."),
-                    exposure.hideable_ns, "ns",
+                    exposure.hideable_ns,
+                    "ns",
                 ),
             ),
             edits=(Shorten(exposure.ids, Between(1, 1 - LIKELY_SHARE * hideable, 1 - hideable)),),
             fixes=(OVERLAP, LESS) if exposure.compute_ns > exposure.ns else (LESS, OVERLAP),
             confidence=ALONE if waited is None else COMPARED,
             basis=Basis.RULE_OF_THUMB,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

@@ -26,9 +26,10 @@ WAITS = Between(0.9, 0.5, 0.1)  # of the waiting for other ranks: who is always 
 COUNT = Fix(
     "Let every rank count its own, and sum up.",
     before="dist.all_gather(outputs, output); hits = count(torch.cat(outputs), labels)",
-    after="hits = count(output, own_labels); dist.all_reduce(hits)  # every 100 steps", safety=Safety.SAME_NUMBERS,
+    after="hits = count(output, own_labels); dist.all_reduce(hits)  # every 100 steps",
+    safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_reduce",
-)  # fmt: skip
+)
 
 
 @rule("CO16")
@@ -46,14 +47,16 @@ def results_gathered(host_gathers: HostGathers, steps: Steps) -> Verdicts:
             Evidence(
                 f"Every rank sends {size} to all others in {found.calls} collectives a step, and waits for theirs:"
                 f" {ms(blocked.ns)}.",
-                blocked.ns, "ns",
+                blocked.ns,
+                "ns",
             ),
         ),
         edits=(Shorten(Times(found.track, blocked.own), OWN), Shorten(Times(found.track, blocked.waiting), WAITS)),
         fixes=(COUNT,),
         confidence=Confidence(Level.MEDIUM, "no gradient goes through them; what they are for is not recorded"),
-        basis=Basis.RULE_OF_THUMB, site=found.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=found.site,
+    )
 
 
 EXAMPLES = [

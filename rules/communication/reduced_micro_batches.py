@@ -22,11 +22,12 @@ from diagnose.rulekit.vocabulary import *
 
 WAITS_LEFT = Between(0.6, 0.3, 0.0)  # of the waiting for these collectives: ranks that differ meet later (our choice)
 NO_SYNC = Fix(
-    "Reduce gradients in the last backward pass only.", safety=Safety.ROUNDING,
+    "Reduce gradients in the last backward pass only.",
+    safety=Safety.ROUNDING,
     before="loss.backward()",
     after="with contextlib.nullcontext() if last else model.no_sync():\n    model(part).loss.backward()",
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-)  # fmt: skip
+)
 
 
 @rule("CO04")
@@ -42,17 +43,19 @@ def gradients_reduced_for_every_micro_batch(accumulation: Accumulation) -> Verdi
                 Evidence(
                     f"Gradients are reduced {rounds} times for each step of the optimizer; all but the last take"
                     f" {ms(accumulation.ns)} a step.",
-                    rounds, "reductions",
+                    rounds,
+                    "reductions",
                 ),
             ),
             edits=(
-                Remove(accumulation.op_ids), Remove(accumulation.ids),
+                Remove(accumulation.op_ids),
+                Remove(accumulation.ids),
                 Shorten(Times(accumulation.track, accumulation.waits), WAITS_LEFT),
             ),
             fixes=(NO_SYNC,),
             confidence=Confidence(Level.MEDIUM, "all passes reduce equally often; whether by intent is not recorded"),
             basis=Basis.REPLAYED,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

@@ -44,24 +44,29 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
                 Evidence(
                     f"`{one.operation}` of {bytes_(one.bytes)} among {one.group_size} ranks takes"
                     f" {ms(one.transfer_ns)}: {one.gbps:.2g} GB/s, where {ms(one.expected_ns)} are usual.",
-                    one.gbps, "GB/s",
+                    one.gbps,
+                    "GB/s",
                 ),
                 Evidence(
-                    "Waiting for other ranks is taken off, as their recordings tell." if one.compared else
-                    "It begins right after another one, which all left together; what is computed in between, and may"
-                    " have to be waited for, is taken off."
+                    "Waiting for other ranks is taken off, as their recordings tell."
+                    if one.compared
+                    else "It begins right after another one, which all left together; what is computed in between, and"
+                    " may have to be waited for, is taken off."
                 ),
             ),
             edits=(Shorten(one.ids, Between(1.0, min(likely, 1.0), least)),),
             fixes=(
                 Fix(
-                    "Find out which way the data takes, and why not the GPUs' own links.", after=ASK, effort=2,
-                    safety=Safety.SAME_NUMBERS, link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
+                    "Find out which way the data takes, and why not the GPUs' own links.",
+                    after=ASK,
+                    effort=2,
+                    safety=Safety.SAME_NUMBERS,
+                    link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
                 ),
             ),
             confidence=Confidence(Level.LOW, WAY if one.compared else f"{WAY}, nor if another rank is slower"),
             basis=Basis.RULE_OF_THUMB,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

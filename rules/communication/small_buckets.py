@@ -25,11 +25,13 @@ LEAST = 4  # buckets in a backward pass: two or three may be of several data typ
 SMALL_BYTES = 1 << 20  # of one on average: below it latency is what a collective takes (nccl-tests PERFORMANCE.md)
 TIMES_USUAL = 2  # as many as the usual size would make (our choice)
 CAP = Fix(
-    "Let buckets have their usual size.", before="DistributedDataParallel(model, bucket_cap_mb=...)",
-    after="DistributedDataParallel(model)  # 25 MB", safety=Safety.ROUNDING,
+    "Let buckets have their usual size.",
+    before="DistributedDataParallel(model, bucket_cap_mb=...)",
+    after="DistributedDataParallel(model)  # 25 MB",
+    safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
     trial="wrap:DistributedDataParallel(bucket_cap_mb=25)",
-)  # fmt: skip
+)
 
 
 @rule("CO03")
@@ -48,17 +50,20 @@ def gradients_in_small_buckets(buckets: Buckets) -> Verdicts:
                     f"A backward pass reduces {buckets.calls} buckets of {bytes_(buckets.bytes)} each, where"
                     f" {buckets.usual} would do. Starting them takes the host {ms(buckets.host_ns)} a step; for"
                     f" {ms(buckets.exposed_ns)} nothing else is done while they run.",
-                    buckets.calls, "buckets",
+                    buckets.calls,
+                    "buckets",
                 ),
             ),
             edits=(
-                Shorten(buckets.op_ids, started), Shorten(buckets.ids, left),
+                Shorten(buckets.op_ids, started),
+                Shorten(buckets.ids, left),
                 Shorten(Times(buckets.track, buckets.waits), left),
             ),
             fixes=(CAP,),
             confidence=Confidence(Level.MEDIUM, "how much of their time is latency is taken from the shortest"),
-            basis=Basis.RULE_OF_THUMB, host_bound=buckets.host_ns > buckets.exposed_ns,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=buckets.host_ns > buckets.exposed_ns,
+        )
 
 
 EXAMPLES = [

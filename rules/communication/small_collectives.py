@@ -26,9 +26,13 @@ HOST_SHARE = 0.02  # of the step that the host waits for all but the first of ea
 LEFT = Between(0.2, 0.05, 0.02)  # of later ones on the host: packing takes some us of 100 to 300 each (our choice)
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks there: who is late is waited for once (our choice)
 PACK = Fix(
-    "Reduce all at once.", safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
-    before="for g in grads: dist.all_reduce(g)", after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
-)  # fmt: skip
+    "Reduce all at once.",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+    before="for g in grads: dist.all_reduce(g)",
+    after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
+)
 
 
 @rule("CO06")
@@ -49,23 +53,30 @@ def many_small_collectives(
     if runs.calls >= CALLS:
         took = f"{ms(runs.exposed_ns)} that no compute hides, {ms(runs.host_ns)} of the host to start them"
         yield _found(
-            f"{runs.calls} small collectives a step follow each other: {took}.", runs.calls,
-            (Remove(runs.later_op_ids), Replace(runs.ids, runs.run, runs.joined_ns)), runs.host_ns > runs.exposed_ns,
-        )  # fmt: skip
+            f"{runs.calls} small collectives a step follow each other: {took}.",
+            runs.calls,
+            (Remove(runs.later_op_ids), Replace(runs.ids, runs.run, runs.joined_ns)),
+            runs.host_ns > runs.exposed_ns,
+        )
     if later.ns >= HOST_SHARE * steps.mean_ns:
         yield _found(
             f"The host waits for {host.calls} small collectives a step, one after the other: {ms(later.ns)}"
-            " after the first of each row.", host.calls,
-            (Shorten(Times(host.track, later.own), LEFT), Shorten(Times(host.track, later.waiting), WAITS)), False,
-        )  # fmt: skip
+            " after the first of each row.",
+            host.calls,
+            (Shorten(Times(host.track, later.own), LEFT), Shorten(Times(host.track, later.waiting), WAITS)),
+            False,
+        )
 
 
 def _found(text: str, calls: int, edits: tuple[Edit, ...], host_bound: bool) -> Finding:
     return Finding(
-        evidence=(Evidence(text, calls, "collectives"),), edits=edits, fixes=(PACK,),
+        evidence=(Evidence(text, calls, "collectives"),),
+        edits=edits,
+        fixes=(PACK,),
         confidence=Confidence(Level.MEDIUM, "only light work lies between, which could wait for all of them"),
-        basis=Basis.RULE_OF_THUMB, host_bound=host_bound,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=host_bound,
+    )
 
 
 EXAMPLES = [

@@ -23,9 +23,10 @@ from diagnose.rulekit.vocabulary import *
 CALLS = 20  # a step: fewer cost a millisecond at most (msprof-analyze warns from 20 synchronised layers on)
 KEPT = Between(0.6, 0.3, 0.0)  # of the time of synchronised normalisation: some of it may be waiting (our choice)
 ALONE = Fix(
-    "Normalise on each GPU alone, or within groups of few.", safety=Safety.NEEDS_JUDGEMENT,
+    "Normalise on each GPU alone, or within groups of few.",
+    safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.SyncBatchNorm.html",
-)  # fmt: skip
+)
 
 
 @rule("CO14")
@@ -41,13 +42,16 @@ def normalisation_is_synchronised(synced_norms: SyncedNorms) -> Verdicts:
                 Evidence(
                     f"SyncBatchNorm starts {norms.calls} collectives a step: {ms(norms.exposed_ns)} that no compute"
                     f" hides, {ms(norms.host_ns)} of the host to start them.",
-                    norms.calls, "collectives",
+                    norms.calls,
+                    "collectives",
                 ),
             ),
             edits=(Shorten(norms.op_ids, KEPT), Shorten(norms.ids, KEPT)),
             confidence=Confidence(Level.LOW, "part of it may be waiting for slower ranks"),
-            fixes=(ALONE,), basis=Basis.RULE_OF_THUMB, host_bound=norms.host_ns > norms.exposed_ns,
-        )  # fmt: skip
+            fixes=(ALONE,),
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=norms.host_ns > norms.exposed_ns,
+        )
 
 
 EXAMPLES = [

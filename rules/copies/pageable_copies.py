@@ -27,8 +27,9 @@ COPY = Between(1.0, 0.6, 0.3)  # of the copy's time: pageable copies reach 25 to
 REACH = Fix(
     "The DataLoader pins already: give a batch type of your own pin_memory(), or pin what is made outside the loader.",
     after="class Batch:\n    def pin_memory(self):\n        self.x = self.x.pin_memory()\n        return self",
-    effort=2, link="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
-)  # fmt: skip
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/data.html#memory-pinning",
+)
 
 
 @rule("HD01")
@@ -51,14 +52,16 @@ def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps, manifest: Ran
                     f"`{one.asked_by or 'a copy'}` copies {bytes_(one.bytes or 0)} a step from pageable memory:"
                     f" the GPU only copies for {ms(one.exposed_ns)}, and is idle for {ms(one.call_idle_ns)} while the"
                     " host is at it.",
-                    one.exposed_ns + one.call_idle_ns, "ns",
+                    one.exposed_ns + one.call_idle_ns,
+                    "ns",
                 ),
             ),
             edits=(Detach(one.sync_ids), Shorten(one.call_ids, CALL), Shorten(one.ids, COPY)),
             fixes=(fix,),
             confidence=Confidence(Level.HIGH, f"the recorder names the kind of memory{known}"),
-            site=one.site, host_bound=True,
-        )  # fmt: skip
+            site=one.site,
+            host_bound=True,
+        )
 
 
 def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
@@ -71,11 +74,12 @@ def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
     if most is not None and not most.pin_memory:
         do, known = f"Set pin_memory=True on the DataLoader of {most.dataset}", ", and that loader does not pin"
     fix = Fix(
-        f"{do}, and do not wait for the copy.", trial="patch:DataLoader(pin_memory=True)",
+        f"{do}, and do not wait for the copy.",
+        trial="patch:DataLoader(pin_memory=True)",
         before="for x, y in DataLoader(dataset):\n    x = x.to(device)",
         after="for x, y in DataLoader(dataset, pin_memory=True):\n    x = x.to(device, non_blocking=True)",
         link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-    )  # fmt: skip
+    )
     return fix, known
 
 

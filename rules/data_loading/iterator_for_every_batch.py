@@ -24,10 +24,12 @@ OFTEN = 0.5  # of the batches are the first of an iterator (our choice)
 WORTH_SHARE = 0.02  # of the step in fetches (our choice)
 UNKNOWN = Between(1.0, 0.5, 0.1)  # of a fetch is left, where what making a batch takes is not known (our choice)
 KEPT = Fix(
-    "Make an iterator once an epoch, and ask it for every batch.", before="batch = next(iter(loader))",
-    after="batches = iter(loader)  # at the start of an epoch\nbatch = next(batches)", safety=Safety.NEEDS_JUDGEMENT,
+    "Make an iterator once an epoch, and ask it for every batch.",
+    before="batch = next(iter(loader))",
+    after="batches = iter(loader)  # at the start of an epoch\nbatch = next(batches)",
+    safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/data.html",
-)  # fmt: skip
+)
 
 
 @rule("DL05")
@@ -52,7 +54,8 @@ def iterator_for_every_batch(
                 Evidence(
                     f"{percent(fetches.first_share)} of the batches are the first of an iterator."
                     f" They are waited for {ms(waited)} a step{known}.",
-                    waited, "ns",
+                    waited,
+                    "ns",
                 ),
             ),
             edits=(Shorten(fetches.ids[fetches.first], left),),
@@ -62,7 +65,7 @@ def iterator_for_every_batch(
                 "how often iterators are made is recorded" + ", and what a batch takes" * (share is not None),
             ),
             basis=Basis.RULE_OF_THUMB if share is None else Basis.REPLAYED,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

@@ -69,7 +69,7 @@ def loader_without_workers(
             edits=(Move(fetches.ids, speed, HANDED_OVER_NS),),
             fixes=(*(() if loading is None or loading.hideable else (cheaper_batches(loading),)), in_workers(count)),
             confidence=COMPETING if input_wait.exposed_ns is None else NAMED,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

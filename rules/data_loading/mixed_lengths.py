@@ -28,8 +28,9 @@ BUCKETS = Fix(
     "Draw batches of rows of like length.",
     before="DataLoader(dataset, batch_size=32, shuffle=True)",
     after="DataLoader(dataset, batch_sampler=batches_by_length)  # transformers: group_by_length=True",
-    safety=Safety.NEEDS_JUDGEMENT, link="https://huggingface.co/docs/transformers/main/en/main_classes/trainer",
-)  # fmt: skip
+    safety=Safety.NEEDS_JUDGEMENT,
+    link="https://huggingface.co/docs/transformers/main/en/main_classes/trainer",
+)
 
 
 @rule("DL08")
@@ -50,14 +51,16 @@ def unlike_lengths(padding: Padding | None, steps: Steps) -> Verdicts:
         evidence=(
             Evidence(
                 f"Rows fill {percent(padding.filled)} of the places up to the longest row of their batch.",
-                padding.filled, "share",
+                padding.filled,
+                "share",
             ),
         ),
         edits=(Shorten(padding.linear.data_ids, linear), Shorten(padding.attention.data_ids, attention)),
         fixes=(BUCKETS,),
         confidence=Confidence(Level.MEDIUM, "batches were looked into; whether their order may change is not known"),
-        basis=Basis.RULE_OF_THUMB, site=padding.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=padding.site,
+    )
 
 
 def _left(share: float) -> Between:

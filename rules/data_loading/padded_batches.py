@@ -29,8 +29,9 @@ LONGEST = Fix(
     "Pad each batch to its own longest row.",
     before='tokenizer(texts, padding="max_length")',
     after="DataLoader(dataset, collate_fn=DataCollatorWithPadding(tokenizer))  # or pad_sequence in a collate_fn",
-    safety=Safety.ROUNDING, link="https://huggingface.co/docs/transformers/main/en/pad_truncation",
-)  # fmt: skip
+    safety=Safety.ROUNDING,
+    link="https://huggingface.co/docs/transformers/main/en/pad_truncation",
+)
 
 
 @rule("DL07")
@@ -50,15 +51,17 @@ def beyond_the_longest(padding: Padding | None, steps: Steps) -> Verdicts:
             Evidence(
                 f"Batches of {padding.rows:,} rows are padded to {length} places, and {percent(1 - left)} of these are"
                 f" beyond the longest row: {ms(saved_ns)} a step, with the backward pass.",
-                saved_ns, "ns",
+                saved_ns,
+                "ns",
             ),
             *([Evidence(MIXED.format(percent(padding.filled)), padding.filled, "share")] * (padding.filled < UNLIKE)),
         ),
         edits=(Shorten(padding.linear.data_ids, linear), Shorten(padding.attention.data_ids, attention)),
         fixes=(LONGEST,),
         confidence=Confidence(Level.HIGH, "the batches were looked into while the training warmed up"),
-        basis=Basis.RULE_OF_THUMB, site=padding.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=padding.site,
+    )
 
 
 def _left(share: float) -> Between:

@@ -28,8 +28,9 @@ ONCE = Fix(
     "Decide on the order of an epoch once.",
     before="for begin in range(0, count, size): yield self.order()[begin : begin + size]",
     after="order = self.order()\nfor begin in range(0, count, size): yield order[begin : begin + size]",
-    effort=2, link="https://docs.pytorch.org/docs/stable/data.html#data-loading-order-and-sampler",
-)  # fmt: skip
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/data.html#data-loading-order-and-sampler",
+)
 
 
 @rule("DL09")
@@ -52,14 +53,16 @@ def order_of_items_takes_long(
             Evidence(
                 f"{sampler} takes {percent(share)} of the {ms(waited_ns)} a step until a batch is there:"
                 f" {ms(lost_ns)}. Making it takes {ms(loading.fetch_ns)}.",
-                lost_ns, "ns",
+                lost_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(fetches.ids, LEFT.of_share(share)),),
         fixes=(ONCE,),
         confidence=Confidence(Level.MEDIUM, "both were timed; whether its order can be known before is not"),
-        basis=Basis.RULE_OF_THUMB, host_bound=True,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=True,
+    )
 
 
 EXAMPLES = [

@@ -24,14 +24,19 @@ from diagnose.rulekit.vocabulary import *
 BOUND_SHARE = 0.20  # of a GPU's compute time in memory-bound kernels; a CPU's matmuls take longer (our choice)
 CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can be fused with certainty (our choice)
 WHOLE = Fix(
-    "Compile the model, which fuses them.", after="model = torch.compile(model)", safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/torch.compiler.html", trial="wrap:torch.compile",
-)  # fmt: skip
-PART = Fix(
-    "Compile the function that they are in, alone, and time it.", before="def energy(x): ...",
-    after="@torch.compile\ndef energy(x): ...", safety=Safety.ROUNDING,
+    "Compile the model, which fuses them.",
+    after="model = torch.compile(model)",
+    safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-)  # fmt: skip
+    trial="wrap:torch.compile",
+)
+PART = Fix(
+    "Compile the function that they are in, alone, and time it.",
+    before="def energy(x): ...",
+    after="@torch.compile\ndef energy(x): ...",
+    safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+)
 
 
 @rule("AT03")

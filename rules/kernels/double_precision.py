@@ -24,10 +24,12 @@ WORTH_SHARE = 0.02  # of the step in double precision (our choice)
 CPU_LEFT = Between(0.7, 0.5, 0.4)  # half the bytes, and twice the elements in a vector
 LEFT = Between(0.7, 0.5, 0.1)  # on a GPU: half the bytes at least, and a higher rate of computing
 FLOAT = Fix(
-    "Convert what is read to float32, once.", before="torch.from_numpy(readings)",
-    after="torch.from_numpy(readings).float()", safety=Safety.PRECISION,
+    "Convert what is read to float32, once.",
+    before="torch.from_numpy(readings)",
+    after="torch.from_numpy(readings).float()",
+    safety=Safety.PRECISION,
     link="https://docs.pytorch.org/docs/stable/generated/torch.from_numpy.html",
-)  # fmt: skip
+)
 
 
 @rule("KE09")
@@ -40,14 +42,16 @@ def computing_in_double_precision(doubles: Doubles, steps: Steps) -> Verdicts:
         evidence=(
             Evidence(
                 f"Ops with inputs of float64 take {ms(doubles.ns)} a step, {doubles.longest} most of it.",
-                doubles.ns, "ns",
+                doubles.ns,
+                "ns",
             ),
         ),
         edits=(Shorten(doubles.ids, left),) if doubles.on_cpu else (Shorten(doubles.work_ids, left),),
         fixes=(FLOAT,),
         confidence=Confidence(Level.MEDIUM, "whether the numbers need the digits is not recorded"),
-        basis=Basis.RULE_OF_THUMB, site=doubles.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=doubles.site,
+    )
 
 
 EXAMPLES = [

@@ -24,14 +24,17 @@ WORTH_SHARE = 0.05  # of the step in such kernels (our choice)
 MOSTLY = 0.5  # of the slow time in convolutions: then it is about them (our choice)
 MEASURE = Fix(
     "Let the compiler choose the kernels by measuring them.",
-    after='model = torch.compile(model, mode="max-autotune")', safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/torch.compiler.html", trial="wrap:torch.compile(mode=max-autotune)",
-)  # fmt: skip
+    after='model = torch.compile(model, mode="max-autotune")',
+    safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+    trial="wrap:torch.compile(mode=max-autotune)",
+)
 TRY = Fix(
     "Let cuDNN or MIOpen try its kernels once for each size, if sizes stay the same.",
-    after="torch.backends.cudnn.benchmark = True  # on AMD as well", safety=Safety.ROUNDING,
+    after="torch.backends.cudnn.benchmark = True  # on AMD as well",
+    safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
-)  # fmt: skip
+)
 
 
 @rule("KE05")

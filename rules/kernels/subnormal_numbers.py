@@ -22,10 +22,12 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.02  # of the step (our choice)
 PACE = (1.6, 1.0, 0.7)  # products of other shapes have another pace (our choice)
 FLUSH = Fix(
-    "Have the CPU take them for zero.", before="model = Retention()",
-    after="torch.set_flush_denormal(True)\nmodel = Retention()", safety=Safety.ROUNDING,
+    "Have the CPU take them for zero.",
+    before="model = Retention()",
+    after="torch.set_flush_denormal(True)\nmodel = Retention()",
+    safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html",
-)  # fmt: skip
+)
 
 
 @rule("KE10")
@@ -43,14 +45,16 @@ def slow_numbers(subnormal_products: SubnormalProducts | None, steps: Steps) -> 
                 f"{found.times} products a step take subnormal numbers, up to {percent(found.thousandths / 1000)} of"
                 f" what they take, and {ms(found.work.longest_ns)}: {1 / found.usual:.1f} times as long as others of as"
                 " many multiplications.",
-                found.work.longest_ns, "ns",
+                found.work.longest_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(found.work.ids, Between(*(min(found.usual * times, 1.0) for times in PACE))),),
         fixes=(FLUSH,),
         confidence=Confidence(Level.MEDIUM, "at the pace of the other products"),
-        basis=Basis.RULE_OF_THUMB, site=found.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=found.site,
+    )
 
 
 EXAMPLES = [

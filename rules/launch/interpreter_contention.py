@@ -25,10 +25,13 @@ from diagnose.rulekit.vocabulary import *
 PAUSED_SHARE = 0.03  # of the step in pauses between ops, long ones on a CPU (our choice)
 LEFT = Between(0.5, 0.05, 0.0)  # of these pauses: some may be the training's own (our choice)
 PROCESS = Fix(
-    "Run that thread's work in a process.", before="threading.Thread(target=watch)",
-    after="multiprocessing.Process(target=watch)", safety=Safety.SAME_NUMBERS, effort=2,
+    "Run that thread's work in a process.",
+    before="threading.Thread(target=watch)",
+    after="multiprocessing.Process(target=watch)",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
     link="https://docs.python.org/3/library/multiprocessing.html",
-)  # fmt: skip
+)
 
 
 @rule("LB06")
@@ -46,8 +49,9 @@ def interpreter_contention(rivals: Rivals, python_pauses: tuple[PythonPause, ...
         edits=tuple(Shorten(Times(*times), LEFT) for pause in python_pauses for times in pause.times),
         fixes=(PROCESS,),
         confidence=Confidence(Level.MEDIUM, "whether the thread gives up its turn while it computes is not recorded"),
-        basis=Basis.RULE_OF_THUMB, host_bound=True,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=True,
+    )
 
 
 EXAMPLES = [

@@ -43,12 +43,14 @@ def launch_bound(starvation: Starvation) -> Verdicts:
             evidence=(
                 Evidence(
                     f"The GPU is idle {ms(starvation.idle_ns)} a step while the host dispatches ops.",
-                    starvation.idle_ns, "ns",
+                    starvation.idle_ns,
+                    "ns",
                 ),
                 Evidence(
                     f"Of {starvation.launches:,} launches a step {percent(starvation.empty_queue_share)} find nothing"
                     f" queued; a kernel takes {ms(starvation.kernel_median_ns)} (median).",
-                    starvation.launches, "launches",
+                    starvation.launches,
+                    "launches",
                 ),
             ),
             edits=(Shorten(starvation.op_ids, KEPT_HOST),),
@@ -56,12 +58,14 @@ def launch_bound(starvation: Starvation) -> Verdicts:
                 Fix(
                     "Compile the model, so that it launches fewer and longer kernels.",
                     after="model = torch.compile(model)  # mode='reduce-overhead' if shapes are static",
-                    safety=Safety.ROUNDING, link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+                    safety=Safety.ROUNDING,
+                    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
                     trial="wrap:torch.compile",
                 ),
                 Fix(
                     "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
-                    after="model = torch.cuda.make_graphed_callables(model, (x,))", effort=2,
+                    after="model = torch.cuda.make_graphed_callables(model, (x,))",
+                    effort=2,
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture",
                 ),
@@ -69,7 +73,7 @@ def launch_bound(starvation: Starvation) -> Verdicts:
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch a compiler removes depends on the model"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

@@ -25,19 +25,25 @@ BATCHED = 0.3  # of the rest of small ops on a CPU: larger matrices, memory read
 IN_TURN = 0.5  # share of a round that needs the one before, from which on rounds stay apart (our choice)
 MOST_SHOWN = 4  # names of ops in the evidence
 BATCH = Fix(
-    "Run the loop's ops once, on a batch of all it goes over.", safety=Safety.ROUNDING, effort=2,
-    before="for i in range(n): y[i] = f(x[i])", after="y = f(x)  # or torch.vmap(f)(x)",
+    "Run the loop's ops once, on a batch of all it goes over.",
+    safety=Safety.ROUNDING,
+    effort=2,
+    before="for i in range(n): y[i] = f(x[i])",
+    after="y = f(x)  # or torch.vmap(f)(x)",
     link="https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html",
-)  # fmt: skip
+)
 FUSE = Fix(
     "If a round needs the one before, use nn.LSTM or nn.GRU in place of their cells, or compile the loop.",
-    safety=Safety.ROUNDING, effort=2, link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
-)  # fmt: skip
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
+)
 LISTS = Fix(
     "For lists of tensors torch has ops that take them whole; numbers are read at once by tolist().",
     before="for mean, weight in zip(means, weights): mean.lerp_(weight, 0.01)",
-    after="torch._foreach_lerp_(means, weights, 0.01)", safety=Safety.ROUNDING,
-)  # fmt: skip
+    after="torch._foreach_lerp_(means, weights, 0.01)",
+    safety=Safety.ROUNDING,
+)
 
 
 @rule("LB04")
@@ -61,8 +67,10 @@ def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
             edits=(*(Shorten(Times(*pieces), host) for pieces in loop.pieces), Shorten(loop.work_ids, device)),
             fixes=(FUSE,) if cell or in_turn else (BATCH, FUSE if loop.has_backward else LISTS),
             confidence=Confidence(Level.MEDIUM if known or cell else Level.LOW, sure),
-            basis=Basis.RULE_OF_THUMB, site=loop.site, host_bound=True,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            site=loop.site,
+            host_bound=True,
+        )
 
 
 def _left(loop: Loop, in_turn: bool) -> tuple[Between, Between]:

@@ -69,18 +69,23 @@ def python_between_ops(
             fixes=(
                 Fix(
                     "Run less Python: compile the model, or call fewer and larger modules.",
-                    after="model = torch.compile(model)", safety=Safety.ROUNDING, trial="wrap:torch.compile",
+                    after="model = torch.compile(model)",
+                    safety=Safety.ROUNDING,
+                    trial="wrap:torch.compile",
                     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
                 )
-                if each_ns < SHORT_NS and not pause.on_cpu else
-                Fix("Move this work out of the step, compute it once, or vectorise it.", effort=2)
-                if where else
-                Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
+                if each_ns < SHORT_NS and not pause.on_cpu
+                else Fix("Move this work out of the step, compute it once, or vectorise it.", effort=2)
+                if where
+                else Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
             ),
             confidence=Confidence(Level.MEDIUM, "how much of this Python can go is not recorded")
-            if pause.site else Confidence(Level.LOW, "no line of your code is known for it"),
-            site=pause.site, basis=Basis.RULE_OF_THUMB, host_bound=True,
-        )  # fmt: skip
+            if pause.site
+            else Confidence(Level.LOW, "no line of your code is known for it"),
+            site=pause.site,
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )
 
 
 EXAMPLES = [

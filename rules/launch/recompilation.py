@@ -45,13 +45,17 @@ def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
                 Fix(
                     "Mark sizes that change as dynamic, if TORCH_LOGS=recompiles names sizes.",
                     after="model = torch.compile(model, dynamic=True)",
-                    safety=Safety.ROUNDING, link=LINK, trial="patch:torch.compile(dynamic=True)",
+                    safety=Safety.ROUNDING,
+                    link=LINK,
+                    trial="patch:torch.compile(dynamic=True)",
                 ),
             ),
             confidence=Confidence(Level.HIGH, "it is recorded in steps that are not the run's first")
-            if seen > 1 else Confidence(Level.LOW, "in one step only, perhaps for a rare shape"),
-            basis=Basis.RULE_OF_THUMB, host_bound=True,
-        )  # fmt: skip
+            if seen > 1
+            else Confidence(Level.LOW, "in one step only, perhaps for a rare shape"),
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )
     if broken or checks >= CHECKS_SHARE:
         pieces = compiling.fused_pieces  # reading and writing memory is all they do: once would do
         fused = Between(0.5 + 0.5 / pieces, 1.0 / pieces, 1.0 / pieces)
@@ -62,19 +66,23 @@ def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
                 Evidence(
                     f"A call of compiled code breaks its graph {compiling.breaks_per_call:.3g} times;"
                     f" {compiling.between:,} ops a step run uncompiled there, for {ms(compiling.between_ns)}."
-                    + f" {pieces} pieces hold nothing but pointwise code, which could be one." * (pieces > 1),
-                    compiling.between_ns, "ns",
+                    + f" {pieces} pieces hold nothing but pointwise code, which could be one."
+                    * (pieces > 1),
+                    compiling.between_ns,
+                    "ns",
                 ),
                 Evidence(f"{compiling.lookups:,} checks of what fits take {ms(compiling.lookup_ns)} a step."),
             ),
             edits=(
-                Shorten(compiling.between_ids, PIECES), Shorten(compiling.lookup_ids, PIECES),
+                Shorten(compiling.between_ids, PIECES),
+                Shorten(compiling.lookup_ids, PIECES),
                 *((Shorten(compiling.fused_ids, fused), Shorten(compiling.fused_work_ids, fused)) if broken else ()),
             ),
             fixes=(Fix(f"{do}; see TORCH_LOGS=graph_breaks,guards.", safety=Safety.ROUNDING, effort=2, link=LINK),),
             confidence=Confidence(Level.MEDIUM, "how many of them can go is not recorded"),
-            basis=Basis.RULE_OF_THUMB, host_bound=True,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )
     elif not late.total:
         yield Clean(f"nothing is seen to compile after the first {FIRST_STEPS} steps; checks take {checks:.1%}")
 

@@ -23,15 +23,23 @@ OFTEN = 0.5  # of the later half of the steps: rarer is growth, or the clean-up 
 LEAST_STEPS = 2  # in a single step, calls of the first step and calls of every step look the same
 LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
 CAUSES = {
-    Churn.EMPTY_CACHE: ("The program gives the cache back, and gets its memory anew.",
-                        Confidence(Level.HIGH, "many blocks are freed in a row outside any op")),
-    Churn.RETRY: ("The cache is given back because no block in it fits and the GPU's memory is full.",
-                  Confidence(Level.MEDIUM, "whether memory is fragmented or really used up is not recorded")),
-    Churn.UNCACHED: ("Tensors are freed one by one: the caching allocator is switched off.",
-                     Confidence(Level.HIGH, "a caching allocator does not free one by one")),
-    Churn.OTHER: ("No cached block fits what is asked for, or a library allocates past the cache.",
-                  Confidence(Level.LOW, "why the cache has nothing that fits is not recorded")),
-}  # fmt: skip
+    Churn.EMPTY_CACHE: (
+        "The program gives the cache back, and gets its memory anew.",
+        Confidence(Level.HIGH, "many blocks are freed in a row outside any op"),
+    ),
+    Churn.RETRY: (
+        "The cache is given back because no block in it fits and the GPU's memory is full.",
+        Confidence(Level.MEDIUM, "whether memory is fragmented or really used up is not recorded"),
+    ),
+    Churn.UNCACHED: (
+        "Tensors are freed one by one: the caching allocator is switched off.",
+        Confidence(Level.HIGH, "a caching allocator does not free one by one"),
+    ),
+    Churn.OTHER: (
+        "No cached block fits what is asked for, or a library allocates past the cache.",
+        Confidence(Level.LOW, "why the cache has nothing that fits is not recorded"),
+    ),
+}
 
 
 @rule("ME01")
@@ -51,9 +59,12 @@ def allocator_churn(allocator_causes: tuple[AllocatorCause, ...], steps: Steps) 
                 Evidence(f"{names} take {ms(one.host_ns)} of it.", one.host_ns, "ns"),
                 Evidence(why + idle, one.idle_ns, "ns"),
             ),
-            edits=(Remove(one.ids),), fixes=(_fix(one),), confidence=confidence, host_bound=True,
+            edits=(Remove(one.ids),),
+            fixes=(_fix(one),),
+            confidence=confidence,
+            host_bound=True,
             site=None if one.churn is Churn.UNCACHED else one.site,
-        )  # fmt: skip
+        )
 
 
 def _fix(one: AllocatorCause) -> Fix:

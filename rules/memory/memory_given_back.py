@@ -27,16 +27,19 @@ WORTH_SHARE = 0.05  # of the step (our choice)
 KEPT_BYTES = 32 << 20
 MOST = 0.8  # of the time in ops: more is not believed (our choice)
 KEEP = Fix(
-    "Or use an allocator that does.", before="python train.py",
-    after="LD_PRELOAD=libjemalloc.so.2 python train.py", safety=Safety.SAME_NUMBERS,
+    "Or use an allocator that does.",
+    before="python train.py",
+    after="LD_PRELOAD=libjemalloc.so.2 python train.py",
+    safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-)  # fmt: skip
+)
 TUNED = Fix(
-    "Have glibc keep memory.", before="python train.py",
+    "Have glibc keep memory.",
+    before="python train.py",
     after="MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=2147483647 python train.py",
     safety=Safety.SAME_NUMBERS,
     link="https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html",
-)  # fmt: skip
+)
 
 
 @rule("ME05")
@@ -59,14 +62,15 @@ def fetched_in_every_step(fetched_memory: FetchedMemory | None, steps: Steps) ->
         evidence=(
             Evidence(
                 f"Each step fetches {bytes_(found.bytes)} from the system that were given back: about {ms(found.ns)}.",
-                found.bytes, "bytes",
+                found.bytes,
+                "bytes",
             ),
         ),
         edits=(Shorten(found.op_ids, Between(1 - share / 2, 1 - share, 1 - min(1.5 * share, MOST))),),
         fixes=(TUNED, KEEP),
         confidence=Confidence(Level.MEDIUM, "pages are counted without the profiler; what each takes is not"),
         basis=Basis.RULE_OF_THUMB,
-    )  # fmt: skip
+    )
 
 
 EXAMPLES = [

@@ -26,9 +26,10 @@ LEFT = Between(0.2, 0.05, 0.0)  # of the time, to write the new rows (our choice
 RING = Fix(
     "Write over the oldest rows, and remember where they are.",
     before="memory = memory.roll(-new, 0)\nmemory[-new:] = rows",
-    after="memory[spot : spot + new] = rows\nspot = (spot + new) % len(memory)", safety=Safety.NEEDS_JUDGEMENT,
+    after="memory[spot : spot + new] = rows\nspot = (spot + new) % len(memory)",
+    safety=Safety.NEEDS_JUDGEMENT,
     link="https://github.com/facebookresearch/moco/blob/main/moco/builder.py",
-)  # fmt: skip
+)
 
 
 @rule("ME06")
@@ -46,14 +47,16 @@ def moved_whole(rolled_memories: RolledMemories | None, steps: Steps) -> Verdict
             Evidence(
                 f"{tensors} of the step before, the largest of {size}, moved whole for a few new rows:"
                 f" {ms(found.work.longest_ns)} a step.",
-                found.work.longest_ns, "ns",
+                found.work.longest_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(found.work.ids, LEFT), Shorten(found.work.work_ids, LEFT)),
         fixes=(RING,),
         confidence=Confidence(Level.MEDIUM, "whether the order of rows matters is not recorded"),
-        basis=Basis.RULE_OF_THUMB, site=found.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=found.site,
+    )
 
 
 EXAMPLES = [

@@ -27,10 +27,12 @@ MANY = 8  # times as many rows in the table as a pass reads (our choice)
 # Of writing gradients and updating: 0.01 to 0.16 measured on a CPU, for 256 rows of tables of 8,000 to 200,000.
 LEFT = Between(0.5, 0.1, 0.02)
 SPARSE = Fix(
-    "Ask for sparse gradients of the table.", before="Embedding(rows, width); AdamW(model.parameters())",
+    "Ask for sparse gradients of the table.",
+    before="Embedding(rows, width); AdamW(model.parameters())",
     after="Embedding(rows, width, sparse=True)  # its weights to SparseAdam, the others to AdamW",
-    safety=Safety.NEEDS_JUDGEMENT, link="https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
-)  # fmt: skip
+    safety=Safety.NEEDS_JUDGEMENT,
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
+)
 
 
 @rule("OP04")
@@ -47,16 +49,16 @@ def whole_tables(table_gradients: tuple[TableGradients, ...], steps: Steps) -> V
                 Evidence(
                     f"A pass reads {one.rows:,} of {count} rows, and all {count} get a gradient and are updated:"
                     f" {ms(longest)} a step.",
-                    longest, "ns",
+                    longest,
+                    "ns",
                 ),
             ),
-            edits=tuple(
-                Shorten(ids, LEFT) for work in (one.back, one.updated) for ids in (work.ids, work.work_ids)
-            ),
+            edits=tuple(Shorten(ids, LEFT) for work in (one.back, one.updated) for ids in (work.ids, work.work_ids)),
             fixes=(SPARSE,),
             confidence=Confidence(Level.HIGH, "the sizes of the table and of what is read are recorded"),
-            basis=Basis.RULE_OF_THUMB, site=one.site,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            site=one.site,
+        )
 
 
 def _longest(one: TableGradients) -> int:

@@ -54,7 +54,8 @@ def unfused_optimizer(
                     f"Use {'the' if has_fused else 'a'} fused {one.optimizer}{', if there is one' * (not has_fused)}.",
                     before=f"torch.optim.{one.optimizer}({arguments})" if has_fused else "",
                     after=f"torch.optim.{one.optimizer}(model.parameters(), fused=True)" if has_fused else "",
-                    safety=Safety.ROUNDING, link="https://docs.pytorch.org/docs/stable/optim.html",
+                    safety=Safety.ROUNDING,
+                    link="https://docs.pytorch.org/docs/stable/optim.html",
                     trial="patch:torch.optim(fused=True)" if has_fused else None,
                 ),
             ),
@@ -62,8 +63,9 @@ def unfused_optimizer(
                 Level.HIGH if single and has_fused else Level.MEDIUM,
                 "the optimizer's own ops are recorded" if has_fused else "whether it has a fused form is not known",
             ),
-            basis=Basis.RULE_OF_THUMB, host_bound=True,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )
 
 
 def _evidence(one: OptimizerSteps, single: bool) -> Evidence:

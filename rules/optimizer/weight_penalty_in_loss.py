@@ -28,9 +28,10 @@ LEFT = Between(0.3, 0.0, 0.0)  # of the time: the optimizer reads the weights an
 DECAY = Fix(
     "Let the optimizer decay the weights.",
     before="loss = loss + factor * sum(weight.square().sum() for weight in model.parameters())",
-    after="optimizer = SGD(model.parameters(), lr, weight_decay=2 * factor)", safety=Safety.ROUNDING,
+    after="optimizer = SGD(model.parameters(), lr, weight_decay=2 * factor)",
+    safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/generated/torch.optim.SGD.html",
-)  # fmt: skip
+)
 
 
 @rule("OP05")
@@ -45,14 +46,16 @@ def weights_in_the_loss(weight_penalty: WeightPenalty, steps: Steps) -> Verdicts
             Evidence(
                 f"Weights of {weight_penalty.shapes} shapes are squared and summed, and gradients go back through that:"
                 f" {ms(work.longest_ns)} a step.",
-                work.longest_ns, "ns",
+                work.longest_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(work.ids, LEFT), Shorten(work.work_ids, LEFT)),
         fixes=(DECAY,),
         confidence=Confidence(Level.MEDIUM, "that they are weights is told by their shapes"),
-        basis=Basis.RULE_OF_THUMB, site=weight_penalty.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=weight_penalty.site,
+    )
 
 
 EXAMPLES = [

@@ -46,7 +46,8 @@ def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankMani
             Evidence(
                 f"Saving stops the training for up to {ms(checkpoints.longest_ns)},"
                 f" on average {ms(checkpoints.host_ns)} a step: seen {often}.",
-                checkpoints.host_ns, "ns",
+                checkpoints.host_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(checkpoints.ids, LEFT),),
@@ -62,9 +63,10 @@ def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankMani
             Fix("Save less often, as far as you can afford to lose the steps since the last save."),
         ),
         confidence=Confidence(Level.HIGH, "the stall and how often it comes are recorded")
-        if again else Confidence(Level.LOW, "how often the run saves is not known"),
+        if again
+        else Confidence(Level.LOW, "how often the run saves is not known"),
         basis=Basis.RULE_OF_THUMB,
-    )  # fmt: skip
+    )
 
 
 EXAMPLES = [

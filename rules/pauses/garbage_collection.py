@@ -32,8 +32,9 @@ LEFT_BY_HAND = Between(0.3, 0.02, 0.0)  # of what the script asks for, if it no 
 BY_HAND = Fix(
     "Collect by hand, seldom, and on all ranks in the same step.",
     after="gc.collect(); gc.freeze(); gc.disable()  # before the loop\nif step % 500 == 0:\n    gc.collect(1)",
-    link="https://docs.python.org/3/library/gc.html", trial="patch:gc.collect(every=500)",
-)  # fmt: skip
+    link="https://docs.python.org/3/library/gc.html",
+    trial="patch:gc.collect(every=500)",
+)
 NOT_IN_STEPS = Fix("Take `gc.collect()` out of the step, or call it seldom.", trial="patch:gc.collect(every=500)")
 
 
@@ -65,8 +66,9 @@ def garbage_collection(
             edits=(Shorten(one.ids, LEFT if one is found.automatic else LEFT_BY_HAND),),
             fixes=(BY_HAND if one is found.automatic else NOT_IN_STEPS,),
             confidence=Confidence(Level.HIGH, "each collection is recorded"),
-            basis=Basis.RULE_OF_THUMB, host_bound=True,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )
 
 
 EXAMPLES = [

@@ -40,21 +40,25 @@ def periodic_spikes(long_steps: LongSteps, steps: Steps) -> Verdicts:
                 Evidence(
                     f"{f'`{one.name}`' if one.name else 'Python between ops'} makes a step {ms(one.ns)} longer than the"
                     f" median one of {ms(long_steps.median_ns)}: {often}.",
-                    one.ns, "ns",
+                    one.ns,
+                    "ns",
                 ),
             ),
             edits=(Shorten(one.ids if len(one.ids) else Times(one.track, one.times), LEFT),),
             fixes=(
                 Fix("Do it less often, or beside the training on another thread.", effort=2)
-                if one.name else
-                Fix("Record with stacks, to see which lines run.", after="torch.profiler.profile(with_stack=True)"),
+                if one.name
+                else Fix(
+                    "Record with stacks, to see which lines run.", after="torch.profiler.profile(with_stack=True)"
+                ),
             ),
             confidence=Confidence(Level.MEDIUM, "it came back at equal distances")
-            if one.period and one.name else Confidence(Level.LOW, "how often it comes is not known"),
+            if one.period and one.name
+            else Confidence(Level.LOW, "how often it comes is not known"),
             site=one.site,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

@@ -25,14 +25,18 @@ WORTH_SHARE = 0.01  # of the step, on average (our choice)
 OFTEN = 0.5  # of the steps (our choice)
 ADDED = Between(0.6, 0.4, 0.0)  # of the time recording adds on a CPU, where that is not known: 0.4 to 0.5 was planted
 SELDOM = Fix(
-    "Write tensors in every hundredth step only.", before="print(loss)", after="if step % 100 == 0: print(loss)",
+    "Write tensors in every hundredth step only.",
+    before="print(loss)",
+    after="if step % 100 == 0: print(loss)",
     safety=Safety.SAME_NUMBERS,
-)  # fmt: skip
+)
 LAZY = Fix(
-    "Give a log the tensor rather than a text.", before='log.debug(f"scores {scores}")',
-    after='log.debug("scores %s", scores)', safety=Safety.SAME_NUMBERS,
+    "Give a log the tensor rather than a text.",
+    before='log.debug(f"scores {scores}")',
+    after='log.debug("scores %s", scores)',
+    safety=Safety.SAME_NUMBERS,
     link="https://docs.python.org/3/howto/logging.html#optimization",
-)  # fmt: skip
+)
 
 
 @rule("PA04")
@@ -47,14 +51,18 @@ def tensors_as_text(texts: Texts, steps: Steps, slowdown: Slowdown | None = None
     yield Finding(
         evidence=(
             Evidence(
-                f"Writing {many} a step as text takes {ms(texts.host_ns)}{idle}.", texts.host_ns, "ns",
+                f"Writing {many} a step as text takes {ms(texts.host_ns)}{idle}.",
+                texts.host_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(texts.spans.ids, ADDED) if inflated else Remove(texts.spans.ids),),
         fixes=(SELDOM, LAZY),
         confidence=Confidence(Level.HIGH, "that and how long they are written is recorded"),
-        basis=Basis.RULE_OF_THUMB if inflated else Basis.REPLAYED, site=texts.site, host_bound=True,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB if inflated else Basis.REPLAYED,
+        site=texts.site,
+        host_bound=True,
+    )
 
 
 EXAMPLES = [

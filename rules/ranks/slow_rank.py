@@ -27,9 +27,11 @@ CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: planted case
 
 EVEN = Fix(
     "Split the work evenly over the ranks, as DistributedSampler does; if it is even, look at that rank's device.",
-    after="DataLoader(dataset, sampler=DistributedSampler(dataset))", safety=Safety.NEEDS_JUDGEMENT, effort=2,
+    after="DataLoader(dataset, sampler=DistributedSampler(dataset))",
+    safety=Safety.NEEDS_JUDGEMENT,
+    effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html#torch.utils.data.distributed.DistributedSampler",
-)  # fmt: skip
+)
 
 
 @rule("ST01")
@@ -48,14 +50,15 @@ def one_rank_computes_longer(balance: Balance | None) -> Verdicts:
             Evidence(
                 f"R{much}: {percent(balance.always_share)} of the step less would do if all did the same. In"
                 f" {percent(balance.longest_share)} of the steps no other rank computes for as long.",
-                balance.always_ns, "ns",
+                balance.always_ns,
+                "ns",
             ),
         ),
         edits=balanced(balance, CPU_EVENED if balance.on_cpu else EVENED),
         fixes=(EVEN,),
         confidence=Confidence(Level.HIGH, "all ranks were recorded in the same steps"),
         basis=Basis.REPLAYED,
-    )  # fmt: skip
+    )
 
 
 EXAMPLES = [

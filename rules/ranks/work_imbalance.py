@@ -26,10 +26,13 @@ EVENED = Between(0.5, 0.8, 1.0)  # of the difference: samples do not divide even
 CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: as in slow_rank (our choice)
 
 BUCKET = Fix(
-    "Let all ranks take work of about the same size in the same step.", safety=Safety.NEEDS_JUDGEMENT, effort=2,
-    before="mine = documents[rank::ranks]", after="mine = sorted(documents, key=len)[rank::ranks]  # by size",
+    "Let all ranks take work of about the same size in the same step.",
+    safety=Safety.NEEDS_JUDGEMENT,
+    effort=2,
+    before="mine = documents[rank::ranks]",
+    after="mine = sorted(documents, key=len)[rank::ranks]  # by size",
     link="https://arxiv.org/abs/2505.05713",
-)  # fmt: skip
+)
 
 
 @rule("ST02")
@@ -47,14 +50,15 @@ def ranks_compute_longer_in_turn(balance: Balance | None) -> Verdicts:
             Evidence(
                 f"All ranks compute {ms(balance.mean_ns)} a step on average, but the one that computes longest, which"
                 f" changes, {ms(balance.excess_ns)} more: {percent(balance.in_turn_share)} of the step.",
-                balance.excess_ns, "ns",
+                balance.excess_ns,
+                "ns",
             ),
         ),
         edits=balanced(balance, CPU_EVENED if balance.on_cpu else EVENED),
         fixes=(BUCKET,),
         confidence=Confidence(Level.MEDIUM, "how evenly the work can be dealt out is not known"),
         basis=Basis.RULE_OF_THUMB,
-    )  # fmt: skip
+    )
 
 
 EXAMPLES = [

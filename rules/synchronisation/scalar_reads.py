@@ -35,11 +35,13 @@ def scalar_reads(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
                 Evidence(
                     f"`{wait.asked_by or wait.call}` reads a number {wait.total_calls / steps.count:.3g} times a step"
                     f" and blocks the host for {ms(wait.blocked_ns)}.",
-                    wait.blocked_ns, "ns",
+                    wait.blocked_ns,
+                    "ns",
                 ),
                 Evidence(
                     f"The GPU is idle {ms(wait.drained_idle_ns)} a step after these reads.",
-                    wait.drained_idle_ns, "ns",
+                    wait.drained_idle_ns,
+                    "ns",
                 ),
             ),
             edits=(Remove(wait.op_ids[wait.op_ids >= 0]), Detach(wait.ids)),
@@ -55,7 +57,7 @@ def scalar_reads(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
             confidence=Confidence(Level.HIGH, "the wait and what the GPU missed meanwhile are both recorded"),
             site=wait.site,
             host_bound=True,
-        )  # fmt: skip
+        )
 
 
 EXAMPLES = [

@@ -83,8 +83,12 @@ def profile(folder: Path, *words: object, timeout: float = 120) -> Done:
     out = folder / "out"
     done = subprocess.run(
         command("-o", out, "--no-analyze", *words),
-        capture_output=True, text=True, cwd=folder, env=environment(), timeout=timeout,
-    )  # fmt: skip
+        capture_output=True,
+        text=True,
+        cwd=folder,
+        env=environment(),
+        timeout=timeout,
+    )
     return Done(done.returncode, done.stdout, done.stderr, out)
 
 

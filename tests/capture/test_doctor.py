@@ -170,15 +170,19 @@ def test_kernels_that_are_not_recorded(tmp_path: Path, fields: dict[str, object]
         (Torch(torch="2.13.0+cpu"), True, "limited", "this machine has one, but torch was built for the CPU only"),
         (
             Torch(torch="2.13.0", cuda="12.8", device_warning="The NVIDIA driver is too old"),
-            True, "limited", "torch cannot use this machine's: The NVIDIA driver is too old",
+            True,
+            "limited",
+            "torch cannot use this machine's: The NVIDIA driver is too old",
         ),
         (
             Torch(torch="2.13.0", cuda="12.8", error="the process was ended by SIGSEGV"),
-            False, "limited", "torch cannot use this machine's: the process was ended by SIGSEGV",
+            False,
+            "limited",
+            "torch cannot use this machine's: the process was ended by SIGSEGV",
         ),
     ],
     ids=["CPU", "no driver", "wrong build", "old driver", "crash"],
-)  # fmt: skip
+)
 def test_no_gpu(tmp_path: Path, torch: Torch, driver: bool, state: str, what: str) -> None:
     root = draw(tmp_path, proc__driver__nvidia__version="NVRM version: 570") if driver else tmp_path
     [gpu] = doctor.check_gpu(torch, root)
@@ -222,13 +226,24 @@ def cpus() -> int:
     ("files", "allowed"),
     [
         ({"sys__fs__cgroup__cpu.max": "50000 100000\n"}, "0.5"),
-        ({"proc__self__cgroup": "0::/a/b\n", "sys__fs__cgroup__a__cpu.max": "25000 100000\n",
-          "sys__fs__cgroup__a__b__cpu.max": "max 100000\n"}, "0.25"),
-        ({"sys__fs__cgroup__cpu__cpu.cfs_quota_us": "75000\n",
-          "sys__fs__cgroup__cpu__cpu.cfs_period_us": "100000\n"}, "0.75"),
+        (
+            {
+                "proc__self__cgroup": "0::/a/b\n",
+                "sys__fs__cgroup__a__cpu.max": "25000 100000\n",
+                "sys__fs__cgroup__a__b__cpu.max": "max 100000\n",
+            },
+            "0.25",
+        ),
+        (
+            {
+                "sys__fs__cgroup__cpu__cpu.cfs_quota_us": "75000\n",
+                "sys__fs__cgroup__cpu__cpu.cfs_period_us": "100000\n",
+            },
+            "0.75",
+        ),
     ],
     ids=["container", "group above", "version 1"],
-)  # fmt: skip
+)
 def test_a_quota_of_cpus(tmp_path: Path, files: dict[str, str], allowed: str) -> None:
     found = limits.check_cpus(draw(tmp_path, **files))
     assert (found.state, found.what) == ("limited", f"{allowed} of {os.cpu_count()}")
@@ -264,9 +279,11 @@ def test_shared_memory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
 def test_a_profiler_that_gets_loaded(tmp_path: Path) -> None:
     found = limits.check_other_profilers(tmp_path, {"CUDA_INJECTION64_PATH": "/opt/inject.so", "PATH": "/bin"})
     assert found == Check(
-        "other profilers", "limited", "CUDA_INJECTION64_PATH set: another profiler gets loaded",
+        "other profilers",
+        "limited",
+        "CUDA_INJECTION64_PATH set: another profiler gets loaded",
         "`unset CUDA_INJECTION64_PATH`: CUPTI serves one profiler at a time.",
-    )  # fmt: skip
+    )
 
 
 def test_a_profiler_among_the_parents(tmp_path: Path) -> None:

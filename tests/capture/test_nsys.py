@@ -119,9 +119,13 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     done = profile(tmp_path, "--tracer", "nsys", "--memory", "--steps", 4, "train.py")
     assert done.code == 0, done.stderr
     assert done.files == [
-        "manifest.json", "rank0.detail.json.gz", "rank0.graph.json.gz", "rank0.trace.sqlite", "rank0.values.json.gz",
+        "manifest.json",
+        "rank0.detail.json.gz",
+        "rank0.graph.json.gz",
+        "rank0.trace.sqlite",
+        "rank0.values.json.gz",
         "trace.nsys-rep",
-    ]  # fmt: skip
+    ]
     assert done.rank.timing is not None
     assert done.rank.attribution is not None
     assert (len(done.rank.timing.wall_ns), len(done.rank.attribution.wall_ns)) == (5, 3)
@@ -131,8 +135,9 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     assert len(rank.memory)
     names = rank.spans["name"].to_numpy()[rank.ops.index]
     assert set(rank.ops["shapes"][names == "aten::addmm"]) == {
-        "[[128], [64, 64], [64, 128], [], []]", "[[10], [64, 128], [128, 10], [], []]"
-    }  # fmt: skip
+        "[[128], [64, 64], [64, 128], [], []]",
+        "[[10], [64, 128], [128, 10], [], []]",
+    }
     facts = Facts(rank)
     sites = sites_of(facts, rank.ops.index.to_numpy()[names == "aten::addmm"])
     assert {site.function for site in sites if site} == {"step"}
@@ -178,9 +183,15 @@ for i in range(100_000):
     done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, *run)
     assert done.code == 0, done.stderr
     assert done.files == [
-        "manifest.json", "rank0.graph.json.gz", "rank0.trace.sqlite", "rank0.values.json.gz", "rank1.graph.json.gz",
-        "rank1.trace.sqlite", "rank1.values.json.gz", "trace.nsys-rep",
-    ]  # fmt: skip
+        "manifest.json",
+        "rank0.graph.json.gz",
+        "rank0.trace.sqlite",
+        "rank0.values.json.gz",
+        "rank1.graph.json.gz",
+        "rank1.trace.sqlite",
+        "rank1.values.json.gz",
+        "trace.nsys-rep",
+    ]
     sleeps, numbers = [], []
     for files in recording.find([done.folder]).ranks:
         rank = recording.read(files)
@@ -214,9 +225,14 @@ def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     script(tmp_path, SLOW)
     words = command("-o", tmp_path / "out", "--no-analyze", "--tracer", "nsys", "--steps", 1000, "train.py", 100_000)
     child = subprocess.Popen(
-        words, cwd=tmp_path, env=environment(), stderr=subprocess.PIPE, stdout=subprocess.PIPE, text=True,
+        words,
+        cwd=tmp_path,
+        env=environment(),
+        stderr=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
         start_new_session=True,
-    )  # fmt: skip
+    )
     deadline = time.monotonic() + 60
     while not (tmp_path / "out" / WORK / "nsys.open.post").exists() and time.monotonic() < deadline:
         time.sleep(0.05)
@@ -330,8 +346,9 @@ def collected(tmp_path: Path, tool: str, reports: list[str], number: int) -> lis
 def test_reports_are_told_apart_by_number(tmp_path: Path) -> None:
     """The recording was interrupted and made again: the first report is of no use."""
     export = drawn(TEXT).write(tmp_path / "export.sqlite")
-    tool = program(tmp_path, f'for one in "$@"; do case $one in --output=*) '
-                   f'cp {export} "${{one#--output=}}";; esac; done')  # fmt: skip
+    tool = program(
+        tmp_path, f'for one in "$@"; do case $one in --output=*) cp {export} "${{one#--output=}}";; esac; done'
+    )
     assert collected(tmp_path, tool, ["nsys.1.nsys-rep", "nsys.2.nsys-rep"], 2) == []
     kept = {path.name: path.read_text() for path in tmp_path.glob("*.nsys-rep")}
     assert kept == {"trace.nsys-rep": "nsys.2.nsys-rep"}

@@ -25,7 +25,7 @@ from tests.cli.test_analyze import refused, run
         (("--steps",), "Option '--steps' requires an argument"),
         (("--", "no-such-command", "x"), "Cannot run no-such-command: No such file or directory. Check its name"),
     ],
-)  # fmt: skip
+)
 def test_what_cannot_be_run_is_refused_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from diagnose.facts.core.base import Missing
 from diagnose.facts.values.solves import repeated_factors
 from diagnose.facts.values.sparse_products import sparse_products
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 STEPS = "4 steps of 100\n2 threads, 4 cores\n"
 

@@ -7,7 +7,7 @@ import pytest
 from diagnose.facts.autograd.derived_weights import DerivedWeights, derived_weights
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.host.loops import loops
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 QR = '"autograd::engine::evaluate_function: QrBackward0"'
 LINEAR = '"autograd::engine::evaluate_function: AddmmBackward0"'

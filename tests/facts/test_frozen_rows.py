@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.values.frozen_rows import FrozenRows, frozen_rows
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 DRAWN = (
     "cpu  aten::index 0-5 shapes=[[512,32],[],[64]] | aten::mm 5-35 shapes=[[64,32],[32,8]]"

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.values.idle_rows import IdleRows, idle_rows, zero_gradients
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 STEP = "1 step of 100\n2 threads, 4 cores\n"
 NODE = "autograd::engine::evaluate_function:"

@@ -15,7 +15,7 @@ from diagnose.facts.values.known_values import (
     useless_arithmetic,
 )
 from diagnose.facts.values.values import seen_ops
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 NODE = "autograd::engine::evaluate_function:"
 CPU = "3 steps of 100\n1 threads, 2 cores\n"

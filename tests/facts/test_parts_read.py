@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.values.parts_read import PartRead, parts_read
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 
 DRAWN = 'cpu  aten::fft 0-40 stack="t.py(1): sounds" | aten::abs 40-60 stack="t.py(9): step" | aten::mm 60-90'

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.values.product_order import ProductOrder, product_orders
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 SCORES = "aten::bmm 0-30 shapes=[[8,512,32],[8,32,512]]"
 MIXED = "aten::bmm 40-70 shapes=[[8,512,512],[8,512,32]]"

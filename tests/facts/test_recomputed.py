@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.autograd.recomputed import Recomputed, recomputed
 from diagnose.facts.core.base import Missing
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 NODE = '"autograd::engine::evaluate_function: MulBackward0"'
 ADD = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"'

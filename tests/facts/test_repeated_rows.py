@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.values.repeated_rows import RepeatedRows, repeated_rows
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 TAKEN = "aten::index_select 0-10 shapes=[[64,32],[],[256]]"
 LAYER = "aten::linear 10-30 shapes=[[256,32],[8,32],[8]]"

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.values.rolled import RolledMemories, rolled_memories
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 ROLL = "aten::roll 0-50 shapes=[[4096,64],[],[]]"
 JOIN = "aten::cat 0-50 shapes=[[[4080,64],[16,64]],[]]"

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.values.special_numbers import separable_windows, subnormal_products
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 STEPS = "4 steps of 100\n2 threads, 4 cores\n"
 

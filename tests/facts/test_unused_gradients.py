@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.values.unused_gradients import UnusedGradients, unused_gradients
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import AutogradGraph
 
 NODE = '"autograd::engine::evaluate_function: MmBackward0"'

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.facts.autograd.unused_graphs import UnusedGraphs, unused_graphs
 from diagnose.facts.core.base import Missing
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 
 BACKWARD = '"autograd::engine::evaluate_function: MulBackward0"'
 

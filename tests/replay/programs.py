@@ -233,9 +233,14 @@ class Run:
     def _synced(self, kind: str, begin: int, stream: int, **more: int) -> None:
         if self.sync_events:
             self.draw.work(
-                kind, (begin, self.now), stream=stream, cat="cuda_sync", cuda_sync_kind=kind,
-                correlation=self.draw._correlation, **more,
-            )  # fmt: skip
+                kind,
+                (begin, self.now),
+                stream=stream,
+                cat="cuda_sync",
+                cuda_sync_kind=kind,
+                correlation=self.draw._correlation,
+                **more,
+            )
 
     def _record(self, action: Record) -> None:
         begin, self.now = self.now, self.now + self.machine.launch

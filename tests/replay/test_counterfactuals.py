@@ -13,7 +13,7 @@ import pytest
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.replay.edits import Detach, Edit, Estimate, Move, Remove, Replace, Shorten
-from diagnose.replay.saving import NO_SAVING, Basis, Replay
+from diagnose.replay.saving import Basis, Replay, Saving
 from tests.replay.programs import (
     Action,
     Backward,
@@ -37,6 +37,7 @@ from tests.replay.programs import (
     step_us,
 )
 
+NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
 CLOSE = 0.01
 """Of the step: how far a prediction may be off."""
 

@@ -8,12 +8,13 @@ import pytest
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.host import host_threads
 from diagnose.replay.edits import Between, Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, shares
-from diagnose.replay.saving import NO_SAVING, Basis, Replay
+from diagnose.replay.saving import Basis, Replay, Saving
 from diagnose.trace.intervals import Intervals
 from tests.drawing import Drawing
 from tests.replay.programs import ids, saving
 
 NONE = np.zeros(0, dtype=np.int64)
+NO_SAVING = Saving(0, 0, 0, Basis.REPLAYED)
 
 
 def trained(steps: int = 4) -> Facts:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.findings.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQuality, Together
@@ -16,7 +16,7 @@ from diagnose.replay.saving import Basis
 from diagnose.reports import findings, markdown, terminal
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from tests.rules import SLOW, folder, rule
 
@@ -37,7 +37,7 @@ def said(tmp_path: Path) -> RankDiagnosis:
         needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
         slow_range=SLOW,
     )
-    return one_rank.diagnose(facts_of(DRAWN), engine.load(RuleSet((rules,))))
+    return pipeline.diagnose_rank(facts_of(DRAWN), engine.load(RuleSet((rules,))))
 
 
 @pytest.fixture
@@ -149,7 +149,9 @@ def test_where_to_look_for_what_no_rule_knows() -> None:
         4 steps of 100
         cpu  "/home/me/train.py(3): main" 0-100 | "/home/me/net.py(8): solve" 10-80 | aten::mm 20-70
     """
-    made = diagnosis.of_ranks([one_rank.diagnose(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",))))], [], "test")
+    made = diagnosis.of_ranks(
+        [pipeline.diagnose_rank(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",))))], [], "test"
+    )
     assert made.functions is not None
     assert [one.site.function for one in made.functions if one.site] == ["solve", "main"]
     assert findings.lost(made).endswith(" The longest function of your own is solve, with 70.0 % of a step.")
@@ -210,7 +212,9 @@ def test_the_ratio_is_that_of_the_two_numbers_beside_it(unprofiled: Diagnosis) -
 def test_no_fix_is_not_said_without_how_many_rules_could_not_look() -> None:
     """On the CPU alone most have nothing to look at."""
     rules = engine.load(RuleSet())
-    found = diagnosis.of_ranks([one_rank.diagnose(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules)], [], "test")
+    found = diagnosis.of_ranks(
+        [pipeline.diagnose_rank(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules)], [], "test"
+    )
     blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in found.outcomes)
     assert blind > 20
     assert findings.lost(found) == (

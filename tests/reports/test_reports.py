@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
@@ -20,7 +20,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
+    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
 
 
 def training() -> Drawing:

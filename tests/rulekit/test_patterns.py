@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from diagnose.facts.core.op_table import Call, op_table
 from diagnose.facts.core.shaped import Shape
 from diagnose.rulekit.patterns import Op, Sizes, Takers, is_named, matches, unify
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.ops import result_shape
 
 

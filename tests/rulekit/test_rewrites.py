@@ -10,7 +10,7 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.replay.edits import Between
 from diagnose.rulekit.rewrites import Rewrite
 from diagnose.rulekit.rewritten import Found
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from tests.rules import built_in
 
 CPU = "1 steps of 100\n2 threads, 4 cores\n"

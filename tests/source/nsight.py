@@ -77,15 +77,22 @@ class Export:
         self, name: str, start: int, end: int, correlation: int = 0, process: int = PROCESS, **row: Any
     ) -> Export:
         return self.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL", start=start, end=end, correlationId=correlation, globalPid=pid(process),
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            start=start,
+            end=end,
+            correlationId=correlation,
+            globalPid=pid(process),
             **{"deviceId": 0, "streamId": 7, "demangledName": self.string(name), **row},
-        )  # fmt: skip
+        )
 
     def call(self, name: str, start: int, end: int, correlation: int = 0, process: int = PROCESS, **row: Any) -> Export:
         return self.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", start=start, end=end, correlationId=correlation,
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            start=start,
+            end=end,
+            correlationId=correlation,
             **{"globalTid": pid(process) | process, "nameId": self.string(name), "eventClass": 0, **row},
-        )  # fmt: skip
+        )
 
     def system(self, name: str, start: int, end: int, thread: int | None = None) -> Export:
         """A call of the operating system."""
@@ -129,10 +136,17 @@ def drawn(text: str) -> Export:
     made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=document["baseTimeNanoseconds"])
     for one in document["deviceProperties"]:
         made.add(
-            "TARGET_INFO_GPU", id=one["id"], name=one["name"], totalMemory=one["totalGlobalMem"], smCount=one["numSms"],
-            cuDevice=one["id"], computeMajor=one["computeMajor"], computeMinor=one["computeMinor"],
-            maxWarpsPerSm=one["maxThreadsPerMultiprocessor"] // one["warpSize"], threadsPerWarp=one["warpSize"],
-        )  # fmt: skip
+            "TARGET_INFO_GPU",
+            id=one["id"],
+            name=one["name"],
+            totalMemory=one["totalGlobalMem"],
+            smCount=one["numSms"],
+            cuDevice=one["id"],
+            computeMajor=one["computeMajor"],
+            computeMinor=one["computeMinor"],
+            maxWarpsPerSm=one["maxThreadsPerMultiprocessor"] // one["warpSize"],
+            threadsPerWarp=one["warpSize"],
+        )
     for event in document["traceEvents"]:
         if event["ph"] == "X":
             _add(made, event)
@@ -144,30 +158,49 @@ def _add(made: Export, event: dict[str, Any]) -> None:
     when = {"start": start, "end": start + round(event["dur"] * 1000)}
     thread = pid() | event["tid"] if isinstance(event["tid"], int) else pid()
     place = {
-        "deviceId": args.get("device"), "streamId": args.get("stream"), "contextId": 1,
-        "correlationId": args.get("correlation"), "globalPid": pid(),
-    }  # fmt: skip
+        "deviceId": args.get("device"),
+        "streamId": args.get("stream"),
+        "contextId": 1,
+        "correlationId": args.get("correlation"),
+        "globalPid": pid(),
+    }
     if category in ("cuda_runtime", "cuda_driver"):
         suffix = "_v7000" if category == "cuda_runtime" else ""
         number = made.string(event["name"] + suffix)
         made.add(
-            "CUPTI_ACTIVITY_KIND_RUNTIME", **when, eventClass=category == "cuda_driver", globalTid=thread,
-            nameId=number, correlationId=args["correlation"],
-        )  # fmt: skip
+            "CUPTI_ACTIVITY_KIND_RUNTIME",
+            **when,
+            eventClass=category == "cuda_driver",
+            globalTid=thread,
+            nameId=number,
+            correlationId=args["correlation"],
+        )
     elif category == "kernel":
         sizes = {f"{part}{axis}": args[part][k] for part in ("grid", "block") for k, axis in enumerate("XYZ")}
         made.add(
-            "CUPTI_ACTIVITY_KIND_KERNEL", **when, **place, **sizes, demangledName=made.string(event["name"]),
-            shortName=made.string("kernel"), registersPerThread=args["registers per thread"], staticSharedMemory=0,
-            dynamicSharedMemory=args["shared memory"], graphNodeId=args.get("graph id"),
-        )  # fmt: skip
+            "CUPTI_ACTIVITY_KIND_KERNEL",
+            **when,
+            **place,
+            **sizes,
+            demangledName=made.string(event["name"]),
+            shortName=made.string("kernel"),
+            registersPerThread=args["registers per thread"],
+            staticSharedMemory=0,
+            dynamicSharedMemory=args["shared memory"],
+            graphNodeId=args.get("graph id"),
+        )
     elif category == "gpu_memcpy":
         _, operation, memory = event["name"].split(" ", 2)
         source, target = memory.strip("()").split(" -> ")
         made.add(
-            "CUPTI_ACTIVITY_KIND_MEMCPY", **when, **place, bytes=args.get("bytes"), copyKind=_KINDS[operation],
-            srcKind=_MEMORY[source], dstKind=_MEMORY[target],
-        )  # fmt: skip
+            "CUPTI_ACTIVITY_KIND_MEMCPY",
+            **when,
+            **place,
+            bytes=args.get("bytes"),
+            copyKind=_KINDS[operation],
+            srcKind=_MEMORY[source],
+            dstKind=_MEMORY[target],
+        )
     elif category == "gpu_memset":
         made.add("CUPTI_ACTIVITY_KIND_MEMSET", **when, **place, bytes=args.get("bytes"))
     elif category in ("cpu_op", "user_annotation"):

@@ -59,7 +59,7 @@ json_values = st.recursive(
         st.lists(inner, max_size=3) | st.dictionaries(st.sampled_from(["name", "ph", "a", "]"]), inner, max_size=3)
     ),
     max_leaves=6,
-)  # fmt: skip
+)
 
 
 @given(

@@ -126,20 +126,59 @@ def test_times_are_exact_to_the_nanosecond(tmp_path: Path, first: str) -> None:
 
 def test_categories_and_keys_of_2020(tmp_path: Path) -> None:
     events = [
-        {"ph": "X", "cat": "Operator", "name": "aten::mm", "pid": 9, "tid": "77", "ts": 1, "dur": 8,
-         "args": {"Input dims": [[2, 3], [3, 4]], "External id": 4}},
-        {"ph": "X", "cat": "Runtime", "name": "cudaLaunchKernel", "pid": 9, "tid": "77", "ts": 2, "dur": 1,
-         "args": {"correlation": 5, "external id": 4}},
-        {"ph": "X", "cat": "Kernel", "name": "gemm", "pid": 0, "tid": "stream 7", "ts": 5, "dur": 9,
-         "args": {"correlation": 5, "device": 0, "stream": 7}},
-        {"ph": "X", "cat": "Memcpy", "name": "Memcpy HtoD (Pageable -> Device)", "pid": 0, "tid": "stream 7", "ts": 20,
-         "dur": 1, "args": {"bytes": 64}},
+        {
+            "ph": "X",
+            "cat": "Operator",
+            "name": "aten::mm",
+            "pid": 9,
+            "tid": "77",
+            "ts": 1,
+            "dur": 8,
+            "args": {"Input dims": [[2, 3], [3, 4]], "External id": 4},
+        },
+        {
+            "ph": "X",
+            "cat": "Runtime",
+            "name": "cudaLaunchKernel",
+            "pid": 9,
+            "tid": "77",
+            "ts": 2,
+            "dur": 1,
+            "args": {"correlation": 5, "external id": 4},
+        },
+        {
+            "ph": "X",
+            "cat": "Kernel",
+            "name": "gemm",
+            "pid": 0,
+            "tid": "stream 7",
+            "ts": 5,
+            "dur": 9,
+            "args": {"correlation": 5, "device": 0, "stream": 7},
+        },
+        {
+            "ph": "X",
+            "cat": "Memcpy",
+            "name": "Memcpy HtoD (Pageable -> Device)",
+            "pid": 0,
+            "tid": "stream 7",
+            "ts": 20,
+            "dur": 1,
+            "args": {"bytes": 64},
+        },
         {"ph": "X", "cat": "Memset", "name": "Memset (Device)", "pid": 0, "tid": "stream 7", "ts": 22, "dur": 1},
         {"ph": "s", "cat": "async", "name": "launch", "id": 5, "pid": 9, "tid": "77", "ts": 2},
-        {"ph": "i", "name": "[memory]", "s": "t", "pid": 9, "tid": "77", "ts": 3,
-         "args": {"Device Type": 1, "Device Id": 0, "Bytes": 10}},
+        {
+            "ph": "i",
+            "name": "[memory]",
+            "s": "t",
+            "pid": 9,
+            "tid": "77",
+            "ts": 3,
+            "args": {"Device Type": 1, "Device Id": 0, "Bytes": 10},
+        },
         {"ph": "X", "name": "train.py(3): f", "pid": 9, "tid": "77", "ts": 1, "dur": 9, "args": {"Python id": 1}},
-    ]  # fmt: skip
+    ]
     found = read(tmp_path, json.dumps(events))
     assert sorted(found.spans["kind"]) == ["kernel", "memcpy", "memory", "memset", "op", "python", "runtime"]
     assert found.links[["from_id", "to_id"]].to_numpy().tolist() == [
@@ -153,15 +192,35 @@ def test_categories_and_keys_of_2020(tmp_path: Path) -> None:
 
 def test_every_column_of_a_kernel(tmp_path: Path) -> None:
     draw = Drawing().launch(
-        "k", (1, 2), (5, 9), stream=20, device=1, grid=[8, 4, 2], block=[128, 2, 1], **{
-            "registers per thread": 40, "shared memory": 4096, "est. achieved occupancy %": 62, "graph id": 3,
+        "k",
+        (1, 2),
+        (5, 9),
+        stream=20,
+        device=1,
+        grid=[8, 4, 2],
+        block=[128, 2, 1],
+        **{
+            "registers per thread": 40,
+            "shared memory": 4096,
+            "est. achieved occupancy %": 62,
+            "graph id": 3,
         },
-    )  # fmt: skip
+    )
     (row,) = draw.rank().kernels.to_dict("records")
     assert row == {
-        "device": 1, "stream": 20, "grid_x": 8, "grid_y": 4, "grid_z": 2, "block_x": 128, "block_y": 2, "block_z": 1,
-        "registers": 40, "shared_bytes": 4096, "occupancy": 0.62, "graph_id": 3,
-    }  # fmt: skip
+        "device": 1,
+        "stream": 20,
+        "grid_x": 8,
+        "grid_y": 4,
+        "grid_z": 2,
+        "block_x": 128,
+        "block_y": 2,
+        "block_z": 1,
+        "registers": 40,
+        "shared_bytes": 4096,
+        "occupancy": 0.62,
+        "graph_id": 3,
+    }
 
 
 def test_what_a_kernel_does_not_say_is_unknown_not_zero() -> None:
@@ -181,12 +240,31 @@ def test_grids_in_work_items_become_blocks() -> None:
 
 def test_copies_syncs_and_collectives() -> None:
     draw = Drawing().copy("DtoH (Device -> Pinned)", (1, 2), (5, 9), 123)
-    draw.work("Stream Wait Event", (10, 10), cat="cuda_sync", stream=20, cuda_sync_kind="Stream Wait Event",
-              correlation=99, wait_on_stream=7, wait_on_cuda_event_record_corr_id=1)  # fmt: skip
-    draw.launch("ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (11, 12), (15, 30), stream=20, **{
-        "Collective name": "allreduce", "dtype": "BFloat16", "In msg nelems": 1024, "Out msg nelems": 2048,
-        "Group size": 8, "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]", "Seq": 17,
-    })  # fmt: skip
+    draw.work(
+        "Stream Wait Event",
+        (10, 10),
+        cat="cuda_sync",
+        stream=20,
+        cuda_sync_kind="Stream Wait Event",
+        correlation=99,
+        wait_on_stream=7,
+        wait_on_cuda_event_record_corr_id=1,
+    )
+    draw.launch(
+        "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)",
+        (11, 12),
+        (15, 30),
+        stream=20,
+        **{
+            "Collective name": "allreduce",
+            "dtype": "BFloat16",
+            "In msg nelems": 1024,
+            "Out msg nelems": 2048,
+            "Group size": 8,
+            "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+            "Seq": 17,
+        },
+    )
     found = draw.rank()
     assert found.copies.to_dict("records") == [
         {"device": 0, "stream": 7, "bytes": 123, "direction": "DtoH", "host_memory": "pinned"}
@@ -196,10 +274,15 @@ def test_copies_syncs_and_collectives() -> None:
     ]
     assert found.collectives.to_dict("records") == [
         {
-            "operation": "allreduce", "group_ranks": "[0, 1, 2, 3, 4, 5, 6, 7]", "group_size": 8, "sequence": 17,
-            "dtype": "BFloat16", "in_elements": 1024, "out_elements": 2048,
+            "operation": "allreduce",
+            "group_ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+            "group_size": 8,
+            "sequence": 17,
+            "dtype": "BFloat16",
+            "in_elements": 1024,
+            "out_elements": 2048,
         }
-    ]  # fmt: skip
+    ]
     waits = found.links[found.links["kind"] == "waits_for"]
     assert found.spans["name"][waits["from_id"]].tolist() == ["cudaMemcpyAsync"]
     assert found.spans["kind"][waits["to_id"]].tolist() == ["sync"]
@@ -229,16 +312,26 @@ def test_ops_sequences_and_forward_links() -> None:
         "aten::linear",
         0,
         10,
-        **{"Sequence number": 5, "Fwd thread id": 0, "Input Dims": [[2], []], "Input type": ["float", ""],
-           "Input Strides": [[1], []]},
-    )  # fmt: skip
+        **{
+            "Sequence number": 5,
+            "Fwd thread id": 0,
+            "Input Dims": [[2], []],
+            "Input type": ["float", ""],
+            "Input Strides": [[1], []],
+        },
+    )
     draw.op("aten::addmm", 1, 9, **{"Sequence number": 5, "Fwd thread id": 0})
     draw.op("AddmmBackward0", 20, 30, tid=7, **{"Sequence number": 5, "Fwd thread id": 1, "finished": "false"})
     found = draw.rank()
     assert found.ops.to_dict("records")[0] == {
-        "shapes": "[[2], []]", "dtypes": '["float", ""]', "strides": "[[1], []]", "sequence": 5,
-        "forward_thread": 0, "stack": "", "finished": True,
-    }  # fmt: skip
+        "shapes": "[[2], []]",
+        "dtypes": '["float", ""]',
+        "strides": "[[1], []]",
+        "sequence": 5,
+        "forward_thread": 0,
+        "stack": "",
+        "finished": True,
+    }
     assert found.ops["finished"].tolist() == [True, True, False]
     assert found.links.to_dict("records") == [{"from_id": 1, "to_id": 2, "kind": "forward_of"}]
 
@@ -359,12 +452,23 @@ def test_real_traces_agree_with_a_plain_reader(corpus: Path, folder: str) -> Non
 
 
 SAME = {
-    "cpu_op": "host", "user_annotation": "host", "Operator": "host", "kernel": "kernel", "Kernel": "kernel",
-    "gpu_memcpy": "memcpy", "Memcpy": "memcpy", "gpu_memset": "memset", "Memset": "memset",
-    "cuda_runtime": "runtime", "Runtime": "runtime",
-    "cuda_driver": "driver", "cuda_sync": "sync", "python_function": "python", "overhead": "overhead",
+    "cpu_op": "host",
+    "user_annotation": "host",
+    "Operator": "host",
+    "kernel": "kernel",
+    "Kernel": "kernel",
+    "gpu_memcpy": "memcpy",
+    "Memcpy": "memcpy",
+    "gpu_memset": "memset",
+    "Memset": "memset",
+    "cuda_runtime": "runtime",
+    "Runtime": "runtime",
+    "cuda_driver": "driver",
+    "cuda_sync": "sync",
+    "python_function": "python",
+    "overhead": "overhead",
     "gpu_user_annotation": "gpu_annotation",
-}  # fmt: skip
+}
 
 
 def plain(events: list[dict[str, Any]]) -> tuple[Counter[str], dict[str, int], int]:

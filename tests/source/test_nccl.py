@@ -28,8 +28,10 @@ def message(size: int, communicator: int = 77) -> bytes:
 def trained(*calls: tuple[str, bytes | None], group: int | None = 8) -> Export:
     """Two steps of 1 ms with these calls, each of which launches a kernel of the same name, and a gap of 0.1 ms."""
     made = Export()
-    entries = {INIT: (("NCCL communicator ID", 18, None), ("No. of ranks", 5, 8), ("Rank", 5, 12)),
-               MESSAGE: (("NCCL communicator ID", 18, None), ("Message size [bytes]", 22, 8))}  # fmt: skip
+    entries = {
+        INIT: (("NCCL communicator ID", 18, None), ("No. of ranks", 5, 8), ("Rank", 5, 12)),
+        MESSAGE: (("NCCL communicator ID", 18, None), ("Message size [bytes]", 22, 8)),
+    }
     for schema, fields in entries.items():
         for at, (name, kind, offset) in enumerate(fields):
             made.add(

@@ -18,7 +18,7 @@ from diagnose.facts.device.copies import copies
 from diagnose.facts.host.syncs import syncs
 from diagnose.source import ranks
 from diagnose.source.base import InputError
-from diagnose.testing import facts_of
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import Rank
 from tests.source.nsight import TABLES, Export, drawn, pid
 
@@ -177,9 +177,15 @@ def test_names_of_ranges_lose_what_pytorch_appends(tmp_path: Path) -> None:
 def test_a_graph_launched_as_a_whole_is_work(tmp_path: Path) -> None:
     made = Export().call("cudaGraphLaunch_v10000", 0, 10, correlation=5)
     made.add(
-        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE", start=20, end=90, deviceId=0, streamId=7, correlationId=5, globalPid=pid(),
+        "CUPTI_ACTIVITY_KIND_GRAPH_TRACE",
+        start=20,
+        end=90,
+        deviceId=0,
+        streamId=7,
+        correlationId=5,
+        globalPid=pid(),
         graphId=3,
-    )  # fmt: skip
+    )
     rank = read(made, tmp_path)
     work = device_work(Facts(rank))
     assert (work.start_ns.tolist(), work.end_ns.tolist()) == ([20], [90])
@@ -200,15 +206,26 @@ def test_what_a_synchronisation_is_follows_from_the_call(tmp_path: Path) -> None
     for number, name in enumerate(calls, start=1):
         made.call(name, 100 * number, 100 * number + 50, correlation=number)
         made.add(
-            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=100 * number, end=100 * number + 50, deviceId=0,
-            globalPid=pid(), streamId=4294967295 if number == 2 else 7, correlationId=number, syncType=1,
+            "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+            start=100 * number,
+            end=100 * number + 50,
+            deviceId=0,
+            globalPid=pid(),
+            streamId=4294967295 if number == 2 else 7,
+            correlationId=number,
+            syncType=1,
             eventId=9 if number == 3 else 4294967295,
-        )  # fmt: skip
+        )
     for stamp, stream in ((10, 13), (250, 20), (350, 21)):
         made.add(
-            "CUPTI_ACTIVITY_KIND_CUDA_EVENT", timestamp=stamp, deviceId=0, streamId=stream, correlationId=1000 + stamp,
-            globalPid=pid(), eventId=9,
-        )  # fmt: skip
+            "CUPTI_ACTIVITY_KIND_CUDA_EVENT",
+            timestamp=stamp,
+            deviceId=0,
+            streamId=stream,
+            correlationId=1000 + stamp,
+            globalPid=pid(),
+            eventId=9,
+        )
     rank = read(made, tmp_path)
     assert rank.syncs["sync_kind"].tolist() == ["stream", "context", "stream_wait_event", "unknown"]
     assert rank.syncs["stream"].tolist() == [7, -1, 7, 7]
@@ -363,9 +380,15 @@ def test_absurd_numbers_damage_nothing_but_themselves(tmp_path: Path) -> None:
             "CUPTI_ACTIVITY_KIND_CUDA_EVENT", timestamp=stamp, streamId=9, correlationId=1, globalPid=pid(), eventId=2
         )
     made.add(
-        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION", start=91, end=92, deviceId=0, globalPid=pid(), streamId=7,
-        correlationId=3, eventId=2,
-    )  # fmt: skip
+        "CUPTI_ACTIVITY_KIND_SYNCHRONIZATION",
+        start=91,
+        end=92,
+        deviceId=0,
+        globalPid=pid(),
+        streamId=7,
+        correlationId=3,
+        eventId=2,
+    )
     made.add("TARGET_INFO_SESSION_START_TIME", utcEpochNs=(1 << 63) - 1)
     rank = read(made, tmp_path)
     kernels = rank.spans[rank.spans["kind"] == "kernel"]

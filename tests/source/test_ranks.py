@@ -83,8 +83,11 @@ def test_folders_globs_and_files_in_natural_order_each_once(tmp_path: Path) -> N
     (tmp_path / names[3]).write_bytes(gzip.compress((tmp_path / "a/t1.json").read_bytes()))
     found = ranks.find([str(tmp_path / "a" / "*.json"), tmp_path / "b", tmp_path / "b" / "t2.json"])
     assert [file.path.relative_to(tmp_path).as_posix() for file in found] == [
-        "a/t1.json", "b/t1.json.gz", "b/t2.json", "b/t10.json",
-    ]  # fmt: skip
+        "a/t1.json",
+        "b/t1.json.gz",
+        "b/t2.json",
+        "b/t10.json",
+    ]
     assert [file.named for file in found] == [True, False, True, False]
 
 

@@ -11,9 +11,8 @@ from typing import Any
 import pytest
 
 import diagnose
-from diagnose import pipeline
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.source import recording
+from diagnose.source import processes, recording
 from diagnose.source.base import InputError
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Severity
@@ -191,5 +190,5 @@ def test_processes_give_the_same_as_one_process(folder: Path, monkeypatch: pytes
     put(folder, {"complete": True, "ranks": [rank(0), rank(1, notes=["Slow."])]})
     alone = diagnose.analyze(folder)
     assert "Rank 1: Slow." in {note.what for note in alone.integrity}
-    monkeypatch.setattr(pipeline, "POOL_BYTES", 0)
+    monkeypatch.setattr(processes, "POOL_BYTES", 0)
     assert diagnose.analyze(folder, jobs=2) == alone

@@ -52,10 +52,7 @@ def test_long_chains_and_many_siblings() -> None:
 def test_the_open_span_is_the_one_started_last(cuts: list[tuple[int, int]], moment: int) -> None:
     """Spans built by nesting, so that the innermost is the last started that has not ended."""
     some = [(0, start, length) for start, length in cuts]
-    proper = [
-        span for k, span in enumerate(some)
-        if all(disjoint_or_nested(span, other) for other in some[:k])
-    ]  # fmt: skip
+    proper = [span for k, span in enumerate(some) if all(disjoint_or_nested(span, other) for other in some[:k])]
     kept = [span for k, span in enumerate(proper) if all(disjoint_or_nested(span, other) for other in proper[:k])]
     track, start, end = columns(kept)
     found = nesting.innermost_at(np.array([moment]), np.array([0]), track, start, end)[0]

@@ -19,8 +19,13 @@ def test_work_belongs_to_the_step_that_launched_it_and_host_spans_to_the_one_the
     draw.launch("b", (13, 14), (61, 70)).work("orphan", (20, 21), stream=9)
     spans = draw.rank().spans
     assert {name: step for name, step in zip(spans["name"], spans["step"], strict=True) if "cuda" not in name} == {
-        "ProfilerStep#0": 0, "a": 0, "between": -1, "ProfilerStep#1": 1, "b": 1, "orphan": -1,
-    }  # fmt: skip
+        "ProfilerStep#0": 0,
+        "a": 0,
+        "between": -1,
+        "ProfilerStep#1": 1,
+        "b": 1,
+        "orphan": -1,
+    }
 
 
 def test_repeated_and_nested_step_marks_count_once() -> None:

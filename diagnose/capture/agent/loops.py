@@ -84,8 +84,11 @@ def _of(frame: FrameType, tree: ast.Module) -> list[ast.For | ast.AsyncFor | ast
     """The loops of the function, or of the module, whose code a frame runs."""
     functions = (ast.FunctionDef, ast.AsyncFunctionDef, ast.Lambda)
     first, found = frame.f_code.co_firstlineno, list[ast.For | ast.AsyncFor | ast.While]()
-    begins = {min([one.lineno, *(each.lineno for each in getattr(one, "decorator_list", []))]): one
-              for one in ast.walk(tree) if isinstance(one, functions)}  # fmt: skip
+    begins = {
+        min([one.lineno, *(each.lineno for each in getattr(one, "decorator_list", []))]): one
+        for one in ast.walk(tree)
+        if isinstance(one, functions)
+    }
     whole = frame.f_code.co_name == "<module>"
     pending: list[ast.AST] = [tree] if whole else [begins[first]] if first in begins else []
     while pending:

@@ -35,17 +35,17 @@ class Facts:
         """`step_range`: use only recorded steps whose numbers are in it, both ends included."""
         self.rank = rank
         self.step_range = step_range
-        self._known: dict[str, object] = {}
+        self._known: dict[Callable[[Facts], object], object] = {}
 
-    def _get(self, name: str, compute: Callable[[Facts], T]) -> T:
-        if name not in self._known:
+    def _get(self, compute: Callable[[Facts], T]) -> T:
+        if compute not in self._known:
             try:
-                self._known[name] = compute(self)
+                self._known[compute] = compute(self)
             except Missing as missing:
                 # Many are constants: with their frames they would keep the tables of every rank alive.
-                self._known[name] = missing.with_traceback(None)
+                self._known[compute] = missing.with_traceback(None)
                 missing.__context__ = None
-        value = self._known[name]
+        value = self._known[compute]
         if isinstance(value, Missing):
             raise Missing(value.what, value.how_to_record_it)
         return cast(T, value)
@@ -55,20 +55,25 @@ FACTS: dict[str, Callable[[Facts], object]] = {}
 """Every fact by name."""
 
 
+def once(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
+    """Have a function of Facts computed once per Facts, `Missing` remembered too."""
+
+    @wraps(compute)
+    def cached(facts: Facts) -> T:
+        return facts._get(compute)
+
+    return cached
+
+
 def fact(compute: Callable[[Facts], T]) -> Callable[[Facts], T]:
-    """Make a function of Facts a fact: registered under its name, computed once per Facts, `Missing` remembered too.
+    """Make a function of Facts a fact: computed once per Facts, and registered under its name, for rules to ask for.
 
     Raises ValueError if there is one of that name.
     """
     name = compute.__name__
     if name in FACTS:
         raise ValueError(f"two facts are called {name}")
-
-    @wraps(compute)
-    def cached(facts: Facts) -> T:
-        return facts._get(name, compute)
-
-    FACTS[name] = cached
+    FACTS[name] = cached = once(compute)
     return cached
 
 

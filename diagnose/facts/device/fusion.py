@@ -27,7 +27,6 @@ _POINTWISE = (KernelKind.ELEMENTWISE, KernelKind.ROPE, KernelKind.RNG_DROPOUT, K
 MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS)
 
 SHORT_NS = 4_000  # Twice the shortest useful kernel (2 us): the time of shorter ones does not tell bytes.
-VOCABULARY = 32_000  # Classes from which on a loss is over a vocabulary (Llama's is as large).
 
 Dims = tuple[int, int, int, int]
 _MATMULS = ("aten::bmm", "aten::baddbmm")
@@ -96,43 +95,6 @@ def _run(facts: Facts, order: IntArray, member: Mask) -> IntArray:
     place = np.stack((table.track, thread, spans["step"].to_numpy()[table.ids]))[:, order]
     joined = member[1:] & member[:-1] & (place[:, 1:] == place[:, :-1]).all(axis=0)
     return np.concatenate(([0], np.cumsum(~joined)))
-
-
-@dataclass(frozen=True)
-class VocabularyLoss:
-    """Kernels that torch's own ops launch on the logits of a large vocabulary."""
-
-    vocabulary: int
-    tokens: int
-    """The most at once."""
-    ids: IntArray
-    ns: int
-    """Per step."""
-    loss_ns: int
-    """In log_softmax, nll_loss and their backward, per step; the rest is casts, copies and fills."""
-
-
-@fact
-def loss_over_vocabulary(facts: Facts) -> tuple[VocabularyLoss, ...]:
-    """Losses over at least VOCABULARY classes. Raises Missing without device work, ops or, of losses, shapes."""
-    table, count = work_table(facts), steps(facts).count
-    if "ops" not in facts.rank.provenance.recorded:
-        raise NO_OPS
-    loss = named(facts, table.op, "aten::_log_softmax*", "aten::nll_loss*")
-    bound = loss | _memory_bound(facts)
-    position, inputs = recorded_inputs(facts, np.where(bound, table.op, nesting.NONE))
-    if loss.any() and not (position[loss] >= 0).any():
-        raise NO_SHAPES
-    large = [[tensor for one in call for tensor in one if len(tensor.shape) > 1] for call in inputs]
-    classes = {max(large[at][0].shape[1:]) for at in np.unique(position[loss]) if at >= 0 and large[at]}
-    found = []
-    for vocabulary in sorted(one for one in classes if one >= VOCABULARY):
-        over = [any(vocabulary in (tensor.shape[1], tensor.shape[-1]) for tensor in one) for one in large]
-        mine = np.array([*over, False])[position] & bound
-        tokens = max(t.elements // vocabulary for at in np.unique(position[mine & loss]) for t in large[at])
-        ns, loss_ns = (round_half_up(int(table.dur_ns[of & table.in_steps].sum()), count) for of in (mine, mine & loss))
-        found.append(VocabularyLoss(vocabulary, tokens, table.ids[mine], ns, loss_ns))
-    return tuple(found)
 
 
 @dataclass(frozen=True)

@@ -24,9 +24,15 @@ SLOW_SHARE = 0.5
 """Calls that reach less than this share of the roofline are slow (our choice)."""
 
 _MEMORY_BOUND = (
-    KernelKind.ELEMENTWISE, KernelKind.REDUCTION, KernelKind.NORM, KernelKind.SOFTMAX_LOSS, KernelKind.RNG_DROPOUT,
-    KernelKind.POOL_INTERP, KernelKind.COPY, KernelKind.ROPE,
-)  # fmt: skip
+    KernelKind.ELEMENTWISE,
+    KernelKind.REDUCTION,
+    KernelKind.NORM,
+    KernelKind.SOFTMAX_LOSS,
+    KernelKind.RNG_DROPOUT,
+    KernelKind.POOL_INTERP,
+    KernelKind.COPY,
+    KernelKind.ROPE,
+)
 
 Mask = npt.NDArray[np.bool_]
 

@@ -27,13 +27,26 @@ UNKNOWN = -1
 # Share of the peak that the best matrix product reaches, by `Peaks.name` and longest name first: TFLOP/s of
 # ml-engineering's MAMF finder over the peak, of MI300X and MI325X the higher ones of TraceLens (both published).
 _REACHED_16 = {
-    "A100 PCIe": 253 / 312, "A100": 271 / 312, "H100 SXM": 794.5 / 989, "H200": 794.5 / 989, "GH200": 828.6 / 989,
-    "GB200": 1822 / 2500, "B200": 1745 / 2250, "MI300X": 708 / 1307, "MI325X": 843 / 1307, "MI355X": 1565 / 2500,
-}  # fmt: skip
+    "A100 PCIe": 253 / 312,
+    "A100": 271 / 312,
+    "H100 SXM": 794.5 / 989,
+    "H200": 794.5 / 989,
+    "GH200": 828.6 / 989,
+    "GB200": 1822 / 2500,
+    "B200": 1745 / 2250,
+    "MI300X": 708 / 1307,
+    "MI325X": 843 / 1307,
+    "MI355X": 1565 / 2500,
+}
 _REACHED_8 = {
-    "H100 SXM": 1403 / 1979, "H200": 1453 / 1979, "GH200": 1535 / 1979, "GB200": 3616 / 5000, "B200": 3432 / 4500,
-    "MI300X": 1273 / 2615, "MI325X": 1519 / 2615,
-}  # fmt: skip
+    "H100 SXM": 1403 / 1979,
+    "H200": 1453 / 1979,
+    "GH200": 1535 / 1979,
+    "GB200": 3616 / 5000,
+    "B200": 3432 / 4500,
+    "MI300X": 1273 / 2615,
+    "MI325X": 1519 / 2615,
+}
 _REACHED_16_ELSEWHERE, _REACHED_8_ELSEWHERE = 0.78, 0.70  # 75 to 80 % and 70 % were published.
 _REACHED_SIMT = 0.95  # Without Tensor Cores the peak is nearly reached: cuBLAS sgemm, our choice.
 
@@ -77,12 +90,6 @@ class MatmulOps:
     """Span ids of the kernels, in order of start. Shape (kernels,)."""
     row: IntArray
     """The row of each kernel. Shape (kernels,)."""
-
-    @property
-    def known_share(self) -> float:
-        """Share of the time in the used steps whose cost is known; 0 where there is no such time."""
-        ns = self.dur_ns[self.in_steps]
-        return float(ns[self.flops[self.in_steps] >= 0].sum()) / max(float(ns.sum()), 1.0)
 
 
 @fact
@@ -249,10 +256,6 @@ class OpRoofline:
         told, recorded = self.table.math_dtype, self.table.dtype
         narrow = np.isin(recorded, [DTYPES.index(one) for one in ("fp16", "bf16", "fp8")])
         return np.where((told < 0) & narrow, recorded, told)
-
-    def bandwidth_floor_ns(self, moved_bytes: npt.ArrayLike) -> FloatArray:
-        """The least time of a kernel that moves so many bytes to and from memory; NaN stays NaN."""
-        return np.maximum(self._memory_ns(np.asarray(moved_bytes, dtype=np.float64)), float(SHORTEST_NS))
 
     @property
     def _bytes(self) -> FloatArray:

@@ -16,7 +16,7 @@ from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.run import marked_ranges
 from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, in_used_steps, on_training_threads, whole_idle
 from diagnose.facts.core.steps import steps
-from diagnose.facts.run.step_table import Filler, Filling, StepTable, step_table
+from diagnose.facts.run.step_table import Filler, Filling, Labels, StepTable, step_table
 from diagnose.trace import frames, intervals, kinds
 from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.frames import Site
@@ -205,19 +205,19 @@ def _tables(facts: Facts, spike: npt.NDArray[np.bool_], least_ns: int) -> list[S
     label = np.repeat(np.arange(len(own)), [times.size for times in own.values()])
     together = Intervals(*(np.concatenate(edges) for edges in zip(*own.values(), strict=True)))
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
-    tables = [made(Filling.ACTIVITY, list(own), label, together)]
+    tables = [made(Filling.ACTIVITY, Labels.named(label, list(own)), together)]
     names = facts.rank.spans["name"].cat
     for filling, spans in ((Filling.ANNOTATION, _annotations(facts)), (Filling.OP, ops)):
         codes, label = np.unique(names.codes.to_numpy()[spans.ids], return_inverse=True)
-        labels = [str(names.categories[code]) for code in codes]
-        tables.append(made(filling, labels, label, Intervals(spans.start_ns, spans.end_ns), spans=spans))
+        labels = Labels.named(label, [str(names.categories[code]) for code in codes])
+        tables.append(made(filling, labels, Intervals(spans.start_ns, spans.end_ns), spans=spans))
     found = optional(idle_gaps, facts)
     if found is not None:
         known = np.array([site is not None for site in found.sites], dtype=bool)
         numbers: dict[Site | None, int] = {}
         label = np.array([numbers.setdefault(site, len(numbers)) for site in found.sites if site], dtype=np.int64)
         gaps = Intervals(found.gaps.starts[known], found.gaps.ends[known])
-        tables.append(made(Filling.LINE, [""] * len(numbers), label, gaps, sites=list(numbers)))
+        tables.append(made(Filling.LINE, Labels(label, [""] * len(numbers), list(numbers)), gaps))
     return tables
 
 

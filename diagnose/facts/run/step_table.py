@@ -65,31 +65,44 @@ class StepTable:
         return Filler(self.filling, self.names[most], self.sites[most], int(self.excess_ns[most, step]), ids)
 
 
+@dataclass(frozen=True)
+class Labels:
+    """Which label each of some intervals has."""
+
+    position: IntArray
+    """In `names`, of each interval."""
+    names: list[str]
+    sites: list[Site | None]
+
+    @classmethod
+    def named(cls, position: IntArray, names: list[str]) -> Labels:
+        """Labels without a place in the user's code."""
+        return cls(position, names, [None] * len(names))
+
+
 def step_table(
     facts: Facts,
     spike: npt.NDArray[np.bool_],
     filling: Filling,
-    names: list[str],
-    label: IntArray,
+    labels: Labels,
     times: Intervals,
     *,
     spans: HostSpans = NO_SPANS,
-    sites: list[Site | None] | None = None,
     least_ns: int = 1,
 ) -> StepTable:
     """The table of intervals with labels, of the labels that fill `least_ns` of the used steps that are spikes."""
     bounds = steps(facts).bounds_ns
     within = intervals.covered(times, intervals.union(Intervals(bounds[:-1][spike], bounds[1:][spike])))
-    kept = np.flatnonzero(np.bincount(label, weights=within, minlength=len(names)) >= max(least_ns, 1))
-    position = np.full(len(names), -1, dtype=np.int64)
+    count = len(labels.names)
+    kept = np.flatnonzero(np.bincount(labels.position, weights=within, minlength=count) >= max(least_ns, 1))
+    position = np.full(count, -1, dtype=np.int64)
     position[kept] = np.arange(len(kept))
-    at = position[label]
+    at = position[labels.position]
     chosen = Intervals(times.starts[at >= 0], times.ends[at >= 0])
     ns = time_by_step(facts, chosen, at[at >= 0], len(kept))
     usual = np.median(ns[:, ~spike], axis=1, keepdims=True)
-    of = sites or [None] * len(names)
-    labels, places = [names[k] for k in kept], [of[k] for k in kept]
-    return StepTable(filling, labels, places, spans, at if len(spans.ids) else position[:0], ns - usual)
+    names, places = [labels.names[k] for k in kept], [labels.sites[k] for k in kept]
+    return StepTable(filling, names, places, spans, at if len(spans.ids) else position[:0], ns - usual)
 
 
 def time_by_step(facts: Facts, times: Intervals, label: IntArray, labels: int) -> IntArray:

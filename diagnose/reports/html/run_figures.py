@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import Breakdown
-from diagnose.facts.drawn.pictures import CollectiveBar, MemoryCurve
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
+from diagnose.findings.pictures import CollectiveBar, MemoryCurve
 from diagnose.reports.html.style import (
     BLUE,
     COMMUNICATION,

@@ -233,9 +233,14 @@ def savings(diagnosis: Diagnosis) -> go.Figure:
         title={"text": f"ms{per_step(diagnosis)}"}, range=[0, step_ns / 1e6], separatethousands=True, fixedrange=True
     )
     made.add_bar(
-        orientation="h", x=[step_ns / 1e6, left / 1e6], y=[0, len(labels) - 1], width=0.3,
-        marker={"color": DARK}, hovertext=[f"today<br>{values[0]}", f"what is left<br>{values[-1]}"], hoverinfo="text",
-    )  # fmt: skip
+        orientation="h",
+        x=[step_ns / 1e6, left / 1e6],
+        y=[0, len(labels) - 1],
+        width=0.3,
+        marker={"color": DARK},
+        hovertext=[f"today<br>{values[0]}", f"what is left<br>{values[-1]}"],
+        hoverinfo="text",
+    )
     made.add_bar(
         orientation="h",
         x=[gain / 1e6 for _, gain, _ in gains],

@@ -12,8 +12,8 @@ import plotly.graph_objects as go
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.drawn.lanes import IDLE, MarkKind
 from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.timeline import IDLE, MarkKind
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind
 from diagnose.trace.units import clipped

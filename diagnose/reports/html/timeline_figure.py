@@ -10,11 +10,10 @@ import plotly.graph_objects as go
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
-from diagnose.facts.drawn.lanes import IDLE, MarkKind
-from diagnose.facts.drawn.marks import Marks
-from diagnose.facts.drawn.timeline import MarkTable, Timeline
 from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.timeline import IDLE, MarkKind, MarkTable, Timeline
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
+from diagnose.reports.timeline.marks import Marks
 from diagnose.reports.words import CAUSES, why_this_rank
 from diagnose.trace.units import duration
 
@@ -140,14 +139,14 @@ def levels(shown: Timeline) -> list[MarkTable]:
     resolutions = [widest]
     while resolutions[-1] // FINER > max(whole.resolution_ns, 1):
         resolutions.append(resolutions[-1] // FINER)
-    marks = whole.marks
+    marks = Marks.of(whole)
     for resolution in reversed(resolutions):
         joined = marks.merged(resolution)
         if 2 * joined.size <= len(found[0].lane.values):
-            found.insert(0, MarkTable.of(joined, whole.start_ns, whole.end_ns, resolution))
+            found.insert(0, joined.table(whole.start_ns, whole.end_ns, resolution))
     if len(found[0].lane.values) > MOST_SHOWN:
         joined, resolution = marks.at_most(MOST_SHOWN, whole.end_ns - whole.start_ns)
-        found.insert(0, MarkTable.of(joined, whole.start_ns, whole.end_ns, resolution))
+        found.insert(0, joined.table(whole.start_ns, whole.end_ns, resolution))
     return [*found, *detail]
 
 
@@ -155,11 +154,11 @@ def chosen(tables: list[MarkTable], low_ns: float, high_ns: float) -> Marks:
     """The marks between two times, of the finest level that holds them all and is not too much to draw."""
     for table in reversed(tables):
         if table.start_ns <= low_ns and high_ns <= table.end_ns:
-            marks = table.marks
+            marks = Marks.of(table)
             seen = marks.where((marks.start_ns < high_ns) & (marks.start_ns + marks.dur_ns > low_ns))
             if seen.size <= MOST_SHOWN:
                 return seen
-    return tables[0].marks
+    return Marks.of(tables[0])
 
 
 def _bars(shown: Timeline, marks: Marks, kind: str) -> go.Bar:

@@ -15,15 +15,15 @@ import pytest
 from msgspec.structs import replace
 
 import diagnose
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.idle import IdleCause, IdleShare
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.drawn.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.findings.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
+from diagnose.findings.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.replay.saving import Basis
 from diagnose.reports.html import run_figures, step_figures, style, work_figures
 from diagnose.trace.frames import Site
@@ -43,7 +43,7 @@ EVIL = ("</script><b>x", "a<b>(c&d)")
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
+    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
 
 
 def training(op: str = "aten::mm") -> Drawing:

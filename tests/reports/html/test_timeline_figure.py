@@ -8,21 +8,21 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose import one_rank
+from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.drawn.marks import Marks
-from diagnose.facts.drawn.timeline import MarkTable
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.timeline import MarkTable
 from diagnose.reports.html import timeline_figure
 from diagnose.reports.html.timeline_figure import MOST_SHOWN, PIXELS, chosen, levels, timeline
+from diagnose.reports.timeline.marks import Marks
 from diagnose.source import recording
 from diagnose.trace.units import duration
 from tests.drawing import Drawing
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([one_rank.diagnose(Facts(drawing.rank()), [])], [], "test")
+    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
 
 
 def steps() -> Drawing:
@@ -86,7 +86,7 @@ def test_without_steps_there_is_no_timeline() -> None:
 
 
 def table(marks: Marks, resolution: int = 0) -> MarkTable:
-    return MarkTable.of(marks, 0, 1_000_000, resolution)
+    return marks.table(0, 1_000_000, resolution)
 
 
 def row_of(count: int, dur: int) -> Marks:
@@ -102,7 +102,7 @@ def test_the_finest_level_that_is_not_too_much_is_chosen() -> None:
 
 
 def test_a_step_known_in_detail_is_used_only_within_it() -> None:
-    coarse, detail = table(row_of(10, 50_000)), MarkTable.of(row_of(5, 10).where(np.array([0])), 0, 1000, 0)
+    coarse, detail = table(row_of(10, 50_000)), row_of(5, 10).where(np.array([0])).table(0, 1000, 0)
     assert chosen([coarse, detail], 0, 1000).dur_ns.tolist() == [10]
     assert chosen([coarse, detail], 0, 2000).dur_ns.tolist() == [50_000]
 
@@ -110,11 +110,11 @@ def test_a_step_known_in_detail_is_used_only_within_it() -> None:
 def test_levels_are_few_and_together_bounded(corpus: Path) -> None:
     for path in ("tensorboard/resnet50_autograd_0_workers", "hta/nccl_a100_rank0_of_2", "param/linear"):
         facts = Facts(recording.read(recording.find([str(corpus / f"kineto/{path}.json.gz")]).ranks[0]))
-        shown = timeline_figure.drawn(diagnosis.of_ranks([one_rank.diagnose(facts, [])], [], "test"))
+        shown = timeline_figure.drawn(diagnosis.of_ranks([pipeline.diagnose_rank(facts, [])], [], "test"))
         found = levels(shown)
-        sizes = [one.marks.size for one in found]
+        sizes = [Marks.of(one).size for one in found]
         assert sum(sizes) < 50_000
-        assert found[0].marks.size <= MOST_SHOWN
+        assert Marks.of(found[0]).size <= MOST_SHOWN
         assert found[0].resolution_ns <= 2 * shown.dur_ns // PIXELS
         assert found[-len(shown.tables) :] == list(shown.tables)
         assert all(

@@ -1,1 +1,0 @@
-"""What a page draws of a rank, bounded in size."""

@@ -1,0 +1,111 @@
+"""Pictures as a Diagnosis holds them: bounded samples of single launches, copies, collectives, ops and memory."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.trace.enums import Direction, HostMemory
+
+
+@dataclass(frozen=True)
+class LaunchCurve:
+    """How far the host was ahead of the device, over time: one row for each of up to MOST_POINTS equal pieces of time
+    in which something was launched."""
+
+    moment_ns: tuple[int, ...]
+    """Middle of the piece, from the timeline's start."""
+    depth_least: tuple[int, ...]
+    depth_median: tuple[int, ...]
+    """Operations launched and not finished when a call began."""
+    delay_median_ns: tuple[int, ...]
+    """From the call's start to the operation's."""
+
+
+@dataclass(frozen=True)
+class CopySize:
+    """Copies of one direction, kind of host memory and size, in the used steps."""
+
+    direction: Direction
+    host_memory: HostMemory
+    bytes: int
+    calls: int
+    """In all used steps."""
+    ns: int
+    """Median of one copy."""
+
+
+@dataclass(frozen=True)
+class CopySizes:
+    """Copies by size, those that take longest together first, MOST_POINTS at most."""
+
+    sizes: tuple[CopySize, ...]
+    link_bytes_per_s: float | None
+    """Nominal rate of the link to the host, one direction; None if not known."""
+
+
+@dataclass(frozen=True)
+class CollectiveBar:
+    """One communication kernel."""
+
+    operation: str
+    start_ns: int
+    """From the timeline's start."""
+    dur_ns: int
+    exposed_ns: int
+    """Of it, while no compute ran."""
+    bytes: int | None
+
+
+@dataclass(frozen=True)
+class RooflineOp:
+    """Calls of one op with one size, in the used steps."""
+
+    name: str
+    dims: tuple[int, int, int]
+    """M, N, K of the product it comes down to; -1 unknown."""
+    dtype: str
+    """What it multiplies in; "" unknown."""
+    calls: int
+    """In all used steps."""
+    ns: int
+    """Device time, per step."""
+    flops: int
+    """Of one call."""
+    bytes: int
+    """That one call must move at least."""
+    flops_per_s: float
+
+
+@dataclass(frozen=True)
+class RooflinePicture:
+    """Ops under the device's roof."""
+
+    ops: tuple[RooflineOp, ...]
+    """Longest first, MOST_POINTS at most."""
+    device: str
+    bytes_per_s: float
+    """Of the device's memory, nominal."""
+    flops_per_s: dict[str, float]
+    """Nominal, by what is multiplied in: of those that the ops use."""
+
+
+@dataclass(frozen=True)
+class MemoryCurve:
+    """The allocator's memory on one device over time: its most in each of up to MOST_POINTS equal pieces of time."""
+
+    device: int
+    moment_ns: tuple[int, ...]
+    """Start of the piece, from the timeline's start; before it where it is negative."""
+    allocated_bytes: tuple[int, ...]
+    reserved_bytes: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Pictures:
+    """What a page draws besides the timeline. None: this recording cannot give it."""
+
+    launches: LaunchCurve | None
+    copies: CopySizes | None
+    collectives: tuple[CollectiveBar, ...] | None
+    roofline: RooflinePicture | None
+    memory: tuple[MemoryCurve, ...] | None

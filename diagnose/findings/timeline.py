@@ -1,0 +1,107 @@
+"""A timeline as a Diagnosis holds it: lanes, and marks in them as columns. Times are ns from its start."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.idle import IdleCause
+
+
+class MarkKind(str, Enum):
+    """What a mark is, for its colour; idle gaps have their cause, with IDLE before it."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    COPY = "copy"
+    OP = "op"
+    ANNOTATION = "annotation"
+    LOADER = "loader"
+    COLLECTIVE = "collective"
+    LAUNCH = "launch"
+    COPY_CALL = "copy_call"
+    SYNC = "sync"
+    ALLOCATION = "allocation"
+    CALL = "call"
+
+
+IDLE = "idle/"
+MARK_KINDS = list(MarkKind)
+KINDS = (*(kind.value for kind in MarkKind), *(IDLE + cause.value for cause in IdleCause))
+"""The kinds of marks, by number."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """One row of the timeline."""
+
+    name: str
+    group: str
+    """"idle", "device" or "host"."""
+
+
+@dataclass(frozen=True)
+class Column:
+    """Numbers as base64 text in JSON, little-endian, as plotly takes them."""
+
+    dtype: str
+    """As numpy and plotly name it: "f8", "u2", ..."""
+    bdata: bytes
+
+    @property
+    def values(self) -> npt.NDArray[np.generic]:
+        """The numbers."""
+        return np.frombuffer(self.bdata, dtype=f"<{self.dtype}")
+
+    @classmethod
+    def of(cls, values: npt.NDArray[np.generic], dtype: str) -> Column:
+        """A column of these numbers; they must fit into `dtype`."""
+        return cls(dtype, values.astype(f"<{dtype}").tobytes())
+
+
+@dataclass(frozen=True)
+class MarkTable:
+    """Marks of a part of the timeline, as columns. Times are ns from the timeline's start."""
+
+    start_ns: int
+    end_ns: int
+    """The part of the timeline they cover."""
+    resolution_ns: int
+    """What is shorter was joined to its neighbours; 0: nothing was."""
+    lane: Column
+    start: Column
+    dur: Column
+    label: Column
+    kind: Column
+    count: Column
+    filled: Column
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """The used steps as marks in lanes. Times are ns from the first mark that belongs to them."""
+
+    dur_ns: int
+    steps: tuple[int, ...]
+    """Numbers of the used steps; empty where no marked one could be used."""
+    bounds_ns: tuple[int, ...]
+    """Step k is [bounds_ns[k], bounds_ns[k + 1]). The first begins after 0 where the host had run ahead."""
+    lanes: tuple[Lane, ...]
+    labels: tuple[str, ...]
+    kinds: tuple[str, ...]
+    tables: tuple[MarkTable, ...]
+    """All steps; then, where that had to be merged, one step in more detail."""
+    left_out: tuple[str, ...]
+    """What has no lane, in words."""
+
+
+@dataclass(frozen=True)
+class Spot:
+    """A place on the timeline; ns from its start."""
+
+    lane: int
+    start_ns: int
+    dur_ns: int

@@ -1,0 +1,93 @@
+"""The examples of a folder of rules, and whether they hold.
+
+They go through all that a real trace goes through, which stands above the rules: whoever runs them hands it in.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from diagnose.facts.core.base import Facts
+from diagnose.findings.diagnosis import RankDiagnosis
+from diagnose.findings.finding import OutcomeKind
+from diagnose.rulekit import engine, page
+from diagnose.rulekit.engine import LoadedRule
+from diagnose.rulekit.examples import CannotTell, Fires, Silent
+from diagnose.rulekit.vocabulary import RuleError
+
+TOLERANCE = 0.05
+"""Of a saving that an example states."""
+
+
+@dataclass(frozen=True)
+class Example:
+    """One example of one rule."""
+
+    rule: LoadedRule
+    name: str
+    """`input_starvation::fires[0]`."""
+    drawn: Fires | Silent | CannotTell
+
+
+def examples(folder: Path) -> Iterator[Example]:
+    """All examples of a folder's rules. Raises RuleError if a file is no sound rule."""
+    for path in page.files(folder):
+        yield from examples_of(engine.load_file(path))
+
+
+def examples_of(rule: LoadedRule) -> Iterator[Example]:
+    """All examples of a rule. Raises RuleError if something else is among them."""
+    seen: dict[str, int] = {}
+    for drawn in getattr(rule.module, "EXAMPLES", []):
+        kind = {Fires: "fires", Silent: "silent", CannotTell: "cannot_tell"}.get(type(drawn))
+        if kind is None:
+            raise RuleError(f"{rule.page.id}: EXAMPLES holds something that is no example.")
+        yield Example(rule, f"{rule.page.id}::{kind}[{seen.setdefault(kind, 0)}]", drawn)
+        seen[kind] += 1
+
+
+def failure(
+    example: Example,
+    read: Callable[[str], Facts],
+    diagnose: Callable[[Facts, Sequence[LoadedRule]], RankDiagnosis],
+) -> str | None:
+    """Why an example does not hold; None if it does.
+
+    `read` gives the facts of a drawing, or raises ValueError; `diagnose` says what rules find in facts.
+    """
+    try:
+        facts = read(example.drawn.drawing)
+    except ValueError as error:
+        return f"the drawing cannot be read: {error}"
+    said = diagnose(facts, [example.rule])
+    outcome = said.outcomes[0]
+    ended = f"it ended as {outcome.outcome.value} ({' '.join(filter(None, (outcome.why, outcome.how_to_record_it)))})"
+    if isinstance(example.drawn, Fires):
+        if outcome.outcome is not OutcomeKind.FOUND:
+            return f"it should fire, but {ended}"
+        return _wrong_saving(example.drawn, said)
+    if isinstance(example.drawn, Silent):
+        quiet = outcome.outcome in (OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
+        return None if quiet else f"it should be silent, but {ended}"
+    told = outcome.outcome is OutcomeKind.CANNOT_TELL
+    if told and example.drawn.because in f"{outcome.why} {outcome.how_to_record_it}":
+        return None
+    return f"it should not be able to tell because of {example.drawn.because!r}, but {ended}"
+
+
+def _wrong_saving(example: Fires, said: RankDiagnosis) -> str | None:
+    if example.saving_ms is None:
+        return None
+    try:
+        low_ms, high_ms = example.saving_ms
+    except (TypeError, ValueError):
+        return f"saving_ms is {example.saving_ms!r}; it is a pair of ms, (low, high)"
+    saving = said.findings[0].saving
+    found = (saving.low_ns / 1e6, saving.high_ns / 1e6)
+    if all(abs(a - b) <= TOLERANCE * max(b, 0.001) for a, b in zip(found, (low_ms, high_ms), strict=True)):
+        return None
+    stated = f"from {low_ms:.4g} to {high_ms:.4g} ms"
+    real = f"from {found[0]:.4g} to {found[1]:.4g} ms"
+    return f"its saving should range {stated} (each within {TOLERANCE:.0%}), but ranges {real}"

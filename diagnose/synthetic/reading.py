@@ -1,0 +1,37 @@
+"""The facts of drawings, written as real files and read by the real reader."""
+
+from __future__ import annotations
+
+import tempfile
+from dataclasses import replace
+from pathlib import Path
+
+from diagnose.facts.communication import attendance
+from diagnose.facts.core.base import Facts, optional
+from diagnose.source import ranks
+from diagnose.synthetic import notation
+
+
+def facts_of(text: str) -> Facts:
+    """The facts of a drawing.
+
+    Of several ranks it is the one that the others wait for, or the first if they do not wait. Raises DrawingError.
+    """
+    drawn = facts_of_ranks(text)
+    others = attendance.compare({facts.rank.index: optional(attendance.attendance, facts) for facts in drawn})
+    if not others:
+        return drawn[0]
+    index = attendance.awaited(others) or 0
+    return Facts(replace(drawn[index].rank, company=others[index]))
+
+
+def facts_of_ranks(text: str) -> list[Facts]:
+    """The facts of each rank of a drawing, as it is known alone. Raises DrawingError."""
+    drawn = []
+    with tempfile.TemporaryDirectory() as folder:
+        for index, one in enumerate(drawings := notation.ranks(text)):
+            path = Path(folder) / f"rank{index}.json"
+            path.write_bytes(notation.trace(one))
+            context = notation.context(one, index, len(drawings))
+            drawn.append(Facts(replace(ranks.read(path), index=index, context=context, values=notation.values(one))))
+    return drawn

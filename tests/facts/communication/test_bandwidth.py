@@ -1,0 +1,120 @@
+"""How fast large collectives transfer, where it is known that no rank was waited for."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.facts.communication.attendance import attendance, compare
+from diagnose.facts.communication.bandwidth import BusRate, bus_rates
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.synthetic.reading import facts_of, facts_of_ranks
+from diagnose.trace.manifest import Host, RankManifest
+from diagnose.trace.model import Context
+
+MB64 = "in_elements=16777216 dtype=Float"
+"""67,108,864 bytes."""
+
+H100 = "NVIDIA H100 80GB HBM3"
+
+
+def two(device: str, first: str, second: str) -> Facts:
+    """A collective that starts at 10 ms of each step, and one right after it."""
+    return facts_of(f"""
+        4 steps of 100
+        device {device}
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 x2 every 0.3 | device_sync 1-99.9
+        gpu     sgemm 0.1-10 @0.05
+        gpu 20  {first}
+        gpu 20  {second}
+    """)
+
+
+def pair(device: str, size: str = MB64, ranks: int = 8, operation: str = "allreduce") -> Facts:
+    """30 ms each; of the first, others may be late."""
+    told = f"operation={operation} {size} group_size={ranks}"
+    return two(device, f"allreduce 10-40 @0.3 {told}", f"allreduce 40.01-70.01 @0.6 {told}")
+
+
+def only(facts: Facts) -> BusRate:
+    (found,) = bus_rates(facts)
+    return found
+
+
+def test_the_second_of_two_in_a_row_waits_for_nobody() -> None:
+    found = only(pair(H100))
+    assert (found.operation, found.group_size, found.bytes) == ("allreduce", 8, 67_108_864)
+    assert (found.calls, found.transfer_ns, found.compared) == (3, 30_000_000, False)
+    assert found.gbps == pytest.approx(1.75 * 67_108_864 / 30e6)  # 2 x 7 / 8 of the bytes are on the wire
+    assert found.expected_ns == round(100_000 + 1.75 * 67_108_864 / (0.7 * 450))
+    assert (len(found.ids), found.ns) == (4, 30_000_000)
+
+
+def test_what_other_ranks_may_still_have_to_compute_is_no_transfer() -> None:
+    told = f"operation=allreduce {MB64} group_size=8"
+    first = f"allreduce 10-40 @0.3 {told}\ngpu  sgemm 12-20 @0.45"
+    found = only(two(H100, first, f"allreduce 40.01-70.01 @0.6 {told}"))
+    assert found.transfer_ns == 22_000_000  # of 30 ms, where 8 ms are computed between both launches
+
+
+@pytest.mark.parametrize(
+    ("device", "ranks", "operation", "wire", "bytes_per_ns"),
+    [
+        ("NVIDIA A100-SXM4-80GB", 4, "all_gather", 0.75, 0.7 * 300),
+        ("NVIDIA A100-SXM4-80GB", 4, "_reduce_scatter_base", 0.75, 0.7 * 300),
+        ("Tesla T4", 2, "allreduce", 1.0, 5.0),  # PCIe 3
+        ("AMD Instinct MI300X", 2, "allreduce", 1.0, 0.7 * 448 / 7),  # one of seven links
+    ],
+)
+def test_what_is_usual(device: str, ranks: int, operation: str, wire: float, bytes_per_ns: float) -> None:
+    found = only(pair(device, ranks=ranks, operation=operation))
+    assert found.expected_ns == pytest.approx(100_000 + wire * 67_108_864 / bytes_per_ns, abs=1)
+
+
+@pytest.mark.parametrize(
+    "facts",
+    [
+        pair(H100, size="in_elements=16384 dtype=Float"),  # 64 KiB: latency
+        pair(H100, ranks=16),  # through a network
+        pair(H100, operation="send"),
+    ],
+)
+def test_what_says_nothing_of_links(facts: Facts) -> None:
+    assert bus_rates(facts) == ()
+
+
+@pytest.mark.parametrize(("peers", "known"), [(None, 1), (8, 1), (4, 0)])
+def test_ranks_on_several_machines_use_the_network(peers: int | None, known: int) -> None:
+    told = Context(RankManifest(rank=0, world_size=8, peers=peers), Host(), peers or 8)
+    assert len(bus_rates(Facts(replace(pair(H100).rank, context=told)))) == known
+
+
+RANK = f"""
+4 steps of 100
+rank {{rank}} of 2
+device {H100}
+cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+gpu     sgemm 0.1-{{computed}} @0.05
+gpu 20  allreduce {{computed}}-90 @0.3 operation=allreduce {MB64} group_size=2
+"""
+
+
+def test_other_ranks_tell_what_was_waiting() -> None:
+    early, late = facts_of_ranks(RANK.format(rank=0, computed=60) + "---\n" + RANK.format(rank=1, computed=80))
+    company = compare({0: attendance(early), 1: attendance(late)})
+    for facts, own in ((early, company[0]), (late, company[1])):
+        found = only(Facts(replace(facts.rank, company=own)))
+        assert (found.transfer_ns, found.compared) == (10_000_000, True)
+
+
+def test_what_is_missing() -> None:
+    alone = f"allreduce 10-40 @0.3 operation=allreduce {MB64} group_size=8"
+    with pytest.raises(Missing, match="what of large collectives is waiting"):  # others may be late
+        bus_rates(two(H100, alone, "sgemm 41-50 @0.6"))
+    with pytest.raises(Missing, match="peak rates of the device"):
+        bus_rates(pair("NVIDIA GeForce GTX 1080 Ti"))
+    with pytest.raises(Missing, match="sizes of collectives"):
+        bus_rates(pair(H100, size=""))
+    with pytest.raises(Missing, match="device work"):
+        bus_rates(facts_of("3 steps of 10\ncpu aten::mm 1-2"))

@@ -1,0 +1,329 @@
+"""Which kernels could be one: chains of memory-bound kernels, losses over a vocabulary, attention written out."""
+
+from __future__ import annotations
+
+import gzip
+import json
+from collections import Counter
+from itertools import groupby
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.work import work_table
+from diagnose.facts.device.chains import PointwiseChains
+from diagnose.facts.device.fusion import attention_chains, pointwise_chains
+from diagnose.source import ranks
+from tests.drawing import MAIN, Drawing
+
+ATEN = "void at::native::"
+MUL = f"{ATEN}vectorized_elementwise_kernel<4, at::native::BinaryFunctor<float, float, float> >(int)"
+REDUCE = f"{ATEN}reduce_kernel<512, 1, at::native::ReduceOp<float, at::native::MeanOps<float, float> > >(int)"
+FILL = f"{ATEN}vectorized_elementwise_kernel<4, at::native::FillFunctor<float> >(int)"
+SOFTMAX = "void (anonymous namespace)::softmax_warp_forward<float, float, float, 8, false, false>(float*)"
+SOFTMAX_BACKWARD = "void (anonymous namespace)::softmax_warp_backward<float, float, float, 8, false, false>(float*)"
+GEMM = "ampere_sgemm_128x64_nn"
+X, Y = [1024, 1024], [512, 1024]
+
+
+class Stream:
+    """Ops back to back, each with one kernel: the host needs 10 us an op and is far ahead of the device."""
+
+    def __init__(self) -> None:
+        self.draw = Drawing().step(0, 0, 5_000)
+        self.host, self.device = 0.0, 10_000.0
+
+    def op(self, name: str, inputs: list[Any] | None, run: float = 10, kernel: str = MUL, **args: Any) -> Stream:
+        """`inputs` are shapes of float tensors; None records none."""
+        shapes = {} if inputs is None else {"Input Dims": inputs, "Input type": ["float"] * len(inputs)}
+        tid, stream = args.pop("tid", MAIN), args.pop("stream", 7)
+        self.draw.op(name, self.host, self.host + 10, tid=tid, **shapes, **args.pop("op", {}))
+        run_of = (self.device, self.device + run)
+        self.draw.launch(kernel, (self.host + 1, self.host + 2), run_of, tid=tid, stream=stream, **args)
+        self.host, self.device = self.host + 10, self.device + run
+        return self
+
+    def threads(self, blocks: int, run: float = 10, name: str = "aten::mul", kernel: str = MUL) -> Stream:
+        return self.op(name, None, run, kernel, grid=[blocks, 1, 1], block=[128, 1, 1])
+
+    def chains(self) -> PointwiseChains:
+        return pointwise_chains(self.draw.facts())
+
+    def lengths(self) -> list[int]:
+        return list(Counter(self.chains().group.tolist()).values())
+
+
+def three(stream: Stream, shape: list[int] = X) -> Stream:
+    return stream.op("aten::mul", [shape, shape]).op("aten::add", [shape, shape]).op("aten::relu", [shape])
+
+
+def test_a_chain_and_what_it_would_take_as_one_kernel() -> None:
+    stream = Stream().op("aten::mul", [X, X], 30).op("aten::add", [X, X], 30).op("aten::relu", [X], 20)
+    stream.op("aten::mm", [X, X], 920, GEMM)
+    found = stream.chains()
+    assert found.group.tolist() == [0, 0, 0]
+    assert found.elements.tolist() == [1024 * 1024]
+    assert found.by_shapes.tolist() == [True]
+    assert found.ns.tolist() == [80_000]
+    # Of 4 MiB each they move 3 + 3 + 2; mul and add each need not write one, that the next need not read: half is left.
+    assert found.fused_ns.tolist() == [[70_000], [56_000], [40_000]]
+    assert (found.chains, found.chains_ns) == (1, 80_000)
+    assert found.ops == ("aten::mul", "aten::add", "aten::relu")
+    assert (found.memory_bound_ns, found.memory_bound_share) == (80_000, 0.08)
+
+
+def test_chains_are_of_the_whole_recording_and_totals_of_the_used_steps() -> None:
+    draw = Drawing()
+    for number in range(3):
+        at = 1000 * number
+        draw.step(number, at, at + 1000)
+        for k, name in enumerate(("aten::mul", "aten::add", "aten::relu")):
+            draw.op(name, at + 10 * k, at + 10 * k + 5, **{"Input Dims": [X], "Input type": ["float"]})
+            draw.launch(MUL, (at + 10 * k + 1, at + 10 * k + 2), (at + 100 + 10 * k, at + 110 + 10 * k))
+        draw.op("aten::mul", at + 900, at + 905, **{"Input Dims": [X], "Input type": ["float"]})
+        draw.launch(MUL, (at + 901, at + 902), (at + 950, at + 954))
+    found = pointwise_chains(draw.facts())
+    # The last kernel of a step and the first of the next are not in one chain.
+    assert found.group.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
+    assert found.in_steps.tolist() == [False, True, True]
+    assert (found.chains, found.chains_ns, found.memory_bound_ns) == (1, 34_000, 34_000)
+
+
+def test_short_kernels_become_as_short_as_the_longest() -> None:
+    found = Stream().op("aten::mul", [X], 2).op("aten::add", [X], 4).op("aten::relu", [X], 3).chains()
+    assert found.fused_ns[2].tolist() == [4_000]
+
+
+def test_what_is_cast_filled_and_reduced_moves_other_bytes() -> None:
+    casts = {"Input type": ["c10::BFloat16", "float"]}
+    stream = Stream()
+    stream.op("aten::fill_", [X], 10, FILL)  # writes 4 MiB
+    stream.op("aten::copy_", None, 10, op={"Input Dims": [X, X], **casts})  # reads 4 MiB, writes 2 MiB
+    stream.op("aten::sum", [X], 20, REDUCE)  # reads 4 MiB
+    # 14 MiB; not written 4 and 2, not read 4 and 2.
+    assert stream.chains().fused_ns[2].tolist() == [round(40_000 * 2 / 14)]
+
+
+def test_equally_many_elements_or_halves_of_them() -> None:
+    assert three(three(Stream(), X), [100, 1024]).lengths() == [3, 3]
+    assert three(three(Stream(), X), Y).lengths() == [6]
+    assert three(three(Stream(), X), [3 * 1024, 1024]).lengths() == [3, 3]
+
+
+def test_statistics_of_the_elements_belong_to_the_chain() -> None:
+    rows = [1024, 1]
+    stream = Stream().op("aten::pow", [X]).op("aten::mean", [X], 10, REDUCE).op("aten::add", [rows], 2)
+    stream.op("aten::rsqrt", [rows], 2).op("aten::mul", [X, rows])
+    assert stream.lengths() == [5]
+    assert stream.chains().elements.tolist() == [1024 * 1024]
+    assert Stream().op("aten::add_", [[1]]).op("aten::mul", [X]).op("aten::relu", [X]).lengths() == []
+
+
+def test_without_shapes_threads_tell() -> None:
+    found = Stream().threads(2048).threads(8192).threads(2048, run=30).chains()
+    assert (found.group.tolist(), found.by_shapes.tolist()) == ([0, 0, 0], [False])
+    assert found.elements.tolist() == [8192 * 128]
+    assert found.fused_ns.tolist() == [[45_000], [38_000], [30_000]]
+    stream = Stream().threads(2048).threads(2048).threads(2048)
+    assert stream.threads(16384).threads(16384).threads(16384).lengths() == [3, 3]
+
+
+def test_kernels_that_stride_are_of_any_number_of_elements() -> None:
+    stream = Stream().threads(2048).threads(13, kernel=REDUCE, name="aten::mean").threads(2048)
+    assert stream.lengths() == [3]
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        {"name": "aten::mm", "kernel": GEMM},
+        {"name": "aten::mul", "tid": MAIN + 1},
+        {"name": "liger::silu", "kernel": "_swiglu_forward_kernel"},
+        {"name": "TELayerNorm", "kernel": "void transformer_engine::normalization::ln_fwd_tuned_kernel<float>()"},
+        {"name": "CompiledFunction", "kernel": "triton_poi_fused_add_0"},
+        {"name": "aten::copy_", "kernel": "Memcpy DtoH (Device -> Pinned)", "cat": "gpu_memcpy"},
+    ],
+)
+def test_other_work_on_the_stream_ends_a_chain(other: dict[str, Any]) -> None:
+    stream = three(Stream()).op(inputs=[X], **other)
+    assert three(stream).lengths() == [3, 3]
+    between = Stream().op("aten::mul", [X]).op("aten::mul", [X]).op(inputs=[X], **other)
+    assert between.op("aten::mul", [X]).op("aten::mul", [X]).lengths() == []
+
+
+def test_work_on_another_stream_does_not() -> None:
+    stream = Stream().op("aten::mul", [X]).op("aten::mm", [X, X], 5, GEMM, stream=20)
+    assert stream.op("aten::add", [X]).op("aten::relu", [X]).lengths() == [3]
+
+
+def test_kernels_of_one_op_are_no_chain() -> None:
+    draw = Drawing().op("aten::native_batch_norm", 0, 100, **{"Input Dims": [X], "Input type": ["float"]})
+    for k in range(3):
+        draw.launch(MUL, (10 * k, 10 * k + 1), (200 + 10 * k, 210 + 10 * k))
+    found = pointwise_chains(draw.facts())
+    assert (found.ids.tolist(), found.fused_ns.shape, found.ops, found.chains) == ([], (3, 0), (), 0)
+    assert (found.memory_bound_ns, found.memory_bound_share) == (30_000, 1.0)
+
+
+def test_updates_of_parameters_are_not_in_it() -> None:
+    stream = three(Stream())
+    stream.draw.span("user_annotation", "Optimizer.step#SGD.step", 0, 100)
+    found = stream.chains()
+    assert (len(found.ids), found.memory_bound_ns) == (0, 0)
+
+
+def test_chains_without_any_host_recording() -> None:
+    draw = Drawing()
+    for k in range(4):
+        draw.work(MUL, (10 * k, 10 * k + 10), grid=[64, 1, 1], block=[128, 1, 1])
+    found = pointwise_chains(draw.facts())
+    assert (found.group.tolist(), found.ops, found.fused_ns[2].tolist()) == ([0, 0, 0, 0], (), [10_000])
+
+
+def test_hostile_sizes_do_no_harm() -> None:
+    grid = [2**31 - 1] * 3
+    stream = Stream().op("aten::mul", [[2**62], [2**44]]).op("aten::mul", None, grid=grid, block=grid)
+    stream.op("aten::add", [[0]]).op("aten::add", [[[2**44]] * 500])
+    assert stream.chains().memory_bound_ns == 40_000
+    with pytest.raises(Missing, match="device work"):
+        pointwise_chains(Drawing().op("aten::mul", 0, 10).facts())
+
+
+def test_without_ops_attention_is_not_known() -> None:
+    facts = Drawing().work(GEMM, (0, 10)).work(SOFTMAX, (10, 20)).work(GEMM, (20, 30)).facts()
+    with pytest.raises(Missing, match="framework ops"):
+        attention_chains(facts)
+
+
+def attention(stream: Stream, *, shapes: bool = True, mask: str = "aten::add", weights: int = 8) -> Stream:
+    """Batch and heads 8, 64 queries and keys, head size 32."""
+    q, k, v, s = [8, 64, 32], [8, 32, 64], [weights, 64, 32], [weights, 64, 64]
+
+    def told(*inputs: list[int]) -> list[Any] | None:
+        return list(inputs) if shapes else None
+
+    number = {"Fwd thread id": 0}
+    stream.op("aten::bmm", told(q, k), 10, GEMM, op={"Sequence number": 1, **number})
+    stream.op("aten::div", told([2, 4, 64, 64]), 5).op(mask, told([2, 4, 64, 64], [64, 64]), 5)
+    stream.op("aten::_softmax", told([2, 4, 64, 64]), 20, SOFTMAX, op={"Sequence number": 2, **number})
+    return stream.op("aten::bmm", told(s, v), 12, GEMM, op={"Sequence number": 3, **number})
+
+
+def test_attention_written_out() -> None:
+    stream = Stream().op("aten::mm", [X, X], 100, GEMM)
+    (found,) = attention_chains(attention(stream).draw.facts())
+    assert (found.batch, found.queries, found.keys, found.head_dim) == (8, 64, 64, 32)
+    assert (found.asked_by, found.calls, found.forward_ns, found.backward_ns) == ("aten::bmm", 1, 52_000, None)
+    assert found.group.tolist() == [0] * 5
+    # At best what the two matmuls take, 22 of 52 us.
+    assert found.fused_ns.tolist() == [[44_500], [34_000], [22_000]]
+
+
+def test_its_backward_follows_the_links() -> None:
+    stream = attention(Stream())
+    later: dict[str, Any] = {"tid": MAIN + 1}
+    backward = {
+        3: [("aten::bmm", 10, GEMM), ("aten::bmm", 14, GEMM)],
+        2: [("aten::_softmax_backward_data", 40, SOFTMAX_BACKWARD)],
+        1: [("aten::bmm", 9, GEMM), ("aten::bmm", 7, GEMM)],
+    }
+    for number, ops in backward.items():
+        linked = {"Sequence number": number, "Fwd thread id": 1}
+        stream.draw.op(f"Backward{number}", stream.host, stream.host + 10 * len(ops), **later, **linked)
+        for name, run, kernel in ops:
+            stream.op(name, [[8, 64, 64]], run, kernel, **later)
+    stream.op("aten::mul", [X], 1000, **later)
+    (found,) = attention_chains(stream.draw.facts())
+    assert (found.forward_ns, found.backward_ns) == (52_000, 80_000)
+    assert found.group.tolist() == [0] * 5 + [1] * 5
+    # A fused backward multiplies five times for these four: 40 us become 50.
+    assert found.fused_ns.tolist() == [[44_500, 72_500], [34_000, 62_000], [22_000, 50_000]]
+
+
+def test_passes_of_one_shape_are_together() -> None:
+    stream = attention(attention(Stream()).op("aten::mm", [X, X], 100, GEMM), mask="aten::masked_fill_")
+    (found,) = attention_chains(stream.draw.facts())
+    assert (found.calls, found.forward_ns, found.group.tolist()) == (2, 104_000, [0] * 5 + [1] * 5)
+
+
+def test_what_is_not_attention() -> None:
+    """Scores that are not what is multiplied in the end; a matmul of something else between."""
+    assert attention_chains(attention(Stream(), weights=4).draw.facts()) == ()
+    stream = Stream().op("aten::bmm", [[8, 64, 32], [8, 32, 64]], 10, GEMM).op("aten::mm", [X, X], 10, GEMM)
+    stream.op("aten::_softmax", [[8, 64, 64]], 10, SOFTMAX).op("aten::bmm", [[8, 64, 64], [8, 64, 32]], 10, GEMM)
+    assert attention_chains(stream.draw.facts()) == ()
+
+
+def test_attention_of_unknown_size() -> None:
+    with pytest.raises(Missing, match="shapes"):
+        attention_chains(attention(Stream(), shapes=False).draw.facts())
+    assert attention_chains(Stream().op("aten::bmm", None, 10, GEMM).draw.facts()) == ()
+
+
+def events(path: Path) -> list[dict[str, Any]]:
+    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()), strict=False)
+    found: list[dict[str, Any]] = document["traceEvents"]
+    return found
+
+
+def sequences(path: Path) -> Counter[tuple[str, ...]]:
+    """Sequences of memory-bound ops between others, by the ops that External ids of kernels name."""
+    ends = (
+        "aten::mm",
+        "aten::addmm",
+        "attention",
+        "aten::bmm",
+        "aten::index",
+        "aten::embedding",
+        "aten::_local_scalar",
+    )
+    every = events(path)
+    ops = {e["args"]["External id"]: e["name"] for e in every if e.get("cat") == "cpu_op"}
+    work = sorted((e for e in every if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"])
+    names = [ops.get(e["args"].get("External id"), "") for e in work]
+    found: Counter[tuple[str, ...]] = Counter()
+    for ended, some in groupby(names, key=lambda name: not name or any(end in name for end in ends)):
+        if not ended:
+            found[tuple(some)] += 1
+    return found
+
+
+NORM = (
+    "aten::add",
+    "aten::copy_",
+    "aten::pow",
+    "aten::mean",
+    "aten::add",
+    "aten::rsqrt",
+    "aten::mul",
+    "aten::copy_",
+    "aten::mul",
+)
+HALF_ROTATED = ("aten::mul", "aten::neg", "aten::cat", "aten::mul", "aten::add")
+
+
+def test_chains_of_a_real_eager_transformer(corpus: Path) -> None:
+    """Qwen of 24 layers: two norms each, written out, after the residual; rotary embeddings of queries and keys."""
+    path = corpus / "kineto/tracelens/h100_qwen05b.json.gz"
+    facts = Facts(ranks.read(path))
+    found, table, names = pointwise_chains(facts), work_table(facts), facts.rank.spans["name"]
+    op_of = dict(zip(table.ids.tolist(), table.op.tolist(), strict=True))
+    ours: Counter[tuple[str, ...]] = Counter()
+    for _, some in groupby(zip(found.group.tolist(), found.ids.tolist(), strict=True), key=lambda pair: pair[0]):
+        ours[tuple(str(names[op_of[one]]) if op_of[one] >= 0 else "" for _, one in some)] += 1
+    plain = sequences(path)
+    rotary = (*HALF_ROTATED, *HALF_ROTATED, "aten::copy_", "aten::copy_", "aten::copy_")
+    assert ours[NORM] == plain[NORM] == 2 * 24
+    assert ours[rotary] == plain[rotary] == 24
+    assert found.ops == rotary
+
+
+def test_memory_bound_time_of_a_real_run_agrees_with_plain_counting(corpus: Path) -> None:
+    """All kernels of this inference but those for matmuls, attention, embedding and communication."""
+    path = corpus / "kineto/tracelens/h100_bert_small.json.gz"
+    others = ("gemm", "flash", "index")
+    kernels = [e for e in events(path) if e.get("cat") == "kernel"]
+    plain = sum(e["dur"] for e in kernels if not any(other in e["name"].lower() for other in others))
+    assert pointwise_chains(Facts(ranks.read(path))).memory_bound_ns == pytest.approx(plain * 1000, abs=len(kernels))

@@ -1,0 +1,82 @@
+"""Every built-in rule: its page, its examples, its fixes."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import pytest
+
+from diagnose.pipeline import diagnose_rank
+from diagnose.rulekit import engine, page, testing
+from diagnose.synthetic.reading import facts_of
+
+RULES = page.built_in_rules()
+FILES = page.files(RULES)
+EXAMPLES = [one for path in FILES for one in testing.examples_of(engine.load_file(path))]
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
+def test_example(example: testing.Example) -> None:
+    assert testing.failure(example, facts_of, diagnose_rank) is None
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_page(path: Path) -> None:
+    found = page.read(path)
+    assert page.problems(found) == []
+    assert found.sections["Sources"].startswith("https://")
+
+
+def test_codes_and_titles_are_told_apart() -> None:
+    pages = page.pages(RULES)
+    for names in ([one.code for one in pages], [one.title for one in pages]):
+        assert len(set(names)) == len(names)
+
+
+def fixes() -> list[tuple[str, dict[str, object]]]:
+    """Every `Fix(...)` that is written out, with the arguments that are literals."""
+    found = []
+    for path in FILES:
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+            if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Fix":
+                named = {one.arg: one.value for one in node.keywords if one.arg}
+                literal = {name: value.value for name, value in named.items() if isinstance(value, ast.Constant)}
+                found.append((path.stem, literal))
+    return found
+
+
+@pytest.mark.parametrize(("rule", "fix"), fixes())
+def test_fix(rule: str, fix: dict[str, object]) -> None:
+    trial = fix.get("trial")
+    assert trial is None or str(trial).split(":")[0] in ("env", "patch", "wrap"), rule
+    for name in ("before", "after"):
+        text = str(fix.get(name, ""))
+        if not text.startswith("CUDA_") and " python " not in f" {text}":
+            ast.parse(text)
+    assert str(fix.get("link", "https://")).startswith("https://")
+
+
+def test_the_rules_that_matter_most_are_there() -> None:
+    codes = {one.code for one in page.pages(RULES)}
+    groups = {
+        "DL": (1, 2, 3, 4, 5, 7, 8, 9),
+        "HD": (1, 2, 3),
+        "SY": (1, 2, 3, 4, 5),
+        "LB": range(1, 12),
+        "KE": (1, 2, 3, 4, 5, 9, 10),
+        "AT": (1, *range(3, 35)),
+        "OP": (1, 2, 4, 5),
+        "ME": (1, 2, 5, 6),
+        "CO": (1, 3, 4, 5, 6, 8, 14, 15, 16, 17),
+        "ST": (1, 2),
+        "PA": (1, 2, 3, 4),
+        "MQ": (1, 2, 3, 4, 5, 6),
+    }
+    assert codes == {f"{group}{number:02}" for group, numbers in groups.items() for number in numbers}
+
+
+@pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
+def test_a_rule_begins_with_at_most_five_lines_of_imports(path: Path) -> None:
+    lines = path.read_text(encoding="utf-8").splitlines()
+    assert sum(line.startswith(("import ", "from ")) for line in lines) <= 5
