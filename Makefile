@@ -18,7 +18,7 @@ help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
-	$(BIN)/diagnose profile sample_traces/image_classifier/train.py
+	$(BIN)/diagnose profile sample_traces/trainings/image_classifier/train.py
 
 test: .venv/browser  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest $(PYTEST_ARGS)

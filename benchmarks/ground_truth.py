@@ -85,7 +85,7 @@ def _recorded(trial: Trial, fixed: bool) -> Iterator[Path]:
     """The folder of a recording, for a while."""
     with tempfile.TemporaryDirectory() as scratch:
         recorded = Path(scratch, "run")
-        program = ["-m", f"sample_traces.{trial.case.name}.make", "--level", trial.level, "--steps", "1000000"]
+        program = ["-m", trial.case.module, "--level", trial.level, "--steps", "1000000"]
         program += ["--device", "cuda" if trial.on_gpu else "cpu"] + ["--fixed"] * fixed
         if trial.ranks > 1:
             launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.ranks)]

@@ -9,7 +9,8 @@ from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
 
-SAMPLES = Path(__file__).parent.parent / "sample_traces"
+ROOT = Path(__file__).parent.parent
+SAMPLES = ROOT / "sample_traces"
 LEVELS = ("weak", "medium", "strong")
 
 WORTH = 1.03
@@ -59,14 +60,14 @@ class Truth:
 class Case:
     """A training with a fault and a switch, as its about.toml tells."""
 
-    name: str
+    folder: Path
+    """Of a control in controls/, of another case in planted/, in the folder of its family."""
     id: str
     title: str
     planted: str
     fixed: str
     expected: tuple[str, ...]
     """Rules any of which names the planted fault. Empty: nothing is to be found, or no rule knows this fault."""
-    family: str
     kind: str
     """"structural", "kernel", "mixed" or "control"."""
     needs: tuple[str, ...]
@@ -77,9 +78,19 @@ class Case:
     """Fewer where a step has so many ops that its recordings would take megabytes of the repository."""
 
     @property
-    def folder(self) -> Path:
-        """Where it lies."""
-        return SAMPLES / self.name
+    def name(self) -> str:
+        """Of its folder."""
+        return self.folder.name
+
+    @property
+    def family(self) -> str:
+        """That of the rule which names it, "mixed" or "controls"."""
+        return self.folder.parent.name
+
+    @property
+    def module(self) -> str:
+        """Its training, as `python -m` takes it."""
+        return ".".join([*self.folder.relative_to(ROOT).parts, "make"])
 
     @property
     def is_control(self) -> bool:
@@ -148,12 +159,11 @@ def cases() -> list[Case]:
     import tomllib
 
     found = []
-    for path in sorted(SAMPLES.glob("*/about.toml")):
+    for path in (*SAMPLES.glob("planted/*/*/about.toml"), *SAMPLES.glob("controls/*/about.toml")):
         about = tomllib.loads(path.read_text(encoding="utf-8"))
-        if "planted" in about:
-            lists = {name: tuple(about[name]) for name in ("expected", "needs")}
-            faults = {name: tuple(rules) for name, rules in about.get("faults", {}).items()}
-            found.append(Case(name=path.parent.name, **{**about, **lists, "faults": faults}))
+        lists = {name: tuple(about[name]) for name in ("expected", "needs")}
+        faults = {name: tuple(rules) for name, rules in about.get("faults", {}).items()}
+        found.append(Case(folder=path.parent, **{**about, **lists, "faults": faults}))
     return sorted(found, key=lambda one: one.id)
 
 

@@ -27,9 +27,9 @@ README = ROOT / "README.md"
 SITE = ROOT / "docs"
 SAMPLES = "sample_traces"
 MIXED, LINES, RANKS = (
-    f"{SAMPLES}/three_faults_on_the_cpu/strong",
-    f"{SAMPLES}/divergence_derived_for_every_product/strong",
-    f"{SAMPLES}/one_rank_computes_more/strong",
+    f"{SAMPLES}/planted/mixed/three_faults_on_the_cpu/strong",
+    f"{SAMPLES}/planted/redundancy/divergence_derived_for_every_product/strong",
+    f"{SAMPLES}/planted/ranks/one_rank_computes_more/strong",
 )
 """Recordings whose reports are shown."""
 

@@ -45,6 +45,12 @@ def test_a_case_says_what_it_is(case: Case) -> None:
     assert set(case.needs) <= {"cpu", "gpu", "gloo", "nccl"}
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.expected], ids=named)
+def test_a_case_is_in_the_folder_of_a_rule_that_names_it(case: Case) -> None:
+    families = {path.stem: path.parent.name for path in files(built_in_rules())}
+    assert case.family in {families[rule] for rule in case.expected}
+
+
 def test_ids_are_given_once() -> None:
     assert len({case.id for case in CASES}) == len(CASES)
 
@@ -61,7 +67,7 @@ def test_a_case_is_tried_at_all_levels_wherever_it_was_tried(case: Case) -> None
 
 def program(case: Case) -> ModuleType:
     pytest.importorskip("torch")
-    return importlib.import_module(f"sample_traces.{case.name}.make")
+    return importlib.import_module(case.module)
 
 
 @pytest.mark.parametrize("trial", RECORDED, ids=named)
@@ -142,8 +148,8 @@ def test_a_first_look_stays_and_is_of_new_cases_only() -> None:
 
 def test_faults_are_mended_by_name_or_all_together() -> None:
     torch = pytest.importorskip("torch")
-    planted = importlib.import_module("sample_traces.planted")
-    runs = [planted.Run("strong", 1, torch.device("cpu"), mended) for mended in (None, frozenset(), frozenset({"a"}))]
+    harness = importlib.import_module("sample_traces.harness")
+    runs = [harness.Run("strong", 1, torch.device("cpu"), mended) for mended in (None, frozenset(), frozenset({"a"}))]
     assert [run.fixed for run in runs] == [False, True, True]
     assert [[run.mends(fault) for fault in "ab"] for run in runs] == [[False, False], [True, True], [True, False]]
 
@@ -186,7 +192,7 @@ def row(measured: float | None, predicted: float | None, place: int | None = 1, 
     return Row(
         case="case",
         trial="strong",
-        family="loader",
+        family="data_loading",
         kind="structural",
         part="report",
         found=(),
