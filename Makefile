@@ -45,8 +45,8 @@ accuracy: .venv/full  ## measure how often the diagnosis of the planted cases is
 	$(BIN)/python -m benchmarks.accuracy --write
 	$(BIN)/python -m benchmarks.texts --write
 
-truth: .venv/full  ## measure and record the planted cases that need no GPU, as far as that has not been done; takes an hour
-	$(BIN)/python -m benchmarks.ground_truth --missing
+truth: .venv/full  ## measure planted cases that need no GPU and record all their levels, as far as that is missing; takes an hour
+	$(BIN)/python -m benchmarks.ground_truth --missing --all-levels
 
 gpu:  ## the same of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
 	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540
