@@ -12,7 +12,7 @@ help:  ## print this list
 	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
-	$(BIN)/diagnose profile sample_traces/image_classifier/train.py
+	$(BIN)/diagnose profile sample_traces/trainings/image_classifier/train.py
 
 test: .venv/browser  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest $(PYTEST_ARGS)
@@ -40,8 +40,8 @@ accuracy: .venv/full  ## measure how often the diagnosis of the planted cases is
 	$(BIN)/python -m benchmarks.accuracy --write
 	$(BIN)/python -m benchmarks.texts --write
 
-truth: .venv/full  ## measure and record the planted cases that need no GPU, as far as that has not been done; takes an hour
-	$(BIN)/python -m benchmarks.ground_truth --missing
+truth: .venv/full  ## measure planted cases that need no GPU and record all their levels, as far as that is missing; takes an hour
+	$(BIN)/python -m benchmarks.ground_truth --missing --all-levels
 
 gpu:  ## the same of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
 	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540

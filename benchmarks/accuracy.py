@@ -1,6 +1,7 @@
 """How often the diagnosis is right, over the planted cases: `python -m benchmarks.accuracy [--first-look] [--write]`.
 
 It needs neither torch nor a GPU: it reads the recordings in sample_traces/ and the step times measured beside them.
+`--all-levels` reads those that `make truth` makes of the other levels as well.
 `--write` puts the rows into benchmarks/accuracy.json, from which benchmarks.texts makes the published tables.
 `--first-look` is for new cases: what is said of those that are not published yet goes into benchmarks/first_look.json,
 where it stays.
@@ -10,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import hashlib
+from itertools import groupby
 from pathlib import Path
 
 import msgspec
@@ -121,22 +123,26 @@ def joints(trial: Trial, diagnosis: Diagnosis) -> list[Joint]:
     return found
 
 
-def accuracy() -> Accuracy:
-    """Over every recording of a case that counts: those whose fix surely gains something, and the healthy ones."""
+def accuracy(all_levels: bool = False) -> Accuracy:
+    """Over every case that counts: those whose fix surely gains something, and the healthy ones.
+
+    Of each the recording that the repository keeps, or those of all levels, as far as they are there.
+    """
     rows, unblamed, together, less = list[Row](), list[Mended](), list[Joint](), list[Poorer]()
     for trial in sorted(trials(cases()), key=lambda one: (one.case.id, one.on_gpu, LEVELS.index(one.level))):
         truth = trial.truth()
-        if not trial.recording.is_dir() or not (trial.case.is_control or (truth and truth.counts)):
+        if not (trial.case.is_control or (truth and truth.counts)):
+            continue
+        if (all_levels or trial.fixed_is_kept) and trial.fixed_recording.is_dir() and trial.case.expected:
+            unblamed.append(mended(trial))
+        if not (all_levels or trial.is_kept) or not trial.recording.is_dir():
             continue
         diagnosis = diagnose.analyze(trial.recording)
         together += joints(trial, diagnosis)
         if trial.case.faults and not any(trial.truth((fault,)) for fault in trial.case.faults):
             continue  # Which of its faults is the largest was not measured.
         rows.append(row(trial, diagnosis))
-        if trial.level == "strong":
-            less += poorer(trial, diagnosis, largest_fault(trial)[1])
-        if trial.fixed_recording.is_dir() and trial.case.expected:
-            unblamed.append(mended(trial))
+        less += poorer(trial, diagnosis, largest_fault(trial)[1])
     return Accuracy(tuple(rows), tuple(unblamed), tuple(together), tuple(less))
 
 
@@ -148,6 +154,16 @@ def published() -> Accuracy:
 def first_look() -> Accuracy:
     """What was said of cases when rules saw them for the first time; of cases that came before, nothing."""
     return msgspec.json.decode(FIRST_LOOK.read_bytes(), type=Accuracy)
+
+
+def first_look_at(found: Accuracy, first: Accuracy) -> Accuracy:
+    """What of the first look is of the recordings that `found` is of; of a case that had none of these its last."""
+    rows, mended = ({(one.case, one.trial) for one in some} for some in (found.rows, found.mended))
+    shown = list[Row]()
+    for _, some in groupby(first.rows, lambda one: one.case):
+        looked = list(some)
+        shown += [one for one in looked if (one.case, one.trial) in rows] or looked[-1:]
+    return Accuracy(tuple(shown), tuple(one for one in first.mended if (one.case, one.trial) in mended), ())
 
 
 def others() -> tuple[Other, ...]:
@@ -174,11 +190,14 @@ def main() -> None:
     parser = argparse.ArgumentParser()
     parser.add_argument("--first-look", action="store_true", help="keep what is said of cases that are new")
     parser.add_argument("--write", action="store_true", help="into benchmarks/accuracy.json")
+    parser.add_argument("--all-levels", action="store_true", help="recordings that the repository does not keep, too")
     given = parser.parse_args()
-    found, first = accuracy(), first_look()
+    if given.all_levels and (given.write or given.first_look):
+        parser.error("only what the repository keeps is published")
+    found, first = accuracy(given.all_levels), first_look()
     if given.first_look:
         _write(FIRST_LOOK, first := looked_at(found, first, published()))
-    print(accuracy_tables.naming(found, first))
+    print(accuracy_tables.naming(found, first_look_at(found, first)))
     if given.write:
         _write(RESULTS, found)
 

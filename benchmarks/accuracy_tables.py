@@ -40,23 +40,26 @@ def summary(first: Sequence[Row], others: Sequence[Other], own: Sequence[Row]) -
     rows.append(["healthy runs with a finding of 5 % or more", wrong, "-", known])
     pairs = [[(one.predicted, one.measured) for one in some if one.predicted and one.measured] for some in sides]
     rows.append(["median error of the predicted speed-up", *map(_off, pairs)])
-    return _table(["recordings", "new faults, at first sight", "trainings by others", "planted faults, known"], rows)
+    return _table(["", "new faults, at first sight", "trainings by others", "planted faults, known"], rows)
 
 
 def rounds(first: Sequence[Row]) -> str:
-    """How new faults did at first sight: a row for each fault, and one that sums up its round."""
+    """How new faults did at first sight: a row for each fault, and one that sums up its round. A fault has one row."""
     lines = list[list[str]]()
-    faults = list(dict.fromkeys(one.case for one in first if one.measured))
     cases = list(dict.fromkeys(one.case for one in first))
     starts = [*map(cases.index, ROUNDS), len(cases)]
     for number, (begin, end) in enumerate(pairwise(starts), start=1):
         some = [one for one in first if one.case in cases[begin:end]]
         healthy = [one.promised >= LARGE for one in some if not one.measured]
-        mine = [name for name in faults if name in cases[begin:end]]
+        mine = [one for one in some if one.measured]
         said = f"all {len(mine)} faults; {sum(healthy)} of {len(healthy)} healthy runs with a finding of 5 % or more"
         lines.append([f"**{number}**", f"**{said}**", *(f"**{count}**" for count in _counted(some))])
-        lines += [[str(number), f"`{name}`", *_counted([one for one in some if one.case == name])] for name in mine]
+        lines += [[str(number), f"`{one.case}`", *(_yes(one, most) for most in (1, 3))] for one in mine]
     return _table(["round", "fault", "first finding", "in the first three"], lines, texts=2)
+
+
+def _yes(one: Row, most: int) -> str:
+    return "yes" if one.place is not None and one.place <= most else "no"
 
 
 def _counted(rows: Sequence[Row]) -> list[str]:
@@ -117,6 +120,15 @@ def naming(found: Accuracy, first: Accuracy) -> str:
     ]
     head = ["", "at first sight", "reported", "developed on", "both", "longest part first", "torch's pattern matcher"]
     return _table(head, lines)
+
+
+def specific(rows: Sequence[Row]) -> str:
+    """How many of the reported faults are named by a rule that may have been written for just this one."""
+    first = [one for one in rows if one.measured and one.place == 1]
+    cases = {rule: {one.case for one in first if one.found[0] == rule} for rule in {one.found[0] for one in first}}
+    reported = [one for one in first if one.part == PARTS[0]]
+    alone = sum(len(cases[one.found[0]]) == 1 for one in reported)
+    return f"Of the {len(reported)} reported faults that are named first, {alone} have a rule to themselves."
 
 
 def _parts(rows: Sequence[Row]) -> list[list[Row]]:
@@ -196,7 +208,7 @@ def _signed(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
 
 
 def poorer(found: Accuracy) -> str:
-    """How much of this hangs on what a recording holds: of those of the strong level."""
+    """How much of this hangs on what a recording holds."""
     lines = []
     for without, words in WITHOUT.items():
         some = [one for one in found.poorer if one.without == without]
@@ -231,16 +243,15 @@ def joints(found: Accuracy) -> str:
 
 
 def details(rows: Sequence[Row]) -> str:
-    """Every fault, with what was measured and predicted at its strongest level."""
+    """Every fault: at which level, the place of the finding that names it, what was measured and predicted."""
     lines = []
-    for name in dict.fromkeys(one.case for one in rows if one.measured):
-        some = [one for one in rows if one.case == name]
-        strongest = some[-1]
-        first = f"`{strongest.found[0]}`" if strongest.found else "none"
-        figures = [_figure(strongest.measured), _figure(strongest.predicted)]
-        lines.append([f"`{name}`", *_counted(some), *figures, first])
-    head = ["fault", "first finding", "in the first three", "measured", "predicted", "first finding says"]
-    return _table(head, lines)
+    for one in rows:
+        if one.measured:
+            first = f"`{one.found[0]}`" if one.found else "none"
+            figures = [_figure(one.measured), _figure(one.predicted)]
+            lines.append([f"`{one.case}`", one.trial, str(one.place or "-"), *figures, first])
+    head = ["fault", "level", "place", "measured", "predicted", "first finding says"]
+    return _table(head, lines, texts=2)
 
 
 def _figure(said: Figure | None) -> str:

@@ -77,7 +77,7 @@ def block(trial: Trial, way: list[str]) -> tuple[int, int | None]:
                 "MASTER_ADDR": "127.0.0.1",
                 "MASTER_PORT": str(_free_port()),
             }
-        given = [(trial.case.name, arguments, {**environment, "RANK": str(rank)}) for rank in range(trial.ranks)]
+        given = [(trial.case.module, arguments, {**environment, "RANK": str(rank)}) for rank in range(trial.ranks)]
         spawned(_run, given)
         told = json.loads(times.read_text(encoding="utf-8"))
     taken = told["times_ns"]
@@ -92,7 +92,7 @@ def spawned(target: Callable[..., None], given: Sequence[tuple[object, ...]]) ->
     too long.
     """
     spawning = multiprocessing.get_context("forkserver")
-    spawning.set_forkserver_preload(["torch", "sample_traces.planted"])
+    spawning.set_forkserver_preload(["torch", "sample_traces.harness"])
     os.environ["OMP_NUM_THREADS"] = "1"
     processes = [spawning.Process(target=target, args=one) for one in given]
     for process in processes:
@@ -105,22 +105,22 @@ def spawned(target: Callable[..., None], given: Sequence[tuple[object, ...]]) ->
         raise RuntimeError(f"{given[0][:2]} ended with {[process.exitcode for process in processes]}")
 
 
-def _run(name: str, arguments: list[str], environment: dict[str, str]) -> None:
+def _run(module: str, arguments: list[str], environment: dict[str, str]) -> None:
     os.environ.update(environment)
-    train(name, arguments)
+    train(module, arguments)
 
 
-def train(name: str, arguments: list[str]) -> None:
-    """Run a case in this process, made for it. Of standard error only what it fails with is kept."""
+def train(module: str, arguments: list[str]) -> None:
+    """Run a case's training in this process, made for it. Of standard error only what it fails with is kept."""
     # A process that a fork server has made would start loader workers by another fork server.
     multiprocessing.set_start_method("fork", force=True)
-    sys.argv = [name, *arguments]
+    sys.argv = [module, *arguments]
     with Path(os.devnull).open("w") as nothing:
         os.dup2(nothing.fileno(), 2)
         try:
-            importlib.import_module(f"sample_traces.{name}.make").main()
+            importlib.import_module(module).main()
         except BaseException as error:
-            print(f"{name} {' '.join(arguments)}: {type(error).__name__}: {error}", flush=True)
+            print(f"{module} {' '.join(arguments)}: {type(error).__name__}: {error}", flush=True)
             raise
 
 

@@ -1,10 +1,11 @@
 """Try the planted cases: python -m benchmarks.ground_truth [CASE...] [--only truth|recordings|values|patterns] [--gpu]
 
-Of every case that can be tried on this machine it measures what the fix gains, without a profiler; records the bad
-variant (of the strong level the fixed one, too) as `diagnose profile` does; and asks torch's own pattern matcher. With
---missing only what is not there yet, so that it can be broken off and gone on with. It needs torch, and a machine that
-does nothing else meanwhile. `values` is done only if asked for: it records anew and keeps what was told of values, not
-the traces, so that it needs no quiet machine.
+Of every case that can be tried on this machine it measures what the fix gains, without a profiler; makes the recordings
+that the repository keeps, as `diagnose profile` does; and asks torch's own pattern matcher. With --all-levels it makes
+those of the other levels as well, and of the strong level without the fault: in build/recordings/. With --missing only
+what is not there yet, so that it can be broken off and gone on with. It needs torch, and a machine that does nothing
+else meanwhile. `values` is done only if asked for: it records anew and keeps what was told of values, not the traces,
+so that it needs no quiet machine.
 """
 
 from __future__ import annotations
@@ -22,6 +23,7 @@ import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Iterator
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -34,12 +36,22 @@ ROOT = Path(__file__).parent.parent
 VALUES = "rank*.values.json.gz"
 
 
-def measure(trial: Trial, missing: bool) -> None:
+@dataclass(frozen=True)
+class Asked:
+    """What is to be done of a trial."""
+
+    missing: bool = False
+    """Only what is not there yet."""
+    all_levels: bool = False
+    """Recordings that the repository does not keep, too."""
+
+
+def measure(trial: Trial, asked: Asked) -> None:
     """Find out what the fix gains, and for a mixed case what each subset of its fixes does."""
     if trial.case.is_control:
         return
     for mended in [(), *trial.case.subsets]:
-        if missing and trial.truth(mended):
+        if asked.missing and trial.truth(mended):
             continue
         truth = measured(trial, mended)
         trial.keep(truth, mended)
@@ -47,37 +59,39 @@ def measure(trial: Trial, missing: bool) -> None:
         print(" ".join([trial.case.id, trial.name, *mended, told]), flush=True)
 
 
-def record(trial: Trial, missing: bool) -> None:
+def record(trial: Trial, asked: Asked) -> None:
     """Record what the diagnosis is to see, unless its fix is known to gain nothing."""
     truth = trial.truth()
     if truth and not truth.counts:
         print(f"{trial.case.id} {trial.name}: not recorded, its fix gains {truth.speedup:.2f} x", flush=True)
         return
-    for folder, fixed in _recordings(trial):
-        if missing and folder.is_dir():
+    for folder, fixed in _recordings(trial, asked.all_levels):
+        if asked.missing and folder.is_dir():
             continue
         with _recorded(trial, fixed) as recorded:
             shutil.rmtree(folder, ignore_errors=True)
-            folder.mkdir()
+            folder.mkdir(parents=True)
             _keep(recorded.glob("*.json*"), folder)
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"{trial.case.id} {folder.name}: {size / 1000:.0f} kB", flush=True)
 
 
-def look_at_values(trial: Trial, missing: bool) -> None:
+def look_at_values(trial: Trial, asked: Asked) -> None:
     """Look anew at the values of the recordings that there are."""
-    for folder, fixed in _recordings(trial):
-        if missing or not any(folder.glob(VALUES)):
+    for folder, fixed in _recordings(trial, asked.all_levels):
+        if asked.missing or not any(folder.glob(VALUES)):
             continue
         with _recorded(trial, fixed) as recorded:
             _keep(recorded.glob(VALUES), folder)
         print(f"{trial.case.id} {folder.name}: values", flush=True)
 
 
-def _recordings(trial: Trial) -> list[tuple[Path, bool]]:
+def _recordings(trial: Trial, all_levels: bool) -> Iterator[tuple[Path, bool]]:
     """Where each belongs, and whether it is of what is fixed."""
-    both = trial.level == "strong" and not trial.case.is_control
-    return [(trial.recording, False), *[(trial.fixed_recording, True)] * both]
+    if all_levels or trial.is_kept:
+        yield trial.recording, False
+    if trial.fixed_is_kept or (all_levels and trial.level == "strong" and not trial.case.is_control):
+        yield trial.fixed_recording, True
 
 
 @contextlib.contextmanager
@@ -85,7 +99,7 @@ def _recorded(trial: Trial, fixed: bool) -> Iterator[Path]:
     """The folder of a recording, for a while."""
     with tempfile.TemporaryDirectory() as scratch:
         recorded = Path(scratch, "run")
-        program = ["-m", f"sample_traces.{trial.case.name}.make", "--level", trial.level, "--steps", "1000000"]
+        program = ["-m", trial.case.module, "--level", trial.level, "--steps", "1000000"]
         program += ["--device", "cuda" if trial.on_gpu else "cpu"] + ["--fixed"] * fixed
         if trial.ranks > 1:
             launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.ranks)]
@@ -158,18 +172,18 @@ def published(path: Path) -> bytes:
     return gzip.compress(text.encode(), compresslevel=9, mtime=0) if packed else text.encode()
 
 
-def match(trial: Trial, missing: bool) -> None:
+def match(trial: Trial, asked: Asked) -> None:
     """Ask torch's pattern matcher about the bad variant."""
     path = trial.case.folder / "patterns.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    if trial.ranks > 1 or (missing and trial.name in known):
+    if trial.ranks > 1 or (asked.missing and trial.name in known):
         return
     known[trial.name] = matched(trial)
     path.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
     print(trial.case.id, trial.name, "patterns:", *known[trial.name], flush=True)
 
 
-PARTS: dict[str, Callable[[Trial, bool], None]] = {"truth": measure, "recordings": record, "patterns": match}
+PARTS: dict[str, Callable[[Trial, Asked], None]] = {"truth": measure, "recordings": record, "patterns": match}
 ASKED_FOR = {"values": look_at_values}
 
 
@@ -188,10 +202,11 @@ def main() -> None:
     parser.add_argument("--level", choices=LEVELS, action="append")
     parser.add_argument("--gpu", action="store_true", help="on the GPU, not on the CPU")
     parser.add_argument("--missing", action="store_true", help="only what is not there yet")
+    parser.add_argument("--all-levels", action="store_true", help="recordings that the repository does not keep, too")
     parser.add_argument("--seconds", type=float, default=float("inf"), help="begin nothing after so many")
     given = parser.parse_args()
     begin = time.monotonic()
-    asked = [
+    tried = [
         trial
         for trial in trials(cases())
         if (not given.case or {trial.case.name, trial.case.id} & set(given.case))
@@ -199,16 +214,16 @@ def main() -> None:
         and trial.level in (given.level or LEVELS)
         and possible(trial)
     ]
-    if not asked:
+    if not tried:
         print("No such case can be tried on this machine.")
-    for trial in asked:
+    for trial in tried:
         for part in given.only or PARTS:
             if time.monotonic() - begin > given.seconds:
                 print("Time is up; go on with --missing.")
                 return
             # One case that fails must not cost the others their turn on a GPU.
             with _told(f"{trial.case.id} {trial.name} {part}"):
-                {**PARTS, **ASKED_FOR}[part](trial, given.missing)
+                {**PARTS, **ASKED_FOR}[part](trial, Asked(given.missing, given.all_levels))
 
 
 @contextlib.contextmanager

@@ -25,7 +25,7 @@ from pathlib import Path
 from typing import Any
 
 ROOT = Path(__file__).parent.parent
-SAMPLE = ROOT / "sample_traces" / "cpu_mlp" / "trace.json.gz"
+SAMPLE = ROOT / "sample_traces" / "recorded" / "cpu_mlp" / "trace.json.gz"
 RESULTS = Path(__file__).with_name("load.json")
 HEAD = ("| | diagnose | HTA | ratio | target |", "|---|--:|--:|--:|--:|")
 GROWTH = 10

@@ -28,20 +28,20 @@ def matched(trial: Trial) -> dict[str, int]:
     with tempfile.TemporaryDirectory() as folder:
         told = Path(folder, "patterns.json")
         arguments = ["--level", trial.level, "--device", "cuda" if trial.on_gpu else "cpu"]
-        spawned(_run, [(trial.case.name, arguments, str(told))])
+        spawned(_run, [(trial.case.module, arguments, str(told))])
         found: dict[str, int] = json.loads(told.read_text(encoding="utf-8"))
     return found
 
 
-def _run(name: str, arguments: list[str], told: str) -> None:
+def _run(module: str, arguments: list[str], told: str) -> None:
     from torch.profiler import profile
 
-    from sample_traces import planted
+    from sample_traces import harness
 
     profiler = profile(record_shapes=True, with_stack=True, profile_memory=True)
-    stepped, taken = planted.Run.stepped, 0
+    stepped, taken = harness.Run.stepped, 0
 
-    def profiled(run: planted.Run) -> bool:
+    def profiled(run: harness.Run) -> bool:
         nonlocal taken
         taken += 1
         if taken == WARM_UP_STEPS:
@@ -52,8 +52,8 @@ def _run(name: str, arguments: list[str], told: str) -> None:
         Path(told).write_text(json.dumps(_found(profiler)), encoding="utf-8")
         return True
 
-    planted.Run.stepped = profiled  # type: ignore[method-assign, assignment]
-    train(name, arguments)
+    harness.Run.stepped = profiled  # type: ignore[method-assign, assignment]
+    train(module, arguments)
 
 
 def _found(profiler: object) -> dict[str, int]:

@@ -9,7 +9,11 @@ from itertools import combinations
 from pathlib import Path
 from statistics import mean, stdev
 
-SAMPLES = Path(__file__).parent.parent / "sample_traces"
+ROOT = Path(__file__).parent.parent
+SAMPLES = ROOT / "sample_traces"
+REMADE = ROOT / "build" / "recordings"
+"""Where recordings are made that the repository does not keep."""
+
 LEVELS = ("weak", "medium", "strong")
 
 WORTH = 1.03
@@ -59,27 +63,39 @@ class Truth:
 class Case:
     """A training with a fault and a switch, as its about.toml tells."""
 
-    name: str
+    folder: Path
+    """Of a control in controls/, of another case in planted/, in the folder of its family."""
     id: str
     title: str
     planted: str
     fixed: str
     expected: tuple[str, ...]
     """Rules any of which names the planted fault. Empty: nothing is to be found, or no rule knows this fault."""
-    family: str
     kind: str
     """"structural", "kernel", "mixed" or "control"."""
     needs: tuple[str, ...]
     """Where it can be tried: "cpu", "gpu", or in several processes with "gloo" or "nccl"."""
     faults: dict[str, tuple[str, ...]] = field(default_factory=dict)
     """Of a mixed case: the rules that name each of its faults."""
+    recordings: tuple[str, ...] = ("medium",)
+    """Those that the repository keeps: of one level, and where it adds something "strong_fixed"."""
     recorded_steps: int = 5
     """Fewer where a step has so many ops that its recordings would take megabytes of the repository."""
 
     @property
-    def folder(self) -> Path:
-        """Where it lies."""
-        return SAMPLES / self.name
+    def name(self) -> str:
+        """Of its folder."""
+        return self.folder.name
+
+    @property
+    def family(self) -> str:
+        """That of the rule which names it, "mixed" or "controls"."""
+        return self.folder.parent.name
+
+    @property
+    def module(self) -> str:
+        """Its training, as `python -m` takes it."""
+        return ".".join([*self.folder.relative_to(ROOT).parts, "make"])
 
     @property
     def is_control(self) -> bool:
@@ -111,14 +127,27 @@ class Trial:
         return 2 if ("nccl" if self.on_gpu else "gloo") in self.case.needs else 1
 
     @property
+    def is_kept(self) -> bool:
+        """Whether the repository keeps its recording."""
+        return self.level in self.case.recordings
+
+    @property
+    def fixed_is_kept(self) -> bool:
+        """The same of the recording without the fault."""
+        return f"{self.level}_fixed" in self.case.recordings
+
+    @property
     def recording(self) -> Path:
         """What `diagnose profile` recorded of the bad variant."""
-        return self.case.folder / self.name
+        return self._folder(self.is_kept) / self.name
 
     @property
     def fixed_recording(self) -> Path:
         """What it recorded of the fixed one."""
-        return self.case.folder / f"{self.name}_fixed"
+        return self._folder(self.fixed_is_kept) / f"{self.name}_fixed"
+
+    def _folder(self, kept: bool) -> Path:
+        return self.case.folder if kept else REMADE / self.case.name
 
     def truth(self, mended: tuple[str, ...] = ()) -> Truth | None:
         """What was measured with these faults mended, or all if none is named; None if nothing was."""
@@ -148,18 +177,17 @@ def cases() -> list[Case]:
     import tomllib
 
     found = []
-    for path in sorted(SAMPLES.glob("*/about.toml")):
+    for path in (*SAMPLES.glob("planted/*/*/about.toml"), *SAMPLES.glob("controls/*/about.toml")):
         about = tomllib.loads(path.read_text(encoding="utf-8"))
-        if "planted" in about:
-            lists = {name: tuple(about[name]) for name in ("expected", "needs")}
-            faults = {name: tuple(rules) for name, rules in about.get("faults", {}).items()}
-            found.append(Case(name=path.parent.name, **{**about, **lists, "faults": faults}))
+        lists = {name: tuple(about[name]) for name in about.keys() & {"expected", "needs", "recordings"}}
+        faults = {name: tuple(rules) for name, rules in about.get("faults", {}).items()}
+        found.append(Case(folder=path.parent, **{**about, **lists, "faults": faults}))
     return sorted(found, key=lambda one: one.id)
 
 
 def trials(some: list[Case]) -> Iterator[Trial]:
-    """Every level on every device that a case can be tried on; the strongest of all cases first, which tell most."""
-    for level in reversed(LEVELS):
+    """Every level on every device that a case can be tried on; the level of all cases first that is kept of most."""
+    for level in ("medium", "strong", "weak"):
         for on_gpu in (False, True):
             places = ("gpu", "nccl") if on_gpu else ("cpu", "gloo")
             yield from (Trial(case, on_gpu, level) for case in some if set(places) & set(case.needs))

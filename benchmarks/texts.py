@@ -27,9 +27,9 @@ README = ROOT / "README.md"
 SITE = ROOT / "docs"
 SAMPLES = "sample_traces"
 MIXED, LINES, RANKS = (
-    f"{SAMPLES}/three_faults_on_the_cpu/strong",
-    f"{SAMPLES}/divergence_derived_for_every_product/strong",
-    f"{SAMPLES}/one_rank_computes_more/strong",
+    f"{SAMPLES}/planted/mixed/three_faults_on_the_cpu/medium",
+    f"{SAMPLES}/planted/redundancy/divergence_derived_for_every_product/medium",
+    f"{SAMPLES}/planted/ranks/one_rank_computes_more/medium",
 )
 """Recordings whose reports are shown."""
 
@@ -45,7 +45,8 @@ def texts(corpus: Path | None = None) -> list[Text]:
 
 
 def _accuracy() -> Iterator[Text]:
-    found, first, others = accuracy.published(), accuracy.first_look(), accuracy.others()
+    found, others = accuracy.published(), accuracy.others()
+    first = accuracy.first_look_at(found, accuracy.first_look())
     summary = partial(accuracy_tables.summary, first.rows, others, found.rows)
     yield Text(README, summary, "accuracy")
     blocks: dict[str, Callable[[], str]] = {
@@ -53,6 +54,7 @@ def _accuracy() -> Iterator[Text]:
         "rounds": partial(accuracy_tables.rounds, first.rows),
         "others": partial(accuracy_tables.of_others, others, found.rows),
         "naming": partial(accuracy_tables.naming, found, first),
+        "specific": partial(accuracy_tables.specific, found.rows),
         "predictions": partial(accuracy_tables.predictions, found.rows, first.rows),
         "ablation": partial(accuracy_tables.poorer, found),
         "families": partial(accuracy_tables.families, found.rows),

@@ -8,6 +8,7 @@ import json
 import re
 import sys
 from dataclasses import replace
+from pathlib import Path
 from types import ModuleType
 
 import numpy as np
@@ -20,17 +21,22 @@ if sys.version_info < (3, 11):
 
 from benchmarks import accuracy, accuracy_tables, texts
 from benchmarks.blocks import _number, truth_of, warm_up
-from benchmarks.planted_cases import Case, Machine, Trial, cases, trials
+from benchmarks.ground_truth import _recordings
+from benchmarks.planted_cases import LEVELS, REMADE, Case, Machine, Trial, cases, trials
 from benchmarks.verdicts import Accuracy, Figure, Poorer, Row, place_of
 
 CASES = cases()
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/")
-RECORDED = [trial for trial in trials(CASES) if trial.recording.is_dir()]
-MENDED = [trial for trial in RECORDED if trial.fixed_recording.is_dir()]
+RECORDED = [trial for trial in trials(CASES) if trial.is_kept and trial.recording.is_dir()]
+MENDED = [trial for trial in trials(CASES) if trial.fixed_is_kept and trial.fixed_recording.is_dir()]
 
 
 def named(some: Case | Trial) -> str:
     return some.name if isinstance(some, Case) else f"{some.case.name}-{some.name}"
+
+
+def at(folder: Path) -> str:
+    return f"{folder.parent.name}-{folder.name}"
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
@@ -45,23 +51,33 @@ def test_a_case_says_what_it_is(case: Case) -> None:
     assert set(case.needs) <= {"cpu", "gpu", "gloo", "nccl"}
 
 
+@pytest.mark.parametrize("case", [case for case in CASES if case.expected], ids=named)
+def test_a_case_is_in_the_folder_of_a_rule_that_names_it(case: Case) -> None:
+    families = {path.stem: path.parent.name for path in files(built_in_rules())}
+    assert case.family in {families[rule] for rule in case.expected}
+
+
 def test_ids_are_given_once() -> None:
     assert len({case.id for case in CASES}) == len(CASES)
 
 
 @pytest.mark.parametrize("case", CASES, ids=named)
-def test_a_case_is_tried_at_all_levels_wherever_it_was_tried(case: Case) -> None:
-    """Truth, and a recording of what is worth seeing."""
-    mine = [trial for trial in trials([case]) if not trial.on_gpu or trial.recording.is_dir()]
-    if not case.is_control:
-        assert [trial.name for trial in mine if trial.truth() is None] == []
-    counts = {trial.name for trial in mine if case.is_control or ((truth := trial.truth()) and truth.counts)}
-    assert counts <= {trial.name for trial in mine if trial.recording.is_dir()}
+def test_a_case_is_measured_at_all_levels_where_it_was_tried_and_keeps_one_recording(case: Case) -> None:
+    """The medium one if its fix surely gains something, else the strong one; none if that gains nothing either."""
+    truths = {trial.level: trial.truth() for trial in trials([case]) if not trial.on_gpu}
+    assert case.is_control or None not in truths.values()
+    counts = [level for level, truth in truths.items() if case.is_control or (truth and truth.counts)]
+    best = "strong" if "strong" in counts and "medium" not in counts else "medium"
+    assert [level for level in LEVELS if level in case.recordings] == [best]
+    recorded = {folder.name for folder in case.folder.iterdir() if folder.is_dir() and folder.name != "__pycache__"}
+    assert {name.removeprefix("gpu_") for name in recorded} <= {*case.recordings}
+    if best in counts:
+        assert recorded >= {*case.recordings}
 
 
 def program(case: Case) -> ModuleType:
     pytest.importorskip("torch")
-    return importlib.import_module(f"sample_traces.{case.name}.make")
+    return importlib.import_module(case.module)
 
 
 @pytest.mark.parametrize("trial", RECORDED, ids=named)
@@ -75,10 +91,11 @@ def test_a_recording_without_the_fault_does_not_show_it(trial: Trial) -> None:
         program(trial.case).verify(trial.fixed_recording / "rank0.trace.json.gz")
 
 
-@pytest.mark.parametrize("trial", RECORDED, ids=named)
-def test_a_recording_names_no_machine_and_no_path_on_it(trial: Trial) -> None:
-    folders = [trial.recording, trial.fixed_recording]
-    for path in [path for folder in folders if folder.is_dir() for path in folder.iterdir()]:
+@pytest.mark.parametrize(
+    "folder", [one.recording for one in RECORDED] + [one.fixed_recording for one in MENDED], ids=at
+)
+def test_a_recording_names_no_machine_and_no_path_on_it(folder: Path) -> None:
+    for path in folder.iterdir():
         raw = path.read_bytes()
         text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
         assert not ABSOLUTE_PATH.search(text), path
@@ -120,6 +137,11 @@ def test_we_are_no_less_right_than_is_published() -> None:
     assert errors[0] <= errors[1] + 0.01
 
 
+def test_a_fault_has_one_row_for_each_kind_of_device() -> None:
+    rows = [(one.case, one.trial.startswith("gpu_")) for one in accuracy.published().rows]
+    assert len(set(rows)) == len(rows)
+
+
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
     published = [one for one in texts.texts() if one.path.name == "accuracy.md" or one.block == "accuracy"]
     assert len(published) > 5
@@ -140,10 +162,17 @@ def test_a_first_look_stays_and_is_of_new_cases_only() -> None:
     assert accuracy.looked_at(found, before=seen, known=found).rows == seen.rows
 
 
+def test_the_first_look_is_shown_of_the_recordings_that_are_shown() -> None:
+    levels = [replace(row(2.0, 1.5), trial=level) for level in LEVELS]
+    found, first = Accuracy((levels[1],), (), ()), Accuracy(tuple(levels), (), ())
+    assert accuracy.first_look_at(found, first).rows == (levels[1],)
+    assert accuracy.first_look_at(found, Accuracy((levels[0], levels[2]), (), ())).rows == (levels[2],)
+
+
 def test_faults_are_mended_by_name_or_all_together() -> None:
     torch = pytest.importorskip("torch")
-    planted = importlib.import_module("sample_traces.planted")
-    runs = [planted.Run("strong", 1, torch.device("cpu"), mended) for mended in (None, frozenset(), frozenset({"a"}))]
+    harness = importlib.import_module("sample_traces.harness")
+    runs = [harness.Run("strong", 1, torch.device("cpu"), mended) for mended in (None, frozenset(), frozenset({"a"}))]
     assert [run.fixed for run in runs] == [False, True, True]
     assert [[run.mends(fault) for fault in "ab"] for run in runs] == [[False, False], [True, True], [True, False]]
 
@@ -170,10 +199,23 @@ def test_subsets_of_faults_are_all_short_of_all() -> None:
     assert case.subsets == [("a",), ("b",), ("c",), ("a", "b"), ("a", "c"), ("b", "c")]
 
 
-def test_every_case_that_runs_without_a_gpu_comes_before_none_that_does_at_a_weaker_level() -> None:
-    """The strongest level of all is tried first: a GPU may be taken away."""
+def test_the_level_of_all_cases_comes_first_that_is_kept_of_most() -> None:
+    """A GPU may be taken away."""
     levels = [trial.level for trial in trials(CASES)]
-    assert levels == sorted(levels, key=["strong", "medium", "weak"].index)
+    assert levels == sorted(levels, key=["medium", "strong", "weak"].index)
+
+
+def test_what_is_not_kept_is_made_outside_of_the_samples() -> None:
+    """And only if asked for."""
+    case = replace(CASES[0], recordings=("medium", "strong_fixed"))
+    medium, strong = (Trial(case, False, level) for level in ("medium", "strong"))
+    assert list(_recordings(medium, all_levels=False)) == [(case.folder / "medium", False)]
+    assert list(_recordings(strong, all_levels=False)) == [(case.folder / "strong_fixed", True)]
+    assert list(_recordings(strong, all_levels=True)) == [
+        (REMADE / case.name / "strong", False),
+        (case.folder / "strong_fixed", True),
+    ]
+    assert "/build/" in (REMADE.parent.parent / ".gitignore").read_text(encoding="utf-8").splitlines()
 
 
 def test_a_part_is_decided_by_the_id_alone() -> None:
@@ -186,7 +228,7 @@ def row(measured: float | None, predicted: float | None, place: int | None = 1, 
     return Row(
         case="case",
         trial="strong",
-        family="loader",
+        family="data_loading",
         kind="structural",
         part="report",
         found=(),

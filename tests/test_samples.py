@@ -15,11 +15,18 @@ import pytest
 import diagnose
 from diagnose.facts.core.host import HostActivity
 from diagnose.facts.core.steps import Measure
+from diagnose.rulekit.page import built_in_rules
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
-FOLDERS = sorted(path.parent for path in SAMPLES.glob("*/trace.json.gz"))
-PLANTED = sorted(path.parent for path in SAMPLES.glob("*/make.py") if path.parent not in FOLDERS)
-TRAININGS = sorted(path.parent for path in SAMPLES.glob("*/train.py"))
+FOLDERS = sorted(path.parent for path in SAMPLES.glob("recorded/*/trace.json.gz"))
+TRAININGS = sorted(path.parent for path in SAMPLES.glob("trainings/*/train.py"))
+GROUPS = {
+    "recorded/*": {"make.py", "about.toml", "trace.json.gz"},
+    "trainings/*": {"train.py"},
+    "planted/*/*": {"make.py", "about.toml"},
+    "controls/*": {"make.py", "about.toml"},
+}
+"""Where folders of samples are, and what each holds at least."""
 
 
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda folder: folder.name)
@@ -40,21 +47,33 @@ def test_a_sample_says_what_it_is(folder: Path) -> None:
 
     about = tomllib.loads((folder / "about.toml").read_text(encoding="utf-8"))
     assert {"title", "shows", "device", "torch", "command"} <= set(about)
-    assert about["command"] == f"python sample_traces/{folder.name}/make.py"
+    assert about["command"] == f"python sample_traces/recorded/{folder.name}/make.py"
 
 
-def test_every_folder_is_a_recording_or_a_training() -> None:
-    known = sorted(FOLDERS + PLANTED + TRAININGS)
-    assert known == sorted(folder for folder in SAMPLES.iterdir() if folder.is_dir() and folder.name != "__pycache__")
+def folders(pattern: str) -> list[Path]:
+    return [path for path in sorted(SAMPLES.glob(pattern)) if path.is_dir() and path.name != "__pycache__"]
+
+
+def test_every_folder_is_in_its_group() -> None:
+    assert {folder.name for folder in folders("*")} == {pattern.partition("/")[0] for pattern in GROUPS}
+    for pattern, files in GROUPS.items():
+        assert folders(pattern)
+        for folder in folders(pattern):
+            assert files <= {path.name for path in folder.iterdir()}, folder
+
+
+def test_planted_cases_are_grouped_as_rules_are() -> None:
+    families = {path.parent.name for path in built_in_rules().glob("*/*.py")}
+    assert {folder.name for folder in folders("planted/*")} <= {*families, "mixed"}
 
 
 def test_all_samples_together_are_small() -> None:
     files = [path for path in SAMPLES.rglob("*") if path.is_file() and path.suffix != ".pyc"]
-    assert sum(path.stat().st_size for path in files) < 45_000_000
+    assert sum(path.stat().st_size for path in files) <= 15_000_000
 
 
 def test_the_small_training_on_a_cpu() -> None:
-    found = diagnose.analyze(SAMPLES / "cpu_mlp" / "trace.json.gz")
+    found = diagnose.analyze(SAMPLES / "recorded" / "cpu_mlp" / "trace.json.gz")
     assert found.steps is not None
     assert (found.steps.measure, found.steps.recorded, found.steps.used) == (Measure.HOST, 6, 5)
     assert found.breakdown is None
@@ -87,7 +106,7 @@ FIXED = {
 def losses(training: str, options: str) -> list[float]:
     """The loss of every step of a training that runs to its end."""
     launcher = "-m torch.distributed.run --standalone --nproc_per_node 2" if training == "ddp_mlp" else ""
-    script = str(SAMPLES / training / "train.py")
+    script = str(SAMPLES / "trainings" / training / "train.py")
     command = [sys.executable, *launcher.split(), script, *SMALL[training].split(), *options.split()]
     environment = {**os.environ, "OMP_NUM_THREADS": "1", "CUDA_VISIBLE_DEVICES": ""}
     done = subprocess.run(command, capture_output=True, text=True, env=environment, check=False)

@@ -95,7 +95,7 @@ def test_a_recording_that_took_memory_as_it_went_is_made_again(tmp_path: Path, m
     """Where glibc keeps what is freed, records of the first recording part it, and 45 MB a step are fetched anew."""
     monkeypatch.setenv("MALLOC_MMAP_THRESHOLD_", str(heap.LARGEST_THRESHOLD))
     monkeypatch.setenv("MALLOC_TRIM_THRESHOLD_", str((1 << 31) - 1))
-    case = ["-m", "sample_traces.heads_one_by_one.make", "--level", "strong", "--steps", 1_000_000]
+    case = ["-m", "sample_traces.planted.launch.heads_one_by_one.make", "--level", "strong", "--steps", 1_000_000]
     rank = profile(tmp_path, *case).rank
     assert rank.unprofiled is not None
     assert rank.timing is not None

@@ -1,0 +1,63 @@
+"""Batches are read in the training process, and every item waits for storage."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+from sample_traces import harness
+
+WAIT_S = {"weak": 0.0001, "medium": 0.0004, "strong": 0.002}
+
+
+class Stored(Dataset[tuple[torch.Tensor, int]]):
+    """Images that come from slow storage."""
+
+    def __init__(self, wait_s: float) -> None:
+        self.wait_s = wait_s
+        self.images = torch.rand(2048, 784)
+
+    def __len__(self) -> int:
+        return len(self.images)
+
+    def __getitem__(self, index: int) -> tuple[torch.Tensor, int]:
+        time.sleep(self.wait_s)
+        return self.images[index], index % 10
+
+
+def main() -> None:
+    """Train."""
+    run = harness.start()
+    dataset = Stored(WAIT_S[run.level])
+    workers = 4 if run.fixed else 0
+    loader = DataLoader(dataset, batch_size=16, num_workers=workers, persistent_workers=workers > 0)
+    model = torch.nn.Sequential(
+        torch.nn.Linear(784, 2048),
+        torch.nn.ReLU(),
+        torch.nn.Linear(2048, 2048),
+        torch.nn.ReLU(),
+        torch.nn.Linear(2048, 10),
+    )
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    while True:
+        for images, labels in loader:
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(images), labels).backward()
+            optimizer.step()
+            if run.stepped():
+                return
+
+
+def verify(trace: Path) -> None:
+    """The training process makes the batches, and computes nothing meanwhile."""
+    spans = harness.spans(trace)
+    fetches = [span for span in spans if "SingleProcessDataLoaderIter.__next__" in span["name"]]
+    harness.expect(len(fetches) >= 3, "no batches made in the training process")
+    harness.expect(min(span["dur"] for span in fetches) > 16 * 100, "a batch took less than its waits")
+
+
+if __name__ == "__main__":
+    main()
