@@ -77,10 +77,9 @@ def analyze(
     from pathlib import Path
 
     from diagnose import pipeline
-    from diagnose.rulekit.engine import RuleSet
-    from diagnose.rulekit.page import built_in_rules
+    from diagnose.rulekit.engine import RuleSet, known_folders
 
-    folders = (built_in_rules(), *(Path(folder) for folder in rules))
+    folders = (*known_folders(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))
     return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen)
 

@@ -139,12 +139,11 @@ def command(
 def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...]) -> RuleSet:
     """The rules to run: what the command line says, else what the settings near the trace say, else all."""
     from diagnose.rulekit import settings
-    from diagnose.rulekit.engine import RuleSet
-    from diagnose.rulekit.page import built_in_rules
+    from diagnose.rulekit.engine import RuleSet, known_folders
 
     near = settings.near(trace)
     return RuleSet(
-        folders=(built_in_rules(), *map(Path, folders)),
+        folders=(*known_folders(), *map(Path, folders)),
         select=settings.names(select) or near.select,
         ignore=settings.names(ignore) or near.ignore,
         thresholds=tuple(near.thresholds.items()),

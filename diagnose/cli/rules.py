@@ -24,7 +24,11 @@ _more = click.option("--rules", "folders", multiple=True, metavar="DIR", help="A
 def _pages(folders: tuple[str, ...]) -> list[Page]:
     """Of the built-in rules and those in folders, in order of codes."""
     found = []
-    for folder in (page.built_in_rules(), *map(Path, folders)):
+    try:
+        known = (page.built_in_rules(), *page.installed_rules().values())
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+    for folder in (*known, *map(Path, folders)):
         if not folder.is_dir():
             raise click.ClickException(f"{folder} is not a folder.")
         try:

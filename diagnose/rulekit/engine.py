@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 import difflib
-import importlib.util
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import ModuleType
+from types import MappingProxyType, ModuleType
 from typing import Any
 
 from diagnose.facts.core.base import FACTS, Facts, Missing
@@ -25,18 +24,27 @@ from diagnose.findings.finding import (
 )
 from diagnose.rulekit import page
 from diagnose.rulekit.check import WHOLE, Check, RuleError
-from diagnose.rulekit.page import Page, built_in_rules
+from diagnose.rulekit.loading import module_of
+from diagnose.rulekit.page import Page
 from diagnose.trace.model import IntegrityNote, Severity
 
 QUALITY = "MQ"
 """Beginning of the codes of rules on the recording itself."""
 
 
+def known_folders() -> tuple[Path, ...]:
+    """Of the built-in rules, and of those that installed packages offer. Raises RuleError if these are not found."""
+    try:
+        return (page.built_in_rules(), *page.installed_rules().values())
+    except ValueError as error:
+        raise RuleError(str(error)) from error
+
+
 @dataclass(frozen=True)
 class RuleSet:
     """Which rules to run, with what thresholds. Small and hashable: other processes get it, and load it once."""
 
-    folders: tuple[Path, ...] = field(default_factory=lambda: (built_in_rules(),))
+    folders: tuple[Path, ...] = field(default_factory=lambda: known_folders())
     select: tuple[str, ...] = ()
     """Ids, codes or beginnings of codes (`DL`); empty: all. Rules on the recording itself (MQ) always run, as they
     say how far to trust the others."""
@@ -66,9 +74,11 @@ def load(rules: RuleSet) -> tuple[LoadedRule, ...]:
         for path in page.files(folder):
             if path.stem in found:
                 raise RuleError(f"Two rules are called {path.stem}. Rename one of the files.")
-            found[path.stem] = load_file(path)
+            mine = {key.partition(".")[2]: value for key, value in rules.thresholds if key.startswith(f"{path.stem}.")}
+            found[path.stem] = load_file(path, mine)
     _refuse_clashes(found.values())
-    _set_thresholds(found, rules.thresholds)
+    for key, _ in rules.thresholds:
+        _refuse_unknown_threshold(key, found)
     for name in (*rules.select, *rules.ignore):
         _refuse_unknown(name, found.values())
     chosen = [
@@ -80,17 +90,13 @@ def load(rules: RuleSet) -> tuple[LoadedRule, ...]:
     return tuple(sorted(chosen, key=lambda one: (one.page.code, one.page.id)))
 
 
-def load_file(path: Path) -> LoadedRule:
-    """The rule in one file. Raises RuleError with the file's name if there is no sound one."""
+def load_file(path: Path, thresholds: Mapping[str, float] = MappingProxyType({})) -> LoadedRule:
+    """The rule in one file, with thresholds by their name. Raises RuleError with the file's name if it is not sound."""
     try:
         about = page.read(path)
         if lacking := page.problems(about):
             raise RuleError(f"{path.name}: {'; '.join(lacking)}.")
-        spec = importlib.util.spec_from_file_location(f"diagnose_rules.{path.stem}", path)
-        assert spec is not None
-        assert spec.loader is not None
-        module = importlib.util.module_from_spec(spec)
-        spec.loader.exec_module(module)
+        module = module_of(path, thresholds)
     except RuleError as error:
         raise RuleError(str(error) if path.name in str(error) else f"{path.name}: {error}") from error
     except Exception as error:
@@ -136,15 +142,13 @@ def _refuse_clashes(found: Collection[LoadedRule]) -> None:
             raise RuleError(f"{one.page.id} has the code {one.page.code}, which is {other}'s. Choose another.")
 
 
-def _set_thresholds(found: Mapping[str, LoadedRule], thresholds: Iterable[tuple[str, float]]) -> None:
-    for key, value in thresholds:
-        rule, _, name = key.partition(".")
-        if rule not in found:
-            raise RuleError(f"There is no threshold {key}, as no rule is called {rule!r}.")
-        known = [one.name for one in found[rule].page.thresholds]
-        if name not in known:
-            raise RuleError(f"There is no threshold {key}. {rule} has {', '.join(known) or 'none'}.")
-        setattr(found[rule].module, name, value)
+def _refuse_unknown_threshold(key: str, found: Mapping[str, LoadedRule]) -> None:
+    rule, _, name = key.partition(".")
+    if rule not in found:
+        raise RuleError(f"There is no threshold {key}, as no rule is called {rule!r}.")
+    known = [one.name for one in found[rule].page.thresholds]
+    if name not in known:
+        raise RuleError(f"There is no threshold {key}. {rule} has {', '.join(known) or 'none'}.")
 
 
 @dataclass(frozen=True)

@@ -12,8 +12,8 @@ SECTIONS = ("Why it costs", "How to fix", "Ignore when", "Sources")
 """The headings of a page, in order."""
 
 LONGEST_TITLE = 60
-IMPORTED = ("diagnose.rulekit.vocabulary", "diagnose.facts.", "__future__", "collections.abc", "dataclasses", "math")
-"""What a file of rules may import: the vocabulary, facts from where they live, and plain values."""
+ENTRY_POINT = "diagnose.rules"
+"""By which a package offers a folder of rules: its value is the folder as a package, `my_package.rules`."""
 
 EXAMPLE_KINDS = ("Fires", "Silent", "CannotTell")
 
@@ -59,7 +59,6 @@ class Page:
     """Facts without which the rule cannot tell."""
     wishes: tuple[str, ...]
     examples: tuple[Example, ...]
-    imports: tuple[str, ...]
 
     @property
     def is_entry(self) -> bool:
@@ -72,6 +71,26 @@ def built_in_rules() -> Path:
     package = Path(__file__).parents[1]
     installed = package / "_rules"
     return installed if installed.is_dir() else package.parent / "rules"
+
+
+def installed_rules() -> dict[str, Path]:
+    """Folders of rules that installed packages offer by the entry point `diagnose.rules`, by the package that is named.
+
+    Raises ValueError if one names no package.
+    """
+    import importlib.metadata  # Not for `diagnose rules --help`.
+    import importlib.util
+
+    found = {}
+    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT), key=lambda one: one.value):
+        try:
+            spec = importlib.util.find_spec(point.value)
+        except Exception as error:
+            raise ValueError(f"The installed rules {point.value} cannot be imported: {error}.") from error
+        if spec is None or not spec.submodule_search_locations:
+            raise ValueError(f"The installed rules {point.value} are no package: name a folder with an __init__.py.")
+        found[point.value] = Path(next(iter(spec.submodule_search_locations)))
+    return found
 
 
 def files(folder: Path) -> list[Path]:
@@ -106,7 +125,6 @@ def read(path: Path) -> Page:
         needs=needs,
         wishes=wishes,
         examples=tuple(_examples(tree)),
-        imports=tuple(_imports(tree)),
     )
 
 
@@ -123,8 +141,6 @@ def problems(page: Page) -> list[str]:
     found += [f"{one.name} has no comment that gives its reason" for one in page.thresholds if not one.reason]
     kinds = [one.kind for one in page.examples]
     found += [f"it has no {kind} example" for kind in ("Fires", "Silent") if kind not in kinds]
-    foreign = [one for one in page.imports if not one.startswith(IMPORTED)]
-    found += [f"it imports {one}, but a rule imports diagnose.rulekit.vocabulary, and facts" for one in foreign]
     return found
 
 
@@ -211,25 +227,6 @@ def _examples(tree: ast.Module) -> list[Example]:
 
 def _dedented(text: str) -> str:
     return textwrap.dedent(text.strip("\n").rstrip())
-
-
-def _imports(tree: ast.Module) -> list[str]:
-    """Modules that are imported anywhere in a file. Only statements are looked at, of which a file has few."""
-    found = []
-    left: list[ast.AST] = [tree]
-    while left:
-        node = left.pop()
-        if isinstance(node, ast.Import):
-            found += [one.name for one in node.names]
-        elif isinstance(node, ast.ImportFrom):
-            found.append(node.module or ".")
-        for _, inner in ast.iter_fields(node):
-            if isinstance(inner, list):
-                left += [one for one in inner if isinstance(one, _WITH_STATEMENTS)]
-    return found
-
-
-_WITH_STATEMENTS = (ast.stmt, ast.excepthandler, ast.match_case)
 
 
 def section(page: Page) -> str:

@@ -160,7 +160,6 @@ def test_a_threshold_is_set_by_name(facts: Facts, tmp_path: Path) -> None:
         (SLOW.replace("Why it costs", "Why"), 'asked.py: its docstring lacks "Why it costs"'),
         (SLOW.replace("  # ns a step: less is nothing", ""), "LEAST_NS has no comment that gives its reason"),
         (SLOW.replace("ranges: Ranges", "rangers"), "asks for rangers, which is no fact"),
-        ("import os\n" + SLOW, "it imports os, but a rule imports diagnose.rulekit.vocabulary, and facts"),
         (rule("yield").replace("Silent(", "Fires("), "it has no Silent example"),
         (
             rule("yield", more='@rule("TT03")\ndef other(steps):\n    yield\n\n'),

@@ -1,36 +1,91 @@
-"""The example in the guide to writing rules is a rule that works."""
+"""The examples in the guide to writing rules work: in a folder, and as a package that pip installs."""
 
 from __future__ import annotations
 
+import os
 import re
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
 
 from diagnose.pipeline import diagnose_rank
 from diagnose.rulekit import testing
+from diagnose.synthetic import notation
 from diagnose.synthetic.reading import facts_of
 
-GUIDE = Path(__file__).parents[2] / "docs" / "writing-rules.md"
+GUIDE = (Path(__file__).parents[2] / "docs" / "writing-rules.md").read_text(encoding="utf-8")
 
 
-@pytest.fixture
-def folder(tmp_path: Path) -> Path:
-    """A folder with the example as a user would save it."""
-    found = re.search(r"^```python\n(.*?)^```$", GUIDE.read_text(encoding="utf-8"), re.DOTALL | re.MULTILINE)
-    assert found is not None
-    name = re.search(r"^def (\w+)", found[1], re.MULTILINE)
-    assert name is not None
-    (tmp_path / f"{name[1]}.py").write_text(found[1], encoding="utf-8")
-    return tmp_path
+def shown(path: str, language: str = "python") -> str:
+    """The first block after the file's name."""
+    block = re.compile(rf"^```{language}\n(.*?)^```$", re.DOTALL | re.MULTILINE).search(GUIDE, GUIDE.index(f"`{path}`"))
+    assert block is not None
+    return block[1]
 
 
-def test_its_examples_hold(folder: Path) -> None:
-    ran = {one.name: testing.failure(one, facts_of, diagnose_rank) for one in testing.examples(folder)}
-    assert ran == {"validation_in_every_step::fires[0]": None, "validation_in_every_step::silent[0]": None}
+@pytest.mark.parametrize("name", ["validation_in_every_step", "inverse_for_solving"])
+def test_its_examples_hold(tmp_path: Path, name: str) -> None:
+    (tmp_path / f"{name}.py").write_text(shown(f"my-rules/{name}.py"), encoding="utf-8")
+    ran = {one.name: testing.failure(one, facts_of, diagnose_rank) for one in testing.examples(tmp_path)}
+    assert ran == {f"{name}::fires[0]": None, f"{name}::silent[0]": None}
 
 
 def test_it_names_every_kind_of_edit_and_example() -> None:
-    text = GUIDE.read_text(encoding="utf-8")
     for name in ("Shorten", "Remove", "Detach", "Move", "Replace", "Between", "Fires", "Silent", "CannotTell"):
-        assert f"`{name}" in text, name
+        assert f"`{name}" in GUIDE, name
+
+
+@pytest.fixture(scope="module")
+def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with the package that the guide shows, as pip installs it."""
+    source, site = (tmp_path_factory.mktemp(name) for name in ("source", "site"))
+    files = {
+        "pyproject.toml": shown("pyproject.toml", "toml"),
+        "our_rules/__init__.py": "",
+        "our_rules/checks/__init__.py": "",
+        **{path: shown(path) for path in ("our_rules/checks/_finite.py", "our_rules/checks/checks_for_nan.py")},
+    }
+    for path, text in files.items():
+        (source / path).parent.mkdir(parents=True, exist_ok=True)
+        (source / path).write_text(text, encoding="utf-8")
+    pip = [sys.executable, "-m", "pip", "install", "--quiet", "--no-deps", "--no-build-isolation", "--no-index"]
+    subprocess.run([*pip, "--target", str(site), str(source)], check=True)
+    return site
+
+
+def diagnose(installed: Path, *arguments: str) -> subprocess.CompletedProcess[str]:
+    path = os.pathsep.join((str(installed), *filter(None, (os.environ.get("PYTHONPATH"),))))
+    command = [sys.executable, "-m", "diagnose", *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
+
+
+def drawn(folder: Path) -> str:
+    (rank,) = notation.ranks("4 steps of 100\n2 threads, 4 cores\ncpu  aten::isnan 0-20 | aten::mm 20-90")
+    path = folder / "trace.json"
+    path.write_bytes(notation.trace(rank))
+    return str(path)
+
+
+def test_the_rules_of_an_installed_package_run(installed: Path, tmp_path: Path) -> None:
+    """Its fact lies beside its rule; a step of 100 ms has 20 of looking for numbers that are not finite."""
+    trace = drawn(tmp_path)
+    assert "OUR01 checks_for_nan" in diagnose(installed, "rules", "list").stdout
+    assert "every hundred steps" in diagnose(installed, "rules", "show", "OUR01").stdout
+    said = diagnose(installed, "analyze", trace, "--select", "OUR01")
+    assert "Such looks take 20.0 ms a step" in said.stdout
+    examples = diagnose(installed, "rules", "test", str(installed / "our_rules" / "checks"))
+    assert (examples.returncode, examples.stderr) == (0, "")
+
+
+def test_a_package_whose_rules_cannot_be_found_is_named(installed: Path, tmp_path: Path) -> None:
+    site = tmp_path / "site"
+    (site / "gone-1.0.dist-info").mkdir(parents=True)
+    (site / "gone-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n")
+    (site / "gone-1.0.dist-info" / "entry_points.txt").write_text("[diagnose.rules]\nall = gone.rules\n")
+    for arguments in (("rules", "list"), ("analyze", drawn(tmp_path))):
+        said = diagnose(site, *arguments)
+        assert "gone.rules cannot be imported" in said.stderr
+        assert said.returncode in (1, 2)
+        assert "Traceback" not in said.stderr
