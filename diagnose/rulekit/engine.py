@@ -24,8 +24,8 @@ from diagnose.findings.finding import (
     RuleThreshold,
 )
 from diagnose.rulekit import page
+from diagnose.rulekit.check import WHOLE, Check, RuleError
 from diagnose.rulekit.page import Page, built_in_rules
-from diagnose.rulekit.vocabulary import Check, RuleError
 from diagnose.trace.model import IntegrityNote, Severity
 
 QUALITY = "MQ"
@@ -193,7 +193,7 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
 
 def _arguments(facts: Facts, check: Check) -> dict[str, object]:
     """The facts a rule asks for, by name. Raises Missing if one that it needs is not there."""
-    found = {name: FACTS[name](facts) for name in check.needs}
+    found = {name: facts if name == WHOLE else FACTS[name](facts) for name in check.needs}
     for name in check.wishes:
         try:
             found[name] = FACTS[name](facts)

@@ -16,7 +16,7 @@ Sources
     https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
 """
 
-from diagnose.facts.values.special_numbers import SubnormalProducts
+from diagnose.facts.values.subnormal_numbers import SubnormalProducts
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.02  # of the step (our choice)

@@ -14,12 +14,10 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diagnose.facts.autograd.derived_weights import derived_weights
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import HostActivity, host_activities
-from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.names import BACKWARD
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.source_lines import sites_of
@@ -204,11 +202,7 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> 
     names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
     times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
     track = ops.track[[run.first for run in runs]]
-    of_weights = _of_weights(facts, ops)
-    edges = np.flatnonzero(np.diff(np.concatenate(([-1], np.where(of_weights, ops.track, -1), [-1]))))
-    first, last = edges[:-1][of_weights[edges[:-1]]], edges[1:][of_weights[edges[:-1]]] - 1
-    making = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
-    elsewhere = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], making)
+    elsewhere = host_activities(facts)[HostActivity.OTHER_RANK]
     pieces = tuple(
         (
             one,
@@ -220,7 +214,7 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> 
     )
     rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
     rounds_of = np.concatenate([np.arange(run.first, run.last) for run in runs])
-    mine = ops.where(rounds_of[~of_weights[rounds_of]])
+    mine = ops.where(rounds_of)
     dur, total = mine.end_ns - mine.start_ns, sum(own.total for _, own in pieces)
     added = _added_up(facts, mine)
     own = dur - added
@@ -256,12 +250,6 @@ def _apart(names: list[str]) -> tuple[int, int]:
     """How many ops of a round are not fused with others, and how many rows of others these leave."""
     stays = np.array([name.startswith(_STAY) for name in names], dtype=bool)
     return int(stays.sum()), int((~stays & np.append(True, stays[:-1])).sum())
-
-
-def _of_weights(facts: Facts, ops: HostSpans) -> Mask:
-    """Which ops make a weight again, or go back through that: they work on no data that they could work on together."""
-    again = optional(derived_weights, facts) or ()
-    return np.isin(ops.ids, [span for one in again for span in one.work.ids.tolist()])
 
 
 def _added_up(facts: Facts, ops: HostSpans) -> IntArray:

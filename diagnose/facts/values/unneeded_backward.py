@@ -1,25 +1,32 @@
-"""Which gradients do backward passes compute that no optimizer uses?"""
+"""Backward passes: gradients that nobody uses, nodes that are run again, and graphs that no pass goes through."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diagnose.facts.autograd.backward import (
     BackwardNodes,
-    VainNodes,
     backward_nodes,
+    forward_ops,
     gradient_shapes,
+    made_nodes,
+    nodes_of,
     places,
-    vain_nodes,
 )
 from diagnose.facts.autograd.dataflow import optimizer_of
-from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Mask, named, recorded_inputs
-from diagnose.facts.core.spans import HostSpans, host_spans
+from diagnose.facts.core.shaped import calls_alike
+from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used_step
+from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
 from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
 from diagnose.facts.values.values import inside, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
@@ -28,24 +35,21 @@ from diagnose.trace.intervals import IntArray
 _LISTS = ("aten::_foreach_*", "aten::_fused_*")
 _SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
 _SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
+_NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
 
-@dataclass(frozen=True)
-class UnusedGradients:
-    """What backward passes run after the last gradient that an optimizer uses."""
-
-    vain: VainNodes
-    cleared: bool
-    """An optimizer uses gradients of some of these weights in other passes; it clears these first."""
-    unread: bool
-    """They are added up from step to step, and nothing reads them. False also where nobody looked at values."""
+LEAST = 2
+"""Gradients a step (our choice)."""
 
 
-@fact
-def unused_gradients(facts: Facts) -> UnusedGradients:
-    """Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
+@finds(Cause.UNUSED_GRADIENT)
+def unused_gradients(facts: Facts) -> Iterator[Wasted]:
+    """What backward passes run after the last gradient that an optimizer uses.
 
+    Of a single gradient only if values tell that nothing reads it: a script may well use that of its input.
+
+    Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
     And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
     shapes: those as large as one that the optimizer updates are taken to be it, but for those of an optimizer that has
     another one which is not updated, where somebody looked at who has which. Of a pass none of whose gradients is known
@@ -69,13 +73,16 @@ def unused_gradients(facts: Facts) -> UnusedGradients:
     after = (last >= 0)[nodes.passed] & (order > last[nodes.passed])
     some = np.bincount(nodes.passed[vain & after], minlength=len(nodes.first)) > 0
     chosen = some[nodes.passed] & after
-    if not chosen.any() and not uses.known.all():
-        raise _UNKNOWN
-    return UnusedGradients(
-        vain=vain_nodes(facts, nodes, chosen),
-        cleared=bool((cleared & chosen).any()),
-        unread=_only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds)),
-    )
+    if not chosen.any():
+        if not uses.known.all():
+            raise _UNKNOWN
+        return
+    adding = in_used_steps(facts, nodes.spans.ids[chosen & nodes.adds])
+    many = round_half_up(int(adding.sum()), steps(facts).count)
+    if many >= LEAST or _only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds)):
+        kind = "single" if many < LEAST else "cleared" if (cleared & chosen).any() else ""
+        detail = "1 gradient" if many == 1 else f"{many} gradients"
+        yield replace(of_spans(facts, nodes.spans.ids[chosen]), kind=kind, detail=detail)
 
 
 def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool:
@@ -177,3 +184,78 @@ def _updated(facts: Facts, calls: HostSpans, numbers: dict[tuple[int, ...], int]
         else:
             some.update(numbers[one.shape] for one in tensors if one.shape in numbers)
     return [some if some else None for some in found]
+
+
+@finds(Cause.REPEATED_BACKWARD)
+def repeated_backward(facts: Facts) -> Iterator[Wasted]:
+    """Nodes that an earlier pass had run already, both adding to the same gradients.
+
+    Raises Missing like backward_nodes, and if no node has a number. Not those of a pass that made a graph itself
+    (`create_graph`): to go through it again is what it is for. Nor those before which gradients were used or cleared.
+    """
+    nodes = backward_nodes(facts)
+    if not (nodes.key >= 0).any():
+        raise _NO_NUMBERS
+    adding = np.bincount(nodes.passed[nodes.adds], minlength=len(nodes.first)) > 0
+    plain = adding & ~_made_graph(facts, nodes)
+    order = np.lexsort((nodes.passed, nodes.key))
+    key, passed = nodes.key[order], nodes.passed[order]
+    same = np.concatenate(([False], (key[1:] == key[:-1]) & (key[1:] >= 0))) if len(key) else np.zeros(0, dtype=bool)
+    before = np.concatenate((passed[:1], passed[:-1]))
+    marks = np.sort(np.concatenate((updates(facts).start_ns, zeroings(facts).start_ns)))
+    place = np.searchsorted(marks, nodes.spans.start_ns[nodes.first])
+    again = np.zeros(len(key), dtype=bool)
+    again[order] = same & (passed > before) & plain[before] & adding[passed] & (place[passed] == place[before])
+    again |= nodes.adds & _follows(nodes, again)
+    if again.any():
+        yield of_spans(facts, nodes.spans.ids[again])
+
+
+def _follows(nodes: BackwardNodes, chosen: Mask) -> Mask:
+    """Which nodes have one of the chosen before them in their pass, and between them only such as add to gradients."""
+    order = np.arange(len(chosen))
+    last = np.maximum.accumulate(np.where(nodes.adds, -1, order))
+    found: Mask = (last >= 0) & chosen[last] & (nodes.passed[last] == nodes.passed)
+    return found
+
+
+def _made_graph(facts: Facts, nodes: BackwardNodes) -> Mask:
+    """Which passes ran with gradients enabled: ops within their nodes make nodes themselves. Shape (passes,)."""
+    ops = facts.rank.ops
+    numbered = ops.index.to_numpy()[((ops["sequence"] >= 0) & (ops["forward_thread"] <= 0)).to_numpy()]
+    spans = facts.rank.spans
+    start, track = spans["start_ns"].to_numpy()[numbered], spans["track"].to_numpy()[numbered].astype(np.int64)
+    inside = nesting.innermost_at(start, track, *places(nodes.spans))
+    found: Mask = np.bincount(nodes.passed[inside[inside >= 0]], minlength=len(nodes.first)) > 0
+    return found
+
+
+@finds(Cause.UNUSED_GRAPH)
+def unused_graphs(facts: Facts) -> Iterator[Wasted]:
+    """Outermost ops of the main thread that have made nodes, none of which a backward pass runs.
+
+    Ops after the last backward pass are left out: theirs may come after the recording. Raises Missing like
+    backward_nodes, and if no node has a number.
+    """
+    nodes, (ops, _) = backward_nodes(facts), forward_ops(facts)
+    last = facts.rank.ops["sequence"].reindex(nodes.spans.ids, fill_value=-1).max()
+    if last < 0:
+        raise _NO_NUMBERS
+    begin, end = made_nodes(facts, ops)
+    makes = (begin >= 0) & (end > begin)
+    is_vain = makes & (end <= last)
+    is_vain[nodes_of(facts, ops)[0]] = False
+    if is_vain.any():
+        same = _as_in_training(facts, ops.ids[makes], is_vain[makes])
+        yield replace(of_spans(facts, ops.ids[is_vain]), kind="as in training" if same else "")
+
+
+def _as_in_training(facts: Facts, ids: IntArray, is_vain: Mask) -> bool:
+    """Whether in its step each has its like, on inputs of equal shapes, of which a backward pass uses the nodes.
+
+    False where shapes were not recorded.
+    """
+    what, step = calls_alike(facts, ids), used_step(facts, ids)
+    is_vain, is_useful = is_vain & (step >= 0), ~is_vain & (step >= 0)
+    vain, useful = (Counter(zip(step[one].tolist(), what[one].tolist(), strict=True)) for one in (is_vain, is_useful))
+    return bool(vain) and bool((what[is_vain] >= 0).all()) and vain <= useful

@@ -1,4 +1,4 @@
-"""What numbers do ops take that make them slow, or could be less: subnormal ones, and windows of two lines?"""
+"""What numbers do ops take that make them slow: subnormal ones?"""
 
 from __future__ import annotations
 
@@ -7,14 +7,10 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact
-from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.shaped import Work, inputs_of, work_of
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import host_spans
 from diagnose.facts.values.values import is_layer, seen_ops
-from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 
@@ -40,20 +36,6 @@ class SubnormalProducts:
     """Used steps that have them."""
     site: Site | None
     """The line of the first."""
-
-
-@dataclass(frozen=True)
-class SeparableWindows:
-    """Convolutions with windows that are a column times a row each."""
-
-    window: tuple[int, int]
-    times: int
-    """Per step."""
-    work: Work
-    """With the backward pass."""
-    steps_seen: int
-    """Used steps that have them."""
-    site: Site | None
 
 
 @fact
@@ -99,39 +81,3 @@ def _multiplications(facts: Facts, ids: IntArray) -> int:
         if len(shapes) >= 2 and len(shapes[-1]) == len(shapes[-2]) and shapes[-2][-1] == shapes[-1][-2]:
             return prod(shapes[-2]) * shapes[-1][-1]
     return 0
-
-
-@fact
-def separable_windows(facts: Facts) -> tuple[SeparableWindows, ...]:
-    """By window, those that take longest first. Raises Missing like seen_ops, and if nobody looked."""
-    seen = seen_ops(facts)
-    if seen.rows is None or seen.rows.separable is None:
-        raise _NOT_LOOKED
-    found: dict[tuple[int, int], list[int]] = {}
-    chosen = np.flatnonzero((seen.rows.separable > 0) & (seen.ids >= 0).any(axis=0)).tolist()
-    for at in chosen:
-        if window := _window(facts, seen.ids[:, at]):
-            found.setdefault(window, []).append(at)
-    spans = host_spans(facts, SpanKind.OP)
-    made = []
-    for window, some in found.items():
-        mine = seen.ids[:, some]
-        convolutions = spans.where(np.isin(spans.ids, mine) & (spans.track == host_threads(facts).main)).outermost()
-        made.append(
-            SeparableWindows(
-                window=window,
-                times=len(some),
-                work=work_of(facts, np.concatenate((convolutions.ids, backward_ops(facts, convolutions)))),
-                steps_seen=int((mine >= 0).any(axis=1).sum()),
-                site=sites_of(facts, convolutions.ids[:1])[0],
-            )
-        )
-    return tuple(sorted(made, key=lambda one: -one.work.longest_ns))
-
-
-def _window(facts: Facts, ids: IntArray) -> tuple[int, int] | None:
-    """Of a convolution; None where shapes were not recorded."""
-    for inputs in inputs_of(facts, ids[ids >= 0]):
-        if len(inputs) > 1 and inputs[1] and len(shape := inputs[1][0].shape) == 4:
-            return shape[2], shape[3]
-    return None

@@ -1,0 +1,52 @@
+"""What a rule is to the engine that runs it."""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from diagnose import facts
+from diagnose.facts.core.base import FACTS
+from diagnose.findings.finding import Caution, Clean, Finding, NotApplicable
+
+Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
+
+WHOLE = "facts"
+"""The parameter that gets all facts of the rank, to ask those that are not known before."""
+
+
+class RuleError(Exception):
+    """A file of rules that cannot be used, in one sentence."""
+
+
+@dataclass(frozen=True)
+class Check:
+    """A rule's function with the facts it asks for."""
+
+    code: str
+    run: Callable[..., Verdicts]
+    needs: tuple[str, ...]
+    wishes: tuple[str, ...]
+    """Facts it cannot do without, and those that are None where the recording lacks them."""
+
+
+def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
+    """Make a function a rule. `code` is its short name (`DL01`), by which `--select` and `--ignore` also know it."""
+
+    def made(run: Callable[..., Verdicts]) -> Check:
+        parameters = inspect.signature(run).parameters.values()
+        if any(one.name not in FACTS for one in parameters):
+            facts.import_all()
+        unknown = [one.name for one in parameters if one.name not in (*FACTS, WHOLE)]
+        if unknown:
+            raise RuleError(f"{run.__name__} asks for {', '.join(unknown)}, which is no fact.")
+        return Check(
+            code=code,
+            run=run,
+            needs=tuple(one.name for one in parameters if one.default is inspect.Parameter.empty),
+            wishes=tuple(one.name for one in parameters if one.default is None),
+        )
+
+    return made

@@ -1,0 +1,118 @@
+"""Rules that are entries of the ledger of wasted work: a cause, what to say of it, and what is left once it is fixed."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import TypeAlias, TypeVar
+
+import numpy as np
+
+from diagnose.facts.core.steps import Steps
+from diagnose.facts.values.wasted_work import Cause, Ledger, Wasted
+from diagnose.findings.finding import Clean, Confidence, Evidence, Finding, Fix
+from diagnose.replay.edits import Between, Edit, Number, Shorten, Times
+from diagnose.replay.saving import Basis
+from diagnose.rulekit.check import Check, Verdicts
+from diagnose.trace.units import duration, percent
+
+T = TypeVar("T")
+OfKind: TypeAlias = "T | Mapping[str, T]"
+"""For all entries of a cause, or by their kind; that of other kinds has the key ""."""
+
+MOST_NAMED = 4
+"""Ops that are named (our choice)."""
+
+GOES_WITH_IT = Between(1.0, 0.0, 0.0)
+"""What is left of the time between ops, which goes if they are in a function that is not called any more, and of their
+backward pass, which goes if it leads nowhere else (our choice)."""
+
+
+def wasted(
+    code: str,
+    cause: Cause,
+    *,
+    says: OfKind[str],
+    fixes: OfKind[tuple[Fix, ...]],
+    confidence: OfKind[Confidence],
+    left: OfKind[Number] = 0.0,
+    slower: OfKind[tuple[float, float, float]] | None = None,
+    basis: Basis = Basis.REPLAYED,
+    worth_share: float = 0.02,
+    often: float = 0.5,
+    host_only: bool = False,
+) -> Check:
+    """A rule of what is wasted for one cause.
+
+    `says` has names in braces: {ops}, {times} (once a step), {count}, {share} (of the work), {detail}, and {there}, the
+    other line, if it is another one. `left` is what stays of the wasted time; in its place `slower` tells how many times as long the rest
+    takes: low, likely, high. A finding has `worth_share` of the step, in `often` of the steps (our choice).
+    `host_only`: the device does the same without it.
+    """
+
+    def run(wasted_work: Ledger, steps: Steps) -> Verdicts:
+        found = [one for one in wasted_work.of(cause) if one.steps_seen >= often * steps.count]
+        ns = [one.work.host_ns if host_only else one.wasted_ns for one in found]
+        large = [(one, lost) for one, lost in zip(found, ns, strict=True) if lost >= worth_share * steps.mean_ns]
+        if not large:
+            yield Clean(
+                f"{cause.value} takes {percent(max(ns, default=0) / max(steps.mean_ns, 1))} of the step at most"
+            )
+        doubts = [one.doubt for one, _ in large if one.doubt]
+        if large and len(doubts) == len(large):
+            raise doubts[0]
+        for one, lost in large:
+            if not one.doubt:
+                yield Finding(
+                    evidence=(Evidence(_sentence(one, lost, steps, _of(says, one)), lost, "ns"),),
+                    edits=_host_edits(one, _of(left, one))
+                    if host_only
+                    else _edits(one, _of(left, one), slower and _of(slower, one)),
+                    fixes=_of(fixes, one),
+                    confidence=_of(confidence, one),
+                    basis=basis,
+                    site=one.site,
+                    host_bound=host_only,
+                )
+
+    return Check(code=code, run=run, needs=("wasted_work", "steps"), wishes=())
+
+
+def _of(by_kind: OfKind[T], one: Wasted) -> T:
+    return by_kind.get(one.kind, by_kind[""]) if isinstance(by_kind, Mapping) else by_kind
+
+
+def _sentence(one: Wasted, lost_ns: int, steps: Steps, says: str) -> str:
+    names = [name.rpartition("evaluate_function: ")[2].removeprefix("aten::") for name in one.ops]
+    more = len(names) - MOST_NAMED
+    other = one.other_site if one.other_site != one.site else None
+    said = says.format(
+        ops=", ".join(names[:MOST_NAMED]) + f" and {more} more" * (more > 0),
+        times={1: "once", 2: "twice"}.get(one.times, f"{one.times} times"),
+        count=one.times,
+        share=percent(one.share),
+        detail=one.detail,
+        there=f" at line {other.line} ({other.function})" if other else "",
+    )
+    back = ", with the backward pass" * (one.back.host_ns > 0)
+    whole = f"; all of it takes {duration(one.longest_ns)}" * (round(one.share, 2) < 1)
+    return f"{duration(lost_ns)} a step ({percent(lost_ns / max(steps.mean_ns, 1))}){back}: {said}{whole}."
+
+
+def _edits(one: Wasted, left: Number, slower: tuple[float, float, float] | None) -> tuple[Edit, ...]:
+    """The recording without what is wasted. Where a part of it stays, so do the calls that launch it."""
+    if one.share < 1:
+        keep = Between(*(min((1 - one.share) * each, 1.0) for each in slower)) if slower else _of_share(left, one.share)
+        return (Shorten(np.concatenate((one.work.data_ids, one.back.data_ids)), keep),)
+    return (
+        Shorten(np.concatenate((one.work.ids, one.work.work_ids)), left),
+        Shorten(np.concatenate((one.back.ids, one.back.work_ids)), GOES_WITH_IT),
+        Shorten(Times(one.track, one.between), GOES_WITH_IT),
+    )
+
+
+def _host_edits(one: Wasted, left: Number) -> tuple[Edit, ...]:
+    return (Shorten(one.work.ids, left),)
+
+
+def _of_share(left: Number, share: float) -> Number:
+    return left.of_share(share) if isinstance(left, Between) else 1 - (1 - left) * share
