@@ -38,14 +38,14 @@ def wasted(
     slower: OfKind[tuple[float, float, float]] | None = None,
     basis: Basis = Basis.REPLAYED,
     worth_share: float = 0.02,
-    often: float = 0.5,
+    often: float = 0.0,
     host_only: bool = False,
 ) -> Check:
     """A rule of what is wasted for one cause.
 
     `says` has names in braces: {ops}, {times} (once a step), {count}, {share} (of the work), {detail}, and {there}, the
     other line, if it is another one. `left` is what stays of the wasted time; in its place `slower` tells how many times as long the rest
-    takes: low, likely, high. A finding has `worth_share` of the step, in `often` of the steps (our choice).
+    takes: low, likely, high. A finding has `worth_share` of the step, in `often` of the steps.
     `host_only`: the device does the same without it.
     """
 

@@ -25,6 +25,7 @@ RULE = wasted(
     left=Between(0.5, 0.1, 0.0),  # In a planted case 0.0 to 0.4 stayed, as gradients are still added up.
     confidence=Confidence(Level.MEDIUM, "whether the script takes gradients of single losses is not recorded"),
     basis=Basis.RULE_OF_THUMB,
+    often=0.5,  # of the steps (our choice)
 )
 
 EXAMPLES = [

@@ -29,6 +29,7 @@ RULE = wasted(
         "shapes": Confidence(Level.HIGH, "of so many rows of a table no more can differ"),
     },
     basis=Basis.RULE_OF_THUMB,
+    often=0.5,  # of the steps (our choice)
 )
 
 EXAMPLES = [

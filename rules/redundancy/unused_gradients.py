@@ -40,6 +40,7 @@ RULE = wasted(
         "": Confidence(Level.MEDIUM, "an optimizer that makes no step in this recording might use them"),
         "cleared": Confidence(Level.HIGH, "which gradients the optimizers read, and when they clear them, is recorded"),
     },
+    often=0.5,  # of the steps (our choice)
 )
 
 EXAMPLES = [

@@ -35,6 +35,7 @@ RULE = wasted(
     basis=Basis.RULE_OF_THUMB,
     worth_share=0.05,
     host_only=True,
+    often=0.5,  # of the steps (our choice)
 )
 
 EXAMPLES = [

@@ -14,7 +14,7 @@ from diagnose.facts.values.known_values import (
     unchanging_values,
     useless_arithmetic,
 )
-from diagnose.facts.values.values import seen_ops
+from diagnose.facts.core.seen_ops import seen_ops
 from diagnose.testing import facts_of
 
 NODE = "autograd::engine::evaluate_function:"

@@ -19,7 +19,7 @@ from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.data.padding import padding
 from diagnose.facts.values.ignored_scores import ignored_scores
 from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
-from diagnose.facts.values.values import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
+from diagnose.facts.core.seen_ops import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
 from diagnose.trace.model import RowCounts
 
 LEAST, CLOSE = 25, 5

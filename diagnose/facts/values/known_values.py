@@ -18,7 +18,7 @@ from diagnose.facts.core.spans import HostSpans, host_spans
 from diagnose.facts.shapes.lookups import one_hot_products
 from diagnose.facts.shapes.row_ops import diagonal_matrices
 from diagnose.facts.values.ledger import Cause, Wasted, by_line, finds, in_a_row, main_spans, of_rows, of_spans
-from diagnose.facts.values.values import ALIKE_STEPS, BEFORE, NOT_COUNTED, SeenOps, is_layer, seen_ops
+from diagnose.facts.core.seen_ops import ALIKE_STEPS, BEFORE, NOT_COUNTED, SeenOps, is_layer, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -50,13 +50,12 @@ def duplicates(facts: Facts) -> Iterator[Wasted]:
     if it is gone in the same pass as that through the first: then one is enough.
     """
     seen = seen_ops(facts)
-    lasted = facts.rank.spans["dur_ns"].to_numpy()
     for rows in by_line(facts, seen, _rows(seen, seen.first >= 0)):
         ops = np.concatenate(rows)
         again, before = seen.ids[:, ops], seen.ids[:, seen.first[ops]]
         both = (again >= 0) & (before >= 0)
         again, before = again[both], before[both]
-        other = int(before[lasted[again].argmax()]) if len(again) else -1
+        other = int(before[0]) if len(again) else -1
         yield replace(of_rows(facts, seen, rows, back=_merging(facts, again, before), other=other), times=len(rows))
 
 

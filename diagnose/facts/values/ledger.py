@@ -19,7 +19,7 @@ from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.facts.values.values import SeenOps
+from diagnose.facts.core.seen_ops import SeenOps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -63,7 +63,7 @@ class Wasted:
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
-    """The line of the op that takes longest."""
+    """The line of the first op; of the one that takes longest if only a part of the work is wasted."""
     other_site: Site | None
     """Where the same had been computed before, or where the result is cut down."""
     track: int
@@ -112,7 +112,8 @@ def finds(cause: Cause) -> Callable[[Callable[[Facts], Iterable[Wasted]]], Finde
 def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, share: Shares = 1.0, other: int = -1) -> Wasted:
     """Some ops, and the nodes of their backward pass. `share`: of all, or of each op; `other`: the op of `other_site`."""
     lasted, step = facts.rank.spans["dur_ns"].to_numpy()[ids], used_step(facts, ids)
-    sites = sites_of(facts, np.array([ids[lasted.argmax()], *([other] if other >= 0 else [])]))
+    shown = int(ids[0] if isinstance(share, float) else ids[lasted.argmax()])
+    sites = sites_of(facts, np.array([shown, *([other] if other >= 0 else [])]))
     return Wasted(
         ops=tuple(dict.fromkeys(facts.rank.spans["name"].iloc[ids].astype(str))),
         times=round_half_up(int((step >= 0).sum()), steps(facts).count),
@@ -156,18 +157,14 @@ def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
 
 
 def by_line(facts: Facts, seen: SeenOps, rows: Iterable[IntArray]) -> list[list[IntArray]]:
-    """Rows by the line of the op that takes longest; by the names of their ops where call stacks were not recorded.
+    """Rows by the line of their first op; by the names of their ops where call stacks were not recorded.
 
     Without those of which nothing was recorded.
     """
-    lasted, known, longest = facts.rank.spans["dur_ns"].to_numpy(), [], []
-    for row in rows:
-        ids = seen.ids[:, row]
-        if (ids >= 0).any():
-            known.append(row)
-            longest.append(ids[ids >= 0][lasted[ids[ids >= 0]].argmax()])
+    known = [row for row in rows if (seen.ids[:, row] >= 0).any()]
+    first = [int(ids[ids >= 0][0]) for ids in (seen.ids[:, row] for row in known)]
     found: dict[object, list[IntArray]] = {}
-    for row, site in zip(known, sites_of(facts, np.array(longest, dtype=np.int64)), strict=True):
+    for row, site in zip(known, sites_of(facts, np.array(first, dtype=np.int64)), strict=True):
         found.setdefault(site or tuple(seen.names[one] for one in row.tolist()), []).append(row)
     return list(found.values())
 

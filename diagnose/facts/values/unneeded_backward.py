@@ -27,7 +27,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
 from diagnose.facts.optimizer.zeroing import zeroings
 from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
-from diagnose.facts.values.values import inside, seen_ops
+from diagnose.facts.core.seen_ops import inside, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray

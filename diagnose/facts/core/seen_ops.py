@@ -86,18 +86,18 @@ def seen_ops(facts: Facts) -> SeenOps:
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
         raise Missing("which ops compute what is known already", ALIKE_STEPS)
-    vain = _vain(graph, last)
+    vain, takes = _vain(graph, last), _takes(graph, last)
     return SeenOps(
         ids=ids,
         names=tuple(graph.names[one] for one in graph.name[last].tolist()),
         makes=graph.makes[last] == 1,
-        first=_first(graph, last),
+        first=_first(graph, last, takes),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
         backward=graph.backward[last] == 1,
         multiplied=None if graph.nothing is None else _needed(graph, last, graph.nothing[last] == 1),
         needed=None if vain is None else _needed(graph, last, vain),
         brought=_brought(graph, last),
-        takes=_takes(graph, last),
+        takes=takes,
         rows=None if graph.rows is None else replace(_rows(graph.rows, last), read=_read(graph, graph.rows, last)),
     )
 
@@ -158,14 +158,24 @@ def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
     )
 
 
-def _first(graph: ValueGraph, last: IntArray) -> IntArray:
-    """Of each op the position of that which made the same in this step before it, in the same phase; or -1."""
+def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]) -> IntArray:
+    """Of each op the position of that which made the same in this step before it, in the same phase; or -1.
+
+    What takes the same as another op has been given the same, also where the recorder did not compare that.
+    """
     known: dict[tuple[int, int], int] = {}
     found = []
     for position, op in enumerate(last.tolist()):
         same = int(graph.same[op])
         key = (op if same < 0 else same, int(graph.backward[op]))
         found.append(known.setdefault(key, position) if graph.makes[op] else position)
+    names = [graph.names[one] for one in graph.name[last].tolist()]
+    written = {maker for taker, makers in enumerate(takes) if names[taker].endswith("_") for maker in makers}
+    for at in range(len(found) - 1, -1, -1):  # What it takes was called before it.
+        mine, others = ([one for one in takes[op] if one >= 0] for op in (at, found[at]))
+        for one, other in zip(mine, others, strict=False) if len(mine) == len(others) else ():
+            if other < found[one] == one and names[one] == names[other] and graph.makes[last[one]] and one not in written:
+                found[one] = found[other]
     first = np.array(found, dtype=np.int64)
     return np.where(first < np.arange(len(last)), first, -1)
 
