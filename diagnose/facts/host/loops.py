@@ -260,12 +260,14 @@ def _apart(names: list[str]) -> tuple[int, int]:
 
 
 def _computed_again(facts: Facts, ops: HostSpans) -> Mask:
-    """Which ops compute what was computed before in the step, or go back through that: they are to be left out."""
+    """Which ops compute what is computed several times in the step, or go back through that: once is enough."""
     seen, found = optional(seen_ops, facts), np.zeros(len(ops.ids), dtype=bool)
     if seen is not None:
+        again = seen.first >= 0
+        again[seen.first[again]] = True
         main = np.flatnonzero(ops.track == host_threads(facts).main)
         for op, mine in inside(facts, seen, ops.where(main)).items():
-            found[main[op]] = (seen.first[list(mine)] >= 0).all()
+            found[main[op]] = again[list(mine)].all()
         found |= np.isin(ops.ids, backward_ops(facts, ops.where(found)))
     return found
 
