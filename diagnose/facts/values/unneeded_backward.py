@@ -36,18 +36,19 @@ _LISTS = ("aten::_foreach_*", "aten::_fused_*")
 _SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
 _SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
 _NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
+_MAY_BE_READ = Missing("whether the script reads the gradient", "Record with diagnose profile.")
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
 
 LEAST = 2
-"""Gradients a step (our choice)."""
+"""Gradients a step that a script hardly uses itself (our choice)."""
 
 
 @finds(Cause.UNUSED_GRADIENT)
 def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     """What backward passes run after the last gradient that an optimizer uses.
 
-    Of a single gradient only if values tell that nothing reads it: a script may well use that of its input.
+    A single gradient is in doubt unless values tell that nothing reads it: a script may well use that of its input.
 
     Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
     And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
@@ -79,10 +80,11 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
         return
     adding = in_used_steps(facts, nodes.spans.ids[chosen & nodes.adds])
     many = round_half_up(int(adding.sum()), steps(facts).count)
-    if many >= LEAST or _only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds)):
-        kind = "single" if many < LEAST else "cleared" if (cleared & chosen).any() else ""
-        detail = "1 gradient" if many == 1 else f"{many} gradients"
-        yield replace(of_spans(facts, nodes.spans.ids[chosen]), kind=kind, detail=detail)
+    kind = "single" if many < LEAST else "cleared" if (cleared & chosen).any() else ""
+    sure = many >= LEAST or _only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds))
+    detail = "1 gradient" if many == 1 else f"{many} gradients"
+    doubt = None if sure else _MAY_BE_READ
+    yield replace(of_spans(facts, nodes.spans.ids[chosen]), kind=kind, detail=detail, doubt=doubt)
 
 
 def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool:

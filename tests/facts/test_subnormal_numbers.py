@@ -1,4 +1,4 @@
-"""Subnormal numbers in products, and windows that are a column times a row."""
+"""Subnormal numbers in products."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import replace
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.special_numbers import separable_windows, subnormal_products
+from diagnose.facts.values.subnormal_numbers import subnormal_products
 from diagnose.testing import facts_of
 
 STEPS = "4 steps of 100\n2 threads, 4 cores\n"
@@ -49,34 +49,12 @@ def test_products_with_none_to_compare() -> None:
     assert subnormal_products(facts_of(f"{STEPS}values aten::mm subnormal 5\ncpu  aten::mm 0-10 {SQUARE}")) is None
 
 
-def test_windows_by_their_size() -> None:
-    convolution = "aten::convolution {} shapes=[[4,1,48,48],[1,1,{},{}]]"
-    found = separable_windows(
-        facts_of(
-            f"{STEPS}values {' | '.join(['aten::convolution separable 1'] * 3)} | aten::convolution\n"
-            f"cpu  {convolution.format('0-10', 11, 11)} | {convolution.format('10-20', 5, 7)}"
-            f" | {convolution.format('20-40', 11, 11)} | {convolution.format('40-90', 11, 11)}"
-        )
-    )
-    assert [(one.window, one.times, one.work.host_ns) for one in found] == [
-        ((11, 11), 2, 30_000_000),
-        ((5, 7), 1, 10_000_000),
-    ]
-
-
-def test_without_shapes_no_window_is_known() -> None:
-    assert (
-        separable_windows(facts_of(f"{STEPS}values aten::convolution separable 1\ncpu  aten::convolution 0-10")) == ()
-    )
-
-
 def test_nobody_looked() -> None:
     rank = facts_of(f"{STEPS}values aten::mm\ncpu  aten::mm 0-10").rank
     assert rank.values is not None
     assert rank.values.rows is not None
-    older = replace(rank.values.rows, subnormal=None, separable=None)
-    for fact in (subnormal_products, separable_windows):
-        with pytest.raises(Missing, match="this version"):
-            fact(Facts(replace(rank, values=replace(rank.values, rows=older))))
-        with pytest.raises(Missing, match="diagnose profile"):
-            fact(facts_of(f"{STEPS}cpu  aten::mm 0-10"))
+    older = replace(rank.values.rows, subnormal=None)
+    with pytest.raises(Missing, match="this version"):
+        subnormal_products(Facts(replace(rank, values=replace(rank.values, rows=older))))
+    with pytest.raises(Missing, match="diagnose profile"):
+        subnormal_products(facts_of(f"{STEPS}cpu  aten::mm 0-10"))
