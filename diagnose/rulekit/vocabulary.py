@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
+from diagnose.facts.values.wasted_work import Cause
 from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Move, Remove, Replace, Shorten, Times, toward
@@ -29,7 +30,7 @@ from diagnose.rulekit.loading_advice import (
     more_batches,
     mostly_sampling,
 )
-from diagnose.rulekit.wasted import Cause, wasted
+from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, RankManifest

@@ -1,4 +1,4 @@
-"""Rules that are entries of the ledger of wasted work: a cause, what to say of it, and what is left once it is fixed."""
+"""Rules that are entries of the ledger of wasted work: a cause, what to say of it, and what a fix leaves."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ import numpy as np
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause, Ledger, Wasted
 from diagnose.findings.finding import Clean, Confidence, Evidence, Finding, Fix
-from diagnose.replay.edits import Between, Edit, Number, Shorten, Times
+from diagnose.replay.edits import Between, Edit, Shorten, Times
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, Verdicts
 from diagnose.trace.units import duration, percent
@@ -21,6 +21,8 @@ OfKind: TypeAlias = "T | Mapping[str, T]"
 
 MOST_NAMED = 4
 """Ops that are named (our choice)."""
+
+NOTHING = Between(0.0, 0.0, 0.0)
 
 GOES_WITH_IT = Between(1.0, 0.0, 0.0)
 """What is left of the time between ops, which goes if they are in a function that is not called any more, and of their
@@ -34,7 +36,7 @@ def wasted(
     says: OfKind[str],
     fixes: OfKind[tuple[Fix, ...]],
     confidence: OfKind[Confidence],
-    left: OfKind[Number] = 0.0,
+    left: OfKind[Between] = NOTHING,
     slower: OfKind[tuple[float, float, float]] | None = None,
     basis: Basis = Basis.REPLAYED,
     worth_share: float = 0.02,
@@ -43,9 +45,9 @@ def wasted(
 ) -> Check:
     """A rule of what is wasted for one cause.
 
-    `says` has names in braces: {ops}, {times} (once a step), {count}, {share} (of the work), {detail}, and {there}, the
-    other line, if it is another one. `left` is what stays of the wasted time; in its place `slower` tells how many times as long the rest
-    takes: low, likely, high. A finding has `worth_share` of the step, in `often` of the steps.
+    `says` has names in braces: {ops}, {times} (once, twice), {count}, {share} (of the work), {detail}, and {there}, the
+    other line if it is another one. `left` is what stays of the wasted time. In its place `slower` tells how many times
+    as long the rest takes then: low, likely, high. A finding has `worth_share` of the step, in `often` of the steps.
     `host_only`: the device does the same without it.
     """
 
@@ -63,10 +65,8 @@ def wasted(
         for one, lost in large:
             if not one.doubt:
                 yield Finding(
-                    evidence=(Evidence(_sentence(one, lost, steps, _of(says, one)), lost, "ns"),),
-                    edits=_host_edits(one, _of(left, one))
-                    if host_only
-                    else _edits(one, _of(left, one), slower and _of(slower, one)),
+                    evidence=(Evidence(_sentence(one, lost, _of(says, one)), lost, "ns"),),
+                    edits=_edits(one, _of(left, one), _of(slower, one) if slower else None, host_only),
                     fixes=_of(fixes, one),
                     confidence=_of(confidence, one),
                     basis=basis,
@@ -81,7 +81,7 @@ def _of(by_kind: OfKind[T], one: Wasted) -> T:
     return by_kind.get(one.kind, by_kind[""]) if isinstance(by_kind, Mapping) else by_kind
 
 
-def _sentence(one: Wasted, lost_ns: int, steps: Steps, says: str) -> str:
+def _sentence(one: Wasted, lost_ns: int, says: str) -> str:
     names = [name.rpartition("evaluate_function: ")[2].removeprefix("aten::") for name in one.ops]
     more = len(names) - MOST_NAMED
     other = one.other_site if one.other_site != one.site else None
@@ -93,26 +93,21 @@ def _sentence(one: Wasted, lost_ns: int, steps: Steps, says: str) -> str:
         detail=one.detail,
         there=f" at line {other.line} ({other.function})" if other else "",
     )
-    back = ", with the backward pass" * (one.back.host_ns > 0)
-    whole = f"; all of it takes {duration(one.longest_ns)}" * (round(one.share, 2) < 1)
-    return f"{duration(lost_ns)} a step ({percent(lost_ns / max(steps.mean_ns, 1))}){back}: {said}{whole}."
+    of_all = f" of {duration(one.longest_ns)}" * (round(one.share, 2) < 1)
+    back = " with the backward pass" * (one.back.host_ns > 0)
+    return f"{said}: {duration(lost_ns)}{of_all} a step{back}."
 
 
-def _edits(one: Wasted, left: Number, slower: tuple[float, float, float] | None) -> tuple[Edit, ...]:
-    """The recording without what is wasted. Where a part of it stays, so do the calls that launch it."""
+def _edits(one: Wasted, left: Between, slower: tuple[float, float, float] | None, host_only: bool) -> tuple[Edit, ...]:
+    """The recording without what is wasted. Where a part of the work stays, so do the calls that launch it."""
+    if host_only:
+        return (Shorten(one.work.ids, left),)
     if one.share < 1:
-        keep = Between(*(min((1 - one.share) * each, 1.0) for each in slower)) if slower else _of_share(left, one.share)
+        rest = 1 - one.share
+        keep = Between(*(min(rest * each, 1.0) for each in slower)) if slower else left.of_share(one.share)
         return (Shorten(np.concatenate((one.work.data_ids, one.back.data_ids)), keep),)
     return (
         Shorten(np.concatenate((one.work.ids, one.work.work_ids)), left),
         Shorten(np.concatenate((one.back.ids, one.back.work_ids)), GOES_WITH_IT),
         Shorten(Times(one.track, one.between), GOES_WITH_IT),
     )
-
-
-def _host_edits(one: Wasted, left: Number) -> tuple[Edit, ...]:
-    return (Shorten(one.work.ids, left),)
-
-
-def _of_share(left: Number, share: float) -> Number:
-    return left.of_share(share) if isinstance(left, Between) else 1 - (1 - left) * share

@@ -13,12 +13,12 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT30",
     Cause.FROZEN_ROWS,
-    says="rows of {detail} that does not change go through {count} layers that are not trained, nothing random in them",
+    says="Rows of {detail} that does not change go through {count} layers that are not trained, and draw nothing",
     fixes=(
         Fix(
             "Compute the results once, and look them up.",
             before="codes = encoder(images[chosen])",
-            after="with torch.no_grad():\n    known = encoder(images)  # once, before the training\ncodes = known[chosen]",
+            after="with torch.no_grad():\n    known = encoder(images)  # before training\ncodes = known[chosen]",
             safety=Safety.NEEDS_JUDGEMENT,
             link="https://huggingface.co/docs/diffusers/en/training/text2image",
         ),

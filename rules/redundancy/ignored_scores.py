@@ -12,7 +12,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT16",
     Cause.IGNORED_BY_LOSS,
-    says="scores are computed of {detail}, and the loss ignores {share} of these",
+    says="Scores are computed of {detail}, and the loss ignores {share} of these",
     fixes=(
         Fix(
             "Pick the rows that count before the layer that scores.",

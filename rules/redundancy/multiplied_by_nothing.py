@@ -13,7 +13,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT26",
     Cause.MULTIPLIED_BY_ZEROS,
-    says="{ops}: the result was multiplied by zeros, {times} in the step that was looked at",
+    says="What {ops} compute was multiplied by zeros, {times} in the step that was looked at",
     fixes=(
         Fix(
             "Ask whether the branch is kept before it is computed.",

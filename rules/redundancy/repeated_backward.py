@@ -31,28 +31,20 @@ RULE = wasted(
 EXAMPLES = [
     Fires(  # two losses; the backward pass through the common trunk takes 30 of 100 ms each time
         """
-        4 steps of 100
+        1 step of 100
         2 threads, 4 cores
         cpu  aten::ones_like 1-2 | aten::ones_like 50-51 | "Optimizer.step#SGD.step" 90-99
-        cpu  "autograd::engine::evaluate_function: AddBackward0" 3-4 sequence=7 "Fwd thread id"=1 in 0
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 5-35 sequence=5 "Fwd thread id"=1 in 0
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 52-82 sequence=5 "Fwd thread id"=1 in 0
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 5-35 sequence=15 "Fwd thread id"=1 in 1
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 52-82 sequence=15 "Fwd thread id"=1 in 1
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 5-35 sequence=25 "Fwd thread id"=1 in 2
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 52-82 sequence=25 "Fwd thread id"=1 in 2
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 5-35 sequence=35 "Fwd thread id"=1 in 3
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 52-82 sequence=35 "Fwd thread id"=1 in 3
+        cpu  "autograd::engine::evaluate_function: MmBackward0" 5-35 x2 every 47 sequence=5 "Fwd thread id"=1
         cpu  "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad" 35-36 x2 every 47
         """
     ),
     Silent(  # the same, of two graphs
         """
-        4 steps of 100
+        1 step of 100
         2 threads, 4 cores
         cpu  aten::ones_like 1-2 | aten::ones_like 50-51 | "Optimizer.step#SGD.step" 90-99
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 5-35 sequence=5 "Fwd thread id"=1 in 0
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 52-82 sequence=6 "Fwd thread id"=1 in 0
+        cpu  "autograd::engine::evaluate_function: MmBackward0" 5-35 sequence=5 "Fwd thread id"=1
+        cpu  "autograd::engine::evaluate_function: MmBackward0" 52-82 sequence=6 "Fwd thread id"=1
         cpu  "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad" 35-36 x2 every 47
         """
     ),

@@ -14,7 +14,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT18",
     Cause.DUPLICATE,
-    says="{ops}: computed again {times} from the same values; the result had been computed{there}",
+    says="{ops} repeat {times} what had been computed{there} from the same values",
     fixes=(
         Fix(
             "Compute it once in a step, and use that; `detach()` it where no gradients are needed.",
@@ -49,14 +49,6 @@ EXAMPLES = [
         4 steps of 100
         2 threads, 4 cores
         values aten::mm | aten::exp | aten::mm as 0 back | aten::exp as 1 back
-        cpu  aten::mm 0-8 | aten::exp 9-11 | aten::mm 20-28 | aten::exp 29-31
-        """
-    ),
-    Silent(  # other values each time
-        """
-        4 steps of 100
-        2 threads, 4 cores
-        values aten::mm | aten::exp | aten::mm | aten::exp
         cpu  aten::mm 0-8 | aten::exp 9-11 | aten::mm 20-28 | aten::exp 29-31
         """
     ),

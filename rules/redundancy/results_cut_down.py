@@ -13,8 +13,8 @@ RULE = wasted(
     "AT33",
     Cause.UNREAD,
     says={
-        "": "nothing reads {share} of what {ops} compute; it is cut down{there}",
-        "all": "nothing reads what {ops} compute",
+        "": "Nothing reads {share} of what {ops} compute; it is cut down{there}",
+        "all": "Nothing reads what {ops} compute",
     },
     fixes={
         "": (
@@ -58,15 +58,6 @@ EXAMPLES = [
         cpu  aten::_fft_r2c 0-40 | aten::abs 40-60 | aten::convolution 60-90
         """,
         saving_ms=(24, 67.1),
-    ),
-    Fires(  # of a head nothing is read
-        """
-        4 steps of 100
-        2 threads, 4 cores
-        values aten::mm | aten::addmm takes 0 read 0 | aten::add takes 0
-        cpu  aten::mm 0-20 | aten::addmm 20-60 | aten::add 60-90
-        """,
-        saving_ms=(20, 58.4),
     ),
     Silent(  # all is read
         """

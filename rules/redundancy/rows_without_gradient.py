@@ -13,7 +13,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT27",
     Cause.ROWS_WITHOUT_GRADIENT,
-    says="{share} of the rows that {ops} compute got a gradient of zero, whatever was computed for them",
+    says="{share} of the rows that {ops} compute got a gradient of zero",
     fixes=(
         Fix(
             "Pick the rows that count before the layers that compute them.",

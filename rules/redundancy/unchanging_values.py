@@ -12,7 +12,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT19",
     Cause.CONSTANT,
-    says="{ops}: the step before had computed the same from the same values",
+    says="{ops} compute what the step before had computed from the same values",
     fixes=(
         Fix(
             "Compute it before training, and keep it; in a module as a buffer, which moves with it to the device.",

@@ -31,9 +31,9 @@ RULE = wasted(
     "LB08",
     Cause.UNUSED_GRADIENT,
     says={
-        "": "backward passes run {count} nodes for {detail} that no optimizer uses",
-        "single": "backward passes run {count} nodes for {detail} that nothing reads",
-        "cleared": "backward passes run {count} nodes for {detail} that are cleared before an optimizer uses them",
+        "": "Backward passes run {count} nodes for {detail} that no optimizer uses",
+        "single": "Backward passes run {count} nodes for {detail} that nothing reads",
+        "cleared": "Backward passes run {count} nodes for {detail} that are cleared before an optimizer uses them",
     },
     fixes={"": (FREEZE, CUT), "single": (DATA,), "cleared": (CUT, FREEZE)},
     confidence={

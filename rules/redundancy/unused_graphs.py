@@ -41,25 +41,18 @@ RULE = wasted(
 EXAMPLES = [
     Fires(  # of 60 ms of validation 20 % would go
         """
-        4 steps of 100
+        1 step of 100
         2 threads, 4 cores
-        cpu  aten::mm 0-10 sequence=1 in 0 | aten::mm 0-10 sequence=4 in 1 | aten::mm 0-10 sequence=7 in 2
-        cpu  aten::mm 0-10 sequence=10 in 3 | aten::mm 30-60 sequence=2 in 0 | aten::mm 60-90 sequence=3 in 0
-        cpu  aten::mm 30-60 sequence=5 in 1 | aten::mm 60-90 sequence=6 in 1 | aten::mm 30-60 sequence=8 in 2
-        cpu  aten::mm 60-90 sequence=9 in 2 | aten::mm 30-60 sequence=11 in 3
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 11-29 sequence=1 in 0
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 11-29 sequence=4 in 1
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 11-29 sequence=7 in 2
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 11-29 sequence=10 in 3
+        cpu  aten::mm 0-30 sequence=1 | aten::mm 30-60 sequence=2 | aten::mm 60-70 sequence=3 | aten::sum 70-71
+        cpu  "autograd::engine::evaluate_function: MmBackward0" 71-89 sequence=3 "Fwd thread id"=1
         """
     ),
     Silent(  # validation without gradients
         """
-        2 steps of 100
+        1 step of 100
         2 threads, 4 cores
-        cpu  aten::mm 0-10 sequence=1 in 0 | aten::mm 0-10 sequence=2 in 1 | aten::mm 30-90
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 11-29 sequence=1 in 0
-        cpu  "autograd::engine::evaluate_function: MmBackward0" 11-29 sequence=2 in 1
+        cpu  aten::mm 0-30 | aten::mm 30-60 | aten::mm 60-70 sequence=3 | aten::sum 70-71
+        cpu  "autograd::engine::evaluate_function: MmBackward0" 71-89 sequence=3 "Fwd thread id"=1
         """
     ),
 ]

@@ -12,7 +12,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT20",
     Cause.IDENTITY,
-    says="{ops}: the result was the input, in both steps that were compared",
+    says="{ops} gave back what went in, in both steps that were compared",
     fixes=(
         Fix(
             "Use the input. Where a mask or a weight matters only at times, ask before: `if mask is not None`.",

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.known_values import constants, duplicates, identities, multiplied_by_zeros
 from diagnose.facts.core.seen_ops import seen_ops
+from diagnose.facts.values.known_values import constants, duplicates, identities, multiplied_by_zeros
 from diagnose.testing import facts_of
 
 NODE = "autograd::engine::evaluate_function:"

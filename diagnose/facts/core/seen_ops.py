@@ -174,7 +174,12 @@ def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]
     for at in range(len(found) - 1, -1, -1):  # What it takes was called before it.
         mine, others = ([one for one in takes[op] if one >= 0] for op in (at, found[at]))
         for one, other in zip(mine, others, strict=False) if len(mine) == len(others) else ():
-            if other < found[one] == one and names[one] == names[other] and graph.makes[last[one]] and one not in written:
+            if (
+                other < found[one] == one
+                and names[one] == names[other]
+                and graph.makes[last[one]]
+                and one not in written
+            ):
                 found[one] = found[other]
     first = np.array(found, dtype=np.int64)
     return np.where(first < np.arange(len(last)), first, -1)

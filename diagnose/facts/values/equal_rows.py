@@ -15,10 +15,10 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.inputs import named
+from diagnose.facts.core.seen_ops import SeenOps, seen_ops
 from diagnose.facts.core.shaped import Shape, main_ops
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.values.ledger import Cause, Wasted, by_line, finds, in_a_row, of_rows, of_spans
-from diagnose.facts.core.seen_ops import SeenOps, seen_ops
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import RowCounts
 

@@ -15,11 +15,11 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_nodes, forward_ops, nodes_of
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.inputs import Mask, named
+from diagnose.facts.core.seen_ops import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.data.padding import padding
 from diagnose.facts.values.ignored_scores import ignored_scores
 from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
-from diagnose.facts.core.seen_ops import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
 from diagnose.trace.model import RowCounts
 
 LEAST, CLOSE = 25, 5
@@ -104,10 +104,10 @@ def idle_rows(facts: Facts) -> Iterator[Wasted]:
     causes = _joined([{site, *one.reasons} for one, site in zip(idle, sites, strict=True)])
     for cause in causes:
         some = [idle[at] for at in cause]
-        least = dict[_Reason, int]()
+        of_reason = dict[_Reason, int]()
         for one in some:
-            least |= {reason: min(least.get(reason, ALL), one.percent) for reason in one.reasons}
-        shares = np.array([min(least[reason] for reason in one.reasons) / ALL for one in some])
+            of_reason |= {reason: min(of_reason.get(reason, ALL), one.percent) for reason in one.reasons}
+        shares = np.array([min(of_reason[reason] for reason in one.reasons) / ALL for one in some])
         back = nodes.spans.ids[sorted(frozenset[int]().union(*(one.nodes for one in some)))]
         made = of_spans(facts, ops.ids[[one.op for one in some]], back, shares)
         if any(map(is_layer, made.ops)):  # It does not pay to pick rows for single sums.

@@ -13,12 +13,12 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, nodes_of, places
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.inputs import Inputs, Mask
+from diagnose.facts.core.seen_ops import ALIKE_STEPS, BEFORE, NOT_COUNTED, SeenOps, is_layer, seen_ops
 from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
 from diagnose.facts.core.spans import HostSpans, host_spans
 from diagnose.facts.shapes.lookups import one_hot_products
 from diagnose.facts.shapes.row_ops import diagonal_matrices
 from diagnose.facts.values.ledger import Cause, Wasted, by_line, finds, in_a_row, main_spans, of_rows, of_spans
-from diagnose.facts.core.seen_ops import ALIKE_STEPS, BEFORE, NOT_COUNTED, SeenOps, is_layer, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -35,8 +35,8 @@ of other elements, forth and back (torch 2.13, CSR, one core of a Xeon: 512 to 2
 MULTIPLIED_BY_ZEROS, or a recurrent net begins so."""
 
 SLOWER = 1.8
-"""Times as long as in a square window a product takes in two lines: 1.7 to 1.8 of windows of 5, 7 and 11, forth and back
-(torch 2.13, one core of a Xeon)."""
+"""Times as long as in a square window a product takes in two lines: 1.7 to 1.8 of windows of 5, 7 and 11, forward and
+backward (torch 2.13, one core of a Xeon)."""
 
 _THIS_VERSION = "Record with this version of diagnose profile."
 _NO_DATA = Missing("whether steps get new data", "Record with the data that the training is for.")

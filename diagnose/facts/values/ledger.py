@@ -15,11 +15,11 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import Mask
+from diagnose.facts.core.seen_ops import SeenOps
 from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import steps
-from diagnose.facts.core.seen_ops import SeenOps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -110,7 +110,7 @@ def finds(cause: Cause) -> Callable[[Callable[[Facts], Iterable[Wasted]]], Finde
 
 
 def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, share: Shares = 1.0, other: int = -1) -> Wasted:
-    """Some ops, and the nodes of their backward pass. `share`: of all, or of each op; `other`: the op of `other_site`."""
+    """Ops, and the nodes of their backward pass. `share`: of all, or of each op; `other`: the op of `other_site`."""
     lasted, step = facts.rank.spans["dur_ns"].to_numpy()[ids], used_step(facts, ids)
     shown = int(ids[0] if isinstance(share, float) else ids[lasted.argmax()])
     sites = sites_of(facts, np.array([shown, *([other] if other >= 0 else [])]))

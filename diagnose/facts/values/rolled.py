@@ -10,10 +10,10 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.seen_ops import seen_ops
 from diagnose.facts.core.shaped import Shape, Work, inputs_of, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import used_step
-from diagnose.facts.core.seen_ops import seen_ops
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 

@@ -8,9 +8,9 @@ from math import prod
 import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.seen_ops import is_layer, seen_ops
 from diagnose.facts.core.shaped import Work, inputs_of, work_of
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.seen_ops import is_layer, seen_ops
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 

@@ -21,13 +21,13 @@ from diagnose.facts.autograd.dataflow import optimizer_of
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Mask, named, recorded_inputs
+from diagnose.facts.core.seen_ops import inside, seen_ops
 from diagnose.facts.core.shaped import calls_alike
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
 from diagnose.facts.optimizer.zeroing import zeroings
 from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
-from diagnose.facts.core.seen_ops import inside, seen_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
