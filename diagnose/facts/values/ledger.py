@@ -41,6 +41,8 @@ class Cause(Enum):
     FROZEN_ROWS = "running frozen layers on rows of a table"
     REPEATED_FACTORS = "factorising matrices that had been factorised"
     SEPARABLE_WINDOW = "convolving with separable windows"
+    SHIFTED_BUFFER = "moving buffers whole for a few new rows"
+    SUBNORMAL_NUMBERS = "computing with subnormal numbers"
     ZERO_GRADIENT = "propagating gradients that are all zero"
     UNUSED_GRADIENT = "computing gradients that no optimizer uses"
     REPEATED_BACKWARD = "running nodes that an earlier backward pass had run"

@@ -1,17 +1,17 @@
-"""What numbers do ops take that make them slow: subnormal ones?"""
+"""Products that subnormal numbers make slow."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 from math import prod
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.seen_ops import is_layer, seen_ops
-from diagnose.facts.core.shaped import Work, inputs_of, work_of
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.trace.frames import Site
+from diagnose.facts.core.shaped import inputs_of
+from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
 from diagnose.trace.intervals import IntArray
 
 LEAST_WORK, SLOW, SLOW_FOR_OTHERS = 100_000, 1.4, 3.0
@@ -21,28 +21,11 @@ which on it is slow (our choice): of one layer for many samples and of many smal
 _NOT_LOOKED = Missing("what numbers ops compute with", "Record with this version of diagnose profile.")
 
 
-@dataclass(frozen=True)
-class SubnormalProducts:
-    """Products of matrices that take such numbers, and more time than others of as many operations."""
+@finds(Cause.SUBNORMAL_NUMBERS)
+def subnormal_products(facts: Facts) -> Iterator[Wasted]:
+    """Products of matrices that take such numbers, and more time than others of as many operations.
 
-    thousandths: int
-    """Of what they take, at most."""
-    times: int
-    """Per step."""
-    usual: float
-    """Share of their time that they would take at the pace of the other products."""
-    work: Work
-    steps_seen: int
-    """Used steps that have them."""
-    site: Site | None
-    """The line of the first."""
-
-
-@fact
-def subnormal_products(facts: Facts) -> SubnormalProducts | None:
-    """None if there are none, or no others to compare them with.
-
-    Raises Missing like seen_ops, and if nobody looked.
+    None if there are no others to compare them with. Raises Missing like seen_ops, and if nobody looked.
     """
     seen = seen_ops(facts)
     if seen.rows is None or seen.rows.subnormal is None:
@@ -55,23 +38,16 @@ def subnormal_products(facts: Facts) -> SubnormalProducts | None:
     known = (work >= LEAST_WORK) & (ns > 0)
     quick, each = known & (share == 0), ns / np.maximum(work, 1)
     if not quick.any():
-        return None
+        return
     names = np.array([seen.names[at] for at in products])
     pace, times = np.full(len(products), np.median(each[quick])), np.full(len(products), SLOW_FOR_OTHERS)
     for name in np.unique(names[quick]).tolist():
         pace[names == name], times[names == name] = np.median(each[quick & (names == name)]), SLOW
     slow = known & (share > 0) & (ns >= times * pace * work)
     mine = seen.ids[:, np.array(products, dtype=np.int64)[slow]]
-    if not slow.any():
-        return None
-    return SubnormalProducts(
-        thousandths=int(share[slow].max()),
-        times=int(slow.sum()),
-        usual=float((pace[slow] * work[slow]).sum() / ns[slow].sum()),
-        work=work_of(facts, mine[mine >= 0]),
-        steps_seen=int((mine >= 0).any(axis=1).sum()),
-        site=sites_of(facts, mine[mine >= 0][:1])[0],
-    )
+    if slow.any():
+        usual = float((pace[slow] * work[slow]).sum() / ns[slow].sum())
+        yield replace(of_spans(facts, mine[mine >= 0], share=1 - usual), detail=f"{share[slow].max() / 10:.2g} %")
 
 
 def _multiplications(facts: Facts, ids: IntArray) -> int:

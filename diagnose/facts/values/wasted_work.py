@@ -7,12 +7,30 @@ from dataclasses import dataclass
 from diagnose.facts.core.base import Facts, fact
 
 # Each of these modules has finders of some causes, which it adds to FINDERS.
-from diagnose.facts.values import equal_rows, idle_rows, ignored_scores, known_values, parts_read, unneeded_backward
+from diagnose.facts.values import (
+    equal_rows,
+    idle_rows,
+    ignored_scores,
+    known_values,
+    parts_read,
+    shifted_buffers,
+    subnormal_numbers,
+    unneeded_backward,
+)
 from diagnose.facts.values.ledger import FINDERS, Cause, Wasted
 
 __all__ = ["Cause", "Ledger", "Wasted", "wasted_work"]
 
-_HAVE_FINDERS = (equal_rows, idle_rows, ignored_scores, known_values, parts_read, unneeded_backward)
+_HAVE_FINDERS = (
+    equal_rows,
+    idle_rows,
+    ignored_scores,
+    known_values,
+    parts_read,
+    shifted_buffers,
+    subnormal_numbers,
+    unneeded_backward,
+)
 
 
 @dataclass(frozen=True)
