@@ -22,7 +22,7 @@ from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Mask, named, recorded_inputs
 from diagnose.facts.core.seen_ops import inside, seen_ops
-from diagnose.facts.core.shaped import calls_alike
+from diagnose.facts.core.shaped import Shape, calls_alike
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
@@ -38,7 +38,6 @@ _SHARDED = Missing("which gradients an optimizer uses, as ranks share them out",
 _NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
 _MAY_BE_READ = Missing("whether the script reads the gradient", "Record with diagnose profile.")
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
-
 
 LEAST = 2
 """Gradients a step that a script hardly uses itself (our choice)."""
@@ -63,11 +62,11 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
         raise NO_SHAPES
     if not len(calls.ids):
         raise NO_STEPS
-    shape, updated = _shapes(facts, nodes, calls)
-    uses = _uses(facts, nodes, calls, updated, int(shape.max(initial=-1)) + 1)
-    vain, cleared = _with_their_optimizer(nodes, uses, optimizer_of(facts, nodes), *_unused(nodes, shape, uses))
+    shapes = gradient_shapes(facts, nodes)
+    turn, turns = _turns(facts, nodes, calls, shapes)
+    vain, cleared = _with_their_optimizer(nodes, turn, optimizer_of(facts, nodes), *_unused(nodes, shapes, turn, turns))
     # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
-    order = np.arange(len(shape))
+    order = np.arange(len(shapes))
     last = np.full(len(nodes.first), -1, dtype=np.int64)
     used = nodes.adds & ~vain
     np.maximum.at(last, nodes.passed[used], order[used])
@@ -75,7 +74,7 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     some = np.bincount(nodes.passed[vain & after], minlength=len(nodes.first)) > 0
     chosen = some[nodes.passed] & after
     if not chosen.any():
-        if not uses.known.all():
+        if any(one.updated is None for one in turns):
             raise _UNKNOWN
         return
     adding = in_used_steps(facts, nodes.spans.ids[chosen & nodes.adds])
@@ -103,89 +102,75 @@ def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool
 
 
 @dataclass(frozen=True)
-class _Uses:
-    """Turns of the optimizers: each takes the gradients of the passes since the one before."""
+class _Turn:
+    """Steps of optimizers without a pass between them: they take the gradients of the passes since the turn before."""
 
-    turn: IntArray
-    """Of each pass; as large as there are turns if none follows. Shape (passes,)."""
-    updated: Mask
-    """Which shapes each turn updates. Shape (turns, shapes)."""
-    known: Mask
-    """All shapes of the turn are. Shape (turns,)."""
-    cleared: Mask
-    """Gradients are reset between the turn before and the turn's first pass. Shape (turns,)."""
+    updated: set[Shape] | None
+    """Shapes of what they update; None if not all of them are known."""
+    cleared: bool
+    """Gradients are reset between the turn before and the turn's first pass."""
 
 
-def _uses(facts: Facts, nodes: BackwardNodes, calls: HostSpans, updated: list[set[int] | None], shapes: int) -> _Uses:
-    begun = nodes.spans.start_ns[nodes.first]
-    # Optimizers that step with no pass in between share a turn.
+def _turns(
+    facts: Facts, nodes: BackwardNodes, calls: HostSpans, shapes: list[Shape | None]
+) -> tuple[IntArray, list[_Turn]]:
+    """Of each pass the turn that takes its gradients, as many as there are turns if none does; and the turns."""
+    begun, resets = nodes.spans.start_ns[nodes.first], zeroings(facts).start_ns
     passes_before = np.searchsorted(begun, calls.start_ns, side="left")
-    counts, turn_of_call = np.unique(passes_before, return_inverse=True)
-    turn = np.searchsorted(counts, np.arange(len(nodes.first)), side="right")
-    takes, known = np.zeros((len(counts), shapes), dtype=bool), np.ones(len(counts), dtype=bool)
-    for at, some in zip(turn_of_call.tolist(), updated, strict=True):
-        known[at] &= some is not None
-        takes[at, list(some or ())] = True
-    ended = np.zeros(len(counts), dtype=np.int64)
-    np.maximum.at(ended, turn_of_call, calls.end_ns)
-    since = np.concatenate(([np.iinfo(np.int64).min], ended[:-1]))
-    until = np.concatenate((begun, [np.iinfo(np.int64).max]))[np.concatenate(([0], counts[:-1]))]
-    resets = zeroings(facts).start_ns
-    cleared = np.searchsorted(resets, until) > np.searchsorted(resets, since)
-    return _Uses(turn, takes, known, cleared)
+    counts, of_call = np.unique(passes_before, return_inverse=True)
+    updated, turns, first, ended = _updated(facts, calls, set(shapes)), list[_Turn](), 0, np.iinfo(np.int64).min
+    for at, count in enumerate(counts.tolist()):
+        mine = np.flatnonzero(of_call == at)
+        begin = begun[first] if first < len(begun) else np.iinfo(np.int64).max
+        some = [one for one in (updated[call] for call in mine.tolist()) if one is not None]
+        whole = set[Shape]().union(*some) if len(some) == len(mine) else None
+        turns.append(_Turn(whole, bool(((resets >= ended) & (resets < begin)).any())))
+        first, ended = count, calls.end_ns[mine].max()
+    return np.searchsorted(counts, np.arange(len(begun)), side="right"), turns
 
 
-def _unused(nodes: BackwardNodes, shape: IntArray, uses: _Uses) -> tuple[Mask, Mask]:
+def _unused(nodes: BackwardNodes, shapes: list[Shape | None], turn: IntArray, turns: list[_Turn]) -> tuple[Mask, Mask]:
     """Which nodes add to gradients that are not used, and to which of those another turn adds again."""
-    vain, cleared = np.zeros(len(shape), dtype=bool), np.zeros(len(shape), dtype=bool)
-    ever: Mask = np.any(uses.updated, axis=0) | bool(not uses.known.all())
-    turns = len(uses.known)
-    for one in np.flatnonzero(nodes.adds & (shape >= 0)).tolist():
-        turn, size = int(uses.turn[nodes.passed[one]]), int(shape[one])
-        if not ever[size]:
-            vain[one] = turn < turns
-            continue
-        later = np.flatnonzero(uses.updated[turn:, size] | ~uses.known[turn:]) + turn
-        if len(later) and later[0] > turn and uses.known[later[0]] and uses.cleared[later[0]]:
+    vain, cleared = np.zeros(len(shapes), dtype=bool), np.zeros(len(shapes), dtype=bool)
+    takers = {
+        shape: [at for at, one in enumerate(turns) if one.updated is None or shape in one.updated]
+        for shape in set(shapes) - {None}
+    }
+    for one in np.flatnonzero(nodes.adds & np.array([shape in takers for shape in shapes], dtype=bool)).tolist():
+        mine, able = int(turn[nodes.passed[one]]), takers[shapes[one]]
+        later = next((at for at in able if at >= mine), mine)
+        if not able:
+            vain[one] = mine < len(turns)
+        elif later > mine and turns[later].updated is not None and turns[later].cleared:
             vain[one] = cleared[one] = True
     return vain, cleared
 
 
 def _with_their_optimizer(
-    nodes: BackwardNodes, uses: _Uses, optimizer: IntArray, vain: Mask, cleared: Mask
+    nodes: BackwardNodes, turn: IntArray, optimizer: IntArray, vain: Mask, cleared: Mask
 ) -> tuple[Mask, Mask]:
     """As in `_unused`, also of what has the shape of an updated weight: an optimizer that steps updates all it has."""
-    key = uses.turn[nodes.passed] * (int(optimizer.max(initial=0)) + 1) + optimizer
+    key = turn[nodes.passed] * (int(optimizer.max(initial=0)) + 1) + optimizer
     mine = nodes.adds & (optimizer > 0)
     still, again = (np.isin(key, key[mine & vain & some]) & mine for some in (vain, cleared))
     return vain | still, cleared | again
 
 
-def _shapes(facts: Facts, nodes: BackwardNodes, calls: HostSpans) -> tuple[IntArray, list[set[int] | None]]:
-    """A number for the shape of the gradient that each node adds to, or -1, and those of what each call updates.
-
-    None for a call of which not all is known.
-    """
-    numbers: dict[tuple[int, ...], int] = {}
-    shape = [numbers.setdefault(one, len(numbers)) if one is not None else -1 for one in gradient_shapes(facts, nodes)]
-    return np.array(shape, dtype=np.int64), _updated(facts, calls, numbers)
-
-
-def _updated(facts: Facts, calls: HostSpans, numbers: dict[tuple[int, ...], int]) -> list[set[int] | None]:
+def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[set[Shape] | None]:
+    """Which of the shapes each call updates; None if not all that it updates is known."""
     ops = host_spans(facts, SpanKind.OP)
     call = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
     inside = ops.where(call >= 0)
     position, inputs = recorded_inputs(facts, inside.ids)
     listed = named(facts, inside.ids, *_LISTS).astype(np.int64)
-    found: list[set[int] | None] = [set() for _ in calls.ids]
-    seen = np.unique(np.stack((call[call >= 0], position, listed)), axis=1)
-    for at, which, many in seen.T.tolist():
-        some, tensors = found[at], [one for given in inputs[which] for one in given] if which >= 0 else []
-        if some is None or (many and not (which >= 0 and inputs[which] and inputs[which][0])):
+    found: list[set[Shape] | None] = [set() for _ in calls.ids]
+    for at, which, many in np.unique(np.stack((call[call >= 0], position, listed)), axis=1).T.tolist():
+        some, given = found[at], inputs[which] if which >= 0 else ()
+        if some is None or (many and not (given and given[0])):
             found[at] = None  # Of many weights nothing is recorded.
         else:
-            some.update(numbers[one.shape] for one in tensors if one.shape in numbers)
-    return [some if some else None for some in found]
+            some.update(one.shape for each in given for one in each if one.shape in shapes)
+    return [some or None for some in found]
 
 
 @finds(Cause.REPEATED_BACKWARD)

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from diagnose.facts.core.base import Facts, fact
 
-# Each of these modules has finders of some causes, which it adds to FINDERS.
-from diagnose.facts.values import (
+# Each of these modules adds the finders of some causes to FINDERS.
+from diagnose.facts.values import (  # noqa: F401
     equal_rows,
     idle_rows,
     ignored_scores,
@@ -20,17 +20,6 @@ from diagnose.facts.values import (
 from diagnose.facts.values.ledger import FINDERS, Cause, Wasted
 
 __all__ = ["Cause", "Ledger", "Wasted", "wasted_work"]
-
-_HAVE_FINDERS = (
-    equal_rows,
-    idle_rows,
-    ignored_scores,
-    known_values,
-    parts_read,
-    shifted_buffers,
-    subnormal_numbers,
-    unneeded_backward,
-)
 
 
 @dataclass(frozen=True)
