@@ -12,8 +12,8 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "KE10",
     Cause.SUBNORMAL_NUMBERS,
-    says="{count} products a step take subnormal numbers, up to {detail} of what they take, and are slower for it than"
-    " others of as many multiplications",
+    says="Products take subnormal numbers, up to {detail} of their elements, {times} a step, and are slower than others of as"
+    " many multiplications",
     fixes=(
         Fix(
             "Have the CPU take them for zero.",

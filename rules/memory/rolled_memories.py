@@ -12,7 +12,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "ME06",
     Cause.SHIFTED_BUFFER,
-    says="{count} tensors of the step before, the largest of {detail}, are moved whole for a few new rows",
+    says="Tensors of the step before, the largest {detail}, are moved whole for a few new rows, {times} a step",
     fixes=(
         Fix(
             "Write the new rows over the oldest ones, and remember where they are.",

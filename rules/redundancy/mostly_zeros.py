@@ -12,7 +12,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT28",
     Cause.ZEROS_IN_OPERAND,
-    says="{count} products a step are with a matrix of which {share} is zero",
+    says="A matrix of which {share} is zero is multiplied {times} a step",
     fixes={
         "": (
             Fix(

@@ -13,7 +13,7 @@ RULE = wasted(
     "AT33",
     Cause.UNREAD,
     says={
-        "": "Nothing reads {share} of what {ops} compute; it is cut down{there}",
+        "": "Nothing reads {share} of what {ops} compute before it is cut down{there}",
         "all": "Nothing reads what {ops} compute",
     },
     fixes={

@@ -12,7 +12,7 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "AT31",
     Cause.SEPARABLE_WINDOW,
-    says="{count} convolutions a step have windows of {detail}, each a column times a row",
+    says="Convolutions with windows of {detail}, each a column times a row, run {times} a step",
     fixes=(
         Fix(
             "Slide a column, and a row over what comes of it.",
