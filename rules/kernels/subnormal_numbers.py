@@ -12,8 +12,8 @@ from diagnose.rulekit.vocabulary import *
 RULE = wasted(
     "KE10",
     Cause.SUBNORMAL_NUMBERS,
-    says="Products take subnormal numbers, up to {detail} of their elements, {times} a step, and are slower than others of as"
-    " many multiplications",
+    says="Products take subnormal numbers, up to {detail} of their elements, {times} a step, and are slower than others"
+    " of as many multiplications",
     fixes=(
         Fix(
             "Have the CPU take them for zero.",

@@ -17,8 +17,7 @@ from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.inputs import named
 from diagnose.facts.core.seen_ops import SeenOps, seen_ops
 from diagnose.facts.core.shaped import Shape, main_ops
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.values.ledger import Cause, Wasted, by_line, finds, in_a_row, of_rows, of_spans
+from diagnose.facts.values.ledger import Cause, Wasted, by_line, finds, in_a_row, of_one_line, of_rows, of_spans
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import RowCounts
 
@@ -57,20 +56,18 @@ def equal_rows(facts: Facts) -> Iterator[Wasted]:
 def _told_by_shapes(facts: Facts) -> Iterator[Wasted]:
     tops, given = main_ops(facts)
     takes, layer, row_by_row = (named(facts, tops.ids, *names) for names in (_TAKES, _LAYERS, _LAYERS + _ROW_BY_ROW))
-    found: dict[int, tuple[int, float]] = {}
+    runs, shares = list[IntArray](), list[float]()
     for at in np.flatnonzero(takes[:-1] & layer[1:]).tolist():
         rows, taken = _rows(given[at], given[at + 1])
         last = at + 2
         while last < len(given) and row_by_row[last] and _leads_with(given[last], given[at + 1]):
             last += 1
         if taken > rows:
-            found[at + 1] = (last, 1 - rows / taken)
-    lines: dict[object, list[int]] = {}
-    for first, site in zip(found, sites_of(facts, tops.ids[list(found)]), strict=True):
-        lines.setdefault(site, []).append(first)
-    for some in lines.values():
-        mine = tops.where(np.concatenate([np.arange(first, found[first][0]) for first in some]))
-        share = np.concatenate([np.full(found[first][0] - first, found[first][1]) for first in some])
+            runs.append(np.arange(at + 1, last))
+            shares.append(1 - rows / taken)
+    for some in of_one_line(facts, [int(tops.ids[run[0]]) for run in runs], shares):
+        mine = tops.where(np.concatenate([runs[one] for one in some]))
+        share = np.repeat([shares[one] for one in some], [len(runs[one]) for one in some])
         yield replace(of_spans(facts, mine.ids, backward_ops(facts, mine), share), kind="shapes")
 
 

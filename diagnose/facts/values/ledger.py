@@ -159,15 +159,18 @@ def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
 
 
 def by_line(facts: Facts, seen: SeenOps, rows: Iterable[IntArray]) -> list[list[IntArray]]:
-    """Rows by the line of their first op; by the names of their ops where call stacks were not recorded.
-
-    Without those of which nothing was recorded.
-    """
+    """Rows by the line of their first op; without those of which nothing was recorded."""
     known = [row for row in rows if (seen.ids[:, row] >= 0).any()]
     first = [int(ids[ids >= 0][0]) for ids in (seen.ids[:, row] for row in known)]
-    found: dict[object, list[IntArray]] = {}
-    for row, site in zip(known, sites_of(facts, np.array(first, dtype=np.int64)), strict=True):
-        found.setdefault(site or tuple(seen.names[one] for one in row.tolist()), []).append(row)
+    names = [tuple(seen.names[one] for one in row.tolist()) for row in known]
+    return [[known[at] for at in some] for some in of_one_line(facts, first, names)]
+
+
+def of_one_line(facts: Facts, ids: Sequence[int], otherwise: Sequence[object]) -> list[list[int]]:
+    """Positions of ops by their line; by what is given otherwise where call stacks were not recorded."""
+    found: dict[object, list[int]] = {}
+    for at, (site, other) in enumerate(zip(sites_of(facts, np.array(ids, dtype=np.int64)), otherwise, strict=True)):
+        found.setdefault(site or other, []).append(at)
     return list(found.values())
 
 
