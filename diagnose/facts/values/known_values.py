@@ -18,7 +18,7 @@ from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
 from diagnose.facts.core.spans import HostSpans, host_spans
 from diagnose.facts.shapes.lookups import one_hot_products
 from diagnose.facts.shapes.row_ops import diagonal_matrices
-from diagnose.facts.values.ledger import Cause, Wasted, by_line, finds, in_a_row, main_spans, of_rows, of_spans
+from diagnose.facts.values.ledger import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows, of_spans
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -38,7 +38,6 @@ SLOWER = 1.8
 """Times as long as in a square window a product takes in two lines: 1.7 to 1.8 of windows of 5, 7 and 11, forward and
 backward (torch 2.13, one core of a Xeon)."""
 
-_THIS_VERSION = "Record with this version of diagnose profile."
 _NO_DATA = Missing("whether steps get new data", "Record with the data that the training is for.")
 
 
@@ -101,7 +100,7 @@ def multiplied_by_zeros(facts: Facts) -> Iterator[Wasted]:
     """What was computed to be multiplied by zeros. Raises Missing like seen_ops, or if nobody looked."""
     seen = seen_ops(facts)
     if seen.multiplied is None:
-        raise Missing("which products are with zeros", _THIS_VERSION)
+        raise Missing("which products are with zeros", NOT_COUNTED.how_to_record_it)
     for rows in by_line(facts, seen, _rows(seen, ~seen.multiplied)):
         yield replace(of_rows(facts, seen, rows), times=len(rows))
 
@@ -127,11 +126,8 @@ def sparse_products(facts: Facts) -> Iterator[Wasted]:
     Not those that shapes tell to be lookups or to scale rows: see `one_hot_products` and `diagonal_matrices`. Nor those
     whose results are known already.
     """
-    seen = seen_ops(facts)
-    if seen.rows is None:
-        raise NOT_COUNTED
-    sparse = (seen.rows.sparse >= LEAST_ZEROS) & (seen.rows.sparse < ALL) & (seen.first < 0)
-    sparse &= ~seen.constant & ~seen.backward
+    seen, zeros = seen_ops(facts), counts(facts, "sparse")
+    sparse = (zeros >= LEAST_ZEROS) & (zeros < ALL) & (seen.first < 0) & ~seen.constant & ~seen.backward
     sparse &= np.array([name != "aten::convolution" for name in seen.names], dtype=bool)  # Torch has no such.
     told = _told_by_shapes(facts)
     for rows in by_line(facts, seen, np.flatnonzero(sparse).reshape(-1, 1)):
@@ -140,8 +136,7 @@ def sparse_products(facts: Facts) -> Iterator[Wasted]:
         spans = main_spans(facts, ids[ids >= 0])
         if nesting.innermost_at(spans.start_ns, spans.track, *places(told)).max(initial=-1) < 0:
             kind = "batched" if any(seen.names[one].endswith("bmm") for one in ops) else ""
-            zeros = int(seen.rows.sparse[ops].min()) / ALL
-            yield replace(of_rows(facts, seen, rows), share=zeros, kind=kind)
+            yield replace(of_rows(facts, seen, rows), share=int(zeros[ops].min()) / ALL, kind=kind)
 
 
 def _told_by_shapes(facts: Facts) -> HostSpans:
@@ -156,11 +151,9 @@ def separable_windows(facts: Facts) -> Iterator[Wasted]:
 
     Raises Missing like seen_ops, and if nobody looked.
     """
-    seen = seen_ops(facts)
-    if seen.rows is None or seen.rows.separable is None:
-        raise Missing("what numbers ops compute with", _THIS_VERSION)
+    seen, separable = seen_ops(facts), counts(facts, "separable")
     found: dict[Shape, list[int]] = {}
-    for at in np.flatnonzero((seen.rows.separable > 0) & (seen.ids >= 0).any(axis=0)).tolist():
+    for at in np.flatnonzero((separable > 0) & (seen.ids >= 0).any(axis=0)).tolist():
         shapes = [given[1][0].shape for given in _inputs(facts, seen, at) if len(given) > 1 and given[1]]
         if shapes and len(shapes[0]) == 4:
             found.setdefault(shapes[0][2:], []).append(at)
@@ -176,10 +169,7 @@ def repeated_factors(facts: Facts) -> Iterator[Wasted]:
 
     Raises Missing like seen_ops, and if nobody counted.
     """
-    seen = seen_ops(facts)
-    if seen.rows is None:
-        raise NOT_COUNTED
-    matrix = seen.rows.matrix
+    seen, matrix = seen_ops(facts), counts(facts, "matrix")
     solvers = host_spans(facts, SpanKind.OP)
     solvers = solvers.where(np.isin(solvers.ids, seen.ids[:, matrix != -1]))
     makers = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(FACTORS)).outermost()
@@ -197,12 +187,9 @@ def frozen_rows(facts: Facts) -> Iterator[Wasted]:
     large as some that learn may be a copy of these, which is made anew after more steps than were looked at: a target.
     Raises Missing like seen_ops, and if nobody looked.
     """
-    seen = seen_ops(facts)
-    if seen.rows is None or seen.rows.looked_up is None:
-        raise Missing("what depends on rows of a table alone", _THIS_VERSION)
+    seen, lookups = seen_ops(facts), counts(facts, "looked_up")
     nodes = optional(backward_nodes, facts)
     learnt = {tuple(sorted(one)) for one in gradient_shapes(facts, nodes) if one} if nodes else set[Shape]()
-    lookups = seen.rows.looked_up
     for lookup in np.unique(lookups[lookups >= 0]).tolist():
         mine = (lookups == lookup) & (np.arange(len(lookups)) != lookup)
         layers = [at for at in np.flatnonzero(mine & seen.makes).tolist() if is_layer(seen.names[at])]

@@ -15,7 +15,7 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import Mask
-from diagnose.facts.core.seen_ops import SeenOps
+from diagnose.facts.core.seen_ops import NOT_COUNTED, SeenOps, seen_ops
 from diagnose.facts.core.shaped import Work, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
@@ -109,6 +109,15 @@ def finds(cause: Cause) -> Callable[[Callable[[Facts], Iterable[Wasted]]], Finde
         return FINDERS[cause]
 
     return made
+
+
+def counts(facts: Facts, column: str) -> IntArray:
+    """A column of `RowCounts`, of the ops that were seen. Raises Missing like seen_ops, and if nobody counted that."""
+    rows = seen_ops(facts).rows
+    found: IntArray | None = None if rows is None else getattr(rows, column)
+    if found is None:
+        raise NOT_COUNTED
+    return found
 
 
 def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, share: Shares = 1.0, other: int = -1) -> Wasted:

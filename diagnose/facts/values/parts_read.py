@@ -11,9 +11,9 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.facts.autograd.backward import backward_nodes, forward_ops, nodes_of
-from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.seen_ops import ALL, SeenOps, inside, seen_ops
-from diagnose.facts.values.ledger import Cause, Wasted, finds, in_a_row, of_rows
+from diagnose.facts.values.ledger import Cause, Wasted, counts, finds, in_a_row, of_rows
 
 LEAST = 25
 """Percent of what an op computes that nothing reads (our choice)."""
@@ -25,10 +25,7 @@ def parts_read(facts: Facts) -> Iterator[Wasted]:
 
     Raises Missing like seen_ops, and if nobody looked.
     """
-    seen = seen_ops(facts)
-    if seen.rows is None or seen.rows.read is None:
-        raise Missing("how much of results is read", "Record with this version of diagnose profile.")
-    unread = ALL - seen.rows.read
+    seen, unread = seen_ops(facts), ALL - counts(facts, "read")
     part = (unread >= LEAST) & seen.makes & ~seen.backward & (seen.ids >= 0).any(axis=0)
     part[list(_learnt_from(facts, seen))] = False
     for chain in _chains(seen, np.flatnonzero(part).tolist()):

@@ -8,17 +8,15 @@ from math import prod
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Facts
 from diagnose.facts.core.seen_ops import is_layer, seen_ops
 from diagnose.facts.core.shaped import inputs_of
-from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
+from diagnose.facts.values.ledger import Cause, Wasted, counts, finds, of_spans
 from diagnose.trace.intervals import IntArray
 
 LEAST_WORK, SLOW, SLOW_FOR_OTHERS = 100_000, 1.4, 3.0
 """Multiplications of a product whose pace is looked at, and times the time of others of the same op, or of all, from
 which on it is slow (our choice): of one layer for many samples and of many small ones each has a pace of its own."""
-
-_NOT_LOOKED = Missing("what numbers ops compute with", "Record with this version of diagnose profile.")
 
 
 @finds(Cause.SUBNORMAL_NUMBERS)
@@ -27,14 +25,12 @@ def subnormal_products(facts: Facts) -> Iterator[Wasted]:
 
     None if there are no others to compare them with. Raises Missing like seen_ops, and if nobody looked.
     """
-    seen = seen_ops(facts)
-    if seen.rows is None or seen.rows.subnormal is None:
-        raise _NOT_LOOKED
+    seen, subnormal = seen_ops(facts), counts(facts, "subnormal")
     products = [at for at in np.flatnonzero(seen.makes).tolist() if is_layer(seen.names[at])]
     work = np.array([_multiplications(facts, seen.ids[:, at]) for at in products])
     lasted = facts.rank.spans["dur_ns"].to_numpy()
     ns = np.array([lasted[one[one >= 0]].mean() if (one := seen.ids[:, at]).max() >= 0 else 0.0 for at in products])
-    share = seen.rows.subnormal[products]
+    share = subnormal[products]
     known = (work >= LEAST_WORK) & (ns > 0)
     quick, each = known & (share == 0), ns / np.maximum(work, 1)
     if not quick.any():
