@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
+from diagnose.facts.values.wasted_work import Cause
 from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
 from diagnose.replay.balancing import balanced
 from diagnose.replay.edits import Between, Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, toward
@@ -16,7 +17,6 @@ from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.fusing_advice import chains_taken, fusing, gave_up, known, torchs_own
-from diagnose.rulekit.known_results import left_out, ops_named
 from diagnose.rulekit.loading_advice import (
     HANDED_OVER_NS,
     batches_that_wait,
@@ -33,6 +33,7 @@ from diagnose.rulekit.loading_advice import (
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import ELEMENTWISE, rewrite
 from diagnose.rulekit.rewritten import Found
+from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, RankManifest
@@ -46,6 +47,7 @@ __all__ = [
     "Basis",
     "Between",
     "CannotTell",
+    "Cause",
     "Caution",
     "Check",
     "Clean",
@@ -91,16 +93,15 @@ __all__ = [
     "gave_up",
     "in_workers",
     "known",
-    "left_out",
     "loading_evidence",
     "more_batches",
     "mostly_sampling",
     "ms",
-    "ops_named",
     "percent",
     "rewrite",
     "rule",
     "seen_again",
     "torchs_own",
     "toward",
+    "wasted",
 ]

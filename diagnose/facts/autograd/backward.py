@@ -1,4 +1,4 @@
-"""What do backward passes run, and which parts of autograd's graph do they go through again?
+"""What do backward passes run, and which ops have made it?
 
 A backward pass runs the nodes of the graph, each in one outermost op. All but those that add to the gradient of a
 weight carry the number of their node.
@@ -11,24 +11,17 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import Mask, named
 from diagnose.facts.core.names import BACKWARD
-from diagnose.facts.core.shaped import Shape, Work, first_shape, inputs_of, work_of
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, require_ops, used_step
-from diagnose.facts.core.steps import steps
-from diagnose.facts.optimizer.optimizer import updates
-from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
+from diagnose.facts.core.spans import HostSpans, host_spans, require_ops
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 
 ADDS = "torch::autograd::AccumulateGrad"
 NO_PASSES = Missing("backward passes", "Record whole steps of the training.")
-_NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
 
 
 @dataclass(frozen=True)
@@ -139,77 +132,6 @@ def backward_ops(facts: Facts, ops: HostSpans) -> IntArray:
     return ops.ids[:0] if nodes is None else nodes.spans.ids[nodes_of(facts, ops)[1]]
 
 
-@dataclass(frozen=True)
-class VainNodes:
-    """Nodes that backward passes ran in vain."""
-
-    work: Work
-    nodes: int
-    """Per step."""
-    gradients: int
-    """Of these, those that add to a gradient, per step."""
-    steps_seen: int
-    """Used steps with at least one."""
-    site: Site | None
-    """The line that runs the longest of them."""
-
-
-def vain_nodes(facts: Facts, nodes: BackwardNodes, chosen: Mask) -> VainNodes:
-    """What is chosen of the nodes."""
-    spans, count = nodes.spans.where(chosen), steps(facts).count
-    used = in_used_steps(facts, spans.ids)
-    lasted = spans.end_ns - spans.start_ns
-    return VainNodes(
-        work=work_of(facts, spans.ids),
-        nodes=round_half_up(int(used.sum()), count),
-        gradients=round_half_up(int(nodes.adds[chosen][used].sum()), count),
-        steps_seen=len(np.unique(used_step(facts, spans.ids[used]))),
-        site=sites_of(facts, spans.ids[used][[int(lasted[used].argmax())]])[0] if used.any() else None,
-    )
-
-
 def places(spans: HostSpans) -> tuple[IntArray, IntArray, IntArray]:
     """Spans as `nesting` takes them: thread, start, end."""
     return spans.track, spans.start_ns, spans.end_ns
-
-
-@fact
-def repeated_backward(facts: Facts) -> VainNodes:
-    """Nodes that an earlier pass had run already, both adding to the same gradients.
-
-    Raises Missing like backward_nodes, and if no node has a number. Not those of a pass that made a graph itself
-    (`create_graph`): to go through it again is what it is for. Nor those before which gradients were used or cleared.
-    """
-    nodes = backward_nodes(facts)
-    if not (nodes.key >= 0).any():
-        raise _NO_NUMBERS
-    adding = np.bincount(nodes.passed[nodes.adds], minlength=len(nodes.first)) > 0
-    plain = adding & ~_made_graph(facts, nodes)
-    order = np.lexsort((nodes.passed, nodes.key))
-    key, passed = nodes.key[order], nodes.passed[order]
-    same = np.concatenate(([False], (key[1:] == key[:-1]) & (key[1:] >= 0))) if len(key) else np.zeros(0, dtype=bool)
-    before = np.concatenate((passed[:1], passed[:-1]))
-    marks = np.sort(np.concatenate((updates(facts).start_ns, zeroings(facts).start_ns)))
-    place = np.searchsorted(marks, nodes.spans.start_ns[nodes.first])
-    again = np.zeros(len(key), dtype=bool)
-    again[order] = same & (passed > before) & plain[before] & adding[passed] & (place[passed] == place[before])
-    return vain_nodes(facts, nodes, again | (nodes.adds & _follows(nodes, again)))
-
-
-def _follows(nodes: BackwardNodes, chosen: Mask) -> Mask:
-    """Which nodes have one of the chosen before them in their pass, and between them only such as add to gradients."""
-    order = np.arange(len(chosen))
-    last = np.maximum.accumulate(np.where(nodes.adds, -1, order))
-    found: Mask = (last >= 0) & chosen[last] & (nodes.passed[last] == nodes.passed)
-    return found
-
-
-def _made_graph(facts: Facts, nodes: BackwardNodes) -> Mask:
-    """Which passes ran with gradients enabled: ops within their nodes make nodes themselves. Shape (passes,)."""
-    ops = facts.rank.ops
-    numbered = ops.index.to_numpy()[((ops["sequence"] >= 0) & (ops["forward_thread"] <= 0)).to_numpy()]
-    spans = facts.rank.spans
-    start, track = spans["start_ns"].to_numpy()[numbered], spans["track"].to_numpy()[numbered].astype(np.int64)
-    inside = nesting.innermost_at(start, track, *places(nodes.spans))
-    found: Mask = np.bincount(nodes.passed[inside[inside >= 0]], minlength=len(nodes.first)) > 0
-    return found

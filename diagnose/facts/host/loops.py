@@ -14,14 +14,15 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diagnose.facts.autograd.derived_weights import derived_weights
+from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import HostActivity, host_activities
+from diagnose.facts.core.host import HostActivity, host_activities, host_threads
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.names import BACKWARD
 from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.seen_ops import inside, seen_ops
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, require_ops, used_step
 from diagnose.facts.core.steps import Measure, steps
@@ -86,7 +87,7 @@ class Loop:
     """Where the forward part begins."""
     pieces: tuple[tuple[int, Intervals], ...]
     """When it ran, by thread: from the first op of a row of rounds to the end of its last, without waits for others and
-    what makes a weight again."""
+    what was computed before."""
     work_ids: IntArray
     """Device work that was launched meanwhile."""
     ns: int
@@ -132,7 +133,8 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
         if run.backward and (forward or run).rounds >= LEAST_ROUNDS and not _within_one_op(facts, ops, run):
             in_round = tuple(names[run.first : run.first + run.length].tolist())
             found.setdefault(in_round, []).append((run, forward))
-    made = [_loop(facts, ops, rows) for rows in (*found.values(), *_without_backward(facts, ops, names, step))]
+    again = _computed_again(facts, ops)
+    made = [_loop(facts, ops, again, rows) for rows in (*found.values(), *_without_backward(facts, ops, names, step))]
     own = (one for one in made if not ({*one.ops} & {*_ENTERS} and {*one.ops} & {*_LEAVES}))
     return apart_in_time(sorted(own, key=lambda one: -one.fixed_ns))
 
@@ -198,17 +200,16 @@ def _without_backward(
     return list(found.values())
 
 
-def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> Loop:
+def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[tuple[Run, Run | None]]) -> Loop:
     runs = [run for pair in pairs for run in pair if run is not None]
     shown = next((forward for _, forward in pairs if forward is not None), pairs[0][0])
     names = facts.rank.spans["name"].iloc[ops.ids[shown.first : shown.first + shown.length]].astype(str)
     times = Intervals(ops.start_ns[[run.first for run in runs]], ops.end_ns[[run.last - 1 for run in runs]])
     track = ops.track[[run.first for run in runs]]
-    of_weights = _of_weights(facts, ops)
-    edges = np.flatnonzero(np.diff(np.concatenate(([-1], np.where(of_weights, ops.track, -1), [-1]))))
-    first, last = edges[:-1][of_weights[edges[:-1]]], edges[1:][of_weights[edges[:-1]]] - 1
-    making = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
-    elsewhere = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], making)
+    edges = np.flatnonzero(np.diff(np.concatenate(([-1], np.where(again, ops.track, -1), [-1]))))
+    first, last = edges[:-1][again[edges[:-1]]], edges[1:][again[edges[:-1]]] - 1
+    known = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
+    elsewhere = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], known)
     pieces = tuple(
         (
             one,
@@ -220,7 +221,7 @@ def _loop(facts: Facts, ops: HostSpans, pairs: list[tuple[Run, Run | None]]) -> 
     )
     rounds = round(float(np.median([(forward or run).rounds for run, forward in pairs])))
     rounds_of = np.concatenate([np.arange(run.first, run.last) for run in runs])
-    mine = ops.where(rounds_of[~of_weights[rounds_of]])
+    mine = ops.where(rounds_of[~again[rounds_of]])
     dur, total = mine.end_ns - mine.start_ns, sum(own.total for _, own in pieces)
     added = _added_up(facts, mine)
     own = dur - added
@@ -258,10 +259,17 @@ def _apart(names: list[str]) -> tuple[int, int]:
     return int(stays.sum()), int((~stays & np.append(True, stays[:-1])).sum())
 
 
-def _of_weights(facts: Facts, ops: HostSpans) -> Mask:
-    """Which ops make a weight again, or go back through that: they work on no data that they could work on together."""
-    again = optional(derived_weights, facts) or ()
-    return np.isin(ops.ids, [span for one in again for span in one.work.ids.tolist()])
+def _computed_again(facts: Facts, ops: HostSpans) -> Mask:
+    """Which ops compute what is computed several times in the step, or go back through that: once is enough."""
+    seen, found = optional(seen_ops, facts), np.zeros(len(ops.ids), dtype=bool)
+    if seen is not None:
+        again = seen.first >= 0
+        again[seen.first[again]] = True
+        main = np.flatnonzero(ops.track == host_threads(facts).main)
+        for op, mine in inside(facts, seen, ops.where(main)).items():
+            found[main[op]] = again[list(mine)].all()
+        found |= np.isin(ops.ids, backward_ops(facts, ops.where(found)))
+    return found
 
 
 def _added_up(facts: Facts, ops: HostSpans) -> IntArray:

@@ -7,21 +7,19 @@ And which nodes of backward passes take nothing but zeros, as what they came thr
 from __future__ import annotations
 
 from collections import Counter
-from dataclasses import dataclass
+from collections.abc import Iterator
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import VainNodes, backward_nodes, forward_ops, nodes_of, vain_nodes
-from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.autograd.backward import backward_nodes, forward_ops, nodes_of
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.inputs import Mask, named
-from diagnose.facts.core.shaped import Work, work_of
+from diagnose.facts.core.seen_ops import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, used_step
 from diagnose.facts.data.padding import padding
-from diagnose.facts.data.targets import ignored_scores
-from diagnose.facts.values.values import ALL, NOT_COUNTED, SeenOps, inside, is_layer, seen_ops, takes_the_gradient
-from diagnose.trace.frames import Site
+from diagnose.facts.values.ignored_scores import ignored_scores
+from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
 from diagnose.trace.model import RowCounts
 
 LEAST, CLOSE = 25, 5
@@ -45,30 +43,8 @@ _BY_TARGETS = ("aten::nll_loss_backward", "aten::nll_loss2d_backward")
 """Which rows are zero is told by the targets alone, not by the scores that they take as well."""
 
 
-@dataclass(frozen=True)
-class IdleRows:
-    """Ops of a line, or whose rows are left out for one reason."""
-
-    percent: int
-    """Of the rows, in the mean by the time of the ops. Of those with one reason it is the least share of any: once
-    rows are picked, all such layers compute what any of them needs."""
-    ops: tuple[str, ...]
-    """Their names, those that take longest first."""
-    work: Work
-    """With the backward pass."""
-    steps_seen: int
-    """Used steps that have them."""
-    site: Site | None
-    """The line that runs the one that takes longest."""
-
-    @property
-    def idle_ns(self) -> int:
-        """What of the work is for nothing, per step."""
-        return self.work.longest_ns * self.percent // 100
-
-
-@fact
-def zero_gradients(facts: Facts) -> VainNodes:
+@finds(Cause.ZERO_GRADIENT)
+def zero_gradients(facts: Facts) -> Iterator[Wasted]:
     """Nodes that take zeros which autograd has made, as the op that they came through has a slope of zero: a sign.
 
     Nothing else is done in the node of such an op. Where more is, the zeros are a part of what it makes, or of what was
@@ -87,7 +63,8 @@ def zero_gradients(facts: Facts) -> VainNodes:
     for node, mine in seen_in.items():
         given = [one for one in mine if seen.names[one] not in _ADDS and _takes_a_gradient(seen, one, mine)]
         chosen[node] = bool(given) and bool(zero[given].all())
-    return vain_nodes(facts, nodes, chosen)
+    if chosen.any():
+        yield of_spans(facts, nodes.spans.ids[chosen])
 
 
 def _takes_a_gradient(seen: SeenOps, op: int, node: set[int]) -> bool:
@@ -107,9 +84,12 @@ def _made_of_zeros(seen: SeenOps, rows: RowCounts, makers_of_zeros: set[int]) ->
     return found
 
 
-@fact
-def idle_rows(facts: Facts) -> tuple[IdleRows, ...]:
-    """Layers, and what is between them, by what leaves rows out, those that take longest first.
+@finds(Cause.ROWS_WITHOUT_GRADIENT)
+def idle_rows(facts: Facts) -> Iterator[Wasted]:
+    """Layers, and what is between them, by line and by what leaves rows out.
+
+    Of the rows that one reason leaves out the least share of any layer counts: once rows are picked, all such layers
+    compute what any of them needs.
 
     Not those that the targets of a loss leave out, if that is known of `ignored_scores`, nor padding: see `padding`.
     Raises Missing like seen_ops and backward_nodes, and if nobody counted rows.
@@ -122,9 +102,16 @@ def idle_rows(facts: Facts) -> tuple[IdleRows, ...]:
     idle = [one for one in _idle_ops(facts, seen, seen.rows) if least <= one.percent < ALL]
     sites = sites_of(facts, ops.ids[[one.op for one in idle]])
     causes = _joined([{site, *one.reasons} for one, site in zip(idle, sites, strict=True)])
-    made = [_group(facts, ops, nodes.spans, [idle[at] for at in cause]) for cause in causes]
-    layers = [one for one in made if any(map(is_layer, one.ops))]  # It does not pay to pick rows for single sums.
-    return tuple(sorted(layers, key=lambda one: -one.idle_ns))
+    for cause in causes:
+        some = [idle[at] for at in cause]
+        of_reason = dict[_Reason, int]()
+        for one in some:
+            of_reason |= {reason: min(of_reason.get(reason, ALL), one.percent) for reason in one.reasons}
+        shares = np.array([min(of_reason[reason] for reason in one.reasons) / ALL for one in some])
+        back = nodes.spans.ids[sorted(frozenset[int]().union(*(one.nodes for one in some)))]
+        made = of_spans(facts, ops.ids[[one.op for one in some]], back, shares)
+        if any(map(is_layer, made.ops)):  # It does not pay to pick rows for single sums.
+            yield made
 
 
 def _padded(facts: Facts) -> int:
@@ -143,7 +130,7 @@ class _IdleOp(NamedTuple):
     op: int
     """Position in `forward_ops`."""
     percent: int
-    """Of the rows, as in all nodes that the op has made; 100: of all see `multiplied_by_nothing`."""
+    """Of the rows, as in all nodes that the op has made; 100: of all see MULTIPLIED_BY_ZEROS."""
     nodes: frozenset[int]
     """Positions in `backward_nodes`."""
     reasons: frozenset[_Reason]
@@ -266,24 +253,3 @@ def _gradients(seen: SeenOps) -> Mask:
 def _only_as_large(name: str) -> bool:
     """Whether an op looks at no values."""
     return name.endswith("_like") or name.startswith("aten::new_")
-
-
-def _group(facts: Facts, ops: HostSpans, nodes: HostSpans, idle: list[_IdleOp]) -> IdleRows:
-    forth = ops.where(np.array([one.op for one in idle]))
-    back = nodes.ids[sorted(frozenset[int]().union(*(one.nodes for one in idle)))]
-    lasted = forth.end_ns - forth.start_ns
-    names = facts.rank.spans["name"].iloc[forth.ids].astype(str)
-    total = dict[str, int]()
-    for name, ns in zip(names, lasted.tolist(), strict=True):
-        total[name] = total.get(name, 0) + ns
-    least = dict[_Reason, int]()
-    for one in idle:
-        least |= {reason: min(least.get(reason, ALL), one.percent) for reason in one.reasons}
-    shares = [min(least[reason] for reason in one.reasons) for one in idle]
-    return IdleRows(
-        percent=int(np.average(shares, weights=lasted + 1)),
-        ops=tuple(sorted(total, key=lambda name: -total[name])),
-        work=work_of(facts, np.concatenate((forth.ids, back))),
-        steps_seen=len(set(used_step(facts, forth.ids).tolist()) - {-1}),
-        site=sites_of(facts, forth.ids[[int(lasted.argmax())]])[0],
-    )

@@ -1,159 +1,60 @@
-"""What is computed that is known already: again in a step, the same in every step, or to give back what it took?"""
+"""Ops whose results are known before: computed in this step, in the step before, given to them, or multiplied by zeros.
+
+All are told by what was seen of each op, row by row as they were called.
+"""
 
 from __future__ import annotations
 
 from collections.abc import Iterator
-from dataclasses import dataclass
+from dataclasses import replace
 
 import numpy as np
 
-from diagnose.facts.autograd.backward import backward_nodes, backward_ops, nodes_of
-from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.inputs import Mask
-from diagnose.facts.core.shaped import Work, work_of
-from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, nodes_of, places
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.inputs import Inputs, Mask
+from diagnose.facts.core.op_table import op_table
+from diagnose.facts.core.seen_ops import ALIKE_STEPS, BEFORE, NOT_COUNTED, SeenOps, is_layer, seen_ops
+from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
 from diagnose.facts.core.spans import HostSpans, host_spans
-from diagnose.facts.values.values import ALIKE_STEPS, SeenOps, seen_ops
-from diagnose.trace import intervals
+from diagnose.facts.values.ledger import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows, of_spans
+from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.frames import Site
-from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.intervals import IntArray
 
 DRAWS = tuple(f"aten::{name}" for name in ("rand", "normal", "uniform", "multinomial", "poisson"))
 """How names of ops begin that draw numbers, but for those of layers, such as dropout."""
 
+FACTORS = "aten::linalg_lu_factor"
+"""How the ops begin that a solver runs to make factors."""
 
-@dataclass(frozen=True)
-class KnownValues:
-    """Ops in a row whose results were known, and all rows like it in the used steps that the recording has them of."""
+LEAST_ZEROS, ALL = 980, 1000
+"""Thousandths that have to be zero. A product with a sparse matrix took less time than one with all its zeros below 2 %
+of other elements, forth and back (torch 2.13, CSR, one core of a Xeon: 512 to 2,048 rows, by 64 columns). Of all see
+MULTIPLIED_BY_ZEROS, or a recurrent net begins so."""
 
-    ops: tuple[str, ...]
-    """Of a row, in order, without those that make views."""
-    times: int
-    """Rows in a step."""
-    work: Work
-    backward_ops: Work
-    """The nodes of backward passes that go with them."""
-    track: int
-    """The main thread."""
-    between: Intervals
-    """Time of that thread between the ops of a row."""
-    steps_seen: int
-    """Used steps that have them."""
-    site: Site | None
-    """The line that runs the first of them."""
-    known_at: Site | None
-    """The line that had computed the same before, in the same step."""
-    of_batch: bool
-    """It is made of what comes from elsewhere, and no step is known to get new data: it may be the one batch."""
+SLOWER = 1.8
+"""Times as long as in a square window a product takes in two lines: 1.7 to 1.8 of windows of 5, 7 and 11, forward and
+backward (torch 2.13, one core of a Xeon)."""
 
-    @property
-    def longest_ns(self) -> int:
-        """What it takes per step with the backward pass, on the host or the device."""
-        host = self.work.host_ns + self.backward_ops.host_ns
-        return max(host, self.work.device_ns + self.backward_ops.device_ns)
+_NO_DATA = Missing("whether steps get new data", "Record with the data that the training is for.")
 
 
-@fact
-def repeated_values(facts: Facts) -> tuple[KnownValues, ...]:
-    """What was computed before in the same step, those that take longest first. Raises Missing like seen_ops.
+@finds(Cause.DUPLICATE)
+def duplicates(facts: Facts) -> Iterator[Wasted]:
+    """What was computed before in the same step. Raises Missing like seen_ops.
 
     What checkpoints compute again in a backward pass is not among it. The backward pass is that through the repetition,
     if it is gone in the same pass as that through the first: then one is enough.
     """
     seen = seen_ops(facts)
-    return _rows(facts, seen, seen.makes & (seen.first >= 0))
-
-
-@fact
-def unchanging_values(facts: Facts) -> tuple[KnownValues, ...]:
-    """What the step before had computed, too, and nothing in this step, longest first. Raises Missing like seen_ops."""
-    seen = seen_ops(facts)
-    return _rows(facts, seen, seen.makes & seen.constant & (seen.first < 0))
-
-
-@fact
-def useless_arithmetic(facts: Facts) -> tuple[KnownValues, ...]:
-    """What gave back what it took, or was made for that. Raises Missing like seen_ops, or if these steps differ."""
-    seen = seen_ops(facts)
-    if seen.needed is None:
-        raise Missing("which arithmetic gives back what it took", ALIKE_STEPS)
-    return _rows(facts, seen, seen.makes & ~seen.needed)
-
-
-@fact
-def multiplied_by_nothing(facts: Facts) -> tuple[KnownValues, ...]:
-    """What was computed to be multiplied by zeros, longest first. Raises Missing like seen_ops, or if nobody looked."""
-    seen = seen_ops(facts)
-    if seen.multiplied is None:
-        raise Missing("which products are with zeros", "Record with this version of diagnose profile.")
-    return _rows(facts, seen, seen.makes & ~seen.multiplied)
-
-
-def _rows(facts: Facts, seen: SeenOps, chosen: Mask) -> tuple[KnownValues, ...]:
-    """Chosen ops in a row, as those that make something were called, by what is run in it.
-
-    Where ops begin to repeat what the row has repeated already, another row begins.
-    """
-    making = np.flatnonzero(seen.makes)
-    edges = np.flatnonzero(np.diff(chosen[making])) + 1
-    found: dict[tuple[str, ...], list[IntArray]] = {}
-    for run in np.split(making, edges):
-        for row in _rounds(run, seen.first[run]) if len(run) and chosen[run[0]] else ():
-            if not seen.backward[row].all():  # Autograd's own: a mask for each input of a maximum.
-                found.setdefault(tuple(seen.names[one] for one in row.tolist()), []).append(row)
-    made = [_known(facts, seen, names, rows) for names, rows in found.items()]
-    return tuple(sorted((one for one in made if one.steps_seen), key=lambda one: -one.longest_ns))
-
-
-def _rounds(run: IntArray, first: IntArray) -> Iterator[IntArray]:
-    """A row of ops, cut where one repeats what its first op repeats, or what was before that."""
-    begin = 0
-    for at, repeated in enumerate(first.tolist()):
-        if at > begin and 0 <= repeated <= first[begin]:
-            yield run[begin:at]
-            begin = at
-    yield run[begin:]
-
-
-def _known(facts: Facts, seen: SeenOps, names: tuple[str, ...], rows: list[IntArray]) -> KnownValues:
-    all_rows = np.concatenate(rows)
-    ids = seen.ids[:, all_rows]
-    recorded = ids[ids >= 0]
-    before = np.where(seen.first[all_rows] >= 0, seen.ids[:, seen.first[all_rows]], -1)
-    both = (ids >= 0) & (before >= 0)
-    main = host_threads(facts).main
-    return KnownValues(
-        ops=names,
-        times=len(rows),
-        work=work_of(facts, recorded),
-        backward_ops=work_of(
-            facts, _merging(facts, ids[both], before[both]) if both.any() else _all_back(facts, recorded)
-        ),
-        track=main,
-        between=_between(facts, [seen.ids[:, row] for row in rows], main),
-        steps_seen=int((ids >= 0).any(axis=1).sum()),
-        site=sites_of(facts, recorded[:1])[0] if len(recorded) else None,
-        known_at=sites_of(facts, before[both][:1])[0] if both.any() else None,
-        of_batch=bool(seen.brought[all_rows].any()) and not _gets_data(facts, seen),
-    )
-
-
-def _gets_data(facts: Facts, seen: SeenOps) -> bool:
-    """Whether steps draw numbers, or a loader hands over batches."""
-    context = facts.rank.context
-    fetches = context is not None and any(one.batches for one in context.rank.loaders)
-    return fetches or any(name.startswith(DRAWS) for name in seen.names)
-
-
-def _spans(facts: Facts, ids: IntArray) -> HostSpans:
-    ops = host_spans(facts, SpanKind.OP)
-    return ops.where(np.isin(ops.ids, ids) & (ops.track == host_threads(facts).main)).outermost()
-
-
-def _all_back(facts: Facts, ids: IntArray) -> IntArray:
-    return backward_ops(facts, _spans(facts, ids))
+    for rows in by_line(facts, seen, _rows(seen, seen.first >= 0)):
+        ops = np.concatenate(rows)
+        again, before = seen.ids[:, ops], seen.ids[:, seen.first[ops]]
+        both = (again >= 0) & (before >= 0)
+        again, before = again[both], before[both]
+        other = int(before[0]) if len(again) else -1
+        yield replace(of_rows(facts, seen, rows, back=_merging(facts, again, before), other=other), times=len(rows))
 
 
 def _merging(facts: Facts, again: IntArray, before: IntArray) -> IntArray:
@@ -161,30 +62,162 @@ def _merging(facts: Facts, again: IntArray, before: IntArray) -> IntArray:
     nodes = optional(backward_nodes, facts)
     if nodes is None:
         return again[:0]
-    spans = _spans(facts, np.concatenate((again, before)))
+    spans = main_spans(facts, np.concatenate((again, before)))
     op, node = nodes_of(facts, spans)
-    passes: dict[int, set[int]] = {}
-    for one, at in zip(spans.ids[op].tolist(), node.tolist(), strict=True):
-        passes.setdefault(one, set()).add(int(nodes.passed[at]))
-    first = dict(zip(again.tolist(), before.tolist(), strict=True))
-    kept = [
-        at
-        for one, at in zip(spans.ids[op].tolist(), node.tolist(), strict=True)
-        if int(nodes.passed[at]) in passes.get(first.get(one, -1), ())
-    ]
-    return nodes.spans.ids[np.array(kept, dtype=np.int64)]
+    pairs = list(zip(spans.ids[op].tolist(), nodes.passed[node].tolist(), strict=True))
+    ran, first = set(pairs), dict(zip(again.tolist(), before.tolist(), strict=True))
+    return nodes.spans.ids[node[[(first.get(one), passed) in ran for one, passed in pairs]]]
 
 
-def _between(facts: Facts, rows: list[IntArray], track: int) -> Intervals:
-    """Time of a thread from the first op of a row to the last, but what is in ops of the row."""
-    table = facts.rank.spans
-    start, end = table["start_ns"].to_numpy(), (table["start_ns"] + table["dur_ns"]).to_numpy()
-    known = [one[one >= 0] for row in rows for one in row]
-    mine = [one for one in known if len(one) and (table["track"].to_numpy()[one] == track).all()]
-    if not mine:
-        return intervals.EMPTY
-    whole = intervals.union(
-        Intervals(np.array([start[one].min() for one in mine]), np.array([end[one].max() for one in mine]))
-    )
-    ops = np.concatenate(mine)
-    return intervals.subtract(whole, intervals.union(Intervals(start[ops], end[ops])))
+@finds(Cause.CONSTANT)
+def constants(facts: Facts) -> Iterator[Wasted]:
+    """What the step before had computed, too, and nothing in this step. Raises Missing like seen_ops.
+
+    What is made of memory that comes from elsewhere is in doubt where no step is known to get new data: it may be the
+    one batch.
+    """
+    seen, context = seen_ops(facts), facts.rank.context
+    fetches = context is not None and any(one.batches for one in context.rank.loaders)
+    new_data = fetches or any(name.startswith(DRAWS) for name in seen.names)
+    for rows in by_line(facts, seen, _rows(seen, seen.constant & (seen.first < 0))):
+        of_batch = bool(seen.brought[np.concatenate(rows)].any()) and not new_data
+        yield replace(of_rows(facts, seen, rows), times=len(rows), doubt=_NO_DATA if of_batch else None)
+
+
+@finds(Cause.IDENTITY)
+def identities(facts: Facts) -> Iterator[Wasted]:
+    """What gave back what it took, or was made for that. Raises Missing like seen_ops, or if these steps differ."""
+    seen = seen_ops(facts)
+    if seen.needed is None:
+        raise Missing("which arithmetic gives back what it took", ALIKE_STEPS)
+    for rows in by_line(facts, seen, _rows(seen, ~seen.needed)):
+        yield replace(of_rows(facts, seen, rows), times=len(rows))
+
+
+@finds(Cause.MULTIPLIED_BY_ZEROS)
+def multiplied_by_zeros(facts: Facts) -> Iterator[Wasted]:
+    """What was computed to be multiplied by zeros. Raises Missing like seen_ops, or if nobody looked."""
+    seen = seen_ops(facts)
+    if seen.multiplied is None:
+        raise Missing("which products are with zeros", NOT_COUNTED.how_to_record_it)
+    for rows in by_line(facts, seen, _rows(seen, ~seen.multiplied)):
+        yield replace(of_rows(facts, seen, rows), times=len(rows))
+
+
+def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
+    """Chosen ops in a row. Where ops begin to repeat what the row has repeated already, another row begins.
+
+    Not what autograd computes by itself: a mask for each input of a maximum.
+    """
+    for run in in_a_row(seen, chosen):
+        begin, first = 0, seen.first[run].tolist()
+        for at in range(1, len(run) + 1):
+            if at == len(run) or 0 <= first[at] <= first[begin]:
+                if not seen.backward[run[begin:at]].all():
+                    yield run[begin:at]
+                begin = at
+
+
+@finds(Cause.ZEROS_IN_OPERAND)
+def sparse_products(facts: Facts) -> Iterator[Wasted]:
+    """Products with matrices of which nearly all is zero. Raises Missing like seen_ops, and if nobody counted zeros.
+
+    Not those that shapes tell to be lookups or to scale rows: see `one_hot_products` and `diagonal_matrices`. Nor those
+    whose results are known already.
+    """
+    seen, zeros = seen_ops(facts), counts(facts, "sparse")
+    sparse = (zeros >= LEAST_ZEROS) & (zeros < ALL) & (seen.first < 0) & ~seen.constant & ~seen.backward
+    sparse &= np.array([name != "aten::convolution" for name in seen.names], dtype=bool)  # Torch has no such.
+    told = _told_by_shapes(facts)
+    for rows in by_line(facts, seen, np.flatnonzero(sparse).reshape(-1, 1)):
+        ops = np.concatenate(rows)
+        ids = seen.ids[:, ops]
+        spans = main_spans(facts, ids[ids >= 0])
+        if nesting.innermost_at(spans.start_ns, spans.track, *places(told)).max(initial=-1) < 0:
+            kind = "batched" if any(seen.names[one].endswith("bmm") for one in ops) else ""
+            yield replace(of_rows(facts, seen, rows), share=int(zeros[ops].min()) / ALL, kind=kind)
+
+
+def _told_by_shapes(facts: Facts) -> HostSpans:
+    """Ops on tensors as large as those that the step made of zeros and ones, or of a diagonal: see the rewrites."""
+    table = optional(op_table, facts)
+    if table is None:
+        return main_spans(facts, np.zeros(0, dtype=np.int64))
+    told, made = list[int](), set[tuple[int, Shape]]()
+    for at, step in enumerate(table.step):
+        call = table.call(at)
+        if any((step, shape) in made for shape in call.shapes):
+            told.append(at)
+        if call.name == "diag_embed" and call.made:
+            made.add((step, call.made))
+        if call.name == "one_hot" and call.shapes and at + 1 < len(table.step):
+            made.update((step, shape) for shape in table.call(at + 1).shapes[:1] if shape[:-1] == call.shapes[0])
+    return table.spans.where(np.array(told, dtype=np.int64))
+
+
+@finds(Cause.SEPARABLE_WINDOW)
+def separable_windows(facts: Facts) -> Iterator[Wasted]:
+    """Convolutions with windows that are a column times a row each, by the window's size.
+
+    Raises Missing like seen_ops, and if nobody looked.
+    """
+    seen, separable = seen_ops(facts), counts(facts, "separable")
+    found: dict[Shape, list[int]] = {}
+    for at in np.flatnonzero((separable > 0) & (seen.ids >= 0).any(axis=0)).tolist():
+        shapes = [given[1][0].shape for given in _inputs(facts, seen, at) if len(given) > 1 and given[1]]
+        if shapes and len(shapes[0]) == 4:
+            found.setdefault(shapes[0][2:], []).append(at)
+    for (height, width), ops in found.items():
+        left = SLOWER * (height + width) / (height * width)
+        if left < 1:
+            yield replace(of_rows(facts, seen, [np.array(ops)]), share=1 - left, detail=f"{height} by {width}")
+
+
+@finds(Cause.REPEATED_FACTORS)
+def repeated_factors(facts: Facts) -> Iterator[Wasted]:
+    """What makes factors of matrices that had been made into factors, to solve with them again.
+
+    Raises Missing like seen_ops, and if nobody counted.
+    """
+    seen, matrix = seen_ops(facts), counts(facts, "matrix")
+    solvers = host_spans(facts, SpanKind.OP)
+    solvers = solvers.where(np.isin(solvers.ids, seen.ids[:, matrix != -1]))
+    makers = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(FACTORS)).outermost()
+    mine = makers.where(nesting.innermost_at(makers.start_ns, makers.track, *places(solvers)) >= 0)
+    if len(mine.ids):
+        often = "in the step before" if (matrix == BEFORE).any() else "earlier in the step"
+        yield replace(of_spans(facts, mine.ids), times=int((matrix != -1).sum()), detail=often)
+
+
+@finds(Cause.FROZEN_ROWS)
+def frozen_rows(facts: Facts) -> Iterator[Wasted]:
+    """What layers that learn nothing make of rows of a table that never changes, by lookup: always the same.
+
+    Nothing is drawn for it, and what is taken beside the rows is written by no op. But a net whose weights are all as
+    large as some that learn may be a copy of these, which is made anew after more steps than were looked at: a target.
+    Raises Missing like seen_ops, and if nobody looked.
+    """
+    seen, lookups = seen_ops(facts), counts(facts, "looked_up")
+    nodes = optional(backward_nodes, facts)
+    learnt = {tuple(sorted(one)) for one in gradient_shapes(facts, nodes) if one} if nodes else set[Shape]()
+    for lookup in np.unique(lookups[lookups >= 0]).tolist():
+        mine = (lookups == lookup) & (np.arange(len(lookups)) != lookup)
+        layers = [at for at in np.flatnonzero(mine & seen.makes).tolist() if is_layer(seen.names[at])]
+        if any(_weight(facts, seen, at) not in {*learnt, None} for at in layers):
+            table = next((shape for one in _inputs(facts, seen, lookup) if (shape := first_shape(one))), ())
+            detail = f"a table of {table[0]:,}" if table else "a table"
+            yield replace(of_rows(facts, seen, list(in_a_row(seen, mine))), times=len(layers), detail=detail)
+
+
+def _weight(facts: Facts, seen: SeenOps, at: int) -> Shape | None:
+    """The sides of a layer's weight, which convolutions take second and others last. None where not recorded."""
+    for inputs in _inputs(facts, seen, at):
+        shapes = [some[0].shape for some in inputs if some and len(some[0].shape) > 1]
+        if len(shapes) > 1:
+            return tuple(sorted(shapes[1] if len(shapes[1]) > 2 else shapes[-1]))
+    return None
+
+
+def _inputs(facts: Facts, seen: SeenOps, at: int) -> list[Inputs]:
+    ids = seen.ids[:, at]
+    return inputs_of(facts, ids[ids >= 0])

@@ -16,10 +16,10 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.inputs import NO_SHAPES, Inputs
+from diagnose.facts.core.seen_ops import SeenOps, seen_ops
 from diagnose.facts.core.shaped import Shape, Work, inputs_of, work_of
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.spans import host_spans, used_step
-from diagnose.facts.values.values import SeenOps, seen_ops
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 

@@ -1,48 +1,33 @@
-"""Is a memory that lasts from step to step moved whole, to make room for a few new rows?
+"""Buffers that last from step to step, and are moved whole to make room for a few new rows.
 
 It is rolled, or joined anew without its oldest rows; what it holds was put there by an op of the step before.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import replace
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, fact
-from diagnose.facts.core.shaped import Shape, Work, inputs_of, work_of
-from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import used_step
-from diagnose.facts.values.values import seen_ops
-from diagnose.trace.frames import Site
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.seen_ops import seen_ops
+from diagnose.facts.core.shaped import Shape, inputs_of
+from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
 from diagnose.trace.intervals import IntArray
 
 MOVES = ("aten::roll", "aten::cat")
-"""A sum of parts is a memory only if one of them nearly is the whole."""
+"""What is joined is a buffer only if one of the parts nearly is the whole."""
 
 _WRITES = ("aten::copy_", "aten::index_put_", "aten::index_copy_", "aten::fill_")
 
 NEARLY = 0.5
-"""Of what is joined has to be of the memory (our choice)."""
+"""Of what is joined has to be of the buffer (our choice)."""
 
 
-@dataclass(frozen=True)
-class RolledMemories:
-    """All that are moved."""
-
-    times: int
-    """Per step."""
-    largest: Shape
-    work: Work
-    steps_seen: int
-    """Used steps in which they are."""
-    site: Site | None
-    """The line of the one that takes longest."""
-
-
-@fact
-def rolled_memories(facts: Facts) -> RolledMemories | None:
-    """None if there are none. Raises Missing like seen_ops."""
+@finds(Cause.SHIFTED_BUFFER)
+def shifted_buffers(facts: Facts) -> Iterator[Wasted]:
+    """All together. Raises Missing like seen_ops."""
     seen, graph = seen_ops(facts), facts.rank.values
     assert graph is not None
     begin = int(np.flatnonzero(graph.step == 1)[0])
@@ -56,20 +41,12 @@ def rolled_memories(facts: Facts) -> RolledMemories | None:
         if taker >= begin and any(0 <= one < begin and _moved(one, names, takes) for one in makers)
     }
     moving = [at for at in sorted(moved) if seen.names[at] in MOVES and not seen.backward[at]]
-    large = [at for at in moving if _is_memory(facts, seen.names[at], seen.ids[:, at])]
+    large = [at for at in moving if _is_buffer(facts, seen.names[at], seen.ids[:, at])]
     ids = seen.ids[:, large]
     recorded = ids[ids >= 0]
-    if not len(recorded):
-        return None
-    lasted = facts.rank.spans["dur_ns"].to_numpy()[recorded]
-    longest = recorded[[int(lasted.argmax())]]
-    return RolledMemories(
-        times=len(large),
-        largest=_parts(facts, longest)[0],
-        work=work_of(facts, recorded),
-        steps_seen=len(set(used_step(facts, recorded).tolist()) - {-1}),
-        site=sites_of(facts, longest)[0],
-    )
+    if len(recorded):
+        longest = recorded[[int(facts.rank.spans["dur_ns"].to_numpy()[recorded].argmax())]]
+        yield replace(of_spans(facts, recorded), detail=" by ".join(f"{one:,}" for one in _parts(facts, longest)[0]))
 
 
 def _moved(op: int, names: list[str], takes: dict[int, set[int]]) -> bool:
@@ -87,6 +64,6 @@ def _parts(facts: Facts, ids: IntArray) -> list[Shape]:
     return []
 
 
-def _is_memory(facts: Facts, name: str, ids: IntArray) -> bool:
+def _is_buffer(facts: Facts, name: str, ids: IntArray) -> bool:
     sizes = [int(np.prod(shape)) for shape in _parts(facts, ids)]
     return bool(sizes) and (name == MOVES[0] or sum(sizes) > max(sizes) > NEARLY * sum(sizes))

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.frozen_rows import FrozenRows, frozen_rows
+from diagnose.facts.values.known_values import frozen_rows
+from diagnose.facts.values.ledger import Wasted
 from diagnose.synthetic.reading import facts_of
 
 DRAWN = (
@@ -17,13 +18,13 @@ DRAWN = (
 EVALUATED = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"'
 
 
-def of(values: str, more: str = "") -> tuple[FrozenRows, ...]:
+def of(values: str, more: str = "") -> tuple[Wasted, ...]:
     return frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{DRAWN}{more}"))
 
 
 def test_an_encoder_that_is_frozen() -> None:
     (found,) = of("aten::index looked 0 | aten::mm looked 0 | aten::relu looked 0 | aten::mm")
-    assert (found.rows, found.layers, found.steps_seen) == (512, 1, 3)
+    assert (found.detail, found.times, found.steps_seen) == ("a table of 512", 1, 3)
     assert found.work.host_ns == 40_000_000
 
 

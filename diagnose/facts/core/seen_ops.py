@@ -31,7 +31,6 @@ ENOUGH = 0.5
 APART, AGREE = 16, 2
 """Ops that may be left out in a row, and those that have to agree behind them (our choice)."""
 
-
 BEFORE = -2
 """The step before has had a matrix."""
 
@@ -86,18 +85,18 @@ def seen_ops(facts: Facts) -> SeenOps:
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
         raise Missing("which ops compute what is known already", ALIKE_STEPS)
-    vain = _vain(graph, last)
+    vain, takes = _vain(graph, last), _takes(graph, last)
     return SeenOps(
         ids=ids,
         names=tuple(graph.names[one] for one in graph.name[last].tolist()),
         makes=graph.makes[last] == 1,
-        first=_first(graph, last),
+        first=_first(graph, last, takes),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
         backward=graph.backward[last] == 1,
         multiplied=None if graph.nothing is None else _needed(graph, last, graph.nothing[last] == 1),
         needed=None if vain is None else _needed(graph, last, vain),
         brought=_brought(graph, last),
-        takes=_takes(graph, last),
+        takes=takes,
         rows=None if graph.rows is None else replace(_rows(graph.rows, last), read=_read(graph, graph.rows, last)),
     )
 
@@ -158,14 +157,25 @@ def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
     )
 
 
-def _first(graph: ValueGraph, last: IntArray) -> IntArray:
-    """Of each op the position of that which made the same in this step before it, in the same phase; or -1."""
+def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]) -> IntArray:
+    """Of each op the position of that which made the same in this step before it, in the same phase; or -1.
+
+    What takes the same as another op has been given the same, also where the recorder did not compare that.
+    """
     known: dict[tuple[int, int], int] = {}
     found = []
     for position, op in enumerate(last.tolist()):
         same = int(graph.same[op])
         key = (op if same < 0 else same, int(graph.backward[op]))
         found.append(known.setdefault(key, position) if graph.makes[op] else position)
+    names = [graph.names[one] for one in graph.name[last].tolist()]
+    written = {maker for taker, makers in enumerate(takes) if names[taker].endswith("_") for maker in makers}
+    alone = [at == one and graph.makes[last[at]] == 1 and at not in written for at, one in enumerate(found)]
+    for at in range(len(found) - 1, -1, -1):  # What it takes was called before it.
+        mine, others = ([one for one in takes[op] if one >= 0] for op in (at, found[at]))
+        for one, other in zip(mine, others, strict=False) if len(mine) == len(others) else ():
+            if alone[one] and other < one and names[one] == names[other]:
+                found[one] = found[other]
     first = np.array(found, dtype=np.int64)
     return np.where(first < np.arange(len(last)), first, -1)
 
@@ -230,8 +240,8 @@ def _needed(graph: ValueGraph, last: IntArray, vain: Mask) -> Mask:
 def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
     """As `SeenOps.ids`."""
     makes = last[graph.makes[last] == 1]
-    numbers = {_in_place_or_not(graph.names[one]): one for one in np.unique(graph.name[makes]).tolist()}
-    spans = host_spans(facts, SpanKind.OP, named=lambda name: _in_place_or_not(name) in numbers).outermost()
+    numbers = {graph.names[one].rstrip("_"): one for one in np.unique(graph.name[makes]).tolist()}
+    spans = host_spans(facts, SpanKind.OP, named=lambda name: name.rstrip("_") in numbers).outermost()
     names = facts.rank.spans["name"].cat.categories
     number = _numbered(numbers, [str(names[one]) for one in name_codes(facts, spans.ids).tolist()])
     wanted = _numbered(numbers, [graph.names[one] for one in graph.name[last].tolist()])
@@ -247,12 +257,8 @@ def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
     return found
 
 
-def _in_place_or_not(name: str) -> str:
-    return name.rstrip("_")
-
-
 def _numbered(numbers: dict[str, int], names: list[str]) -> IntArray:
-    return np.array([numbers.get(_in_place_or_not(name), -1) for name in names], dtype=np.int64)
+    return np.array([numbers.get(name.rstrip("_"), -1) for name in names], dtype=np.int64)
 
 
 def _best(spans: HostSpans, number: IntArray, wanted: IntArray) -> IntArray:

@@ -7,7 +7,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.parts_read import PartRead, parts_read
+from diagnose.facts.values.ledger import Wasted
+from diagnose.facts.values.parts_read import parts_read
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 
@@ -20,26 +21,26 @@ WAYS_BACK = """
 """
 
 
-def of(values: str, drawn: str = DRAWN) -> tuple[PartRead, ...]:
+def of(values: str, drawn: str = DRAWN) -> tuple[Wasted, ...]:
     return parts_read(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{drawn}"))
 
 
 def test_what_is_cut_down_at_the_end() -> None:
     (found,) = of("aten::fft read 20 | aten::abs takes 0 read 50 | aten::mm takes 1")
-    assert (found.percent, found.ops, found.steps_seen) == (30, ("aten::fft", "aten::abs"), 3)
-    assert (found.work.host_ns, found.unread_ns) == (60_000_000, 42_000_000)
-    assert (found.site, found.read_at) == (Site("t.py", 1, "sounds"), Site("t.py", 9, "step"))
+    assert (round(found.share, 2), found.ops, found.steps_seen) == (0.7, ("aten::fft", "aten::abs"), 3)
+    assert (found.longest_ns, round(found.wasted_ns, -3)) == (60_000_000, 42_000_000)
+    assert (found.site, found.other_site) == (Site("t.py", 1, "sounds"), Site("t.py", 9, "step"))
 
 
 def test_what_does_not_depend_on_each_other_is_told_apart() -> None:
     found = of("aten::fft read 20 | aten::abs read 50 | aten::mm takes 0,1")
     assert [one.ops for one in found] == [("aten::fft",), ("aten::abs",)]
-    assert [one.unread_ns for one in found] == [32_000_000, 10_000_000]
+    assert [one.wasted_ns for one in found] == [32_000_000, 10_000_000]
 
 
 def test_ways_that_meet_are_one() -> None:
     (found,) = of("aten::fft read 20 | aten::abs read 20 | aten::mm takes 0,1 read 20")
-    assert found.ops == ("aten::fft", "aten::mm", "aten::abs")
+    assert found.ops == ("aten::fft", "aten::abs", "aten::mm")
 
 
 def test_little_is_cut_away() -> None:

@@ -5,21 +5,22 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.values.repeated_rows import RepeatedRows, repeated_rows
+from diagnose.facts.values.equal_rows import equal_rows
+from diagnose.facts.values.ledger import Wasted
 from diagnose.synthetic.reading import facts_of
 
 TAKEN = "aten::index_select 0-10 shapes=[[64,32],[],[256]]"
 LAYER = "aten::linear 10-30 shapes=[[256,32],[8,32],[8]]"
 
 
-def of(*items: str) -> tuple[RepeatedRows, ...]:
-    return repeated_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\ncpu  {' | '.join(items)}"))
+def of(*items: str) -> tuple[Wasted, ...]:
+    return equal_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\ncpu  {' | '.join(items)}"))
 
 
 def test_of_64_rows_256_are_taken() -> None:
     (found,) = of(TAKEN, LAYER)
-    assert (found.rows, found.differ, found.ops, found.steps_seen) == ((64, 256), 0.25, ("aten::linear",), 3)
-    assert (found.work.host_ns, found.repeated_ns) == (20_000_000, 15_000_000)
+    assert (found.kind, found.share, found.ops, found.steps_seen) == ("shapes", 0.75, ("aten::linear",), 3)
+    assert (found.longest_ns, found.wasted_ns) == (20_000_000, 15_000_000)
 
 
 def test_rows_stay_equal_through_what_takes_each_by_itself() -> None:
@@ -28,13 +29,13 @@ def test_rows_stay_equal_through_what_takes_each_by_itself() -> None:
         TAKEN, LAYER, "aten::relu 30-34 shapes=[[256,8]]", "aten::linear 34-40 shapes=[[256,8],[4,8]]",
         "aten::dropout 40-50 shapes=[[256,4]]", "aten::linear 50-60 shapes=[[256,4],[4,4]]",
     )  # fmt: skip
-    assert found.ops == ("aten::linear", "aten::relu", "aten::linear")
+    assert found.ops == ("aten::linear", "aten::relu")
     assert found.work.host_ns == 30_000_000
 
 
 def test_images_that_are_repeated() -> None:
     (found,) = of("aten::repeat 0-10 shapes=[[2,3,8,8],[]]", "aten::conv2d 10-30 shapes=[[8,3,8,8],[4,3,3,3]]")
-    assert found.rows == (2, 8)
+    assert (found.kind, found.share) == ("shapes", 0.75)
 
 
 @pytest.mark.parametrize(
@@ -56,8 +57,8 @@ def test_shapes_have_to_be_known() -> None:
         of("aten::index_select 0-10", "aten::linear 10-30")
 
 
-def counted(values: str, cpu: str) -> tuple[RepeatedRows, ...]:
-    return repeated_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\ncpu  {cpu}"))
+def counted(values: str, cpu: str) -> tuple[Wasted, ...]:
+    return equal_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\ncpu  {cpu}"))
 
 
 EXPANDED = "aten::clone 0-10 shapes=[[16,4,32],[]] | aten::linear 10-30 shapes=[[64,32],[8,32],[8]]"
@@ -67,8 +68,8 @@ CLONED = "aten::clone spread 75"
 def test_rows_that_were_counted() -> None:
     """Shapes do not tell that what is copied was expanded."""
     (found,) = counted(f"{CLONED} | aten::linear takes 0 alike 75", EXPANDED)
-    assert (found.rows, found.differ, found.ops, found.steps_seen) == (None, 0.25, ("aten::linear",), 3)
-    assert (found.work.host_ns, found.repeated_ns) == (20_000_000, 15_000_000)
+    assert (found.kind, found.share, found.ops, found.steps_seen) == ("", 0.75, ("aten::linear",), 3)
+    assert (found.longest_ns, found.wasted_ns) == (20_000_000, 15_000_000)
 
 
 @pytest.mark.parametrize(
@@ -88,4 +89,4 @@ def test_rows_that_need_not_be_equal(values: str) -> None:
 
 def test_rows_that_shapes_tell_of_are_told_once() -> None:
     (found,) = counted("aten::index_select spread 75 | aten::linear takes 0 alike 75", f"{TAKEN} | {LAYER}")
-    assert found.rows == (64, 256)
+    assert (found.kind, found.share) == ("shapes", 0.75)

@@ -8,13 +8,8 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.known_values import (
-    multiplied_by_nothing,
-    repeated_values,
-    unchanging_values,
-    useless_arithmetic,
-)
-from diagnose.facts.values.values import seen_ops
+from diagnose.facts.core.seen_ops import seen_ops
+from diagnose.facts.values.known_values import constants, duplicates, identities, multiplied_by_zeros
 from diagnose.synthetic.reading import facts_of
 
 NODE = "autograd::engine::evaluate_function:"
@@ -54,7 +49,7 @@ def test_rounds_that_repeat_another_are_rows_of_one_kind() -> None:
     """The second and third round repeat the first; 1 ms lies between their two ops."""
     looked = "aten::mm | aten::exp | aten::mm as 0 | aten::exp as 1 | aten::mm as 0 | aten::exp as 1 | aten::sum"
     rounds = " | ".join(f"aten::mm {at}-{at + 8} | aten::exp {at + 9}-{at + 11}" for at in (0, 20, 40))
-    (found,) = repeated_values(facts_of(f"{CPU}values {looked}\ncpu  {rounds} | aten::sum 60-90"))
+    (found,) = duplicates(facts_of(f"{CPU}values {looked}\ncpu  {rounds} | aten::sum 60-90"))
     assert (found.ops, found.times, found.steps_seen) == (("aten::mm", "aten::exp"), 2, 2)
     assert (found.longest_ns, found.between.total) == (20_000_000, 2 * 2 * 1_000_000)
 
@@ -62,7 +57,7 @@ def test_rounds_that_repeat_another_are_rows_of_one_kind() -> None:
 def test_what_comes_back_to_other_values_is_no_row_any_more() -> None:
     looked = "aten::mm | aten::exp takes 0 | aten::mm as 0 | aten::sin takes 2 | aten::exp as 1"
     ops = "aten::mm 0-8 | aten::exp 8-10 | aten::mm 10-18 | aten::sin 18-20 | aten::exp 20-22"
-    found = repeated_values(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    found = duplicates(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
     assert [(one.ops, one.longest_ns) for one in found] == [(("aten::mm",), 8_000_000), (("aten::exp",), 2_000_000)]
 
 
@@ -82,8 +77,8 @@ def test_one_backward_is_enough_if_both_go_through_it_in_one_pass(second_pass: s
         cpu  "{NODE} SumBackward0" 62-63 sequence=3 "Fwd thread id"=1
         """
     )
-    (found,) = repeated_values(facts)
-    assert (found.work.host_ns, found.backward_ops.host_ns) == (8_000_000, back_ns)
+    (found,) = duplicates(facts)
+    assert (found.work.host_ns, found.back.host_ns) == (8_000_000, back_ns)
 
 
 @pytest.mark.parametrize(("unlike", "found"), [("3,4", [True, True, False, False]), ("2,3,4", None)])
@@ -114,7 +109,7 @@ def test_what_is_multiplied_by_zeros_was_computed_for_nothing() -> None:
         " | aten::sum takes 4 | aten::exp_backward takes 2 back"
     )
     drawn = " | ".join(f"{one.split()[0]} {10 * at}-{10 * at + 8}" for at, one in enumerate(looked.split(" | ")))
-    (found,) = multiplied_by_nothing(facts_of(f"{CPU}values {looked}\ncpu  {drawn}"))
+    (found,) = multiplied_by_zeros(facts_of(f"{CPU}values {looked}\ncpu  {drawn}"))
     assert found.ops == ("aten::mm", "aten::exp", "aten::mul")
     assert (found.longest_ns, found.between.total) == (24_000_000, 2 * 2 * 2_000_000)
 
@@ -123,29 +118,29 @@ def test_older_recordings_cannot_tell_what_was_multiplied_by_zeros() -> None:
     facts = facts_of(f"{CPU}values aten::exp | aten::mul takes 0\ncpu  aten::exp 0-1 | aten::mul 2-3")
     assert facts.rank.values is not None
     older = replace(facts.rank.values, nothing=None)
-    assert multiplied_by_nothing(facts) == ()
+    assert multiplied_by_zeros(facts) == ()
     with pytest.raises(Missing, match="with zeros"):
-        multiplied_by_nothing(Facts(replace(facts.rank, values=older)))
+        multiplied_by_zeros(Facts(replace(facts.rank, values=older)))
 
 
 def test_nobody_can_tell_what_is_useless_where_the_two_steps_differ() -> None:
     looked = "aten::exp | aten::div gives 0 takes 0 | aten::mm takes 1"
     facts = facts_of(f"{CPU}values {looked}\ncpu  aten::exp 0-1 | aten::div 17-20 | aten::mm 30-40")
-    assert [one.ops for one in useless_arithmetic(facts)] == [("aten::div",)]
+    assert [one.ops for one in identities(facts)] == [("aten::div",)]
     assert facts.rank.values is not None
     other = facts.rank.values.name.copy()
     other[1] = other[0]  # Another op in place of the division, in the first step.
     different = Facts(replace(facts.rank, values=replace(facts.rank.values, name=other)))
-    assert repeated_values(different) == ()
+    assert duplicates(different) == ()
     with pytest.raises(Missing, match="gives back what it took"):
-        useless_arithmetic(different)
+        identities(different)
 
 
 def test_what_autograd_repeats_by_itself_is_nobody_s_fault() -> None:
     """Unless it is part of what is called again: the second row has an op that a pass does not run."""
     looked = "aten::eq back | aten::eq as 0 back | aten::mm | aten::exp | aten::eq as 0 back | aten::exp as 3"
     ops = " | ".join(f"{one.split()[0]} {10 * at}-{10 * at + 9}" for at, one in enumerate(looked.split(" | ")))
-    (found,) = repeated_values(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    (found,) = duplicates(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
     assert found.ops == ("aten::eq", "aten::exp")
 
 
@@ -153,9 +148,9 @@ def test_what_is_the_same_in_each_step() -> None:
     looked = "aten::outer always | aten::sin takes 0 always | aten::sin as 1 always | aten::mm takes 1"
     ops = "aten::outer 0-10 | aten::sin 10-20 | aten::sin 20-30 | aten::mm 30-40"
     facts = facts_of(f"{CPU}values {looked}\ncpu  {ops}")
-    (found,) = unchanging_values(facts)
+    (found,) = constants(facts)
     assert (found.ops, found.longest_ns) == (("aten::outer", "aten::sin"), 20_000_000)
-    (again,) = repeated_values(facts)
+    (again,) = duplicates(facts)
     assert again.longest_ns == 10_000_000
 
 
@@ -164,7 +159,7 @@ def test_what_is_made_only_for_useless_arithmetic_is_useless_as_well() -> None:
     looked = "aten::exp | aten::square takes 0 | aten::sum takes 1 | aten::div gives 0 takes 0,2 | aten::mm takes 3"
     ops = "aten::exp 0-1 | aten::square 10-14 | aten::sum 15-16 | aten::div 17-20 | aten::mm 30-40"
     facts = facts_of(f"{CPU}values {looked}\ncpu  {ops}")
-    (found,) = useless_arithmetic(facts)
+    (found,) = identities(facts)
     assert found.ops == ("aten::square", "aten::sum", "aten::div")
     assert (found.longest_ns, found.between.total) == (8_000_000, 2 * 2 * 1_000_000)
 
@@ -172,7 +167,7 @@ def test_what_is_made_only_for_useless_arithmetic_is_useless_as_well() -> None:
 def test_what_something_else_takes_is_of_use() -> None:
     looked = "aten::sum | aten::div gives - takes 0 | aten::mm takes 1 | aten::log takes 0"
     facts = facts_of(f"{CPU}values {looked}\ncpu  aten::sum 0-9 | aten::div 9-11 | aten::mm 11-12 | aten::log 12-13")
-    (found,) = useless_arithmetic(facts)
+    (found,) = identities(facts)
     assert found.ops == ("aten::div",)
 
 
@@ -180,7 +175,7 @@ def test_what_is_written_in_place_is_of_use() -> None:
     """A running mean is there after the step as well."""
     looked = "aten::mean | aten::lerp_ takes 0 | aten::sub gives - takes 1 | aten::mm takes 2"
     ops = "aten::mean 0-4 | aten::lerp_ 4-8 | aten::sub 8-10 | aten::mm 10-12"
-    (found,) = useless_arithmetic(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    (found,) = identities(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
     assert found.ops == ("aten::sub",)
 
 
@@ -196,5 +191,5 @@ def test_what_comes_from_elsewhere_may_be_the_one_batch(begin: str, end: str, of
     """Unless steps draw numbers: then their batches differ."""
     looked = f"{begin} | aten::sin takes 0 always | {end}"
     ops = " | ".join(f"{one.split()[0]} {10 * at}-{10 * at + 10}" for at, one in enumerate(looked.split(" | ")))
-    (found,) = unchanging_values(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
-    assert (found.longest_ns, found.of_batch) == (20_000_000, of_batch)
+    (found,) = constants(facts_of(f"{CPU}values {looked}\ncpu  {ops}"))
+    assert (found.longest_ns, found.doubt is not None) == (20_000_000, of_batch)

@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.values.rolled import RolledMemories, rolled_memories
+from diagnose.facts.values.ledger import Wasted
+from diagnose.facts.values.shifted_buffers import shifted_buffers
 from diagnose.synthetic.reading import facts_of
 
 ROLL = "aten::roll 0-50 shapes=[[4096,64],[],[]]"
@@ -13,22 +14,20 @@ JOIN = "aten::cat 0-50 shapes=[[[4080,64],[16,64]],[]]"
 REST = "aten::copy_ 50-51 | aten::mm 60-90"
 
 
-def of(values: str, drawn: str) -> RolledMemories | None:
-    return rolled_memories(
+def of(values: str, drawn: str) -> tuple[Wasted, ...]:
+    return shifted_buffers(
         facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values} | aten::mm\ncpu  {drawn} | {REST}")
     )
 
 
 def test_a_memory_that_is_rolled() -> None:
-    found = of("aten::roll carried 1 | aten::copy_ takes 0", ROLL)
-    assert found is not None
-    assert (found.times, found.largest, found.work.host_ns, found.steps_seen) == (1, (4096, 64), 50_000_000, 3)
+    (found,) = of("aten::roll carried 1 | aten::copy_ takes 0", ROLL)
+    assert (found.times, found.detail, found.work.host_ns, found.steps_seen) == (1, "4,096 by 64", 50_000_000, 3)
 
 
 def test_a_memory_that_is_joined_anew() -> None:
-    found = of("aten::cat carried 0 | aten::copy_", JOIN)
-    assert found is not None
-    assert found.largest == (4080, 64)
+    (found,) = of("aten::cat carried 0 | aten::copy_", JOIN)
+    assert found.detail == "4,080 by 64"
 
 
 @pytest.mark.parametrize(
@@ -44,9 +43,9 @@ def test_a_memory_that_is_joined_anew() -> None:
     ],
 )
 def test_what_is_none(values: str, drawn: str) -> None:
-    assert of(values, drawn) is None
+    assert of(values, drawn) == ()
 
 
 def test_nobody_looked() -> None:
     with pytest.raises(Missing, match="diagnose profile"):
-        rolled_memories(facts_of(f"4 steps of 100\n2 threads, 4 cores\ncpu  {ROLL} | {REST}"))
+        shifted_buffers(facts_of(f"4 steps of 100\n2 threads, 4 cores\ncpu  {ROLL} | {REST}"))

@@ -8,7 +8,8 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.unused_gradients import UnusedGradients, unused_gradients
+from diagnose.facts.values.ledger import Wasted
+from diagnose.facts.values.unneeded_backward import unused_gradients
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import AutogradGraph
 
@@ -32,7 +33,7 @@ def update(start: float, *shapes: str) -> str:
     return " | ".join([f'"Optimizer.step#SGD.step" {start}-{start + len(shapes)}', *ops])
 
 
-def of(*rows: str, optimizer: list[int] | None = None) -> UnusedGradients:
+def of(*rows: str, optimizer: list[int] | None = None) -> tuple[Wasted, ...]:
     """Two steps, of which the second is used. `optimizer`: which one has the weight of each node, in order."""
     facts = facts_of("\n".join(("2 steps of 100", "2 threads, 4 cores", *(f"cpu  {row}" for row in rows))))
     return unused_gradients(facts if optimizer is None else Facts(replace(facts.rank, graph=graph_of(optimizer))))
@@ -53,20 +54,20 @@ def graph_of(optimizer: list[int]) -> AutogradGraph:
 
 def test_a_net_that_only_the_optimizer_does_not_train() -> None:
     """The head's gradient is used; those of the two weights before it are not."""
-    found = of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[4,8]"))
-    assert (found.vain.nodes, found.vain.gradients, found.vain.work.host_ns) == (4, 2, 8_000_000)
-    assert (found.vain.steps_seen, found.cleared) == (1, False)
+    (found,) = of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[4,8]"))
+    assert (found.times, found.detail, found.work.host_ns) == (4, "2 gradients", 8_000_000)
+    assert (found.steps_seen, found.kind, found.doubt) == (1, "", None)
 
 
 def test_what_comes_before_the_last_gradient_that_is_used_may_be_needed_for_it() -> None:
-    assert len(of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,64]")).vain.work.ids) == 0
-    found = of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,8]"))
-    assert (found.vain.nodes, found.vain.gradients) == (2, 1)
+    assert of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,64]")) == ()
+    (found,) = of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,8]"))
+    assert (found.times, found.detail) == (2, "1 gradient")
 
 
 def test_lists_of_weights_are_updated_at_once() -> None:
     fused = '"Optimizer.step#SGD.step" 50-60 | aten::_fused_sgd_ 51-59 shapes=[[[4,8],[64,8]],[[4,8],[64,8]]]'
-    assert of(backward(0, "[4,8]", "[64,8]", "[64,64]"), fused).vain.gradients == 1
+    assert [one.detail for one in of(backward(0, "[4,8]", "[64,8]", "[64,64]"), fused)] == ["1 gradient"]
 
 
 def test_of_more_weights_than_are_recorded_nothing_is_said() -> None:
@@ -83,12 +84,12 @@ def test_a_pass_none_of_whose_gradients_is_used_may_feed_copies_of_the_weights()
 
 
 def test_gradients_that_another_optimizer_clears_before_it_uses_them() -> None:
-    """A critic of 4 x 8 and a generator of 64 x 8: the critic's pass goes on into the generator."""
-    critic = (backward(0, "[4,8]", "[64,8]"), update(20, "[4,8]"))
-    generator = (backward(40, "[64,8]"), update(60, "[64,8]"))
-    found = of(*critic, "zero_grad 30-31", *generator)
-    assert (found.vain.nodes, found.vain.gradients, found.cleared) == (2, 1, True)
-    assert len(of(*critic, *generator).vain.work.ids) == 0  # It adds them to its own.
+    """A critic of 4 x 8 and a generator of 64 x 8, twice: the critic's pass goes on into the generator."""
+    critic = (backward(0, "[4,8]", "[64,8]", "[64,8]"), update(20, "[4,8]"))
+    generator = (backward(40, "[64,8]", "[64,8]"), update(60, "[64,8]"))
+    (found,) = of(*critic, "zero_grad 30-31", *generator)
+    assert (found.times, found.detail, found.kind) == (4, "2 gradients", "cleared")
+    assert of(*critic, *generator) == ()  # It adds them to its own.
 
 
 @pytest.mark.parametrize(
@@ -103,18 +104,17 @@ def test_a_weight_as_large_as_an_updated_one_belongs_to_its_optimizer(
     critic = (backward(0, "[4,8]", "[8]", "[64,8]", "[8]"), update(20, "[4,8]", "[8]"))
     generator = (backward(40, "[64,8]", "[8]", number=4), update(60, "[64,8]", "[8]"))
     found = of(*critic, "zero_grad 30-31", *generator, optimizer=optimizer)
-    assert (found.vain.gradients, found.vain.nodes, found.cleared) == (gradients, 2 * gradients, gradients > 0)
+    assert [(one.detail, one.times, one.kind) for one in found] == [("2 gradients", 4, "cleared")] * (gradients > 0)
 
 
 def test_optimizers_that_step_together_share_a_pass() -> None:
     one_for_both = backward(0, "[4,8]", "[64,8]")
-    assert len(of(one_for_both, update(20, "[4,8]"), update(30, "[64,8]"), "zero_grad 25-26").vain.work.ids) == 0
+    assert of(one_for_both, update(20, "[4,8]"), update(30, "[64,8]"), "zero_grad 25-26") == ()
 
 
 def test_passes_after_the_last_step_may_be_for_one_that_was_not_recorded() -> None:
     first_only = " | ".join(f"{item} in 0" for item in update(50, "[4,8]").split(" | "))
-    found = of(backward(0, "[4,8]", "[64,8]"), first_only).vain
-    assert (len(found.work.ids), found.nodes) == (2, 0)
+    assert of(backward(0, "[4,8]", "[64,8]"), first_only) == ()
 
 
 @pytest.mark.parametrize("name", ["FSDP::forward", "FullyShardedDataParallel.forward", "c10d::_reduce_scatter_base_"])
@@ -142,9 +142,10 @@ def test_what_has_to_be_recorded() -> None:
 )
 def test_whether_anybody_reads_them(values: str, unread: bool) -> None:
     summed = "aten::add_ 8.2-8.8"
-    found = of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]"), summed + f"\nvalues {values}")
-    assert (found.vain.gradients, found.unread) == (1, unread)
+    (found,) = of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]"), summed + f"\nvalues {values}")
+    assert (found.kind, found.doubt is None) == ("single", unread)
 
 
 def test_nobody_looked_whether_anybody_reads_them() -> None:
-    assert not of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]")).unread
+    (found,) = of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]"))
+    assert found.doubt == Missing("whether the script reads the gradient", "Record with diagnose profile.")

@@ -4,17 +4,22 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.autograd.unused_graphs import UnusedGraphs, unused_graphs
 from diagnose.facts.core.base import Missing
+from diagnose.facts.values.ledger import Wasted
+from diagnose.facts.values.unneeded_backward import unused_graphs
 from diagnose.synthetic.reading import facts_of
 
 BACKWARD = '"autograd::engine::evaluate_function: MulBackward0"'
 
 
-def of(*rows: str) -> UnusedGraphs:
+def _node(item: str) -> str:
+    return f'{item.replace("B ", BACKWARD + " ")} "Fwd thread id"=1'
+
+
+def of(*rows: str) -> tuple[Wasted, ...]:
     """Three steps of 100 ms, of which the last two are used; each row is a step."""
     drawn = [
-        " | ".join(f"{item.replace('B ', BACKWARD + ' ')} in {step}" for item in row.split(" | "))
+        " | ".join(f"{_node(item) if item[0] == 'B' else item} in {step}" for item in row.split(" | "))
         for step, row in enumerate(rows)
     ]
     return unused_graphs(
@@ -23,19 +28,19 @@ def of(*rows: str) -> UnusedGraphs:
 
 
 def test_ops_whose_number_no_backward_op_has() -> None:
-    found = of(
+    (found,) = of(
         "aten::mul 0-9 sequence=0 | B 10-20 sequence=0",
         "aten::mul 0-9 sequence=1 | B 10-20 sequence=1 | aten::mul 30-36 sequence=2 | aten::exp 40-50 sequence=3",
         "aten::mul 0-9 sequence=4 | B 10-20 sequence=4",
     )
-    assert (found.calls, found.ns, found.steps_seen) == (1, 8_000_000, 1)
-    assert len(found.ids) == 2
+    assert (found.times, found.work.host_ns, found.steps_seen) == (1, 8_000_000, 1)
+    assert len(found.work.ids) == 2
 
 
 def test_ops_that_make_no_node_carry_the_number_of_the_next_one() -> None:
     """The first op of each step needs no gradient: the second makes the node of that number."""
     found = of(*(f"aten::rand 0-5 sequence={k} | aten::mul 6-9 sequence={k} | B 10-20 sequence={k}" for k in range(3)))
-    assert (found.calls, len(found.ids)) == (0, 0)
+    assert found == ()
 
 
 def test_an_op_is_used_if_any_op_inside_is() -> None:
@@ -44,7 +49,7 @@ def test_an_op_is_used_if_any_op_inside_is() -> None:
         f" | B 10-20 sequence={2 * k + 1}"
         for k in range(3)
     ))  # fmt: skip
-    assert len(found.ids) == 0
+    assert found == ()
 
 
 def test_ops_without_gradients_and_those_after_the_last_backward_pass_are_none() -> None:
@@ -53,7 +58,7 @@ def test_ops_without_gradients_and_those_after_the_last_backward_pass_are_none()
         "aten::mul 0-9 sequence=1 | B 10-20 sequence=1 | aten::mul 30-40",
         "aten::mul 0-9 sequence=2 | B 10-20 sequence=2 | aten::mul 30-36 sequence=3 | aten::exp 40-50 sequence=4",
     )
-    assert len(found.ids) == 0
+    assert found == ()
 
 
 def test_without_a_backward_pass_nothing_is_known() -> None:
@@ -70,7 +75,7 @@ def test_whether_they_are_the_same_as_in_training(shapes: str, alike: bool) -> N
         f" | aten::mul 30-36 sequence={2 * k + 1}{given}"
         for k in range(3)
     ))  # fmt: skip
-    assert (found.calls, found.as_in_training) == (1, alike)
+    assert [(one.times, one.kind) for one in found] == [(1, "as in training" if alike else "")]
 
 
 def test_one_pass_more_of_what_training_runs_once_is_another() -> None:
@@ -79,4 +84,4 @@ def test_one_pass_more_of_what_training_runs_once_is_another() -> None:
         f" | aten::mul 30-36 sequence={3 * k + 1} shapes=[[8,4]] | aten::mul 40-46 sequence={3 * k + 2} shapes=[[8,4]]"
         for k in range(3)
     ))  # fmt: skip
-    assert not found.as_in_training
+    assert [one.kind for one in found] == [""]

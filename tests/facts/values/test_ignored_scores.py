@@ -5,7 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.data.targets import IgnoredScores, ignored_scores
+from diagnose.facts.values.ignored_scores import ignored_scores
+from diagnose.facts.values.ledger import Wasted
 from diagnose.synthetic.reading import facts_of
 
 HEAD = "4 steps of 100\n2 threads, 4 cores\n"
@@ -15,14 +16,14 @@ FLAT = "aten::flatten 10-20 shapes=[[2,64,500]]"
 LOSS = "aten::cross_entropy_loss 20-30 shapes=[[128,500],[128]]"
 
 
-def of(*items: str, head: str = HEAD + SEEN) -> tuple[IgnoredScores, ...]:
+def of(*items: str, head: str = HEAD + SEEN) -> tuple[Wasted, ...]:
     return ignored_scores(facts_of(f"{head}cpu  {' | '.join(items)}"))
 
 
 def test_from_the_layer_to_the_loss() -> None:
     (found,) = of(LAYER, FLAT, LOSS, "aten::add 30-40 shapes=[[128,500]]")
-    assert (found.classes, found.rows, found.counted) == (500, 128, 0.25)
-    assert (found.work.host_ns, found.ignored_ns) == (30_000_000, 22_500_000)
+    assert (found.detail, found.share) == ("500 classes for 128 rows", 0.75)
+    assert (found.longest_ns, found.wasted_ns) == (30_000_000, 22_500_000)
 
 
 @pytest.mark.parametrize(
@@ -36,20 +37,20 @@ def test_from_the_layer_to_the_loss() -> None:
 )
 def test_forms_of_the_layer(layer: str) -> None:
     (found,) = of(layer, LOSS)
-    assert (found.rows, found.work.host_ns) == (128, 20_000_000)
+    assert (found.detail, found.longest_ns) == ("500 classes for 128 rows", 20_000_000)
 
 
 def test_the_last_place_of_each_row_may_be_left_out() -> None:
     """Its scores are not, and are made for nothing as well."""
     (found,) = of(LAYER, "aten::slice 10-20 shapes=[[2,64,500]]", "aten::cross_entropy_loss 20-30 shapes=[[126,500]]")
-    assert (found.rows, found.work.host_ns) == (128, 30_000_000)
+    assert (found.detail, found.longest_ns) == ("500 classes for 128 rows", 30_000_000)
 
 
 def test_classes_after_the_rows() -> None:
     (found,) = of(
         LAYER, "aten::transpose 10-20 shapes=[[2,64,500]]", "aten::cross_entropy_loss 20-30 shapes=[[2,500,64]]"
     )
-    assert (found.rows, found.work.host_ns) == (128, 30_000_000)
+    assert (found.detail, found.longest_ns) == ("500 classes for 128 rows", 30_000_000)
 
 
 def test_ops_between_them_that_have_nothing_to_do_with_scores() -> None:

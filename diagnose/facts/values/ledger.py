@@ -1,0 +1,204 @@
+"""What an entry of the ledger of wasted work is, and how entries are made of ops that were seen, or of their spans."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.autograd.backward import backward_ops
+from diagnose.facts.core.base import Facts, Missing, once
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.inputs import Mask
+from diagnose.facts.core.seen_ops import NOT_COUNTED, SeenOps, seen_ops
+from diagnose.facts.core.shaped import Work, work_of
+from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import HostSpans, host_spans, used_step
+from diagnose.facts.core.steps import steps
+from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+
+
+class Cause(Enum):
+    """Why work is wasted: what takes the time, as the beginning of a sentence."""
+
+    DUPLICATE = "what is computed again from the same values"
+    CONSTANT = "what is the same in every step"
+    IDENTITY = "arithmetic that returns its input"
+    MULTIPLIED_BY_ZEROS = "what is multiplied by zeros"
+    EQUAL_ROWS = "computing rows that are equal to others"
+    UNREAD = "computing what nothing reads"
+    ROWS_WITHOUT_GRADIENT = "computing rows that get no gradient"
+    IGNORED_BY_LOSS = "scoring rows that the loss ignores"
+    ZEROS_IN_OPERAND = "multiplying with matrices that are nearly all zero"
+    FROZEN_ROWS = "running frozen layers on rows of a table"
+    REPEATED_FACTORS = "factorising matrices that had been factorised"
+    SEPARABLE_WINDOW = "convolving with separable windows"
+    SHIFTED_BUFFER = "moving buffers whole for a few new rows"
+    SUBNORMAL_NUMBERS = "computing with subnormal numbers"
+    ZERO_GRADIENT = "propagating gradients that are all zero"
+    UNUSED_GRADIENT = "computing gradients that no optimizer uses"
+    REPEATED_BACKWARD = "running nodes that an earlier backward pass had run"
+    UNUSED_GRAPH = "recording ops for a backward pass that never comes"
+
+
+@dataclass(frozen=True)
+class Wasted:
+    """Ops of one source line, or of one origin, all or a part of whose work is for nothing."""
+
+    ops: tuple[str, ...]
+    """Their names, each once, in the order in which they are called."""
+    times: int
+    """How often that is, per step."""
+    work: Work
+    back: Work
+    """The nodes of backward passes that go with the ops."""
+    share: float
+    """Of their time and that of the nodes that is wasted, 0 to 1."""
+    steps_seen: int
+    """Used steps that have them."""
+    site: Site | None
+    """The line of the first op; of the one that takes longest if only a part of the work is wasted."""
+    other_site: Site | None
+    """Where the same had been computed before, or where the result is cut down."""
+    track: int
+    """The main thread."""
+    between: Intervals = intervals.EMPTY
+    """Time of that thread between the ops, which goes if these are left out as a whole."""
+    kind: str = ""
+    """Which of a cause's kinds it is, where another fix is better than usual; else empty."""
+    detail: str = ""
+    """A noun phrase that says more."""
+    doubt: Missing | None = None
+    """What has to be known to be sure that it is wasted; None if it is."""
+
+    @property
+    def longest_ns(self) -> int:
+        """What all of it takes per step, on the host or the device."""
+        return max(self.work.host_ns + self.back.host_ns, self.work.device_ns + self.back.device_ns)
+
+    @property
+    def wasted_ns(self) -> int:
+        """What of that is for nothing."""
+        return round(self.longest_ns * self.share)
+
+
+Shares: TypeAlias = "float | npt.NDArray[np.float64]"
+Finder: TypeAlias = "Callable[[Facts], tuple[Wasted, ...]]"
+
+FINDERS: dict[Cause, Finder] = {}
+
+NO_SPANS: IntArray = np.zeros(0, dtype=np.int64)
+
+
+def finds(cause: Cause) -> Callable[[Callable[[Facts], Iterable[Wasted]]], Finder]:
+    """Make a function the finder of a cause: computed once per Facts, what wastes most first, Missing remembered."""
+
+    def made(compute: Callable[[Facts], Iterable[Wasted]]) -> Finder:
+        def found(facts: Facts) -> tuple[Wasted, ...]:
+            return tuple(sorted((one for one in compute(facts) if one.steps_seen), key=lambda one: -one.wasted_ns))
+
+        FINDERS[cause] = once(found)
+        return FINDERS[cause]
+
+    return made
+
+
+def counts(facts: Facts, column: str) -> IntArray:
+    """A column of `RowCounts`, of the ops that were seen. Raises Missing like seen_ops, and if nobody counted that."""
+    rows = seen_ops(facts).rows
+    found: IntArray | None = None if rows is None else getattr(rows, column)
+    if found is None:
+        raise NOT_COUNTED
+    return found
+
+
+def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, share: Shares = 1.0, other: int = -1) -> Wasted:
+    """Ops, and the nodes of their backward pass. `share`: of all, or of each op; `other`: the op of `other_site`."""
+    lasted, step = facts.rank.spans["dur_ns"].to_numpy()[ids], used_step(facts, ids)
+    shown = int(ids[0] if isinstance(share, float) else ids[lasted.argmax()])
+    sites = sites_of(facts, np.array([shown, *([other] if other >= 0 else [])]))
+    return Wasted(
+        ops=tuple(dict.fromkeys(facts.rank.spans["name"].iloc[ids].astype(str))),
+        times=round_half_up(int((step >= 0).sum()), steps(facts).count),
+        work=work_of(facts, ids),
+        back=work_of(facts, back),
+        share=float(np.average(share, weights=lasted + 1)) if isinstance(share, np.ndarray) else share,
+        steps_seen=len(set(step.tolist()) - {-1}),
+        site=sites[0],
+        other_site=sites[1] if other >= 0 else None,
+        track=host_threads(facts).main,
+    )
+
+
+def of_rows(
+    facts: Facts,
+    seen: SeenOps,
+    rows: Sequence[IntArray],
+    percent: IntArray | None = None,
+    back: IntArray | None = None,
+    other: int = -1,
+) -> Wasted:
+    """Rows of ops that were seen, with their backward pass, and the time between the ops of each row.
+
+    `percent`: of each op that was seen how much is wasted; all, if None.
+    """
+    ops = np.concatenate(rows)
+    ids = seen.ids[:, ops]
+    recorded = ids[ids >= 0]
+    back = backward_ops(facts, main_spans(facts, recorded)) if back is None else back
+    share = 1.0 if percent is None else np.broadcast_to(percent[ops] / 100, ids.shape)[ids >= 0]
+    between = _between(facts, [seen.ids[:, row] for row in rows])
+    return replace(of_spans(facts, recorded, back, share, other), between=between)
+
+
+def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:
+    """Ops that make something and have the same label, which is more than 0, as far as they follow each other."""
+    making = np.flatnonzero(seen.makes)
+    for run in np.split(making, np.flatnonzero(np.diff(label[making])) + 1):
+        if len(run) and label[run[0]] > 0:
+            yield run
+
+
+def by_line(facts: Facts, seen: SeenOps, rows: Iterable[IntArray]) -> list[list[IntArray]]:
+    """Rows by the line of their first op; without those of which nothing was recorded."""
+    known = [row for row in rows if (seen.ids[:, row] >= 0).any()]
+    first = [int(ids[ids >= 0][0]) for ids in (seen.ids[:, row] for row in known)]
+    names = [tuple(seen.names[one] for one in row.tolist()) for row in known]
+    return [[known[at] for at in some] for some in of_one_line(facts, first, names)]
+
+
+def of_one_line(facts: Facts, ids: Sequence[int], otherwise: Sequence[object]) -> list[list[int]]:
+    """Positions of ops by their line; by what is given otherwise where call stacks were not recorded."""
+    found: dict[object, list[int]] = {}
+    for at, (site, other) in enumerate(zip(sites_of(facts, np.array(ids, dtype=np.int64)), otherwise, strict=True)):
+        found.setdefault(site or other, []).append(at)
+    return list(found.values())
+
+
+def main_spans(facts: Facts, ids: IntArray) -> HostSpans:
+    """Those of the ops that are on the main thread, without those in others of them."""
+    ops = host_spans(facts, SpanKind.OP)
+    return ops.where(np.isin(ops.ids, ids) & (ops.track == host_threads(facts).main)).outermost()
+
+
+def _between(facts: Facts, rows: Sequence[IntArray]) -> Intervals:
+    """Time of the main thread from the first op of a row to the last, but what is in ops of the row."""
+    table, main = facts.rank.spans, host_threads(facts).main
+    start, end = table["start_ns"].to_numpy(), (table["start_ns"] + table["dur_ns"]).to_numpy()
+    known = [one[one >= 0] for row in rows for one in row]
+    mine = [one for one in known if len(one) and (table["track"].to_numpy()[one] == main).all()]
+    if not mine:
+        return intervals.EMPTY
+    whole = intervals.union(
+        Intervals(np.array([start[one].min() for one in mine]), np.array([end[one].max() for one in mine]))
+    )
+    ops = np.concatenate(mine)
+    return intervals.subtract(whole, intervals.union(Intervals(start[ops], end[ops])))

@@ -1,0 +1,248 @@
+"""Backward passes: gradients that nobody uses, nodes that are run again, and graphs that no pass goes through."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diagnose.facts.autograd.backward import (
+    BackwardNodes,
+    backward_nodes,
+    forward_ops,
+    gradient_shapes,
+    made_nodes,
+    nodes_of,
+    places,
+)
+from diagnose.facts.autograd.dataflow import optimizer_of
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.inputs import NO_SHAPES, Mask, named, recorded_inputs
+from diagnose.facts.core.seen_ops import inside, seen_ops
+from diagnose.facts.core.shaped import Shape, calls_alike
+from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used_step
+from diagnose.facts.core.steps import steps
+from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
+from diagnose.facts.optimizer.zeroing import zeroings
+from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
+from diagnose.trace import nesting
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray
+
+_LISTS = ("aten::_foreach_*", "aten::_fused_*")
+_SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
+_SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
+_NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
+_MAY_BE_READ = Missing("whether the script reads the gradient", "Record with diagnose profile.")
+_UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
+
+LEAST = 2
+"""Gradients a step that a script hardly uses itself (our choice)."""
+
+
+@finds(Cause.UNUSED_GRADIENT)
+def unused_gradients(facts: Facts) -> Iterator[Wasted]:
+    """What backward passes run after the last gradient that an optimizer uses.
+
+    A single gradient is in doubt unless values tell that nothing reads it: a script may well use that of its input.
+
+    Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
+    And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
+    shapes: those as large as one that the optimizer updates are taken to be it, but for those of an optimizer that has
+    another one which is not updated, where somebody looked at who has which. Of a pass none of whose gradients is known
+    to be used nothing is said: optimizers may update what they made of weights.
+    """
+    nodes, calls = backward_nodes(facts), updates(facts)
+    if len(host_spans(facts, *SpanKind, named=lambda name: name.startswith(_SHARDS)).ids):
+        raise _SHARDED
+    if not facts.rank.provenance.knows("shapes"):
+        raise NO_SHAPES
+    if not len(calls.ids):
+        raise NO_STEPS
+    shapes = gradient_shapes(facts, nodes)
+    turn, turns = _turns(facts, nodes, calls, shapes)
+    vain, cleared = _with_their_optimizer(nodes, turn, optimizer_of(facts, nodes), *_unused(nodes, shapes, turn, turns))
+    # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
+    order = np.arange(len(shapes))
+    last = np.full(len(nodes.first), -1, dtype=np.int64)
+    used = nodes.adds & ~vain
+    np.maximum.at(last, nodes.passed[used], order[used])
+    after = (last >= 0)[nodes.passed] & (order > last[nodes.passed])
+    some = np.bincount(nodes.passed[vain & after], minlength=len(nodes.first)) > 0
+    chosen = some[nodes.passed] & after
+    if not chosen.any():
+        if any(one.updated is None for one in turns):
+            raise _UNKNOWN
+        return
+    adding = in_used_steps(facts, nodes.spans.ids[chosen & nodes.adds])
+    many = round_half_up(int(adding.sum()), steps(facts).count)
+    kind = "single" if many < LEAST else "cleared" if (cleared & chosen).any() else ""
+    sure = many >= LEAST or _only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds))
+    detail = "1 gradient" if many == 1 else f"{many} gradients"
+    doubt = None if sure else _MAY_BE_READ
+    yield replace(of_spans(facts, nodes.spans.ids[chosen]), kind=kind, detail=detail, doubt=doubt)
+
+
+def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool:
+    """Whether such nodes add to what is there, and no op of two steps took it but those of backward passes."""
+    seen, graph = optional(seen_ops, facts), facts.rank.values
+    if seen is None or graph is None:
+        return False
+    begin = int(np.flatnonzero(graph.step == 1)[0])
+    ops = inside(facts, seen, nodes.spans)
+    if any(len(ops.get(one, ())) > 1 for one in adding.tolist()):  # Of a hook of the gradient.
+        return False
+    sums = {begin + max(ops[one]) for one in adding.tolist() if one in ops}
+    before = {one for one in graph.used[np.isin(graph.uses, list(sums))].tolist() if 0 <= one < begin}
+    takers = graph.uses[np.isin(graph.used, list(sums | before)) & (graph.backward[graph.uses] == 0)]
+    return bool(sums) and not len(takers)
+
+
+@dataclass(frozen=True)
+class _Turn:
+    """Steps of optimizers without a pass between them: they take the gradients of the passes since the turn before."""
+
+    updated: set[Shape] | None
+    """Shapes of what they update; None if not all of them are known."""
+    cleared: bool
+    """Gradients are reset between the turn before and the turn's first pass."""
+
+
+def _turns(
+    facts: Facts, nodes: BackwardNodes, calls: HostSpans, shapes: list[Shape | None]
+) -> tuple[IntArray, list[_Turn]]:
+    """Of each pass the turn that takes its gradients, as many as there are turns if none does; and the turns."""
+    begun, resets = nodes.spans.start_ns[nodes.first], zeroings(facts).start_ns
+    passes_before = np.searchsorted(begun, calls.start_ns, side="left")
+    counts, of_call = np.unique(passes_before, return_inverse=True)
+    updated, turns, first, ended = _updated(facts, calls, set(shapes)), list[_Turn](), 0, np.iinfo(np.int64).min
+    for at, count in enumerate(counts.tolist()):
+        mine = np.flatnonzero(of_call == at)
+        begin = begun[first] if first < len(begun) else np.iinfo(np.int64).max
+        some = [one for one in (updated[call] for call in mine.tolist()) if one is not None]
+        whole = set[Shape]().union(*some) if len(some) == len(mine) else None
+        turns.append(_Turn(whole, bool(((resets >= ended) & (resets < begin)).any())))
+        first, ended = count, calls.end_ns[mine].max()
+    return np.searchsorted(counts, np.arange(len(begun)), side="right"), turns
+
+
+def _unused(nodes: BackwardNodes, shapes: list[Shape | None], turn: IntArray, turns: list[_Turn]) -> tuple[Mask, Mask]:
+    """Which nodes add to gradients that are not used, and to which of those another turn adds again."""
+    vain, cleared = np.zeros(len(shapes), dtype=bool), np.zeros(len(shapes), dtype=bool)
+    takers = {
+        shape: [at for at, one in enumerate(turns) if one.updated is None or shape in one.updated]
+        for shape in set(shapes) - {None}
+    }
+    for one in np.flatnonzero(nodes.adds & np.array([shape in takers for shape in shapes], dtype=bool)).tolist():
+        mine, able = int(turn[nodes.passed[one]]), takers[shapes[one]]
+        later = next((at for at in able if at >= mine), mine)
+        if not able:
+            vain[one] = mine < len(turns)
+        elif later > mine and turns[later].updated is not None and turns[later].cleared:
+            vain[one] = cleared[one] = True
+    return vain, cleared
+
+
+def _with_their_optimizer(
+    nodes: BackwardNodes, turn: IntArray, optimizer: IntArray, vain: Mask, cleared: Mask
+) -> tuple[Mask, Mask]:
+    """As in `_unused`, also of what has the shape of an updated weight: an optimizer that steps updates all it has."""
+    key = turn[nodes.passed] * (int(optimizer.max(initial=0)) + 1) + optimizer
+    mine = nodes.adds & (optimizer > 0)
+    still, again = (np.isin(key, key[mine & vain & some]) & mine for some in (vain, cleared))
+    return vain | still, cleared | again
+
+
+def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[set[Shape] | None]:
+    """Which of the shapes each call updates; None if not all that it updates is known."""
+    ops = host_spans(facts, SpanKind.OP)
+    call = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
+    inside = ops.where(call >= 0)
+    position, inputs = recorded_inputs(facts, inside.ids)
+    listed = named(facts, inside.ids, *_LISTS).astype(np.int64)
+    found: list[set[Shape] | None] = [set() for _ in calls.ids]
+    for at, which, many in np.unique(np.stack((call[call >= 0], position, listed)), axis=1).T.tolist():
+        some, given = found[at], inputs[which] if which >= 0 else ()
+        if some is None or (many and not (given and given[0])):
+            found[at] = None  # Of many weights nothing is recorded.
+        else:
+            some.update(one.shape for each in given for one in each if one.shape in shapes)
+    return [some or None for some in found]
+
+
+@finds(Cause.REPEATED_BACKWARD)
+def repeated_backward(facts: Facts) -> Iterator[Wasted]:
+    """Nodes that an earlier pass had run already, both adding to the same gradients.
+
+    Raises Missing like backward_nodes, and if no node has a number. Not those of a pass that made a graph itself
+    (`create_graph`): to go through it again is what it is for. Nor those before which gradients were used or cleared.
+    """
+    nodes = backward_nodes(facts)
+    if not (nodes.key >= 0).any():
+        raise _NO_NUMBERS
+    adding = np.bincount(nodes.passed[nodes.adds], minlength=len(nodes.first)) > 0
+    plain = adding & ~_made_graph(facts, nodes)
+    order = np.lexsort((nodes.passed, nodes.key))
+    key, passed = nodes.key[order], nodes.passed[order]
+    same = np.concatenate(([False], (key[1:] == key[:-1]) & (key[1:] >= 0))) if len(key) else np.zeros(0, dtype=bool)
+    before = np.concatenate((passed[:1], passed[:-1]))
+    marks = np.sort(np.concatenate((updates(facts).start_ns, zeroings(facts).start_ns)))
+    place = np.searchsorted(marks, nodes.spans.start_ns[nodes.first])
+    again = np.zeros(len(key), dtype=bool)
+    again[order] = same & (passed > before) & plain[before] & adding[passed] & (place[passed] == place[before])
+    again |= nodes.adds & _follows(nodes, again)
+    if again.any():
+        yield of_spans(facts, nodes.spans.ids[again])
+
+
+def _follows(nodes: BackwardNodes, chosen: Mask) -> Mask:
+    """Which nodes have one of the chosen before them in their pass, and between them only such as add to gradients."""
+    order = np.arange(len(chosen))
+    last = np.maximum.accumulate(np.where(nodes.adds, -1, order))
+    found: Mask = (last >= 0) & chosen[last] & (nodes.passed[last] == nodes.passed)
+    return found
+
+
+def _made_graph(facts: Facts, nodes: BackwardNodes) -> Mask:
+    """Which passes ran with gradients enabled: ops within their nodes make nodes themselves. Shape (passes,)."""
+    ops = facts.rank.ops
+    numbered = ops.index.to_numpy()[((ops["sequence"] >= 0) & (ops["forward_thread"] <= 0)).to_numpy()]
+    spans = facts.rank.spans
+    start, track = spans["start_ns"].to_numpy()[numbered], spans["track"].to_numpy()[numbered].astype(np.int64)
+    inside = nesting.innermost_at(start, track, *places(nodes.spans))
+    found: Mask = np.bincount(nodes.passed[inside[inside >= 0]], minlength=len(nodes.first)) > 0
+    return found
+
+
+@finds(Cause.UNUSED_GRAPH)
+def unused_graphs(facts: Facts) -> Iterator[Wasted]:
+    """Outermost ops of the main thread that have made nodes, none of which a backward pass runs.
+
+    Ops after the last backward pass are left out: theirs may come after the recording. Raises Missing like
+    backward_nodes, and if no node has a number.
+    """
+    nodes, (ops, _) = backward_nodes(facts), forward_ops(facts)
+    last = facts.rank.ops["sequence"].reindex(nodes.spans.ids, fill_value=-1).max()
+    if last < 0:
+        raise _NO_NUMBERS
+    begin, end = made_nodes(facts, ops)
+    makes = (begin >= 0) & (end > begin)
+    is_vain = makes & (end <= last)
+    is_vain[nodes_of(facts, ops)[0]] = False
+    if is_vain.any():
+        same = _as_in_training(facts, ops.ids[makes], is_vain[makes])
+        yield replace(of_spans(facts, ops.ids[is_vain]), kind="as in training" if same else "")
+
+
+def _as_in_training(facts: Facts, ids: IntArray, is_vain: Mask) -> bool:
+    """Whether in its step each has its like, on inputs of equal shapes, of which a backward pass uses the nodes.
+
+    False where shapes were not recorded.
+    """
+    what, step = calls_alike(facts, ids), used_step(facts, ids)
+    is_vain, is_useful = is_vain & (step >= 0), ~is_vain & (step >= 0)
+    vain, useful = (Counter(zip(step[one].tolist(), what[one].tolist(), strict=True)) for one in (is_vain, is_useful))
+    return bool(vain) and bool((what[is_vain] >= 0).all()) and vain <= useful

@@ -1,0 +1,39 @@
+"""Which work is wasted, by cause: the ledger that the rules of wasted work are entries of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.facts.core.base import Facts, fact
+
+# Each of these modules adds the finders of some causes to FINDERS.
+from diagnose.facts.values import (  # noqa: F401
+    equal_rows,
+    idle_rows,
+    ignored_scores,
+    known_values,
+    parts_read,
+    shifted_buffers,
+    subnormal_numbers,
+    unneeded_backward,
+)
+from diagnose.facts.values.ledger import FINDERS, Cause, Wasted
+
+__all__ = ["Cause", "Ledger", "Wasted", "wasted_work"]
+
+
+@dataclass(frozen=True)
+class Ledger:
+    """Wasted work, looked for when somebody asks."""
+
+    facts: Facts
+
+    def of(self, cause: Cause) -> tuple[Wasted, ...]:
+        """What wastes most first, none if there is none. Raises Missing where that cannot be told."""
+        return FINDERS[cause](self.facts)
+
+
+@fact
+def wasted_work(facts: Facts) -> Ledger:
+    """By cause. Each raises its own Missing."""
+    return Ledger(facts)

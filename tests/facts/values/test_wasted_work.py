@@ -1,0 +1,109 @@
+"""The ledger of wasted work: one way of grouping ops, a finder a cause, and rules that are its entries."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.seen_ops import seen_ops
+from diagnose.facts.values.known_values import duplicates
+from diagnose.facts.values.parts_read import parts_read
+from diagnose.facts.values.wasted_work import FINDERS, Cause, wasted_work
+from diagnose.findings.finding import OutcomeKind
+from diagnose.pipeline import diagnose_rank
+from diagnose.rulekit import engine, page
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.frames import Site
+
+STEPS = "3 steps of 100\n1 threads, 2 cores\n"
+RULES = [one for one in map(page.read, page.files(page.built_in_rules())) if one.needs == page.ENTRIES["wasted"]]
+
+
+def text(values: str, lines: list[int]) -> str:
+    """Ops of 8 ms, one every 10 ms, each on a line of its own function."""
+    ops = [one.split()[0] for one in values.split(" | ")]
+    spans = [
+        f'{name} {10 * at}-{10 * at + 8} stack="t.py({line}): f{line}"'
+        for at, (name, line) in enumerate(zip(ops, lines, strict=True))
+    ]
+    return f"{STEPS}values {values}\ncpu  {' | '.join(spans)}"
+
+
+def drawn(values: str, lines: list[int]) -> Facts:
+    return facts_of(text(values, lines))
+
+
+def test_every_cause_has_a_finder_and_a_rule() -> None:
+    assert set(FINDERS) == set(Cause)
+    assert len(RULES) == len(Cause)
+
+
+@pytest.mark.parametrize("name", [one.id for one in RULES])
+def test_what_cannot_be_looked_at_is_said_with_how_to_record_it(name: str) -> None:
+    rule = engine.load_file(next(one for one in page.files(page.built_in_rules()) if one.stem == name))
+    (outcome,) = diagnose_rank(facts_of(f"{STEPS}cpu  aten::mm 0-10"), [rule]).outcomes
+    assert outcome.outcome is OutcomeKind.CANNOT_TELL
+    assert outcome.how_to_record_it.startswith("Record")
+
+
+def test_each_cause_lacks_what_it_needs_itself() -> None:
+    rank = facts_of(f"{STEPS}values aten::mm | aten::mm as 0\ncpu  aten::mm 0-8 | aten::mm 10-18").rank
+    assert rank.values is not None
+    ledger = wasted_work(Facts(replace(rank, values=replace(rank.values, rows=None, nothing=None))))
+    assert [one.wasted_ns for one in ledger.of(Cause.DUPLICATE)] == [8_000_000]
+    for cause in (Cause.MULTIPLIED_BY_ZEROS, Cause.FROZEN_ROWS, Cause.ZEROS_IN_OPERAND, Cause.UNREAD):
+        with pytest.raises(Missing, match="this version"):
+            ledger.of(cause)
+
+
+def test_rows_of_one_line_are_one_entry() -> None:
+    """Line 3 repeats two functions; each had been computed elsewhere, the first of them on line 1."""
+    facts = drawn("aten::mm | aten::exp | aten::mm as 0 | aten::sum | aten::exp as 1", [1, 2, 3, 4, 3])
+    (found,) = duplicates(facts)
+    assert (found.ops, found.times, found.wasted_ns) == (("aten::mm", "aten::exp"), 2, 16_000_000)
+    assert (found.site, found.other_site) == (Site("t.py", 3, "f3"), Site("t.py", 1, "f1"))
+
+
+def test_lines_are_told_apart() -> None:
+    facts = drawn("aten::mm | aten::mm as 0 | aten::sum | aten::mm as 0", [1, 2, 3, 4])
+    assert [(one.times, one.site) for one in duplicates(facts)] == [
+        (1, Site("t.py", 2, "f2")),
+        (1, Site("t.py", 4, "f4")),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("end", "first"),
+    [
+        ("", [-1, -1, 0, 1]),
+        (" | aten::mm", [-1, -1, 0, 1, -1]),
+        # It is needed for what is written to it.
+        (" | aten::add_ takes 2", [-1, -1, -1, 1, -1]),
+    ],
+)
+def test_what_takes_the_same_had_been_given_the_same(end: str, first: list[int]) -> None:
+    """The recorder compared the products, and not the triangles that they are made of."""
+    values = f"aten::tril | aten::mm takes 0 | aten::tril | aten::mm as 1 takes 2{end}"
+    assert seen_ops(drawn(values, list(range(1, 2 + values.count("|"))))).first.tolist() == first
+
+
+def test_other_ops_before_what_is_the_same_are_not() -> None:
+    values = "aten::tril | aten::mm takes 0 | aten::triu | aten::mm as 1 takes 2"
+    assert seen_ops(drawn(values, [1, 2, 3, 4])).first.tolist() == [-1, -1, -1, 1]
+
+
+def test_what_nothing_reads_at_all() -> None:
+    (found,) = parts_read(drawn("aten::mm | aten::addmm takes 0 read 0 | aten::add takes 0", [1, 2, 3]))
+    assert (found.ops, found.share, found.kind, found.wasted_ns) == (("aten::addmm",), 1.0, "all", 8_000_000)
+
+
+def test_an_entry_says_what_how_often_where_and_how_long() -> None:
+    rule = engine.load_file(page.built_in_rules() / "redundancy" / "repeated_values.py")
+    looked = "aten::mm | aten::exp takes 0 | aten::mm as 0 | aten::exp as 1 | aten::mm as 0 | aten::exp as 1"
+    (found,) = diagnose_rank(facts_of(text(looked, [1, 1, 5, 5, 5, 5])), [rule]).findings
+    assert found.evidence[0].text == (
+        "mm, exp repeat twice what had been computed at line 1 (f1) from the same values: 32.0 ms a step."
+    )
+    assert found.site == Site("t.py", 5, "f5")
