@@ -9,25 +9,25 @@ from benchmarks.planted_cases import Trial
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
 
-_LOADER = ("loader_without_workers", "loader_starvation", "loader_restart")
-_SYNC = ("scalar_reads", "data_dependent_shapes", "explicit_synchronisation", "debug_modes")
-_COPY = ("pageable_copies", "unhidden_copies", "tiny_copies")
+_LOADER = ("dataloader_no_workers", "dataloader_starvation", "dataloader_worker_restart")
+_SYNC = ("scalar_syncs", "data_dependent_shapes", "explicit_synchronisation", "blocking_launches")
+_COPY = ("pageable_copies", "copies_not_overlapped", "tiny_copies")
 _RANKS = (
-    *("exposed_communication", "ddp_overheads", "small_collectives", "small_buckets", "reduced_micro_batches"),
-    *("barriers", "synchronised_norms", "slow_rank", "work_imbalance"),
+    *("exposed_communication", "ddp_overheads", "small_collectives", "small_buckets", "missing_no_sync"),
+    *("barriers", "synchronised_norms", "straggler", "work_imbalance"),
 )
 _HOST = (
     "launch_bound",
     "looped_ops",
-    "oversubscribed_cores",
-    "python_between_ops",
+    "cpu_oversubscription",
+    "python_overhead",
     "underfilled_gpu",
     "unfused_optimizer",
-    "gradient_zeroing",
+    "zero_grad_memset",
     "recompilation",
 )
-_MATMUL = ("single_precision_matmul", "full_precision", "slow_matmul", "misaligned_dimensions")
-_POINTWISE = ("unfused_pointwise", "copy_and_cast_churn", "full_precision")
+_MATMUL = ("tf32_off", "no_mixed_precision", "slow_matmul", "misaligned_dimensions")
+_POINTWISE = ("unfused_pointwise", "copy_and_cast_churn", "no_mixed_precision")
 
 MEANING = {
     "garbage_collection": ("garbage_collection",),
@@ -43,15 +43,15 @@ MEANING = {
     "python": _HOST,
     "device_wait": (*_RANKS, *_COPY),
     "gemm": _MATMUL,
-    "conv": ("full_precision", "single_precision_matmul", "layout_conversions"),
-    "attention": ("unfused_attention", "full_precision"),
+    "conv": ("no_mixed_precision", "tf32_off", "layout_conversions"),
+    "attention": ("unfused_attention", "no_mixed_precision"),
     "softmax_loss": ("unfused_attention", *_POINTWISE),
     "layout": ("layout_conversions",),
     "memory": _COPY,
     "communication": _RANKS,
     "optimizer": ("unfused_optimizer",),
     "foreach": ("unfused_optimizer",),
-    "fill": ("gradient_zeroing",),
+    "fill": ("zero_grad_memset",),
     "copy": ("copy_and_cast_churn",),
     "elementwise": (*_POINTWISE, "unfused_optimizer"),
     "reduction": _POINTWISE,

@@ -12,11 +12,11 @@ from benchmarks.planted_cases import Trial
 WARM_UP_STEPS, STEPS = 10, 3
 
 NAMES = {
-    "Extra CUDA Copy Pattern": ("tiny_copies", "pageable_copies", "unhidden_copies"),
-    "FP32 MatMul Pattern": ("single_precision_matmul", "full_precision"),
+    "Extra CUDA Copy Pattern": ("tiny_copies", "pageable_copies", "copies_not_overlapped"),
+    "FP32 MatMul Pattern": ("tf32_off", "no_mixed_precision"),
     "Optimizer Single Tensor Pattern": ("unfused_optimizer",),
-    "Synchronized DataLoader Pattern": ("loader_without_workers",),
-    "Gradient Set To Zero Instead of None Pattern": ("gradient_zeroing",),
+    "Synchronized DataLoader Pattern": ("dataloader_no_workers",),
+    "Gradient Set To Zero Instead of None Pattern": ("zero_grad_memset",),
     "Enabling Bias in Conv2d Followed By BatchNorm Pattern": (),
     "Matrix Multiplication Dimension Not Aligned Pattern": ("misaligned_dimensions",),
 }

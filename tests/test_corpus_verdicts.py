@@ -33,7 +33,7 @@ class Verdict:
 VERDICTS = {
     "hta/resnet_v100_5_steps.json.gz": Verdict(
         "The GPU is busy 98.8 % of the time, 62 % of it in fp32 convolutions on a GPU with fp16 matrix units.",
-        "full_precision",
+        "no_mixed_precision",
         least_share=0.2,
     ),
     "hta/nccl_a100_rank0_of_2.json.gz": Verdict(
@@ -44,13 +44,13 @@ VERDICTS = {
     ),
     "tensorboard/resnet50_autograd_0_workers.json.gz": Verdict(
         "Batches are made in process, 41 of 158 ms idle for them; then the host zeroes gradients one by one.",
-        "loader_without_workers",
-        ("gradient_zeroing", "unfused_optimizer"),
+        "dataloader_no_workers",
+        ("zero_grad_memset", "unfused_optimizer"),
         least_share=0.2,
     ),
     "tensorboard/resnet50_autograd_4_workers.json.gz": Verdict(
         "The loader is no problem any more; the host is what is left: 644 launches for gradients and parameters.",
-        "gradient_zeroing",
+        "zero_grad_memset",
         ("unfused_optimizer",),
     ),
     "tracelens/mi300_resnet18.json.gz": Verdict(
@@ -66,24 +66,26 @@ VERDICTS = {
         least_share=0.2,
     ),
     "param/resnet.json.gz": Verdict(
-        "Four workers deliver a batch every 340 ms, the GPU needs half of that.", "loader_starvation", least_share=0.2
+        "Four workers deliver a batch every 340 ms, the GPU needs half of that.",
+        "dataloader_starvation",
+        least_share=0.2,
     ),
     "param/linear.json.gz": Verdict(
         "9 of 25 ms busy: kernels of a benchmark that are shorter than their dispatch.",
         "launch_bound",
-        ("gradient_zeroing",),
+        ("zero_grad_memset",),
         least_share=0.2,
     ),
     "param/dlrm_8_ranks": Verdict(
         "One step, small kernels: dispatch is what the recording shows; waits for other ranks are no certain gain. The"
         " rank that the others wait for, by all collectives the seventh, copies what it reads in ten small pieces.",
         "launch_bound",
-        ("python_between_ops", "tiny_copies"),
+        ("python_overhead", "tiny_copies"),
     ),
     "tracelens/b200_eager.json.gz": Verdict(
         "86 % idle in eager mode, recorded with stacks, without steps: launch-bound, by how much is unsure.",
         "launch_bound",
-        ("python_between_ops",),
+        ("python_overhead",),
         least_share=0.2,
         unsure=True,
     ),
@@ -98,12 +100,12 @@ VERDICTS = {
     "tracelens/h100_bert_small.json.gz": Verdict(
         "60 kernels in one 4 ms call under stacks: dispatch and Python, by how much is unsure.",
         "launch_bound",
-        ("python_between_ops",),
+        ("python_overhead",),
     ),
     "hta/gpu_user_annotations.json.gz": Verdict(
         "A toy of 1.5 ms a step: the host is slower than the GPU in all it does.",
-        "python_between_ops",
-        ("gradient_zeroing", "tiny_copies", "launch_bound"),
+        "python_overhead",
+        ("zero_grad_memset", "tiny_copies", "launch_bound"),
     ),
     "hta/cpu_only_rank34_of_300.json.gz": Verdict("No device work was recorded; one step is longer, at a collective."),
     "hta/alexnet_a100_sync_events.json.gz": Verdict("13 s of start-up with 79 kernels: no loop to improve."),
@@ -150,8 +152,8 @@ def test_a_rule_about_the_loader_is_silent_once_the_loader_is_fixed(corpus: Path
         }
         for k in (0, 4)
     )
-    assert "loader_without_workers" in before
-    assert not {"loader_without_workers", "loader_starvation"} & after
+    assert "dataloader_no_workers" in before
+    assert not {"dataloader_no_workers", "dataloader_starvation"} & after
 
 
 def test_what_the_loader_hid_is_what_is_found_once_it_is_fixed(corpus: Path) -> None:

@@ -187,10 +187,10 @@ def test_a_speed_up_is_of_what_is_left() -> None:
 
 
 def test_the_first_that_names_an_expected_rule_has_the_place() -> None:
-    said = [("loader_starvation",), ("scalar_reads", "launch_bound"), ("launch_bound",)]
+    said = [("dataloader_starvation",), ("scalar_syncs", "launch_bound"), ("launch_bound",)]
     assert place_of(("launch_bound",), said) == 2
-    assert place_of(("debug_modes", "launch_bound"), said) == 2
-    assert place_of(("debug_modes",), said) is None
+    assert place_of(("blocking_launches", "launch_bound"), said) == 2
+    assert place_of(("blocking_launches",), said) is None
     assert place_of((), said) is None
 
 

@@ -14,7 +14,7 @@ from diagnose.rulekit.page import Page
 def command() -> None:
     """List the rules, show one's page, or test a folder of them.
 
-    Example: diagnose rules show loader_starvation
+    Example: diagnose rules show dataloader_starvation
     """
 
 

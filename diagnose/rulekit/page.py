@@ -131,7 +131,7 @@ def read(path: Path) -> Page:
 def problems(page: Page) -> list[str]:
     """What a page lacks to be shown to a user: empty if nothing."""
     found = []
-    if not re.fullmatch(r"[a-z]+(_[a-z]+)*", page.id):
+    if not re.fullmatch(r"[a-z][a-z0-9]*(_[a-z0-9]+)*", page.id):
         found.append("its file name is not a noun phrase in snake_case")
     if not 0 < len(page.title) <= LONGEST_TITLE:
         found.append(f"its title (the docstring's first line) must have 1 to {LONGEST_TITLE} characters")

@@ -1,4 +1,4 @@
-"""Barriers hold up all ranks.
+"""Barriers make all ranks wait.
 
 The training asks all ranks to wait for each other in the middle of a step, where no data is exchanged.
 
@@ -33,7 +33,7 @@ REMOVE = Fix(
 
 
 @rule("CO15")
-def barriers_in_the_step(barriers: Barriers, steps: Steps) -> Verdicts:
+def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
     blocked, many = barriers.blocked, len(barriers.op_ids) / steps.count
     if not len(barriers.op_ids):
         yield NotApplicable("there are no barriers")

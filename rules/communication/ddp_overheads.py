@@ -1,4 +1,4 @@
-"""DistributedDataParallel does work that an option saves.
+"""DistributedDataParallel does work that an option avoids.
 
 It copies gradients into its buckets and out, sends rank 0's buffers to all, and may search for unused parameters.
 
@@ -65,7 +65,9 @@ STATIC = Fix(
 
 
 @rule("CO05")
-def ddp_work(ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
+def ddp_overheads(
+    ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: RankManifest | None = None
+) -> Verdicts:
     large = [one for one in ddp_overheads if one.most_ns >= WORTH_SHARE * steps.mean_ns]
     if not ddp_overheads:
         yield NotApplicable("DistributedDataParallel is not used, or does nothing that an option saves")

@@ -1,4 +1,4 @@
-"""The GPU communicates and computes nothing meanwhile.
+"""Communication is not overlapped with compute.
 
 While a collective runs that no compute hides, the GPU's arithmetic units wait for the network, or for another rank.
 

@@ -33,7 +33,7 @@ COUNT = Fix(
 
 
 @rule("CO16")
-def results_gathered(host_gathers: HostGathers, steps: Steps) -> Verdicts:
+def gathered_results(host_gathers: HostGathers, steps: Steps) -> Verdicts:
     found, blocked = host_gathers, host_gathers.blocked
     if not found.calls:
         yield NotApplicable("the host gathers nothing between an optimizer's step and the next forward pass")

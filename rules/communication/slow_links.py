@@ -1,4 +1,4 @@
-"""Collectives run far below the speed of the GPUs' links.
+"""Collectives run far below the bandwidth of the links.
 
 Large collectives take many times as long as on other machines with these GPUs, and it is not for waiting.
 

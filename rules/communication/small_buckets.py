@@ -1,4 +1,4 @@
-"""Gradients are reduced in many small buckets.
+"""Gradients are all-reduced in many small buckets.
 
 DistributedDataParallel collects gradients in buckets, and reduces each as soon as it is full. Here they hold little.
 
@@ -35,7 +35,7 @@ CAP = Fix(
 
 
 @rule("CO03")
-def gradients_in_small_buckets(buckets: Buckets) -> Verdicts:
+def small_buckets(buckets: Buckets) -> Verdicts:
     if not buckets.calls:
         yield NotApplicable("DistributedDataParallel reduces no gradients here")
     elif buckets.calls < max(LEAST, TIMES_USUAL * buckets.usual) or buckets.bytes >= SMALL_BYTES:

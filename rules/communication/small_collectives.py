@@ -1,4 +1,4 @@
-"""Many small collectives follow each other.
+"""Many small collectives run one after another.
 
 Gradients or metrics are reduced tensor by tensor.
 
@@ -36,7 +36,7 @@ PACK = Fix(
 
 
 @rule("CO06")
-def many_small_collectives(
+def small_collectives(
     collective_groups: tuple[CollectiveGroup, ...],
     small_collectives: SmallCollectives,
     collective_runs: CollectiveRuns,

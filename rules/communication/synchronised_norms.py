@@ -1,4 +1,4 @@
-"""Batch normalisation is synchronised at every layer.
+"""SyncBatchNorm synchronises at every layer.
 
 SyncBatchNorm exchanges its statistics with all ranks, once forward and once backward for each layer.
 
@@ -30,7 +30,7 @@ ALONE = Fix(
 
 
 @rule("CO14")
-def normalisation_is_synchronised(synced_norms: SyncedNorms) -> Verdicts:
+def synchronised_norms(synced_norms: SyncedNorms) -> Verdicts:
     norms = synced_norms
     if not norms.calls:
         yield NotApplicable("no batch normalisation is synchronised")

@@ -1,4 +1,4 @@
-"""Batches are copied from ordinary memory.
+"""Host-to-device copies come from pageable memory.
 
 A copy from memory that is not pinned goes through a buffer of the driver: slower, and the host waits for it.
 

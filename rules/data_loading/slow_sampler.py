@@ -1,4 +1,4 @@
-"""The sampler takes longer than making the batches.
+"""The sampler takes longer than loading the batch.
 
 Before a batch is made, a sampler says which items are in it. It may sort or weigh all items for that, each time anew.
 
@@ -34,9 +34,7 @@ ONCE = Fix(
 
 
 @rule("DL09")
-def order_of_items_takes_long(
-    fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
-) -> Verdicts:
+def slow_sampler(fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None) -> Verdicts:
     if fetches.first_share >= ANEW:
         yield NotApplicable("iterators are made again and again, each with an order of its own")
         return

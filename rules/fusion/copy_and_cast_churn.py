@@ -1,4 +1,4 @@
-"""The GPU copies and casts tensors much of the time.
+"""Much of the GPU's time goes into copies and casts.
 
 `contiguous`, `clone`, `cat`, `.to(dtype)` and autocast's casts move data from memory to memory and compute nothing.
 

@@ -1,4 +1,4 @@
-"""Convolutions convert their data's layout and back.
+"""Convolutions convert between memory formats.
 
 Matrix units want channels last (NHWC). With PyTorch's default order (NCHW) each convolution converts its input before
 and its output after.

@@ -1,4 +1,4 @@
-"""Chains of small operations move all their data every time.
+"""Chains of unfused pointwise ops.
 
 Kernels that only add, scale, normalise, cast or activate are limited by memory; in a chain each reads from memory what
 the one before has just written.
@@ -10,7 +10,7 @@ How to fix
     `torch.compile` fuses such chains. For single ones: fused norms, activations and losses.
 
 Ignore when
-    most of this time is there because everything is fp32: 16 bits halve it (full_precision, KE02).
+    most of this time is there because everything is fp32: 16 bits halve it (no_mixed_precision, KE02).
 
 Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
@@ -45,7 +45,7 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
     work = "ops" if found.on_cpu else "kernels"
     bound = found.on_cpu or found.memory_bound_share >= BOUND_SHARE
     if compiling is not None and gave_up(compiling):
-        yield NotApplicable("compiled code runs uncompiled: uncompiled_calls says why")
+        yield NotApplicable("compiled code runs uncompiled: compile_fallback says why")
     elif not bound or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
         yield Clean(
             f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"

@@ -1,4 +1,4 @@
-"""Part of the model computes in double precision.
+"""Part of the model computes in double precision (fp64) (fp64).
 
 NumPy makes float64 unless told otherwise; a tensor made of it takes all that it meets along, or needs parameters of
 that type.
@@ -33,7 +33,7 @@ FLOAT = Fix(
 
 
 @rule("KE09")
-def computing_in_double_precision(doubles: Doubles, steps: Steps) -> Verdicts:
+def double_precision(doubles: Doubles, steps: Steps) -> Verdicts:
     if doubles.ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"{ms(doubles.ns)} a step in double precision")
         return

@@ -1,4 +1,4 @@
-"""Matrix sizes do not suit the Tensor Cores.
+"""Matrix dimensions do not suit Tensor Cores.
 
 16-bit Tensor Cores work on blocks of 8 numbers. Where a size (features, vocabulary, channels, head size) is no multiple
 of 8, slower kernels run.

@@ -1,4 +1,4 @@
-"""Matrix multiplications run far below what the GPU can do.
+"""Matmuls run far below the GPU's peak rate.
 
 Their sizes are friendly, and still they, or convolutions, take more than twice the time that the GPU's rate or its
 memory would allow.

@@ -1,4 +1,4 @@
-"""The host launches work more slowly than the GPU does it.
+"""The CPU launches kernels more slowly than the GPU runs them.
 
 Each op costs the host 5 to 20 us of dispatch and launch. Where kernels are shorter than that, the GPU runs dry between
 them although the host never waits.

@@ -1,4 +1,4 @@
-"""A loop runs the same small ops again and again.
+"""A Python loop runs the same small ops many times.
 
 Within a step the same ops run one round after the other, forward and backward, on one sample, row or moment at a time;
 or outside of what gradients go through, on one weight, row or number at a time.
@@ -47,7 +47,7 @@ LISTS = Fix(
 
 
 @rule("LB04")
-def ops_in_a_loop(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
+def looped_ops(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
     large = [loop for loop in loops if loop.fixed_ns >= FIXED_SHARE * steps.mean_ns]
     if not large:
         most = max((loop.fixed_ns for loop in loops), default=0)

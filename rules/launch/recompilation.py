@@ -1,4 +1,4 @@
-"""torch.compile compiles again, or breaks graphs.
+"""torch.compile recompiles, or breaks graphs.
 
 Compiled code is compiled again for a new shape, type or Python value; what cannot be compiled splits it into pieces.
 

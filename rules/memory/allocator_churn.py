@@ -1,4 +1,4 @@
-"""The driver's allocator is called in every step.
+"""cudaMalloc and cudaFree run in every step.
 
 PyTorch caches freed memory; once that is warm, no step calls cudaMalloc or cudaFree. If one does, the cache is given
 back (`torch.cuda.empty_cache()`), does not fit what is asked for, or is switched off.

@@ -1,4 +1,4 @@
-"""The optimizer updates parameters in many small operations.
+"""The optimizer updates parameters one by one.
 
 Without its fused form an optimizer calls several kernels for each parameter, or passes several times over all.
 

@@ -1,4 +1,4 @@
-"""The training stands still while a checkpoint is written.
+"""Training stops while a checkpoint is saved.
 
 The thread that trains copies the state to the host, packs it and writes it to disk.
 

@@ -1,4 +1,4 @@
-"""Python's garbage collector stops the training.
+"""Garbage collection pauses the training.
 
 Now and then Python looks through all objects for cycles, on the thread that trains, for 10 to 500 ms.
 

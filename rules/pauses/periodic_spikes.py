@@ -1,4 +1,4 @@
-"""Now and then a step takes far longer.
+"""Some steps take far longer than the others.
 
 Logging, metrics, images or other work that is not done in every step makes some steps long.
 

@@ -1,4 +1,4 @@
-"""Now one rank computes longer, now another.
+"""The slowest rank changes from step to step.
 
 In each step the ranks get different amounts of work: longer sequences, larger images, more experts asked.
 
@@ -20,10 +20,10 @@ Sources
 from diagnose.facts.communication.balance import Balance
 from diagnose.rulekit.vocabulary import *
 
-EXCESS_SHARE = 0.05  # of the step: the same for slow_rank
+EXCESS_SHARE = 0.05  # of the step: the same for straggler
 CPU_EXCESS_SHARE = 0.15  # on CPUs that ranks share: two ranks of equal work on two cores differed by up to 0.10
 EVENED = Between(0.5, 0.8, 1.0)  # of the difference: samples do not divide evenly (our choice)
-CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: as in slow_rank (our choice)
+CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: as in straggler (our choice)
 
 BUCKET = Fix(
     "Let all ranks take work of about the same size in the same step.",
@@ -36,7 +36,7 @@ BUCKET = Fix(
 
 
 @rule("ST02")
-def ranks_compute_longer_in_turn(balance: Balance | None) -> Verdicts:
+def work_imbalance(balance: Balance | None) -> Verdicts:
     if balance is None:
         yield NotApplicable("there is one rank")
         return

@@ -1,4 +1,4 @@
-"""Too few steps, or too unequal ones.
+"""The recording has too few steps, or very unequal ones.
 
 A few steps, or steps that differ much from each other, say little about the run they are taken from.
 

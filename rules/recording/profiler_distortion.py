@@ -1,4 +1,4 @@
-"""Recording has slowed the host down.
+"""Recording slowed the host down.
 
 Each op, call and Python frame that is recorded costs the host time, shapes and stacks more so, and the recorder stops
 threads to load kernels or to write its buffers.

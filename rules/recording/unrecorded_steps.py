@@ -1,4 +1,4 @@
-"""Long steps were timed, but none of them was recorded.
+"""Outlier steps were timed, but none of them was recorded.
 
 Some steps take far longer than others: they collect experience, validate, or write. Those that were recorded are all of
 the other kind.

@@ -1,4 +1,4 @@
-"""Diagonal matrices are treated as if they were full.
+"""Diagonal matrices are multiplied and factorised as full ones.
 
 Numbers are put on the diagonals of matrices (`torch.diag_embed`), which then are multiplied, factored and solved: by
 `MultivariateNormal(mean, torch.diag_embed(variance))`, or to scale the columns of a batch. A matrix of n by n takes n

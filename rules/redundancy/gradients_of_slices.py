@@ -1,4 +1,4 @@
-"""Each piece cut out has a gradient as large as the whole.
+"""Each slice's backward pass fills a gradient of the whole.
 
 `x[:, t]` in a loop, or a window `maps[n, :, y:y + 5, x:x + 5]` for each of many places: in the backward pass each piece
 fills a tensor of zeros as large as the whole, puts its gradient into it, and all of these are added up. One op that

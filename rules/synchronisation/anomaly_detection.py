@@ -1,4 +1,4 @@
-"""Every gradient is checked for NaN.
+"""Anomaly detection checks every gradient for NaN.
 
 After each operation of the backward pass its results are looked through, as anomaly detection does to find where a NaN
 comes from. In the forward pass it also keeps the call stack of every operation.

@@ -1,4 +1,4 @@
-"""The host waits to learn how large a result is.
+"""Data-dependent shapes make the host wait for the GPU.
 
 Boolean masks, `nonzero`, `unique`, `masked_select` and the like give tensors whose size only the GPU knows.
 

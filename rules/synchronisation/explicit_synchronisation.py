@@ -1,4 +1,4 @@
-"""The script waits for the GPU in every step.
+"""torch.cuda.synchronize() in every step.
 
 `torch.cuda.synchronize()`, `event.synchronize()` or `stream.synchronize()` stand in the training loop, often for
 timing.

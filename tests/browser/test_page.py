@@ -45,7 +45,7 @@ def test_the_first_screen_says_what_ran_what_is_lost_and_what_to_do(opened: Open
     assert opened.text("h1").startswith("One step takes 10.0 ms (mean of 4 of 5 recorded")
     assert opened.text(".lost").startswith("The ")
     first = opened.page.locator(".card").first
-    assert "Batches are made in the training process" in first.inner_text()
+    assert "DataLoader loads in the training process (num_workers=0)" in first.inner_text()
     assert "num_workers" in first.locator("pre.after").first.inner_text()
     assert "of 10.0 ms a step, alone" in first.inner_text()
     assert first.bounding_box()["y"] < 900  # type: ignore[index]
@@ -150,7 +150,7 @@ def test_the_trace_that_is_saved_has_the_findings(opened: Opened) -> None:
         opened.page.locator("#save-trace").click()
     saved = json.loads(Path(download.value.path()).read_text())
     named = {event["name"] for event in saved["traceEvents"]}
-    assert "Batches are made in the training process" in named
+    assert "DataLoader loads in the training process (num_workers=0)" in named
     assert "sm90_gemm" in named
 
 

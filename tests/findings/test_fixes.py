@@ -39,7 +39,7 @@ def test_steps_of_an_export_are_found_and_rules_fire(tmp_path: Path) -> None:
     found = diagnose.analyze(drawn(text).write(tmp_path / "report.sqlite"))
     assert found.steps is not None
     assert (found.steps.used, found.steps.marker, found.steps.step_time_ns.median) == (3, "ProfilerStep", 100_000_000)
-    assert found.findings[0].rule == "loader_without_workers"
+    assert found.findings[0].rule == "dataloader_no_workers"
     assert found.findings[0].saving.likely_ns > 50_000_000
 
 
@@ -51,7 +51,7 @@ def test_nothing_is_to_be_compiled_for_a_gpu_that_is_too_old(capability: tuple[i
     drawn = facts_of(STARVED).rank
     (device,) = drawn.provenance.devices
     provenance = replace(drawn.provenance, devices=(replace(device, compute_capability=capability),))
-    rules = engine.load(RuleSet(select=("launch_bound", "python_between_ops", "unfused_pointwise")))
+    rules = engine.load(RuleSet(select=("launch_bound", "python_overhead", "unfused_pointwise")))
     found = pipeline.diagnose_rank(Facts(replace(drawn, provenance=provenance)), rules).findings
     assert found[0].rule == "launch_bound"
     assert all(one.fixes for one in found)
@@ -99,7 +99,7 @@ SET = RankManifest(
 )
 def test_what_is_set_already_is_not_advised(trial: str | None, in_force: bool) -> None:
     context = Context(SET, Host(), 1, {"OMP_NUM_THREADS": "2"})
-    page = built_in("loader_starvation").page
+    page = built_in("dataloader_starvation").page
     other = Fix("Do something else.")
     sure = Confidence(Level.HIGH, "drawn")
     alone = Finding((Evidence("It is there."),), (), (Fix("Set it.", trial=trial),), sure)
@@ -114,7 +114,7 @@ def test_workers_that_keep_up_are_not_raised() -> None:
     for empty_share, kind in ((0.0, OutcomeKind.CLEAN), (0.5, OutcomeKind.FOUND)):
         own = RankManifest(rank=0, loaders=(loader_with(empty_share),))
         facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=8), 1)))
-        said = pipeline.diagnose_rank(facts, [built_in("loader_starvation")])
+        said = pipeline.diagnose_rank(facts, [built_in("dataloader_starvation")])
         assert said.outcomes[0].outcome is kind
 
 
@@ -126,7 +126,7 @@ def test_a_deeper_queue_takes_no_core_from_the_training() -> None:
         rank=0, loaders=(keeping_up,), flags=Flags(threads=2), unprofiled=Timed(first_step=0, wall_ns=(100_000_000,))
     )
     facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=2), 1)))
-    said = pipeline.diagnose_rank(facts, [built_in("loader_starvation")])
+    said = pipeline.diagnose_rank(facts, [built_in("dataloader_starvation")])
     assert [fix.trial for one in said.findings for fix in one.fixes] == ["patch:DataLoader(prefetch_factor=8)"]
 
 

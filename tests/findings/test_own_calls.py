@@ -27,7 +27,7 @@ def finding(*fixes: Fix, site: Site | None = None) -> Finding:
 
 
 def placed(rank: RankManifest, one: Finding, *command: str) -> Finding:
-    page = built_in("loader_starvation").page
+    page = built_in("dataloader_starvation").page
     ((_, found),) = own_calls.at_their_place(Context(rank, Host(), 1, command=command), [(page, one)])
     return found
 

@@ -22,7 +22,7 @@ from diagnose.synthetic.reading import facts_of
 
 
 def page(name: str) -> Page:
-    return Page(name, "family", name.upper(), f"The title of {name}", "", {}, (), (), (), (), ())
+    return Page(name, "family", name.upper(), f"The title of {name}", "", {}, (), (), (), ())
 
 
 def finding(*edits: Edit, basis: Basis = Basis.REPLAYED, host_bound: bool = False) -> Finding:

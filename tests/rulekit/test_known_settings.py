@@ -61,7 +61,7 @@ def loads(fetch_ms: int, workers: int = 0, **more: int) -> RankManifest:
 
 
 def test_workers_enough_are_named() -> None:
-    (found,) = said("loader_without_workers", IN_PROCESS, loads(60), cpus=8).findings
+    (found,) = said("dataloader_no_workers", IN_PROCESS, loads(60), cpus=8).findings
     assert found.evidence[1].text.endswith(": 2 workers would hide loading.")
     assert found.evidence[1].value == 2
     (fix,) = found.fixes
@@ -71,7 +71,7 @@ def test_workers_enough_are_named() -> None:
 def test_no_worker_does_the_work_of_a_sampler() -> None:
     """It takes 55 of the 60 ms until a batch is there."""
     waits = loads(5, wait_ns=60 * MS)
-    (outcome,) = said("loader_without_workers", IN_PROCESS, waits, cpus=8).outcomes
+    (outcome,) = said("dataloader_no_workers", IN_PROCESS, waits, cpus=8).outcomes
     assert (outcome.outcome, "no worker" in outcome.why) == (OutcomeKind.NOT_APPLICABLE, True)
     (found,) = said("slow_sampler", IN_PROCESS, waits).findings
     assert found.evidence[0].text.startswith(
@@ -98,7 +98,7 @@ TURN = """
 
 def turns(workers: int = 2, **more: int | str | bool) -> RankDiagnosis:
     loader = Loader(dataset="D", fetch_ns=2 * MS, num_workers=workers, batch_size=4, **more)
-    return said("loader_restart", TURN, RankManifest(rank=0, world_size=2, loaders=(loader,)))
+    return said("dataloader_worker_restart", TURN, RankManifest(rank=0, world_size=2, loaders=(loader,)))
 
 
 def test_a_restart_counts_as_often_as_epochs_are_long() -> None:
@@ -141,7 +141,7 @@ ON_CPU = """
 
 
 @pytest.mark.parametrize(
-    ("rule", "span", "workers"), [("loader_without_workers", "load", 0), ("loader_starvation", "next", 1)]
+    ("rule", "span", "workers"), [("dataloader_no_workers", "load", 0), ("dataloader_starvation", "next", 1)]
 )
 @pytest.mark.parametrize(
     ("cpus", "threads", "outcome"),
@@ -170,12 +170,12 @@ def test_batches_that_no_worker_can_take_over_can_be_cheaper() -> None:
     """60 of 100 ms. Of items nothing, half or nine tenths can go; of collation by the script half, 90 % or 98 %."""
     flags = Flags(threads=2)
     items = msgspec.structs.replace(loads(60, items_ns=58 * MS, collate_ns=2 * MS), flags=flags)
-    (found,) = said("loader_without_workers", ON_CPU.format("load"), items, cpus=2).findings
+    (found,) = said("dataloader_no_workers", ON_CPU.format("load"), items, cpus=2).findings
     assert (found.saving.low_ns, found.saving.likely_ns, found.saving.high_ns) == (0, 30 * MS, 54 * MS)
     assert found.confidence.level is Level.LOW
     loader = Loader(dataset="D", collate="by_hand", fetch_ns=60 * MS, items_ns=15 * MS, collate_ns=45 * MS)
     (found,) = said(
-        "loader_without_workers", ON_CPU.format("load"), RankManifest(rank=0, loaders=(loader,), flags=flags), cpus=2
+        "dataloader_no_workers", ON_CPU.format("load"), RankManifest(rank=0, loaders=(loader,), flags=flags), cpus=2
     ).findings
     assert found.evidence[1].text == "`by_hand` takes 75.0 % of that."
     assert found.saving.low_ns == 22.5 * MS
@@ -186,7 +186,7 @@ def test_batches_that_no_worker_can_take_over_can_be_cheaper() -> None:
 def test_few_batches_are_not_worth_it_where_no_worker_can_take_them_over() -> None:
     """4 of 100 ms are less than a twentieth."""
     own = msgspec.structs.replace(loads(4), flags=Flags(threads=2))
-    (outcome,) = said("loader_without_workers", ON_CPU.format("load").replace("0-60", "0-4"), own, cpus=2).outcomes
+    (outcome,) = said("dataloader_no_workers", ON_CPU.format("load").replace("0-60", "0-4"), own, cpus=2).outcomes
     assert outcome.outcome is OutcomeKind.NOT_APPLICABLE
 
 
@@ -197,9 +197,9 @@ def test_workers_do_not_hand_over_faster_than_quick_batches_are_made(fetch_ns: i
         rank=0, loaders=(Loader(dataset="D", fetch_ns=fetch_ns, fetch_cpu_ns=10_000),), flags=Flags(threads=1)
     )
     quick = "5 steps of 10\ncpu  load 0-1.3 | aten::mm 1.3-10"
-    titles = [one.title for one in said("loader_without_workers", quick, own, cpus=8).findings]
+    titles = [one.title for one in said("dataloader_no_workers", quick, own, cpus=8).findings]
     assert (titles == ["Making batches takes time from computing"]) is in_vain
-    (outcome,) = said("loader_without_workers", quick.replace("1.3", "0.4"), own, cpus=8).outcomes
+    (outcome,) = said("dataloader_no_workers", quick.replace("1.3", "0.4"), own, cpus=8).outcomes
     assert outcome.outcome is OutcomeKind.CLEAN
 
 
@@ -207,8 +207,8 @@ def test_workers_hide_what_waits_whatever_the_cores_do() -> None:
     """A batch takes 60 ms. The 9 or 30 that compute stay: 51 or 30 of 100 ms go, at most 55.5 or 45."""
     for cpu_ms, low_ms, most_ms in ((9, 51, 55.5), (30, 30, 45)):
         own = msgspec.structs.replace(loads(60, fetch_cpu_ns=cpu_ms * MS), flags=Flags(threads=2))
-        (found,) = said("loader_without_workers", ON_CPU.format("load"), own, cpus=2).findings
-        assert found.title == "Batches are made in the training process"
+        (found,) = said("dataloader_no_workers", ON_CPU.format("load"), own, cpus=2).findings
+        assert found.title == "DataLoader loads in the training process (num_workers=0)"
         saving = found.saving
         assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (low_ms * MS, low_ms * MS, most_ms * MS)
         assert (
@@ -216,7 +216,7 @@ def test_workers_hide_what_waits_whatever_the_cores_do() -> None:
             == f"Of the 60.0 ms to make a batch, {60 - cpu_ms}.0 ms wait for storage or a network."
         )
     busy = msgspec.structs.replace(loads(60, fetch_cpu_ns=59 * MS), flags=Flags(threads=2))
-    (found,) = said("loader_without_workers", ON_CPU.format("load"), busy, cpus=2).findings
+    (found,) = said("dataloader_no_workers", ON_CPU.format("load"), busy, cpus=2).findings
     assert found.title == "Making batches takes time from computing"
 
 
@@ -229,7 +229,7 @@ BETWEEN_OPS = """
 def test_python_between_ops_is_lost_where_the_cpu_computes() -> None:
     """60 of 100 ms, of which a fifth, nine tenths, or all can go. The other 46 or 40 get faster by 0.3, 0.9 x 54 %."""
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
-    (found,) = said("python_between_ops", BETWEEN_OPS, own).findings
+    (found,) = said("python_overhead", BETWEEN_OPS, own).findings
     assert found.title == "Python between ops takes time from computing"
     assert (
         found.evidence[0].text == "Nothing is computed for 60.0 ms a step while Python runs between ops in `prepare`."
@@ -247,13 +247,13 @@ def test_a_collection_of_garbage_does_not_interrupt_python() -> None:
     """
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
     drawing = BETWEEN_OPS.replace("\n    cpu", '\n    cpu  "Python GC" 0.5-1 x60 every 1 |')
-    (found,) = said("python_between_ops", drawing, own).findings
+    (found,) = said("python_overhead", drawing, own).findings
     assert found.evidence[0].value == 30 * MS
     assert found.evidence[0].text.endswith("Garbage of what is made is collected for 30.0 ms more.")
     assert found.evidence[1].text == "1 pauses a step, 30.0 ms each."
     assert found.saving.low_ns == 12 * MS
     unknown = drawing.replace('"/home/me/train.py(30): prepare" 0-100 |', "")
-    assert said("python_between_ops", unknown, own).findings[0].saving.low_ns == 6 * MS
+    assert said("python_overhead", unknown, own).findings[0].saving.low_ns == 6 * MS
 
 
 def test_python_of_modules_and_ops_comes_with_computing_on_the_cpu() -> None:
@@ -262,14 +262,14 @@ def test_python_of_modules_and_ops_comes_with_computing_on_the_cpu() -> None:
         5 steps of 20
         cpu  aten::mm 0.1-0.2 x99 every 0.2
     """
-    (outcome,) = said("python_between_ops", drawing, RankManifest(rank=0, unprofiled=timed(20 * MS))).outcomes
+    (outcome,) = said("python_overhead", drawing, RankManifest(rank=0, unprofiled=timed(20 * MS))).outcomes
     assert outcome.outcome is OutcomeKind.CLEAN
 
 
 def test_python_between_ops_is_no_loss_where_a_device_may_be_busy() -> None:
     on_device = Timed(first_step=0, wall_ns=(100 * MS,), device_ns=(100 * MS,))
     for own in (RankManifest(rank=0), RankManifest(rank=0, unprofiled=on_device)):
-        (outcome,) = said("python_between_ops", BETWEEN_OPS, own).outcomes
+        (outcome,) = said("python_overhead", BETWEEN_OPS, own).outcomes
         assert (outcome.outcome, outcome.why) == (OutcomeKind.CANNOT_TELL, "device work")
 
 
@@ -287,14 +287,14 @@ def test_cells_are_not_batched_over_time(op: str, first: str) -> None:
 
 def test_without_cores_items_have_to_get_cheaper() -> None:
     own = loads(300, items_ns=250 * MS, collate_ns=20 * MS)
-    (found,) = said("loader_without_workers", IN_PROCESS, own, cpus=4).findings
+    (found,) = said("dataloader_no_workers", IN_PROCESS, own, cpus=4).findings
     assert found.evidence[1].text.endswith("no number of workers hides loading, which needs 8 cores of 4.")
     assert found.fixes[0].do.startswith("Make the data set's items cheaper")
     assert found.fixes[1].trial == "patch:DataLoader(num_workers=4)"
 
 
 def test_starving_workers_get_more() -> None:
-    (found,) = said("loader_starvation", STARVED, loads(120, workers=1), cpus=8).findings
+    (found,) = said("dataloader_starvation", STARVED, loads(120, workers=1), cpus=8).findings
     assert found.evidence[1].text.endswith(": 3 workers would hide loading.")
     assert [(fix.before, fix.trial) for fix in found.fixes] == [
         ("DataLoader(dataset, batch_size, num_workers=1)", "patch:DataLoader(num_workers=3)")
@@ -303,12 +303,12 @@ def test_starving_workers_get_more() -> None:
 
 def test_workers_on_all_cores_need_cheaper_collation() -> None:
     own = loads(300, workers=4, items_ns=20 * MS, collate_ns=250 * MS)
-    (found,) = said("loader_starvation", STARVED, own, cpus=4).findings
+    (found,) = said("dataloader_starvation", STARVED, own, cpus=4).findings
     assert [fix.do.partition(":")[0] for fix in found.fixes] == ["Make collation cheaper"]
 
 
 def test_workers_that_are_fast_enough_need_a_deeper_queue() -> None:
-    (found,) = said("loader_starvation", STARVED, loads(60, workers=4), cpus=8).findings
+    (found,) = said("dataloader_starvation", STARVED, loads(60, workers=4), cpus=8).findings
     assert [fix.do.partition(":")[0] for fix in found.fixes] == ["Keep more batches ready"]
 
 
@@ -368,7 +368,7 @@ UNKNOWN = RankManifest(rank=0)
     ],
 )
 def test_launches_that_are_known_to_block(environment: dict[str, str], why: str) -> None:
-    (found,) = said("debug_modes", BLOCKING, UNKNOWN, environment=environment).findings
+    (found,) = said("blocking_launches", BLOCKING, UNKNOWN, environment=environment).findings
     assert found.confidence == Confidence(Level.HIGH, f"{why} nothing is queued")
     assert [fix.do for fix in found.fixes] == ["Unset CUDA_LAUNCH_BLOCKING."]
 
@@ -378,11 +378,11 @@ OFF = "100.0 % of the launches of long kernels take as long as their kernel, wit
 
 @pytest.mark.parametrize("environment", [{"CUDA_LAUNCH_BLOCKING": "0"}, {"RANK": "0"}])
 def test_launches_that_are_known_not_to_block(environment: dict[str, str]) -> None:
-    assert outcome(said("debug_modes", BLOCKING, UNKNOWN, environment=environment)) == (OutcomeKind.CLEAN, OFF)
+    assert outcome(said("blocking_launches", BLOCKING, UNKNOWN, environment=environment)) == (OutcomeKind.CLEAN, OFF)
 
 
 def test_rocm_has_other_variables() -> None:
-    amd = said("debug_modes", f"device MI300X{BLOCKING}", UNKNOWN, environment={"RANK": "0"})
+    amd = said("blocking_launches", f"device MI300X{BLOCKING}", UNKNOWN, environment={"RANK": "0"})
     assert amd.outcomes[0].outcome is OutcomeKind.FOUND
 
 
@@ -391,7 +391,7 @@ def test_the_environment_is_read_from_the_recording(tmp_path: Path) -> None:
     known = Manifest(complete=True, environment={"RANK": "0"}, ranks=(UNKNOWN,))
     (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(known))
     whys = {one.rule: one.why for one in diagnose.analyze(tmp_path).outcomes}
-    assert whys["debug_modes"] == OFF
+    assert whys["blocking_launches"] == OFF
 
 
 # 58 of 100 ms in the check of one gradient.
@@ -407,7 +407,7 @@ NODE = "autograd::engine::evaluate_function: MmBackward0"
     ("on", "title", "level", "fix"),
     [
         (True, "Anomaly detection is on", Level.HIGH, "Switch off anomaly detection."),
-        (None, "Every gradient is checked for NaN", Level.MEDIUM, "Switch off anomaly detection."),
+        (None, "Anomaly detection checks every gradient for NaN", Level.MEDIUM, "Switch off anomaly detection."),
         (False, "Hooks check every gradient for NaN", Level.HIGH, "Take out the hooks, or check the loss alone."),
     ],
 )
@@ -509,7 +509,7 @@ def test_an_optimizer_in_many_passes_on_the_cpu() -> None:
 def test_zeroing_gradients_on_the_cpu() -> None:
     """20 of 100 ms, of which a fifth, a twentieth or nothing is left; the other 81 or 80 by 0.3, 0.9 x 19 % less."""
     own = RankManifest(rank=0, unprofiled=timed(100 * MS))
-    (found,) = said("gradient_zeroing", UPDATES_ON_CPU.format("SGD"), own).findings
+    (found,) = said("zero_grad_memset", UPDATES_ON_CPU.format("SGD"), own).findings
     assert found.evidence[0].text == "Zeroing gradients takes 2 ops a step: 20.0 ms."
     assert (found.saving.low_ns, found.saving.likely_ns, found.saving.high_ns) == (
         16 * MS,
@@ -517,7 +517,7 @@ def test_zeroing_gradients_on_the_cpu() -> None:
         20 * MS + 13_680_000,
     )
     to_none = UPDATES_ON_CPU.format("SGD").replace(" | aten::zero_ 20-30 x2 every 10", "")
-    (outcome,) = said("gradient_zeroing", to_none, own).outcomes
+    (outcome,) = said("zero_grad_memset", to_none, own).outcomes
     assert outcome.outcome is OutcomeKind.CLEAN
 
 
@@ -616,7 +616,7 @@ def test_workers_that_are_kept(persistent: list[bool], kind: OutcomeKind, why: s
     """A loader without workers, as one for validation, has none to keep."""
     loaders = [Loader(dataset="D", num_workers=2, persistent_workers=keeps) for keeps in persistent]
     own = RankManifest(rank=0, loaders=(*loaders, Loader(dataset="V")))
-    assert outcome(said("loader_restart", RESTARTED, own)) == (kind, why)
+    assert outcome(said("dataloader_worker_restart", RESTARTED, own)) == (kind, why)
 
 
 ANEW = """
@@ -628,18 +628,18 @@ ANEW = """
 
 def test_an_iterator_for_every_batch_costs_what_a_batch_does_not_take() -> None:
     """Of 40 ms; the low estimate is half of it. The workers that would hide it all would be started as often."""
-    (found,) = said("iterator_for_every_batch", ANEW, loads(10)).findings
+    (found,) = said("dataloader_recreated", ANEW, loads(10)).findings
     assert (found.saving.low_ns, found.saving.likely_ns) == (15 * MS, 30 * MS)
     assert found.saving.basis is Basis.REPLAYED
-    (unknown,) = said("iterator_for_every_batch", ANEW, RankManifest(rank=0)).findings
+    (unknown,) = said("dataloader_recreated", ANEW, RankManifest(rank=0)).findings
     assert (unknown.saving.low_ns, unknown.saving.likely_ns) == (0, 20 * MS)
-    kind, _ = outcome(said("loader_without_workers", ANEW, loads(10)))
+    kind, _ = outcome(said("dataloader_no_workers", ANEW, loads(10)))
     assert kind is OutcomeKind.NOT_APPLICABLE
 
 
 def test_an_epoch_of_one_batch_has_an_iterator_for_every_batch() -> None:
     own = RankManifest(rank=0, loaders=(Loader(dataset="D", dataset_length=64, batch_size=64),))
-    assert outcome(said("iterator_for_every_batch", ANEW, own)) == (OutcomeKind.NOT_APPLICABLE, "an epoch is one batch")
+    assert outcome(said("dataloader_recreated", ANEW, own)) == (OutcomeKind.NOT_APPLICABLE, "an epoch is one batch")
 
 
 REDUCER = """
@@ -709,10 +709,10 @@ UNSET, ALLOW = "Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.", "Allow TF32."
     ],
 )
 def test_tf32_that_is_allowed_already(flags: dict[str, object]) -> None:
-    allowed = said("single_precision_matmul", FULL, with_flags(**flags))
+    allowed = said("tf32_off", FULL, with_flags(**flags))
     why = "TF32 is allowed already: fp32 kernels take 60.0 ms a step for another reason"
     assert outcome(allowed) == (OutcomeKind.CLEAN, why)
-    (found,) = said("single_precision_matmul", FULL, with_flags(**flags), environment=FORBIDDEN).findings
+    (found,) = said("tf32_off", FULL, with_flags(**flags), environment=FORBIDDEN).findings
     assert [fix.do for fix in found.fixes] == [UNSET]
 
 
@@ -728,7 +728,7 @@ def test_tf32_that_is_allowed_already(flags: dict[str, object]) -> None:
 def test_tf32_that_is_not_allowed(
     flags: dict[str, object], environment: dict[str, str], known: str, fixes: list[str]
 ) -> None:
-    (found,) = said("single_precision_matmul", FULL, with_flags(**flags), environment=environment).findings
+    (found,) = said("tf32_off", FULL, with_flags(**flags), environment=environment).findings
     assert [fix.do for fix in found.fixes] == fixes
     assert found.confidence == Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply")
 
@@ -750,7 +750,7 @@ OUTSIDE = ["Autocast to {} is entered: this work runs outside of it."]
 def test_autocast_that_is_entered(
     device: str, autocast: dict[str, str], evidence: list[str], dtype: str, scaled: bool
 ) -> None:
-    (found,) = said("full_precision", FULL.replace("A100", device), with_flags(autocast=autocast)).findings
+    (found,) = said("no_mixed_precision", FULL.replace("A100", device), with_flags(autocast=autocast)).findings
     assert [one.text for one in found.evidence[2:]] == [one.format(dtype) for one in evidence]
     (fix,) = found.fixes
     assert fix.do.startswith("Run all of the forward" if evidence else "Run the forward")
@@ -760,16 +760,16 @@ def test_autocast_that_is_entered(
 def test_pauses_that_another_thread_may_cause_are_not_called_the_training_s_own() -> None:
     rivals = (PythonThread(name="watch", cpu_share=0.6), PythonThread(name="log", cpu_share=0.1))
     own = RankManifest(rank=0, unprofiled=timed(100 * MS), python_threads=rivals)
-    assert outcome(said("python_between_ops", BETWEEN_OPS, own)) == (
+    assert outcome(said("python_overhead", BETWEEN_OPS, own)) == (
         OutcomeKind.NOT_APPLICABLE,
         "'watch' and other threads compute for 70.0 % of the time",
     )
-    (found,) = said("interpreter_contention", BETWEEN_OPS, own).findings
+    (found,) = said("gil_contention", BETWEEN_OPS, own).findings
     assert [one.text for one in found.evidence] == [
         "Threads of Python beside the training compute for 70.0 % of the time, most of all 'watch'.",
         "The training pauses between ops for 60.0 ms a step.",
     ]
-    assert len(said("python_between_ops", BETWEEN_OPS, msgspec.structs.replace(own, python_threads=())).findings) == 1
+    assert len(said("python_overhead", BETWEEN_OPS, msgspec.structs.replace(own, python_threads=())).findings) == 1
 
 
 @pytest.mark.parametrize(("benchmark", "fixes"), [(None, 2), (False, 2), (True, 1)])

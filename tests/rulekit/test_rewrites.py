@@ -99,12 +99,12 @@ class Case(NamedTuple):
 
 
 FOUND = [
-    Case("broadcast_sums", (SUB, SQUARE, SUM), {"r": (256, 128), "d": 64}, 30),
-    Case("broadcast_sums", (MUL, SUM), {"r": (256, 128), "d": 64}, 20),
-    Case("broadcast_sums", (SUB, NORM), {}, 20),
-    Case("broadcast_sums", (SUB, NORM.replace("norm", "linalg_vector_norm")), {}, 20),
+    Case("broadcast_pairwise", (SUB, SQUARE, SUM), {"r": (256, 128), "d": 64}, 30),
+    Case("broadcast_pairwise", (MUL, SUM), {"r": (256, 128), "d": 64}, 20),
+    Case("broadcast_pairwise", (SUB, NORM), {}, 20),
+    Case("broadcast_pairwise", (SUB, NORM.replace("norm", "linalg_vector_norm")), {}, 20),
     Case(
-        "broadcast_sums",
+        "broadcast_pairwise",
         (
             *(f"{item} sequence={7 + k}" for k, item in enumerate((SUB, SQUARE, SUM))),
             *(node("Sum", "40-45", 9), node("Pow", "45-55", 8), node("Sub", "55-70", 7), node("Mm", "70-80", 6)),
@@ -112,14 +112,14 @@ FOUND = [
         {},
         60,
     ),
-    Case("one_hot_products", (ONE_HOT, CAST, LOOKUP), {"words": (256,), "classes": 8000}, 40),
-    Case("one_hot_products", (ONE_HOT, LOOKUP.replace("20-40", "10-40")), {"classes": 8000}, 40),
-    Case("sort_for_few", (SORT, CUT, BEST), {"n": 800, "k": 5}, 40),
-    Case("sort_for_few", (SORT, CUT, CUT.replace("40-41", "41-42"), BEST), {"k": 5}, 40),
-    Case("sort_for_few", (SORT, CUT, "aten::unsqueeze 41-42 shapes=[[32],[]]", BEST), {"k": 5}, 40),
-    Case("rows_as_sets", (PAIRS.format("0-20 x2 every 30"),), {"rows": 4096, "columns": 2}, 40),
+    Case("one_hot_matmul", (ONE_HOT, CAST, LOOKUP), {"words": (256,), "classes": 8000}, 40),
+    Case("one_hot_matmul", (ONE_HOT, LOOKUP.replace("20-40", "10-40")), {"classes": 8000}, 40),
+    Case("full_sort_for_topk", (SORT, CUT, BEST), {"n": 800, "k": 5}, 40),
+    Case("full_sort_for_topk", (SORT, CUT, CUT.replace("40-41", "41-42"), BEST), {"k": 5}, 40),
+    Case("full_sort_for_topk", (SORT, CUT, "aten::unsqueeze 41-42 shapes=[[32],[]]", BEST), {"k": 5}, 40),
+    Case("unique_on_rows", (PAIRS.format("0-20 x2 every 30"),), {"rows": 4096, "columns": 2}, 40),
     Case(
-        "lengths_checked_at_lookups",
+        "embedding_max_norm",
         ("aten::embedding_renorm_ 0-20 shapes=[[9000,64],[512],[],[]]",),
         {"rows": 9000},
         20,
@@ -135,31 +135,31 @@ FOUND = [
         35,
     ),
     Case(
-        "low_rank_solves",
+        "low_rank_solve",
         (GRAM, RIDGE, SOLVE, "aten::sum 50-60 shapes=[[4,256,256]]"),
         {"size": 256, "rank": 64},
         50,
     ),
     Case(
-        "low_rank_solves",
+        "low_rank_solve",
         ("aten::mm 0-10 shapes=[[256,64],[64,256]]", "aten::inverse 20-50 shapes=[[256,256]]"),
         {"many": ()},
         40,
     ),
     Case(
-        "low_rank_solves",
+        "low_rank_solve",
         ("aten::addmm 0-10 shapes=[[256,256],[256,64],[64,256]]", "aten::linalg_cholesky 20-50 shapes=[[256,256]]"),
         {},
         40,
     ),
     Case(
-        "low_rank_solves",
+        "low_rank_solve",
         ("aten::matmul 0-10 shapes=[[2,3,256,64],[2,3,64,256]]", "aten::linalg_eigh 20-50 shapes=[[2,3,256,256]]"),
         {"many": (2, 3)},
         40,
     ),
     Case(
-        "unhandy_transforms",  # Of 2047 numbers 1024 are left of the spectrum; gradients go through all.
+        "fft_prime_length",  # Of 2047 numbers 1024 are left of the spectrum; gradients go through all.
         (
             *("aten::fft_rfft 0-11 shapes=[[4,1024],[],[],[]]", "aten::_fft_r2c 1-11 shapes=[[4,2047],[],[],[]]"),
             *("aten::_fft_c2r 20-25 shapes=[[4,1024],[],[],[]]", "aten::_fft_c2c 30-34 shapes=[[4,2047],[],[],[]]"),
@@ -169,13 +169,13 @@ FOUND = [
         19,
     ),
     Case(
-        "unhandy_transforms",  # A spectrum that stays one.
+        "fft_prime_length",  # A spectrum that stays one.
         ("aten::_fft_r2c 0-10 shapes=[[4,509],[],[],[]]", "aten::_fft_c2r 20-25 shapes=[[4,256],[],[],[]]"),
         {"n": 509},
         10,
     ),
     Case(
-        "long_filters",
+        "direct_long_convolution",
         (
             "aten::conv1d 0-2 shapes=[[2,3,1000],[6,3,250],[6]] sequence=1",
             node("Convolution", "50-60", 1),
@@ -184,7 +184,7 @@ FOUND = [
         12,
     ),
     Case(
-        "diagonal_of_pairs",
+        "all_pairs_for_diagonal",
         (
             *("aten::sub 30-31 shapes=[[50,2],[50,2]]", OUTER, "aten::unbind 10-11 shapes=[[50,50,2]]"),
             *("aten::clamp_ 11-17 shapes=[[50,50]]", TAKEN, node("Mul", "40-50", 1)),
@@ -193,7 +193,7 @@ FOUND = [
         28,
     ),
     Case(
-        "diagonal_of_pairs",  # Overlaps of boxes as torchvision computes them.
+        "all_pairs_for_diagonal",  # Overlaps of boxes as torchvision computes them.
         (
             *("aten::max 0-4 shapes=[[50,1,2],[50,2]]", "aten::sub 4-8 shapes=[[50,50,2],[50,50,2]]"),
             *("aten::slice 8-9 shapes=[[50,50,2],[],[],[],[]]", "aten::select 9-10 shapes=[[50,50,2],[],[]]"),
@@ -202,17 +202,17 @@ FOUND = [
         {},
         15,
     ),
-    Case("diagonal_of_pairs", ("aten::matmul 0-10 shapes=[[50,8],[8,50]]", TAKEN), {}, 11),
-    Case("diagonal_of_pairs", ("aten::cdist 0-10 shapes=[[50,8],[50,8]]", TAKEN), {}, 11),
+    Case("all_pairs_for_diagonal", ("aten::matmul 0-10 shapes=[[50,8],[8,50]]", TAKEN), {}, 11),
+    Case("all_pairs_for_diagonal", ("aten::cdist 0-10 shapes=[[50,8],[50,8]]", TAKEN), {}, 11),
     Case(
-        "search_by_comparing",
+        "brute_force_lookup",
         (COMPARED, NONZERO, "aten::mm 20-30 shapes=[[8,8],[8,8]]"),
         {"ids": 40, "others": 900},
         14,
     ),
     *(
         Case(
-            "one_of_each_row",  # Not `where`, nor what comes before the mask.
+            "full_row_for_one",  # Not `where`, nor what comes before the mask.
             (
                 *(mask, "aten::abs 0-2 shapes=[[40,900]]", "aten::to 6-8 shapes=[[40,900],[]]", MARGIN, WHERE),
                 node("Acos", "40-51", 1),
@@ -222,9 +222,9 @@ FOUND = [
         )
         for mask in (MASK, "aten::scatter_ 2-6 shapes=[[40,900],[],[40,1],[]]")
     ),
-    Case("adapters_multiplied_out", (THIN, MERGED, LAYER, *LAYERS_BACK), {"rank": 8, "out": 768, "width": 512}, 55),
+    Case("unmerged_lora", (THIN, MERGED, LAYER, *LAYERS_BACK), {"rank": 8, "out": 768, "width": 512}, 55),
     Case(
-        "adapters_multiplied_out",  # The sum may be scaled and transposed.
+        "unmerged_lora",  # The sum may be scaled and transposed.
         (
             *(THIN, "aten::mul 10-11 shapes=[[768,512],[]] | aten::t 15-16 shapes=[[768,512]]"),
             *(MERGED.replace("10-15", "11-15"), "aten::mm 16-30 shapes=[[64,512],[512,768]] sequence=5", *LAYERS_BACK),
@@ -240,10 +240,10 @@ FOUND = [
         16,
     ),
     *(
-        Case("scattered_rows", (gather("[1000,480]", "[1,1000]", op),), {"table": (1000, 480)}, 40)
+        Case("column_major_gather", (gather("[1000,480]", "[1,1000]", op),), {"table": (1000, 480)}, 40)
         for op in ("aten::index", "aten::index_select", "aten::embedding")
     ),
-    Case("scattered_rows", (gather("[1000,3,32,32]", "[1,1024000,32000,1000]"),), {}, 40),
+    Case("column_major_gather", (gather("[1000,3,32,32]", "[1,1024000,32000,1000]"),), {}, 40),
 ]
 
 
@@ -255,14 +255,14 @@ def test_what_is_found(case: Case) -> None:
 
 
 ALONE = [
-    ("broadcast_sums", (SUB, "aten::abs 10-20 shapes=[[256,128,64]]", SUM)),
-    ("broadcast_sums", (SUB, SUM.replace("20-30", "10-20"))),
-    ("broadcast_sums", (MUL, SQUARE, SUM)),
-    ("broadcast_sums", (MUL, NORM)),
-    ("broadcast_sums", ("aten::add 0-10 shapes=[[256,1,64],[1,128,64],[]]", SQUARE, SUM)),
-    ("broadcast_sums", (SUB, "aten::square 10-20 shapes=[[256,128,32]]", SUM)),  # another tensor in between
+    ("broadcast_pairwise", (SUB, "aten::abs 10-20 shapes=[[256,128,64]]", SUM)),
+    ("broadcast_pairwise", (SUB, SUM.replace("20-30", "10-20"))),
+    ("broadcast_pairwise", (MUL, SQUARE, SUM)),
+    ("broadcast_pairwise", (MUL, NORM)),
+    ("broadcast_pairwise", ("aten::add 0-10 shapes=[[256,1,64],[1,128,64],[]]", SQUARE, SUM)),
+    ("broadcast_pairwise", (SUB, "aten::square 10-20 shapes=[[256,128,32]]", SUM)),  # another tensor in between
     *(
-        ("broadcast_sums", (f"aten::sub 0-10 shapes={shapes}", SQUARE, SUM))
+        ("broadcast_pairwise", (f"aten::sub 0-10 shapes={shapes}", SQUARE, SUM))
         for shapes in (
             "[[256,128,64],[1,128,64],[]]",  # one has the shape of the result
             "[[256,1,64],[1,4,64],[]]",  # the result is four times as large as the larger one
@@ -270,16 +270,16 @@ ALONE = [
             "[[512,1],[1,512],[]]",  # an outer product has nothing to sum over but its rows
         )
     ),
-    ("one_hot_products", (ONE_HOT, CAST, "aten::mul 20-40 shapes=[[256,8000],[256,8000]]")),
-    ("one_hot_products", (ONE_HOT, "aten::mm 10-20 shapes=[[64,64],[64,64]]")),  # of a layer
-    ("sort_for_few", (SORT, CUT, "aten::eq 42-43 shapes=[[32,400],[32,400]]")),  # half
-    ("sort_for_few", (SORT, BEST)),  # of something else
-    ("sort_for_few", (SORT, CUT, "aten::sub 42-43 shapes=[[32,800],[32,1]]")),  # and then all
-    ("sort_for_few", (SORT, CUT)),  # nobody knows
-    ("sort_for_few", (SORT,)),
-    ("rows_as_sets", (PAIRS.format("0-20").replace("unique_dim", "_unique2"),)),  # numbers
-    ("rows_as_sets", (PAIRS.format("0-20").replace("4096,2", "4096,9"),)),  # too many columns for 64 bits
-    ("lengths_checked_at_lookups", ("aten::embedding 0-20 shapes=[[9000,64],[512]]",)),
+    ("one_hot_matmul", (ONE_HOT, CAST, "aten::mul 20-40 shapes=[[256,8000],[256,8000]]")),
+    ("one_hot_matmul", (ONE_HOT, "aten::mm 10-20 shapes=[[64,64],[64,64]]")),  # of a layer
+    ("full_sort_for_topk", (SORT, CUT, "aten::eq 42-43 shapes=[[32,400],[32,400]]")),  # half
+    ("full_sort_for_topk", (SORT, BEST)),  # of something else
+    ("full_sort_for_topk", (SORT, CUT, "aten::sub 42-43 shapes=[[32,800],[32,1]]")),  # and then all
+    ("full_sort_for_topk", (SORT, CUT)),  # nobody knows
+    ("full_sort_for_topk", (SORT,)),
+    ("unique_on_rows", (PAIRS.format("0-20").replace("unique_dim", "_unique2"),)),  # numbers
+    ("unique_on_rows", (PAIRS.format("0-20").replace("4096,2", "4096,9"),)),  # too many columns for 64 bits
+    ("embedding_max_norm", ("aten::embedding 0-20 shapes=[[9000,64],[512]]",)),
     # Noise on a kernel's diagonal; others of that shape were there before; as large as a weight may be; numbers.
     ("diagonal_matrices", (DIAGONAL, "aten::add 1-2 shapes=[[128,16,16],[128,16,16],[]]", FACTORED)),
     ("diagonal_matrices", ("aten::linalg_svd 0-1 shapes=[[128,16,16]]", DIAGONAL.replace("0-1", "2-3"), FACTORED)),
@@ -287,45 +287,45 @@ ALONE = [
     ("diagonal_matrices", ("aten::diag_embed 0-1 shapes=[[128,1],[],[],[]]", FACTORED)),
     ("diagonal_matrices", ("aten::diagonal 0-1 shapes=[[128,16,16],[],[],[]]", FACTORED)),
     # No thinner than half; another matrix; nothing is solved; solved before; of something else for each.
-    ("low_rank_solves", ("aten::matmul 0-10 shapes=[[4,256,160],[4,160,256]]", SOLVE)),
-    ("low_rank_solves", ("aten::matmul 0-10 shapes=[[4,64,256],[4,256,64]]", SOLVE.replace("256", "64"))),
-    ("low_rank_solves", (GRAM, SOLVE.replace("256", "128"))),
-    ("low_rank_solves", (GRAM, RIDGE)),
-    ("low_rank_solves", (SOLVE, GRAM.replace("0-10", "50-60"))),
-    ("low_rank_solves", ("aten::matmul 0-10 shapes=[[4,256,64],[64,256]]", SOLVE)),
+    ("low_rank_solve", ("aten::matmul 0-10 shapes=[[4,256,160],[4,160,256]]", SOLVE)),
+    ("low_rank_solve", ("aten::matmul 0-10 shapes=[[4,64,256],[4,256,64]]", SOLVE.replace("256", "64"))),
+    ("low_rank_solve", (GRAM, SOLVE.replace("256", "128"))),
+    ("low_rank_solve", (GRAM, RIDGE)),
+    ("low_rank_solve", (SOLVE, GRAM.replace("0-10", "50-60"))),
+    ("low_rank_solve", ("aten::matmul 0-10 shapes=[[4,256,64],[64,256]]", SOLVE)),
     *(
-        ("unhandy_transforms", (f"aten::_fft_r2c 0-10 shapes=[[4,{length}],[],[],[]]",))
+        ("fft_prime_length", (f"aten::_fft_r2c 0-10 shapes=[[4,{length}],[],[],[]]",))
         for length in (8192, 2310, 8190, 61, 1 << 24)  # of small primes, short, and longer than any
     ),
-    ("long_filters", ("aten::conv1d 0-2 shapes=[[2,3,1000],[6,3,31],[6]]",)),  # short
-    ("long_filters", ("aten::conv2d 0-2 shapes=[[2,3,100,100],[6,3,90,90],[6]]",)),  # of two dimensions
-    ("diagonal_of_pairs", (OUTER, "aten::logsumexp 12-13 shapes=[[50,50]]", TAKEN)),  # a contrastive loss
-    ("diagonal_of_pairs", ("aten::mm 0-9 shapes=[[50,9],[9,50]]", TAKEN, "aten::view 22-23 shapes=[[50,50]]")),
-    ("diagonal_of_pairs", (OUTER, "aten::slice 12-13 shapes=[[50,50]]", TAKEN)),
-    ("diagonal_of_pairs", (OUTER, "aten::max 12-13 shapes=[[50,50],[],[]]", TAKEN)),  # the nearest of each
-    ("diagonal_of_pairs", (TAKEN,)),  # nobody knows who made it
-    ("diagonal_of_pairs", ("aten::mul 0-9 shapes=[[8,1],[1,8]]", "aten::diagonal 20-21 shapes=[[8,8]]")),  # small
-    ("diagonal_of_pairs", (OUTER, "aten::diagonal 20-21 shapes=[[50,60]]")),
-    ("search_by_comparing", (COMPARED, "aten::sum 10-14 shapes=[[40,900]]")),  # how many are alike
-    ("search_by_comparing", (COMPARED, "aten::nonzero 10-14 shapes=[[40]]")),  # of something else
-    ("search_by_comparing", (COMPARED.replace("long int", "float"), NONZERO)),  # near each other is not equal
-    ("search_by_comparing", (COMPARED.replace("[900]", "[40,900]"), NONZERO)),  # each with its own
-    ("search_by_comparing", (COMPARED.replace("900", "9"), NONZERO.replace("900", "9"))),  # a short list
-    ("search_by_comparing", (COMPARED,)),
-    ("one_of_each_row", ("aten::gt 0-6 shapes=[[40,900],[]]", MARGIN, WHERE)),  # any places
-    ("one_of_each_row", (MASK, MARGIN, "aten::softmax 12-13 shapes=[[40,900],[]]", WHERE.replace("12-", "13-"))),
-    ("one_of_each_row", (MASK, MARGIN, WHERE.replace("[40,900]]", "[]]"))),  # nothing is computed for the others
-    ("one_of_each_row", (MASK.replace("40", "50"), MARGIN, WHERE)),  # of something else
-    ("one_of_each_row", ("aten::scatter_ 0-6 shapes=[[40,900],[],[40,5],[]]", MARGIN, WHERE)),  # five of each row
-    ("one_of_each_row", (MARGIN, WHERE)),
+    ("direct_long_convolution", ("aten::conv1d 0-2 shapes=[[2,3,1000],[6,3,31],[6]]",)),  # short
+    ("direct_long_convolution", ("aten::conv2d 0-2 shapes=[[2,3,100,100],[6,3,90,90],[6]]",)),  # of two dimensions
+    ("all_pairs_for_diagonal", (OUTER, "aten::logsumexp 12-13 shapes=[[50,50]]", TAKEN)),  # a contrastive loss
+    ("all_pairs_for_diagonal", ("aten::mm 0-9 shapes=[[50,9],[9,50]]", TAKEN, "aten::view 22-23 shapes=[[50,50]]")),
+    ("all_pairs_for_diagonal", (OUTER, "aten::slice 12-13 shapes=[[50,50]]", TAKEN)),
+    ("all_pairs_for_diagonal", (OUTER, "aten::max 12-13 shapes=[[50,50],[],[]]", TAKEN)),  # the nearest of each
+    ("all_pairs_for_diagonal", (TAKEN,)),  # nobody knows who made it
+    ("all_pairs_for_diagonal", ("aten::mul 0-9 shapes=[[8,1],[1,8]]", "aten::diagonal 20-21 shapes=[[8,8]]")),  # small
+    ("all_pairs_for_diagonal", (OUTER, "aten::diagonal 20-21 shapes=[[50,60]]")),
+    ("brute_force_lookup", (COMPARED, "aten::sum 10-14 shapes=[[40,900]]")),  # how many are alike
+    ("brute_force_lookup", (COMPARED, "aten::nonzero 10-14 shapes=[[40]]")),  # of something else
+    ("brute_force_lookup", (COMPARED.replace("long int", "float"), NONZERO)),  # near each other is not equal
+    ("brute_force_lookup", (COMPARED.replace("[900]", "[40,900]"), NONZERO)),  # each with its own
+    ("brute_force_lookup", (COMPARED.replace("900", "9"), NONZERO.replace("900", "9"))),  # a short list
+    ("brute_force_lookup", (COMPARED,)),
+    ("full_row_for_one", ("aten::gt 0-6 shapes=[[40,900],[]]", MARGIN, WHERE)),  # any places
+    ("full_row_for_one", (MASK, MARGIN, "aten::softmax 12-13 shapes=[[40,900],[]]", WHERE.replace("12-", "13-"))),
+    ("full_row_for_one", (MASK, MARGIN, WHERE.replace("[40,900]]", "[]]"))),  # nothing is computed for the others
+    ("full_row_for_one", (MASK.replace("40", "50"), MARGIN, WHERE)),  # of something else
+    ("full_row_for_one", ("aten::scatter_ 0-6 shapes=[[40,900],[],[40,5],[]]", MARGIN, WHERE)),  # five of each row
+    ("full_row_for_one", (MARGIN, WHERE)),
     # Not thin; taken by itself; no layer takes it; a bias is added; of another size; the weight learns.
-    ("adapters_multiplied_out", (THIN.replace("8", "100"), MERGED, LAYER, *LAYERS_BACK)),
-    ("adapters_multiplied_out", (THIN, LAYER, *LAYERS_BACK)),
-    ("adapters_multiplied_out", (THIN, MERGED, *LAYERS_BACK)),
-    ("adapters_multiplied_out", (THIN, MERGED.replace("[768,512],[]", "[512],[]"), LAYER, *LAYERS_BACK)),
-    ("adapters_multiplied_out", (THIN, MERGED, LAYER.replace("[768,512]", "[768,500]"), *LAYERS_BACK)),
+    ("unmerged_lora", (THIN.replace("8", "100"), MERGED, LAYER, *LAYERS_BACK)),
+    ("unmerged_lora", (THIN, LAYER, *LAYERS_BACK)),
+    ("unmerged_lora", (THIN, MERGED, *LAYERS_BACK)),
+    ("unmerged_lora", (THIN, MERGED.replace("[768,512],[]", "[512],[]"), LAYER, *LAYERS_BACK)),
+    ("unmerged_lora", (THIN, MERGED, LAYER.replace("[768,512]", "[768,500]"), *LAYERS_BACK)),
     (
-        "adapters_multiplied_out",
+        "unmerged_lora",
         (
             *(THIN, MERGED, LAYER, *LAYERS_BACK),
             '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad" 80-85'
@@ -339,7 +339,7 @@ ALONE = [
         (cuts(4), "aten::add 5-5.5 shapes=[[32,10,64],[32,10,64]]", cuts(4, 6, 2), cuts_back(8)),
     ),
     *(
-        ("scattered_rows", (gather(shape, strides),))
+        ("column_major_gather", (gather(shape, strides),))
         for shape, strides in (
             ("[1000,3,32,32]", "[3072,1,96,3]"),  # channels last lie side by side; that others do not is no matter
             ("[1000,480]", "[480,1]"),
@@ -348,7 +348,7 @@ ALONE = [
             ("[1000]", "[7]"),
         )
     ),
-    ("scattered_rows", (gather("[1000,480]", "", "aten::mul"),)),
+    ("column_major_gather", (gather("[1000,480]", "", "aten::mul"),)),
 ]
 
 
@@ -371,7 +371,7 @@ def test_no_gradient_goes_to_some_pieces() -> None:
 @pytest.mark.parametrize(("lasts", "share"), [(2, 0.885), (0.2, 0.1)])
 def test_recording_the_ops_inside_is_not_their_own(lasts: float, share: float) -> None:
     """A thousand of 230 ns each: 0.23 ms; a tenth counts at least."""
-    (one,) = found("rows_as_sets", PAIRS.format(f"0-{lasts}"), "aten::equal 0-0.0002 x1000 every 0.0002")
+    (one,) = found("unique_on_rows", PAIRS.format(f"0-{lasts}"), "aten::equal 0-0.0002 x1000 every 0.0002")
     assert one.own_share == pytest.approx(share)
 
 
@@ -381,29 +381,29 @@ def test_what_transforms_would_take() -> None:
     With gradients four times as much.
     """
     conv = "aten::conv1d 0-2 shapes=[[2,3,1000],[6,3,250],[6]]"
-    (alone,) = found("long_filters", conv)
-    keep = left("long_filters", alone)
+    (alone,) = found("direct_long_convolution", conv)
+    keep = left("direct_long_convolution", alone)
     expected = (45_000 * 8 / 2e6, 45_000 * 3 / 2e6, 45_000 * 1.2 / 2e6)
     assert (keep.low, keep.likely, keep.high) == pytest.approx(expected)
-    (both,) = found("long_filters", f"{conv} sequence=1", node("Convolution", "50-60", 1))
-    assert left("long_filters", both).likely == pytest.approx(4 * 45_000 * 3 / 12e6)
+    (both,) = found("direct_long_convolution", f"{conv} sequence=1", node("Convolution", "50-60", 1))
+    assert left("direct_long_convolution", both).likely == pytest.approx(4 * 45_000 * 3 / 12e6)
 
 
 def test_on_a_gpu_nobody_has_measured_transforms() -> None:
     drawn = "4 steps of 100\ncpu  aten::conv1d 0-20 shapes=[[2,3,1000],[6,3,250],[6]]\ngpu  conv 1-90 @1"
     with pytest.raises(Missing, match="on this device"):
-        list(entry("long_filters").run(facts_of(drawn)))
-    assert entry("long_filters").found(facts_of(drawn.replace("250", "25"))) == []
+        list(entry("direct_long_convolution").run(facts_of(drawn)))
+    assert entry("direct_long_convolution").found(facts_of(drawn.replace("250", "25"))) == []
 
 
 def test_of_pairs_that_are_not_wanted_a_call_is_left() -> None:
     """Of five ops and nodes in 28 ms each takes 10 us; of kernels of 10 and 1 ms 3 us each are left."""
     items = (OUTER, "aten::unbind 10-11 shapes=[[50,50,2]]", "aten::clamp_ 11-17 shapes=[[50,50]]")
-    (one,) = found("diagonal_of_pairs", *items, TAKEN, node("Mul", "40-50", 1))
+    (one,) = found("all_pairs_for_diagonal", *items, TAKEN, node("Mul", "40-50", 1))
     assert one.least_left == pytest.approx(5 * 0.010 / 28)
     cpu = "aten::mul 0-1 shapes=[[50,1],[1,50]] | aten::diagonal 20-21 shapes=[[50,50]]"
     facts = facts_of(f"4 steps of 100\ncpu  {cpu}\ngpu  pointwise 2-12 @0.5 | pointwise 22-23 @20.5")
-    (one,) = entry("diagonal_of_pairs").found(facts)
+    (one,) = entry("all_pairs_for_diagonal").found(facts)
     assert one.work.device_ns == 11 * MS
     assert one.least_left == pytest.approx(2 * 0.003 / 11)
 
@@ -413,7 +413,7 @@ def test_what_the_thin_matrices_of_an_adapter_take() -> None:
     512, three times. Of the layer's backward pass, of two products in 30 ms, half stays: the gradient of the words.
     """
     products = "aten::mm 40-58 shapes=[[512,64],[64,768]] | aten::mm 58-70 shapes=[[64,768],[768,512]]"
-    (one,) = found("adapters_multiplied_out", THIN, MERGED, LAYER, *LAYERS_BACK, products)
+    (one,) = found("unmerged_lora", THIN, MERGED, LAYER, *LAYERS_BACK, products)
     keep = one.first.pattern[2].back
     assert callable(keep)
     value = keep(one)
@@ -423,12 +423,12 @@ def test_what_the_thin_matrices_of_an_adapter_take() -> None:
 
 def test_without_a_backward_pass_nobody_knows_which_weights_learn() -> None:
     with pytest.raises(Missing, match="backward passes"):
-        found("adapters_multiplied_out", THIN, MERGED, LAYER)
+        found("unmerged_lora", THIN, MERGED, LAYER)
 
 
 def test_strides_have_to_be_known_where_rows_are_gathered() -> None:
     with pytest.raises(Missing, match="strides"):
-        found("scattered_rows", gather("[1000,480]", ""))
+        found("column_major_gather", gather("[1000,480]", ""))
 
 
 def test_a_device_does_it_where_it_was_launched() -> None:
@@ -439,11 +439,11 @@ def test_a_device_does_it_where_it_was_launched() -> None:
         gpu  pointwise 1-11 @0.5 | pointwise 11-18 @1.5 | reduce 18-22 @2.5 | sgemm 22-30 @4
         """
     )
-    (one,) = entry("broadcast_sums").found(facts)
+    (one,) = entry("broadcast_pairwise").found(facts)
     assert (one.work.host_ns, one.work.device_ns, len(one.work.work_ids)) == (3 * MS, 21 * MS, 3)
 
 
-@pytest.mark.parametrize("rule", ["sort_for_few", "unhandy_transforms"])
+@pytest.mark.parametrize("rule", ["full_sort_for_topk", "fft_prime_length"])
 def test_shapes_have_to_be_known(rule: str) -> None:
     with pytest.raises(Missing, match="shapes"):
         found(rule, "aten::argsort 0-40")

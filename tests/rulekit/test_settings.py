@@ -19,21 +19,21 @@ def test_none() -> None:
 
 def test_setup_cfg(tmp_path: Path) -> None:
     (tmp_path / "setup.cfg").write_text(
-        "[diagnose]\nselect=DL, scalar_reads\nignore =\n  DL03\n  HD\nloader_starvation.WORTH_SHARE = 0.2"
+        "[diagnose]\nselect=DL, scalar_syncs\nignore =\n  DL03\n  HD\ndataloader_starvation.WORTH_SHARE = 0.2"
     )
     found = settings.near(tmp_path / "runs" / "rank0.json.gz")
-    assert found == Settings(("DL", "scalar_reads"), ("DL03", "HD"), {"loader_starvation.WORTH_SHARE": 0.2})
+    assert found == Settings(("DL", "scalar_syncs"), ("DL03", "HD"), {"dataloader_starvation.WORTH_SHARE": 0.2})
 
 
 @needs_toml
 def test_pyproject(tmp_path: Path) -> None:
     (tmp_path / "pyproject.toml").write_text(
         '[tool.diagnose]\nselect = ["DL"]\n'
-        '"scalar_reads.EVERY_STEPS" = 4\n[tool.diagnose.launch_bound]\nLAUNCHES = 100\n'
+        '"scalar_syncs.EVERY_STEPS" = 4\n[tool.diagnose.launch_bound]\nLAUNCHES = 100\n'
     )
     found = settings.near(tmp_path)
     assert found.select == ("DL",)
-    assert found.thresholds == {"scalar_reads.EVERY_STEPS": 4.0, "launch_bound.LAUNCHES": 100.0}
+    assert found.thresholds == {"scalar_syncs.EVERY_STEPS": 4.0, "launch_bound.LAUNCHES": 100.0}
 
 
 def test_the_nearest_file_counts_alone(tmp_path: Path) -> None:

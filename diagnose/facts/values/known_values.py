@@ -122,7 +122,7 @@ def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
 def sparse_products(facts: Facts) -> Iterator[Wasted]:
     """Products with matrices of which nearly all is zero. Raises Missing like seen_ops, and if nobody counted zeros.
 
-    Not those that shapes tell to be lookups or to scale rows: see `one_hot_products` and `diagonal_matrices`. Nor those
+    Not those that shapes tell to be lookups or to scale rows: see `one_hot_matmul` and `diagonal_matrices`. Nor those
     whose results are known already.
     """
     seen, zeros = seen_ops(facts), counts(facts, "sparse")

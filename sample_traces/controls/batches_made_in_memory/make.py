@@ -1,4 +1,4 @@
-"""Batches are made in the training process, of samples in memory, which costs next to nothing."""
+"""DataLoader loads in the training process (num_workers=0), of samples in memory, which costs next to nothing."""
 
 from __future__ import annotations
 

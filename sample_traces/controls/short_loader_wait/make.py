@@ -1,4 +1,4 @@
-"""Batches are made in the training process, in hardly any time: the pattern is there, and costs nothing."""
+"""Batches are loaded in the training process, in hardly any time: the pattern is there, and costs nothing."""
 
 from __future__ import annotations
 

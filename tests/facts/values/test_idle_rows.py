@@ -53,7 +53,7 @@ def test_rows_that_are_not_taken() -> None:
         f"{FORTH} | aten::mul takes 1 back | {back(75)}",
         # Few rows are left out.
         f"{FORTH} | {MASK} masked 20 | {back(20)}",
-        # All are: see multiplied_by_nothing.
+        # All are: see masked_out_branch.
         f"{FORTH} | {MASK} masked 100 | {back(100)}",
     ],
 )

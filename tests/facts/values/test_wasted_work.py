@@ -100,7 +100,7 @@ def test_what_nothing_reads_at_all() -> None:
 
 
 def test_an_entry_says_what_how_often_where_and_how_long() -> None:
-    rule = engine.load_file(page.built_in_rules() / "redundancy" / "repeated_values.py")
+    rule = engine.load_file(page.built_in_rules() / "redundancy" / "duplicate_compute.py")
     looked = "aten::mm | aten::exp takes 0 | aten::mm as 0 | aten::exp as 1 | aten::mm as 0 | aten::exp as 1"
     (found,) = diagnose_rank(facts_of(text(looked, [1, 1, 5, 5, 5, 5])), [rule]).findings
     assert found.evidence[0].text == (

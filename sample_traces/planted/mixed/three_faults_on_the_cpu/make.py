@@ -58,7 +58,7 @@ def main() -> None:
 
 
 def verify(trace: Path) -> None:
-    """Batches are made in the training process, and parameters are updated one after the other."""
+    """DataLoader loads in the training process (num_workers=0), and parameters are updated one after the other."""
     steps = len(harness.steps(trace))
     fetches = harness.named(trace, "SingleProcessDataLoaderIter.__next__")
     updates = harness.named(trace, "aten::addcdiv_")

@@ -1,0 +1,84 @@
+"""Gradients are reduced after every micro-batch (no no_sync()).
+
+Gradients are accumulated over several backward passes before the optimizer steps, and DistributedDataParallel sums them
+over the ranks after each of these passes, though only the sum of all is used.
+
+Why it costs
+    Each reduction carries all gradients. All but the last before the optimizer's step could be left out.
+
+How to fix
+    Run all backward passes but the last, with their forward passes, under `no_sync()`. Accelerate's `accumulate()` and
+    Lightning's `accumulate_grad_batches` do so.
+
+Ignore when
+    the passes are of different models, or something reads the gradients in between.
+
+Sources
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html
+"""
+
+from diagnose.facts.communication.accumulation import Accumulation
+from diagnose.rulekit.vocabulary import *
+
+WAITS_LEFT = Between(0.6, 0.3, 0.0)  # of the waiting for these collectives: ranks that differ meet later (our choice)
+NO_SYNC = Fix(
+    "Reduce gradients in the last backward pass only.",
+    safety=Safety.ROUNDING,
+    before="loss.backward()",
+    after="with contextlib.nullcontext() if last else model.no_sync():\n    model(part).loss.backward()",
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+)
+
+
+@rule("CO04")
+def missing_no_sync(accumulation: Accumulation) -> Verdicts:
+    rounds = accumulation.rounds
+    if not rounds:
+        yield NotApplicable("DistributedDataParallel reduces no gradients here")
+    elif rounds < 2 or not accumulation.alike:
+        yield Clean(f"{rounds} reductions of gradients for each step of the optimizer, not of the same ones again")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Gradients are reduced {rounds} times for each step of the optimizer; all but the last take"
+                    f" {ms(accumulation.ns)} a step.",
+                    rounds,
+                    "reductions",
+                ),
+            ),
+            edits=(
+                Remove(accumulation.op_ids),
+                Remove(accumulation.ids),
+                Shorten(Times(accumulation.track, accumulation.waits), WAITS_LEFT),
+            ),
+            fixes=(NO_SYNC,),
+            confidence=Confidence(Level.MEDIUM, "all passes reduce equally often; whether by intent is not recorded"),
+            basis=Basis.REPLAYED,
+        )
+
+
+EXAMPLES = [
+    Fires(  # two reductions of 30 ms, which end before the step does
+        """
+        4 steps of 100
+        cpu     DistributedDataParallel.forward 0-1 | MmBackward0 1-2 | c10d::allreduce_ 2-2.1
+        cpu     DistributedDataParallel.forward 3-4 | MmBackward0 4-5 | c10d::allreduce_ 5-5.1
+        cpu     optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 1.1-20 @1.05 | sgemm 50.01-69 @4.05
+        gpu 20  allreduce 20.01-50 @2.05 | allreduce 69.01-99 @5.05
+        """,
+        saving_ms=(30, 30),
+    ),
+    Silent(  # one reduction for two passes
+        """
+        4 steps of 100
+        cpu     DistributedDataParallel.forward 0-1 | MmBackward0 1-2
+        cpu     DistributedDataParallel.forward 3-4 | MmBackward0 4-5 | c10d::allreduce_ 5-5.1
+        cpu     optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 1.1-20 @1.05 | sgemm 20.01-69 @4.05
+        gpu 20  allreduce 69.01-99 @5.05
+        """
+    ),
+    CannotTell("gpu 20  allreduce 20-50", because="framework ops"),
+]

@@ -1,0 +1,90 @@
+"""More CPU threads are running than there are cores.
+
+PyTorch computes each large operation with several threads, which wait for each other at its end. There are more of
+them than cores: OMP_NUM_THREADS or torch.set_num_threads is too high, or several processes share the machine.
+
+Why it costs
+    Threads that wait spin, and take the core from those that they wait for: the operation takes several times as long.
+
+How to fix
+    As many threads as there are cores for each process. A machine that is shared out to a container has fewer cores
+    than it shows.
+
+Ignore when
+    the other processes do nothing meanwhile.
+
+Sources
+    https://docs.pytorch.org/docs/stable/notes/multiprocessing.html
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from diagnose.facts.host.cpu_threads import CpuThreads
+from diagnose.rulekit.vocabulary import *
+
+TIMES = 1.5  # threads for each core: a few more do little harm (our choice)
+LEAST = 0.25  # of the share that is left if ops take as often longer as there are more threads (our choice)
+
+
+@rule("DL04")
+def cpu_oversubscription(cpu_threads: CpuThreads | None) -> Verdicts:
+    found = cpu_threads
+    if found is None:
+        yield NotApplicable("the training does not compute on the CPU")
+    elif found.threads <= TIMES * found.cpus:
+        yield Clean(f"{found.threads} threads for {found.cpus} cores")
+    else:
+        left = found.cpus / found.threads
+        yield Finding(
+            evidence=(
+                Evidence(f"Each process computes with {found.threads} threads on {found.cpus} cores.", found.threads),
+                Evidence(f"Ops take {ms(found.ops_ns)} of a step.", found.ops_ns, "ns"),
+            ),
+            edits=(Shorten(found.op_ids, Between(1.0, left, LEAST * left)),),
+            fixes=(
+                Fix(
+                    "Compute with as many threads as there are cores.",
+                    before=f"torch.set_num_threads({found.threads})",
+                    after=f"torch.set_num_threads({found.cpus})",
+                    safety=Safety.ROUNDING,
+                    link="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
+                    trial=f"env:OMP_NUM_THREADS={found.cpus}",
+                ),
+            ),
+            confidence=Confidence(Level.MEDIUM, "threads and cores are known; how long threads spin is not recorded"),
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 80 ms of ops with four threads for each core
+        """
+        4 steps of 100
+        8 threads, 2 cores
+        cpu  aten::mm 0-80
+        """,
+        saving_ms=(0, 88.5),
+    ),
+    Silent(  # one thread for each core
+        """
+        4 steps of 100
+        2 threads, 2 cores
+        cpu  aten::mm 0-80
+        """
+    ),
+    Silent(  # the GPU computes
+        """
+        4 steps of 100
+        8 threads, 2 cores
+        cpu  aten::mm 0-80
+        gpu  sgemm 1-90 @0.5
+        """
+    ),
+    CannotTell(  # a trace alone says nothing of cores
+        """
+        4 steps of 100
+        cpu  aten::mm 0-80
+        """,
+        because="run's settings",
+    ),
+]

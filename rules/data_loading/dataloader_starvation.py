@@ -1,0 +1,88 @@
+"""DataLoader workers cannot keep up.
+
+Worker processes make the batches, and still the training finds none ready when it asks.
+
+Why it costs
+    While the next batch is made, nothing can be launched, and the GPU runs dry.
+
+How to fix
+    More workers, up to the cores there are for each GPU: the time to make a batch over that of a step is how many hide
+    loading. A deeper queue if only some batches are late; cheaper transforms if there are not cores enough.
+
+Ignore when
+    the loop waits on purpose, as for an environment or a rate limit.
+
+Sources
+    https://docs.pytorch.org/docs/stable/data.html
+    https://arxiv.org/abs/2007.06775
+"""
+
+from diagnose.facts.data.fetches import Fetches, WaitPattern
+from diagnose.facts.data.input import Input
+from diagnose.facts.data.loading import Loading
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.05  # of the step waiting for batches (TensorBoard's threshold)
+FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them
+SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
+
+
+@rule("DL02")
+def dataloader_starvation(
+    fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
+) -> Verdicts:
+    waited = input_wait.waited_ns
+    waited -= fetches.waiting_at_turns_ns // steps.count  # Of new workers, which is dataloader_worker_restart's.
+    if fetches.in_process is not False:
+        yield NotApplicable("no worker processes load")
+    elif waited < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"the training waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
+    elif loading is not None and loading.loader.empty_share == 0:
+        yield Clean(f"a batch is ready at each request: taking it over takes {ms(waited)} a step")
+    elif not cores_for_workers(input_wait, loading) and more_compute(loading):
+        yield NotApplicable("the training computes on the cores that workers would need")
+    else:
+        why = {
+            WaitPattern.PERIODIC: f"Every {fetches.every} batches one is late: each worker is too slow.",
+            WaitPattern.HEAVY_TAIL: "Few batches are very late: storage or another pause, rather than too few workers.",
+            WaitPattern.UNIFORM: "All batches are late alike.",
+        }
+        who = "training" if input_wait.exposed_ns is None else "GPU"
+        how = why[fetches.pattern] if fetches.pattern else ""
+        what = f"The {who} waits {ms(waited)} a step for batches from worker processes. {how}"
+        yield Finding(
+            evidence=(Evidence(what.strip(), waited, "ns"), *loading_evidence(loading)),
+            edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(loading), fetches.ready_ns),),
+            fixes=tuple(more_batches(loading)),
+            confidence=Confidence(Level.MEDIUM, "the waits are recorded; how the workers scale is not"),
+        )
+
+
+def more_compute(loading: Loading | None) -> bool:
+    """Whether it takes more workers, which compute."""
+    return loading is None or (loading.best > loading.loader.num_workers and not loading.waiting_share)
+
+
+def faster(loading: Loading | None) -> Between:
+    times = 0.0 if loading is None else loading.best / max(loading.loader.num_workers, 1)
+    return Between(1 + SHARED * (times - 1), times, 1e6) if times > 1 else FASTER
+
+
+EXAMPLES = [
+    Fires(  # a batch every 100 ms, of which the GPU computes 40
+        """
+        5 steps of 100
+        cpu  next 0-60
+        gpu  sgemm 60.01-100 @60
+        """,
+        saving_ms=(20, 59.5),  # with a quarter more workers, and with enough: a batch every 80 ms, and one always there
+    ),
+    Silent(
+        """
+        5 steps of 100
+        cpu  next 0-0.4 | sync 1-99.51
+        gpu  sgemm 0.51-99.5 @0.5
+        """
+    ),
+    Silent("5 steps of 100\ncpu  load 0-60\ngpu  sgemm 60.01-100 @60"),  # this process loads
+]

@@ -1,0 +1,104 @@
+"""The training computes in fp32.
+
+Matrix multiplications, convolutions and attention multiply fp32 (or TF32) numbers on a GPU that is several times as
+fast with 16 bits.
+
+Why it costs
+    16-bit Tensor Cores do 2 to 16 times the work, and everything that moves activations moves half the bytes.
+
+How to fix
+    Mixed precision: autocast to bfloat16. On GPUs before Ampere float16, with a GradScaler.
+
+Ignore when
+    the model is known to diverge in 16 bits.
+
+Sources
+    https://docs.pytorch.org/docs/stable/amp.html
+    https://pytorch.org/blog/what-every-user-should-know-about-mixed-precision-training-in-pytorch
+"""
+
+from diagnose.facts.device.precision import Precision
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.20  # of the step in 32-bit matrix work: below it the casts eat much of the gain (our choice)
+POINTWISE = Between(1.0, 0.75, 0.55)  # share that memory-bound kernels keep: half the bytes, and casts on top
+SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
+SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() before clipping\nscaler.update()"
+
+
+@rule("KE02")
+def no_mixed_precision(precision: Precision, manifest: RankManifest | None = None) -> Verdicts:
+    half = {"bf16": "bfloat16", "fp16": "float16"}[precision.half_dtype]
+    entered = manifest.flags.autocast.get("cuda") if manifest else None
+    entered = entered if entered in (half, "float16") else None  # bfloat16 gains nothing on a GPU without it
+    if precision.half_floor is None:
+        has_any = "there is no 32-bit matrix work" if not precision.full_ns else f"{precision.device} gains nothing"
+        yield NotApplicable(has_any)
+    elif precision.full_share < WORTH_SHARE:
+        yield Clean(f"32-bit matrix work takes {percent(precision.full_share)} of the step")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Matrix multiplications, convolutions and attention in 32 bits take {ms(precision.full_ns)} a"
+                    f" step, {percent(precision.full_share)} of it.",
+                    precision.full_ns,
+                    "ns",
+                ),
+                Evidence(f"{precision.device} needs {percent(precision.half_floor)} of that at best in 16 bits."),
+                *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
+            ),
+            edits=(
+                Shorten(precision.full_ids, toward(precision.half_floor)),
+                Shorten(precision.pointwise_ids, POINTWISE),
+            ),
+            fixes=(_fix(entered or half, bool(entered)),),
+            confidence=Confidence(
+                Level.MEDIUM, "the precision is recorded; how near the peak the new kernels get is not"
+            ),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+def _fix(dtype: str, entered: bool) -> Fix:
+    scales = dtype != "bfloat16"
+    return Fix(
+        "Run all of the forward pass and the loss under autocast, and switch it off nowhere inside."
+        if entered
+        else "Run the forward pass and the loss under autocast.",
+        before="" if entered else "loss = criterion(model(x), y)" + "\nloss.backward()\noptimizer.step()" * scales,
+        after=SCALER * scales
+        + f'with torch.autocast("cuda", dtype=torch.{dtype}):\n    loss = criterion(model(x), y)'
+        + SCALED * scales,
+        safety=Safety.PRECISION,
+        link="https://docs.pytorch.org/docs/stable/amp.html",
+        trial="wrap:torch.autocast" if dtype == "bfloat16" and not entered else None,
+    )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 100
+        device A100
+        cpu  aten::mm 0-1 | sync 1.1-99.5
+        gpu  sgemm 0.02-60 @0.01 | pointwise 60.1-99 @0.5
+        """
+    ),
+    Silent(  # 16 bits already
+        """
+        4 steps of 100
+        device A100
+        cpu  aten::mm 0-1
+        gpu  bf16_gemm 0.02-99 @0.01
+        """
+    ),
+    Silent(  # memory-bound work in fp32 is no matrix work
+        """
+        4 steps of 100
+        device A100
+        cpu  aten::add 0-1
+        gpu  pointwise 0.02-99 @0.01
+        """
+    ),
+]

@@ -1,0 +1,104 @@
+"""fp32 matmuls do not use Tensor Cores (TF32 is off).
+
+Since PyTorch 1.12 matrix multiplications of fp32 tensors run on the ordinary units, on GPUs whose Tensor Cores would do
+them in TF32: fp32 in and out, with products rounded to 10 bits of mantissa. Convolutions use TF32 by default.
+
+Why it costs
+    TF32 is 7 to 8 times as fast as fp32 on an A100, H100 or H200, and 1 to 2 times on other GPUs since Ampere.
+
+How to fix
+    Allow TF32 with one line before the training. Mixed precision (no_mixed_precision, KE02) brings more.
+
+Ignore when
+    the training is known to need full fp32: the error of a product of two 10,000-wide matrices is about 0.002.
+
+Sources
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices
+"""
+
+from diagnose.facts.device.precision import Precision
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.05  # of the step in such kernels (torch's own pattern matcher names them from the first on)
+LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
+TRIAL = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
+ALLOW = Fix(
+    "Allow TF32.", "", 'torch.set_float32_matmul_precision("high")', safety=Safety.PRECISION, link=LINK, trial=TRIAL
+)
+UNSET = Fix("Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.", "NVIDIA_TF32_OVERRIDE=0", safety=Safety.PRECISION)
+
+
+@rule("KE01")
+def tf32_off(
+    precision: Precision, steps: Steps, manifest: RankManifest | None = None, environment: dict[str, str] | None = None
+) -> Verdicts:
+    allowed, forbidden = _allowed(manifest), (environment or {}).get("NVIDIA_TF32_OVERRIDE") == "0"
+    if not precision.fp32_ns:
+        yield Clean("no matrix multiplication runs in fp32 without Tensor Cores")
+    elif precision.tf32_floor is None:
+        yield NotApplicable(f"{precision.device} has no TF32")
+    elif precision.fp32_ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"fp32 matrix multiplications take {percent(precision.fp32_ns / steps.mean_ns)} of the step")
+    elif allowed and not forbidden:
+        yield Clean(f"TF32 is allowed already: fp32 kernels take {ms(precision.fp32_ns)} a step for another reason")
+    else:
+        off = "TF32 is not allowed, and " if allowed is False else ""
+        known = "NVIDIA_TF32_OVERRIDE=0 forbids TF32, and " if forbidden else off
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Matrix multiplications in fp32, without Tensor Cores, take {ms(precision.fp32_ns)} a step.",
+                    precision.fp32_ns,
+                    "ns",
+                ),
+                Evidence(f"{precision.device} could do them in {percent(precision.tf32_floor)} of that time at best."),
+            ),
+            edits=(Shorten(precision.fp32_ids, toward(precision.tf32_floor)),),
+            fixes=((UNSET,) if forbidden else ()) + (() if allowed else (ALLOW,)),
+            confidence=Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+def _allowed(manifest: RankManifest | None) -> bool | None:
+    """Whether matrix multiplications may use TF32; None if that is not known."""
+    if manifest is None:
+        return None
+    allowed, precision = manifest.flags.cuda_matmul_allow_tf32, manifest.flags.float32_matmul_precision
+    return precision != "highest" if allowed is None and precision is not None else allowed
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 100
+        device A100
+        cpu  aten::mm 0-1 shapes=[[8192,8192],[8192,8192]] types=["float","float"] | sync 1.1-99.9
+        gpu  sgemm 0.02-60 @0.01 | pointwise 60.1-99.8 @0.5
+        """
+    ),
+    Silent(  # convolutions: TF32 is on for them by default, and where it is not, that is another setting
+        """
+        4 steps of 100
+        device A100
+        cpu  aten::cudnn_convolution 0-1
+        gpu  conv 0.02-99 @0.01
+        """
+    ),
+    Silent(  # Volta has no TF32
+        """
+        4 steps of 100
+        device V100
+        cpu  aten::mm 0-1
+        gpu  sgemm 0.02-99 @0.01
+        """
+    ),
+    Silent(  # bound by memory: a product with a vector reads its matrix once, in TF32 as in fp32
+        """
+        4 steps of 100
+        device A100
+        cpu  aten::mm 0-1 shapes=[[1,16384],[16384,16384]] types=["float","float"]
+        gpu  sgemm 0.02-0.64 @0.01 | pointwise 0.7-99 @0.5
+        """
+    ),
+]

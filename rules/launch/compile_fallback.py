@@ -1,0 +1,91 @@
+"""torch.compile fell back to eager.
+
+torch.compile keeps a few compiled forms of a function. Once there are eight, or where none may be made, a call that
+fits none of them runs as if nothing had been compiled.
+
+Why it costs
+    The ops run one by one, each reading and writing memory, and every call first checks all forms in vain.
+
+How to fix
+    Let TORCH_LOGS=recompiles name what changes from call to call. Compile for any size (`dynamic=True`), pad sizes to a
+    few, or keep what changes out of the function's arguments.
+
+Ignore when
+    the sizes of a training differ far less than those of the recorded steps.
+
+Sources
+    https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html
+"""
+
+from diagnose.facts.device.chains import PointwiseChains
+from diagnose.facts.host.compiling import Compiling
+from diagnose.rulekit.vocabulary import *
+
+LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html"
+
+
+@rule("LB07")
+def compile_fallback(compiling: Compiling, pointwise_chains: PointwiseChains | None = None) -> Verdicts:
+    if not compiling.used:
+        yield NotApplicable("torch.compile is not in use")
+    elif not gave_up(compiling):
+        yield Clean("compiled code is found, or code is compiled")
+    else:
+        found = known(pointwise_chains)
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{compiling.missed:,} calls a step found no compiled code that fits, and nothing was compiled.",
+                    compiling.missed,
+                    "calls",
+                ),
+                chains_taken(found),
+            ),
+            edits=fusing(found),
+            fixes=(
+                Fix(
+                    "Compile for any size.",
+                    after="model = torch.compile(model, dynamic=True)",
+                    safety=Safety.ROUNDING,
+                    link=LINK,
+                    trial="patch:torch.compile(dynamic=True)",
+                ),
+                Fix(
+                    "Or pad sizes to a few, so that each is compiled once.", safety=Safety.ROUNDING, effort=2, link=LINK
+                ),
+            ),
+            confidence=Confidence(
+                Level.MEDIUM, "that nothing compiled runs is recorded; how much compiling saves is not"
+            ),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    CannotTell(
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  "TorchDynamo Cache Lookup" 0-0.1 | aten::mul 1-31 | aten::add 31-61 | aten::tanh 61-81
+        """,
+        because="shapes",
+    ),
+    Fires(  # three ops of 30 ms on 4 MiB, which would move half of the bytes
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  "TorchDynamo Cache Lookup" 0-0.1 | aten::mul 1-31 shapes=[[1024,1024],[1024,1024]]
+        cpu  aten::add 31-61 shapes=[[1024,1024],[1024,1024]] | aten::tanh 61-81 shapes=[[1024,1024]]
+        """,
+        saving_ms=(10, 53),  # at most with the rest getting faster by 0.9 x 24 %
+    ),
+    Silent(  # compiled code was found
+        """
+        4 steps of 100
+        1 threads, 2 cores
+        cpu  "TorchDynamo Cache Lookup" 0-0.1 | "Torch-Compiled Region: 0/0" 0.2-0.9
+        cpu  aten::mul 1-31 shapes=[[1024,1024],[1024,1024]]
+        cpu  aten::add 31-61 shapes=[[1024,1024],[1024,1024]] | aten::tanh 61-81 shapes=[[1024,1024]]
+        """
+    ),
+]

@@ -1,0 +1,75 @@
+"""Another Python thread holds the GIL.
+
+Python runs one thread at a time. While a thread beside the training computes in Python, the one that trains waits for
+its turn each time an op returns.
+
+Why it costs
+    A thread keeps its turn for 5 ms, or until a call into C returns that does not give it up: writing JSON, sorting.
+    All that time no op is started.
+
+How to fix
+    Run that work in a process of its own, or let it rest more. Reading from disk or the network is fine in a thread:
+    it gives up its turn while it waits.
+
+Ignore when
+    the thread computes in libraries that give up their turn, as NumPy does in large operations.
+
+Sources
+    https://docs.python.org/3/library/sys.html#sys.setswitchinterval
+"""
+
+from diagnose.facts.host.cpu_threads import Rivals
+from diagnose.facts.host.python import PythonPause
+from diagnose.rulekit.vocabulary import *
+
+PAUSED_SHARE = 0.03  # of the step in pauses between ops, long ones on a CPU (our choice)
+LEFT = Between(0.5, 0.05, 0.0)  # of these pauses: some may be the training's own (our choice)
+PROCESS = Fix(
+    "Run that thread's work in a process.",
+    before="threading.Thread(target=watch)",
+    after="multiprocessing.Process(target=watch)",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
+    link="https://docs.python.org/3/library/multiprocessing.html",
+)
+
+
+@rule("LB06")
+def gil_contention(rivals: Rivals, python_pauses: tuple[PythonPause, ...], steps: Steps) -> Verdicts:
+    paused = sum(pause.idle_ns for pause in python_pauses)
+    beside = f"threads of Python beside the training compute for {percent(rivals.share)} of the time"
+    if not rivals.busy or paused < PAUSED_SHARE * steps.mean_ns:
+        yield Clean(f"{beside}, and the training pauses between ops for {ms(paused)} a step")
+        return
+    yield Finding(
+        evidence=(
+            Evidence(f"{beside[0].upper()}{beside[1:]}, most of all {rivals.names[0]!r}.", rivals.share, "cores"),
+            Evidence(f"The training pauses between ops for {ms(paused)} a step.", paused, "ns"),
+        ),
+        edits=tuple(Shorten(Times(*times), LEFT) for pause in python_pauses for times in pause.times),
+        fixes=(PROCESS,),
+        confidence=Confidence(Level.MEDIUM, "whether the thread gives up its turn while it computes is not recorded"),
+        basis=Basis.RULE_OF_THUMB,
+        host_bound=True,
+    )
+
+
+EXAMPLES = [
+    Fires(  # 20 of 100 ms
+        """
+        4 steps of 100
+        2 threads, 4 cores
+        rival watch 0.7
+        cpu  aten::mm 0-40 | aten::mm 50-90
+        """
+    ),
+    Silent(  # the thread hardly computes
+        """
+        4 steps of 100
+        2 threads, 4 cores
+        rival watch 0.02
+        cpu  aten::mm 0-40 | aten::mm 50-90
+        """
+    ),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-40 | aten::mm 50-90", because="run's settings"),
+]

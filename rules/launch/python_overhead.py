@@ -1,0 +1,108 @@
+"""Python code between ops keeps the device idle.
+
+The thread that launches work runs Python for so long that the GPU runs dry: preparing arguments, looping over
+parameters or samples, calling modules and hooks. Where the CPU computes, nothing is computed meanwhile.
+
+Why it costs
+    The GPU is idle until the next launch; a CPU that trains computes nothing.
+
+How to fix
+    Long pauses: move the work out of the step, compute it once, vectorise it, or do it on another thread or process.
+    Many short ones: `torch.compile` runs less Python; so do fewer and larger modules.
+
+Ignore when
+    the recording has call stacks: they slow exactly this down, so compare with a recording without.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from diagnose.facts.host.cpu_threads import Rivals
+from diagnose.facts.host.python import PythonPause
+from diagnose.facts.run.quality import Distortion
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.05  # of the step idle for Python, all places together (our choice)
+PLACE_SHARE = 0.02  # at one place, to be named by itself (our choice)
+GAPS = 3  # in the used steps: a single pause is start-up, not a loop (our choice)
+EVERY_STEPS = 2  # seen in less than every second step it is no part of a step (our choice; periodic_spikes)
+OPTIMIZER_SHARE = 0.5  # of the idle time in the optimizer: then it is unfused_optimizer's, or zero_grad_memset's
+SHORT_NS = 200_000  # idle per pause: shorter ones are calls of modules and hooks, not a piece of work (our choice)
+LEFT = Between(0.8, 0.5, 0.1)  # of the Python time: code rarely vanishes as a whole (our choice)
+LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # on a CPU only long pauses count: planted ones went as a whole (our choice)
+
+
+@rule("LB02")
+def python_overhead(
+    python_pauses: tuple[PythonPause, ...], distortion: Distortion, steps: Steps, rivals: Rivals | None = None
+) -> Verdicts:
+    if rivals and rivals.busy:
+        yield NotApplicable(f"{rivals.names[0]!r} and other threads compute for {percent(rivals.share)} of the time")
+        return
+    usual = [
+        pause
+        for pause in python_pauses
+        if pause.steps_seen * EVERY_STEPS >= steps.count
+        and pause.optimizer_share < OPTIMIZER_SHARE
+        and pause.gaps >= GAPS
+    ]
+    total = sum(pause.share for pause in usual)
+    if total < WORTH_SHARE:
+        yield Clean(f"Python that runs between ops again and again takes {percent(total)} of the step")
+        return
+    for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
+        ns, each_ns = pause.idle_ns, pause.idle_ns * steps.count / pause.gaps
+        left = LEFT_OF_WORK if pause.on_cpu else LEFT
+        where = (
+            f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
+        )
+        waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
+        makes = f" Garbage of what is made is collected for {ms(pause.collecting_ns)} more." * bool(pause.collecting_ns)
+        idle = "Nothing is computed for" if pause.on_cpu else "The GPU is idle"
+        yield Finding(
+            title="Python between ops takes time from computing" if pause.on_cpu else "",
+            evidence=(
+                Evidence(f"{idle} {ms(ns)} a step while Python runs between ops{where}.{makes}", ns, "ns"),
+                Evidence(f"{pause.gaps / steps.count:,.3g} pauses a step, {ms(each_ns)} each{waits}.", each_ns, "ns"),
+            ),
+            edits=(*(Shorten(Times(*one), left) for one in pause.times), Shorten(pause.collections, left)),
+            fixes=(
+                Fix(
+                    "Run less Python: compile the model, or call fewer and larger modules.",
+                    after="model = torch.compile(model)",
+                    safety=Safety.ROUNDING,
+                    trial="wrap:torch.compile",
+                    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+                )
+                if each_ns < SHORT_NS and not pause.on_cpu
+                else Fix("Move this work out of the step, compute it once, or vectorise it.", effort=2)
+                if where
+                else Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
+            ),
+            confidence=Confidence(Level.MEDIUM, "how much of this Python can go is not recorded")
+            if pause.site
+            else Confidence(Level.LOW, "no line of your code is known for it"),
+            site=pause.site,
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 99 ms of Python a step, of which a fifth to nine tenths can go, until the GPU's 20 ms limit it
+        """
+        4 steps of 100
+        cpu  "train.py(30): make_mask" 0-99 | aten::mm 40-41
+        gpu  sgemm 40.02-60 @40.01
+        """,
+        saving_ms=(19.8, 80),
+    ),
+    Silent(  # while the GPU works
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | "train.py(30): make_mask" 2-40 | sync 42-99.51
+        gpu  sgemm 0.02-99.5 @0.01
+        """
+    ),
+    CannotTell("4 steps of 100\ngpu  sgemm 40.5-99.9 @40.2", because="ProfilerActivity.CPU"),
+]

@@ -1,0 +1,85 @@
+"""Tensors are formatted as text.
+
+`print(loss)`, `f"{scores}"` and `str(tensor)` read numbers one by one, find out how many digits each needs, and write
+them; an f-string for a log does so even if the log's level leaves the message out.
+
+Why it costs
+    Dozens to hundreds of small ops, and as many waits for the GPU if the tensor is there.
+
+How to fix
+    Write every hundredth step only; numbers by `loss.item()`, several by `tolist()`. Give a log the tensor, not a text:
+    `log.debug("%s", scores)` writes it only if the message is passed on.
+
+Ignore when
+    it is for a run in search of an error.
+
+Sources
+    https://docs.python.org/3/howto/logging.html#optimization
+"""
+
+from diagnose.facts.host.texts import Texts
+from diagnose.facts.run.slowdown import Slowdown
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step, on average (our choice)
+OFTEN = 0.5  # of the steps (our choice)
+ADDED = Between(0.6, 0.4, 0.0)  # of the time recording adds on a CPU, where that is not known: 0.4 to 0.5 was planted
+SELDOM = Fix(
+    "Write tensors in every hundredth step only.",
+    before="print(loss)",
+    after="if step % 100 == 0: print(loss)",
+    safety=Safety.SAME_NUMBERS,
+)
+LAZY = Fix(
+    "Give a log the tensor rather than a text.",
+    before='log.debug(f"scores {scores}")',
+    after='log.debug("scores %s", scores)',
+    safety=Safety.SAME_NUMBERS,
+    link="https://docs.python.org/3/howto/logging.html#optimization",
+)
+
+
+@rule("PA04")
+def tensor_printing(texts: Texts, steps: Steps, slowdown: Slowdown | None = None) -> Verdicts:
+    share = texts.host_ns / max(steps.mean_ns, 1)
+    if share < WORTH_SHARE or texts.steps_seen < OFTEN * steps.count:
+        yield Clean(f"writing tensors as text takes {percent(share)} of these steps")
+        return
+    many = f"{texts.count} tensor{'s' * (texts.count != 1)}"
+    idle = f", for {ms(texts.idle_ns)} of which the GPU is idle" if texts.idle_ns else ""
+    inflated = texts.idle_ns is None and not (slowdown is not None and slowdown.by_phase)
+    yield Finding(
+        evidence=(
+            Evidence(
+                f"Writing {many} a step as text takes {ms(texts.host_ns)}{idle}.",
+                texts.host_ns,
+                "ns",
+            ),
+        ),
+        edits=(Shorten(texts.spans.ids, ADDED) if inflated else Remove(texts.spans.ids),),
+        fixes=(SELDOM, LAZY),
+        confidence=Confidence(Level.HIGH, "that and how long they are written is recorded"),
+        basis=Basis.RULE_OF_THUMB if inflated else Basis.REPLAYED,
+        site=texts.site,
+        host_bound=True,
+    )
+
+
+EXAMPLES = [
+    Fires(  # the device waits for 30 of 100 ms
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | "Tensor.__repr__ (text)" 40-70 | aten::mm 70-71
+        gpu  sgemm 1-40 @0.5 | sgemm 70.5-100 @70.2
+        """,
+        saving_ms=(30, 30),
+    ),
+    Silent(  # for 0.1 ms
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | "Tensor.__repr__ (text)" 40-40.1 | aten::mm 70-71
+        gpu  sgemm 1-40 @0.5 | sgemm 70.5-100 @70.2
+        """
+    ),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-10\ngpu  sgemm 1-40 @0.5", because="text"),
+]

@@ -1,0 +1,77 @@
+"""CUDA_LAUNCH_BLOCKING makes every launch wait.
+
+The host returns from each launch only when the kernel has run, as with CUDA_LAUNCH_BLOCKING=1: a mode for finding
+errors.
+
+Why it costs
+    Host and GPU take turns: nothing is ever queued, and each gap between two kernels is the host's time for the next.
+
+How to fix
+    Unset CUDA_LAUNCH_BLOCKING.
+
+Ignore when
+    an error is being looked for.
+
+Sources
+    https://docs.pytorch.org/docs/stable/notes/cuda.html
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from diagnose.facts.host.blocking_launches import BlockingLaunches
+from diagnose.rulekit.vocabulary import *
+
+ALIKE_SHARE = 0.5  # of the launches of long kernels that take as long as their kernel (msprof-analyze uses the same)
+DEPTH = 2  # queued before such a launch at most: launches also block when the queue is full, then hundreds are queued
+LAUNCH = Between(0.3, 0.1, 0.03)  # of a launch's time: 3 to 6 us are usual
+
+
+@rule("SY04")
+def blocking_launches(blocking_launches: BlockingLaunches, launch_blocking: bool | None = None) -> Verdicts:
+    found = blocking_launches
+    if found.alike_share < ALIKE_SHARE or found.depth_median > DEPTH or launch_blocking is False:
+        off = ", with CUDA_LAUNCH_BLOCKING off" if launch_blocking is False else ""
+        yield Clean(f"{percent(found.alike_share)} of the launches of long kernels take as long as their kernel{off}")
+    else:
+        known = "CUDA_LAUNCH_BLOCKING is on, " if launch_blocking else ""
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{percent(found.alike_share)} of the launches of long kernels take as long as the kernel itself,"
+                    f" and {percent(found.empty_queue_share)} find nothing queued.",
+                    found.alike_share,
+                    "share",
+                ),
+            ),
+            edits=(Shorten(found.call_ids, LAUNCH),),
+            fixes=(
+                Fix(
+                    "Unset CUDA_LAUNCH_BLOCKING.",
+                    before="CUDA_LAUNCH_BLOCKING=1 python train.py",
+                    after="python train.py",
+                    safety=Safety.SAME_NUMBERS,
+                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html",
+                    trial="env:CUDA_LAUNCH_BLOCKING=0",
+                ),
+            ),
+            confidence=Confidence(Level.HIGH, f"{known}launches and kernels take the same time, and nothing is queued"),
+            host_bound=True,
+        )
+
+
+EXAMPLES = [
+    Fires(
+        """
+        4 steps of 100
+        cpu  aten::mm 0-4.5 x20 every 5
+        gpu  sgemm 0.11-4 @0.1-4.01 x20 every 5
+        """,
+        saving_ms=(22.18, 22.18),  # 20 kernels of 3.891 ms are left
+    ),
+    Silent(
+        """
+        4 steps of 100
+        cpu  aten::mm 0-0.5 x20 every 0.5 | sync 11-99.91
+        gpu  sgemm 0.11-5 @0.1 | sgemm 5-9.9 @0.6 | sgemm 9.9-99.9 @1.1
+        """
+    ),
+]

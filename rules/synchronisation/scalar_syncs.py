@@ -1,0 +1,87 @@
+""".item() and the like make the host wait for the GPU.
+
+`.item()`, `.cpu()` of a scalar, `float(tensor)`, `if tensor:` and printing a tensor wait until the GPU has done
+all that was queued before.
+
+Why it costs
+    While the host waits it launches nothing, so the GPU runs dry; then it is idle until new work arrives.
+
+How to fix
+    Keep the number on the GPU: add up losses and metrics there, and read them once every many steps.
+
+Ignore when
+    the number is needed at once to decide what to do next, and no device-side form of the decision exists.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    https://docs.pytorch.org/docs/stable/notes/cuda.html
+"""
+
+from diagnose.facts.host.waits import HostWait, WaitReason
+from diagnose.rulekit.vocabulary import *
+
+EVERY_STEPS = 2  # seen in less than every second step it is the occasional read that the fix would make of it
+
+
+@rule("SY01")
+def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
+    reads = [wait for wait in host_waits if wait.reason is WaitReason.SCALAR_READ]
+    frequent = [wait for wait in reads if wait.steps_seen * EVERY_STEPS >= steps.count]
+    if not frequent:
+        yield Clean(f"{sum(wait.total_calls for wait in reads)} reads of single numbers in {steps.count} steps")
+    for wait in frequent:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"`{wait.asked_by or wait.call}` reads a number {wait.total_calls / steps.count:.3g} times a step"
+                    f" and blocks the host for {ms(wait.blocked_ns)}.",
+                    wait.blocked_ns,
+                    "ns",
+                ),
+                Evidence(
+                    f"The GPU is idle {ms(wait.drained_idle_ns)} a step after these reads.",
+                    wait.drained_idle_ns,
+                    "ns",
+                ),
+            ),
+            edits=(Remove(wait.op_ids[wait.op_ids >= 0]), Detach(wait.ids)),
+            fixes=(
+                Fix(
+                    "Add up on the GPU and read every many steps.",
+                    before="total += loss.item()",
+                    after="total += loss.detach()  # total.item() once every 100 steps",
+                    safety=Safety.SAME_NUMBERS,
+                    link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+                ),
+            ),
+            confidence=Confidence(Level.HIGH, "the wait and what the GPU missed meanwhile are both recorded"),
+            site=wait.site,
+            host_bound=True,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 40 ms of host work that could run while the GPU works, if nobody waited
+        """
+        4 steps of 100
+        cpu  aten::mm 40-41 | aten::item 42-100 | sync 43-99
+        gpu  sgemm 40.01-98 @40 | d2h 98.5-98.51 @42.5 8B
+        """,
+        saving_ms=(41.3, 41.7),
+    ),
+    Fires(  # the op around the read multiplies, too: that stays, `add` comes right after it
+        """
+        4 steps of 100
+        cpu  aten::linalg_cholesky 1-80 | aten::mm 2-3 | aten::item 10-70 | sync 11-69 | aten::add 90-90.1
+        gpu  sgemm 2.5-60 @2.1 | d2h 60.5-60.51 @10.5 8B | pointwise 90.1-99 @90.05
+        """,
+        saving_ms=(29.6, 33.6),
+    ),
+    Silent(  # all that is left for the host to do is quick: the GPU is idle for 0.1 ms of 100
+        """
+        4 steps of 100
+        cpu  aten::mm 0.01-0.03 | aten::item 0.1-99.95 | sync 0.12-99.94
+        gpu  sgemm 0.04-99.9 @0.02 | d2h 99.91-99.92 @0.11 8B
+        """
+    ),
+]
