@@ -17,7 +17,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from diagnose import __version__
-from diagnose.facts.communication import attendance
+from diagnose.facts.communication import arrivals
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import steps
@@ -44,7 +44,7 @@ from diagnose.rulekit.engine import LoadedRule, RuleSet
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles
-from diagnose.trace.model import Company, IntegrityNote
+from diagnose.trace.model import IntegrityNote, Peers
 
 StepRange = tuple[int, int]
 Progress = Callable[[int, int], None]
@@ -109,10 +109,10 @@ def _compared(
     study: Callable[..., RankDiagnosis | InputError],
 ) -> dict[int, RankDiagnosis]:
     """The rank that the others wait for, once more with what they tell; none if they do not wait. Raises InputError."""
-    others = attendance.compare({index: one.digest.attendance for index, one in said.items()})
+    others = arrivals.compare({index: one.digest.arrivals for index, one in said.items()})
     if not others:
         return {}
-    index = attendance.awaited(others)
+    index = arrivals.awaited(others)
     index = diagnosis.slowest(list(said.values())).digest.index if index is None else index
     again = study(files[index], others=others[index])
     if isinstance(again, InputError):
@@ -121,7 +121,7 @@ def _compared(
 
 
 def diagnose_files(
-    files: RankFiles, step_range: StepRange | None, rules: RuleSet, others: Company | None = None
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, others: Peers | None = None
 ) -> RankDiagnosis | InputError:
     """What is known of one rank, or why it cannot be read; runs in a process of its own, so that nothing is raised."""
     try:
@@ -129,7 +129,7 @@ def diagnose_files(
     except InputError as error:
         return error
     if others is not None:
-        rank = replace(rank, index=others.rank, company=others)
+        rank = replace(rank, index=others.rank, peers=others)
     facts = Facts(rank, step_range)
     if step_range is not None:
         try:
@@ -168,5 +168,5 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         slowdown=cost,
         timeline=drawn,
         pictures=sampled,
-        company=rank.company,
+        peers=rank.peers,
     )

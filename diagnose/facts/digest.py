@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from diagnose.facts.communication.attendance import Attendance, attendance
+from diagnose.facts.communication.arrivals import Arrivals, arrivals
 from diagnose.facts.communication.overlap import Communication, communication
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, Breakdown, breakdown
@@ -75,7 +75,7 @@ class RankDigest:
     allocation: AllocationCalls | None = None
     ops: tuple[Op, ...] | None = None
     functions: tuple[FunctionTime, ...] | None = None
-    attendance: Attendance | None = None
+    arrivals: Arrivals | None = None
     """None: there is nothing to compare with other ranks by."""
 
 
@@ -119,7 +119,7 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         functions=largest(functions),
-        attendance=optional(attendance, facts),
+        arrivals=optional(arrivals, facts),
     )
     return replace(found, absent=tuple(absent))
 

@@ -30,7 +30,7 @@ from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, Rul
 from diagnose.findings.pictures import Pictures
 from diagnose.findings.timeline import Timeline
 from diagnose.trace.manifest import Manifest
-from diagnose.trace.model import Company, Device, IntegrityNote
+from diagnose.trace.model import Device, IntegrityNote, Peers
 
 SCHEMA_VERSION = 1
 
@@ -184,7 +184,7 @@ class RankDiagnosis:
     """What recording cost; None where that was not measured."""
     timeline: Timeline | None = None
     pictures: Pictures | None = None
-    company: Company | None = None
+    peers: Peers | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
 
 
@@ -197,7 +197,7 @@ def of_ranks(
 ) -> Diagnosis:
     """The Diagnosis of a run from its ranks, in order of rank; `integrity` is what is wrong with their set."""
     digests = [one.digest for one in ranks]
-    said = next((one for one in ranks if one.company is not None), None) or slowest(ranks)
+    said = next((one for one in ranks if one.peers is not None), None) or slowest(ranks)
     shown = said.digest
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
@@ -220,7 +220,7 @@ def of_ranks(
         allocation=shown.allocation,
         ops=shown.ops,
         functions=shown.functions,
-        ranks=tuple(_summary(one, said.company) for one in digests),
+        ranks=tuple(_summary(one, said.peers) for one in digests),
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,
@@ -286,13 +286,13 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     )
 
 
-def _summary(one: RankDigest, company: Company | None) -> RankSummary:
+def _summary(one: RankDigest, peers: Peers | None) -> RankSummary:
     alone = RankSummary(one.index, _step_time(one), one.breakdown, one.steps.times_ns if one.steps else ())
-    if company is None:
+    if peers is None:
         return alone
-    at, count = company.ranks.index(one.index), len(company.steps)
-    computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (company.compute_ns, company.waited_ns))
-    return msgspec.structs.replace(alone, computing_ns=computing, waiting_ns=waiting if len(company.met) else None)
+    at, count = peers.ranks.index(one.index), len(peers.steps)
+    computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (peers.compute_ns, peers.waited_ns))
+    return msgspec.structs.replace(alone, computing_ns=computing, waiting_ns=waiting if len(peers.met) else None)
 
 
 def _step_time(one: RankDigest) -> StepTime | None:

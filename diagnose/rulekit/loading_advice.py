@@ -133,12 +133,12 @@ LEFT_OF_ITEMS, LEFT_OF_COLLATION = Between(1.0, 0.5, 0.1), Between(0.5, 0.1, 0.0
 default_collate does as one copy for each item (our choices)."""
 
 
-def dear(loading: Loading | None, waited_ns: int, step_ns: int) -> TypeGuard[Loading]:
+def expensive(loading: Loading | None, waited_ns: int, step_ns: int) -> TypeGuard[Loading]:
     """Whether making batches is worth looking at although no worker can take it over."""
     return loading is not None and waited_ns >= DEAR_SHARE * step_ns and loading.fetch_ns >= DEAR_NS
 
 
-def dear_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
+def expensive_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
     """What to say of batches that the training makes itself, and that workers would not make cheaper."""
     collation = 0.0
     if loading.most_in == "collate" and loading.loader.collate != "default_collate":

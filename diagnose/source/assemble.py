@@ -73,7 +73,7 @@ def assemble(recording: Recording) -> Rank:
         provenance=provenance,
         integrity=integrity.notes(recording.damage, spans, tables, links, marks.steps, provenance),
         context=None,
-        company=None,
+        peers=None,
         graph=None,
         values=None,
         **tables,

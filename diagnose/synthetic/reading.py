@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose.facts.communication import attendance
+from diagnose.facts.communication import arrivals
 from diagnose.facts.core.base import Facts, optional
 from diagnose.source import ranks
 from diagnose.synthetic import notation
@@ -18,11 +18,11 @@ def facts_of(text: str) -> Facts:
     Of several ranks it is the one that the others wait for, or the first if they do not wait. Raises DrawingError.
     """
     drawn = facts_of_ranks(text)
-    others = attendance.compare({facts.rank.index: optional(attendance.attendance, facts) for facts in drawn})
+    others = arrivals.compare({facts.rank.index: optional(arrivals.arrivals, facts) for facts in drawn})
     if not others:
         return drawn[0]
-    index = attendance.awaited(others) or 0
-    return Facts(replace(drawn[index].rank, company=others[index]))
+    index = arrivals.awaited(others) or 0
+    return Facts(replace(drawn[index].rank, peers=others[index]))
 
 
 def facts_of_ranks(text: str) -> list[Facts]:

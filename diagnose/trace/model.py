@@ -109,7 +109,7 @@ class Context:
 
 
 @dataclass(frozen=True)
-class Company:
+class Peers:
     """What the recordings of the other ranks tell of the steps and collectives of one rank."""
 
     rank: int
@@ -245,7 +245,7 @@ class Rank:
     integrity: tuple[IntegrityNote, ...]
     context: Context | None = None
     """None: the trace is all there is."""
-    company: Company | None = None
+    peers: Peers | None = None
     """None: no other rank was looked at."""
     graph: AutogradGraph | None = None
     """None: nobody looked at it."""

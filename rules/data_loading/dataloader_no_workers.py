@@ -49,8 +49,8 @@ def dataloader_no_workers(
         not (free := cores_for_workers(input_wait, loading))
         and (loading.waiting_share if loading else 0.0) * waited < worth_ns
     ):
-        if dear(loading, waited, steps.mean_ns):
-            yield dear_batches(fetches, waited, loading)
+        if expensive(loading, waited, steps.mean_ns):
+            yield expensive_batches(fetches, waited, loading)
         elif quick:
             yield Clean(f"a batch takes {ms(waited)} a step to make; handing it over takes a worker as long")
         else:

@@ -18,7 +18,7 @@ Sources
     https://docs.python.org/3/library/sys.html#sys.setswitchinterval
 """
 
-from diagnose.facts.host.cpu_threads import Rivals
+from diagnose.facts.host.cpu_threads import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.rulekit.vocabulary import *
 
@@ -35,15 +35,21 @@ PROCESS = Fix(
 
 
 @rule("LB06")
-def gil_contention(rivals: Rivals, python_pauses: tuple[PythonPause, ...], steps: Steps) -> Verdicts:
+def gil_contention(
+    competing_threads: CompetingThreads, python_pauses: tuple[PythonPause, ...], steps: Steps
+) -> Verdicts:
     paused = sum(pause.idle_ns for pause in python_pauses)
-    beside = f"threads of Python beside the training compute for {percent(rivals.share)} of the time"
-    if not rivals.busy or paused < PAUSED_SHARE * steps.mean_ns:
+    beside = f"threads of Python beside the training compute for {percent(competing_threads.share)} of the time"
+    if not competing_threads.busy or paused < PAUSED_SHARE * steps.mean_ns:
         yield Clean(f"{beside}, and the training pauses between ops for {ms(paused)} a step")
         return
     yield Finding(
         evidence=(
-            Evidence(f"{beside[0].upper()}{beside[1:]}, most of all {rivals.names[0]!r}.", rivals.share, "cores"),
+            Evidence(
+                f"{beside[0].upper()}{beside[1:]}, most of all {competing_threads.names[0]!r}.",
+                competing_threads.share,
+                "cores",
+            ),
             Evidence(f"The training pauses between ops for {ms(paused)} a step.", paused, "ns"),
         ),
         edits=tuple(Shorten(Times(*times), LEFT) for pause in python_pauses for times in pause.times),

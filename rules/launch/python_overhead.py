@@ -17,7 +17,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from diagnose.facts.host.cpu_threads import Rivals
+from diagnose.facts.host.cpu_threads import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.facts.run.quality import Distortion
 from diagnose.rulekit.vocabulary import *
@@ -34,10 +34,14 @@ LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # on a CPU only long pauses count: plante
 
 @rule("LB02")
 def python_overhead(
-    python_pauses: tuple[PythonPause, ...], distortion: Distortion, steps: Steps, rivals: Rivals | None = None
+    python_pauses: tuple[PythonPause, ...],
+    distortion: Distortion,
+    steps: Steps,
+    competing_threads: CompetingThreads | None = None,
 ) -> Verdicts:
-    if rivals and rivals.busy:
-        yield NotApplicable(f"{rivals.names[0]!r} and other threads compute for {percent(rivals.share)} of the time")
+    if competing_threads and competing_threads.busy:
+        share = percent(competing_threads.share)
+        yield NotApplicable(f"{competing_threads.names[0]!r} and other threads compute for {share} of the time")
         return
     usual = [
         pause

@@ -35,8 +35,8 @@ def unfused_optimizer(
     made = {one.optimizer: _made_with(one.optimizer, manifest) for one in optimizer_steps}
     unfused = [one for one in optimizer_steps if "fused=True" not in made[one.optimizer]]
     many = [one for one in unfused if one.implementation in IN_PIECES and (one.launches >= LAUNCHES or one.on_cpu)]
-    dear = WORTH_SHARE * steps.mean_ns
-    slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= dear)]
+    expensive = WORTH_SHARE * steps.mean_ns
+    slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= expensive)]
     if not slow:
         forms = [", ".join([one.implementation.value, *made[one.optimizer]]) for one in optimizer_steps]
         said = zip(optimizer_steps, forms, strict=True)

@@ -51,8 +51,8 @@ def garbage_collection(
         raise Missing(f"garbage collections{maybe}", HOW_COLLECTIONS)
     least_ns, asked = WORTH_SHARE * steps.mean_ns, found.explicit
     both = [one for one in (found.automatic, asked) if one.host_ns >= least_ns and one.longest_ns >= LONGEST_NS]
-    dear = asked.host_ns >= DEAR_SHARE * steps.mean_ns and seen_again(manifest, asked.longest_ns)[0] > 1
-    worth = [one for one in both if one is found.automatic or asked.total >= OFTEN * steps.count or dear]
+    expensive = asked.host_ns >= DEAR_SHARE * steps.mean_ns and seen_again(manifest, asked.longest_ns)[0] > 1
+    worth = [one for one in both if one is found.automatic or asked.total >= OFTEN * steps.count or expensive]
     if not worth:
         taken = (found.automatic.host_ns + found.explicit.host_ns) / max(steps.mean_ns, 1)
         once = f"; {len(found.once_ids)} long ones were not seen again without the profiler" * (len(found.once_ids) > 0)

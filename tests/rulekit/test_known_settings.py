@@ -758,8 +758,8 @@ def test_autocast_that_is_entered(
 
 
 def test_pauses_that_another_thread_may_cause_are_not_called_the_training_s_own() -> None:
-    rivals = (PythonThread(name="watch", cpu_share=0.6), PythonThread(name="log", cpu_share=0.1))
-    own = RankManifest(rank=0, unprofiled=timed(100 * MS), python_threads=rivals)
+    competing_threads = (PythonThread(name="watch", cpu_share=0.6), PythonThread(name="log", cpu_share=0.1))
+    own = RankManifest(rank=0, unprofiled=timed(100 * MS), python_threads=competing_threads)
     assert outcome(said("python_overhead", BETWEEN_OPS, own)) == (
         OutcomeKind.NOT_APPLICABLE,
         "'watch' and other threads compute for 70.0 % of the time",

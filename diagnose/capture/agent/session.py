@@ -19,7 +19,7 @@ from .phases import phases
 from .place import Place
 from .plan import ENDINGS, FILES, GRAPH, VALUES, WORK, Plan
 from .recordings import Recording
-from .threads import Rivals
+from .threads import CompetingThreads
 from .values import values_of_two_steps
 
 DETAILED = 3
@@ -163,7 +163,7 @@ class Session:
         """Steps without any profiler."""
         while True:
             yield from self._alone_with_the_profiler()
-            clock, rivals, self._broken = Clock(self._number + 1, by_phase=True), Rivals(), False
+            clock, competing_threads, self._broken = Clock(self._number + 1, by_phase=True), CompetingThreads(), False
             while clock.steps < steps and not self._broken and not turns.foreign:
                 yield
                 clock.tick()
@@ -171,7 +171,7 @@ class Session:
                 self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
                 if (every := self._cycle.every) > 1 and self.here.leads:
                     self.note(self._cycle.said)
-                self.found |= {"python_threads": rivals.found(), "unprofiled": clock.timed(), "cycle": every}
+                self.found |= {"python_threads": competing_threads.found(), "unprofiled": clock.timed(), "cycle": every}
                 return
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:

@@ -44,7 +44,7 @@ def _running(own: int) -> bool:
     return False
 
 
-class Rivals:
+class CompetingThreads:
     """CPU time of all threads of Python but the one that trains, from now on. Only Linux tells."""
 
     def __init__(self) -> None:

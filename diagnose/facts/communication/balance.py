@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnose.facts.communication.attendance import company, waits
+from diagnose.facts.communication.arrivals import peers, waits
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -16,7 +16,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.model import Company
+from diagnose.trace.model import Peers
 
 STAGES = frozenset({"send", "recv"})
 """Operations, as recorded, by which the stages of a pipeline hand on their work."""
@@ -81,11 +81,11 @@ class Balance:
 def balance(facts: Facts) -> Balance | None:
     """Computing on all ranks in the steps that all of them use; None if the run has one rank.
 
-    Raises Missing like company, and for stages of a pipeline, which do different work on purpose.
+    Raises Missing like peers, and for stages of a pipeline, which do different work on purpose.
     """
     if _alone(facts):
         return None
-    others, used = company(facts), steps(facts)
+    others, used = peers(facts), steps(facts)
     if _is_pipeline(facts):
         raise Missing("ranks that do the same work", "Compare stages of a pipeline by hand.")
     compute, count = others.compute_ns, len(others.steps)
@@ -111,7 +111,7 @@ def _alone(facts: Facts) -> bool:
     """Whether nothing says that there are other ranks: neither the recording, nor any collective in it."""
     rank, table = facts.rank, optional(collective_table, facts)
     told = max(rank.provenance.world_size or 0, rank.context.rank.world_size if rank.context else 0)
-    return rank.company is None and told <= 1 and (table is None or not len(table.ids))
+    return rank.peers is None and told <= 1 and (table is None or not len(table.ids))
 
 
 def _is_pipeline(facts: Facts) -> bool:
@@ -121,7 +121,7 @@ def _is_pipeline(facts: Facts) -> bool:
     return bool(operations & STAGES) or (SEND_RECV in operations and not exchanged)
 
 
-def _parts(facts: Facts, others: Company) -> tuple[Part, ...]:
+def _parts(facts: Facts, others: Peers) -> tuple[Part, ...]:
     used, own = steps(facts), others.ranks.index(others.rank)
     mean, most = others.compute_ns.mean(axis=0), others.compute_ns.max(axis=0)
     computing_ids, meeting_ids = _work(facts)
@@ -130,15 +130,15 @@ def _parts(facts: Facts, others: Company) -> tuple[Part, ...]:
     for number, computed, usual, longest in zip(others.steps, others.compute_ns[own], mean, most, strict=True):
         at = used.numbers.index(number)
         low, high = int(used.bounds_ns[at]), int(used.bounds_ns[at + 1])
-        meetings, pieces = _between(facts, meeting_ids, low, high), intervals.clip(on_host, low, high)
-        there = intervals.merge(_times(facts, meetings), pieces)
+        rendezvous, pieces = _between(facts, meeting_ids, low, high), intervals.clip(on_host, low, high)
+        there = intervals.merge(_times(facts, rendezvous), pieces)
         waited = there if known is None else intervals.intersect(there, known)
         less = min(float(longest - usual), waited.total) if computed < longest else 0.0
         found.append(
             Part(
                 compute_ids=_between(facts, computing_ids, low, high),
                 compute_left=min(float(usual) / max(float(computed), 1.0), 1.0),
-                meeting_ids=meetings,
+                meeting_ids=rendezvous,
                 host_pieces=pieces,
                 meetings_left=1.0 - less / max(there.total, 1),
             )

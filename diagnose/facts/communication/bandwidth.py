@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.communication.attendance import HOW, company
+from diagnose.facts.communication.arrivals import HOW, peers
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
@@ -131,7 +131,7 @@ def _links_gbps(device: Peaks, ranks: int) -> float:
 def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
     """What they took without waiting, 0 where that is not known; and whether ranks were compared."""
     lasted = (table.times.ends - table.times.starts)[rows]
-    others = optional(company, facts)
+    others = optional(peers, facts)
     met = np.isin(table.ids[rows], others.met) if others is not None else np.zeros(len(rows), dtype=bool)
     if others is not None and met[table.in_steps[rows]].all():
         order = np.argsort(others.met)

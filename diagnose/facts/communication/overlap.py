@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.communication.attendance import company, waits
+from diagnose.facts.communication.arrivals import peers, waits
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
@@ -125,7 +125,7 @@ def exposure(facts: Facts) -> Exposure:
 
 def _compared(facts: Facts, table: CollectiveTable) -> bool:
     """Whether the other ranks' recordings tell of nearly all collectives on the device who waited."""
-    others, mine = optional(company, facts), table.in_steps & ~table.on_host
+    others, mine = optional(peers, facts), table.in_steps & ~table.on_host
     times = (table.times.ends - table.times.starts)[mine]
     met = np.isin(table.ids[mine], others.met if others is not None else [])
     return bool(times[met].sum() >= COMPARED_SHARE * times.sum())

@@ -50,7 +50,7 @@ def cpu_threads(facts: Facts) -> CpuThreads | None:
 
 
 @dataclass(frozen=True)
-class Rivals:
+class CompetingThreads:
     """Threads of Python that compute beside the one that trains. Python runs one thread at a time."""
 
     names: tuple[str, ...]
@@ -65,9 +65,9 @@ class Rivals:
 
 
 @fact
-def rivals(facts: Facts) -> Rivals:
+def competing_threads(facts: Facts) -> CompetingThreads:
     """Such threads, as seen in steps without the profiler. Raises Missing if that was not recorded."""
     found = manifest(facts).python_threads
     if found is None:
         raise Missing("how much Python's other threads compute", HOW)
-    return Rivals(tuple(one.name for one in found), sum(one.cpu_share for one in found))
+    return CompetingThreads(tuple(one.name for one in found), sum(one.cpu_share for one in found))

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.facts.communication.attendance import Attendance, attendance, awaited, company, compare, waits
+from diagnose.facts.communication.arrivals import Arrivals, arrivals, awaited, compare, peers, waits
 from diagnose.facts.communication.overlap import exposure
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.manifest import Host, RankManifest
-from diagnose.trace.model import Company, Context
+from diagnose.trace.model import Context, Peers
 
 RANK = """
 4 steps of 100
@@ -29,11 +29,11 @@ def pair(first: int, second: int) -> str:
     return RANK.format(rank=0, computed=first) + "---\n" + RANK.format(rank=1, computed=second)
 
 
-def compared(text: str) -> dict[int, Company]:
-    return compare({facts.rank.index: attendance(facts) for facts in facts_of_ranks(text)})
+def compared(text: str) -> dict[int, Peers]:
+    return compare({facts.rank.index: arrivals(facts) for facts in facts_of_ranks(text)})
 
 
-def shifted(one: Attendance, ns: int) -> Attendance:
+def shifted(one: Arrivals, ns: int) -> Arrivals:
     """The same by a clock that is ahead."""
     return replace(one, start_ns=one.start_ns + ns, end_ns=one.end_ns + ns)
 
@@ -51,7 +51,7 @@ def test_who_comes_first_waits_for_who_comes_last() -> None:
 def test_what_is_not_waiting_is_transfer() -> None:
     waiting, awaited_for = facts_of_ranks(pair(60, 80))
     others = compared(pair(60, 80))
-    waiting = Facts(replace(waiting.rank, company=others[0]))
+    waiting = Facts(replace(waiting.rank, peers=others[0]))
     found = exposure(waiting)
     assert (found.exposed_ns, found.waiting_ns) == (30 * MS, 20 * MS)
     assert found.share == pytest.approx(0.10)  # 10 ms of transfer in steps of 100
@@ -65,18 +65,18 @@ def test_transfer_is_not_told_from_waiting_where_some_collectives_were_not_compa
             "group_size=2", f'group_size=2 | "ncclDevKernel_Broadcast_RING_LL()" 90-{end} @0.35'
         )
         waiting, _ = facts_of_ranks(mixed)
-        assert exposure(Facts(replace(waiting.rank, company=compared(mixed)[0]))).waiting_ns == known
+        assert exposure(Facts(replace(waiting.rank, peers=compared(mixed)[0]))).waiting_ns == known
 
 
 def test_without_the_other_ranks_nobody_knows_who_waited() -> None:
     alone = facts_of(RANK.format(rank=0, computed=60))
     assert waits(alone) is None
     with pytest.raises(Missing, match="other ranks' recordings"):
-        company(alone)
+        peers(alone)
 
 
 def test_clocks_that_differ_are_set_by_the_ends_of_collectives() -> None:
-    one, other = (attendance(facts) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (arrivals(facts) for facts in facts_of_ranks(pair(60, 80)))
     found = compare({0: one, 1: shifted(other, 7_000_000_000)})
     assert found[0].waits_ns.tolist() == [20 * MS] * 3
     assert found[1].waits_ns.tolist() == [0] * 3
@@ -88,20 +88,20 @@ def test_clocks_of_several_machines_are_set_by_collectives(peers: int | None, wa
     ranks = [facts_of(text).rank for text in texts]
     ranks[1] = replace(ranks[1], zero_unix_ns=ranks[1].zero_unix_ns + 40 * MS)  # its clock is 40 ms ahead
     told = [Context(RankManifest(rank=k, world_size=2, peers=peers), Host(), 2) for k in (0, 1)]
-    known = {k: attendance(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
+    known = {k: arrivals(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
     found = compare({k: replace(one, end_ns=one.end_ns + 100 * MS) for k, one in known.items()})
     assert found[0].waits_ns.tolist() == [waits_ms * MS] * 3
 
 
 def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs() -> None:
-    one, other = (replace(attendance(facts), one_clock=True) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (replace(arrivals(facts), one_clock=True) for facts in facts_of_ranks(pair(60, 80)))
     found = compare({0: one, 1: shifted(other, 50 * MS)})
     assert len(found[0].met) == len(found[1].met) == 0
     assert found[0].compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
 
 
 def test_a_group_of_which_a_rank_is_missing_is_not_compared() -> None:
-    one, other = (attendance(facts) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (arrivals(facts) for facts in facts_of_ranks(pair(60, 80)))
     of_four = [replace(rank, members=np.full(len(rank.ids), 4)) for rank in (one, other)]
     assert len(compare(dict(enumerate(of_four)))[0].met) == 0
     unknown = [replace(rank, members=np.full(len(rank.ids), -1), world_size=3) for rank in (one, other)]
@@ -109,7 +109,7 @@ def test_a_group_of_which_a_rank_is_missing_is_not_compared() -> None:
 
 
 def test_only_steps_of_all_ranks_are_compared() -> None:
-    one, other = (attendance(facts) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (arrivals(facts) for facts in facts_of_ranks(pair(60, 80)))
     later = replace(other, numbers=(2, 3, 4), step=other.step + 1)
     found = compare({0: one, 1: later})
     assert found[0].steps == (2, 3)
@@ -118,7 +118,7 @@ def test_only_steps_of_all_ranks_are_compared() -> None:
 
 
 def test_nothing_is_compared_if_a_rank_cannot_be() -> None:
-    one = attendance(facts_of_ranks(pair(60, 80))[0])
+    one = arrivals(facts_of_ranks(pair(60, 80))[0])
     assert compare({0: one}) == {}
     assert compare({0: one, 1: None}) == {}
     assert compare({}) == {}
@@ -127,4 +127,4 @@ def test_nothing_is_compared_if_a_rank_cannot_be() -> None:
 def test_barriers_and_gathers_meet_but_broadcasts_do_not() -> None:
     text = RANK.format(rank=0, computed=60).replace("group_size=2", "group_size=2 operation={}")
     for operation, meets in [("_allgather_base", True), ("all_to_allv", True), ("barrier", True), ("broadcast", False)]:
-        assert bool(len(attendance(facts_of(text.format(operation))).ids)) is meets, operation
+        assert bool(len(arrivals(facts_of(text.format(operation))).ids)) is meets, operation

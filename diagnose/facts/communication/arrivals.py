@@ -1,7 +1,7 @@
 """When did each rank come to the collectives, and how long did it compute? What ranks are compared by.
 
 A collective lasts as long as the last rank lets the others wait for it: from one rank's recording, waiting and
-transferring look the same. Every rank gives its `Attendance`, and gets back what the others' tell of it, its `Company`.
+transferring look the same. Every rank gives its `Arrivals`, and gets back what the others' tell of it, its `Peers`.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.model import Company, Context
+from diagnose.trace.model import Context, Peers
 
 MEETINGS = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Beginnings of the operations that no rank leaves before the last has come."""
@@ -42,7 +42,7 @@ HOW = "Record all ranks at once, as diagnose profile does, and analyse their fol
 
 
 @dataclass(frozen=True)
-class Attendance:
+class Arrivals:
     """The used steps of one rank, and its collectives in them. Times are Unix ns."""
 
     numbers: tuple[int, ...]
@@ -56,19 +56,19 @@ class Attendance:
     ids: IntArray
     """Spans of the collectives. Shape (collectives,), as all below."""
     meeting: IntArray
-    """What and between whom: position in `meetings`."""
+    """What and between whom: position in `rendezvous`."""
     step: IntArray
     """Number of the step."""
     members: IntArray
     """Size of the process group; -1 unknown."""
     start_ns: IntArray
     end_ns: IntArray
-    meetings: tuple[str, ...]
+    rendezvous: tuple[str, ...]
     """As they are called on every rank."""
 
 
 @fact
-def attendance(facts: Facts) -> Attendance:
+def arrivals(facts: Facts) -> Arrivals:
     """Raises Missing without steps, and without device work on a rank that is not known to train on the CPU."""
     used, rank = steps(facts), facts.rank
     if used.measure is Measure.WINDOW:
@@ -79,19 +79,19 @@ def attendance(facts: Facts) -> Attendance:
     joint = np.array([one.startswith(MEETINGS) for one in plain], dtype=bool) & (step >= 0)
     order = np.flatnonzero(joint)[np.argsort(table.times.starts[joint], kind="stable")][:MOST_COLLECTIVES]
     called = [f"{plain[k]} {table.group_ranks[k]}" for k in order]
-    meetings = {name: code for code, name in enumerate(dict.fromkeys(called))}
-    return Attendance(
+    rendezvous = {name: code for code, name in enumerate(dict.fromkeys(called))}
+    return Arrivals(
         numbers=used.numbers,
         compute_ns=_computing(facts),
         one_clock=_on_one_machine(rank.context),
         world_size=rank.provenance.world_size or 0,
         ids=table.ids[order],
-        meeting=np.array([meetings[name] for name in called], dtype=np.int64),
+        meeting=np.array([rendezvous[name] for name in called], dtype=np.int64),
         step=np.array(used.numbers)[step[order]],
         members=table.group_size[order],
         start_ns=rank.zero_unix_ns + table.times.starts[order],
         end_ns=rank.zero_unix_ns + table.times.ends[order],
-        meetings=tuple(meetings),
+        rendezvous=tuple(rendezvous),
     )
 
 
@@ -118,7 +118,7 @@ def _computing(facts: Facts) -> IntArray:
     return intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing(facts))
 
 
-def compare(ranks: Mapping[int, Attendance | None]) -> dict[int, Company]:
+def compare(ranks: Mapping[int, Arrivals | None]) -> dict[int, Peers]:
     """What the others tell of each rank; empty if fewer than two ranks, or no step of all of them, can be compared."""
     known = {rank: one for rank, one in sorted(ranks.items()) if one is not None}
     common = sorted(set.intersection(*(set(one.numbers) for one in known.values()))) if known else []
@@ -129,7 +129,7 @@ def compare(ranks: Mapping[int, Attendance | None]) -> dict[int, Company]:
     met = _met(known)
     waited_ns = met["wait_ns"].where(met["step"].isin(common), 0).groupby(met["rank"]).sum()
     return {
-        rank: Company(
+        rank: Peers(
             rank=rank,
             ranks=tuple(known),
             steps=tuple(common),
@@ -143,7 +143,7 @@ def compare(ranks: Mapping[int, Attendance | None]) -> dict[int, Company]:
     }
 
 
-def _met(ranks: Mapping[int, Attendance]) -> pd.DataFrame:
+def _met(ranks: Mapping[int, Arrivals]) -> pd.DataFrame:
     """The collectives that all of their group were seen at, one row for each of them; none if they do not fit.
 
     Ranks come to the collectives of one name and group in one order, so within a step they are told by their number.
@@ -165,9 +165,9 @@ def _met(ranks: Mapping[int, Attendance]) -> pd.DataFrame:
     return met if len(met) and sound.mean() >= SOUND_SHARE else met.iloc[:0]
 
 
-def _rows(rank: int, one: Attendance, names: dict[str, int]) -> pd.DataFrame:
+def _rows(rank: int, one: Arrivals, names: dict[str, int]) -> pd.DataFrame:
     """`names`: the number of each meeting that has been seen on any rank."""
-    numbers = np.array([names.setdefault(name, len(names)) for name in one.meetings], dtype=np.int64)
+    numbers = np.array([names.setdefault(name, len(names)) for name in one.rendezvous], dtype=np.int64)
     return pd.DataFrame(
         {
             "rank": rank,
@@ -187,23 +187,23 @@ def _clock_ns(met: pd.DataFrame, place: list[str]) -> pd.Series[int]:
     return ahead.groupby([met["meeting"], met["rank"]]).transform("median").astype(np.int64)
 
 
-def awaited(companies: Mapping[int, Company]) -> int | None:
+def awaited(others: Mapping[int, Peers]) -> int | None:
     """The rank that waits least for the others: they wait for it. None if nothing is known of waiting."""
-    known = next((one for one in companies.values() if len(one.met)), None)
+    known = next((one for one in others.values() if len(one.met)), None)
     return None if known is None else known.ranks[int(known.waited_ns.argmin())]
 
 
 @fact
-def company(facts: Facts) -> Company:
+def peers(facts: Facts) -> Peers:
     """What the other ranks tell of this one. Raises Missing if no other was looked at, or none in the same steps."""
-    if facts.rank.company is None:
+    if facts.rank.peers is None:
         raise Missing("the other ranks' recordings", HOW)
-    return facts.rank.company
+    return facts.rank.peers
 
 
 def waits(facts: Facts) -> Intervals | None:
     """When this rank had come to a collective and the last one had not, a normal set; None if that is not known."""
-    others = optional(company, facts)
+    others = optional(peers, facts)
     if others is None or not len(others.met):
         return None
     start = facts.rank.spans["start_ns"].to_numpy()[others.met]
