@@ -2,11 +2,14 @@
 
 What happens on the way, and where something new goes:
 
-    paths      `source/` finds which files are a rank's and reads them as tables: a trace format is a reader there.
+    paths      `source/` finds which files are a rank's and reads them as tables: a trace format is a
+               reader there, listed in `source/ranks.py`.
     facts      `facts/` measures a rank, each fact when it is first asked for: a measurement is a function there.
-    findings   `rulekit/` asks each rule what it finds in the facts: a rule is a file in `rules/`.
+    findings   `rulekit/` asks each rule what it finds in the facts: a rule is a Python file in the
+               folder of its family in `rules/`.
                `replay/` says what each fix would save; `findings/` drops fixes in force and ranks the rest.
-    Diagnosis  the one value that `reports/` show: a figure of the report is a function in `reports/html/`.
+    Diagnosis  the one value that `reports/` show: a figure of the report is a function in
+               `reports/html/`, listed in its `page.py`.
 """
 
 from __future__ import annotations

@@ -42,7 +42,7 @@ WARMER, WARMEST = 0.3, 0.9
 else fills its caches then, and it does not go to sleep. Of 51 recordings of planted faults, of the part to develop on,
 half gained more than 0.63 in this way, a quarter less than 0.35. All were of one machine, so half of it is taken."""
 
-ALLOWED = "the rest is taken to get faster too, as seen in other trainings on a CPU"
+ALLOWED = "other ops are assumed to speed up as well, as in other trainings on a CPU"
 
 MOST_PER_RULE = 5
 """Findings; if there are more, the last one stands for all the smaller ones."""
@@ -241,7 +241,7 @@ def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Cautio
     for caution in cautions:
         if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
             noise = one.alone.likely_ns < caution.noise_share * step.ns
-            found.append(_Doubt(caution.what + ", which is more than this saves" * noise, noise))
+            found.append(_Doubt(caution.what + ", which is more than this saves: time it yourself" * noise, noise))
     quality = replay.quality
     if quality.unexplained_share >= DOUBTFUL:
         found.append(_Doubt(f"the replay cannot explain {quality.unexplained_share:.0%} of the step"))

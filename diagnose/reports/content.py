@@ -256,7 +256,7 @@ def _functions(diagnosis: Diagnosis) -> Section:
         for one in found
     ]
     columns = ("", _per(diagnosis), "share", *(("on the GPU", "there mostly") if on_device else ("mostly",)))
-    note = "Of each function without those it calls, but with the backward pass of its ops."
+    note = "Self time of each function, with the backward pass of its ops."
     return Section("Where the time goes in your code", columns, tuple(rows), note, words=True)
 
 

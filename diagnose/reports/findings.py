@@ -24,6 +24,8 @@ class Card:
 
     number: int
     title: str
+    code: str
+    """Of its rule: `diagnose rules show` has its page."""
     saving: str
     """What it saves, shortly: `40.9 ms (26.0 %)`, with "up to" where the replay explains too little."""
     detail: str
@@ -83,13 +85,14 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     if saving.low_ns != saving.high_ns:
         parts.append(f"{duration(saving.low_ns)} to {duration(saving.high_ns)}")
     if number > 1 and saving.after_above_ns is not None:
-        parts.append(f"after the above {duration(saving.after_above_ns)}")
+        parts.append(f"{duration(saving.after_above_ns)} once those above are fixed")
     parts.append(BASES[saving.basis])
     if len(diagnosis.ranks) > 1:
         parts.append("on all ranks" if len(one.where.ranks) == len(diagnosis.ranks) else _on(one.where.ranks))
     return Card(
         number=number,
         title=one.title,
+        code=one.code,
         saving=_short(one, _step_ns(diagnosis)),
         detail=(text := "; ".join(parts))[:1].upper() + text[1:],
         evidence=tuple(evidence.text for evidence in one.evidence),
@@ -138,13 +141,19 @@ def _fixed(diagnosis: Diagnosis) -> str:
     count, unsure, step_ns = sum(not one.minor for one in diagnosis.findings), possible(diagnosis), _step_ns(diagnosis)
     before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
     if count == unsure:
-        fixes = "The fix below is not sure: it" if count == 1 else f"Not one of the {count} fixes below is sure: they"
+        fixes = (
+            "The fix below has low confidence. It"
+            if count == 1
+            else f"All {count} fixes below have low confidence. Together they"
+        )
         return f"{fixes} might bring {before} {best}."
     left = sure_left_ns(diagnosis)
     after = f"{left_told(diagnosis, left)} (-{share(step_ns - left, step_ns)}{_between(diagnosis, step_ns, left)})"
     if unsure:
-        fixes = "one is sure: it" if count - unsure == 1 else f"{count - unsure} are sure: together they"
-        return f"Of the {count} fixes below {fixes} would bring {before} {after}. With those that are possible: {best}."
+        sure = count - unsure
+        has = "one has" if sure == 1 else f"{sure} have"
+        fixes = f"Of the {count} fixes below {has} medium or high confidence. {'It' if sure == 1 else 'Together they'}"
+        return f"{fixes} would bring {before} {after}. With those of low confidence: {best}."
     fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
     return f"{fixes} bring {before} {after}."
 
@@ -162,7 +171,8 @@ def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
     if saved is None or saved.low_ns == saved.high_ns:
         return ""
     least, most = min(step_ns - saved.high_ns, likely_ns), max(step_ns - saved.low_ns, likely_ns)
-    return f"; {duration(least)} to {duration(most)}"
+    shown = duration(least), duration(most)
+    return f"; {' to '.join(shown)}" if shown[0] != shown[1] else ""
 
 
 def lost(diagnosis: Diagnosis) -> str:
@@ -178,7 +188,7 @@ def lost(diagnosis: Diagnosis) -> str:
     else:
         text = _fixed(diagnosis)
         if diagnosis.steps is not None and diagnosis.steps.unprofiled_step_time_ns is not None:
-            text += " Savings are of that step, all other times of the recorded ones."
+            text += " Savings are of that step; other times are of recorded steps, which take longer."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if doubt >= DOUBTFUL and any(not one.minor for one in diagnosis.findings):

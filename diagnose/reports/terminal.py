@@ -19,6 +19,8 @@ from diagnose.trace.model import Severity
 MOST_WIDTH = 100
 BAR_WIDTH = 12
 WORDS_WIDTH = 36
+PLACE_WIDTH = 68
+"""A file's name and line stand at the end, and are kept."""
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
@@ -58,11 +60,13 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
 def _card(card: Card, cards: int) -> RenderableType:
     """One of several findings: its title with what it saves, the evidence, the fix, and how sure both are."""
     lines: list[RenderableType] = [
-        Text.assemble((card.title, "bold"), ("  saves ", "dim"), (card.saving, "bold green"))
+        Text.assemble(
+            (card.title, "bold"), (f" ({card.code})", "dim"), ("  saves ", "dim"), (card.saving, "bold green")
+        )
     ]
     lines += [Text(evidence) for evidence in card.evidence]
     if card.place:
-        lines.append(Text(f"at {card.place}", style="cyan"))
+        lines.append(Text(f"at {units.clipped_left(card.place, PLACE_WIDTH)}", style="cyan"))
     for fix, safety in card.fixes:
         lines.append(Text.assemble(("→ ", "green"), fix.do, (f" ({safety})", "dim")))
         lines += [Text(f"  {line}", style="magenta") for line in fix.after.splitlines()]

@@ -44,7 +44,7 @@ ACTIVITIES = {
 BASES = {
     Basis.REPLAYED: "found by replaying the step without it",
     Basis.BOUNDED: "an upper bound: the replay explains too little of this recording",
-    Basis.RULE_OF_THUMB: "replayed with a rule of thumb for how much faster this gets",
+    Basis.RULE_OF_THUMB: "replayed with a typical speed-up for this fix",
 }
 
 SAFETY = {

@@ -88,7 +88,8 @@ def _in_folder(folder: Path) -> list[Path]:
     files = [file for file in files if not _NOT_TRACES.search(file.relative_to(folder).as_posix())]
     if not files:
         raise InputError(
-            f"{folder} holds no trace (no *.json or *.json.gz). Record one with torch.profiler, for example with "
+            f"{folder} holds no trace (no *.json, *.json.gz or *.sqlite). Record one with torch.profiler, "
+            "for example with "
             "on_trace_ready=torch.profiler.tensorboard_trace_handler(folder)."
         )
     return files
@@ -118,7 +119,7 @@ def read(path: Path, part: int | None = None) -> Rank:
     for magic, what in _OTHER_FORMATS:
         if head.startswith(magic):
             raise InputError(f"{path} is {what}.")
-    raise InputError(f"{path} is not a profiler trace: it is not JSON.")
+    raise InputError(f"{path} is not a profiler trace: it is not JSON, and no SQLite export.")
 
 
 @dataclass(frozen=True)

@@ -86,5 +86,5 @@ EXAMPLES = [
         cpu  "autograd::engine::evaluate_function: AddmmBackward0" 20-60 sequence=15 "Fwd thread id"=1 in 1
         """
     ),
-    CannotTell("4 steps of 100\nrank 0 of 2\ncpu  aten::linear 0-20", because="settings"),
+    CannotTell("4 steps of 100\nrank 0 of 2\ncpu  aten::linear 0-20", because="DataLoader options"),
 ]

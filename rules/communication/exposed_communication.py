@@ -1,12 +1,12 @@
 """Communication is not overlapped with compute.
 
-While a collective runs that no compute hides, the GPU's arithmetic units wait for the network, or for another rank.
+While a collective runs without compute beside it, the GPU waits for the network, or for another rank.
 
 Why it costs
-    Communication beside compute is almost free; what is not hidden adds to every step.
+    Communication beside compute is almost free. Exposed communication adds to every step.
 
 How to fix
-    Start each collective as soon as its input is ready: with DDP and FSDP by the size of buckets and wrapped blocks.
+    Start collectives earlier. DDP: smaller `bucket_cap_mb`. FSDP: wrap each transformer block, and prefetch.
 
 Ignore when
     this rank waits for a slower one: then that one has to be fixed. The recordings of all ranks tell.
@@ -19,7 +19,7 @@ from diagnose.facts.communication.overlap import Exposure
 from diagnose.rulekit.vocabulary import *
 
 EXPOSED_SHARE = 0.10  # of the step: TensorBoard's threshold
-LIKELY_SHARE = 0.5  # of what compute could hide besides: half-way to the ideal (our choice)
+LIKELY_SHARE = 0.5  # we assume that half of the communication that could overlap does (our choice)
 
 
 OVERLAP = Fix(

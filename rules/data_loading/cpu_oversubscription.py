@@ -85,6 +85,6 @@ EXAMPLES = [
         4 steps of 100
         cpu  aten::mm 0-80
         """,
-        because="run's settings",
+        because="DataLoader options",
     ),
 ]

@@ -1,13 +1,13 @@
 """DataLoader workers cannot keep up.
 
-Worker processes make the batches, and still the training finds none ready when it asks.
+Worker processes load the batches, and still none is ready when the training asks for it.
 
 Why it costs
-    While the next batch is made, nothing can be launched, and the GPU runs dry.
+    While the training waits for a batch it launches nothing, and the GPU runs out of work.
 
 How to fix
-    More workers, up to the cores there are for each GPU: the time to make a batch over that of a step is how many hide
-    loading. A deeper queue if only some batches are late; cheaper transforms if there are not cores enough.
+    Use more workers: the time to load one batch over the step time, rounded up, and at most the cores for each GPU.
+    If only some batches are late, set a larger `prefetch_factor`. Without more cores, make transforms cheaper.
 
 Ignore when
     the loop waits on purpose, as for an environment or a rate limit.
@@ -24,7 +24,7 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.05  # of the step waiting for batches (TensorBoard's threshold)
 FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them
-SHARED = 0.5  # of what more workers should give: the least, as they share memory, storage and cores (our choice)
+SHARED = 0.5  # we assume at least half of the ideal speed-up, as workers share memory, storage and cores (our choice)
 
 
 @rule("DL02")

@@ -61,7 +61,7 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
             fixes=(*torchs_own(found), PART) if found.on_cpu else (WHOLE, *torchs_own(found)),
             confidence=Confidence(
                 Level.LOW if found.on_cpu else Level.MEDIUM,
-                "that neighbours on equally many elements belong together is likely, not recorded"
+                "adjacent ops on equally many elements likely form a chain; the trace does not show it"
                 + "; compiled for a CPU, whole nets took up to 3.6 times as long" * found.on_cpu,
             ),
             basis=Basis.RULE_OF_THUMB,

@@ -45,7 +45,10 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
                     precision.full_ns,
                     "ns",
                 ),
-                Evidence(f"{precision.device} needs {percent(precision.half_floor)} of that at best in 16 bits."),
+                Evidence(
+                    f"At its peak 16-bit rate, {precision.device} would need"
+                    f" {ms(round(precision.half_floor * precision.full_ns))} for them."
+                ),
                 *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
             ),
             edits=(

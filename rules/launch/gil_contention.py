@@ -77,5 +77,5 @@ EXAMPLES = [
         cpu  aten::mm 0-40 | aten::mm 50-90
         """
     ),
-    CannotTell("4 steps of 100\ncpu  aten::mm 0-40 | aten::mm 50-90", because="run's settings"),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-40 | aten::mm 50-90", because="DataLoader options"),
 ]

@@ -33,7 +33,7 @@ BATCH = Fix(
     link="https://docs.pytorch.org/tutorials/intermediate/torch_vmap_tutorial.html",
 )
 FUSE = Fix(
-    "If a round needs the one before, use nn.LSTM or nn.GRU in place of their cells, or compile the loop.",
+    "If an iteration needs the one before: replace nn.LSTMCell by nn.LSTM (nn.GRU), or compile the loop.",
     safety=Safety.ROUNDING,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.LSTM.html",
@@ -56,21 +56,30 @@ def looped_ops(loops: tuple[Loop, ...], steps: Steps) -> Verdicts:
         in_turn, cell = (loop.in_need or 0) >= IN_TURN, any(name.endswith("_cell") for name in loop.ops)
         host, device = _left(loop, in_turn and not cell)
         known = loop.in_need is not None
-        sure = "no round needs the one before it" if known else "whether rounds could be one is open"
-        sure = "a round needs the one before it" if cell or in_turn else sure
+        sure = "no iteration needs the one before it" if known else "whether iterations depend on each other is open"
+        sure = "an iteration needs the one before it" if cell or in_turn else sure
         names = ", ".join(loop.ops[:MOST_SHOWN]) + ", ..." * (len(loop.ops) > MOST_SHOWN)
         backward = ", and so does their backward pass" * loop.has_backward
         rows = f"The same ops ({names}) run {loop.rounds} times in a row{backward}: {ms(loop.ns)} a step."
-        fixed = f"Of that {ms(loop.fixed_ns)} is what ops take whatever they compute."
+        fixed = f"Of that {ms(loop.fixed_ns)} is overhead per op."
         yield Finding(
             evidence=(Evidence(rows, loop.ns, "ns"), Evidence(fixed, loop.fixed_ns, "ns")),
             edits=(*(Shorten(Times(*pieces), host) for pieces in loop.pieces), Shorten(loop.work_ids, device)),
-            fixes=(FUSE,) if cell or in_turn else (BATCH, FUSE if loop.has_backward else LISTS),
+            fixes=_fixes(loop, cell or in_turn),
             confidence=Confidence(Level.MEDIUM if known or cell else Level.LOW, sure),
             basis=Basis.RULE_OF_THUMB,
             site=loop.site,
             host_bound=True,
         )
+
+
+def _fixes(loop: Loop, in_turn: bool) -> tuple[Fix, ...]:
+    """Not what a loop needs whose iterations depend on each other, where none does."""
+    if in_turn:
+        return (FUSE,)
+    if not loop.has_backward:
+        return (BATCH, LISTS)
+    return (BATCH,) if loop.in_need is not None else (BATCH, FUSE)
 
 
 def _left(loop: Loop, in_turn: bool) -> tuple[Between, Between]:

@@ -1,10 +1,10 @@
 """Python code between ops keeps the device idle.
 
-The thread that launches work runs Python for so long that the GPU runs dry: preparing arguments, looping over
-parameters or samples, calling modules and hooks. Where the CPU computes, nothing is computed meanwhile.
+The thread that launches work runs Python for so long that the GPU runs out of work: preparing arguments, looping over
+parameters or samples, calling modules and hooks. In CPU-only training, no op runs meanwhile.
 
 Why it costs
-    The GPU is idle until the next launch; a CPU that trains computes nothing.
+    The device is idle until Python launches the next op.
 
 How to fix
     Long pauses: move the work out of the step, compute it once, vectorise it, or do it on another thread or process.
@@ -25,8 +25,8 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.05  # of the step idle for Python, all places together (our choice)
 PLACE_SHARE = 0.02  # at one place, to be named by itself (our choice)
 GAPS = 3  # in the used steps: a single pause is start-up, not a loop (our choice)
-EVERY_STEPS = 2  # seen in less than every second step it is no part of a step (our choice; periodic_spikes)
-OPTIMIZER_SHARE = 0.5  # of the idle time in the optimizer: then it is unfused_optimizer's, or zero_grad_memset's
+EVERY_STEPS = 2  # pauses in fewer than half of the steps are periodic_spikes' (our choice)
+OPTIMIZER_SHARE = 0.5  # of the idle time in the optimizer: then unfused_optimizer or zero_grad_memset reports it
 SHORT_NS = 200_000  # idle per pause: shorter ones are calls of modules and hooks, not a piece of work (our choice)
 LEFT = Between(0.8, 0.5, 0.1)  # of the Python time: code rarely vanishes as a whole (our choice)
 LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # on a CPU only long pauses count: planted ones went as a whole (our choice)

@@ -81,5 +81,5 @@ EXAMPLES = [
         gpu  sgemm 1-40 @0.5 | sgemm 70.5-100 @70.2
         """
     ),
-    CannotTell("4 steps of 100\ncpu  aten::mm 0-10\ngpu  sgemm 1-40 @0.5", because="text"),
+    CannotTell("4 steps of 100\ncpu  aten::mm 0-10\ngpu  sgemm 1-40 @0.5", because="tensors"),
 ]

@@ -1,11 +1,10 @@
 """Rows are computed that receive no gradient.
 
-A layer takes all rows, and a mask or an index leaves most of them out behind it: all nodes of a graph are computed and
-the loss takes a few, every expert takes every word and a gate makes most of its results zero, padding goes along.
+A layer computes all rows, and a later mask or index drops most of them. A graph net computes all nodes, but the loss
+uses few. Every expert of a mixture processes every token. Padding tokens are computed.
 
 Ignore when
-    the results of the other rows are used for something that is not learnt from, or if running statistics of a norm
-    depend on them.
+    the other rows are used without a gradient, or running statistics of a norm depend on them.
 """
 
 from diagnose.rulekit.vocabulary import *

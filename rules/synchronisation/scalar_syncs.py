@@ -4,7 +4,7 @@
 all that was queued before.
 
 Why it costs
-    While the host waits it launches nothing, so the GPU runs dry; then it is idle until new work arrives.
+    While the host waits it launches nothing. The GPU runs out of work, and is idle until the next launch.
 
 How to fix
     Keep the number on the GPU: add up losses and metrics there, and read them once every many steps.
@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.host.waits import HostWait, WaitReason
 from diagnose.rulekit.vocabulary import *
 
-EVERY_STEPS = 2  # seen in less than every second step it is the occasional read that the fix would make of it
+EVERY_STEPS = 2  # reads in fewer than half of the steps are fine: occasional logging is what the fix recommends
 
 
 @rule("SY01")

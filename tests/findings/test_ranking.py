@@ -203,7 +203,7 @@ def test_a_saving_below_the_noise_of_the_step_is_not_sure() -> None:
     noisy = Caution("steps differ", "Record more.", lowers_all=True, noise_share=0.15)
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy]).findings
     assert [one.confidence.level for one in found] == [Level.MEDIUM, Level.MEDIUM, Level.LOW]
-    assert found[2].confidence.why == "it is drawn; steps differ, which is more than this saves"
+    assert found[2].confidence.why == "it is drawn; steps differ, which is more than this saves: time it yourself"
 
 
 def test_each_doubt_makes_a_finding_less_sure() -> None:

@@ -60,7 +60,7 @@ def test_the_first_screen_says_what_to_do(found: Diagnosis) -> None:
     assert first[0].startswith("One step takes 100 ms")
     assert first[2] == "The fix below would bring the mean step from 100 ms to about 60.0 ms (-40.0 %)."
     assert first[4] == "What to fix"
-    assert first[5] == "  1. The range `slow` takes long  saves 40.0 ms (40.0 %)"
+    assert first[5] == "  1. The range `slow` takes long (TT01)  saves 40.0 ms (40.0 %)"
 
 
 def test_the_last_line_counts_and_failures_are_told(found: Diagnosis) -> None:
@@ -188,7 +188,7 @@ def test_the_first_lines_say_what_recording_cost_and_what_savings_are_of(unprofi
     )
     second = (
         "The fix below would bring the step without the profiler from 80.0 ms to about 48.0 ms (-40.0 %). Savings are "
-        "of that step, all other times of the recorded ones."
+        "of that step; other times are of recorded steps, which take longer."
     )
     text = terminal.render(unprofiled, 100).replace("\n", " ")
     assert text.startswith(first)
@@ -255,18 +255,19 @@ def of_levels(found: Diagnosis, *levels: Level) -> Diagnosis:
         ),
         (
             [Level.LOW, Level.MEDIUM],
-            "Of the 2 fixes below one is sure: it would bring the mean step from 100 ms to about 55.0 ms"
-            " (-45.0 %; 50.0 ms to 70.0 ms). With those that are possible: about 40.0 ms.",
+            "Of the 2 fixes below one has medium or high confidence. It would bring the mean step from 100 ms to"
+            " about 55.0 ms (-45.0 %; 50.0 ms to 70.0 ms). With those of low confidence: about 40.0 ms.",
         ),
         (
             [Level.HIGH, Level.LOW, Level.MEDIUM],
-            "Of the 3 fixes below 2 are sure: together they would bring the mean step from 100 ms to about 55.0 ms"
-            " (-45.0 %; 50.0 ms to 70.0 ms). With those that are possible: about 20.0 ms.",
+            "Of the 3 fixes below 2 have medium or high confidence. Together they would bring the mean step from 100"
+            " ms to about 55.0 ms (-45.0 %; 50.0 ms to 70.0 ms). With those of low confidence: about 20.0 ms.",
         ),
-        ([Level.LOW], "The fix below is not sure: it might bring the mean step from 100 ms to about 60.0 ms."),
+        ([Level.LOW], "The fix below has low confidence. It might bring the mean step from 100 ms to about 60.0 ms."),
         (
             [Level.LOW, Level.LOW],
-            "Not one of the 2 fixes below is sure: they might bring the mean step from 100 ms to about 40.0 ms.",
+            "All 2 fixes below have low confidence. Together they might bring the mean step from 100 ms to about"
+            " 40.0 ms.",
         ),
     ],
 )

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import random
-import secrets
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +14,7 @@ from diagnose.source.base import InputError
 from diagnose.trace.model import Rank
 from tests.drawing import MAIN, Drawing
 
-TOKEN = f"token{secrets.token_hex(8)}"
+TOKEN = "token1e7be3a5980703a0"
 
 HEADER: dict[str, Any] = {
     "metadata": {"env": {"AWS_SECRET_ACCESS_KEY": TOKEN}},

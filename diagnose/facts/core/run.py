@@ -13,7 +13,7 @@ HOW = "Record with diagnose profile, and analyse the recording's folder."
 def context(facts: Facts) -> Context:
     """All that is known besides the trace. Raises Missing if that is nothing."""
     if facts.rank.context is None:
-        raise Missing("the run's settings", HOW)
+        raise Missing("environment variables and DataLoader options", HOW)
     return facts.rank.context
 
 

@@ -79,12 +79,12 @@ def seen_ops(facts: Facts) -> SeenOps:
     """Raises Missing if nobody looked at values, and if few recorded steps have the same ops."""
     graph = facts.rank.values
     if graph is None:
-        raise Missing("which ops compute what is known already", "Record with diagnose profile.")
+        raise Missing("whether ops repeat results that are known", "Record with diagnose profile.")
     last = np.flatnonzero(graph.step == 1)
     ids = _spans_of(facts, graph, last)
     used = steps(facts)
     if used.times_ns[(ids >= 0).any(axis=1)].sum() < ENOUGH * used.window_ns:
-        raise Missing("which ops compute what is known already", ALIKE_STEPS)
+        raise Missing("whether ops repeat results that are known", ALIKE_STEPS)
     vain, takes = _vain(graph, last), _takes(graph, last)
     return SeenOps(
         ids=ids,

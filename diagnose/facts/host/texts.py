@@ -44,7 +44,7 @@ def texts(facts: Facts) -> Texts:
     found = on_training_threads(facts, named).outermost()
     unseen = "stacks" not in facts.rank.provenance.recorded and Activity.TEXT.value not in marked_ranges(facts)
     if not len(found.ids) and unseen:
-        raise Missing("tensors that are written as text", "Record with diagnose profile, or with_stack=True.")
+        raise Missing("printing and formatting of tensors", "Record with diagnose profile, or with_stack=True.")
     inside = found.in_steps(facts)
     lasted, count = inside.end_ns - inside.start_ns, steps(facts).count
     return Texts(

@@ -185,7 +185,11 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
         yield Tile(what, duration(time.mean))
     left = findings.sure_left_ns(diagnosis)
     if step_ns and any(one.sure and not one.minor for one in diagnosis.findings):
-        what = "a step after the fixes that are sure" if findings.possible(diagnosis) else "a step after these fixes"
+        what = (
+            "a step after the fixes of medium or high confidence"
+            if findings.possible(diagnosis)
+            else "a step after these fixes"
+        )
         yield Tile(what, findings.left_told(diagnosis, left), f"(-{share(step_ns - left, step_ns)})")
     if (whole := diagnosis.breakdown) is not None:
         yield Tile("of it the GPU works", share(whole.busy_ns, whole.step_ns))

@@ -39,9 +39,9 @@ def test_gradients_are_added_up_in_place_where_nobody_looks() -> None:
 
 def test_other_steps_than_those_recorded_tell_nothing() -> None:
     drawn = "cpu  aten::mm 0-10 | aten::exp 10-20"
-    with pytest.raises(Missing, match="known already"):
+    with pytest.raises(Missing, match="results that are known"):
         seen_ops(facts_of(f"{CPU}values aten::sin | aten::cos | aten::mm\n{drawn}"))
-    with pytest.raises(Missing, match="known already"):
+    with pytest.raises(Missing, match="results that are known"):
         seen_ops(facts_of(CPU + drawn))
 
 
