@@ -5,17 +5,20 @@ CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test check texts docs pictures accuracy truth gpu bench clean
+.PHONY: help demo test test-all check texts docs pictures accuracy truth gpu bench clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
 	$(BIN)/diagnose profile sample_traces/trainings/image_classifier/train.py
 
-test: .venv/browser  ## run the tests; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
-	$(BIN)/pytest $(PYTEST_ARGS)
+test: .venv/browser  ## run the tests but slow ones, on all cores; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
+	$(BIN)/pytest --numprocesses=auto -m "not slow" $(PYTEST_ARGS)
+
+test-all: test  ## run those as well that record trainings or judge all recordings, which need a core for themselves
+	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 check: .venv/full  ## lint, format, types, import contracts, dead code and generated texts
 	$(BIN)/ruff check

@@ -120,6 +120,7 @@ def test_a_speed_up_is_the_median_of_pairs_with_its_interval() -> None:
     assert (mixed.low, mixed.high, mixed.counts) == (pytest.approx(1.0), pytest.approx(1.4), False)
 
 
+@pytest.mark.slow
 def test_we_are_no_less_right_than_is_published() -> None:
     now, before = accuracy.accuracy(), accuracy.published()
     for some, others in ((now.rows, before.rows), (now.mended, before.mended), (now.joints, before.joints)):

@@ -10,6 +10,7 @@ from benchmarks.profilers import MODES, tried
 from tests.capture.scripts import STEP, profile, script
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 IN_A_THREAD = """
 import threading

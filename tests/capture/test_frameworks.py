@@ -10,6 +10,7 @@ import pytest
 from tests.capture.scripts import Done, plain, profile, script, steps_in
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 LIGHTNING = """
 import sys, torch

@@ -11,6 +11,7 @@ from diagnose.capture.run import CannotRecord
 from tests.capture.scripts import STEP, Done, plain, script, steps_in
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 LOOP = """
 import diagnose

@@ -30,6 +30,8 @@ from tests.capture.scripts import STEP, command, environment, profile, script
 from tests.drawing import Drawing
 from tests.source.nsight import Export, drawn, pid
 
+pytestmark = pytest.mark.slow
+
 SLOW = STEP + "for i in range(int(sys.argv[1])):\n    step()\n    time.sleep(0.004)\nprint('whole')\n"
 
 

@@ -18,6 +18,7 @@ import pytest
 from tests.capture.scripts import STEP, command, environment, plain, profile, script, steps_in
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 LOOP = STEP + "for i in range(int(sys.argv[1])):\n    step()\nprint('whole')\n"
 

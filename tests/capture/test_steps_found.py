@@ -14,6 +14,7 @@ from diagnose.trace.manifest import RankManifest
 from tests.capture.scripts import STEP, plain, profile, script
 
 pytest.importorskip("torch")
+pytestmark = pytest.mark.slow
 
 BY_HAND = """
 import sys, time

@@ -12,6 +12,8 @@ import pytest
 from tests.capture.scripts import STEP, command, environment, script
 from tests.cli.test_analyze import refused, run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize(
     ("words", "said"),
