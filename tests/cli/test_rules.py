@@ -91,7 +91,7 @@ def found(*arguments: object) -> list[str]:
 def test_own_rules_stand_beside_the_built_in_ones(trace: Path, own: Path) -> None:
     done = run("analyze", trace, "--rules", own)
     assert done.returncode == 0
-    assert "The range `slow` takes long  saves 40.0 ms (40.0 %)" in done.stdout
+    assert "The range `slow` takes long (TT01)  saves 40.0 ms (40.0 %)" in done.stdout
     assert f"Checked {len(page.pages(page.built_in_rules())) + 1} rules" in done.stdout
 
 

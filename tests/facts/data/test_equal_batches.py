@@ -48,5 +48,5 @@ def test_some_ranks_have_something_of_their_own_to_do() -> None:
 
 
 def test_the_run_has_to_be_known() -> None:
-    with pytest.raises(Missing, match="settings"):
+    with pytest.raises(Missing, match="DataLoader options"):
         equal_batches(facts_of("2 steps of 100\nrank 0 of 2\ncpu  aten::linear 0-20"))

@@ -35,7 +35,7 @@ def test_for_how_long_the_device_is_idle() -> None:
 
 
 def test_none_was_seen_where_none_can_be() -> None:
-    with pytest.raises(Missing, match="text"):
+    with pytest.raises(Missing, match="tensors"):
         of(CPU)
     assert of(f'{CPU} | "train.py(3): main" 0-90').count == 0
 
