@@ -48,10 +48,10 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
                     "GB/s",
                 ),
                 Evidence(
-                    "Waiting for other ranks is taken off, as their recordings tell."
+                    "Waiting for other ranks is subtracted, as their recordings tell."
                     if one.compared
-                    else "It begins right after another one, which all left together; what is computed in between, and"
-                    " may have to be waited for, is taken off."
+                    else "It begins right after another collective, so ranks start together. The compute between them is"
+                    " subtracted."
                 ),
             ),
             edits=(Shorten(one.ids, Between(1.0, min(likely, 1.0), least)),),

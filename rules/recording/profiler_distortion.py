@@ -47,7 +47,7 @@ def profiler_distortion(
     said: dict[str, str] = {}
     if ratio is not None and ratio > INFLATED:
         said[f"recording makes steps over {INFLATED:g} times as long"] = (
-            "What it adds is taken off by phase of the step, and in each phase evenly by event: an estimate."
+            "What it adds is subtracted by phase of the step, and in each phase evenly by event: an estimate."
             if slowdown is not None and slowdown.by_phase
             else "Savings are scaled to the step without it, but those of host time are inflated all the same."
         )
