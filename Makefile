@@ -17,7 +17,7 @@ demo: .venv/torch  ## record a sample training on whatever device is there, and 
 test: .venv/browser  ## run the tests but slow ones, on all cores; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
 	$(BIN)/pytest --numprocesses=auto -m "not slow" $(PYTEST_ARGS)
 
-test-all: test  ## run those as well that record trainings or judge all recordings, which need a core for themselves
+test-all: test  ## run also those that record trainings, drive a browser or judge all recordings, one by one
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)
 
 check: .venv/full  ## lint, format, types, import contracts, dead code and generated texts

@@ -118,6 +118,7 @@ def test_all_trainings_are_run() -> None:
     assert [folder.name for folder in TRAININGS] == sorted(SMALL) == sorted(FIXED)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("training", sorted(SMALL))
 def test_a_training_trains_and_its_fixes_change_no_number(training: str) -> None:
     pytest.importorskip("torch")

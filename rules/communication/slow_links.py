@@ -50,8 +50,8 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
                 Evidence(
                     "Waiting for other ranks is subtracted, as their recordings tell."
                     if one.compared
-                    else "It begins right after another collective, so ranks start together. The compute between them is"
-                    " subtracted."
+                    else "It begins right after another collective, so ranks start together."
+                    " The compute between them is subtracted."
                 ),
             ),
             edits=(Shorten(one.ids, Between(1.0, min(likely, 1.0), least)),),

@@ -13,6 +13,8 @@ from diagnose.findings.finding import OutcomeKind
 from tests.browser.conftest import Open, Opened
 from tests.drawing import Drawing
 
+pytestmark = pytest.mark.slow
+
 HOSTILE = "<img src=https://evil.example/x onerror=alert(1)></script><script>alert(2)</script>&lt;b&gt;\u202egnp"
 
 

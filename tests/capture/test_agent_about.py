@@ -23,6 +23,8 @@ from diagnose.capture.agent import about, about_devices, about_settings, imports
 from diagnose.capture.agent.about import Settings
 from diagnose.trace import manifest
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]

@@ -15,6 +15,8 @@ from diagnose.capture.agent.plan import WORK, Plan
 from diagnose.capture.agent.session import Session
 from tests.capture.scripts import profile
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 
 ROOT = Path(__file__).parents[2]

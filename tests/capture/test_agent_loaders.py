@@ -22,6 +22,8 @@ from diagnose.capture.agent.loaders_measured import Fetch, Loader, WorkerFile
 from diagnose.capture.agent.plan import WORK
 from diagnose.trace import manifest
 
+pytestmark = pytest.mark.slow
+
 torch = pytest.importorskip("torch")
 data = pytest.importorskip("torch.utils.data")
 

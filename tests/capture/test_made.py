@@ -10,6 +10,8 @@ from diagnose.capture.agent.made import Place, call_at
 from diagnose.trace.manifest import Made
 from tests.capture.scripts import profile, script
 
+pytestmark = pytest.mark.slow
+
 TRAINING = """
 import torch
 from torch.utils import data

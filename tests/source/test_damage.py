@@ -379,6 +379,7 @@ def limited(script: str, megabytes: int) -> subprocess.CompletedProcess[str]:
     )
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", ["spaces", "zeros", "string", "events"])
 def test_a_compression_bomb_is_refused_in_little_memory(tmp_path: Path, filling: str) -> None:
     """1.2 GB from a file of a few MB."""

@@ -111,7 +111,9 @@ def test_rubbish_behind_a_gzip_is_noted(tmp_path: Path) -> None:
     assert damage.compressed_data_broken
 
 
-@pytest.mark.parametrize("content", [b"", b"\x1f", b"\x1f\x8b", gzip.compress(b"", mtime=0), b"\x1f\x8b\x08" + b"\xff" * 50])
+@pytest.mark.parametrize(
+    "content", [b"", b"\x1f", b"\x1f\x8b", gzip.compress(b"", mtime=0), b"\x1f\x8b\x08" + b"\xff" * 50]
+)
 def test_nothing_gives_no_piece(tmp_path: Path, content: bytes) -> None:
     found, _ = taken(written(tmp_path, content))
     assert b"".join(found) == (content if content == b"\x1f" else b"")
@@ -149,6 +151,7 @@ def test_a_pipe_is_refused_not_waited_for(tmp_path: Path) -> None:
         ranks.read(tmp_path / "trace.json")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("filling", ["spaces", "events"])
 def test_two_gigabytes_from_a_few_megabytes_take_little_memory(tmp_path: Path, filling: str) -> None:
     """Under a bound on memory that the content passes twofold."""
