@@ -52,8 +52,8 @@ OPTIONS = {
         "DDP sends its buffers before each forward",
         "broadcast_buffers=False",
         Safety.NEEDS_JUDGEMENT,
-        "Send no buffers that training does not read, as BatchNorm's; rank 0 evaluates and saves as before.",
-        Confidence(Level.MEDIUM, "part of the broadcasts may be waiting for rank 0"),
+        "Disable buffer broadcasts if all buffers may differ between ranks, like running statistics of BatchNorm.",
+        Confidence(Level.MEDIUM, "the broadcasts may hold waiting for other ranks"),
     ),
 }
 ASKED = Confidence(Level.HIGH, "DDP was made with find_unused_parameters=True and without static_graph")

@@ -43,7 +43,7 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
             evidence=(
                 Evidence(
                     f"`{one.operation}` of {bytes_(one.bytes)} among {one.group_size} ranks takes"
-                    f" {ms(one.transfer_ns)}: {one.gbps:.2g} GB/s, where {ms(one.expected_ns)} are usual.",
+                    f" {ms(one.transfer_ns)} ({one.gbps:.2g} GB/s); {ms(one.expected_ns)} is usual.",
                     one.gbps,
                     "GB/s",
                 ),

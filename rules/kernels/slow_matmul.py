@@ -49,7 +49,8 @@ def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None 
             evidence=(
                 Evidence(
                     f"{'Convolutions' if convolutions else 'Products'} that reach less than half of what the GPU could"
-                    f" take {ms(roofline.slow_ns)} a step; at best {percent(roofline.slow_floor)} of that would do.",
+                    f" take {ms(roofline.slow_ns)} a step; at peak rate they would take"
+                    f" {ms(round(roofline.slow_floor * roofline.slow_ns))}.",
                     roofline.slow_ns,
                     "ns",
                 ),

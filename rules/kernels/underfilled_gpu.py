@@ -41,7 +41,7 @@ def underfilled_gpu(filling: GridFilling) -> Verdicts:
                     filling.underfilled_ns,
                     "ns",
                 ),
-                Evidence("The saving is per sample, as if the batch were twice as large."),
+                Evidence("The saving is per sample: a step with twice the batch is less than twice as long."),
             ),
             edits=(Shorten(filling.underfilled_ids, PER_SAMPLE),),
             fixes=(

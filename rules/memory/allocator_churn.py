@@ -7,7 +7,8 @@ Why it costs
     cudaFree waits until the GPU has done all that is queued, and each cudaMalloc after it takes up to some ms.
 
 How to fix
-    Do not call `torch.cuda.empty_cache()` in the loop; let the cache's segments grow where sizes vary.
+    Do not call `torch.cuda.empty_cache()` in the loop. If sizes vary, set
+    `PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True`. If caching is off, unset `PYTORCH_NO_CUDA_MEMORY_CACHING`.
 
 Ignore when
     memory is given back on purpose, for another process or model on the same GPU.
@@ -19,7 +20,7 @@ Sources
 from diagnose.facts.device.allocator import AllocatorCause, Churn
 from diagnose.rulekit.vocabulary import *
 
-OFTEN = 0.5  # of the later half of the steps: rarer is growth, or the clean-up that the fix would make of it (G5)
+OFTEN = 0.5  # of the later half of the steps: rarer calls are growth, or an occasional clean-up (our choice)
 LEAST_STEPS = 2  # in a single step, calls of the first step and calls of every step look the same
 LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html#optimizing-memory-usage-with-pytorch-cuda-alloc-conf"
 CAUSES = {

@@ -31,7 +31,8 @@ def slow_host(distortion: Distortion) -> Verdicts:
     else:
         yield Caution(
             f"an op that moves no data takes the host {ms(distortion.view_ns)}, where 0.3 to 6 us are usual",
-            "The CPU is slow or busy, or PyTorch is built for debugging: on a healthy host much of its time is gone.",
+            "The CPU is slow or busy, or PyTorch is built for debugging. Check the host first: on a healthy one,"
+            " findings about host time shrink or vanish.",
             lowers_host=True,
         )
 

@@ -1,7 +1,7 @@
 """Results are computed and never read.
 
-A spectrogram is made of whole clips and a short piece is cut out of it; a frozen model tells about all words and the
-loss asks about some; pictures are normalised, and then cropped; of a model that tells all only one answer is used.
+A spectrogram is made of whole clips, and a short piece is cut out of it. A frozen model returns logits for all tokens,
+and the loss uses some. Pictures are normalised, and then cropped.
 
 Ignore when
     something that torch does not see reads the rest: an extension, or another thread.
@@ -26,7 +26,7 @@ RULE = wasted(
                 link="https://docs.pytorch.org/docs/stable/tensor_view.html",
             ),
             Fix(
-                "Of a model, ask for what is read.",
+                "Compute logits only at positions that the loss reads.",
                 before="scores = teacher(words).logits[:, -kept:]",
                 after="scores = teacher(words, logits_to_keep=kept).logits  # in transformers",
                 safety=Safety.ROUNDING,
