@@ -48,10 +48,14 @@ def step_ns(folder: Path, script: Sequence[str], timing: Timing) -> int:
         out = Path(name, "ns")
         what = [str(out), str(timing.skip), str(timing.count), str(timing.seconds), *script]
         ended = subprocess.run(
-            [sys.executable, str(TIMER), *what], cwd=folder, capture_output=True, text=True, timeout=LIMIT_S,
+            [sys.executable, str(TIMER), *what],
+            cwd=folder,
+            capture_output=True,
+            text=True,
+            timeout=LIMIT_S,
             env={**os.environ, "PYTHONPATH": os.pathsep.join(filter(None, (".", os.environ.get("PYTHONPATH"))))},
             check=False,
-        )  # fmt: skip
+        )
         if not out.exists():
             raise RuntimeError(f"{folder}: no step was timed. {ended.stderr[-500:]}")
         return int(out.read_text())

@@ -30,8 +30,19 @@ WORK = ("start", "end", "deviceId", "streamId", "correlationId", "globalPid")
 CALL = ("start", "end", "globalTid", "correlationId", "nameId")
 NEEDED = {
     "CUPTI_ACTIVITY_KIND_KERNEL": (
-        *WORK, "demangledName", "shortName", "gridX", "gridY", "gridZ", "blockX", "blockY", "blockZ",
-        "registersPerThread", "staticSharedMemory", "dynamicSharedMemory", "graphNodeId",
+        *WORK,
+        "demangledName",
+        "shortName",
+        "gridX",
+        "gridY",
+        "gridZ",
+        "blockX",
+        "blockY",
+        "blockZ",
+        "registersPerThread",
+        "staticSharedMemory",
+        "dynamicSharedMemory",
+        "graphNodeId",
     ),
     "CUPTI_ACTIVITY_KIND_MEMCPY": (*WORK, "bytes", "copyKind", "srcKind", "dstKind"),
     "CUPTI_ACTIVITY_KIND_RUNTIME": (*CALL, "eventClass"),
@@ -40,7 +51,7 @@ NEEDED = {
     "OSRT_API": ("start", "end", "globalTid", "nameId"),
     "SCHED_EVENTS": ("start", "globalTid", "isSchedIn"),
     "StringIds": ("id", "value"),
-}  # fmt: skip
+}
 """Columns that are read."""
 
 NAMES = (

@@ -28,15 +28,19 @@ OFTEN = 0.5  # of the steps with such products (our choice)
 # Of the multiplications that are saved that much time: smaller products take more time for each (our choice).
 GAIN = (0.5, 0.9, 1.0)
 BRACKETS = Fix(
-    "Put the brackets where the smallest matrix is made.", before="made = (query @ key.mT) @ value",
-    after="made = query @ (key.mT @ value)", safety=Safety.ROUNDING,
+    "Put the brackets where the smallest matrix is made.",
+    before="made = (query @ key.mT) @ value",
+    after="made = query @ (key.mT @ value)",
+    safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/generated/torch.linalg.multi_dot.html",
-)  # fmt: skip
+)
 TURN = Fix(
-    "Turn a tall matrix before it is squared, and back afterwards.", before="made = orthogonal(update)",
+    "Turn a tall matrix before it is squared, and back afterwards.",
+    before="made = orthogonal(update)",
     after="made = orthogonal(update.mT).mT if update.shape[0] > update.shape[1] else orthogonal(update)",
-    safety=Safety.ROUNDING, link="https://kellerjordan.github.io/posts/muon/",
-)  # fmt: skip
+    safety=Safety.ROUNDING,
+    link="https://kellerjordan.github.io/posts/muon/",
+)
 
 
 @rule("AT34")
@@ -55,14 +59,16 @@ def matrix_chain_order(product_orders: tuple[ProductOrder, ...], steps: Steps) -
                     f"{one.times} times a step {what}, by way of {rows:,} by {columns:,} numbers that nothing else"
                     f" takes: {ms(one.work.longest_ns)}, with the backward pass. In another order"
                     f" {percent(one.left)} of the multiplications are left.",
-                    one.work.longest_ns, "ns",
+                    one.work.longest_ns,
+                    "ns",
                 ),
             ),
             edits=(Shorten(one.work.data_ids, Between(*(1 - gain * (1 - one.left) for gain in GAIN))),),
             fixes=(TURN if one.squares else BRACKETS,),
             confidence=Confidence(Level.MEDIUM, "it is seen what takes what, but not by what kernels it would be done"),
-            basis=Basis.RULE_OF_THUMB, site=one.site,
-        )  # fmt: skip
+            basis=Basis.RULE_OF_THUMB,
+            site=one.site,
+        )
 
 
 def _saved_ns(one: ProductOrder) -> int:

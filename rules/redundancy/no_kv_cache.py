@@ -24,10 +24,13 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
 LOW_SHARE = 0.5  # of what is likely: what is kept has to be written and read (our choice)
 KEEP = Fix(
-    "Keep what the layers made of the start, and give them what is new.", effort=2, safety=Safety.ROUNDING,
-    before="scores, _ = model(text[:, : n + 1])", after="scores, state = model(text[:, n : n + 1], state)",
+    "Keep what the layers made of the start, and give them what is new.",
+    effort=2,
+    safety=Safety.ROUNDING,
+    before="scores, _ = model(text[:, : n + 1])",
+    after="scores, state = model(text[:, n : n + 1], state)",
     link="https://huggingface.co/docs/transformers/kv_cache",
-)  # fmt: skip
+)
 
 
 @rule("LB10")
@@ -44,14 +47,16 @@ def no_kv_cache(growing_prefix: GrowingPrefix | None, steps: Steps) -> Verdicts:
             Evidence(
                 f"{len(lengths)} rounds of {growing_prefix.layer} take {lengths[0]:,}, {lengths[1]:,} to"
                 f" {lengths[-1]:,} places: with the ops that grow along, {ms(work.longest_ns)} a step.",
-                work.longest_ns, "ns",
+                work.longest_ns,
+                "ns",
             ),
         ),
         edits=(Shorten(work.data_ids, left),),
         fixes=(KEEP,),
         confidence=Confidence(Level.MEDIUM, "that no layer looks ahead is not recorded"),
-        basis=Basis.RULE_OF_THUMB, site=growing_prefix.site,
-    )  # fmt: skip
+        basis=Basis.RULE_OF_THUMB,
+        site=growing_prefix.site,
+    )
 
 
 EXAMPLES = [

@@ -103,9 +103,14 @@ def test_without_a_backward_pass_nothing_is_known() -> None:
 def test_an_op_has_made_the_nodes_from_its_number_to_that_of_the_op_after_it() -> None:
     """The first op makes none, the second two, of which the inner op makes one."""
     facts = step(
-        "aten::sub 0-4 sequence=7", "aten::linear 5-9 sequence=7", "aten::addmm 7-8 sequence=8",
-        "aten::relu 10-14 sequence=9", "N 20-24 sequence=9", "N 25-29 sequence=8", "N 30-34 sequence=7",
-    )  # fmt: skip
+        "aten::sub 0-4 sequence=7",
+        "aten::linear 5-9 sequence=7",
+        "aten::addmm 7-8 sequence=8",
+        "aten::relu 10-14 sequence=9",
+        "N 20-24 sequence=9",
+        "N 25-29 sequence=8",
+        "N 30-34 sequence=7",
+    )
 
     def numbers(*names: str) -> list[int]:
         ops = host_spans(facts, SpanKind.OP, named=lambda name: name in names)

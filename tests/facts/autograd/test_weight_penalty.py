@@ -22,9 +22,12 @@ def of(*items: str) -> WeightPenalty:
 def squared(square: str, shape: str = "[64,32]") -> tuple[str, ...]:
     """A square of 10 ms and its sum of 5 ms, and their backward pass, of 25 ms."""
     return (
-        f"{square} 0-10 shapes=[{shape},[]] sequence=1", f"aten::sum 10-15 shapes=[{shape},[]] sequence=2",
-        "aten::add 15-16 sequence=3", BACK.format("Sum", "20-25", 2), BACK.format("Pow", "25-45", 1),
-    )  # fmt: skip
+        f"{square} 0-10 shapes=[{shape},[]] sequence=1",
+        f"aten::sum 10-15 shapes=[{shape},[]] sequence=2",
+        "aten::add 15-16 sequence=3",
+        BACK.format("Sum", "20-25", 2),
+        BACK.format("Pow", "25-45", 1),
+    )
 
 
 @pytest.mark.parametrize("square", ["aten::pow", "aten::square"])

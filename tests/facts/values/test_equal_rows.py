@@ -26,9 +26,13 @@ def test_of_64_rows_256_are_taken() -> None:
 def test_rows_stay_equal_through_what_takes_each_by_itself() -> None:
     """Up to an op that may mix rows, or that draws numbers."""
     (found,) = of(
-        TAKEN, LAYER, "aten::relu 30-34 shapes=[[256,8]]", "aten::linear 34-40 shapes=[[256,8],[4,8]]",
-        "aten::dropout 40-50 shapes=[[256,4]]", "aten::linear 50-60 shapes=[[256,4],[4,4]]",
-    )  # fmt: skip
+        TAKEN,
+        LAYER,
+        "aten::relu 30-34 shapes=[[256,8]]",
+        "aten::linear 34-40 shapes=[[256,8],[4,8]]",
+        "aten::dropout 40-50 shapes=[[256,4]]",
+        "aten::linear 50-60 shapes=[[256,4],[4,4]]",
+    )
     assert found.ops == ("aten::linear", "aten::relu")
     assert found.work.host_ns == 30_000_000
 

@@ -44,11 +44,13 @@ def test_ops_that_make_no_node_carry_the_number_of_the_next_one() -> None:
 
 
 def test_an_op_is_used_if_any_op_inside_is() -> None:
-    found = of(*(
-        f"aten::linear 0-9 sequence={2 * k} | aten::t 1-2 sequence={2 * k} | aten::mm 3-8 sequence={2 * k + 1}"
-        f" | B 10-20 sequence={2 * k + 1}"
-        for k in range(3)
-    ))  # fmt: skip
+    found = of(
+        *(
+            f"aten::linear 0-9 sequence={2 * k} | aten::t 1-2 sequence={2 * k} | aten::mm 3-8 sequence={2 * k + 1}"
+            f" | B 10-20 sequence={2 * k + 1}"
+            for k in range(3)
+        )
+    )
     assert found == ()
 
 
@@ -70,18 +72,23 @@ def test_without_a_backward_pass_nothing_is_known() -> None:
 def test_whether_they_are_the_same_as_in_training(shapes: str, alike: bool) -> None:
     """On eight rows as in training, on six, and where only the training's were recorded."""
     given = f" shapes={shapes}" if shapes else ""
-    found = of(*(
-        f"aten::mul 0-9 sequence={2 * k} shapes=[[8,4]] | B 10-20 sequence={2 * k}"
-        f" | aten::mul 30-36 sequence={2 * k + 1}{given}"
-        for k in range(3)
-    ))  # fmt: skip
+    found = of(
+        *(
+            f"aten::mul 0-9 sequence={2 * k} shapes=[[8,4]] | B 10-20 sequence={2 * k}"
+            f" | aten::mul 30-36 sequence={2 * k + 1}{given}"
+            for k in range(3)
+        )
+    )
     assert [(one.times, one.kind) for one in found] == [(1, "as in training" if alike else "")]
 
 
 def test_one_pass_more_of_what_training_runs_once_is_another() -> None:
-    found = of(*(
-        f"aten::mul 0-9 sequence={3 * k} shapes=[[8,4]] | B 10-20 sequence={3 * k}"
-        f" | aten::mul 30-36 sequence={3 * k + 1} shapes=[[8,4]] | aten::mul 40-46 sequence={3 * k + 2} shapes=[[8,4]]"
-        for k in range(3)
-    ))  # fmt: skip
+    found = of(
+        *(
+            f"aten::mul 0-9 sequence={3 * k} shapes=[[8,4]] | B 10-20 sequence={3 * k}"
+            f" | aten::mul 30-36 sequence={3 * k + 1} shapes=[[8,4]]"
+            f" | aten::mul 40-46 sequence={3 * k + 2} shapes=[[8,4]]"
+            for k in range(3)
+        )
+    )
     assert [one.kind for one in found] == [""]
