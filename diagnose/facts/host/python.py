@@ -60,11 +60,15 @@ class Op:
 
 @fact
 def ops(facts: Facts) -> tuple[Op, ...]:
-    """Ops of the used steps by name, longest self time first. Raises Missing if no ops were recorded."""
+    """Ops of the used steps by name, longest self time first. Raises Missing if none were recorded there.
+
+    Steps are those of the host, which may be ahead of the device.
+    """
     spans, used = facts.rank.spans, steps(facts)
     is_op = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)])
     start, dur = spans["start_ns"].to_numpy(), spans["dur_ns"].to_numpy()
-    ids = np.flatnonzero(is_op & (start >= used.start_ns) & (start < used.end_ns))
+    ids = np.flatnonzero(is_op)
+    ids = ids[in_used_steps(facts, ids)]
     if not len(ids):
         raise Missing("framework ops", "Profile with ProfilerActivity.CPU.")
     parent = nesting.parents(spans["track"].to_numpy()[ids].astype(np.int64), start[ids], start[ids] + dur[ids])
