@@ -24,7 +24,9 @@ from diagnose.trace.intervals import IntArray
 from diagnose.trace.loaders import most_asked
 from diagnose.trace.manifest import RowsFilled
 
-_NOT_LOOKED = Missing("what is in batches", "diagnose profile sees it in the batches of a torch.utils.data.DataLoader.")
+_NOT_LOOKED = Missing(
+    "what is in batches", "Record with diagnose profile. Only batches of a torch.utils.data.DataLoader are seen."
+)
 _NOT_TAKEN = Missing("the ops that batches go through", "Record a script that trains on what its DataLoader gives.")
 _SLACK = 0.25
 """By so much lengths of batches may be outside of those that were looked into (our choice)."""

@@ -18,7 +18,7 @@ from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
 
 _NOT_LOOKED = Missing(
     "what losses ignore",
-    "diagnose profile sees it in calls of torch's cross_entropy, with PyTorch 2.8 or later.",
+    "Record with diagnose profile and PyTorch 2.8 or later. Only calls of torch's cross_entropy are seen.",
 )
 _LOSSES = ("aten::cross_entropy_loss", "aten::nll_loss*")
 ALIKE = 0.8
