@@ -15,7 +15,7 @@ demo: .venv/torch  ## record a sample training on whatever device is there, and 
 	$(BIN)/diagnose profile sample_traces/trainings/image_classifier/train.py
 
 test: .venv/browser  ## run the tests but slow ones, on all cores; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
-	$(BIN)/pytest --numprocesses=auto -m "not slow" $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m "not slow" $(PYTEST_ARGS)
 
 test-all: test  ## run also those that record trainings, drive a browser or judge all recordings, one by one
 	$(BIN)/pytest -m slow $(PYTEST_ARGS)

@@ -106,13 +106,14 @@ class Recording:
         import torch
 
         if number is not None:
-            self._range = torch.profiler.record_function(f"ProfilerStep#{number}")
-            self._range.__enter__()
+            opened = torch.profiler.record_function(f"ProfilerStep#{number}")
+            opened.__enter__()
+            self._range = opened  # Ctrl-C may come at any line: only what is open is ever closed.
 
     def _close(self) -> None:
-        if self._range is not None:
-            self._range.__exit__(None, None, None)
-            self._range = None
+        opened, self._range = self._range, None
+        if opened is not None:
+            opened.__exit__(None, None, None)
 
 
 def _compress(source: Path, target: Path) -> None:
