@@ -6,9 +6,11 @@ a literal is that size, and `n//2+1` is what is left of a spectrum. Ops are matc
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections.abc import Callable, Hashable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from math import prod
 from typing import Any, TypeAlias
 
 from diagnose.facts.autograd.backward import learnt_shapes
@@ -65,6 +67,18 @@ def unify(pattern: str, shape: Shape, bound: Sizes) -> Sizes | None:
         elif name not in ("", "_") and found.setdefault(name, size) != size:
             return None
     return found
+
+
+def shapes_of(pattern: str, bound: Sizes, table: OpTable) -> frozenset[Shape]:
+    """The shapes of tensors in the table that the pattern is, with those sizes."""
+    whole: Shape = ()
+    for token in _tokens(pattern):
+        name, halved, _ = token.lstrip("*").partition("//2+1")
+        size = int(name) if name.isdecimal() else bound.get(name)
+        if size is None:
+            return frozenset(one for one in table.by_shape if unify(pattern, one, bound) is not None)
+        whole += size if isinstance(size, tuple) else (size // 2 + 1 if halved else size,)
+    return frozenset({whole})
 
 
 @dataclass(frozen=True)
@@ -153,23 +167,28 @@ class Takers:
     def follow(self, table: OpTable, at: int, bound: Sizes) -> tuple[list[int], int, Sizes] | None:
         """As `Op.follow`."""
         taken: list[int] = []
-        for one in range(at, min(at + self.within, table.end[at - 1])):
+        shapes = shapes_of(self.shape, bound, table)
+        for one in _between(table, shapes, at, min(at + self.within, table.end[at - 1])):
             call = table.call(one)
-            takes = any(unify(self.shape, shape, bound) is not None for shape in call.shapes)
-            if not takes and not (call.made and unify(self.shape, call.made, bound) is not None):
-                continue
-            if not is_named(call, self.names):
-                if takes and not self.in_the_way_ends:
+            if is_named(call, self.names):
+                taken.append(one)
+            elif not shapes.isdisjoint(call.shapes):
+                if not self.in_the_way_ends:
                     return None
-                if takes:
-                    break
-                continue
-            taken.append(one)
+                break
         if self.until:
             ends = [k for k, one in enumerate(taken) if is_named(table.call(one), self.until)]
             taken = taken[: ends[-1] + 1] if ends else []
         enough = not self.must or any(is_named(table.call(one), self.must) for one in taken)
         return (taken, at, bound) if taken and enough else None
+
+
+def _between(table: OpTable, shapes: frozenset[Shape], start: int, end: int) -> Iterator[int]:
+    """Positions from start up to end, in order, of ops that take or make a tensor of these shapes."""
+    each = [table.by_shape.get(shape, []) for shape in shapes]
+    if len(each) == 1:
+        return (each[0][k] for k in range(bisect_left(each[0], start), bisect_left(each[0], end)))
+    return iter(sorted({one for some in each for one in some[bisect_left(some, start) : bisect_left(some, end)]}))
 
 
 Part: TypeAlias = "Op | Takers"
@@ -207,6 +226,11 @@ class Match:
     def calls(self, part: int) -> list[Call]:
         """What a part of the pattern found."""
         return [self.table.call(at) for at in self.ops[part]]
+
+    @property
+    def elements(self) -> int:
+        """Of the largest tensor that is taken or made."""
+        return max((prod(one) for at in self.positions for one in self.table.call(at).all_shapes), default=0)
 
     @property
     def strides(self) -> tuple[int, ...] | None:

@@ -54,24 +54,31 @@ class Rewrite:
     calls_go: bool
     """The ops' own host time goes in the same measure; else only the work that they launch on a device does."""
     worth_share: float
+    any_size: bool
+    """What is done on one line is one finding, whatever its sizes; sentences name the largest."""
 
     def found(self, facts: Facts) -> list[Found]:
-        """By line and sizes, those that take longest first. Raises Missing like `op_table`."""
+        """By line, and by sizes unless any will do; what may take longest first. Raises Missing like `op_table`."""
         table = named_table(facts, self.inner) if self.inner else op_table(facts)
         found = [one for pattern in self.patterns for one in matches(facts, table, pattern, self.where)]
         sites = sites_of(facts, np.array([one.table.spans.ids[one.ops[0][0]] for one in found], dtype=np.int64))
         groups: dict[tuple[object, ...], list[Match]] = {}
         for match, site in zip(found, sites, strict=True):
-            groups.setdefault((site, id(match.pattern), *sorted(match.bound.items())), []).append(match)
-        made = [Found(facts, tuple(some), key[0]) for key, some in groups.items()]  # type: ignore[arg-type]
-        return sorted(made, key=lambda one: -one.work.longest_ns)
+            sizes = () if self.any_size else sorted(match.bound.items())
+            groups.setdefault((site, id(match.pattern), *sizes), []).append(match)
+        made = [
+            Found(facts, tuple(sorted(some, key=lambda one: -one.elements)), key[0])  # type: ignore[arg-type]
+            for key, some in groups.items()
+        ]
+        return sorted(made, key=lambda one: -one.at_most_ns)
 
     def run(self, facts: Facts) -> Iterator[Finding | Clean]:
-        """A finding for each line and size that is worth it. Raises Missing like `op_table`."""
+        """A finding for each group of `found` that is worth it. Raises Missing like `op_table`."""
         found, step_ns = self.found(facts), max(steps(facts).mean_ns, 1)
-        large = [one for one in found if one.work.longest_ns >= self.worth_share * step_ns]
+        worth_ns = self.worth_share * step_ns
+        large = [one for one in found if one.at_most_ns >= worth_ns and one.work.longest_ns >= worth_ns]
         if not large:
-            most = max((one.work.longest_ns for one in found), default=0)
+            most = max((one.at_most_ns for one in found[:1]), default=0)
             yield Clean(f"{self.what} takes {percent(most / step_ns)} of the step at most")
         for one in large:
             says = self.says(one) if callable(self.says) else self.says.format_map(_Shown(one))
@@ -124,12 +131,13 @@ def rewrite(
     inner: str = "",
     calls_go: bool = False,
     worth_share: float = WORTH_SHARE,
+    any_size: bool = False,
 ) -> Check:
     """A rule of an entry; the fields of `Rewrite` say what it is made of, `why` and `level` how sure it is."""
     sure = Confidence(level, why)
     after = left if back is None else back
     patterns = tuple(tuple(_priced(part, left, after) for part in pattern) for pattern in patterns)
-    entry = Rewrite(code, what, patterns, where, says, left, back, fixes, sure, inner, calls_go, worth_share)
+    entry = Rewrite(code, what, patterns, where, says, left, back, fixes, sure, inner, calls_go, worth_share, any_size)
     return Check(code=code, run=entry.run, needs=(WHOLE,), wishes=())
 
 

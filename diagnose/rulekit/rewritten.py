@@ -8,6 +8,7 @@ from functools import cached_property
 import numpy as np
 
 from diagnose.facts.autograd.backward import backward_ops
+from diagnose.facts.autograd.op_costs import op_costs
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import named
@@ -36,7 +37,7 @@ LEAST_OWN = 0.1
 
 @dataclass(frozen=True)
 class Found:
-    """All that an entry found on one line and on the same sizes."""
+    """All that an entry found on one line, on the same sizes if these matter; the largest first."""
 
     facts: Facts
     matches: tuple[Match, ...]
@@ -44,7 +45,7 @@ class Found:
 
     @property
     def first(self) -> Match:
-        """Of these; they are alike in sizes."""
+        """The largest."""
         return self.matches[0]
 
     def __getattr__(self, name: str) -> int:
@@ -90,6 +91,19 @@ class Found:
             if left != 1
         ]
         return work_of(self.facts, np.concatenate(priced))
+
+    @property
+    def at_most_ns(self) -> int:
+        """No less than `work.longest_ns`, and quickly told of outermost ops."""
+        costs, table = op_costs(self.facts), self.first.table
+        if not np.array_equal(costs.ids, table.spans.ids):
+            return self.work.longest_ns
+        total_ns = np.zeros(2, dtype=np.int64)
+        for k, part in enumerate(self.first.pattern):
+            ops = np.array(sorted({at for one in self.matches for at in one.ops[k]}), dtype=np.int64)
+            for each_ns, left in ((costs.forward_ns, part.left), (costs.backward_ns, part.back)):
+                total_ns += each_ns[:, ops].sum(axis=1) * (left != 1)
+        return round_half_up(int(total_ns.max()), steps(self.facts).count)
 
     @property
     def own_share(self) -> float:

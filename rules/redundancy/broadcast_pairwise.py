@@ -50,6 +50,7 @@ RULE = rewrite(
     ),
     left=Between(0.5, 0.2, 0.05),  # a product of matrices moves d times fewer bytes (our choice)
     calls_go=True,
+    any_size=True,
     fixes=lambda one: (LENGTHS if _of_differences(one) else PRODUCT,),
     why="the shapes are recorded, and what is done with them",
     level=Level.HIGH,

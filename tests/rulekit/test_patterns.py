@@ -8,7 +8,7 @@ from hypothesis import strategies as st
 
 from diagnose.facts.core.op_table import Call, op_table
 from diagnose.facts.core.shaped import Shape
-from diagnose.rulekit.patterns import Op, Sizes, Takers, is_named, matches, unify
+from diagnose.rulekit.patterns import Op, Sizes, Takers, is_named, matches, shapes_of, unify
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.ops import result_shape
 
@@ -114,3 +114,19 @@ def test_of_a_whole_step_the_first_is_looked_at() -> None:
     for last, found in (("mul", [[0, 1, 2]]), ("sum", [])):
         facts = facts_of(drawn.format(last))
         assert [one.positions for one in matches(facts, op_table(facts), pattern, lambda one: True)] == found
+
+
+@pytest.mark.parametrize(
+    ("pattern", "shapes"),
+    [
+        ("*whole", {(3, 4)}),
+        ("*whole n", {(3, 4, 8)}),
+        ("2 n//2+1", {(2, 5)}),
+        ("n *_", {(8,), (8, 1)}),
+        ("_ n", {(4, 8), (7, 8)}),
+    ],
+)
+def test_shapes_that_a_pattern_is(pattern: str, shapes: set[tuple[int, ...]]) -> None:
+    """Where all sizes are known it is one shape, also if no tensor has it; else those of tensors."""
+    facts = facts_of("1 steps of 100\n2 threads, 4 cores\ncpu  aten::a 0-1 shapes=[[8],[8,1],[4,8],[7,8],[9]]")
+    assert shapes_of(pattern, {"whole": (3, 4), "n": 8}, op_table(facts)) == shapes

@@ -7,6 +7,7 @@ from typing import NamedTuple
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.findings.finding import Finding
 from diagnose.replay.edits import Between
 from diagnose.rulekit.rewrites import Rewrite
 from diagnose.rulekit.rewritten import Found
@@ -447,3 +448,30 @@ def test_a_device_does_it_where_it_was_launched() -> None:
 def test_shapes_have_to_be_known(rule: str) -> None:
     with pytest.raises(Missing, match="shapes"):
         found(rule, "aten::argsort 0-40")
+
+
+def test_lookups_of_all_lengths_are_one_finding() -> None:
+    """As sequences of a text have: 10 ms each, the longest is shown."""
+    items = [
+        item.format(10 * k, 10 * k + 1, 10 * k + 10, 256 + k)
+        for k in range(4)
+        for item in ("aten::one_hot {0}-{1} shapes=[[{3}],[]]", "aten::matmul {1}-{2} shapes=[[{3},8000],[8000,128]]")
+    ]
+    (one,) = found("one_hot_matmul", *items)
+    assert (one.times, one.work.host_ns) == (4, 40 * MS)
+    (said,) = list(entry("one_hot_matmul").run(step(*items)))
+    assert isinstance(said, Finding)
+    assert "259 x 8,000, are made" in said.evidence[0].text
+
+
+def test_what_all_of_it_takes_is_told_at_once() -> None:
+    """Tables of 30 ms, and 40 ms of their backward pass: no less than what is told with more effort."""
+    (one,) = found(
+        "diagonal_matrices",
+        "aten::diag_embed 0-10 shapes=[[128,64],[],[],[]] sequence=3",
+        "aten::matmul 10-30 shapes=[[128,64,64],[128,64,64]] sequence=4",
+        node("Bmm", "40-60", 4),
+        node("DiagEmbed", "60-80", 3),
+    )
+    assert one.work.host_ns == 70 * MS
+    assert one.at_most_ns == 70 * MS

@@ -34,6 +34,11 @@ class Call(NamedTuple):
         """Of the tensors."""
         return tuple(one.shape for one in self.tensors)
 
+    @property
+    def all_shapes(self) -> frozenset[Shape]:
+        """Of the tensors, and of the result where that is known."""
+        return frozenset(self.shapes) | ({self.made} if self.made else set())
+
     def takes(self, shape: Shape) -> bool:
         """Whether one of the tensors has this shape."""
         return any(one.shape == shape for one in self.tensors)
@@ -63,6 +68,15 @@ class OpTable:
         found: dict[int, list[int]] = {}
         for at, kind in enumerate(self.kind):
             found.setdefault(kind, []).append(at)
+        return found
+
+    @cached_property
+    def by_shape(self) -> dict[Shape, list[int]]:
+        """Of each shape the positions, in order, of ops that take or make a tensor of it."""
+        found: dict[Shape, list[int]] = {}
+        for at, kind in enumerate(self.kind):
+            for shape in self.calls[kind].all_shapes:
+                found.setdefault(shape, []).append(at)
         return found
 
     @cached_property
