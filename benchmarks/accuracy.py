@@ -20,7 +20,7 @@ import diagnose
 from benchmarks import accuracy_tables, baselines
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
 from benchmarks.poorer import poorer
-from benchmarks.verdicts import PARTS, Accuracy, Figure, Joint, Mended, Other, Poorer, Row, findings, place_of
+from benchmarks.verdicts import PARTS, Accuracy, Figure, FixedRun, Joint, Other, Poorer, Row, findings, place_of
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
 
@@ -99,15 +99,15 @@ def predicted(finding: RankedFinding, step_ns: int) -> Figure:
     return Figure(*(speedup(step_ns, ns) for ns in (saving.likely_ns, saving.low_ns, saving.high_ns)))
 
 
-def mended(trial: Trial) -> Mended:
-    """What is still said of a recording whose fault is mended."""
+def fixed_run(trial: Trial) -> FixedRun:
+    """What is still said of a recording whose fault is fixed."""
     said = findings(diagnose.analyze(trial.fixed_recording))
     still = [one.share_of_step for one in said if one.rule in trial.case.expected]
-    return Mended(trial.case.name, trial.name, part_of(trial.case), max(still, default=0.0))
+    return FixedRun(trial.case.name, trial.name, part_of(trial.case), max(still, default=0.0))
 
 
 def joints(trial: Trial, diagnosis: Diagnosis) -> list[Joint]:
-    """Every set of faults that was mended together."""
+    """Every set of faults that was fixed together."""
     case, step_ns = trial.case, diagnosis.step_ns or 0
     found = []
     for faults in [*case.subsets, tuple(sorted(case.faults))]:
@@ -128,13 +128,13 @@ def accuracy(all_levels: bool = False) -> Accuracy:
 
     Of each the recording that the repository keeps, or those of all levels, as far as they are there.
     """
-    rows, unblamed, together, less = list[Row](), list[Mended](), list[Joint](), list[Poorer]()
+    rows, unblamed, together, less = list[Row](), list[FixedRun](), list[Joint](), list[Poorer]()
     for trial in sorted(trials(cases()), key=lambda one: (one.case.id, one.on_gpu, LEVELS.index(one.level))):
         truth = trial.truth()
         if not (trial.case.is_control or (truth and truth.counts)):
             continue
         if (all_levels or trial.fixed_is_kept) and trial.fixed_recording.is_dir() and trial.case.expected:
-            unblamed.append(mended(trial))
+            unblamed.append(fixed_run(trial))
         if not (all_levels or trial.is_kept) or not trial.recording.is_dir():
             continue
         diagnosis = diagnose.analyze(trial.recording)
@@ -158,12 +158,12 @@ def first_look() -> Accuracy:
 
 def first_look_at(found: Accuracy, first: Accuracy) -> Accuracy:
     """What of the first look is of the recordings that `found` is of; of a case that had none of these its last."""
-    rows, mended = ({(one.case, one.trial) for one in some} for some in (found.rows, found.mended))
+    rows, fixed_runs = ({(one.case, one.trial) for one in some} for some in (found.rows, found.fixed_runs))
     shown = list[Row]()
     for _, some in groupby(first.rows, lambda one: one.case):
         looked = list(some)
         shown += [one for one in looked if (one.case, one.trial) in rows] or looked[-1:]
-    return Accuracy(tuple(shown), tuple(one for one in first.mended if (one.case, one.trial) in mended), ())
+    return Accuracy(tuple(shown), tuple(one for one in first.fixed_runs if (one.case, one.trial) in fixed_runs), ())
 
 
 def others() -> tuple[Other, ...]:
@@ -176,7 +176,7 @@ def looked_at(found: Accuracy, before: Accuracy, known: Accuracy) -> Accuracy:
     old = {one.case for one in (*before.rows, *known.rows)}
     return Accuracy(
         rows=(*before.rows, *(one for one in found.rows if one.case not in old)),
-        mended=(*before.mended, *(one for one in found.mended if one.case not in old)),
+        fixed_runs=(*before.fixed_runs, *(one for one in found.fixed_runs if one.case not in old)),
         joints=(*before.joints, *(one for one in found.joints if one.case not in old)),
     )
 

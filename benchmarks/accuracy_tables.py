@@ -109,9 +109,9 @@ def naming(found: Accuracy, first: Accuracy) -> str:
     blamed = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in healthy]
     matched = [one for one in asked if one.measured is None]
     blamed += ["-", f"{sum(bool(one.patterns) for one in matched)} of {len(matched)}"]
-    parts = [[one for one in found.mended if one.part == part] for part in PARTS]
-    mended = [first.mended, *parts, found.mended]
-    still = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in mended] + ["-", "-"]
+    parts = [[one for one in found.fixed_runs if one.part == part] for part in PARTS]
+    fixed_runs = [first.fixed_runs, *parts, found.fixed_runs]
+    still = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in fixed_runs] + ["-", "-"]
     names = ("the fault is named first", "among the first three", "mean reciprocal rank")
     lines = [[name, *(column[at] for column in columns)] for at, name in enumerate(names)]
     lines += [

@@ -34,12 +34,12 @@ RESAMPLES = 10_000
 BLOCK_LIMIT_S = 120.0
 
 
-def measured(trial: Trial, mended: tuple[str, ...] = ()) -> Truth:
-    """Run it both ways in turn. Of a mixed case only the faults `mended` are, or all if none is named."""
-    fixed = ["--fixed", *mended]
+def measured(trial: Trial, fixed: tuple[str, ...] = ()) -> Truth:
+    """Run it both ways in turn. Of a mixed case only the faults `fixed` are, or all if none is named."""
+    words = ["--fixed", *fixed]
     bad_ns, fixed_ns = list[int](), list[int]()
     for pair in range(PAIRS):
-        ways: tuple[list[str], list[str]] = ([], fixed) if pair % 2 == 0 else (fixed, [])
+        ways: tuple[list[str], list[str]] = ([], words) if pair % 2 == 0 else (words, [])
         times = _pair(trial, ways)
         bad_ns.append(times[pair % 2])
         fixed_ns.append(times[1 - pair % 2])

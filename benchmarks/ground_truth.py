@@ -50,13 +50,13 @@ def measure(trial: Trial, asked: Asked) -> None:
     """Find out what the fix gains, and for a mixed case what each subset of its fixes does."""
     if trial.case.is_control:
         return
-    for mended in [(), *trial.case.subsets]:
-        if asked.missing and trial.truth(mended):
+    for fixed in [(), *trial.case.subsets]:
+        if asked.missing and trial.truth(fixed):
             continue
-        truth = measured(trial, mended)
-        trial.keep(truth, mended)
+        truth = measured(trial, fixed)
+        trial.keep(truth, fixed)
         told = f"x {truth.speedup:.2f} ({truth.low:.2f} to {truth.high:.2f})"
-        print(" ".join([trial.case.id, trial.name, *mended, told]), flush=True)
+        print(" ".join([trial.case.id, trial.name, *fixed, told]), flush=True)
 
 
 def record(trial: Trial, asked: Asked) -> None:

@@ -104,7 +104,7 @@ class Case:
 
     @property
     def subsets(self) -> list[tuple[str, ...]]:
-        """Faults that can be mended together, short of all of them."""
+        """Faults that can be fixed together, short of all of them."""
         return [some for size in range(1, len(self.faults)) for some in combinations(sorted(self.faults), size)]
 
 
@@ -149,20 +149,20 @@ class Trial:
     def _folder(self, kept: bool) -> Path:
         return self.case.folder if kept else REMADE / self.case.name
 
-    def truth(self, mended: tuple[str, ...] = ()) -> Truth | None:
-        """What was measured with these faults mended, or all if none is named; None if nothing was."""
-        return truths(self.case).get("+".join([self.name, *mended]))
+    def truth(self, fixed: tuple[str, ...] = ()) -> Truth | None:
+        """What was measured with these faults fixed, or all if none is named; None if nothing was."""
+        return truths(self.case).get("+".join([self.name, *fixed]))
 
-    def keep(self, truth: Truth, mended: tuple[str, ...] = ()) -> None:
+    def keep(self, truth: Truth, fixed: tuple[str, ...] = ()) -> None:
         """Write a truth beside the others of its case."""
         known = {name: asdict(one) for name, one in truths(self.case).items()}
-        known["+".join([self.name, *mended])] = asdict(truth)
+        known["+".join([self.name, *fixed])] = asdict(truth)
         text = json.dumps(dict(sorted(known.items())), indent=1)
         (self.case.folder / "truth.json").write_text(text + "\n", encoding="utf-8")
 
 
 def truths(case: Case) -> dict[str, Truth]:
-    """All that was measured of a case, by the trial's name and the faults that were mended."""
+    """All that was measured of a case, by the trial's name and the faults that were fixed."""
     path = case.folder / "truth.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
     return {name: _truth(**found) for name, found in known.items()}

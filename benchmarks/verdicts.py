@@ -82,7 +82,7 @@ class Other:
 
 
 @dataclass(frozen=True)
-class Mended:
+class FixedRun:
     """What is still said of a recording without the fault."""
 
     case: str
@@ -94,7 +94,7 @@ class Mended:
 
 @dataclass(frozen=True)
 class Joint:
-    """Faults of a mixed case, mended together."""
+    """Faults of a mixed case, fixed together."""
 
     case: str
     trial: str
@@ -128,7 +128,7 @@ class Accuracy:
     """All that was found out."""
 
     rows: tuple[Row, ...]
-    mended: tuple[Mended, ...]
+    fixed_runs: tuple[FixedRun, ...]
     joints: tuple[Joint, ...]
     poorer: tuple[Poorer, ...] = ()
 

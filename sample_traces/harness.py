@@ -39,8 +39,8 @@ class Run:
     level: str
     steps: int
     device: torch.device
-    mended: frozenset[str] | None
-    """Names of the faults that are mended; empty: all; None: none."""
+    only: frozenset[str] | None
+    """Names of the faults that are fixed; empty: all; None: none."""
     rank: int = 0
     ranks: int = 1
     _times_ns: list[int] = field(default_factory=list)
@@ -48,12 +48,12 @@ class Run:
 
     @property
     def fixed(self) -> bool:
-        """Whether the fault is mended."""
-        return self.mended is not None
+        """Whether the fault is fixed."""
+        return self.only is not None
 
-    def mends(self, fault: str) -> bool:
-        """Whether this fault of several is mended."""
-        return self.mended is not None and (not self.mended or fault in self.mended)
+    def fixes(self, fault: str) -> bool:
+        """Whether this fault of several is fixed."""
+        return self.only is not None and (not self.only or fault in self.only)
 
     def stepped(self) -> bool:
         """A step has ended; whether that was the last.
@@ -103,8 +103,8 @@ def start(threads: int = 1, *, keeps_memory: bool = True) -> Run:
         torch.cuda.set_device(device)
     if ranks > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    mended = None if given.fixed is None else frozenset(given.fixed)
-    run = Run(given.level, given.steps, device, mended, rank, ranks)
+    only = None if given.fixed is None else frozenset(given.fixed)
+    run = Run(given.level, given.steps, device, only, rank, ranks)
     run._last_ns = time.perf_counter_ns()
     return run
 

@@ -28,7 +28,7 @@ from benchmarks.verdicts import Accuracy, Figure, Poorer, Row, place_of
 CASES = cases()
 ABSOLUTE_PATH = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/")
 RECORDED = [trial for trial in trials(CASES) if trial.is_kept and trial.recording.is_dir()]
-MENDED = [trial for trial in trials(CASES) if trial.fixed_is_kept and trial.fixed_recording.is_dir()]
+FIXED = [trial for trial in trials(CASES) if trial.fixed_is_kept and trial.fixed_recording.is_dir()]
 
 
 def named(some: Case | Trial) -> str:
@@ -85,15 +85,13 @@ def test_a_recording_shows_what_is_planted(trial: Trial) -> None:
     program(trial.case).verify(trial.recording / "rank0.trace.json.gz")
 
 
-@pytest.mark.parametrize("trial", MENDED, ids=named)
+@pytest.mark.parametrize("trial", FIXED, ids=named)
 def test_a_recording_without_the_fault_does_not_show_it(trial: Trial) -> None:
     with pytest.raises(AssertionError):
         program(trial.case).verify(trial.fixed_recording / "rank0.trace.json.gz")
 
 
-@pytest.mark.parametrize(
-    "folder", [one.recording for one in RECORDED] + [one.fixed_recording for one in MENDED], ids=at
-)
+@pytest.mark.parametrize("folder", [one.recording for one in RECORDED] + [one.fixed_recording for one in FIXED], ids=at)
 def test_a_recording_names_no_machine_and_no_path_on_it(folder: Path) -> None:
     for path in folder.iterdir():
         raw = path.read_bytes()
@@ -123,7 +121,7 @@ def test_a_speed_up_is_the_median_of_pairs_with_its_interval() -> None:
 @pytest.mark.slow
 def test_we_are_no_less_right_than_is_published() -> None:
     now, before = accuracy.accuracy(), accuracy.published()
-    for some, others in ((now.rows, before.rows), (now.mended, before.mended), (now.joints, before.joints)):
+    for some, others in ((now.rows, before.rows), (now.fixed_runs, before.fixed_runs), (now.joints, before.joints)):
         assert [(one.case, one.trial) for one in some] == [(one.case, one.trial) for one in others]
     for one, other in zip(now.rows, before.rows, strict=True):
         assert one.measured == other.measured
@@ -132,7 +130,7 @@ def test_we_are_no_less_right_than_is_published() -> None:
             assert one.place <= other.place, one.case
         if one.measured is None:
             assert one.promised <= max(other.promised, accuracy_tables.LARGE), one.case
-    for unblamed, was in zip(now.mended, before.mended, strict=True):
+    for unblamed, was in zip(now.fixed_runs, before.fixed_runs, strict=True):
         assert unblamed.promised <= max(was.promised, accuracy_tables.LARGE), unblamed.case
     errors = [float(np.median(np.abs(accuracy_tables.errors(some.rows)))) for some in (now, before)]
     assert errors[0] <= errors[1] + 0.01
@@ -170,12 +168,12 @@ def test_the_first_look_is_shown_of_the_recordings_that_are_shown() -> None:
     assert accuracy.first_look_at(found, Accuracy((levels[0], levels[2]), (), ())).rows == (levels[2],)
 
 
-def test_faults_are_mended_by_name_or_all_together() -> None:
+def test_faults_are_fixed_by_name_or_all_together() -> None:
     torch = pytest.importorskip("torch")
     harness = importlib.import_module("sample_traces.harness")
-    runs = [harness.Run("strong", 1, torch.device("cpu"), mended) for mended in (None, frozenset(), frozenset({"a"}))]
+    runs = [harness.Run("strong", 1, torch.device("cpu"), fixed) for fixed in (None, frozenset(), frozenset({"a"}))]
     assert [run.fixed for run in runs] == [False, True, True]
-    assert [[run.mends(fault) for fault in "ab"] for run in runs] == [[False, False], [True, True], [True, False]]
+    assert [[run.fixes(fault) for fault in "ab"] for run in runs] == [[False, False], [True, True], [True, False]]
 
 
 def test_a_driver_that_does_not_know_a_number_says_something_else() -> None:

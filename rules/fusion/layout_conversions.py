@@ -1,6 +1,6 @@
 """Convolutions convert between memory formats.
 
-Matrix units want channels last (NHWC). With PyTorch's default order (NCHW) each convolution converts its input before
+Tensor Cores want channels last (NHWC). With PyTorch's default order (NCHW) each convolution converts its input before
 and its output after.
 
 Why it costs

@@ -13,7 +13,7 @@ CLASSES = {"weak": 192, "medium": 768, "strong": 4096}
 LAYERS = 6
 
 ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")
-"""In the names of kernels that multiply in fp32 without matrix units."""
+"""In the names of kernels that multiply in fp32 without Tensor Cores."""
 
 
 def main() -> None:
@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def verify(trace: Path) -> None:
-    """Matrix multiplications in fp32 without matrix units take some of the device's time."""
+    """Matrix multiplications in fp32 without Tensor Cores take some of the device's time."""
     kernels = [span for span in harness.spans(trace) if span.get("cat") == "kernel"]
     slow = sum(span["dur"] for span in kernels if ORDINARY_UNITS.search(span["name"]))
     harness.expect(slow > 0.03 * sum(span["dur"] for span in kernels), "hardly any matmul runs in full fp32")

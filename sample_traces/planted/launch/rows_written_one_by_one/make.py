@@ -41,7 +41,7 @@ def main() -> None:
 
 
 def verify(trace: Path) -> None:
-    """Every step writes each row by itself, and so goes the way back."""
+    """Every step writes each row by itself, and so goes its backward pass."""
     copies = len(harness.named(trace, "CopySlices"))
     harness.expect(copies >= ROWS * len(harness.steps(trace)), "rows are written together")
 

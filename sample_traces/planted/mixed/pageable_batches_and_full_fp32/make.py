@@ -14,7 +14,7 @@ CLASSES = {"weak": 192, "medium": 768, "strong": 4096}
 LAYERS = 5
 
 ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")
-"""In the names of kernels that multiply in fp32 without matrix units."""
+"""In the names of kernels that multiply in fp32 without Tensor Cores."""
 
 
 def main() -> None:
@@ -22,8 +22,8 @@ def main() -> None:
     run = harness.start()
     on_gpu = run.device.type == "cuda"
     width, samples = (4096, 8192) if on_gpu else (64, 32)
-    pinned = run.mends("copies") and on_gpu
-    if run.mends("precision"):
+    pinned = run.fixes("copies") and on_gpu
+    if run.fixes("precision"):
         torch.set_float32_matmul_precision("high")
     batches = [torch.randn(samples, FIELDS[run.level], pin_memory=pinned) for _ in range(3)]
     with run.device:
@@ -34,7 +34,7 @@ def main() -> None:
     optimizer = torch.optim.SGD([*encoder.parameters(), *classifier.parameters()], lr=0.01)
     while True:
         for batch in batches:
-            inputs = batch.to(run.device, non_blocking=run.mends("copies"))
+            inputs = batch.to(run.device, non_blocking=run.fixes("copies"))
             optimizer.zero_grad()
             with torch.autocast(run.device.type, torch.bfloat16):
                 features = encoder(inputs)
@@ -46,7 +46,7 @@ def main() -> None:
 
 
 def verify(trace: Path) -> None:
-    """Every step copies from pageable memory, and multiplies in fp32 without matrix units."""
+    """Every step copies from pageable memory, and multiplies in fp32 without Tensor Cores."""
     copies = harness.named(trace, "Memcpy HtoD (Pageable -> Device)")
     harness.expect(len(copies) >= len(harness.steps(trace)), "batches are not copied from pageable memory")
     kernels = [span for span in harness.spans(trace) if span.get("cat") == "kernel"]

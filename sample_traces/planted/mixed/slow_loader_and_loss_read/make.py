@@ -35,7 +35,7 @@ def main() -> None:
     on_gpu = run.device.type == "cuda"
     scale = 1 if on_gpu else 16
     dataset, width = Stored(1024 // scale, WAIT_S[run.level]), 4096 // scale
-    workers = 4 if run.mends("loader") else 0
+    workers = 4 if run.fixes("loader") else 0
     loader = DataLoader(dataset, 8, num_workers=workers, persistent_workers=workers > 0, pin_memory=on_gpu)
     with run.device:
         hidden = [layer for _ in range(6) for layer in (torch.nn.GELU(), torch.nn.Linear(width, width))]
@@ -49,7 +49,7 @@ def main() -> None:
             loss = model(inputs).square().mean()
             loss.backward()
             optimizer.step()
-            total += loss.detach() if run.mends("read") else loss.item()
+            total += loss.detach() if run.fixes("read") else loss.item()
             if run.stepped():
                 return
 

@@ -21,7 +21,7 @@ def main() -> None:
         inputs = torch.rand(rows, width, dtype=torch.bfloat16)
         hidden = [layer for _ in range(LAYERS) for layer in (torch.nn.Linear(width, width), torch.nn.GELU())]
         model = torch.nn.Sequential(*hidden, torch.nn.Linear(width, OUTPUTS)).bfloat16()
-    fused = run.mends("optimizer")
+    fused = run.fixes("optimizer")
     optimizer = torch.optim.Adam(model.parameters(), fused=fused, foreach=False)
     history: list[list[float]] = []
     while True:
@@ -30,7 +30,7 @@ def main() -> None:
         outputs.square().mean().backward()
         optimizer.step()
         means = outputs.detach().mean(0)
-        history.append(means.tolist() if run.mends("metrics") else [mean.item() for mean in means])
+        history.append(means.tolist() if run.fixes("metrics") else [mean.item() for mean in means])
         if run.stepped():
             return
 

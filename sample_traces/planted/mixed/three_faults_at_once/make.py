@@ -13,7 +13,7 @@ TOKENS = {"weak": 96, "medium": 24, "strong": 4}
 """Of a document: what the encoder computes, which has no fault."""
 
 ORDINARY_UNITS = re.compile(r"sgemm|simt|_ffma_")
-"""In the names of kernels that multiply in fp32 without matrix units."""
+"""In the names of kernels that multiply in fp32 without Tensor Cores."""
 
 
 def main() -> None:
@@ -21,7 +21,7 @@ def main() -> None:
     run = harness.start()
     width, documents = (64, 16) if run.device.type == "cpu" else (4096, 1024)
     tokens, classes = TOKENS[run.level], width // 2
-    if run.mends("precision"):
+    if run.fixes("precision"):
         torch.set_float32_matmul_precision("high")
     with run.device:
         encoder = torch.nn.Sequential(
@@ -36,7 +36,7 @@ def main() -> None:
         )
         inputs = torch.randn(documents * tokens, width)
         labels = torch.randint(classes, (documents,))
-    optimizer = torch.optim.Adam([*encoder.parameters(), *classifier.parameters()], foreach=run.mends("optimizer"))
+    optimizer = torch.optim.Adam([*encoder.parameters(), *classifier.parameters()], foreach=run.fixes("optimizer"))
     total: float | torch.Tensor = 0.0
     while True:
         optimizer.zero_grad()
@@ -44,7 +44,7 @@ def main() -> None:
             features = encoder(inputs).view(documents, tokens, width).mean(1)
         loss = torch.nn.functional.cross_entropy(classifier(features.float()), labels)
         loss.backward()
-        total = total + (loss.detach() if run.mends("reads") else loss.item())
+        total = total + (loss.detach() if run.fixes("reads") else loss.item())
         optimizer.step()
         if run.stepped():
             return

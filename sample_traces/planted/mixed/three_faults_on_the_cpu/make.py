@@ -35,11 +35,11 @@ class Stored(Dataset[torch.Tensor]):
 def main() -> None:
     """Train."""
     run = harness.start()
-    workers = 4 if run.mends("loader") else 0
+    workers = 4 if run.fixes("loader") else 0
     dataset = Stored(WAIT_S[run.level])
     loader = DataLoader(dataset, batch_size=16, num_workers=workers, persistent_workers=workers > 0)
     model = torch.nn.Sequential(torch.nn.Linear(784, 1024), torch.nn.ReLU(), torch.nn.Linear(1024, 512))
-    optimizer = torch.optim.Adam(model.parameters(), foreach=False, fused=run.mends("optimizer"))
+    optimizer = torch.optim.Adam(model.parameters(), foreach=False, fused=run.fixes("optimizer"))
     settings = {f"setting {number}": number for number in range(NUMBERS[run.level])}
     number = 0
     with tempfile.TemporaryFile("w") as log:
@@ -51,7 +51,7 @@ def main() -> None:
                 loss = model(copies).square().mean()
                 loss.backward()
                 optimizer.step()
-                if not run.mends("logs") or number % 100 == 0:
+                if not run.fixes("logs") or number % 100 == 0:
                     log.write(json.dumps({"step": number, "loss": loss.item(), "settings": settings}))
                 if run.stepped():
                     return

@@ -22,11 +22,11 @@ def main() -> None:
     run = harness.start()
     layers = [layer for _ in range(LAYERS[run.level]) for layer in (torch.nn.Linear(32, 32), torch.nn.Tanh())]
     model = torch.nn.Sequential(torch.nn.Linear(512, 256), torch.nn.Linear(256, 32), *layers)
-    bucket_mb = DEFAULT_MB if run.mends("buckets") else TINY_MB
+    bucket_mb = DEFAULT_MB if run.fixes("buckets") else TINY_MB
     ddp = DistributedDataParallel(model.to(run.device), bucket_cap_mb=bucket_mb)
     optimizer = torch.optim.SGD(ddp.parameters(), lr=0.01)
     inputs = torch.rand(SAMPLES[run.device.type], 512)
-    first = round(len(inputs) * (0.5 if run.mends("balance") else 1 - HEAVY[run.level]))
+    first = round(len(inputs) * (0.5 if run.fixes("balance") else 1 - HEAVY[run.level]))
     mine = inputs.split([first, len(inputs) - first])[run.rank].to(run.device)
     while True:
         optimizer.zero_grad()
