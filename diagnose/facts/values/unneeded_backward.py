@@ -14,17 +14,16 @@ from diagnose.facts.autograd.backward import (
     forward_ops,
     gradient_shapes,
     made_nodes,
-    nodes_of,
     places,
 )
 from diagnose.facts.autograd.dataflow import optimizer_of
-from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.base import Facts, Missing, once, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Mask, named, recorded_inputs
 from diagnose.facts.core.seen_ops import inside, seen_ops
-from diagnose.facts.core.shaped import Shape, calls_alike
+from diagnose.facts.core.shaped import Shape, calls_alike, inputs_of
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used_step
-from diagnose.facts.core.steps import steps
+from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
 from diagnose.facts.optimizer.zeroing import zeroings
 from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
@@ -36,6 +35,7 @@ _LISTS = ("aten::_foreach_*", "aten::_fused_*")
 _SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d::reduce_scatter")
 _SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
 _NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
+_MAY_BE_RUN_LATER = Missing("which graphs no backward pass runs later", "Record whole steps of the training.")
 _MAY_BE_READ = Missing("whether the script reads the gradient", "Record with diagnose profile.")
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
@@ -52,7 +52,8 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
     And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
     shapes: those as large as one that the optimizer updates are taken to be it, but for those of an optimizer that has
-    another one which is not updated, where somebody looked at who has which. Of a pass none of whose gradients is known
+    another one which is not updated, where somebody looked at who has which. What has the shape of a tensor that
+    other ranks are sent counts as used. Of a pass none of whose gradients is known
     to be used nothing is said: optimizers may update what they made of weights.
     """
     nodes, calls = backward_nodes(facts), updates(facts)
@@ -62,7 +63,7 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
         raise NO_SHAPES
     if not len(calls.ids):
         raise NO_STEPS
-    shapes = gradient_shapes(facts, nodes)
+    shapes = [None if one in _sent(facts) else one for one in gradient_shapes(facts, nodes)]
     turn, turns = _turns(facts, nodes, calls, shapes)
     vain, cleared = _with_their_optimizer(nodes, turn, optimizer_of(facts, nodes), *_unused(nodes, shapes, turn, turns))
     # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
@@ -99,6 +100,13 @@ def _only_added_to(facts: Facts, nodes: BackwardNodes, adding: IntArray) -> bool
     before = {one for one in graph.used[np.isin(graph.uses, list(sums))].tolist() if 0 <= one < begin}
     takers = graph.uses[np.isin(graph.used, list(sums | before)) & (graph.backward[graph.uses] == 0)]
     return bool(sums) and not len(takers)
+
+
+@once
+def _sent(facts: Facts) -> frozenset[Shape]:
+    """Shapes of what collectives and transfers between ranks take: a stage of a pipeline sends such gradients on."""
+    calls = host_spans(facts, *SpanKind, named=lambda name: name.startswith(("c10d::", "record_param_comms")))
+    return frozenset(one.shape for given in inputs_of(facts, calls.ids) for some in given for one in some)
 
 
 @dataclass(frozen=True)
@@ -219,22 +227,46 @@ def _made_graph(facts: Facts, nodes: BackwardNodes) -> Mask:
 
 @finds(Cause.UNUSED_GRAPH)
 def unused_graphs(facts: Facts) -> Iterator[Wasted]:
-    """Outermost ops of the main thread that have made nodes, none of which a backward pass runs.
+    """Outermost ops of the main thread that have made nodes, none of which is run before their step ends.
 
-    Ops after the last backward pass are left out: theirs may come after the recording. Raises Missing like
-    backward_nodes, and if no node has a number.
+    A graph may well be run later: of ops outside of steps nothing is said, and raises Missing if a backward pass runs
+    what another step has made, as in pipelines. Also raises it without steps, if no node has a number, and like
+    backward_nodes. Ops after the last backward pass are left out.
     """
-    nodes, (ops, _) = backward_nodes(facts), forward_ops(facts)
-    last = facts.rank.ops["sequence"].reindex(nodes.spans.ids, fill_value=-1).max()
-    if last < 0:
-        raise _NO_NUMBERS
+    _, (ops, _) = backward_nodes(facts), forward_ops(facts)
+    if steps(facts).measure is Measure.WINDOW:
+        raise _MAY_BE_RUN_LATER
     begin, end = made_nodes(facts, ops)
+    number, step, by_main = _nodes_run(facts)
+    if not len(number):
+        raise _NO_NUMBERS
+    made_in = used_step(facts, ops.ids)
     makes = (begin >= 0) & (end > begin)
-    is_vain = makes & (end <= last)
-    is_vain[nodes_of(facts, ops)[0]] = False
+    order = np.flatnonzero(makes)[np.argsort(begin[makes], kind="stable")]
+    at = np.searchsorted(begin[order], number, side="right") - 1
+    if (by_main & (step >= 0) & (step != np.append(made_in[order], nesting.NONE)[at])).any():
+        raise _MAY_BE_RUN_LATER
+    is_run = np.searchsorted(number, begin) < np.searchsorted(number, end)
+    is_vain = makes & ~is_run & (end <= number[-1]) & (made_in >= 0)
     if is_vain.any():
         same = _as_in_training(facts, ops.ids[makes], is_vain[makes])
         yield replace(of_spans(facts, ops.ids[is_vain]), kind="as in training" if same else "")
+
+
+def _nodes_run(facts: Facts) -> tuple[IntArray, IntArray, Mask]:
+    """Of every op of a backward pass, wherever it lies: its number, in order, the used step or -1, and by whom.
+
+    By the main thread, or not: each thread counts its own nodes, such as the one that recomputes what was checkpointed.
+    The thread that ran ops first has the lowest number: the main one.
+    """
+    table, every = facts.rank.ops, host_spans(facts, SpanKind.OP)
+    number, thread = (
+        table[name].reindex(every.ids, fill_value=-1).to_numpy().astype(np.int64)
+        for name in ("sequence", "forward_thread")
+    )
+    own = np.flatnonzero((number >= 0) & (thread > 0))
+    own = own[np.argsort(number[own], kind="stable")]
+    return number[own], used_step(facts, every.ids[own]), thread[own] == thread[own].min(initial=np.iinfo(np.int64).max)
 
 
 def _as_in_training(facts: Facts, ids: IntArray, is_vain: Mask) -> bool:

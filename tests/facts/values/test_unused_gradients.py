@@ -149,3 +149,10 @@ def test_whether_anybody_reads_them(values: str, unread: bool) -> None:
 def test_nobody_looked_whether_anybody_reads_them() -> None:
     (found,) = of(backward(0, "[4,8]", "[64,8]"), update(50, "[4,8]"))
     assert found.doubt == Missing("whether the script reads the gradient", "Record with diagnose profile.")
+
+
+def test_a_gradient_that_goes_to_another_rank_is_used() -> None:
+    """A stage of a pipeline sends on those of its inputs, and may do so without another op."""
+    rows = (backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[4,8]"))
+    assert [one.detail for one in of(*rows)] == ["2 gradients"]
+    assert of(*rows, "c10d::send 30-31 shapes=[[[64,64]]] | c10d::send 31-32 shapes=[[[64,8]]]") == ()

@@ -92,3 +92,45 @@ def test_one_pass_more_of_what_training_runs_once_is_another() -> None:
         )
     )
     assert [one.kind for one in found] == [""]
+
+
+LATER = "which graphs no backward pass runs later"
+
+
+def test_a_graph_may_be_run_in_a_later_step() -> None:
+    """As in a pipeline whose micro-batches overlap the steps: each runs what the step before it has made."""
+    with pytest.raises(Missing, match=LATER):
+        of(
+            "aten::mul 0-9 sequence=0 | aten::mul 30-36 sequence=1 | B 10-20 sequence=0",
+            "aten::mul 0-9 sequence=2 | aten::mul 30-36 sequence=3 | B 10-20 sequence=1",
+            "aten::mul 0-9 sequence=4 | aten::mul 30-36 sequence=5 | B 10-20 sequence=3",
+        )
+
+
+def test_a_graph_may_have_been_made_before_the_recording() -> None:
+    """The first recorded number is 8: of the micro-batches that are made here, others may be run later as well."""
+    with pytest.raises(Missing, match=LATER):
+        of(
+            "B 10-20 sequence=5 | aten::mul 30-36 sequence=8",
+            "B 10-20 sequence=6 | aten::mul 30-36 sequence=9",
+            "B 10-20 sequence=9 | aten::mul 30-36 sequence=10",
+        )
+
+
+def test_without_steps_a_backward_pass_may_come_after_the_recording() -> None:
+    """Four micro-batches of GPipe, of which only the last one's backward pass was recorded."""
+    drawn = "2 threads, 4 cores\n" + "\n".join(f"cpu  aten::mul {10 * k}-{10 * k + 9} sequence={k}" for k in range(4))
+    with pytest.raises(Missing, match=LATER):
+        unused_graphs(facts_of(f"{drawn}\ncpu  {_node('B 40-50 sequence=3')}"))
+
+
+def test_a_node_may_be_run_inside_another() -> None:
+    """As of what a checkpoint, or a schedule's own autograd function, runs in its backward pass."""
+    found = of(
+        *(
+            f"aten::mul 0-9 sequence={2 * k} | aten::mul 10-19 sequence={2 * k + 1} | B 20-40 sequence={2 * k + 1}"
+            f" | B 25-30 sequence={2 * k}"
+            for k in range(3)
+        )
+    )
+    assert found == ()
