@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from collections.abc import Iterator
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +18,7 @@ from diagnose.source.tables import category, sampled_lines, side_tables
 from diagnose.trace import enums, kinds, schema, steps
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.model import Provenance, Rank
+from diagnose.trace.model import Device, Provenance, Rank
 
 
 @dataclass
@@ -241,12 +242,25 @@ def _provenance(
         rank=header.rank,
         world_size=header.world_size,
         backend="cpu" if not recorded["device"] else "rocm" if rocm else "cuda",
-        devices=tuple(device for device in header.devices if device.index in used),
+        devices=tuple(_devices(header.devices, used)),
         recorded=frozenset(name for name, there in recorded.items() if there),
         resolution_ns=resolution_ns,
         versions=header.versions,
         step_marker=marker,
     )
+
+
+def _devices(listed: tuple[Device, ...], used: set[int]) -> Iterator[Device]:
+    """Those that did work. One that is not listed, as in a container that shows a part, is like all others if these
+    are alike.
+    """
+    kinds_listed = {replace(device, index=0) for device in listed}
+    by_index = {device.index: device for device in listed}
+    for index in sorted(used):
+        if index in by_index:
+            yield by_index[index]
+        elif len(kinds_listed) == 1:
+            yield replace(next(iter(kinds_listed)), index=index)
 
 
 def _has_frames(spans: pd.DataFrame) -> bool:

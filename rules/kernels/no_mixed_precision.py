@@ -46,8 +46,8 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
                     "ns",
                 ),
                 Evidence(
-                    f"At its peak 16-bit rate, {precision.device} would need"
-                    f" {ms(round(precision.half_floor * precision.full_ns))} for them."
+                    f"At its peak 16-bit rate{'' if precision.rates_known else ', told from its family'},"
+                    f" {precision.device} would need {ms(round(precision.half_floor * precision.full_ns))} for them."
                 ),
                 *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
             ),

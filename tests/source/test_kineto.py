@@ -406,6 +406,16 @@ def test_devices_are_those_that_worked() -> None:
     )
 
 
+@pytest.mark.parametrize(
+    ("names", "found"), [(["MI300X"], [(2, "MI300X")]), (["A100", "A100"], [(2, "A100")]), (["A100", "T4"], [])]
+)
+def test_a_device_that_is_not_listed_is_like_the_others(names: list[str], found: list[tuple[int, str]]) -> None:
+    """As in a container, where kernels run on device 2 of a machine and device 0 of the list."""
+    listed = [{"id": k, "name": name} for k, name in enumerate(names)]
+    devices = Drawing(deviceProperties=listed).launch("k", (1, 2), (5, 9), device=2).rank().provenance.devices
+    assert [(one.index, one.name) for one in devices] == found
+
+
 def test_the_python_writer_of_torch_2_13_puts_the_sm_count_elsewhere() -> None:
     odd = {"id": 0, "name": "NVIDIA H100", "maxThreadsPerMultiprocessor": 132}
     (device,) = Drawing(deviceProperties=[odd]).work("k", (5, 9)).rank().provenance.devices

@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.trace import hardware
-from diagnose.trace.hardware import Peaks, peaks
+from diagnose.trace.hardware import Peaks, estimated, peaks
 from diagnose.trace.model import Device
 
 KNOWN = [value for value in vars(hardware).values() if isinstance(value, Peaks)]
@@ -178,3 +178,51 @@ def test_any_device_has_an_answer(name: str, multiprocessors: int, memory: int, 
     for odd in (recorded, dataclasses.replace(recorded, name=f"NVIDIA H100 {name}")):
         found = peaks(odd)
         assert found is None or 0 < found.scaled <= 1
+
+
+@pytest.mark.parametrize(
+    ("recorded", "kernels", "fp32", "fp16", "bf16"),
+    [
+        (device("Tesla V100-DGXS-32GB", 80, 34e9, (7, 0)), (), 14.336, 114.688, None),  # 80 x 128, 1,024 x 1.4 GHz
+        (device("Tesla V100-DGXS-32GB"), (), 14.336, 114.688, None),
+        (None, ("volta_sgemm_64x64_nn",), 7.68, 30.72, None),  # a Turing GPU runs such kernels as well
+        (None, ("volta_sgemm_64x64_nn", "ampere_sgemm_64x64_nn"), 12.1856, 24.3712, 24.3712),
+        (device("NVIDIA H100", 132, 80e9, (9, 0)), (), 57.4464, 919.1424, 919.1424),
+        (device("NVIDIA A100-SXM-64GB", 124), (), 22.2208, 355.5328, 355.5328),
+    ],
+)
+def test_rates_by_family(
+    recorded: Device | None, kernels: tuple[str, ...], fp32: float, fp16: float, bf16: float | None
+) -> None:
+    found = estimated(recorded, kernels)
+    assert found is not None
+    assert (found.fp32_tflops, found.fp16_tflops) == (pytest.approx(fp32), pytest.approx(fp16))
+    assert found.bf16_tflops == (None if bf16 is None else pytest.approx(bf16))
+    assert found.estimated
+
+
+@pytest.mark.parametrize(
+    "recorded",
+    [
+        device("NVIDIA H20", 78, 97e9, (9, 0)),  # of Hopper's multiprocessors and a seventh of the rate
+        device("Quadro GP100", 56, 17e9, (6, 0)),  # no Tensor Cores
+        device("AMD Instinct MI308X", 80, 206e9, (9, 4)),
+        None,
+    ],
+)
+def test_what_has_no_family(recorded: Device | None) -> None:
+    assert estimated(recorded, ("elementwise_kernel",)) is None
+
+
+NVIDIA = [known for known in KNOWN if not known.name.startswith("MI")]
+
+
+@pytest.mark.parametrize("known", NVIDIA, ids=lambda known: known.name)
+def test_estimates_are_near_the_data_sheets(known: Peaks) -> None:
+    """As data sheets have it: fp32 and memory within half, and 16 bits no faster than they are by a third."""
+    found = estimated(Device(0, f"NVIDIA {known.name}", 0, known.multiprocessors, (0, 0), 2048, 32), ())
+    assert found is not None
+    assert 0.5 < found.fp32_tflops / known.fp32_tflops < 1.5
+    assert 0.3 < found.fp16_tflops / known.fp16_tflops < 1.34
+    assert 0.3 < found.memory_gbps / known.memory_gbps < 1.5
+    assert (found.bf16_tflops is None) == (known.bf16_tflops is None)

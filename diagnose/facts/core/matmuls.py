@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.trace import hardware
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.kinds import KernelKind
@@ -24,3 +24,14 @@ def peaks(facts: Facts) -> Peaks:
         how = "Nothing to record: diagnose does not know this one." if devices else "Record with a current PyTorch."
         raise Missing(f"peak rates of the device ({name})", how)
     return found
+
+
+@fact
+def type_rates(facts: Facts) -> Peaks:
+    """The peak rates, or else those of the device's family: how types compare. Raises Missing like `peaks`."""
+    devices = facts.rank.provenance.devices
+    known = optional(peaks, facts)
+    if known is not None or len({(one.name, one.multiprocessors) for one in devices}) > 1:
+        return peaks(facts)
+    names = map(str, facts.rank.spans["name"].cat.categories)
+    return hardware.estimated(next(iter(devices), None), names) or peaks(facts)

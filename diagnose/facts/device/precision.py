@@ -9,7 +9,7 @@ import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import breakdown, round_half_up
-from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.matmuls import type_rates
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.device.roofline import MatmulOps, matmul_ops, op_roofline
@@ -64,12 +64,14 @@ class Precision:
     pointwise_ids: IntArray
     """Memory-bound kernels beside them: with 16 bits they move half the bytes."""
     device: str
+    rates_known: bool
+    """Else they are those of the device's family."""
 
 
 @fact
 def precision(facts: Facts) -> Precision:
     """Time by precision. Raises Missing without device work, or if the device's rates are not known."""
-    ops, work, known = matmul_ops(facts), work_table(facts), peaks(facts)
+    ops, work, known = matmul_ops(facts), work_table(facts), type_rates(facts)
     simt = _in(ops, "fp32") & (ops.tensor_cores == 0)
     full, half = _in(ops, "fp32", "tf32"), _in(ops, "fp16", "bf16", "fp8")
     convolution = np.append(["conv" in name.lower() for name in ops.names], False)[ops.name].astype(bool)
@@ -89,6 +91,7 @@ def precision(facts: Facts) -> Precision:
         half_dtype=dtype,
         pointwise_ids=work.ids[work.of(*_MEMORY_BOUND)],
         device=known.name,
+        rates_known=not known.estimated,
     )
 
 
@@ -111,7 +114,7 @@ def _floor_share(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> floa
 
     By the roofline where their cost is known, else by the ratio of the device's rates.
     """
-    known, dur = peaks(facts), ops.dur_ns[chosen].astype(np.float64)
+    known, dur = type_rates(facts), ops.dur_ns[chosen].astype(np.float64)
     rate = known.tflops(dtype)
     if rate is None or not dur.sum():
         return None

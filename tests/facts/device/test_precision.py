@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
-from diagnose.facts.core.base import Missing
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.matmuls import peaks
 from diagnose.facts.device.filling import filling
 from diagnose.facts.device.precision import precision, roofline
 from diagnose.synthetic.reading import facts_of
@@ -62,6 +65,24 @@ def test_a_gpu_without_the_type() -> None:
 def test_a_gpu_whose_rates_are_not_known() -> None:
     with pytest.raises(Missing, match="peak rates"):
         precision(facts_of("3 steps of 10\ndevice 1080\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"))
+
+
+@pytest.mark.parametrize(
+    ("name", "called", "share"),
+    [
+        ("Tesla V100-DGXS-32GB", "Tesla V100-DGXS-32GB", 128 / 1024),  # fp32 beside 16 bits, of each multiprocessor
+        ("", "a GPU of the family Ampere", 256 / 512),  # the kernels are called ampere_
+    ],
+)
+def test_a_gpu_that_its_family_tells(name: str, called: str, share: float) -> None:
+    facts = facts_of("3 steps of 10\ndevice V100\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5")
+    devices = (replace(facts.rank.provenance.devices[0], name=name),) if name else ()
+    told = Facts(replace(facts.rank, provenance=replace(facts.rank.provenance, devices=devices)))
+    found = precision(told)
+    assert (found.device, found.rates_known) == (called, False)
+    assert found.half_floor == pytest.approx(share)
+    with pytest.raises(Missing, match="peak rates"):
+        peaks(told)
 
 
 def test_roofline_tells_odd_sizes_from_the_rest() -> None:
