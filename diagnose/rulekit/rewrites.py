@@ -23,7 +23,7 @@ from diagnose.rulekit.rewritten import Found
 from diagnose.trace import ops
 from diagnose.trace.units import duration, percent
 
-WORTH_SHARE = 0.02
+WORTH_SHARE = 0.01
 """Of the step that the ops take, on the host or the device, from which on a rewrite is worth saying (our choice)."""
 
 ELEMENTWISE = "|".join(ops.POINTWISE)

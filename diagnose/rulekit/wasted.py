@@ -39,7 +39,7 @@ def wasted(
     left: OfKind[Between] = NOTHING,
     slower: OfKind[tuple[float, float, float]] | None = None,
     basis: Basis = Basis.REPLAYED,
-    worth_share: float = 0.02,
+    worth_share: float = 0.01,
     often: float = 0.0,
     host_only: bool = False,
 ) -> Check:

@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.communication.host_collectives import Barriers
 from diagnose.rulekit.vocabulary import *
 
-BLOCKED_SHARE = 0.02  # of the step (our choice)
+BLOCKED_SHARE = 0.01  # of the step (our choice)
 OFTEN = 0.5  # barriers a step: fewer belong to something that happens now and then (our choice)
 OWN = Between(0.3, 0.1, 0.0)  # of the rest: threads that come late to a barrier come late elsewhere (our choice)
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks: who is always late is waited for later (our choice)

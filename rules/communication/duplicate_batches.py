@@ -21,7 +21,7 @@ Sources
 from diagnose.facts.data.equal_batches import EqualBatches
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the device (our choice)
 SHARE = Fix(
     "Give each rank rows of its own.",
     before="DataLoader(dataset, 32, shuffle=True)",

@@ -18,7 +18,7 @@ Sources
 from diagnose.facts.communication.overlap import Exposure
 from diagnose.rulekit.vocabulary import *
 
-EXPOSED_SHARE = 0.10  # of the step: TensorBoard's threshold
+EXPOSED_SHARE = 0.01  # of the step (our choice)
 LIKELY_SHARE = 0.5  # we assume that half of the communication that could overlap does (our choice)
 
 

@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.communication.gathers import HostGathers
 from diagnose.rulekit.vocabulary import *
 
-BLOCKED_SHARE = 0.03  # of the step (our choice)
+BLOCKED_SHARE = 0.01  # of the step (our choice)
 OWN = Between(0.5, 0.1, 0.02)  # of the rest: a sum of counts still takes a collective (our choice)
 WAITS = Between(0.9, 0.5, 0.1)  # of the waiting for other ranks: who is always late is waited for later (our choice)
 COUNT = Fix(

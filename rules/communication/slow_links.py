@@ -22,7 +22,7 @@ Sources
 from diagnose.facts.communication.bandwidth import BusRate
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step in such collectives (our choice)
+WORTH_SHARE = 0.01  # of the step in such collectives (our choice)
 TIMES = 4  # as long as expected: compute beside it, and smaller machines, explain less than that (our choice)
 ASK = "NCCL_DEBUG=INFO NCCL_DEBUG_SUBSYS=INIT,GRAPH,NET torchrun ...  # look for via P2P, SHM or NET"
 WAY = "the way the data takes is not recorded"

@@ -22,7 +22,7 @@ from diagnose.facts.communication.messages import CollectiveRuns
 from diagnose.rulekit.vocabulary import *
 
 CALLS = 20  # a step, on the device: fewer cost a millisecond at most (our choice)
-HOST_SHARE = 0.02  # of the step that the host waits for all but the first of each row (our choice)
+HOST_SHARE = 0.01  # of the step that the host waits for all but the first of each row (our choice)
 LEFT = Between(0.2, 0.05, 0.02)  # of later ones on the host: packing takes some us of 100 to 300 each (our choice)
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks there: who is late is waited for once (our choice)
 PACK = Fix(

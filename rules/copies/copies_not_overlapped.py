@@ -19,7 +19,7 @@ Sources
 from diagnose.facts.device.transfers import Transfer
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.03  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
+WORTH_SHARE = 0.01  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
 LEAST_BYTES = 1_000_000  # the largest copy: smaller ones cost their launch, not their bytes
 MANY_BYTES = 1_000_000_000  # a step: batches are seldom as large, weights that are kept on the host are (our choice)
 KEEP = "If these are weights kept on the host: keep them on the GPU, in fewer bits if they do not fit else."

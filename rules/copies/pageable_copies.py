@@ -21,7 +21,7 @@ from diagnose.facts.device.transfers import Transfer
 from diagnose.rulekit.vocabulary import *
 
 LEAST_BYTES = 1_000_000  # a step: smaller copies cost their launch, not their bytes
-WORTH_SHARE = 0.02  # of the step in which the GPU only copies or waits for the copying host (our choice)
+WORTH_SHARE = 0.01  # of the step in which the GPU only copies or waits for the copying host (our choice)
 CALL = Between(0.5, 0.1, 0.03)  # of the host's time: a copy from pinned memory is queued in a few us
 COPY = Between(1.0, 0.6, 0.3)  # of the copy's time: pageable copies reach 25 to 60 % of pinned ones' speed
 REACH = Fix(

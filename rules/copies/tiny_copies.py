@@ -20,7 +20,7 @@ from diagnose.facts.device.transfers import HostBorn, Transfer
 from diagnose.rulekit.vocabulary import *
 
 COPIES = 50  # a step (our choice)
-IDLE_SHARE = 0.02  # of the step idle while the host is at them: then fewer count as well (our choice)
+IDLE_SHARE = 0.01  # of the step idle while the host is at them: then fewer count as well (our choice)
 READS = "aten::item aten::is_nonzero aten::equal aten::_local_scalar_dense"  # scalar_syncs (SY01) names these
 MADE = 2  # makers that are named (our choice)
 LEFT = Between(0.5, 0.1, 0.02)  # of their time, when made on the GPU or moved at once (our choice)

@@ -21,7 +21,7 @@ from diagnose.facts.data.input import Input
 from diagnose.rulekit.vocabulary import *
 
 OFTEN = 0.5  # of the batches are the first of an iterator (our choice)
-WORTH_SHARE = 0.02  # of the step in fetches (our choice)
+WORTH_SHARE = 0.01  # of the step in fetches (our choice)
 UNKNOWN = Between(1.0, 0.5, 0.1)  # of a fetch is left, where what making a batch takes is not known (our choice)
 KEPT = Fix(
     "Make an iterator once an epoch, and ask it for every batch.",

@@ -22,7 +22,7 @@ from diagnose.facts.data.input import Input
 from diagnose.facts.data.loading import Loading
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step waiting for batches (TensorBoard's threshold)
+WORTH_SHARE = 0.01  # of the step waiting for batches (our choice)
 FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them
 SHARED = 0.5  # we assume at least half of the ideal speed-up, as workers share memory, storage and cores (our choice)
 

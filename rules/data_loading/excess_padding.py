@@ -21,7 +21,7 @@ Sources
 from diagnose.facts.data.padding import Padding
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the device (our choice)
 MANY = 0.1  # of the places: a few are padding to a multiple of 8 (our choice)
 UNLIKE = 0.75  # of the places up to the longest row: from there on down it is said that rows are unlike (our choice)
 MIXED = "Rows fill {} of the places up to the longest: with rows of like length in a batch more could be saved."

@@ -21,7 +21,7 @@ Sources
 from diagnose.facts.data.padding import Padding
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step, on the host or the device: the order of the data changes (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the device: the order of the data changes (our choice)
 FULL = 0.95  # of the places, of batches of like lengths: 0.99 was reported (our choice)
 LONGEST = 0.9  # of the places, up to the longest row: else that comes first, see excess_padding (our choice)
 BUCKETS = Fix(

@@ -21,7 +21,7 @@ from diagnose.facts.data.input import Input
 from diagnose.facts.data.loading import Loading
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step in which the sampler keeps it waiting (our choice)
+WORTH_SHARE = 0.01  # of the step in which the sampler keeps it waiting (our choice)
 ANEW = 0.5  # of the batches are the first of an iterator (our choice)
 LEFT = Between(1.0, 0.1, 0.0)  # of its time: what it does is not recorded (our choice)
 ONCE = Fix(

@@ -19,7 +19,7 @@ Sources
 from diagnose.facts.device.layout import CopyChurn
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.08  # of the step in such copies (our choice)
+WORTH_SHARE = 0.01  # of the step in such copies (our choice)
 KEPT = Between(0.9, 0.6, 0.2)  # share of them that is needed after all: which, a trace does not tell (our choice)
 
 
@@ -67,8 +67,8 @@ EXAMPLES = [
         """
         4 steps of 40
         cpu  aten::contiguous 0-0.2 | aten::copy_ 0.01-0.19 | sync 1-39.01
-        gpu  "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda()>" 1-2 @0.05
-        gpu  bf16_gemm 2-39 @0.3
+        gpu  "void at::native::elementwise_kernel<128, 4, at::native::direct_copy_kernel_cuda()>" 1-1.3 @0.05
+        gpu  bf16_gemm 1.3-39 @0.3
         """
     ),
 ]

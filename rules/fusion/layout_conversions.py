@@ -19,7 +19,7 @@ Sources
 from diagnose.facts.device.layout import LayoutConversions
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.03  # of the step in conversions (our choice)
+WORTH_SHARE = 0.01  # of the step in conversions (our choice)
 
 
 @rule("AT04")
@@ -79,7 +79,7 @@ EXAMPLES = [
         """
         4 steps of 40
         cpu  aten::cudnn_convolution 0-0.5 | sync 1-39.01
-        gpu  nchw2nhwc 1-1.5 @0.05 | bf16_gemm 1.5-39 @0.2
+        gpu  nchw2nhwc 1-1.3 @0.05 | bf16_gemm 1.3-39 @0.2
         """
     ),
 ]

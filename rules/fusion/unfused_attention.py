@@ -19,7 +19,7 @@ Sources
 from diagnose.facts.device.fusion import AttentionChain
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step in such attention (our choice)
+WORTH_SHARE = 0.01  # of the step in such attention (our choice)
 LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choice)
 
 

@@ -21,8 +21,7 @@ from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.host.compiling import Compiling
 from diagnose.rulekit.vocabulary import *
 
-BOUND_SHARE = 0.20  # of a GPU's compute time in memory-bound kernels; a CPU's matmuls take longer (our choice)
-CHAINS_SHARE = 0.05  # of the step in chains of at least three: only these can be fused with certainty (our choice)
+CHAINS_SHARE = 0.01  # of the step in chains of at least three: only these can be fused with certainty (our choice)
 WHOLE = Fix(
     "Compile the model, which fuses them.",
     after="model = torch.compile(model)",
@@ -43,10 +42,9 @@ PART = Fix(
 def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling: Compiling | None = None) -> Verdicts:
     found = pointwise_chains
     work = "ops" if found.on_cpu else "kernels"
-    bound = found.on_cpu or found.memory_bound_share >= BOUND_SHARE
     if compiling is not None and gave_up(compiling):
         yield NotApplicable("compiled code runs uncompiled: compile_fallback says why")
-    elif not bound or found.chains_ns < CHAINS_SHARE * steps.mean_ns:
+    elif found.chains_ns < CHAINS_SHARE * steps.mean_ns:
         yield Clean(
             f"chains of small operations take {percent(found.chains_ns / steps.mean_ns)} of the step, memory-bound"
             f" {work} {percent(found.memory_bound_share)} of the compute time"

@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.device.doubles import Doubles
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step in double precision (our choice)
+WORTH_SHARE = 0.01  # of the step in double precision (our choice)
 CPU_LEFT = Between(0.7, 0.5, 0.4)  # half the bytes, and twice the elements in a vector
 LEFT = Between(0.7, 0.5, 0.1)  # on a GPU: half the bytes at least, and a higher rate of computing
 FLOAT = Fix(

@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.device.precision import Roofline
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.03  # of the step in such kernels that reach less than half of what the GPU could (our choice)
+WORTH_SHARE = 0.01  # of the step in such kernels that reach less than half of what the GPU could (our choice)
 
 
 @rule("KE03")

@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.device.precision import Precision
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.20  # of the step in 32-bit matrix work: below it the casts eat much of the gain (our choice)
+WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
 POINTWISE = Between(1.0, 0.75, 0.55)  # share that memory-bound kernels keep: half the bytes, and casts on top
 SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
 SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() before clipping\nscaler.update()"

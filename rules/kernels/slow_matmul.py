@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.device.precision import Roofline
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step in such kernels (our choice)
+WORTH_SHARE = 0.01  # of the step in such kernels (our choice)
 MOSTLY = 0.5  # of the slow time in convolutions: then it is about them (our choice)
 MEASURE = Fix(
     "Let the compiler choose the kernels by measuring them.",

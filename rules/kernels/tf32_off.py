@@ -19,7 +19,7 @@ Sources
 from diagnose.facts.device.precision import Precision
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step in such kernels (torch's own pattern matcher names them from the first on)
+WORTH_SHARE = 0.01  # of the step in such kernels (our choice)
 LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
 TRIAL = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
 ALLOW = Fix(

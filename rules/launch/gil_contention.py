@@ -22,7 +22,7 @@ from diagnose.facts.host.cpu_threads import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.rulekit.vocabulary import *
 
-PAUSED_SHARE = 0.03  # of the step in pauses between ops, long ones on a CPU (our choice)
+PAUSED_SHARE = 0.01  # of the step in pauses between ops, long ones on a CPU (our choice)
 LEFT = Between(0.5, 0.05, 0.0)  # of these pauses: some may be the training's own (our choice)
 PROCESS = Fix(
     "Run that thread's work in a process.",

@@ -21,7 +21,7 @@ Sources
 from diagnose.facts.host.starvation import Starvation
 from diagnose.rulekit.vocabulary import *
 
-STARVED_SHARE = 0.10  # of the step idle while the host dispatches; below it other causes are larger (our choice)
+STARVED_SHARE = 0.01  # of the step idle while the host dispatches (our choice)
 LAUNCHES = 50  # a step: fewer ops are no reason to compile anything (our choice)
 IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; longer is start-up, not a slow loop
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does

@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.host.loops import Loop
 from diagnose.rulekit.vocabulary import *
 
-FIXED_SHARE = 0.05  # of the step that goes to starting ops of the loop (our choice)
+FIXED_SHARE = 0.01  # of the step that goes to starting ops of the loop (our choice)
 BATCHED = 0.3  # of the rest of small ops on a CPU: larger matrices, memory read once; planted loops gained 0 to 0.6
 IN_TURN = 0.5  # share of a round that needs the one before, from which on rounds stay apart (our choice)
 MOST_SHOWN = 4  # names of ops in the evidence

@@ -22,12 +22,13 @@ from diagnose.facts.host.python import PythonPause
 from diagnose.facts.run.quality import Distortion
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step idle for Python, all places together (our choice)
-PLACE_SHARE = 0.02  # at one place, to be named by itself (our choice)
-GAPS = 3  # in the used steps: a single pause is start-up, not a loop (our choice)
+WORTH_SHARE = 0.01  # of the step idle for Python, all places together (our choice)
+PLACE_SHARE = 0.01  # at one place, to be named by itself (our choice)
+GAPS = 3  # in the used steps: one or two may be start-up, not a loop (our choice)
 EVERY_STEPS = 2  # pauses in fewer than half of the steps are periodic_spikes' (our choice)
 OPTIMIZER_SHARE = 0.5  # of the idle time in the optimizer: then unfused_optimizer or zero_grad_memset reports it
 SHORT_NS = 200_000  # idle per pause: shorter ones are calls of modules and hooks, not a piece of work (our choice)
+AGAIN = "Record three steps or more."
 LEFT = Between(0.8, 0.5, 0.1)  # of the Python time: code rarely vanishes as a whole (our choice)
 LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # on a CPU only long pauses count: planted ones went as a whole (our choice)
 
@@ -46,11 +47,11 @@ def python_overhead(
     usual = [
         pause
         for pause in python_pauses
-        if pause.steps_seen * EVERY_STEPS >= steps.count
-        and pause.optimizer_share < OPTIMIZER_SHARE
-        and pause.gaps >= GAPS
+        if pause.steps_seen * EVERY_STEPS >= steps.count and pause.optimizer_share < OPTIMIZER_SHARE
     ]
     total = sum(pause.share for pause in usual)
+    if total >= WORTH_SHARE and steps.count == 1 and sum(pause.gaps for pause in usual) < GAPS:
+        raise Missing(f"whether Python that keeps the device idle for {percent(total)} runs again", AGAIN)
     if total < WORTH_SHARE:
         yield Clean(f"Python that runs between ops again and again takes {percent(total)} of the step")
         return
@@ -84,8 +85,10 @@ def python_overhead(
                 else Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
             ),
             confidence=Confidence(Level.MEDIUM, "how much of this Python can go is not recorded")
-            if pause.site
-            else Confidence(Level.LOW, "no line of your code is known for it"),
+            if pause.site and pause.gaps >= GAPS
+            else Confidence(Level.LOW, "no line of your code is known for it")
+            if pause.gaps >= GAPS
+            else Confidence(Level.LOW, "so few pauses were recorded that they may be start-up"),
             site=pause.site,
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,

@@ -22,7 +22,7 @@ Sources
 from diagnose.facts.host.fetched import FetchedMemory
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step (our choice)
+WORTH_SHARE = 0.01  # of the step (our choice)
 # Such blocks glibc maps and unmaps one by one, however it is told: four trainings with them gained nothing.
 KEPT_BYTES = 32 << 20
 MOST = 0.8  # of the time in ops: more is not believed (our choice)
@@ -87,7 +87,7 @@ EXAMPLES = [
         """
         4 steps of 100
         2 threads, 4 cores
-        fetched 4 MB a step
+        fetched 1 MB a step
         cpu  aten::mm 0-50
         """
     ),

@@ -22,7 +22,7 @@ Sources
 from diagnose.facts.autograd.table_gradients import TableGradients
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.03  # of the step, on the host or the device (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the device (our choice)
 MANY = 8  # times as many rows in the table as a pass reads (our choice)
 # Of writing gradients and updating: 0.01 to 0.16 measured on a CPU, for 256 rows of tables of 8,000 to 200,000.
 LEFT = Between(0.5, 0.1, 0.02)

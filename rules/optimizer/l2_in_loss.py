@@ -22,7 +22,7 @@ Sources
 from diagnose.facts.autograd.weight_penalty import WeightPenalty
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the device (our choice)
 SHAPES = 2  # of weights at least: one alone may be that of something else (our choice)
 LEFT = Between(0.3, 0.0, 0.0)  # of the time: the optimizer reads the weights anyway (our choice)
 DECAY = Fix(

@@ -30,7 +30,6 @@ RULE = rewrite(
     says="{many} x {n} numbers make matrices of their diagonals, which are worked on as a whole ({names})",
     left=Between(0.5, 0.15, 0.05),  # the same on the diagonals (our choice)
     calls_go=True,
-    worth_share=0.03,
     fixes=(
         Fix(
             "Describe independent numbers as such.",

@@ -34,7 +34,6 @@ RULE = rewrite(
     ),
     left=1,
     calls_go=True,
-    worth_share=0.03,
     fixes=(
         Fix(
             "Cut it once, before the loop.",

@@ -41,7 +41,7 @@ EXAMPLES = [
         4 steps of 100
         2 threads, 4 cores
         values aten::mm | aten::mul takes 0 nothing | aten::add takes 0,1
-        cpu  aten::mm 0-30 | aten::mul 31-32 | aten::add 40-90
+        cpu  aten::mm 0-30 | aten::mul 31-31.5 | aten::add 40-90
         """
     ),
 ]

@@ -23,7 +23,7 @@ Sources
 from diagnose.facts.values.product_order import ProductOrder
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the device (our choice)
 OFTEN = 0.5  # of the steps with such products (our choice)
 # Of the multiplications that are saved that much time: smaller products take more time for each (our choice).
 GAIN = (0.5, 0.9, 1.0)

@@ -33,7 +33,6 @@ RULE = wasted(
     left={"": Between(0.95, 0.8, 0.6), "as in training": Between(0.95, 0.8, 0.0)},  # 0.4 to 0.8 in planted cases
     confidence=Confidence(Level.MEDIUM, "what recording costs is taken from other trainings"),
     basis=Basis.RULE_OF_THUMB,
-    worth_share=0.05,
     host_only=True,
     often=0.5,  # of the steps (our choice)
 )

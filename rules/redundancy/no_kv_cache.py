@@ -21,7 +21,7 @@ Sources
 from diagnose.facts.host.prefixes import GrowingPrefix
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.02  # of the step, on the host or the device (our choice)
+WORTH_SHARE = 0.01  # of the step, on the host or the device (our choice)
 LOW_SHARE = 0.5  # of what is likely: what is kept has to be written and read (our choice)
 KEEP = Fix(
     "Keep what the layers made of the start, and give them what is new.",

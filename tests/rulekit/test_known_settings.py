@@ -215,7 +215,7 @@ def test_workers_hide_what_waits_whatever_the_cores_do() -> None:
             found.evidence[1].text
             == f"Of the 60.0 ms to make a batch, {60 - cpu_ms}.0 ms wait for storage or a network."
         )
-    busy = msgspec.structs.replace(loads(60, fetch_cpu_ns=59 * MS), flags=Flags(threads=2))
+    busy = msgspec.structs.replace(loads(60, fetch_cpu_ns=119 * MS // 2), flags=Flags(threads=2))
     (found,) = said("dataloader_no_workers", ON_CPU.format("load"), busy, cpus=2).findings
     assert found.title == "Making batches takes time from computing"
 

@@ -42,7 +42,7 @@ class Starvation:
     gaps: Intervals
     """These idle gaps, in the used steps."""
     op_ids: IntArray
-    """Outermost ops of the training threads, of the whole recording, of every name that was open in such a gap."""
+    """Outermost ops of the training threads that were open in such a gap."""
     launches: int
     """Calls that launch device work, per step; a CUDA graph is one."""
     empty_queue_share: float
@@ -74,7 +74,7 @@ def starvation(facts: Facts) -> Starvation:
         idle_ns=idle_ns,
         share=idle_ns / max(breakdown(facts).step_ns, 1),
         gaps=gaps,
-        op_ids=_ops_named_as_in(facts, gaps),
+        op_ids=_ops_in(facts, gaps),
         launches=round_half_up(len(first), used.count),
         empty_queue_share=float((table.depth[first] == 0).mean()),
         kernels=round_half_up(len(kernels), used.count),
@@ -94,8 +94,6 @@ def _kernels(facts: Facts) -> tuple[IntArray, npt.NDArray[np.bool_]]:
     return ids, in_graph | np.isin(work.launch[inside], calls.ids[calls.of(ApiKind.GRAPH_LAUNCH)])
 
 
-def _ops_named_as_in(facts: Facts, gaps: Intervals) -> IntArray:
+def _ops_in(facts: Facts, gaps: Intervals) -> IntArray:
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()
-    codes = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids]
-    inside = intervals.covered(Intervals(ops.start_ns, ops.end_ns), gaps) > 0
-    return ops.ids[np.isin(codes, codes[inside])]
+    return ops.ids[intervals.covered(Intervals(ops.start_ns, ops.end_ns), gaps) > 0]

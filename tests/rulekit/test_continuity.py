@@ -1,0 +1,70 @@
+"""Thresholds decide what is worth a line, not whether a cause exists: what takes a little more saves a little more."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from itertools import pairwise
+
+import pytest
+
+from diagnose.pipeline import diagnose_rank
+from diagnose.synthetic.reading import facts_of
+from tests.rules import built_in
+
+GROWTH_PERCENT = range(0, 61, 2)
+"""What the cause takes of the step, about."""
+
+LIMITED = " | sync 3-99.91"
+"""By the GPU: the host waits for it."""
+
+
+def _on_the_gpu(host: str, *kernels: str) -> str:
+    """Kernels one after the other until the step's end; `host` is quick."""
+    return "\n".join((f"4 steps of 100\ndevice A100\ncpu  {host}{LIMITED}", f"gpu  {' | '.join(kernels)}"))
+
+
+CAUSES: dict[str, Callable[[float], str]] = {
+    # 200 ops, for each of which the GPU waits that share of 0.49 ms.
+    "launch_bound": lambda x: (
+        f"4 steps of 100\ncpu  aten::add 0-{0.02 + 0.0045 * x:.4f} x200 every 0.49\n"
+        f"gpu  pointwise {0.018 + 0.0045 * x:.4f}-0.488 @{0.015 + 0.0045 * x:.4f} x200 every 0.49"
+    ),
+    "python_overhead": lambda x: (
+        f'4 steps of 100\ncpu  "train.py(3): mask" 0-{x + 0.5} | aten::mm {x + 1}-{x + 2} | aten::mm {x + 3}-{x + 4}\n'
+        f"gpu  sgemm {x + 1.5}-{x + 2.5} @{x + 1.2:.1f} | sgemm {x + 3.5}-99.9 @{x + 3.2:.1f}"
+    ),
+    "no_mixed_precision": lambda x: _on_the_gpu(
+        "aten::mm 0-0.1 | aten::mm 0.2-0.3", f"sgemm 0.5-{0.6 + x} @0.05", f"bf16_gemm {0.7 + x}-99.9 @0.25"
+    ),
+    "unfused_pointwise": lambda x: _on_the_gpu(
+        "aten::mul 0-0.1 | aten::add 0.2-0.3 | aten::gelu 0.4-0.5 | aten::mm 0.6-0.7",
+        f"pointwise 1-{1.1 + x / 3:.2f} @0.05",
+        f"pointwise {1.2 + x / 3:.2f}-{1.3 + 2 * x / 3:.2f} @0.25",
+        f"pointwise {1.4 + 2 * x / 3:.2f}-{1.5 + x:.2f} @0.45",
+        f"bf16_gemm {1.6 + x:.2f}-99.9 @0.65",
+    ),
+    "layout_conversions": lambda x: _on_the_gpu(
+        "aten::cudnn_convolution 0-0.5", f"nchw2nhwc 1-{1.1 + x:.1f} @0.05", f"conv {1.2 + x:.1f}-99.9 @0.2"
+    ),
+    "pageable_copies": lambda x: (
+        f"4 steps of 100\ncpu  aten::to 0-{0.5 + x:.1f} | aten::mm {0.6 + x:.1f}-{0.7 + x:.1f}\n"
+        f"gpu  h2d 0.1-{0.4 + x:.1f} @0.05-{0.4 + x:.1f} pageable {2 + 10 * x}MB"
+        f" | sgemm {0.8 + x:.1f}-99.9 @{0.65 + x:.2f}"
+    ),
+    "dataloader_starvation": lambda x: (
+        f"4 steps of 100\ncpu  next 0-{0.1 + x:.1f} | aten::mm {0.2 + x:.1f}-{0.3 + x:.1f}\n"
+        f"gpu  sgemm {0.4 + x:.1f}-99.9 @{0.25 + x:.2f}"
+    ),
+}
+
+
+@pytest.mark.parametrize("rule", sorted(CAUSES))
+def test_a_little_more_saves_a_little_more(rule: str) -> None:
+    """From 2 % of the step to the next it saves 5 % of the step more at most, in all of its findings together."""
+    saved = []
+    for percent in GROWTH_PERCENT:
+        said = diagnose_rank(facts_of(CAUSES[rule](percent)), [built_in(rule)])
+        saved.append(sum(one.share_of_step for one in said.findings))
+    assert saved[0] < 0.03
+    assert saved[-1] > 0.1
+    assert [at for at, (one, other) in enumerate(pairwise(saved)) if abs(other - one) > 0.05] == []
