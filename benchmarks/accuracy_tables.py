@@ -39,7 +39,7 @@ def summary(first: Sequence[Row], others: Sequence[Other], own: Sequence[Row]) -
     wrong, known = (f"{sum(some)} of {len(some)}" for some in healthy)
     rows.append(["healthy runs with a finding of 5 % or more", wrong, "-", known])
     pairs = [[(one.predicted, one.measured) for one in some if one.predicted and one.measured] for some in sides]
-    rows.append(["median error of the predicted speed-up", *map(_off, pairs)])
+    rows.append(["median relative error of the predicted speed-up", *map(_off, pairs)])
     return _table(["", "faults new to the rules", "trainings by others", "faults that rules were written for"], rows)
 
 

@@ -104,9 +104,9 @@ VERDICTS = {
         ("launch_bound",),
     ),
     "hta/gpu_user_annotations.json.gz": Verdict(
-        "A toy of 1.5 ms a step: the host is slower than the GPU in all it does.",
-        "python_overhead",
-        ("zero_grad_memset", "tiny_copies", "launch_bound"),
+        "A toy of 1.5 ms a step: the host is slower than the GPU in all it does. What is sure to go comes first.",
+        "zero_grad_memset",
+        ("python_overhead", "tiny_copies", "launch_bound"),
     ),
     "hta/cpu_only_rank34_of_300.json.gz": Verdict("No device work was recorded; one step is longer, at a collective."),
     "hta/alexnet_a100_sync_events.json.gz": Verdict("13 s of start-up with 79 kernels: no loop to improve."),

@@ -103,6 +103,8 @@ class Finding:
     basis: Basis = Basis.REPLAYED
     host_bound: bool = False
     """Whether it is about host time, which profilers lengthen."""
+    per_sample: bool = False
+    """The fix does more in a longer step: it saves nothing of the step itself, and nothing together with others."""
 
 
 @dataclass(frozen=True)
@@ -164,6 +166,8 @@ class PricedSaving(msgspec.Struct, frozen=True):
     """What it adds once all findings ranked above it are fixed."""
     replayed_ns: tuple[int, int, int] | None
     """The recorded step as replayed with the fix: low, likely, high. The range also has the replay's doubt."""
+    others_ns: int = 0
+    """Of the likely saving: what ops beside it are assumed to get faster, where the CPU trains."""
 
 
 class Where(msgspec.Struct, frozen=True):
@@ -198,6 +202,8 @@ class RankedFinding(msgspec.Struct, frozen=True):
     """Where on the timeline that lies: the longest places."""
     spot_count: int
     """How many places there are."""
+    per_sample: bool = False
+    """The saving is per sample: the step itself gets longer, and what all would save together leaves it out."""
 
     @property
     def sure(self) -> bool:

@@ -10,6 +10,7 @@ what is left without it. Where the CPU trains it is more than what the replay ta
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
@@ -42,10 +43,11 @@ WARMER, WARMEST = 0.3, 0.9
 else fills its caches then, and it does not go to sleep. Of 51 recordings of planted faults, of the part to develop on,
 half gained more than 0.63 in this way, a quarter less than 0.35. All were of one machine, so half of it is taken."""
 
-ALLOWED = "other ops are assumed to speed up as well, as in other trainings on a CPU"
-
 MOST_PER_RULE = 5
 """Findings; if there are more, the last one stands for all the smaller ones."""
+
+HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
+"""Share of a likely saving to count on, by confidence, where findings are put in order (our choice)."""
 
 HIDDEN_TIMES = 2
 """A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
@@ -106,6 +108,14 @@ class _Step:
         likely_ns += self._warmer(WARMER, likely_ns, self.ns - likely_ns)
         return Saving(low_ns, likely_ns, max(likely_ns, high_ns), alone.basis, alone.replayed_ns)
 
+    def others_ns(self, likely_ns: int) -> int:
+        """Of a likely saving the part that `saving` has added for other ops: x + times x (1 - x) = likely, in steps."""
+        if not self.on_cpu or likely_ns <= 0:
+            return 0
+        share = min(likely_ns / self.ns, 1.0)
+        own = (1 + WARMER - math.sqrt((1 + WARMER) ** 2 - 4 * WARMER * share)) / (2 * WARMER)
+        return max(likely_ns - round(own * self.ns), 0)
+
     def _warmer(self, times: float, saved_ns: int, left_ns: int) -> int:
         return round(times * max(saved_ns, 0) / self.ns * left_ns) if self.on_cpu else 0
 
@@ -134,16 +144,18 @@ def ranked(
     nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
-    placed = _greedy([one for one in kept if not _minor(one, step)], replay, step)
+    worth = [one for one in kept if not _minor(one, step)]
+    placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, cautions)
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
     shown = [one.finding for one in hidden]
+    placed += [one for one in worth if one.finding.per_sample]
     placed += [one for one in small if one.finding not in shown] + hidden
     where = Where((rank,), used.numbers)
     finished = tuple(
         _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
         for place, one in enumerate(placed, start=1)
     )
-    sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure]
+    sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure and not said.per_sample]
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
@@ -189,12 +201,14 @@ def _together(rest: Sequence[Finding]) -> Finding:
     )
 
 
-def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+def _greedy(priced: list[_Priced], replay: Replay, step: _Step, cautions: Sequence[Caution]) -> list[_Priced]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
-    Once nothing adds WORTH_SHARE any more, the rest follow in the order of what they save alone.
+    The best is what likely adds most, given how sure it is. Once nothing adds WORTH_SHARE any more, the rest follow in
+    the order of what they save alone.
     """
     rest, ordered = list(priced), list[_Priced]()
+    holds = {id(one.finding): HOLDS[_level(one, _doubts(one, step, replay, cautions))] for one in rest}
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
     gains = [one.alone.likely_ns for one in rest]
@@ -202,7 +216,9 @@ def _greedy(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]
         if fixed:
             cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
             gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
-        best = max(range(len(rest)), key=lambda at: (gains[at], rest[at].alone.likely_ns))
+        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, gains, strict=True)]
+        enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
+        best = max(range(len(rest)), key=lambda at: (enough[at], expected[at], rest[at].alone.likely_ns))
         if gains[best] < WORTH_SHARE * step.ns:
             return ordered + [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
         base -= gains[best]
@@ -250,8 +266,9 @@ def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Cautio
     return found
 
 
-def _lowered(level: Level, doubts: Sequence[_Doubt]) -> Level:
-    """One level for each doubt; low where one decides."""
+def _level(one: _Priced, doubts: Sequence[_Doubt]) -> Level:
+    """The rule's, one level lower for each doubt; low where one decides."""
+    level = one.finding.confidence.level
     if any(one.decides for one in doubts):
         return Level.LOW
     for _ in doubts:
@@ -263,8 +280,7 @@ def _finished(
     one: _Priced, place: int, step: _Step, where: Where, doubts: list[_Doubt], replay: Replay
 ) -> RankedFinding:
     finding, alone = one.finding, one.alone
-    level = _lowered(finding.confidence.level, doubts)
-    allowed = [ALLOWED] * step.on_cpu
+    level = _level(one, doubts)
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
     most_ns = alone.high_ns if one.hidden is None else one.hidden.high_ns
     return RankedFinding(
@@ -279,14 +295,16 @@ def _finished(
             likely_ns=alone.likely_ns,
             high_ns=alone.high_ns,
             basis=finding.basis if thumb else alone.basis,
+            others_ns=step.others_ns(alone.likely_ns),
             after_above_ns=None if one.added_ns is None else min(one.added_ns, most_ns),
             replayed_ns=alone.replayed_ns,
         ),
         share_of_step=alone.likely_ns / step.ns,
-        confidence=Confidence(level, "; ".join([finding.confidence.why, *(one.why for one in doubts), *allowed])),
+        confidence=Confidence(level, "; ".join([finding.confidence.why, *(one.why for one in doubts)])),
         fixes=finding.fixes,
         site=finding.site,
         minor=_minor(one, step),
+        per_sample=finding.per_sample,
         hidden=None if one.hidden is None else (one.hidden.low_ns, one.hidden.likely_ns, one.hidden.high_ns),
         changes=replay.changes(finding.edits),
         spots=(),

@@ -139,7 +139,7 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
         rows.append(Row("data loader", (f"{duration(wait.host_ns)}{per} fetching{where}{hidden}",)))
     if (launch := diagnosis.launches) is not None:
         text = (
-            f"{launch.per_step:,}{per}, {duration(launch.call_ns)} of host time; queue depth {launch.depth_median:,} "
+            f"{launch.per_step:,}{per}, queue depth {launch.depth_median:,} "
             f"(median), {share(launch.empty_queue_share, 1)} into an empty queue"
         )
         rows.append(Row("launches", (text,)))
@@ -205,7 +205,7 @@ def _copies(diagnosis: Diagnosis) -> Section:
                 (duration(one.ns), duration(one.exposed_ns), _count(one.calls, diagnosis), moved, speed),
             )
         )
-    return Section("Copies", ("", _per(diagnosis), "not hidden", "calls", "bytes", "speed"), tuple(rows))
+    return Section("Copies", ("", _per(diagnosis), "exposed", "calls", "bytes", "speed"), tuple(rows))
 
 
 def _communication(diagnosis: Diagnosis) -> Section:
@@ -218,7 +218,7 @@ def _communication(diagnosis: Diagnosis) -> Section:
     note = "Includes waiting for other ranks."
     if all(one.waiting_ns is None for one in diagnosis.ranks):
         note = "Includes waiting for other ranks, which one rank's trace cannot tell from transfer."
-    return Section("Communication", ("", _per(diagnosis), "not hidden", "calls"), rows, note)
+    return Section("Communication", ("", _per(diagnosis), "exposed", "calls"), rows, note)
 
 
 def _ops(diagnosis: Diagnosis) -> Section:
@@ -264,7 +264,7 @@ def _mostly(function: FunctionTime, step_ns: int) -> str:
     """What takes most of its time, on the device if that was recorded."""
     parts = [(one.ns, one.name.removeprefix("aten::")) for one in function.longest_ops]
     if function.device_ns is None:
-        parts.append((function.python_ns, "Python"))
+        parts.append((function.python_ns, "outside ops"))
     longest = sorted(((ns, name) for ns, name in parts if ns), reverse=True)[:2]
     return ", ".join(f"{clipped(name, 30)} {share(ns, step_ns)}" for ns, name in longest)
 
@@ -278,7 +278,7 @@ def _ranks(diagnosis: Diagnosis) -> Section:
         Row(f"rank {one.rank}", (*_rank_cells(one, measured), *_compared_cells(one, measured) * compared))
         for one in diagnosis.ranks[:64]
     ]
-    columns = ["", "step", *("compute", "communication", "idle") * measured]
+    columns = ["", "step", *("compute", "exposed communication", "idle") * measured]
     columns += [*("computing",) * (compared and not measured), *("waiting for others",) * compared]
     return Section("Ranks", tuple(columns), tuple(rows))
 

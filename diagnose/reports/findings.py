@@ -14,6 +14,9 @@ from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, SAFETY
 from diagnose.trace.units import duration, share
 
+ORDER = "Ordered by what each likely adds to those above it, given how sure it is."
+"""Over several findings."""
+
 HIDDEN = "Once those are fixed"
 """Over findings that pay only then."""
 
@@ -83,8 +86,12 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     saving = one.saving
     parts = []
     if saving.low_ns != saving.high_ns:
-        parts.append(f"{duration(saving.low_ns)} to {duration(saving.high_ns)}")
-    if number > 1 and saving.after_above_ns is not None:
+        parts.append(f"range {duration(saving.low_ns)} to {duration(saving.high_ns)}")
+    if saving.others_ns:
+        parts.append(f"{duration(saving.others_ns)} of it as other ops get faster, too")
+    if one.per_sample:
+        parts.append("the step itself gets longer")
+    elif number > 1 and saving.after_above_ns is not None:
         parts.append(f"{duration(saving.after_above_ns)} once those above are fixed")
     parts.append(BASES[saving.basis])
     if len(diagnosis.ranks) > 1:
@@ -93,7 +100,7 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
         number=number,
         title=one.title,
         code=one.code,
-        saving=_short(one, _step_ns(diagnosis)),
+        saving=_short(one, _step_ns(diagnosis)) + " per sample" * one.per_sample,
         detail=(text := "; ".join(parts))[:1].upper() + text[1:],
         evidence=tuple(evidence.text for evidence in one.evidence),
         fixes=tuple((fix, SAFETY[fix.safety]) for fix in one.fixes),
@@ -109,7 +116,7 @@ def _on(ranks: tuple[int, ...]) -> str:
 
 def left_ns(diagnosis: Diagnosis) -> int:
     """What a step would take once all that has a card is fixed, also what is only possible."""
-    gains = [one.saving.after_above_ns or 0 for one in diagnosis.findings if not one.minor]
+    gains = [one.saving.after_above_ns or 0 for one in _shortening(diagnosis)]
     return max(_step_ns(diagnosis) - sum(gains), 0)
 
 
@@ -126,8 +133,13 @@ def _together(diagnosis: Diagnosis) -> Together | None:
 
 
 def possible(diagnosis: Diagnosis) -> int:
-    """How many findings with a card are of low confidence."""
-    return sum(not (one.minor or one.sure) for one in diagnosis.findings)
+    """How many findings that shorten the step are of low confidence."""
+    return sum(not one.sure for one in _shortening(diagnosis))
+
+
+def _shortening(diagnosis: Diagnosis) -> list[RankedFinding]:
+    """Those with a card whose fixes shorten the step."""
+    return [one for one in diagnosis.findings if not (one.minor or one.per_sample)]
 
 
 def left_told(diagnosis: Diagnosis, left: int) -> str:
@@ -138,7 +150,9 @@ def left_told(diagnosis: Diagnosis, left: int) -> str:
 
 def _fixed(diagnosis: Diagnosis) -> str:
     """What a step would take once its findings are fixed: those that are sure, then those that are possible."""
-    count, unsure, step_ns = sum(not one.minor for one in diagnosis.findings), possible(diagnosis), _step_ns(diagnosis)
+    count, unsure, step_ns = len(_shortening(diagnosis)), possible(diagnosis), _step_ns(diagnosis)
+    if not count:
+        return "The fix below lets a step do more; no fix that the rules know would save 1 % of the step itself."
     before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
     if count == unsure:
         fixes = (
@@ -187,8 +201,10 @@ def lost(diagnosis: Diagnosis) -> str:
         text += _longest_function(diagnosis)
     else:
         text = _fixed(diagnosis)
-        if diagnosis.steps is not None and diagnosis.steps.unprofiled_step_time_ns is not None:
-            text += " Savings are of that step; other times are of recorded steps, which take longer."
+    steps = diagnosis.steps
+    if steps is not None and steps.unprofiled_step_time_ns is not None:
+        savings = "Savings are of the step without the profiler; all other" if diagnosis.findings else "All"
+        text += f" {savings} times are of recorded steps ({duration(steps.step_time_ns.mean)})."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if doubt >= DOUBTFUL and any(not one.minor for one in diagnosis.findings):

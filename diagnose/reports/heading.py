@@ -27,12 +27,20 @@ def headline(diagnosis: Diagnosis) -> str:
     if steps.measure == Measure.ONE_STEP or steps.used == 1:
         measured = "only one could be measured"
     if steps.unprofiled_step_time_ns is None:
-        return f"One step takes {duration(time.mean)} ({measured})"
+        return f"One step takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured})"
     alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
     times = f"x {time.mean / max(steps.unprofiled_step_time_ns, 1):.2f}; "
     if steps.size_ratio != 1.0 and steps.overhead_ratio is not None:
         times = f"{steps.size_ratio:.2g} times the work; x {steps.overhead_ratio:.2f} for as much; "
     return f"One step takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
+
+
+def _of_ranks(diagnosis: Diagnosis) -> str:
+    """Whose step it is, where ranks differ."""
+    means = [one.step_time_ns.mean for one in diagnosis.ranks if one.step_time_ns is not None]
+    if len(means) < 2 or duration(min(means)) == duration(max(means)):
+        return ""
+    return f" on rank {diagnosis.rank} (on all ranks {duration(min(means))} to {duration(max(means))})"
 
 
 def subject(diagnosis: Diagnosis) -> str:

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import io
+import textwrap
+from collections.abc import Iterator
 
 from rich.console import Console, Group, RenderableType
 from rich.padding import Padding
@@ -20,6 +22,8 @@ MOST_WIDTH = 100
 BAR_WIDTH = 12
 WORDS_WIDTH = 36
 PLACE_WIDTH = 68
+CARD_MARGIN = 9
+"""Columns beside the code of a card."""
 """A file's name and line stand at the end, and are kept."""
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
@@ -40,7 +44,11 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
     if lost := findings.lost(diagnosis):
         parts.append(Text(lost, style="bold"))
     if cards := findings.cards(diagnosis):
-        parts += [_title("What to fix"), *(_card(card, len(cards)) for card in cards)]
+        parts += [
+            _title("What to fix"),
+            *([Text(f"  {findings.ORDER}", style="dim")] * (len(cards) > 1)),
+            *(_card(card, len(cards), width) for card in cards),
+        ]
     if minor := findings.minor(diagnosis):
         parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
     if hidden := findings.hidden(diagnosis):
@@ -57,7 +65,19 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
     return Group(*parts)
 
 
-def _card(card: Card, cards: int) -> RenderableType:
+def _code(text: str, width: int) -> Iterator[str]:
+    """Lines of code; the comment of one that is too long goes on a line before it, so that none breaks."""
+    for line in text.splitlines():
+        code, _, comment = line.partition("  # ")
+        if comment and code.strip() and len(line) > width:
+            indent = code[: len(code) - len(code.lstrip())]
+            yield from (f"{indent}# {part}" for part in textwrap.wrap(comment, max(width - len(indent) - 2, 20)))
+            yield code
+        else:
+            yield line
+
+
+def _card(card: Card, cards: int, width: int) -> RenderableType:
     """One of several findings: its title with what it saves, the evidence, the fix, and how sure both are."""
     lines: list[RenderableType] = [
         Text.assemble(
@@ -69,7 +89,7 @@ def _card(card: Card, cards: int) -> RenderableType:
         lines.append(Text(f"at {units.clipped_left(card.place, PLACE_WIDTH)}", style="cyan"))
     for fix, safety in card.fixes:
         lines.append(Text.assemble(("→ ", "green"), fix.do, (f" ({safety})", "dim")))
-        lines += [Text(f"  {line}", style="magenta") for line in fix.after.splitlines()]
+        lines += [Text(f"  {line}", style="magenta") for line in _code(fix.after, width - CARD_MARGIN)]
     lines.append(Text(f"{card.detail}. Confidence: {card.confidence}.", style="dim"))
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(no_wrap=True)

@@ -48,8 +48,8 @@ BASES = {
 }
 
 SAFETY = {
-    Safety.SAME_NUMBERS: "same numbers",
-    Safety.ROUNDING: "same up to rounding",
+    Safety.SAME_NUMBERS: "bit-identical results",
+    Safety.ROUNDING: "same results up to rounding",
     Safety.PRECISION: "less precise arithmetic: compare the loss",
     Safety.NEEDS_JUDGEMENT: "changes the training: your judgement",
 }

@@ -238,12 +238,19 @@ def section(page: Page) -> str:
         if text := page.sections.get(head):
             lines += [f"*{head}*", "", text, ""]
     if page.thresholds:
-        lines += ["| threshold | value | why |", "|---|--:|---|"]
+        lines += ["| threshold | value | of what, and why |", "|---|--:|---|"]
         lines += [f"| `{one.name}` | {one.value:g} | {one.reason} |" for one in page.thresholds] + [""]
     wishes = f"; better with {', '.join(f'`{one}`' for one in page.wishes)}" if page.wishes else ""
     lines += [f"Looks at {', '.join(f'`{one}`' for one in page.needs)}{wishes}.", ""]
     for kind, words in zip(EXAMPLE_KINDS, ("Fires on", "Is silent on", "Cannot tell on"), strict=True):
         drawn = next((one.drawing for one in page.examples if one.kind == kind), None)
         if drawn is not None:
-            lines += [f"{words}", "", "```text", drawn, "```", ""]
+            lines += [
+                f"{words} (steps, ops and kernels with start-end in ms, `@` when launched)",
+                "",
+                "```text",
+                drawn,
+                "```",
+                "",
+            ]
     return "\n".join(lines)

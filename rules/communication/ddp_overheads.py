@@ -80,7 +80,10 @@ def ddp_overheads(
             continue
         asked = one.work is DdpWork.UNUSED_SEARCH and {already, _is_set("static_graph=True", manifest)} == {False}
         batched = one.work is DdpWork.COPIES_INTO_BUCKETS
-        parts = f"{ms(one.host_ns)} of host time, {ms(one.device_ns)} of GPU time and {ms(one.waits_ns)} of waiting"
+        parts = (
+            f"{ms(one.host_ns)} of host time, {ms(one.device_ns)} of GPU time"
+            + f" and {ms(one.waits_ns)} of waiting" * bool(one.waits_ns)
+        )
         away = Remove(one.ids), Shorten(Times(one.track, one.waits), WAITS)
         trial = f"wrap:DistributedDataParallel({option})"
         fix = Fix(do, after=f"DistributedDataParallel(model, {option})", safety=safety, link=LINK, trial=trial)

@@ -43,7 +43,8 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
             evidence=(
                 Evidence(
                     f"`{one.operation}` of {bytes_(one.bytes)} among {one.group_size} ranks takes"
-                    f" {ms(one.transfer_ns)} ({one.gbps:.2g} GB/s); {ms(one.expected_ns)} is usual.",
+                    f" {ms(one.transfer_ns)} ({one.gbps:.2g} GB/s bus bandwidth, as nccl-tests count); on such a GPU"
+                    f" {ms(one.expected_ns)} is usual.",
                     one.gbps,
                     "GB/s",
                 ),

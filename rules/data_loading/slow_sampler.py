@@ -1,4 +1,4 @@
-"""The sampler takes longer than loading the batch.
+"""The sampler keeps the step waiting.
 
 Before a batch is made, a sampler says which items are in it. It may sort or weigh all items for that, each time anew.
 

@@ -1,4 +1,4 @@
-"""Part of the model computes in double precision (fp64) (fp64).
+"""Part of the model computes in double precision (fp64).
 
 NumPy makes float64 unless told otherwise; a tensor made of it takes all that it meets along, or needs parameters of
 that type.

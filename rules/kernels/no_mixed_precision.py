@@ -46,8 +46,10 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
                     "ns",
                 ),
                 Evidence(
-                    f"At its peak 16-bit rate{'' if precision.rates_known else ', told from its family'},"
-                    f" {precision.device} would need {ms(round(precision.half_floor * precision.full_ns))} for them."
+                    f"In 16 bits {precision.device} would need at best"
+                    f" {ms(round(precision.half_floor * precision.full_ns))} for them"
+                    f"{'' if precision.rates_known else ', as other GPUs of its family'}; kernels that move data move"
+                    " half the bytes."
                 ),
                 *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
             ),

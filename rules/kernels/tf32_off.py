@@ -1,7 +1,8 @@
 """fp32 matmuls do not use Tensor Cores (TF32 is off).
 
 Since PyTorch 1.12 matrix multiplications of fp32 tensors run on the ordinary units, on GPUs whose Tensor Cores would do
-them in TF32: fp32 in and out, with products rounded to 10 bits of mantissa. Convolutions use TF32 by default.
+them in TF32: fp32 in and out, with inputs rounded to 10 bits of mantissa, and sums in fp32. Convolutions
+use TF32 by default.
 
 Why it costs
     TF32 is 7 to 8 times as fast as fp32 on an A100, H100 or H200, and 1 to 2 times on other GPUs since Ampere.
@@ -10,7 +11,7 @@ How to fix
     Allow TF32 with one line before the training. Mixed precision (no_mixed_precision, KE02) brings more.
 
 Ignore when
-    the training is known to need full fp32: the error of a product of two 10,000-wide matrices is about 0.002.
+    the training is known to need full fp32: the relative error of a product of two 10,000-wide matrices is about 0.002.
 
 Sources
     https://docs.pytorch.org/docs/stable/notes/cuda.html#tensorfloat-32-tf32-on-ampere-and-later-devices

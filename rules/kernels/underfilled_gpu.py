@@ -56,6 +56,7 @@ def underfilled_gpu(filling: GridFilling) -> Verdicts:
                 Level.LOW if free is None else Level.MEDIUM, "kernels of larger batches were not seen"
             ),
             basis=Basis.RULE_OF_THUMB,
+            per_sample=True,
         )
 
 

@@ -11,7 +11,7 @@ How to fix
     launch, a larger batch makes each kernel longer.
 
 Ignore when
-    the recording was made with stacks or shapes: these slow the host, so record without them first.
+    a recording without stacks and shapes, which slow the host, does not show it.
 
 Sources
     https://pytorch.org/blog/accelerating-pytorch-with-cuda-graphs

@@ -19,6 +19,7 @@ from diagnose.facts.optimizer.optimizer import Implementation, OptimizerSteps
 from diagnose.rulekit.vocabulary import *
 
 FUSED = "SGD Adam AdamW"
+FOREACH = "Adadelta Adagrad Adamax ASGD NAdam RAdam RMSprop Rprop"
 IN_PIECES = (Implementation.SINGLE_TENSOR, Implementation.FOREACH)
 LAUNCHES = 20  # a step: fewer are not worth another form (a foreach step launches about ten)
 DEVICE = Between(1.0, 0.6, 0.3)  # of device time: a fused Adam moves 28 bytes a parameter, foreach 4 to 6 times as much
@@ -46,14 +47,19 @@ def unfused_optimizer(
         settings = [" and ".join(made[one.optimizer])] if made[one.optimizer] else []
         single = one.implementation is Implementation.SINGLE_TENSOR
         has_fused = one.optimizer in (ON_CPU if one.on_cpu else FUSED).split()
+        has_foreach = single and not one.on_cpu and one.optimizer in FOREACH.split()
         yield Finding(
             evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
             edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, CPU if one.on_cpu else HOST)),
             fixes=(
                 Fix(
-                    f"Use {'the' if has_fused else 'a'} fused {one.optimizer}{', if there is one' * (not has_fused)}.",
-                    before=f"torch.optim.{one.optimizer}({arguments})" if has_fused else "",
-                    after=f"torch.optim.{one.optimizer}(model.parameters(), fused=True)" if has_fused else "",
+                    f"Use the {'fused' if has_fused else 'foreach'} {one.optimizer}."
+                    if has_fused or has_foreach
+                    else f"Update lists of parameters in {one.optimizer}, by `torch._foreach_*`.",
+                    before=f"torch.optim.{one.optimizer}({arguments})" if has_fused or has_foreach else "",
+                    after=f"torch.optim.{one.optimizer}(model.parameters(), {'fused' if has_fused else 'foreach'}=True)"
+                    if has_fused or has_foreach
+                    else "",
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/optim.html",
                     trial="patch:torch.optim(fused=True)" if has_fused else None,
@@ -61,7 +67,7 @@ def unfused_optimizer(
             ),
             confidence=Confidence(
                 Level.HIGH if single and has_fused else Level.MEDIUM,
-                "the optimizer's own ops are recorded" if has_fused else "whether it has a fused form is not known",
+                "the optimizer's own ops are recorded" if has_fused else "that it has a fused form is not known",
             ),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,

@@ -70,10 +70,40 @@ def test_what_is_too_much_to_list_is_one_finding() -> None:
         for ms, level in zip(range(1, 8), reversed(sure), strict=True)
     ]
     found = ranking.ranked(parts, Replay(facts), steps(facts), 0).findings
-    assert [in_ms(one)[1] for one in found] == [7, 6, 6, 5, 4]
+    assert [in_ms(one)[1] for one in found] == [7, 6, 5, 4, 6]
     (rest,) = [one for one in found if one.evidence]
     assert (rest.evidence[0].text, rest.evidence[0].value) == ("3 more of these, the largest being:", 3)
     assert (rest.saving.likely_ns, rest.confidence.level) == (6_000_000, Level.LOW)
+
+
+def test_what_is_certain_comes_before_a_larger_guess() -> None:
+    """20 ms to count on, against half of 30."""
+    facts = facts_of(HOST_BOUND)
+    certain, guess = finding(shorter(facts, "b")), finding(shorter(facts, "a"))
+    for level, order in ((Level.LOW, ["certain", "guess"]), (Level.HIGH, ["guess", "certain"])):
+        found = ordered(
+            facts,
+            {
+                "certain": replace(certain, confidence=Confidence(Level.HIGH, "drawn")),
+                "guess": replace(guess, confidence=Confidence(level, "drawn")),
+            },
+        )
+        assert [in_ms(one)[:2] for one in found.findings] == [
+            (name, {"certain": 20, "guess": 30}[name]) for name in order
+        ]
+
+
+def test_what_lets_a_step_do_more_saves_nothing_of_the_step() -> None:
+    """It comes last, and what all save together leaves it out."""
+    facts = facts_of(HOST_BOUND)
+    more = replace(finding(shorter(facts, "a")), per_sample=True)
+    found = ordered(facts, {"more": more, "less": finding(shorter(facts, "b"))})
+    assert [(in_ms(one)[0], one.per_sample, one.saving.after_above_ns) for one in found.findings] == [
+        ("less", False, 20_000_000),
+        ("more", True, None),
+    ]
+    assert found.together is not None
+    assert found.together.likely_ns == 20_000_000
 
 
 def test_the_same_time_is_not_saved_twice() -> None:
