@@ -139,9 +139,8 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
         rows.append(Row("data loader", (f"{duration(wait.host_ns)}{per} fetching{where}{hidden}",)))
     if (launch := diagnosis.launches) is not None:
         text = (
-            f"{launch.per_step:,}{per}, in calls that take {duration(launch.call_ns)}, some of them in the step before; queue depth "
-            f"{launch.depth_median:,} "
-            f"(median), {share(launch.empty_queue_share, 1)} into an empty queue"
+            f"{launch.per_step:,}{per}, in calls that take {duration(launch.call_ns)}, some of them in the step before;"
+            f" queue depth {launch.depth_median:,} (median), {share(launch.empty_queue_share, 1)} into an empty queue"
         )
         rows.append(Row("launches", (text,)))
         if launch.tiny_kernels:
