@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from benchmarks import accuracy, accuracy_tables, load, nsight
+from benchmarks import accuracy, accuracy_tables, gpu_traces, load, nsight
 from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
@@ -53,6 +53,7 @@ def _accuracy() -> Iterator[Text]:
         "summary": summary,
         "rounds": partial(accuracy_tables.rounds, first.rows),
         "others": partial(accuracy_tables.of_others, others, found.rows),
+        "gpu-traces": gpu_traces.table,
         "naming": partial(accuracy_tables.naming, found, first),
         "specific": partial(accuracy_tables.specific, found.rows),
         "predictions": partial(accuracy_tables.predictions, found.rows, first.rows),

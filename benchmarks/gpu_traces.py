@@ -1,0 +1,182 @@
+"""How the diagnosis of public GPU traces compares with an expert's: `python -m benchmarks.gpu_traces CORPUS [--write]`.
+
+The verdicts in gpu_verdicts.json were written from the traces alone, by other means and before the diagnosis was looked
+at: causes with what a fix would save, in order, and advice that would be wrong. gpu_traces.json has what came out.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator
+from pathlib import Path
+
+import msgspec
+
+import diagnose
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
+
+HERE = Path(__file__).parent
+WORTH_SHARE = 0.02
+"""Of the step: what an expert names, and from which on a finding has to be right."""
+
+ABOUT_THE_RECORDING = frozenset({"profiler_overhead", "one_time_startup", "incomplete_recording"})
+"""Causes that no fix of the training removes: of these a report tells in its notes."""
+
+ANSWERS = {
+    "no_mixed_precision": ("precision",),
+    "tf32_off": ("tf32_off", "precision"),
+    "dataloader_no_workers": ("data_loading",),
+    "dataloader_starvation": ("data_loading",),
+    "dataloader_recreated": ("data_loading",),
+    "python_overhead": ("python_overhead", "launch_bound"),
+    "launch_bound": ("launch_bound", "python_overhead"),
+    "underfilled_gpu": ("small_batch",),
+    "scalar_syncs": ("scalar_sync",),
+    "data_dependent_shapes": ("scalar_sync",),
+    "explicit_synchronisation": ("explicit_sync",),
+    "pageable_copies": ("pageable_copies",),
+    "copies_not_overlapped": ("copies_not_overlapped", "offload_traffic"),
+    "tiny_copies": ("tiny_copies",),
+    "unfused_pointwise": ("unfused_pointwise",),
+    "copy_and_cast_churn": ("layout_conversions", "unfused_pointwise"),
+    "layout_conversions": ("layout_conversions",),
+    "unfused_attention": ("unfused_attention", "slow_attention_backend"),
+    "slow_matmul": ("gemm_tuning", "conv_algorithm"),
+    "misaligned_dimensions": ("misaligned_dimensions",),
+    "allocator_churn": ("allocator", "memory_pressure"),
+    "unfused_optimizer": ("optimizer_per_parameter",),
+    "zero_grad_memset": ("zero_grad_fill", "optimizer_per_parameter"),
+    "exposed_communication": ("exposed_communication",),
+    "small_buckets": ("small_collectives", "exposed_communication"),
+    "small_collectives": ("small_collectives",),
+    "slow_links": ("slow_link",),
+    "straggler": ("straggler",),
+    "work_imbalance": ("straggler",),
+    "recompilation": ("recompilation",),
+}
+"""The causes that each rule's finding names; of other rules there is no verdict."""
+
+
+class Cause(msgspec.Struct, frozen=True):
+    """What an expert would name, at least WORTH_SHARE of the step at best."""
+
+    cause: str
+    lost_ms: tuple[float, float]
+    """Per step, what a realistic fix saves: cautious, and all of it."""
+    share: tuple[float, float]
+    evidence: str
+
+
+class Wrong(msgspec.Struct, frozen=True):
+    """Advice that would be wrong."""
+
+    cause: str
+    why: str
+
+
+class Verdict(msgspec.Struct, frozen=True):
+    """An expert's view of a trace."""
+
+    trace: str
+    program: str
+    step_ms: float | None
+    causes: tuple[Cause, ...]
+    """In order."""
+    must_not: tuple[Wrong, ...]
+    unknown: tuple[str, ...]
+
+
+class Judged(msgspec.Struct, frozen=True):
+    """What the diagnosis of a trace says, against the verdict."""
+
+    trace: str
+    expert: tuple[str, ...]
+    """Causes in order, without those about the recording."""
+    said: tuple[tuple[str, float], ...]
+    """Rules in order, with the share of the step that each promises, of at least WORTH_SHARE."""
+    place: int | None
+    """Of the first finding that names the expert's first cause, or one that the expert cannot tell from it in size."""
+    wrong: tuple[str, ...]
+    """Rules that say what must not be said."""
+    unshared: tuple[str, ...]
+    """Rules that say what the expert does not name."""
+
+
+def verdicts() -> tuple[Verdict, ...]:
+    """All of them."""
+    return msgspec.json.decode((HERE / "gpu_verdicts.json").read_bytes(), type=tuple[Verdict, ...])
+
+
+def published() -> tuple[Judged, ...]:
+    """What was found last."""
+    return msgspec.json.decode((HERE / "gpu_traces.json").read_bytes(), type=tuple[Judged, ...])
+
+
+def judged(verdict: Verdict, diagnosis: Diagnosis) -> Judged:
+    """A diagnosis against a verdict."""
+    causes = [one for one in verdict.causes if one.cause not in ABOUT_THE_RECORDING]
+    first = {one.cause for one in causes if one.share[1] >= causes[0].share[0]} if causes else set()
+    said = [one for one in diagnosis.findings if one.share_of_step >= WORTH_SHARE]
+    named = [set(ANSWERS.get(one.rule, ())) for one in said]
+    must_not, listed = {one.cause for one in verdict.must_not}, {one.cause for one in causes}
+    return Judged(
+        trace=verdict.trace,
+        expert=tuple(one.cause for one in causes),
+        said=tuple((one.rule, round(one.share_of_step, 3)) for one in said),
+        place=next((place for place, some in enumerate(named, start=1) if some & first), None),
+        wrong=tuple(_rules(said, [bool(some) and some <= must_not for some in named])),
+        unshared=tuple(_rules(said, [bool(some) and not some & (listed | must_not) for some in named])),
+    )
+
+
+def _rules(said: list[RankedFinding], chosen: list[bool]) -> Iterator[str]:
+    return (one.rule for one, is_chosen in zip(said, chosen, strict=True) if is_chosen)
+
+
+def table(found: tuple[Judged, ...] | None = None) -> str:
+    """In numbers, then trace by trace, as Markdown."""
+    rows = published() if found is None else found
+    sick, healthy = [one for one in rows if one.expert], [one for one in rows if not one.expert]
+    wrong, unshared = (
+        sum(bool(some) for some in each) for each in zip(*((one.wrong, one.unshared) for one in rows), strict=True)
+    )
+    lines = [
+        "| of public GPU traces | |",
+        "| --- | --: |",
+        f"| the expert's first cause is the first finding | {_count(sick, 1)} of {len(sick)} |",
+        f"| it is among the first three | {_count(sick, 3)} of {len(sick)} |",
+        f"| traces with a finding of 2 % or more that is wrong | {wrong} of {len(rows)} |",
+        f"| with one that the expert does not name | {unshared} of {len(rows)} |",
+        f"| nothing to name, and nothing of 2 % is | {sum(not one.said for one in healthy)} of {len(healthy)} |",
+        "",
+        "| trace | the expert's causes, in order | findings of 2 % or more | place | wrong |",
+        "| --- | --- | --- | --: | --- |",
+    ]
+    for one in rows:
+        said = ", ".join(f"{rule} {share:.0%}" for rule, share in one.said)
+        place = one.place or ("-" if one.expert else "")
+        name = one.trace.removeprefix("kineto/").split(".")[0]
+        lines.append(f"| {name} | {', '.join(one.expert)} | {said} | {place} | {', '.join(one.wrong)} |")
+    return "\n".join(lines).replace("_", "\\_")
+
+
+def _count(rows: list[Judged], most: int) -> int:
+    return sum(one.place is not None and one.place <= most for one in rows)
+
+
+def main() -> None:
+    """Judge all traces, print the table, and keep it if asked."""
+    parser = argparse.ArgumentParser(description=main.__doc__)
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--write", action="store_true")
+    given = parser.parse_args()
+    found = tuple(judged(one, diagnose.analyze(given.corpus / one.trace)) for one in verdicts())
+    print(table(found))
+    if given.write:
+        text = msgspec.json.format(msgspec.json.encode(found), indent=1)
+        (HERE / "gpu_traces.json").write_bytes(text + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,37 @@
+"""The diagnosis of public GPU traces beside an expert's verdicts, as benchmarks/gpu_traces.json has it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import diagnose
+from benchmarks import gpu_traces
+from diagnose.rulekit import page
+
+VERDICTS = gpu_traces.verdicts()
+PUBLISHED = {one.trace: one for one in gpu_traces.published()}
+
+
+def test_every_rule_that_answers_for_a_cause_exists() -> None:
+    assert set(gpu_traces.ANSWERS) <= {path.stem for path in page.files(page.built_in_rules())}
+
+
+@pytest.mark.parametrize("verdict", VERDICTS, ids=lambda one: one.trace)
+def test_the_published_table_is_what_is_said_today(verdict: gpu_traces.Verdict, corpus: Path) -> None:
+    found = gpu_traces.judged(verdict, diagnose.analyze(corpus / verdict.trace))
+    was = PUBLISHED[verdict.trace]
+    assert (found.expert, found.place, found.wrong, found.unshared) == (
+        was.expert,
+        was.place,
+        was.wrong,
+        was.unshared,
+    )
+    assert [rule for rule, _ in found.said] == [rule for rule, _ in was.said]
+
+
+@pytest.mark.parametrize("verdict", VERDICTS, ids=lambda one: one.trace)
+def test_causes_are_in_order_and_worth_naming(verdict: gpu_traces.Verdict) -> None:
+    assert all(low <= high and high >= gpu_traces.WORTH_SHARE for low, high in (one.share for one in verdict.causes))
+    assert not {one.cause for one in verdict.causes} & {one.cause for one in verdict.must_not}
