@@ -62,29 +62,23 @@ class Cause(msgspec.Struct, frozen=True):
     """What an expert would name, at least WORTH_SHARE of the step at best."""
 
     cause: str
-    lost_ms: tuple[float, float]
-    """Per step, what a realistic fix saves: cautious, and all of it."""
     share: tuple[float, float]
-    evidence: str
+    """Of the step, what a realistic fix saves: cautious, and all of it."""
 
 
 class Wrong(msgspec.Struct, frozen=True):
     """Advice that would be wrong."""
 
     cause: str
-    why: str
 
 
 class Verdict(msgspec.Struct, frozen=True):
     """An expert's view of a trace."""
 
     trace: str
-    program: str
-    step_ms: float | None
     causes: tuple[Cause, ...]
     """In order."""
     must_not: tuple[Wrong, ...]
-    unknown: tuple[str, ...]
 
 
 class Judged(msgspec.Struct, frozen=True):
