@@ -21,8 +21,6 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
 LEAST_BYTES = 1_000_000  # the largest copy: smaller ones cost their launch, not their bytes
-MANY_BYTES = 1_000_000_000  # a step: batches are seldom as large, weights that are kept on the host are (our choice)
-KEEP = "If these are weights kept on the host: keep them on the GPU, in fewer bits if they do not fit else."
 SPEED = Between(0.8, 1.0, 1.25)  # of the copy when it runs beside compute: both share the memory
 
 
@@ -34,6 +32,7 @@ def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verd
         if one.direction is Direction.H2D
         and one.host_memory is not HostMemory.PAGEABLE
         and (one.largest_bytes is None or one.largest_bytes >= LEAST_BYTES)
+        and not one.offloads
     ]
     total = sum(one.exposed_ns + one.call_idle_ns for one in pinned)
     if total >= WORTH_SHARE * steps.mean_ns and any(one.largest_bytes is None for one in pinned):
@@ -65,7 +64,6 @@ def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verd
                     link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
                     trial="wrap:prefetch",
                 ),
-                *[Fix(KEEP, safety=Safety.NEEDS_JUDGEMENT, effort=2)][: (one.bytes or 0) >= MANY_BYTES],
             ),
             confidence=Confidence(
                 Level.MEDIUM, "the copies are recorded; that the batch is there a step earlier is not"

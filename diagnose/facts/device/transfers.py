@@ -25,6 +25,9 @@ from diagnose.trace.intervals import IntArray, Intervals
 TINY_BYTES = 64 * 1024
 """Copies under this size cost their launch, not their bytes: 64 KiB take 1 to 3 us (our choice)."""
 
+OFFLOAD_BYTES = 1_000_000_000
+"""A step from which on copies are of what is kept on the host: batches are seldom as large (our choice)."""
+
 _FILLS = ["aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"]
 _MAKES = ["zeros", "ones", "full", "rand", "randn", "randint", "arange", "randperm", "eye", "linspace"]
 MAKERS = [*_FILLS, *(f"aten::{name}{like}" for name in _MAKES for like in ("", "_like"))]
@@ -76,6 +79,11 @@ class Transfer:
     """Whether any of them ran on the stream that does most of its device's computing."""
     bandwidth_bytes_per_s: float | None
     """Bytes over device time, of the copies whose size was recorded."""
+
+    @property
+    def offloads(self) -> bool:
+        """Whether these are so many bytes in several copies a step that they are hardly a batch."""
+        return (self.bytes or 0) >= OFFLOAD_BYTES and self.copies > 1
 
 
 @fact

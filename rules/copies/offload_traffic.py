@@ -1,0 +1,86 @@
+"""Weights or states are copied from the host in every step.
+
+CPU offload of weights, gradients or optimizer states (FSDP's `CPUOffload`, DeepSpeed's ZeRO-Offload, `device_map` with
+"cpu") sends gigabytes through PCIe in each step. Batches are seldom as large.
+
+Why it costs
+    PCIe moves 12 to 55 GB/s, the GPU's own memory 900 to 8,000. The GPU computes on a weight for less time than it
+    takes to copy it, so it waits even if copies overlap with compute.
+
+How to fix
+    Keep on the GPU what fits. Make it fit: 16 or fewer bits for frozen weights, sharding over more GPUs, activation
+    checkpointing, a smaller batch. If it has to stay on the host, pin it, and copy the next layer while one computes.
+
+Ignore when
+    the copies are batches, such as volumes or videos.
+
+Sources
+    https://docs.pytorch.org/docs/stable/fsdp.html
+    https://www.deepspeed.ai/tutorials/zero-offload
+"""
+
+from diagnose.facts.device.transfers import Transfer
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
+LEFT = Between(0.5, 0.0, 0.0)  # of the copies: half of the bytes, or none
+
+
+@rule("HD04")
+def offload_traffic(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
+    large = [one for one in transfers if one.offloads]
+    waits = sum(one.exposed_ns + one.call_idle_ns for one in large)
+    if not large:
+        yield NotApplicable("no op copies a gigabyte a step between host and GPU")
+    elif waits < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"copies of gigabytes keep the GPU from computing for {percent(waits / steps.mean_ns)} of the step")
+    else:
+        moved = sum(one.bytes or 0 for one in large)
+        copies = sum(one.copies for one in large)
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{copies:,} copies of {bytes_(moved)} a step run for {ms(sum(one.exposed_ns for one in large))}"
+                    " while the GPU computes nothing.",
+                    moved,
+                    "bytes",
+                ),
+            ),
+            edits=tuple(edit for one in large for edit in (Shorten(one.ids, LEFT), Detach(one.sync_ids))),
+            fixes=(
+                Fix(
+                    "Keep them on the GPU, in 16 or fewer bits if they do not fit else.", safety=Safety.NEEDS_JUDGEMENT
+                ),
+                Fix("Shard them over more GPUs in place of the host.", effort=3, safety=Safety.ROUNDING),
+            ),
+            confidence=Confidence(Level.MEDIUM, "that these are weights is told from how much is copied"),
+            basis=Basis.RULE_OF_THUMB,
+            site=large[0].site,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 60 ms of copies: half of it at least
+        """
+        5 steps of 100
+        cpu  aten::copy_ 0-0.1 | aten::copy_ 0.2-0.3 | aten::mm 1-2 | sync 3-99.51
+        gpu  h2d 0.1-30 @0.05 pinned 700MB | h2d 30.1-60 @0.25 pinned 700MB | sgemm 60.1-99.5 @1.05
+        """,
+        saving_ms=(29.9, 59.8),
+    ),
+    Silent(  # one batch
+        """
+        5 steps of 100
+        cpu  aten::to 0-0.1 | aten::mm 1-2 | sync 3-99.51
+        gpu  h2d 0.1-60 @0.05 pinned 1400MB | sgemm 60.1-99.5 @1.05
+        """
+    ),
+    Silent(  # beside compute
+        """
+        5 steps of 100
+        cpu  aten::copy_ 0-0.1 | aten::copy_ 0.2-0.3 | aten::mm 1-2 | sync 3-99.51
+        gpu 20 h2d 1.5-30 @0.05 pinned 700MB | h2d 30.1-60 @0.25 pinned 700MB
+        gpu  sgemm 1.1-99.5 @1.05
+        """
+    ),
+]
