@@ -6,10 +6,11 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
+from diagnose.facts.device.memory import memory
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import KernelKind
 
@@ -55,7 +56,5 @@ def filling(facts: Facts) -> GridFilling:
 
 
 def _free_memory(facts: Facts) -> float | None:
-    events = facts.rank.memory
-    events = events[(events["device_type"] > 0) & (events["reserved_bytes"] >= 0)]
-    whole = max((device.memory_bytes for device in facts.rank.provenance.devices), default=0)
-    return 1.0 - float(events["reserved_bytes"].max()) / whole if len(events) and whole else None
+    shares = [one.free_share for one in optional(memory, facts) or () if one.free_share is not None]
+    return min(shares, default=None)

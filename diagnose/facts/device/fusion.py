@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from math import prod
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import breakdown, round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, Inputs, Mask, named, recorded_inputs
+from diagnose.facts.core.matmuls import type_rates
 from diagnose.facts.core.names import name_codes, name_of
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import NO_OPS, HostSpans, launched_in, members
@@ -28,8 +30,20 @@ MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.N
 
 SHORT_NS = 4_000  # Twice the shortest useful kernel (2 us): the time of shorter ones does not tell bytes.
 
+REACHED = {7: 0.3, 8: 0.55, 9: 0.55, 10: 0.5, 12: 0.5}
+"""Share of the 16-bit peak that fused attention reaches forward, by major compute capability. FlashAttention 2 gets 0.50
+to 0.73 on an A100 (arXiv 2307.08691) and 0.35 on an H100, FlashAttention 3 0.75 there (arXiv 2407.08608); PyTorch's
+version decides which is taken. Of others our choice."""
+BACKWARD_REACHED = 0.8
+"""Of REACHED, backward: 10 to 20 points less of the peak."""
+FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10
+"""For each query, key and element of a head: two matmuls, and five in a backward pass that computes scores again."""
+CAUSAL = 0.5
+"""Of these, where a mask spares what lies ahead: at best, as masks are not recorded."""
+
 Dims = tuple[int, int, int, int]
 _MATMULS = ("aten::bmm", "aten::baddbmm")
+_HALF = ("c10::Half", "c10::BFloat16")
 
 
 @fact
@@ -116,8 +130,8 @@ class AttentionChain:
     group: IntArray
     """Number of the pass that each of `ids` is in."""
     fused_ns: IntArray
-    """A pass as one kernel; low, likely and high, the last as long as its matmuls, of which a fused backward has five
-    for four. Shape (3, passes)."""
+    """A pass as one kernel; low, likely and high. By FLOPs, where the rates of the GPU and the type are known, else the
+    last is as long as its matmuls, of which a fused backward has five for four. Shape (3, passes)."""
 
 
 @fact
@@ -141,7 +155,8 @@ def attention_chains(facts: Facts) -> tuple[AttentionChain, ...]:
         shape = _shape(*(inputs[call] if call >= 0 else () for call in key[:3]))
         passes = [[rows[k] for k in alike.tolist()] for rows in (forward, backward)]
         if shape and table.in_steps[np.concatenate(passes[0])].any():
-            found.append(_attention(facts, shape, *passes))
+            half = inputs[key[0]][0][0].dtype in _HALF
+            found.append(_attention(facts, shape, passes[0], passes[1], _flops_per_ns(facts) if half else None))
     return tuple(sorted(found, key=lambda one: -one.forward_ns))
 
 
@@ -182,13 +197,28 @@ def _backward_of(facts: Facts, first: IntArray, last: IntArray) -> list[IntArray
     return [rows[mine] for mine in members(chain[held[rows]], len(first))]
 
 
-def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray]) -> AttentionChain:
+def _flops_per_ns(facts: Facts) -> float | None:
+    """What fused attention in 16 bits reaches, forward; None if that is not known."""
+    rates, devices = optional(type_rates, facts), facts.rank.provenance.devices
+    reached = REACHED.get(devices[0].compute_capability[0]) if devices and devices[0].warp_size == 32 else None
+    return None if rates is None or reached is None else rates.fp16_tflops * 1e3 * reached
+
+
+def _attention(
+    facts: Facts, shape: Dims, forward: list[IntArray], backward: list[IntArray], flops_per_ns: float | None
+) -> AttentionChain:
     table, count = work_table(facts), steps(facts).count
     passes = [*forward, *(rows for rows in backward if len(rows))]
     rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(one) for one in passes])
     matmul = named(facts, table.op[rows], *_MATMULS)
     ns, matmul_ns = (np.bincount(group, table.dur_ns[rows] * some) for some in (1, matmul))
     high = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))
+    times = fused(ns, high)
+    if flops_per_ns is not None:
+        each = np.where(np.arange(len(ns)) < len(forward), FORWARD_FLOPS, BACKWARD_FLOPS / BACKWARD_REACHED)
+        by_flops = each * prod(shape) / flops_per_ns
+        longest = np.maximum(high, by_flops)
+        times = np.minimum(np.rint([longest, by_flops, CAUSAL * by_flops]).astype(np.int64), ns.astype(np.int64))
     told = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
     spent, is_backward = table.dur_ns[rows] * table.in_steps[rows], group >= len(forward)
     return AttentionChain(
@@ -199,5 +229,5 @@ def _attention(facts: Facts, shape: Dims, forward: list[IntArray], backward: lis
         backward_ns=round_half_up(int(spent[is_backward].sum()), count) if told else None,
         ids=table.ids[rows],
         group=group,
-        fused_ns=fused(ns, high),
+        fused_ns=times,
     )

@@ -18,6 +18,15 @@ class Memory:
     peak_allocated_bytes: int | None
     peak_reserved_bytes: int | None
     """None where the recording has no totals (before 2022)."""
+    capacity_bytes: int | None = None
+    """Of the device; None if it was not recorded."""
+
+    @property
+    def free_share(self) -> float | None:
+        """Of the device's memory, never reserved by the allocator."""
+        if not self.capacity_bytes or self.peak_reserved_bytes is None:
+            return None
+        return 1 - self.peak_reserved_bytes / self.capacity_bytes
 
 
 @dataclass(frozen=True)
@@ -42,8 +51,11 @@ def memory(facts: Facts) -> tuple[Memory, ...]:
     def known(value: object) -> int | None:
         return int(str(value)) if int(str(value)) >= 0 else None
 
+    sizes = {device.index: device.memory_bytes or None for device in facts.rank.provenance.devices}
     return tuple(
-        Memory(int(str(device)), known(row["allocated_bytes"]), known(row["reserved_bytes"]))
+        Memory(
+            int(str(device)), known(row["allocated_bytes"]), known(row["reserved_bytes"]), sizes.get(int(str(device)))
+        )
         for device, row in peaks.iterrows()
     )
 

@@ -16,6 +16,7 @@ from diagnose.facts.core.work import work_table
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.device.fusion import attention_chains, pointwise_chains
 from diagnose.source import ranks
+from diagnose.synthetic.reading import facts_of
 from tests.drawing import MAIN, Drawing
 
 ATEN = "void at::native::"
@@ -240,6 +241,36 @@ def test_its_backward_follows_the_links() -> None:
     assert found.group.tolist() == [0] * 5 + [1] * 5
     # A fused backward multiplies five times for these four: 40 us become 50.
     assert found.fused_ns.tolist() == [[44_500, 72_500], [34_000, 62_000], [22_000, 50_000]]
+
+
+ATTENTION = """
+4 steps of 40
+device {device}
+cpu  aten::bmm 0-0.1 shapes=[[96,1024,64],[96,64,1024]] types=["{dtype}","{dtype}"]
+cpu  aten::_softmax 0.2-0.3 shapes=[[96,1024,1024],[],[]] types=["{dtype}","Scalar","Scalar"]
+cpu  aten::bmm 0.4-0.5 shapes=[[96,1024,1024],[96,1024,64]] types=["{dtype}","{dtype}"]
+cpu  sync 1-39.01
+gpu  bf16_gemm 1-{end} @0.05 | softmax 5.1-15 @0.25 | bf16_gemm 15.1-15.2 @0.45
+"""
+
+
+def test_in_16_bits_it_takes_what_its_flops_take() -> None:
+    """4 x 96 x 1,024 x 1,024 x 64 FLOPs at 0.55 of 312 and of 989 TFLOP/s: 150 and 47.4 us, half if it is causal."""
+    for device, likely_ns in (("A100", 150_174), ("H100", 47_376)):
+        drawn = ATTENTION.format(device=device, dtype="c10::BFloat16", end=1.02)
+        (found,) = attention_chains(facts_of(drawn))
+        (slow,), (likely,), (high,) = found.fused_ns[:, :1].tolist()
+        assert (likely, high) == (pytest.approx(likely_ns, rel=1e-3), pytest.approx(likely_ns / 2, rel=1e-3))
+        # The matmuls that are there take 120 us: as long at least, or as the FLOPs take.
+        assert slow == pytest.approx(max(120_000, likely_ns), rel=1e-3)
+
+
+def test_it_takes_no_longer_than_it_did() -> None:
+    drawn = ATTENTION.format(device="A100", dtype="c10::BFloat16", end=1.01).replace(
+        "softmax 5.1-15", "softmax 5.1-5.11"
+    )
+    (found,) = attention_chains(facts_of(drawn))
+    assert found.fused_ns[:2, 0].tolist() == [120_000, 120_000]  # 10, 10 and 100 us
 
 
 def test_passes_of_one_shape_are_together() -> None:
