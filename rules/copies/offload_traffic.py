@@ -63,8 +63,12 @@ EXAMPLES = [
     Fires(  # 60 ms of copies: half of it at least
         """
         5 steps of 100
-        cpu  aten::copy_ 0-0.1 | aten::copy_ 0.2-0.3 | aten::mm 1-2 | sync 3-99.51
-        gpu  h2d 0.1-30 @0.05 pinned 700MB | h2d 30.1-60 @0.25 pinned 700MB | sgemm 60.1-99.5 @1.05
+        cpu  aten::copy_ 0-0.05 x8 every 0.1 | aten::mm 1-2 | sync 3-99.51
+        gpu  h2d 0.1-7.4 @0.01 pinned 175MB | h2d 7.5-14.8 @0.11 pinned 175MB
+        gpu  h2d 14.9-22.2 @0.21 pinned 175MB | h2d 22.3-29.6 @0.31 pinned 175MB
+        gpu  h2d 29.7-37.0 @0.41 pinned 175MB | h2d 37.1-44.4 @0.51 pinned 175MB
+        gpu  h2d 44.5-51.8 @0.61 pinned 175MB | h2d 51.9-59.2 @0.71 pinned 175MB
+        gpu  sgemm 60.1-99.5 @1.05
         """,
         saving_ms=(29.9, 59.8),
     ),
@@ -78,9 +82,12 @@ EXAMPLES = [
     Silent(  # beside compute
         """
         5 steps of 100
-        cpu  aten::copy_ 0-0.1 | aten::copy_ 0.2-0.3 | aten::mm 1-2 | sync 3-99.51
-        gpu 20 h2d 1.5-30 @0.05 pinned 700MB | h2d 30.1-60 @0.25 pinned 700MB
-        gpu  sgemm 1.1-99.5 @1.05
+        cpu  aten::copy_ 0-0.05 x8 every 0.1 | aten::mm 1-2 | sync 3-99.51
+        gpu 20 h2d 0.1-7.4 @0.01 pinned 175MB | h2d 7.5-14.8 @0.11 pinned 175MB
+        gpu 20 h2d 14.9-22.2 @0.21 pinned 175MB | h2d 22.3-29.6 @0.31 pinned 175MB
+        gpu 20 h2d 29.7-37.0 @0.41 pinned 175MB | h2d 37.1-44.4 @0.51 pinned 175MB
+        gpu 20 h2d 44.5-51.8 @0.61 pinned 175MB | h2d 51.9-59.2 @0.71 pinned 175MB
+        gpu  sgemm 1.3-99.5 @1.05
         """
     ),
 ]

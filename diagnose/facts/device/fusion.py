@@ -31,8 +31,8 @@ MEMORY_BOUND = (*_POINTWISE, KernelKind.FILL, KernelKind.REDUCTION, KernelKind.N
 SHORT_NS = 4_000  # Twice the shortest useful kernel (2 us): the time of shorter ones does not tell bytes.
 
 REACHED = {7: 0.3, 8: 0.55, 9: 0.55, 10: 0.5, 12: 0.5}
-"""Share of the 16-bit peak that fused attention reaches forward, by major compute capability. FlashAttention 2 gets 0.50
-to 0.73 on an A100 (arXiv 2307.08691) and 0.35 on an H100, FlashAttention 3 0.75 there (arXiv 2407.08608); PyTorch's
+"""Share of the 16-bit peak that fused attention reaches forward, by compute capability. FlashAttention 2 gets 0.50 to
+0.73 on an A100 (arXiv 2307.08691) and 0.35 on an H100, FlashAttention 3 0.75 there (arXiv 2407.08608); PyTorch's
 version decides which is taken. Of others our choice."""
 BACKWARD_REACHED = 0.8
 """Of REACHED, backward: 10 to 20 points less of the peak."""

@@ -28,6 +28,9 @@ TINY_BYTES = 64 * 1024
 OFFLOAD_BYTES = 1_000_000_000
 """A step from which on copies are of what is kept on the host: batches are seldom as large (our choice)."""
 
+OFFLOAD_COPIES = 8
+"""The same: a batch comes in fewer tensors, and a model has more layers (our choice)."""
+
 _FILLS = ["aten::fill_", "aten::zero_", "aten::normal_", "aten::uniform_", "aten::random_"]
 _MAKES = ["zeros", "ones", "full", "rand", "randn", "randint", "arange", "randperm", "eye", "linspace"]
 MAKERS = [*_FILLS, *(f"aten::{name}{like}" for name in _MAKES for like in ("", "_like"))]
@@ -82,8 +85,8 @@ class Transfer:
 
     @property
     def offloads(self) -> bool:
-        """Whether these are so many bytes in several copies a step that they are hardly a batch."""
-        return (self.bytes or 0) >= OFFLOAD_BYTES and self.copies > 1
+        """Whether these are so many bytes in so many copies a step that they are hardly a batch."""
+        return (self.bytes or 0) >= OFFLOAD_BYTES and self.copies >= OFFLOAD_COPIES
 
 
 @fact
