@@ -1,13 +1,14 @@
 """.item() and the like make the host wait for the GPU.
 
-`.item()`, `.cpu()` of a scalar, `float(tensor)`, `if tensor:` and printing a tensor wait until the GPU has done
-all that was queued before.
+`.item()`, `.cpu()`, `float(tensor)`, `if tensor:` and printing a tensor wait until the GPU has done all that was queued
+before.
 
 Why it costs
     While the host waits it launches nothing. The GPU runs out of work, and is idle until the next launch.
 
 How to fix
-    Keep the number on the GPU: add up losses and metrics there, and read them once every many steps.
+    Keep numbers on the GPU: add up losses and metrics there, and read them once every many steps. Copy whole tensors
+    to pinned memory without waiting, and use them a step later.
 
 Ignore when
     the number is needed at once to decide what to do next, and no device-side form of the decision exists.
@@ -21,20 +22,39 @@ from diagnose.facts.host.waits import HostWait, WaitReason
 from diagnose.rulekit.vocabulary import *
 
 EVERY_STEPS = 2  # reads in fewer than half of the steps are fine: occasional logging is what the fix recommends
+READS = {WaitReason.SCALAR_READ: "reads a number", WaitReason.TENSOR_READ: "copies a tensor to the host"}
+ADD_UP = Fix(
+    "Add up on the GPU and read every many steps.",
+    before="total += loss.item()",
+    after="total += loss.detach()  # total.item() once every 100 steps",
+    safety=Safety.SAME_NUMBERS,
+    link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+)
+LATER = Fix(
+    "Copy to pinned memory without waiting, and use it a step later.",
+    before="kept.append(features.cpu())",
+    after="kept.append(pinned.copy_(features, non_blocking=True))  # `pinned` of its own for each step\n"
+    "copied.record()  # a torch.cuda.Event; copied.synchronize() before it is used",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
+    link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+)
 
 
 @rule("SY01")
 def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
-    reads = [wait for wait in host_waits if wait.reason is WaitReason.SCALAR_READ]
+    reads = [wait for wait in host_waits if wait.reason in READS]
     frequent = [wait for wait in reads if wait.steps_seen * EVERY_STEPS >= steps.count]
     if not frequent:
-        yield Clean(f"{sum(wait.total_calls for wait in reads)} reads of single numbers in {steps.count} steps")
+        yield Clean(f"{sum(wait.total_calls for wait in reads)} reads of the GPU's tensors in {steps.count} steps")
     for wait in frequent:
+        is_number = wait.reason is WaitReason.SCALAR_READ
         yield Finding(
+            title="" if is_number else "Copies to the host make it wait for the GPU",
             evidence=(
                 Evidence(
-                    f"`{wait.asked_by or wait.call}` reads a number {wait.total_calls / steps.count:.3g} times a step"
-                    f" and blocks the host for {ms(wait.blocked_ns)}.",
+                    f"`{wait.asked_by or wait.call}` {READS[wait.reason]} {wait.total_calls / steps.count:.3g} times a"
+                    f" step and blocks the host for {ms(wait.blocked_ns)}.",
                     wait.blocked_ns,
                     "ns",
                 ),
@@ -45,16 +65,12 @@ def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
                 ),
             ),
             edits=(Remove(wait.op_ids[wait.op_ids >= 0]), Detach(wait.ids)),
-            fixes=(
-                Fix(
-                    "Add up on the GPU and read every many steps.",
-                    before="total += loss.item()",
-                    after="total += loss.detach()  # total.item() once every 100 steps",
-                    safety=Safety.SAME_NUMBERS,
-                    link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
-                ),
+            fixes=(ADD_UP if is_number else LATER,),
+            confidence=Confidence(
+                Level.HIGH if is_number else Level.MEDIUM,
+                "the wait and what the GPU missed meanwhile are both recorded"
+                + "; that it can be used a step later is not" * (not is_number),
             ),
-            confidence=Confidence(Level.HIGH, "the wait and what the GPU missed meanwhile are both recorded"),
             site=wait.site,
             host_bound=True,
         )
@@ -76,6 +92,14 @@ EXAMPLES = [
         gpu  sgemm 2.5-60 @2.1 | d2h 60.5-60.51 @10.5 8B | pointwise 90.1-99 @90.05
         """,
         saving_ms=(29.6, 33.6),
+    ),
+    Fires(  # a tensor, of which the copy stays; the host's 40 ms go beside the GPU's work
+        """
+        4 steps of 100
+        cpu  aten::mm 40-41 | aten::to 42-100 | sync 43-99
+        gpu  sgemm 40.01-98 @40 | d2h 98.5-98.6 @42.5 pageable 4MB
+        """,
+        saving_ms=(41.2, 41.7),
     ),
     Silent(  # all that is left for the host to do is quick: the GPU is idle for 0.1 ms of 100
         """
