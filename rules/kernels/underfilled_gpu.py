@@ -21,12 +21,12 @@ from diagnose.rulekit.vocabulary import *
 
 UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (our choice: 0.3 also met balanced trainings)
 FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (our choice)
-PER_SAMPLE = Between(0.75, 0.6, 0.5)  # of such a kernel's time per sample, with twice the batch: none of them grows
 
 
 @rule("KE04")
 def underfilled_gpu(filling: GridFilling) -> Verdicts:
     free = filling.free_memory_share
+    left = max(filling.filled_share, 0.5)  # with twice the batch such a kernel takes as long, or fills the GPU
     if filling.underfilled_share < UNDERFILLED_SHARE:
         yield Clean(f"kernels too small for the GPU take {percent(filling.underfilled_share)} of the compute time")
     elif free is not None and free < FREE_SHARE:
@@ -43,7 +43,7 @@ def underfilled_gpu(filling: GridFilling) -> Verdicts:
                 ),
                 Evidence("The saving is per sample: a step with twice the batch is less than twice as long."),
             ),
-            edits=(Shorten(filling.underfilled_ids, PER_SAMPLE),),
+            edits=(Shorten(filling.underfilled_ids, Between((1 + left) / 2, left + 0.2 * (1 - left), left)),),
             fixes=(
                 Fix(
                     "Double the batch, or halve the steps of gradient accumulation.",

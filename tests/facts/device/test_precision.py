@@ -136,3 +136,16 @@ def test_small_kernels() -> None:
     # An H100 has 132 multiprocessors; communication is no compute.
     assert (found.underfilled_ns, found.compute_ns, found.underfilled_share) == (3_000_000, 4_000_000, 0.75)
     assert (len(found.underfilled_ids), found.free_memory_share) == (3, None)
+    assert found.filled_share == pytest.approx(131 / 132)
+
+
+def test_kernels_that_leave_room_for_communication_fill_what_is_left() -> None:
+    """112 blocks beside a collective of 20 fill an H100's 132 multiprocessors; once it is over they do not."""
+    drawn = """
+        3 steps of 10
+        gpu 20 allreduce 1-5 @0.7 blocks=20
+        gpu  bf16_gemm 2-4 @0.5 blocks=112 | bf16_gemm 6-9 @0.6 blocks=112
+    """
+    found = filling(facts_of(drawn))
+    assert (found.underfilled_ns, found.compute_ns) == (3_000_000, 5_000_000)
+    assert found.filled_share == pytest.approx(112 / 132)
