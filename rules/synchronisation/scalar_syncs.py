@@ -43,7 +43,11 @@ LATER = Fix(
 
 @rule("SY01")
 def scalar_syncs(host_waits: tuple[HostWait, ...], steps: Steps) -> Verdicts:
-    reads = [wait for wait in host_waits if wait.reason in READS]
+    reads = [
+        wait
+        for wait in host_waits
+        if wait.reason is WaitReason.SCALAR_READ or (wait.reason is WaitReason.TENSOR_READ and wait.asked_by)
+    ]
     frequent = [wait for wait in reads if wait.steps_seen * EVERY_STEPS >= steps.count]
     if not frequent:
         yield Clean(f"{sum(wait.total_calls for wait in reads)} reads of the GPU's tensors in {steps.count} steps")
