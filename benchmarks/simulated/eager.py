@@ -28,15 +28,21 @@ from benchmarks.simulated.program import (
     Work,
 )
 
-DISPATCH_NS = 3_000
-"""Of an op that launches a kernel, the launch aside; 5 to 10 us an op in all is usual without a profiler."""
-WRAPPER_NS = 700
-VIEW_NS = 500
-EMPTY_NS = 1_500
-NODE_NS = 1_000
+DISPATCH_NS = 4_500
+"""Of an op that launches a kernel, the launch aside: aten::add takes 12.8 us in an H100 trace, launch included."""
+MATMUL_NS = 8_000
+"""What cuBLAS adds to that: aten::addmm takes 30 us in the same trace."""
+CONVOLUTION_NS = 12_000
+"""What cuDNN adds: aten::cudnn_convolution takes 50 us in a V100 trace."""
+WRAPPER_NS = 1_000
+VIEW_NS = 700
+EMPTY_NS = 1_800
+NODE_NS = 2_000
 """Of autograd's engine, for each node."""
-MODULE_NS = 5_000
+MODULE_NS = 8_000
 """Python of nn.Module.__call__ and a forward function between ops: 14 us in a V100 trace, profiler included."""
+CONVOLUTION_SHARE = 0.6
+"""Of the best matmul's rate that convolutions on Tensor Cores reach: 2,700 pictures/s of ResNet-50 on an A100."""
 STAGED_BYTES = 65_536
 """A pageable copy up to this size returns once it is staged (CUDA, API synchronization behavior)."""
 FOREACH_TENSORS, FOREACH_ELEMENTS = 48, 320 * 65_536
@@ -146,10 +152,14 @@ class Torch:
 
     @contextmanager
     def op(
-        self, name: str, *inputs: Shown, own_ns: int = WRAPPER_NS, sequence: int | None = None, backward: bool = False
+        self, name: str, *inputs: Shown, own_ns: int = WRAPPER_NS, sequence: int | None = None, backward: bool = False,
+        values: Sequence[str] = (),
     ) -> Iterator[None]:
-        """An op of the dispatcher, with its inputs' shapes; `own_ns` passes before what it holds."""
-        args = _shown(inputs)
+        """An op of the dispatcher, with its inputs' shapes, and values of further ones that are no tensors.
+
+        `own_ns` passes before what it holds.
+        """
+        args = _shown(inputs, values)
         with self._open(Range(name, (), "cpu_op", args, sequence, backward)):
             self.host(own_ns)
             yield
@@ -370,7 +380,7 @@ class Torch:
             self.view("view", tensor)
             turned = replace(cast, shape=(k, features), strides=(1, k))
             operands = (bias, rows, turned) if bias is not None else (rows, turned)
-            with self.op(inner, *operands, own_ns=DISPATCH_NS + 3_000, sequence=own):
+            with self.op(inner, *operands, own_ns=DISPATCH_NS + MATMUL_NS, sequence=own):
                 self.matmul_kernel(m, features, k, tensor.dtype)
             self.view("view", out)
         grads = tuple(one for one in (weight, bias) if one is not None)
@@ -384,10 +394,10 @@ class Torch:
     def _linear_gradient(self, tensor: Tensor, m: int, n: int, k: int, has_bias: bool) -> None:
         gradient = tensor.of(m, n)
         if tensor.needs_grad:
-            with self.op("aten::mm", gradient, tensor.of(n, k), own_ns=DISPATCH_NS + 3_000):
+            with self.op("aten::mm", gradient, tensor.of(n, k), own_ns=DISPATCH_NS + MATMUL_NS):
                 self.matmul_kernel(m, k, n, tensor.dtype, layout="nn")
         turned = replace(gradient, shape=(n, m), strides=(1, n))
-        with self.op("aten::mm", turned, tensor.of(m, k), own_ns=DISPATCH_NS + 3_000):
+        with self.op("aten::mm", turned, tensor.of(m, k), own_ns=DISPATCH_NS + MATMUL_NS):
             self.matmul_kernel(n, k, m, tensor.dtype, layout="nt")
         if has_bias:
             self.sum(gradient, n)
@@ -402,7 +412,7 @@ class Torch:
         """Batched matmul of [b, m, k] and [b, k, n]."""
         (b, m, k), n = left.shape, right.shape[2]
         own = self.next_sequence
-        with self.op("aten::bmm", left, right, own_ns=DISPATCH_NS + 3_000, sequence=own):
+        with self.op("aten::bmm", left, right, own_ns=DISPATCH_NS + MATMUL_NS, sequence=own):
             self.matmul_kernel(m, n, k, left.dtype, b)
         self.tape("BmmBackward0", lambda: self._bmm_gradient(left, right))
         return left.of(b, m, n)
@@ -410,7 +420,7 @@ class Torch:
     def _bmm_gradient(self, left: Tensor, right: Tensor) -> None:
         (b, m, k), n = left.shape, right.shape[2]
         for shape, sizes in (((b, k, m), (k, n, m)), ((b, m, n), (m, k, n))):
-            with self.op("aten::bmm", left.of(*shape), right, own_ns=DISPATCH_NS + 3_000):
+            with self.op("aten::bmm", left.of(*shape), right, own_ns=DISPATCH_NS + MATMUL_NS):
                 self.matmul_kernel(*sizes, left.dtype, b)
 
     def norm(self, tensor: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
@@ -516,23 +526,23 @@ class Torch:
         out = table.of(*ids.shape, width)
         own = self.next_sequence
         self.module()
-        with self.op("aten::embedding", table, ids, sequence=own), self.op(
+        with self.op("aten::embedding", table, ids, sequence=own, values=("-1", "False", str(sparse))), self.op(
             "aten::index_select", table, ids, own_ns=DISPATCH_NS
         ):
             name = "void at::native::(anonymous namespace)::indexSelectLargeIndex"
             dur_ns = self.gpu.kernel_ns(0, 2.0 * out.size)
             self.kernel(f"{name}<{table.dtype}, long, unsigned int, 2, 2, -2, true>", dur_ns, rows)
-        self.tape("EmbeddingBackward0", lambda: self._embedding_gradient(out, table, sparse), table)
+        self.tape("EmbeddingBackward0", lambda: self._embedding_gradient(out, ids, table, sparse), table)
         return out
 
-    def _embedding_gradient(self, out: Tensor, table: Tensor, sparse: bool) -> None:
+    def _embedding_gradient(self, out: Tensor, ids: Tensor, table: Tensor, sparse: bool) -> None:
+        values = (str(table.shape[0]), "-1", "False")
+        outer = self.op("aten::embedding_backward", out, ids, values=(*values, str(sparse)))
         if sparse:
-            with self.op("aten::embedding_backward", out), self.op("aten::embedding_sparse_backward", out):
+            with outer, self.op("aten::embedding_sparse_backward", out, ids, values=values):
                 self.view("view", out)
             return
-        with self.op("aten::embedding_backward", out), self.op(
-            "aten::embedding_dense_backward", out, own_ns=DISPATCH_NS + 8_000
-        ):
+        with outer, self.op("aten::embedding_dense_backward", out, ids, own_ns=DISPATCH_NS + 8_000, values=values):
             self.fill(table)
             for _ in range(3):
                 name = "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, long, int>::Policy800>"
@@ -587,14 +597,14 @@ class Torch:
         with self.op("aten::conv2d", tensor, cast, sequence=own), self.op(
             "aten::convolution", tensor, cast, sequence=own
         ), self.op("aten::_convolution", tensor, cast), self.op(
-            "aten::cudnn_convolution", tensor, cast, own_ns=DISPATCH_NS + 5_000
+            "aten::cudnn_convolution", tensor, cast, own_ns=DISPATCH_NS + CONVOLUTION_NS
         ):
             self._convolution_kernels("fprop", tensor, cast, out, last)
         self.tape("ConvolutionBackward0", lambda: self._convolution_gradient(tensor, cast, out, last), weight)
         return out
 
     def _convolution_gradient(self, tensor: Tensor, weight: Tensor, out: Tensor, last: bool) -> None:
-        with self.op("aten::convolution_backward", out, tensor, weight, own_ns=DISPATCH_NS + 8_000):
+        with self.op("aten::convolution_backward", out, tensor, weight, own_ns=DISPATCH_NS + CONVOLUTION_NS):
             if tensor.needs_grad:
                 self._convolution_kernels("dgrad", tensor, weight, out, last)
             self._convolution_kernels("wgrad", tensor, weight, out, last)
@@ -614,7 +624,7 @@ class Torch:
         elif way == "wgrad":
             m, n, k = filters, channels * kh * kw, pixels
         moved = tensor.size + weight.size + out.size
-        rate = self.gpu.best * 0.6 * self.gpu.filled(m, n, k, 1)
+        rate = self.gpu.rate(kind, CONVOLUTION_SHARE) * self.gpu.filled(m, n, k, 1)
         dur_ns = self.gpu.kernel_ns(2.0 * out.numel * channels * kh * kw, moved, kind, rate)
         self.kernel(_convolution_name(self.gpu, way, kind, tensor.dtype, last), dur_ns, math.ceil(m / 128) * math.ceil(n / 128), 256)
         if converts:
@@ -633,7 +643,7 @@ class Torch:
         last = tensor.is_channels_last
         with self.op("aten::batch_norm", tensor, weight, bias, sequence=own), self.op(
             "aten::_batch_norm_impl_index", tensor, weight, bias, sequence=own
-        ), self.op("aten::cudnn_batch_norm", tensor, weight, bias, own_ns=DISPATCH_NS + 3_000):
+        ), self.op("aten::cudnn_batch_norm", tensor, weight, bias, own_ns=DISPATCH_NS + MATMUL_NS):
             for _ in range(4):
                 self.empty(tensor)
             self._norm_kernel("fw_tr", tensor, 3.0, last)
@@ -782,7 +792,7 @@ STEPS: Mapping[str, tuple[tuple[str, float], ...]] = {
 }
 
 
-def _shown(inputs: Sequence[Shown]) -> dict[str, Any]:
+def _shown(inputs: Sequence[Shown], values: Sequence[str]) -> dict[str, Any]:
     if not inputs:
         return {}
     dims, types, strides = list[Any](), list[str](), list[Any]()
@@ -799,7 +809,12 @@ def _shown(inputs: Sequence[Shown]) -> dict[str, Any]:
             dims.append([list(each.shape) for each in one])
             types.append("TensorList")
             strides.append([list(each.layout) for each in one])
-    return {"Input Dims": dims, "Input type": types, "Input Strides": strides, "Concrete Inputs": [""] * len(dims)}
+    concrete = [""] * len(dims) + list(values)
+    for _ in values:
+        dims.append([])
+        types.append("Scalar")
+        strides.append([])
+    return {"Input Dims": dims, "Input type": types, "Input Strides": strides, "Concrete Inputs": concrete}
 
 
 def _title(name: str) -> str:

@@ -9,6 +9,8 @@ SMALLEST_KERNEL_NS = 2_000
 """Median kernel of a decode-like trace on an H100."""
 MATMUL_SHARE = 0.75
 """Of the best matmul of the GPU that those of real trainings reach."""
+PLAIN_SHARE = 0.8
+"""The same without Tensor Cores."""
 TILE = 128
 """Rows and columns of the common tile of matmul kernels."""
 
@@ -65,8 +67,12 @@ class Gpu:
     def matmul_ns(self, m: int, n: int, k: int, batch: int, size: int, kind: str, penalty: float = 1.0) -> int:
         """Of a matmul. `size` is bytes per element; `penalty` what misaligned operands leave of its rate."""
         moved = float(batch * size * (m * k + k * n + m * n))
-        rate = self.best * MATMUL_SHARE * self.filled(m, n, k, batch) * penalty
+        rate = self.rate(kind, MATMUL_SHARE) * self.filled(m, n, k, batch) * penalty
         return self.kernel_ns(2.0 * batch * m * n * k, moved, kind, rate)
+
+    def rate(self, kind: str, share: float) -> float:
+        """Share of the peak that is reached: without Tensor Cores nearly all of it."""
+        return PLAIN_SHARE if kind in ("fp32", "fp64") else self.best * share
 
     def filled(self, m: int, n: int, k: int, batch: int) -> float:
         """Share of the multiprocessors that tiles keep busy; long sums are split over several."""

@@ -10,14 +10,15 @@ from pathlib import Path
 import diagnose
 from benchmarks.simulated import kineto
 from benchmarks.simulated.cases.case import Case
-from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, QUEUE_LIMIT, Costs, Recording, run, step_ns
+from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Costs, Recording, host_step_ns, run, step_ns
 from benchmarks.simulated.training import Training
 
 MEASURED = 10
 """Steps that a true step time is the mean of, and a multiple of."""
 SETTLING = 4
-"""Steps before a recording, besides those in which the launch queue fills."""
-LONGEST_SETTLING = 60
+"""Steps before a recording. They are a multiple of what is measured, so that periods stay in step."""
+RUNS_AHEAD = 1.02
+"""A device that takes longer for a step than its host has a full launch queue in the long run."""
 WORTH = 0.03
 """Share of the step from which on a fault is one that a tool has to name."""
 MS = 1e6
@@ -85,15 +86,14 @@ def _run(training: Training, measured: int, profiled: bool) -> Sequence[Recordin
     costs = Costs(host=gpu.host, gap_ns=gpu.gap_ns)
     if profiled:
         costs = replace(costs, op_ns=PROFILED_OP_NS, call_ns=PROFILED_CALL_NS)
-    settling = _settling(training, measured)
-    return run(training.programs(settling + measured), costs, range(settling, settling + measured))
-
-
-def _settling(training: Training, measured: int) -> int:
-    """Steps until the launch queue is as full as it gets; a multiple of what is measured, so periods stay in step."""
-    (recording,) = run(replace(training, distributed=None).programs(2), Costs(), range(1, 2))
-    steps = min(SETTLING + QUEUE_LIMIT // max(len(recording.device), 1), LONGEST_SETTLING)
-    return -(-steps // measured) * measured
+    settling = -(-SETTLING // measured) * measured
+    programs = training.programs(settling + measured)
+    tried = run([replace(one, steps=one.steps[:SETTLING]) for one in programs], costs, range(1, SETTLING))
+    queued_ns = 0
+    if step_ns(tried) > host_step_ns(tried) * RUNS_AHEAD:
+        launched = len(tried[0].device) / (SETTLING - 1)
+        queued_ns = round(step_ns(tried) / launched)
+    return run(programs, costs, range(settling, settling + measured), queued_ns=queued_ns)
 
 
 def judge(case: Case, size: str) -> Row:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
 from benchmarks.simulated.program import (
+    DEFAULT_STREAM,
     Backward,
     Call,
     Collective,
@@ -108,6 +109,8 @@ class Recording:
     world: int
     steps: tuple[tuple[int, int], ...]
     """Start and end of each step on the main thread."""
+    done_ns: tuple[int, ...]
+    """When what each step launched was done, and before them what the step before launched."""
     host: tuple[HostEvent, ...] = ()
     device: tuple[DeviceEvent, ...] = ()
 
@@ -163,6 +166,13 @@ class Rank:
         self._host = list[HostEvent]()
         self._device = list[DeviceEvent]()
         self.steps = list[tuple[int, int]]()
+        self.done_ns = list[int]()
+
+    def fill_queue(self, each_ns: int) -> None:
+        """Start with a full launch queue, as a host that is faster than its device has after a while."""
+        if each_ns:
+            self._starts[DEFAULT_STREAM] = deque(number * each_ns for number in range(QUEUE_LIMIT))
+            self._free[DEFAULT_STREAM] = QUEUE_LIMIT * each_ns
 
     def run(self) -> Entering:
         """All steps, and what torch.profiler does after the last recorded one."""
@@ -171,12 +181,15 @@ class Rank:
             start = self.now_ns
             yield from self._range(Range(f"ProfilerStep#{number}", body, "user_annotation"))
             self.steps.append((start, self.now_ns))
+            self.done_ns.append(max(self.now_ns, *self._free.values(), 0))
         self._synchronize(Synchronize())
 
     def recording(self, world: int) -> Recording:
         """What happened."""
         steps = tuple(self.steps[number] for number in self._recorded)
-        return Recording(self._rank, world, steps, tuple(self._host), tuple(self._device))
+        first = self._recorded.start
+        done_ns = tuple(self.done_ns[first - 1 : self._recorded.stop])
+        return Recording(self._rank, world, steps, done_ns, tuple(self._host), tuple(self._device))
 
     def _run(self, nodes: Sequence[Node]) -> Entering:
         for node in nodes:
@@ -342,9 +355,13 @@ class Rank:
         self._note("cuda_runtime", "cudaLaunchKernelExC", start, self._op, correlation)
 
 
-def run(programs: Sequence[Program], costs: Costs, recorded: range, seed: int = 0) -> tuple[Recording, ...]:
-    """Run the ranks' programs side by side."""
+def run(
+    programs: Sequence[Program], costs: Costs, recorded: range, seed: int = 0, queued_ns: int = 0
+) -> tuple[Recording, ...]:
+    """Run the ranks' programs side by side. `queued_ns`: as Rank.fill_queue."""
     ranks = [Rank(number, program, costs, recorded, seed) for number, program in enumerate(programs)]
+    for rank in ranks:
+        rank.fill_queue(queued_ns)
     arrivals = _step([(rank.run(), None) for rank in ranks])
     while arrivals:
         if len(arrivals) < len(ranks):
@@ -367,6 +384,10 @@ def _go_on(running: Entering, together: int | None) -> Iterator[int]:
 
 
 def step_ns(recordings: Sequence[Recording]) -> float:
-    """Mean step of the slowest rank."""
-    return max((one.steps[-1][1] - one.steps[0][0]) / len(one.steps) for one in recordings)
+    """Mean step of the slowest rank, by when its work is done."""
+    return max((one.done_ns[-1] - one.done_ns[0]) / len(one.steps) for one in recordings)
 
+
+def host_step_ns(recordings: Sequence[Recording]) -> float:
+    """The same by when the host is through with it."""
+    return max((one.steps[-1][1] - one.steps[0][0]) / len(one.steps) for one in recordings)

@@ -38,6 +38,14 @@ COLLATE_SHARE = 0.1
 """Of a batch's time in the loader that goes into collating, in ops that a trace shows."""
 
 
+COLLECTIVES = {
+    # The op, NCCL's annotation, its kernel, and buses' bytes for each byte between two ranks.
+    "allreduce": ("c10d::allreduce_", "nccl:all_reduce", "AllReduce_Sum_f32", 2.0),
+    "barrier": ("c10d::allreduce_", "nccl:all_reduce_barrier", "AllReduce_Sum_f32", 2.0),
+    "_allgather_base": ("c10d::_allgather_base_", "nccl:_all_gather_base", "AllGather", 1.0),
+}
+
+
 @dataclass(frozen=True)
 class Loading:
     """The DataLoader and what follows it."""
@@ -65,8 +73,8 @@ class Syncing:
     """Steps from one `.item()` to the next."""
     device: int = 0
     """torch.cuda.synchronize() calls a step, as timers have them."""
-    printed: bool = False
-    """The outputs are copied to the CPU for metrics."""
+    copied_mb: float = 0.0
+    """Of outputs that are copied to the CPU."""
 
 
 @dataclass(frozen=True)
@@ -159,10 +167,10 @@ class Training:
 
     def _special(self, rank: int, number: int) -> dict[str, bool]:
         return {
-            "logs": number % self.syncing.every == 0,
-            "saves": bool(self.saved_every) and rank == 0 and number % self.saved_every == 0,
-            "recompiles": bool(self.recompiled_every) and number % self.recompiled_every == 0,
-            "pauses": bool(self.pause_every) and number % self.pause_every == 0,
+            "logs": _due(number, self.syncing.every),
+            "saves": rank == 0 and _due(number, self.saved_every),
+            "recompiles": _due(number, self.recompiled_every),
+            "pauses": _due(number, self.pause_every),
         }
 
     def _batch_of(self, rank: int, number: int) -> int:
@@ -170,6 +178,11 @@ class Training:
         uneven = self.distributed.uneven if self.distributed else 0.0
         turn = 1 if (rank + number) % 2 else -1
         return round(self.model.batch * (1.0 + uneven * turn))
+
+
+def _due(number: int, every: int) -> bool:
+    """Never if `every` is 0; otherwise in the middle of each period."""
+    return every > 0 and number % every == every // 2
 
 
 class _Step:
@@ -310,9 +323,7 @@ class _Step:
         torch, ddp = self.torch, self.training.distributed
         if ddp is None:
             return
-        names = {"allreduce": ("c10d::allreduce_", "nccl:all_reduce", "AllReduce_Sum_f32", 2.0)}
-        names["_allgather_base"] = ("c10d::_allgather_base_", "nccl:_all_gather_base", "AllGather", 1.0)
-        op, note, kernel, factor = names[kind]
+        op, note, kernel, factor = COLLECTIVES[kind]
         ranks = ddp.ranks
         gpu = self.training.gpu
         rate = gpu.network_gb_s if ddp.over_network else gpu.collective_gb_s
@@ -324,7 +335,7 @@ class _Step:
         args = {
             "Collective name": kind,
             "dtype": word,
-            "In msg nelems": size // width // (1 if kind == "allreduce" else ranks),
+            "In msg nelems": size // width // (ranks if kind == "_allgather_base" else 1),
             "Out msg nelems": size // width,
             "Group size": ranks,
             "Process Group Name": "0",
@@ -370,8 +381,8 @@ class _Step:
         if logs:
             for _ in range(syncing.items):
                 torch.item(Tensor(()))
-        if syncing.printed:
-            torch.cpu(Tensor((self.model.batch, 1_000)))
+        if syncing.copied_mb:
+            torch.cpu(Tensor((self.model.batch, round(syncing.copied_mb * 2**18) // self.model.batch)))
         if ddp:
             for _ in range(ddp.metrics):
                 self._collective("allreduce", 4)
@@ -381,10 +392,10 @@ class _Step:
                 self._collective("_allgather_base", round(ddp.gathered_mb * 2**20))
                 self._wait()
             for _ in range(ddp.barriers):
-                with torch.op("c10d::barrier"):
-                    self._collective("allreduce", 4)
+                with torch.op("c10d::barrier", Tensor((1,))):
+                    self._collective("barrier", 4)
                     self._wait()
-                    torch.add(Synchronize())
+                    torch.add(Synchronize(DEFAULT_STREAM))
             if self.rank == 0:
                 torch.host(ddp.late_rank_ms * MS)
         for _ in range(self.training.freed):

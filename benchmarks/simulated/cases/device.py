@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.simulated.cases.case import Case, Fault
+from benchmarks.simulated.cases.case import Case, Fault, changed
 from benchmarks.simulated.cases.workloads import BF16, H100, V100, bert, dlrm, gpt, little, resnet, short_of
 from benchmarks.simulated.training import Loading
 
@@ -25,6 +25,7 @@ def fusion() -> Iterator[Case]:
     yield Case("pictures_in_nchw_with_tf32", family, lambda size: resnet(size, half=None), (layout,))
     casts = Fault(("copy_and_cast_churn",), {"model.dtype": "float", "half": BF16})
     yield Case("weights_cast_every_step", family, little, (casts,))
+    yield Case("weights_of_a_gpt_cast_every_step", family, lambda size: short_of(gpt(size), 2), (casts,))
 
 
 def precision() -> Iterator[Case]:
@@ -32,17 +33,17 @@ def precision() -> Iterator[Case]:
     family = "precision and shapes"
     exact = Fault(("tf32_off",), {"tf32": False})
     yield Case("bert_without_tf32", family, lambda size: bert(size, half=None), (exact,))
-    yield Case("recommender_without_tf32", family, lambda size: dlrm(size, compiled=True), (exact,))
+    yield Case("recommender_without_tf32", family, lambda size: dlrm(size, compiled=True, half=None), (exact,))
     full = Fault(("no_mixed_precision",), {"half": None})
     yield Case("pictures_in_fp32_on_v100", family, lambda size: resnet(size, V100), (Fault(full.rules, {"half": None, "scaler": False}),))
     yield Case("pictures_in_tf32", family, resnet, (full,))
     yield Case("bert_in_tf32_on_h100", family, lambda size: bert(size, H100), (full,))
     double = Fault(("double_precision",), {"model.double_features": True})
-    yield Case("dense_features_in_double", family, lambda size: dlrm(size, V100), (double,))
+    yield Case("dense_features_in_double", family, lambda size: dlrm(size, half=None), (double,))
     vocabulary = Fault(("misaligned_dimensions",), {"model.vocabulary": 50_257})
     yield Case("vocabulary_of_50257", family, gpt, (vocabulary,))
     width = Fault(("misaligned_dimensions",), {"model.widened": 2_730})
-    yield Case("mlp_of_2730", family, lambda size: gpt(size, H100), (width,))
+    yield Case("mlp_of_2730", family, lambda size: changed(gpt(size, H100), {"model.widened": 2_736}), (width,))
     few = Fault(("underfilled_gpu",), {"model.batch": 4})
     yield Case("four_pictures_a_batch", family, lambda size: resnet(size, graph=True, loading=Loading(8, 4.0)), (few,), samples=16)
     short = Fault(("underfilled_gpu",), {"model.batch": 1})

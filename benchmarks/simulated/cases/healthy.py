@@ -6,7 +6,7 @@ from collections.abc import Iterator
 
 from benchmarks.simulated.cases.case import Case, changed
 from benchmarks.simulated.cases.ranks import several
-from benchmarks.simulated.cases.workloads import H100, V100, bert, dlrm, gpt, little, resnet
+from benchmarks.simulated.cases.workloads import H100, V100, bert, dlrm, gpt, resnet, short_of
 from benchmarks.simulated.training import Loading, Syncing
 
 
@@ -19,7 +19,7 @@ def healthy() -> Iterator[Case]:
     yield Case("compiled_gpt_on_h100", family, lambda size: gpt(size, H100, compiled=True))
     yield Case("compiled_bert", family, lambda size: bert(size, compiled=True))
     yield Case("recommender_in_a_graph", family, lambda size: dlrm(size, graph=True))
-    yield Case("small_transformer_in_a_graph", family, lambda size: little(size, graph=True))
+    yield Case("bert_in_a_graph", family, lambda size: short_of(bert(size, compiled=True, graph=True), 8))
     yield Case("gpt_in_a_graph", family, lambda size: gpt(size, H100, graph=True))
     yield Case("loss_read_while_the_gpu_has_work", family, lambda size: gpt(size, syncing=Syncing(items=1)))
     yield Case("loss_read_every_fifth_step", family, lambda size: gpt(size, syncing=Syncing(items=1, every=5)))
@@ -32,5 +32,5 @@ def healthy() -> Iterator[Case]:
     yield Case("gradients_clipped", family, lambda size: gpt(size, clip=True))
     yield Case("two_ranks_over_nvlink", family, lambda size: several(gpt(size)))
     yield Case("two_ranks_over_network", family, lambda size: several(gpt(size, H100, compiled=True), over_network=True))
-    yield Case("micro_batches_with_no_sync", family, lambda size: several(bert(size), micro_batches=4))
+    yield Case("micro_batches_with_no_sync", family, lambda size: several(bert(size, compiled=True), micro_batches=4))
     yield Case("long_sequences", family, lambda size: changed(gpt(size, compiled=True), {"model.length": 2_048, "model.batch": 4}))

@@ -20,7 +20,7 @@ def data_loading() -> Iterator[Case]:
     yield Case("one_worker_for_pictures", family, resnet, (one,))
     two = Fault(("dataloader_starvation",), {"loading.workers": 2})
     yield Case("two_workers_on_a_fast_gpu", family, lambda size: resnet(size, H100), (two,))
-    slow = Fault(("dataloader_starvation",), {"loading.batch_ms": 400.0})
+    slow = Fault(("dataloader_starvation",), {"loading.batch_ms": 1_500.0})
     yield Case("slow_augmentation", family, lambda size: resnet(size, V100), (slow,))
     parsing = Fault(("dataloader_starvation",), {"loading.batch_ms": 120.0})
     yield Case("records_parsed_by_workers", family, dlrm, (parsing,))
@@ -37,8 +37,8 @@ def copies() -> Iterator[Case]:
     queued = Fault(("copies_not_overlapped",), {"loading.own_stream": False})
     yield Case("pictures_copied_before_use", family, resnet, (queued,))
     yield Case("clicks_copied_before_use", family, lambda size: dlrm(size, compiled=True), (queued,))
-    waiting = Fault(("copies_not_overlapped", "pageable_copies"), {"loading.non_blocking": False})
-    yield Case("host_waits_for_copies", family, lambda size: resnet(size, loading=plain), (waiting,))
+    waiting = Fault(("copies_not_overlapped", "pageable_copies"), {"loading.non_blocking": False, "loading.own_stream": False})
+    yield Case("host_waits_for_copies", family, resnet, (waiting,))
     scalars = Fault(
         ("tiny_copies",), {"loading.scalars": 60, "loading.pinned": False, "loading.non_blocking": False}
     )
@@ -51,7 +51,7 @@ def synchronisation() -> Iterator[Case]:
     yield Case("loss_read_every_step", family, little, (Fault(("scalar_syncs",), {"syncing.items": 1}),))
     yield Case("norms_read_one_by_one", family, gpt, (Fault(("scalar_syncs",), {"syncing.items_in_optimizer": 40}),))
     yield Case("losses_read_on_v100", family, lambda size: resnet(size, V100), (Fault(("scalar_syncs",), {"syncing.items": 8}),))
-    yield Case("outputs_copied_for_metrics", family, dlrm, (Fault(("scalar_syncs",), {"syncing.printed": True}),))
+    yield Case("features_copied_to_the_cpu", family, resnet, (Fault(("scalar_syncs",), {"syncing.copied_mb": 32.0}),))
     often = Fault(("scalar_syncs",), {"syncing": Syncing(items=20, every=5)})
     yield Case("losses_read_every_fifth_step", family, little, (often,))
     counted = Fault(("data_dependent_shapes",), {"model.counted": True})

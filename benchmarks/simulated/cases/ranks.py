@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from benchmarks.simulated.cases.case import Case, Fault
-from benchmarks.simulated.cases.workloads import V100, bert, gpt, little, resnet
+from benchmarks.simulated.cases.workloads import V100, bert, gpt, little, resnet, short_of
 from benchmarks.simulated.training import Distributed, Training
 
 
@@ -24,10 +24,10 @@ def communication() -> Iterator[Case]:
     full = Fault(("exposed_communication",), {"distributed.half_gradients": False})
     yield Case(
         "fp32_gradients_over_slow_network", family,
-        lambda size: several(bert(size, V100, half="c10::Half"), over_network=True, half_gradients=True), (full,),
+        lambda size: several(short_of(bert(size, V100, half="c10::Half"), 8), over_network=True, half_gradients=True), (full,),
     )
     buckets = Fault(("small_buckets",), {"distributed.bucket_mb": 0.2})
-    yield Case("buckets_of_200_kb", family, lambda size: several(resnet(size), over_network=True), (buckets,))
+    yield Case("buckets_of_200_kb", family, lambda size: several(little(size), over_network=True), (buckets,))
     every = Fault(("missing_no_sync",), {"distributed.no_sync": False})
     yield Case("gradients_reduced_for_every_micro_batch", family, lambda size: several(little(size), over_network=True, micro_batches=4), (every,))
     yield Case("gradients_of_bert_reduced_for_every_micro_batch", family, lambda size: several(bert(size, V100, half="c10::Half"), over_network=True, micro_batches=4), (every,))
@@ -44,7 +44,7 @@ def ranks() -> Iterator[Case]:
     family = "ranks"
     hot = Fault(("straggler",), {"distributed.slow_rank": 1.3})
     yield Case("one_gpu_runs_hot", family, lambda size: several(gpt(size)), (hot,))
-    late = Fault(("straggler",), {"distributed.late_rank_ms": 15.0})
+    late = Fault(("straggler", "python_overhead"), {"distributed.late_rank_ms": 15.0})
     yield Case("first_rank_writes_logs", family, lambda size: several(little(size)), (late,))
     yield Case("first_rank_writes_logs_of_pictures", family, lambda size: several(resnet(size, V100)), (Fault(late.rules, {"distributed.late_rank_ms": 60.0}),))
     uneven = Fault(("work_imbalance",), {"distributed.uneven": 0.5})

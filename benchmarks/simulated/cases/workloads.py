@@ -51,9 +51,9 @@ def little(size: str, gpu: Gpu = A100, **other: Any) -> Training:
 
 
 def dlrm(size: str, gpu: Gpu = A100, **other: Any) -> Training:
-    """Recommenders with 8 to 26 tables, whose gradients are sparse."""
+    """Recommenders with 8 to 26 tables, whose gradients are sparse; MLPs under autocast."""
     model = Dlrm(of(size, 8, 26, 26), of(size, 100_000, 100_000, 200_000), 64, of(size, 4_096, 8_192, 32_768))
-    return Training(model, gpu, **{"loading": Loading(8, of(size, 6.0, 10.0, 24.0), own_stream=True)} | other)
+    return Training(model, gpu, **{"half": BF16, "loading": Loading(8, of(size, 2.0, 3.0, 12.0), own_stream=True)} | other)
 
 
 def experts(size: str) -> Training:
