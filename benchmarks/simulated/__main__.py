@@ -6,6 +6,7 @@ It needs no GPU and no recording. `--write` puts the rows into benchmarks/simula
 from __future__ import annotations
 
 import argparse
+import gc
 import os
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ProcessPoolExecutor
@@ -20,7 +21,8 @@ from benchmarks.simulated.judge import Row, judge
 def judged(some: Sequence[Case], sizes: Sequence[str] = SIZES) -> Iterator[Row]:
     """All of them at all sizes, on all cores."""
     asked = [(case.name, size) for case in some for size in sizes]
-    with ProcessPoolExecutor(os.cpu_count()) as pool:
+    # Simulations make millions of small values and no cycles: looking for those takes a fifth of the time.
+    with ProcessPoolExecutor(os.cpu_count(), initializer=gc.disable) as pool:
         yield from pool.map(_judged, asked, chunksize=2)
 
 
@@ -51,7 +53,9 @@ def main() -> None:
 def _said(row: Row) -> str:
     true = "healthy" if row.saving is None else f"true {row.saving:.2f}"
     said = "-" if row.predicted is None else " ".join(f"{one:.2f}" for one in row.predicted)
-    return f"{row.case} {row.size}: step {row.step:.2f} ms, {true}, said {said}, place {row.place}: {', '.join(row.found)}"
+    return (
+        f"{row.case} {row.size}: step {row.step:.2f} ms, {true}, said {said}, place {row.place}: {', '.join(row.found)}"
+    )
 
 
 if __name__ == "__main__":

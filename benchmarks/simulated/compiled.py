@@ -24,7 +24,7 @@ KEPT = re.compile(r"gemm|nvjet|cudnn|flash|scudnn|engine<|nccl|cub::|radix|index
 
 def forward(nodes: Sequence[Node]) -> tuple[Node, ...]:
     """The forward pass as a compiled region."""
-    body = (Range("CompiledFunction", tuple(_calls(nodes)), sequence=1),)
+    body = (Range("CompiledFunction", tuple(_calls(nodes)), sequence=_sequence(nodes)),)
     graph = Range("## Call CompiledFxGraph fx2kq ##", body, "user_annotation")
     return (Range("Torch-Compiled Region: 0/0", (Host(GUARDS_NS), graph), "user_annotation"),)
 
@@ -38,12 +38,19 @@ def backward(nodes: Sequence[Node]) -> tuple[Node, ...]:
             for one in node.body:
                 is_gradient = isinstance(one, Range) and "AccumulateGrad" in one.name
                 (gradients if is_gradient else others).append(one)
-            inner = Range("CompiledFunctionBackward", tuple(_calls(others)), sequence=1, is_backward=True)
+            number = _sequence(others)
+            inner = Range("CompiledFunctionBackward", tuple(_calls(others)), sequence=number, is_backward=True)
             name = "autograd::engine::evaluate_function: CompiledFunctionBackward"
-            found.append(Backward((Range(name, (inner,), sequence=1, is_backward=True), *gradients)))
+            found.append(Backward((Range(name, (inner,), sequence=number, is_backward=True), *gradients)))
         else:
             found.append(node)
     return tuple(found)
+
+
+def _sequence(nodes: Sequence[Node]) -> int | None:
+    """The lowest of the ops: autograd numbers one function instead of all of them."""
+    inner = (one for node in nodes if isinstance(node, Range) for one in (node.sequence, _sequence(node.body)))
+    return min((one for one in inner if one is not None), default=None)
 
 
 def _calls(nodes: Sequence[Node]) -> Iterator[Node]:

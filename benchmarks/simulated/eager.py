@@ -12,9 +12,9 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 from typing import Any, TypeAlias
 
+from benchmarks.simulated import kernel_names
 from benchmarks.simulated.gpus import Gpu
 from benchmarks.simulated.program import (
-    COPY_STREAM,
     DEFAULT_STREAM,
     Backward,
     Call,
@@ -22,11 +22,10 @@ from benchmarks.simulated.program import (
     Launch,
     Node,
     Range,
-    RecordEvent,
     Synchronize,
-    WaitEvent,
     Work,
 )
+from benchmarks.simulated.tensor import SIZES, Shown, Tensor, shown
 
 DISPATCH_NS = 4_500
 """Of an op that launches a kernel, the launch aside: aten::add takes 12.8 us in an H100 trace, launch included."""
@@ -48,54 +47,6 @@ STAGED_BYTES = 65_536
 FOREACH_TENSORS, FOREACH_ELEMENTS = 48, 320 * 65_536
 """What one multi_tensor_apply kernel takes: tensors whose addresses fit its arguments, and chunks."""
 
-SIZES = {"double": 8, "float": 4, "c10::BFloat16": 2, "c10::Half": 2, "long int": 8, "bool": 1, "int": 4}
-WORDS = {"float": "float", "c10::BFloat16": "c10::BFloat16", "c10::Half": "c10::Half", "double": "double"}
-
-
-@dataclass(frozen=True)
-class Tensor:
-    """What a trace shows of a tensor."""
-
-    shape: tuple[int, ...]
-    dtype: str = "float"
-    strides: tuple[int, ...] | None = None
-    needs_grad: bool = True
-
-    @property
-    def numel(self) -> int:
-        """Elements."""
-        return math.prod(self.shape)
-
-    @property
-    def size(self) -> int:
-        """Bytes."""
-        return self.numel * SIZES[self.dtype]
-
-    @property
-    def layout(self) -> tuple[int, ...]:
-        """Its strides; contiguous unless given."""
-        if self.strides is not None:
-            return self.strides
-        found, step = list[int](), 1
-        for length in reversed(self.shape):
-            found.insert(0, step)
-            step *= length
-        return tuple(found)
-
-    def of(self, *shape: int, dtype: str | None = None) -> Tensor:
-        """A contiguous one of another shape."""
-        return replace(self, shape=shape, dtype=dtype or self.dtype, strides=None)
-
-    def channels_last(self) -> Tensor:
-        """The same in NHWC."""
-        _, c, h, w = self.shape
-        return replace(self, strides=(c * h * w, 1, w * c, c))
-
-    @property
-    def is_channels_last(self) -> bool:
-        """Whether it is in NHWC."""
-        return len(self.shape) == 4 and self.strides is not None and self.strides[1] == 1
-
 
 @dataclass(frozen=True)
 class Taped:
@@ -107,7 +58,6 @@ class Taped:
     parameters: tuple[Tensor, ...]
 
 
-Shown: TypeAlias = Tensor | Sequence[Tensor] | None
 OnGradient: TypeAlias = Callable[[Tensor], None]
 
 
@@ -145,21 +95,28 @@ class Torch:
         self.add(Host(round(dur_ns)))
 
     @contextmanager
-    def range(self, name: str, category: str = "user_annotation", args: Mapping[str, Any] | None = None) -> Iterator[None]:
+    def range(
+        self, name: str, category: str = "user_annotation", args: Mapping[str, Any] | None = None
+    ) -> Iterator[None]:
         """An annotation or Python frame."""
         with self._open(Range(name, (), category, args or {})):
             yield
 
     @contextmanager
     def op(
-        self, name: str, *inputs: Shown, own_ns: int = WRAPPER_NS, sequence: int | None = None, backward: bool = False,
+        self,
+        name: str,
+        *inputs: Shown,
+        own_ns: int = WRAPPER_NS,
+        sequence: int | None = None,
+        backward: bool = False,
         values: Sequence[str] = (),
     ) -> Iterator[None]:
         """An op of the dispatcher, with its inputs' shapes, and values of further ones that are no tensors.
 
         `own_ns` passes before what it holds.
         """
-        args = _shown(inputs, values)
+        args = shown(inputs, values)
         with self._open(Range(name, (), "cpu_op", args, sequence, backward)):
             self.host(own_ns)
             yield
@@ -208,7 +165,9 @@ class Torch:
 
     def reduction_kernel(self, functor: str, tensor: Tensor, outputs: int) -> None:
         """Of a reduction to so many elements."""
-        name = f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{functor}> >(at::native::ReduceOp<{functor}>)"
+        name = (
+            f"void at::native::reduce_kernel<512, 1, at::native::ReduceOp<{functor}> >(at::native::ReduceOp<{functor}>)"
+        )
         dur_ns = self.gpu.kernel_ns(tensor.numel, tensor.size + 4 * outputs)
         self.kernel(name, dur_ns, max(math.ceil(tensor.numel / 4_096), 1), 512)
 
@@ -227,7 +186,7 @@ class Torch:
         penalty = {8: 1.0, 4: 1.0 if size == 4 else 0.8, 2: 0.68, 1: 0.5}[align] if kind in ("half", "tf32") else 1.0
         dur_ns = self.gpu.matmul_ns(m, n, k, batch, size, kind, penalty)
         blocks = math.ceil(m / 128) * math.ceil(n / 128) * batch
-        self.kernel(_matmul_name(self.gpu, kind, dtype, align, layout), dur_ns, blocks, 256)
+        self.kernel(kernel_names.matmul(self.gpu, kind, dtype, align, layout), dur_ns, blocks, 256)
 
     # Copies and synchronisation
 
@@ -258,9 +217,9 @@ class Torch:
 
     def cpu(self, tensor: Tensor) -> None:
         """`.cpu()`."""
-        with self.op("aten::to", tensor), self.op("aten::_to_copy", tensor):
-            with self.op("aten::copy_", tensor, tensor, own_ns=DISPATCH_NS):
-                self.to_host(tensor.size)
+        copying = self.op("aten::copy_", tensor, tensor, own_ns=DISPATCH_NS)
+        with self.op("aten::to", tensor), self.op("aten::_to_copy", tensor), copying:
+            self.to_host(tensor.size)
 
     def fill(self, tensor: Tensor, name: str = "zero_") -> None:
         """`zero_()`: a memset on a GPU for large contiguous tensors, otherwise a kernel; here a kernel."""
@@ -287,9 +246,15 @@ class Torch:
         self._cast = set()
         self._nodes.append([])
         for node in nodes:
-            with self.op(
-                f"autograd::engine::evaluate_function: {node.name}", own_ns=NODE_NS, sequence=node.sequence, backward=True
-            ), self.op(node.name, own_ns=WRAPPER_NS, sequence=node.sequence, backward=True):
+            with (
+                self.op(
+                    f"autograd::engine::evaluate_function: {node.name}",
+                    own_ns=NODE_NS,
+                    sequence=node.sequence,
+                    backward=True,
+                ),
+                self.op(node.name, own_ns=WRAPPER_NS, sequence=node.sequence, backward=True),
+            ):
                 node.play()
             for parameter in node.parameters:
                 self._accumulate(parameter)
@@ -325,7 +290,7 @@ class Torch:
         with self.op(f"aten::{name}", tensor, *others, own_ns=DISPATCH_NS, sequence=own):
             if not name.endswith("_"):
                 self.empty(tensor)
-            self.pointwise_kernel(_functor(name, tensor.dtype), tensor, moved)
+            self.pointwise_kernel(kernel_names.functor(name, tensor.dtype), tensor, moved)
         if gradient:
             self.tape(f"{_title(name)}Backward0", lambda: self._pointwise_gradient(name, tensor, gradient))
         return tensor
@@ -427,13 +392,13 @@ class Torch:
         """`F.layer_norm`; autocast computes it in fp32."""
         own = self.next_sequence
         self.module()
-        with self.op("aten::layer_norm", tensor, None, weight, bias):
-            with self.op("aten::native_layer_norm", tensor, None, weight, bias, own_ns=DISPATCH_NS, sequence=own):
-                for _ in range(3):
-                    self.empty(tensor)
-                name = f"void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<{tensor.dtype}, float>"
-                rows = tensor.numel // tensor.shape[-1]
-                self.kernel(f"{name}(int, float, {tensor.dtype} const*)", self._moving(tensor, 2.0), rows)
+        inner = self.op("aten::native_layer_norm", tensor, None, weight, bias, own_ns=DISPATCH_NS, sequence=own)
+        with self.op("aten::layer_norm", tensor, None, weight, bias), inner:
+            for _ in range(3):
+                self.empty(tensor)
+            name = f"void at::native::(anonymous namespace)::vectorized_layer_norm_kernel<{tensor.dtype}, float>"
+            rows = tensor.numel // tensor.shape[-1]
+            self.kernel(f"{name}(int, float, {tensor.dtype} const*)", self._moving(tensor, 2.0), rows)
         self.tape("NativeLayerNormBackward0", lambda: self._norm_gradient(tensor), weight, bias)
         return tensor
 
@@ -455,8 +420,9 @@ class Torch:
         """In training."""
         own = self.next_sequence
         self.module()
-        with self.op("aten::dropout", tensor), self.op(
-            "aten::native_dropout", tensor, own_ns=DISPATCH_NS, sequence=own
+        with (
+            self.op("aten::dropout", tensor),
+            self.op("aten::native_dropout", tensor, own_ns=DISPATCH_NS, sequence=own),
         ):
             self.empty(tensor)
             self.empty(tensor)
@@ -476,9 +442,7 @@ class Torch:
         """Over the last dimension."""
         name = "log_softmax" if log else "softmax"
         own = self.next_sequence
-        with self.op(f"aten::{name}", tensor), self.op(
-            f"aten::_{name}", tensor, own_ns=DISPATCH_NS, sequence=own
-        ):
+        with self.op(f"aten::{name}", tensor), self.op(f"aten::_{name}", tensor, own_ns=DISPATCH_NS, sequence=own):
             self._softmax_kernel(tensor, log, "forward", 2.0)
         self.tape(f"{'Log' if log else ''}SoftmaxBackward0", lambda: self._softmax_gradient(tensor, log))
         return tensor
@@ -491,14 +455,14 @@ class Torch:
         rows = tensor.numel // tensor.shape[-1]
         if tensor.shape[-1] <= 1_024:
             flag = str(log).lower()
-            name = f"void (anonymous namespace)::softmax_warp_{way}<{tensor.dtype}, {tensor.dtype}, float, 10, {flag}, false>"
+            types = f"{tensor.dtype}, {tensor.dtype}, float"
+            name = f"void (anonymous namespace)::softmax_warp_{way}<{types}, 10, {flag}, false>"
             self.kernel(name, self._moving(tensor, streams), max(rows // 4, 1))
         else:
             title = "Forward" if way == "forward" else "Backward"
-            name = (
-                f"void at::native::(anonymous namespace)::cunn_SoftMax{title}<4, {tensor.dtype}, float, {tensor.dtype}, "
-                f"at::native::(anonymous namespace)::{'Log' if log else ''}SoftMax{title}Epilogue>"
-            )
+            base, types = "at::native::(anonymous namespace)::", f"{tensor.dtype}, float, {tensor.dtype}"
+            epilogue = f"{base}{'Log' if log else ''}SoftMax{title}Epilogue"
+            name = f"void {base}cunn_SoftMax{title}<4, {types}, {epilogue}>"
             self.kernel(name, self._moving(tensor, streams * 1.3), rows, 1_024)
 
     def cross_entropy(self, logits: Tensor) -> None:
@@ -507,8 +471,10 @@ class Torch:
         with self.op("aten::cross_entropy_loss", logits):
             self.softmax(logits, log=True)
             own = self.next_sequence
-            with self.op("aten::nll_loss_nd", logits), self.op("aten::nll_loss", logits), self.op(
-                "aten::nll_loss_forward", logits, own_ns=DISPATCH_NS, sequence=own
+            with (
+                self.op("aten::nll_loss_nd", logits),
+                self.op("aten::nll_loss", logits),
+                self.op("aten::nll_loss_forward", logits, own_ns=DISPATCH_NS, sequence=own),
             ):
                 name = "void at::native::(anonymous namespace)::nll_loss_forward_reduce_cuda_kernel_2d"
                 self.kernel(f"{name}<{logits.dtype}, float, long>", 4_000, 1, 32)
@@ -526,8 +492,9 @@ class Torch:
         out = table.of(*ids.shape, width)
         own = self.next_sequence
         self.module()
-        with self.op("aten::embedding", table, ids, sequence=own, values=("-1", "False", str(sparse))), self.op(
-            "aten::index_select", table, ids, own_ns=DISPATCH_NS
+        with (
+            self.op("aten::embedding", table, ids, sequence=own, values=("-1", "False", str(sparse))),
+            self.op("aten::index_select", table, ids, own_ns=DISPATCH_NS),
         ):
             name = "void at::native::(anonymous namespace)::indexSelectLargeIndex"
             dur_ns = self.gpu.kernel_ns(0, 2.0 * out.size)
@@ -554,8 +521,9 @@ class Torch:
         """`F.scaled_dot_product_attention` with the flash kernel; [batch, heads, length, width] in half precision."""
         own = self.next_sequence
         batch, heads, length, _ = query.shape
-        with self.op("aten::scaled_dot_product_attention", query, query, query, sequence=own), self.op(
-            "aten::_scaled_dot_product_flash_attention", query, query, query, own_ns=DISPATCH_NS, sequence=own
+        with (
+            self.op("aten::scaled_dot_product_attention", query, query, query, sequence=own),
+            self.op("aten::_scaled_dot_product_flash_attention", query, query, query, own_ns=DISPATCH_NS, sequence=own),
         ):
             for _ in range(3):
                 self.view("transpose", query)
@@ -575,13 +543,16 @@ class Torch:
     def _attention_gradient(self, query: Tensor, causal: bool) -> None:
         batch, heads, length, _ = query.shape
         blocks = batch * heads * math.ceil(length / 128)
-        with self.op("aten::_scaled_dot_product_flash_attention_backward", query, query, own_ns=DISPATCH_NS), self.op(
-            "aten::_flash_attention_backward", query, query, own_ns=DISPATCH_NS
+        with (
+            self.op("aten::_scaled_dot_product_flash_attention_backward", query, query, own_ns=DISPATCH_NS),
+            self.op("aten::_flash_attention_backward", query, query, own_ns=DISPATCH_NS),
         ):
             base = "void pytorch_flash::flash_bwd_"
             traits = "<pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8> >"
             self.kernel(f"{base}dot_do_o_kernel{traits}", self._moving(query, 2.0), blocks)
-            self.kernel(f"{base}dq_dk_dv_loop_seqk_parallel_kernel{traits}", self._flash_ns(query, 5, causal), blocks, 256)
+            self.kernel(
+                f"{base}dq_dk_dv_loop_seqk_parallel_kernel{traits}", self._flash_ns(query, 5, causal), blocks, 256
+            )
             self.kernel(f"{base}convert_dq_kernel{traits}", self._moving(query, 3.0), blocks)
 
     def convolution(self, tensor: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
@@ -594,10 +565,11 @@ class Torch:
         out = out.channels_last() if last else out
         own = self.next_sequence
         self.module()
-        with self.op("aten::conv2d", tensor, cast, sequence=own), self.op(
-            "aten::convolution", tensor, cast, sequence=own
-        ), self.op("aten::_convolution", tensor, cast), self.op(
-            "aten::cudnn_convolution", tensor, cast, own_ns=DISPATCH_NS + CONVOLUTION_NS
+        with (
+            self.op("aten::conv2d", tensor, cast, sequence=own),
+            self.op("aten::convolution", tensor, cast, sequence=own),
+            self.op("aten::_convolution", tensor, cast),
+            self.op("aten::cudnn_convolution", tensor, cast, own_ns=DISPATCH_NS + CONVOLUTION_NS),
         ):
             self._convolution_kernels("fprop", tensor, cast, out, last)
         self.tape("ConvolutionBackward0", lambda: self._convolution_gradient(tensor, cast, out, last), weight)
@@ -626,7 +598,12 @@ class Torch:
         moved = tensor.size + weight.size + out.size
         rate = self.gpu.rate(kind, CONVOLUTION_SHARE) * self.gpu.filled(m, n, k, 1)
         dur_ns = self.gpu.kernel_ns(2.0 * out.numel * channels * kh * kw, moved, kind, rate)
-        self.kernel(_convolution_name(self.gpu, way, kind, tensor.dtype, last), dur_ns, math.ceil(m / 128) * math.ceil(n / 128), 256)
+        self.kernel(
+            kernel_names.convolution(self.gpu, way, kind, tensor.dtype, last),
+            dur_ns,
+            math.ceil(m / 128) * math.ceil(n / 128),
+            256,
+        )
         if converts:
             self._convert("nhwcToNchwKernel", out if way != "wgrad" else weight)
 
@@ -641,9 +618,11 @@ class Torch:
         self.module()
         self.pointwise("add_", Tensor((), "long int"), streams=2.0)
         last = tensor.is_channels_last
-        with self.op("aten::batch_norm", tensor, weight, bias, sequence=own), self.op(
-            "aten::_batch_norm_impl_index", tensor, weight, bias, sequence=own
-        ), self.op("aten::cudnn_batch_norm", tensor, weight, bias, own_ns=DISPATCH_NS + MATMUL_NS):
+        with (
+            self.op("aten::batch_norm", tensor, weight, bias, sequence=own),
+            self.op("aten::_batch_norm_impl_index", tensor, weight, bias, sequence=own),
+            self.op("aten::cudnn_batch_norm", tensor, weight, bias, own_ns=DISPATCH_NS + MATMUL_NS),
+        ):
             for _ in range(4):
                 self.empty(tensor)
             self._norm_kernel("fw_tr", tensor, 3.0, last)
@@ -670,8 +649,9 @@ class Torch:
         own = self.next_sequence
         form = "nhwc" if tensor.is_channels_last else "nchw"
         self.module()
-        with self.op("aten::max_pool2d", tensor), self.op(
-            "aten::max_pool2d_with_indices", tensor, own_ns=DISPATCH_NS, sequence=own
+        with (
+            self.op("aten::max_pool2d", tensor),
+            self.op("aten::max_pool2d_with_indices", tensor, own_ns=DISPATCH_NS, sequence=own),
         ):
             name = f"void at::native::(anonymous namespace)::max_pool_forward_{form}<float, float>"
             self.kernel(name, self._moving(tensor, 2.0), math.ceil(out.numel / 256), 256)
@@ -689,8 +669,9 @@ class Torch:
         n, c = tensor.shape[:2]
         own = self.next_sequence
         self.module()
-        with self.op("aten::adaptive_avg_pool2d", tensor), self.op(
-            "aten::mean", tensor, own_ns=DISPATCH_NS, sequence=own
+        with (
+            self.op("aten::adaptive_avg_pool2d", tensor),
+            self.op("aten::mean", tensor, own_ns=DISPATCH_NS, sequence=own),
         ):
             self.reduction_kernel(f"{tensor.dtype}, at::native::MeanOps<float, float>", tensor, n * c)
         self.tape("MeanBackward1", lambda: self._mean_gradient(tensor))
@@ -717,10 +698,9 @@ class Torch:
             if form == "fused":
                 self._foreach("_foreach_add_", [Tensor((1,))] * len(self.parameters), 2.0)
                 word = "Adam" if name.startswith("Adam") else "Sgd"
-                full = (
-                    "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
-                    f"FusedOptimizerTensorListMetadata<4>, at::native::(anonymous namespace)::Fused{word}MathFunctor<float, 4> >"
-                )
+                base = "at::native::(anonymous namespace)::"
+                lists, functor = f"{base}FusedOptimizerTensorListMetadata<4>", f"{base}Fused{word}MathFunctor<float, 4>"
+                full = f"void {base}multi_tensor_apply_kernel<{lists}, {functor} >"
                 with self.op(f"aten::_fused_{name.lower()}_", self.parameters, own_ns=DISPATCH_NS + 10_000):
                     self._apply(full, self.parameters, 7.0 if word == "Adam" else 5.0)
             elif form == "foreach":
@@ -792,90 +772,5 @@ STEPS: Mapping[str, tuple[tuple[str, float], ...]] = {
 }
 
 
-def _shown(inputs: Sequence[Shown], values: Sequence[str]) -> dict[str, Any]:
-    if not inputs:
-        return {}
-    dims, types, strides = list[Any](), list[str](), list[Any]()
-    for one in inputs:
-        if isinstance(one, Tensor):
-            dims.append(list(one.shape))
-            types.append(one.dtype)
-            strides.append(list(one.layout))
-        elif one is None:
-            dims.append([])
-            types.append("")
-            strides.append([])
-        else:
-            dims.append([list(each.shape) for each in one])
-            types.append("TensorList")
-            strides.append([list(each.layout) for each in one])
-    concrete = [""] * len(dims) + list(values)
-    for _ in values:
-        dims.append([])
-        types.append("Scalar")
-        strides.append([])
-    return {"Input Dims": dims, "Input type": types, "Input Strides": strides, "Concrete Inputs": concrete}
-
-
 def _title(name: str) -> str:
     return "".join(part.capitalize() for part in name.strip("_").split("_"))
-
-
-FUNCTORS = {
-    "add": "at::native::CUDAFunctor_add<{0}>",
-    "add_": "at::native::CUDAFunctor_add<{0}>",
-    "mul": "at::native::BinaryFunctor<{0}, {0}, {0}, at::native::binary_internal::MulFunctor<float> >",
-    "mul_": "at::native::AUnaryFunctor<{0}, {0}, {0}, at::native::binary_internal::MulFunctor<float> >",
-    "div": "at::native::BinaryFunctor<{0}, {0}, {0}, at::native::binary_internal::DivFunctor<float> >",
-    "relu_": "at::native::(anonymous namespace)::launch_clamp_scalar(at::TensorIteratorBase&)::{{lambda()#1}}",
-    "gelu": "at::native::GeluCUDAKernelImpl(at::TensorIteratorBase&, at::native::GeluType)::{{lambda()#2}}",
-    "gelu_backward": "at::native::GeluBackwardCUDAKernelImpl(at::TensorIteratorBase&)::{{lambda()#2}}",
-    "threshold_backward": "at::native::(anonymous namespace)::threshold_kernel_impl<{0}>(at::TensorIteratorBase&)",
-}
-
-
-def _functor(name: str, dtype: str) -> str:
-    return FUNCTORS.get(name, f"at::native::{name.strip('_')}_kernel_cuda(at::TensorIteratorBase&)::{{{{lambda()#1}}}}").format(dtype)
-
-
-def _matmul_name(gpu: Gpu, kind: str, dtype: str, align: int, layout: str) -> str:
-    word = {"c10::BFloat16": "bf16", "c10::Half": "fp16"}.get(dtype, "f32")
-    arch = {7: "volta", 8: "ampere", 9: "sm90"}[gpu.capability[0]]
-    if kind == "fp64":
-        return f"void cutlass::Kernel2<cutlass_80_tensorop_d884gemm_64x64_16x4_{layout}_align1>" if arch != "volta" else (
-            f"volta_dgemm_128x64_{layout}"
-        )
-    if kind == "fp32":
-        return f"{'volta' if arch == 'volta' else 'ampere'}_sgemm_128x64_{layout}"
-    if kind == "tf32":
-        name = f"cutlass_80_tensorop_s1688gemm_256x64_16x4_{layout}_align{min(align, 4)}"
-        return f"void cutlass::Kernel2<{name}>({name}::Params)"
-    if align < 8:
-        name = f"cutlass_80_tensorop_{word}_s16816gemm_{word}_128x128_32x3_{layout}_align{align}"
-        return f"void cutlass::Kernel2<{name}>({name}::Params)"
-    if arch == "volta":
-        return f"volta_{word}_s884gemm_{word}_128x128_ldg8_f2f_{layout}"
-    if arch == "ampere":
-        return f"ampere_{word}_s16816gemm_{word}_128x128_ldg8_f2f_stages_32x5_{layout}"
-    return f"nvjet_{'tst' if word == 'bf16' else 'hsh'}_128x256_64x4_2x1_v_bz_coopA_{'TNT' if layout == 'tn' else 'NNT'}"
-
-
-def _convolution_name(gpu: Gpu, way: str, kind: str, dtype: str, last: bool) -> str:
-    word = {"c10::BFloat16": "bf16", "c10::Half": "f16"}.get(dtype, "tf32")
-    if kind in ("fp32", "fp64"):
-        arch = "volta" if gpu.capability[0] == 7 else "ampere"
-        return {
-            "fprop": f"{arch}_scudnn_128x64_relu_xregs_large_nn_v1",
-            "dgrad": "void cudnn::detail::dgrad_engine<float, 512, 6, 5, 3, 3, 3, false>",
-            "wgrad": "void cudnn::cnn::wgrad_alg0_engine<float, 512, 6, 5, 3, 3, 3, false, 512>",
-        }[way]
-    if gpu.capability[0] == 7:
-        return f"void cutlass_cudnn_train::Kernel<cutlass_tensorop_f16_s884{way}_optimized_f16_128x128_32x2_nhwc_align8>"
-    sides = "nhwckrsc_nhwc" if last or way == "wgrad" else "nhwckrsc_nchw"
-    return (
-        f"sm80_xmma_{way}_implicit_gemm_indexed_{word}{'f32' if word == 'tf32' else word}_{word}f32_f32_{sides}"
-        "_tilesize128x128x16_stage4_warpsize2x2x1_g1_tensor16x8x8_execute_kernel__5x_cudnn"
-    )
-
-
-__all__ = ["COPY_STREAM", "RecordEvent", "Tensor", "Torch", "WaitEvent"]

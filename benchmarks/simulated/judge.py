@@ -13,12 +13,12 @@ from benchmarks.simulated.cases.case import Case
 from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Costs, Recording, host_step_ns, run, step_ns
 from benchmarks.simulated.training import Training
 
-MEASURED = 10
-"""Steps that a true step time is the mean of, and a multiple of."""
-SETTLING = 4
-"""Steps before a recording. They are a multiple of what is measured, so that periods stay in step."""
+SETTLING = 3
+"""Steps before those that are measured."""
 RUNS_AHEAD = 1.02
 """A device that takes longer for a step than its host has a full launch queue in the long run."""
+JITTER = 0.005
+"""Share of the step by which simulated steps vary from run to run."""
 WORTH = 0.03
 """Share of the step from which on a fault is one that a tool has to name."""
 MS = 1e6
@@ -65,47 +65,52 @@ class Row:
     @property
     def in_range(self) -> bool:
         """Whether the true saving lies between low and high."""
-        return self.predicted is not None and self.saving is not None and self._holds(*self.predicted)
-
-    def _holds(self, low: float, likely: float, high: float) -> bool:
-        return min(low, likely) <= (self.saving or 0.0) <= max(high, likely)
-
-
-def true_ms(training: Training, recorded: int) -> float:
-    """A step of it without a profiler."""
-    return step_ns(_run(training, max(MEASURED, recorded), profiled=False)) / MS
+        if self.predicted is None or self.saving is None:
+            return False
+        low, _, high = self.predicted
+        return low - JITTER * self.step <= self.saving <= high + JITTER * self.step
 
 
-def recordings(training: Training, recorded: int) -> Sequence[Recording]:
-    """So many of its steps under the profiler."""
-    return _run(training, recorded, profiled=True)
+def plain(training: Training, measured: int) -> Sequence[Recording]:
+    """Steps without a profiler."""
+    return run(training.programs(SETTLING + measured), _costs(training), range(SETTLING, SETTLING + measured))
 
 
-def _run(training: Training, measured: int, profiled: bool) -> Sequence[Recording]:
-    gpu = training.gpu
-    costs = Costs(host=gpu.host, gap_ns=gpu.gap_ns)
-    if profiled:
-        costs = replace(costs, op_ns=PROFILED_OP_NS, call_ns=PROFILED_CALL_NS)
-    settling = -(-SETTLING // measured) * measured
-    programs = training.programs(settling + measured)
-    tried = run([replace(one, steps=one.steps[:SETTLING]) for one in programs], costs, range(1, SETTLING))
+def profiled(training: Training, before: Sequence[Recording]) -> Sequence[Recording]:
+    """The same under the profiler, which starts when the launch queue is as full as it gets."""
+    measured = len(before[0].steps)
     queued_ns = 0
-    if step_ns(tried) > host_step_ns(tried) * RUNS_AHEAD:
-        launched = len(tried[0].device) / (SETTLING - 1)
-        queued_ns = round(step_ns(tried) / launched)
-    return run(programs, costs, range(settling, settling + measured), queued_ns=queued_ns)
+    if step_ns(before) > host_step_ns(before) * RUNS_AHEAD:
+        queued_ns = round(step_ns(before) * measured / len(before[0].device))
+    costs = replace(_costs(training), op_ns=PROFILED_OP_NS, call_ns=PROFILED_CALL_NS)
+    recorded = range(SETTLING, SETTLING + measured)
+    return run(training.programs(SETTLING + measured), costs, recorded, queued_ns=queued_ns)
+
+
+def _costs(training: Training) -> Costs:
+    return Costs(host=training.gpu.host, gap_ns=training.gpu.gap_ns)
+
+
+def true_ms(training: Training, measured: int) -> float:
+    """A step without a profiler."""
+    return step_ns(plain(training, measured)) / MS
+
+
+def write(case: Case, size: str, folder: Path) -> None:
+    """The traces of all ranks of a case."""
+    bad = case.training(size)
+    for one in profiled(bad, plain(bad, case.recorded)):
+        kineto.write(one, bad.gpu, folder / f"rank{one.rank}.pt.trace.json", bad.gpus)
 
 
 def judge(case: Case, size: str) -> Row:
     """Simulate, analyse, compare."""
-    bad = case.training(size)
-    step = true_ms(bad, case.recorded)
+    step = true_ms(case.training(size), case.recorded)
     gains = [step - true_ms(case.training(size, fault), case.recorded) / case.samples for fault in case.faults]
     saving = max(gains, default=None)
     expected = case.faults[gains.index(saving)].rules if saving is not None else ()
     with tempfile.TemporaryDirectory() as folder:
-        for one in recordings(bad, case.recorded):
-            kineto.write(one, bad.gpu, Path(folder) / f"rank{one.rank}.pt.trace.json", bad.gpus)
+        write(case, size, Path(folder))
         diagnosis = diagnose.analyze(folder)
     said = [one for one in diagnosis.findings if not one.minor]
     place = next((at for at, one in enumerate(said, start=1) if one.rule in expected), None)

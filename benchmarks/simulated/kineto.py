@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import gzip
+from bisect import bisect_left, bisect_right
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, TypeAlias
@@ -53,6 +54,7 @@ def trace(recording: Recording, gpu: Gpu, gpus: int) -> Event:
     }
     if recording.world > 1:
         found["distributedInfo"] = _distributed(recording)
+    found["host_name"] = f"node{recording.rank // gpus}"
     found["traceEvents"] = list(_events(recording, gpu, recording.rank % gpus))
     return {**found, "displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
 
@@ -186,14 +188,16 @@ def _forward_backward(recording: Recording, pid: int) -> Iterator[Event]:
 def _annotations(recording: Recording, device: int) -> Iterator[Event]:
     """User annotations as the device sees them: from the first to the last kernel launched in them."""
     launches = {one.correlation: one.start_ns for one in recording.host if one.correlation}
-    works = sorted((launches.get(one.correlation, -1), one.stream, one.start_ns, one.end_ns) for one in recording.device)
+    works = sorted(
+        (launches.get(one.correlation, -1), one.stream, one.start_ns, one.end_ns) for one in recording.device
+    )
+    times = [work[0] for work in works]
     for note in recording.host:
         if note.category != "user_annotation" or note.thread == AUTOGRAD:
             continue
         held = dict[int, list[tuple[int, int]]]()
-        for launch, stream, start, end in works:
-            if note.start_ns <= launch <= note.end_ns:
-                held.setdefault(stream, []).append((start, end))
+        for _, stream, start, end in works[bisect_left(times, note.start_ns) : bisect_right(times, note.end_ns)]:
+            held.setdefault(stream, []).append((start, end))
         for stream, spans in held.items():
             start, end = min(one[0] for one in spans), max(one[1] for one in spans)
             place = {"pid": device, "tid": stream, "ts": _us(start - 1), "dur": round((end - start + 2) / 1e3, 3)}
@@ -210,7 +214,14 @@ def _odd_rows(recording: Recording, pid: int, device: int) -> Iterator[Event]:
         yield {**meta, "name": "process_labels", "args": {"labels": label}}
         yield {**meta, "name": "process_sort_index", "args": {"sort_index": order}}
     for tid, name in ((pid, "python3"), (pid + 150, "pt_autograd_0")):
-        yield {"ph": "M", "ts": at, "pid": pid, "tid": tid, "name": "thread_name", "args": {"name": f"thread {tid} ({name})"}}
+        yield {
+            "ph": "M",
+            "ts": at,
+            "pid": pid,
+            "tid": tid,
+            "name": "thread_name",
+            "args": {"name": f"thread {tid} ({name})"},
+        }
     for stream in sorted({one.stream for one in recording.device}):
         args = {"name": f"stream {stream} "}
         yield {"ph": "M", "ts": at, "pid": device, "tid": stream, "name": "thread_name", "args": args}

@@ -5,7 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 from typing import Protocol
 
-from benchmarks.simulated.eager import Tensor, Torch
+from benchmarks.simulated.eager import Torch
+from benchmarks.simulated.tensor import Tensor
 
 
 class Model(Protocol):
@@ -52,7 +53,9 @@ class ResNet:
 
     def _block(self, torch: Torch, x: Tensor, width: int, stride: int) -> Tensor:
         out = width * (4 if self.bottleneck else 1)
-        steps = ((width, 1, 1), (width, 3, stride), (out, 1, 1)) if self.bottleneck else ((width, 3, stride), (out, 3, 1))
+        steps = (
+            ((width, 1, 1), (width, 3, stride), (out, 1, 1)) if self.bottleneck else ((width, 3, stride), (out, 3, 1))
+        )
         y = x
         for number, (filters, size, by) in enumerate(steps):
             y = self._convolution(torch, y, filters, size, by)
@@ -110,9 +113,7 @@ class Transformer:
         """Embeddings, layers, and the language model's head."""
         ids = self.inputs()[0]
         x = torch.embedding(ids, torch.parameter(self.vocabulary, self.hidden, dtype=self.dtype))
-        positions = torch.embedding(
-            ids.of(1, self.length), torch.parameter(self.length, self.hidden, dtype=self.dtype)
-        )
+        positions = torch.embedding(ids.of(1, self.length), torch.parameter(self.length, self.hidden, dtype=self.dtype))
         torch.pointwise("add", x, positions, streams=2.0, gradient=1.0)
         for _ in range(self.layers):
             x = self._layer(torch, x)
@@ -181,7 +182,14 @@ class Transformer:
             torch.pointwise("gelu", x, gradient=3.0)
             return
         for name, gradient in (
-            ("pow", 3.0), ("mul", 2.0), ("add", 0.0), ("mul", 2.0), ("tanh", 3.0), ("add", 0.0), ("mul", 2.0), ("mul", 4.0)
+            ("pow", 3.0),
+            ("mul", 2.0),
+            ("add", 0.0),
+            ("mul", 2.0),
+            ("tanh", 3.0),
+            ("add", 0.0),
+            ("mul", 2.0),
+            ("mul", 4.0),
         ):
             torch.pointwise(name, x, gradient=gradient)
 
@@ -213,7 +221,8 @@ def chosen_rows(torch: Torch, x: Tensor, share: float, counted: bool) -> Tensor:
         if counted:
             _nonzero(torch, mask)
         chosen = x.of(max(int(rows * share) // 8 * 8, 8), x.shape[-1])
-        name = "void at::native::index_elementwise_kernel<128, 4, at::native::gpu_index_kernel<at::native::index_kernel_impl>>"
+        inner = "at::native::gpu_index_kernel<at::native::index_kernel_impl>"
+        name = f"void at::native::index_elementwise_kernel<128, 4, {inner} >"
         torch.kernel(name, torch.gpu.kernel_ns(0, 2.0 * chosen.size), max(chosen.numel // 512, 1))
 
     def gradient() -> None:
@@ -228,7 +237,9 @@ def chosen_rows(torch: Torch, x: Tensor, share: float, counted: bool) -> Tensor:
 def _nonzero(torch: Torch, mask: Tensor) -> None:
     base = "void at_cuda_detail::cub::Device"
     with torch.op("aten::nonzero", mask, own_ns=4_000):
-        torch.kernel(f"{base}ReduceSingleTileKernel<at_cuda_detail::cub::DeviceReducePolicy<bool, int> >", 3_000, 1, 256)
+        torch.kernel(
+            f"{base}ReduceSingleTileKernel<at_cuda_detail::cub::DeviceReducePolicy<bool, int> >", 3_000, 1, 256
+        )
         torch.to_host(4)
         name = f"{base}SelectSweepKernel<at_cuda_detail::cub::DeviceSelectPolicy<int, bool, int> >"
         torch.kernel(name, 4_000, max(mask.numel // 1_024, 1), 256)

@@ -33,7 +33,9 @@ def _line(name: str, rows: Sequence[Row]) -> list[str]:
     faulty = [one for one in rows if one.counts]
     errors = [one.error for one in faulty if one.error is not None]
     quiet = [one for one in rows if one.is_healthy]
-    named = [f"{sum((one.place or 99) <= most for one in faulty)} of {len(faulty)}" if faulty else "-" for most in (1, 3)]
+    named = [
+        f"{sum((one.place or 99) <= most for one in faulty)} of {len(faulty)}" if faulty else "-" for most in (1, 3)
+    ]
     error = f"{median(errors):.1%}" if errors else "-"
     covered = f"{sum(one.in_range for one in faulty)} of {len(errors)}" if errors else "-"
     false = f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}" if quiet else "-"
@@ -44,11 +46,13 @@ def missed(rows: Sequence[Row]) -> str:
     """Faults that are not among the first three, and healthy runs with a false promise."""
     lines = [["simulated: case", "size", "true saving", "predicted", "findings"]]
     for one in rows:
-        wrong = one.counts and (one.place or 99) > 3 or one.is_healthy and one.promised >= LARGE
+        wrong = (one.counts and (one.place or 99) > 3) or (one.is_healthy and one.promised >= LARGE)
         if wrong:
             true = f"{(one.saving or 0.0) / one.step:.0%}"
             said = f"{one.predicted[1] / one.step:.0%}" if one.predicted else "-"
-            lines.append([f"`{one.case}`", one.size, true, said, ", ".join(f"`{rule}`" for rule in one.found[:3]) or "none"])
+            lines.append(
+                [f"`{one.case}`", one.size, true, said, ", ".join(f"`{rule}`" for rule in one.found[:3]) or "none"]
+            )
     return _table(lines, texts=2)
 
 

@@ -7,11 +7,12 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field, replace
 
 from benchmarks.simulated import compiled
-from benchmarks.simulated.eager import COPY_STREAM, Tensor, Torch
+from benchmarks.simulated.eager import Torch
 from benchmarks.simulated.gpus import A100, Gpu
 from benchmarks.simulated.models import Model
 from benchmarks.simulated.program import (
     COLLECTIVE_STREAM,
+    COPY_STREAM,
     DEFAULT_STREAM,
     Call,
     Collective,
@@ -21,12 +22,12 @@ from benchmarks.simulated.program import (
     NextBatch,
     Node,
     Program,
-    Range,
     RecordEvent,
     Synchronize,
     WaitEvent,
     Work,
 )
+from benchmarks.simulated.tensor import Tensor
 
 MS = 1_000_000
 US = 1_000
@@ -181,8 +182,8 @@ class Training:
 
 
 def _due(number: int, every: int) -> bool:
-    """Never if `every` is 0; otherwise in the middle of each period."""
-    return every > 0 and number % every == every // 2
+    """Never if `every` is 0; otherwise in the last step of each period."""
+    return every > 0 and number % every == every - 1
 
 
 class _Step:
@@ -195,7 +196,6 @@ class _Step:
         self._bucket = list[Tensor]()
         self._first = True
         self._sends = False
-        self._collectives = 0
 
     def nodes(self, logs: bool, saves: bool, recompiles: bool, pauses: bool) -> tuple[Node, ...]:
         """All of it."""
@@ -331,7 +331,6 @@ class _Step:
         dur_ns = round((60_000 if ddp.over_network else 20_000) + size * factor * (ranks - 1) / ranks / rate)
         words = {"float": ("Float", 4), "c10::BFloat16": ("BFloat16", 2), "c10::Half": ("Half", 2)}
         word, width = words.get(dtype, ("Float", 4))
-        self._collectives += 1
         args = {
             "Collective name": kind,
             "dtype": word,
@@ -343,17 +342,16 @@ class _Step:
             "Process Group Ranks": str(list(range(ranks))),
         }
         tensor = Tensor((size // width,), dtype)
-        with torch.op(op, [tensor]):
-            with torch.range("record_param_comms", "cpu_op", args):
-                torch.host(3 * US)
-                torch.add(RecordEvent("ready", DEFAULT_STREAM))
-                torch.add(WaitEvent("ready", COLLECTIVE_STREAM))
-                with torch.range(note):
-                    torch.host(2 * US)
-                    name = f"ncclDevKernel_{kernel}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
-                    work = Work("kernel", name, dur_ns, (24, 1, 1), (544, 1, 1), 96, args=args)
-                    torch.add(Collective(work))
-                    torch.add(RecordEvent("reduced", COLLECTIVE_STREAM))
+        with torch.op(op, [tensor]), torch.range("record_param_comms", "cpu_op", args):
+            torch.host(3 * US)
+            torch.add(RecordEvent("ready", DEFAULT_STREAM))
+            torch.add(WaitEvent("ready", COLLECTIVE_STREAM))
+            with torch.range(note):
+                torch.host(2 * US)
+                name = f"ncclDevKernel_{kernel}_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
+                work = Work("kernel", name, dur_ns, (24, 1, 1), (544, 1, 1), 96, args=args)
+                torch.add(Collective(work))
+                torch.add(RecordEvent("reduced", COLLECTIVE_STREAM))
 
     def _wait(self) -> None:
         self.torch.add(WaitEvent("reduced", DEFAULT_STREAM))
@@ -377,46 +375,52 @@ class _Step:
             torch.item(Tensor(()))
 
     def _after(self, logs: bool) -> None:
-        torch, syncing, ddp = self.torch, self.training.syncing, self.training.distributed
-        if logs:
-            for _ in range(syncing.items):
-                torch.item(Tensor(()))
+        torch, syncing = self.torch, self.training.syncing
+        for _ in range(syncing.items if logs else 0):
+            torch.item(Tensor(()))
         if syncing.copied_mb:
             torch.cpu(Tensor((self.model.batch, round(syncing.copied_mb * 2**18) // self.model.batch)))
-        if ddp:
-            for _ in range(ddp.metrics):
-                self._collective("allreduce", 4)
-                self._wait()
-                torch.item(Tensor(()))
-            if ddp.gathered_mb:
-                self._collective("_allgather_base", round(ddp.gathered_mb * 2**20))
-                self._wait()
-            for _ in range(ddp.barriers):
-                with torch.op("c10d::barrier", Tensor((1,))):
-                    self._collective("barrier", 4)
-                    self._wait()
-                    torch.add(Synchronize(DEFAULT_STREAM))
-            if self.rank == 0:
-                torch.host(ddp.late_rank_ms * MS)
+        if self.training.distributed:
+            self._meet(self.training.distributed)
         for _ in range(self.training.freed):
             torch.add(Call("cudaFree", CUDA_FREE_NS, drains=True))
         self._time(1)
 
+    def _meet(self, ddp: Distributed) -> None:
+        torch = self.torch
+        for _ in range(ddp.metrics):
+            self._collective("allreduce", 4)
+            self._wait()
+            torch.item(Tensor(()))
+        if ddp.gathered_mb:
+            self._collective("_allgather_base", round(ddp.gathered_mb * 2**20))
+            self._wait()
+        for _ in range(ddp.barriers):
+            with torch.op("c10d::barrier", Tensor((1,))):
+                self._collective("barrier", 4)
+                self._wait()
+                torch.add(Synchronize(DEFAULT_STREAM))
+        if self.rank == 0:
+            torch.host(ddp.late_rank_ms * MS)
+
     def _save(self) -> None:
         """`torch.save` of weights and optimizer state."""
         torch = self.torch
-        with torch.range("torch/serialization.py(810): save", "python_function", {"Python id": 1, "Python parent id": None}):
+        with torch.range(
+            "torch/serialization.py(810): save", "python_function", {"Python id": 1, "Python parent id": None}
+        ):
             for one in torch.parameters:
                 for _ in range(3):
                     torch.cpu(one)
                     torch.host(20 * US + one.size / FILE_BYTES_PER_NS)
 
     def _compile(self) -> None:
-        with self.torch.range("_compile.compile_inner (dynamo_timed)"):
-            with self.torch.range("entire_frame_compile (dynamo_timed)"):
-                self.torch.host(self.training.compile_ms * MS * 0.3)
-                with self.torch.range("backend_compile (dynamo_timed)"):
-                    self.torch.host(self.training.compile_ms * MS * 0.7)
+        torch, whole_ns = self.torch, self.training.compile_ms * MS
+        frame = "entire_frame_compile (dynamo_timed)"
+        with torch.range("_compile.compile_inner (dynamo_timed)"), torch.range(frame):
+            torch.host(whole_ns * 0.3)
+            with torch.range("backend_compile (dynamo_timed)"):
+                torch.host(whole_ns * 0.7)
 
     def _as_graph(self) -> tuple[Node, ...]:
         """The kernels of the eager step in one launch."""
@@ -458,6 +462,3 @@ def _works(nodes: tuple[Node, ...]) -> Iterator[Work]:
             yield node.work
         elif isinstance(body := getattr(node, "body", None), tuple):
             yield from _works(body)
-
-
-__all__ = ["Distributed", "Loading", "Range", "Syncing", "Training"]

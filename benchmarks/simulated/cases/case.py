@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from typing import Any
+from typing import Any, TypeVar
 
 from benchmarks.simulated.training import Training
+
+Value = TypeVar("Value")
 
 SIZES = ("small", "medium", "large")
 
@@ -42,9 +44,10 @@ class Case:
         return found
 
 
-def changed(what: Any, changes: Mapping[str, Any]) -> Any:
-    """A copy with other values; a dot leads to a field's field."""
+def changed(what: Value, changes: Mapping[str, Any]) -> Value:
+    """A copy of a dataclass with other values; a dot leads to a field's field."""
     for path, value in changes.items():
         name, _, rest = path.partition(".")
-        what = replace(what, **{name: changed(getattr(what, name), {rest: value}) if rest else value})
+        new = changed(getattr(what, name), {rest: value}) if rest else value
+        what = replace(what, **{name: new})  # type: ignore[type-var]
     return what

@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from benchmarks.simulated.cases.case import Case, Fault, changed
-from benchmarks.simulated.cases.workloads import BF16, H100, V100, bert, dlrm, gpt, little, resnet, short_of
+from benchmarks.simulated.cases.workloads import BF16, bert, dlrm, gpt, little, resnet, short_of
+from benchmarks.simulated.gpus import H100, V100
 from benchmarks.simulated.training import Loading
 
 
@@ -35,7 +36,12 @@ def precision() -> Iterator[Case]:
     yield Case("bert_without_tf32", family, lambda size: bert(size, half=None), (exact,))
     yield Case("recommender_without_tf32", family, lambda size: dlrm(size, compiled=True, half=None), (exact,))
     full = Fault(("no_mixed_precision",), {"half": None})
-    yield Case("pictures_in_fp32_on_v100", family, lambda size: resnet(size, V100), (Fault(full.rules, {"half": None, "scaler": False}),))
+    yield Case(
+        "pictures_in_fp32_on_v100",
+        family,
+        lambda size: resnet(size, V100),
+        (Fault(full.rules, {"half": None, "scaler": False}),),
+    )
     yield Case("pictures_in_tf32", family, resnet, (full,))
     yield Case("bert_in_tf32_on_h100", family, lambda size: bert(size, H100), (full,))
     double = Fault(("double_precision",), {"model.double_features": True})
@@ -45,7 +51,13 @@ def precision() -> Iterator[Case]:
     width = Fault(("misaligned_dimensions",), {"model.widened": 2_730})
     yield Case("mlp_of_2730", family, lambda size: changed(gpt(size, H100), {"model.widened": 2_736}), (width,))
     few = Fault(("underfilled_gpu",), {"model.batch": 4})
-    yield Case("four_pictures_a_batch", family, lambda size: resnet(size, graph=True, loading=Loading(8, 4.0)), (few,), samples=16)
+    yield Case(
+        "four_pictures_a_batch",
+        family,
+        lambda size: resnet(size, graph=True, loading=Loading(8, 4.0)),
+        (few,),
+        samples=16,
+    )
     short = Fault(("underfilled_gpu",), {"model.batch": 1})
     yield Case("one_short_sequence_a_batch", family, lambda size: little(size, H100, graph=True), (short,), samples=8)
 

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from benchmarks.simulated.cases.case import Case, changed
 from benchmarks.simulated.cases.ranks import several
-from benchmarks.simulated.cases.workloads import H100, V100, bert, dlrm, gpt, resnet, short_of
+from benchmarks.simulated.cases.workloads import bert, dlrm, gpt, resnet, short_of
+from benchmarks.simulated.gpus import H100, V100
 from benchmarks.simulated.training import Loading, Syncing
 
 
@@ -25,12 +26,24 @@ def healthy() -> Iterator[Case]:
     yield Case("loss_read_every_fifth_step", family, lambda size: gpt(size, syncing=Syncing(items=1, every=5)))
     yield Case("gpt_synchronised_once", family, lambda size: gpt(size, syncing=Syncing(device=1)))
     yield Case(
-        "small_pageable_copies", family, lambda size: gpt(size, loading=Loading(2, 4.0, pinned=False, non_blocking=False))
+        "small_pageable_copies",
+        family,
+        lambda size: gpt(size, loading=Loading(2, 4.0, pinned=False, non_blocking=False)),
     )
-    yield Case("copies_on_their_own_stream", family, lambda size: resnet(size, V100, compiled=True, loading=Loading(16, 60.0, own_stream=True)))
+    yield Case(
+        "copies_on_their_own_stream",
+        family,
+        lambda size: resnet(size, V100, compiled=True, loading=Loading(16, 60.0, own_stream=True)),
+    )
     yield Case("loader_that_just_keeps_up", family, lambda size: gpt(size, loading=Loading(2, 40.0)))
     yield Case("gradients_clipped", family, lambda size: gpt(size, clip=True))
     yield Case("two_ranks_over_nvlink", family, lambda size: several(gpt(size)))
-    yield Case("two_ranks_over_network", family, lambda size: several(gpt(size, H100, compiled=True), over_network=True))
-    yield Case("micro_batches_with_no_sync", family, lambda size: several(bert(size, compiled=True), micro_batches=4))
-    yield Case("long_sequences", family, lambda size: changed(gpt(size, compiled=True), {"model.length": 2_048, "model.batch": 4}))
+    yield Case(
+        "two_ranks_over_network", family, lambda size: several(gpt(size, H100, compiled=True), over_network=True)
+    )
+    yield Case("micro_batches_with_no_sync", family, lambda size: several(bert(size, compiled=True), micro_batches=2))
+    yield Case(
+        "long_sequences",
+        family,
+        lambda size: changed(gpt(size, compiled=True), {"model.length": 2_048, "model.batch": 4}),
+    )

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from benchmarks.simulated.cases.case import Case, Fault
 from benchmarks.simulated.cases.ranks import several
-from benchmarks.simulated.cases.workloads import H100, V100, bert, dlrm, gpt, little, resnet
+from benchmarks.simulated.cases.workloads import bert, dlrm, gpt, little, resnet
+from benchmarks.simulated.gpus import H100, V100
 
 ALONE = Fault(("dataloader_no_workers",), {"loading.workers": 0})
 ITEMS = Fault(("scalar_syncs",), {"syncing.items": 10})
@@ -36,6 +37,7 @@ def mixed() -> Iterator[Case]:
     yield Case("items_and_a_hot_gpu", family, lambda size: several(gpt(size)), (hot, ITEMS))
     full = Fault(("no_mixed_precision",), {"half": None, "scaler": False})
     pageable = Fault(
-        ("pageable_copies", "copies_not_overlapped"), {"loading.pinned": False, "loading.non_blocking": False, "loading.own_stream": False}
+        ("pageable_copies", "copies_not_overlapped"),
+        {"loading.pinned": False, "loading.non_blocking": False, "loading.own_stream": False},
     )
     yield Case("fp32_pictures_from_pageable_memory", family, lambda size: resnet(size, V100), (full, pageable))

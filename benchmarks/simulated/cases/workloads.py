@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any, TypeVar
 
 from benchmarks.simulated.cases.case import changed
-from benchmarks.simulated.gpus import A100, H100, V100, Gpu
+from benchmarks.simulated.gpus import A100, V100, Gpu
 from benchmarks.simulated.models import Dlrm, ResNet, Transformer
 from benchmarks.simulated.training import Loading, Training
 
@@ -24,36 +25,47 @@ def resnet(size: str, gpu: Gpu = A100, **other: Any) -> Training:
     model = ResNet(blocks, batch, bottleneck=size != "small")
     loading = Loading(of(size, 12, 8, 8), float(batch), own_stream=True)
     half = FP16 if gpu is V100 else BF16
-    return Training(model, gpu, **{"half": half, "optimizer": "SGD", "loading": loading, "scaler": gpu is V100} | other)
+    usual = Training(model, gpu, half, optimizer="SGD", loading=loading, scaler=gpu is V100)
+    return replace(usual, **other)
 
 
 def gpt(size: str, gpu: Gpu = A100, **other: Any) -> Training:
     """GPTs of 6, 12 and 24 layers in bf16."""
     layers, hidden, heads = of(size, (6, 512, 8), (12, 768, 12), (24, 1_024, 16))
     model = Transformer(layers, hidden, heads, 1_024, batch=of(size, 16, 16, 8))
-    return Training(model, gpu, **{"loading": Loading(2, 4.0)} | other)
+    return replace(Training(model, gpu, loading=Loading(2, 4.0)), **other)
 
 
 def bert(size: str, gpu: Gpu = A100, **other: Any) -> Training:
     """Encoders of 6, 12 and 24 layers with dropout; weights in fp32, autocast to bf16."""
     layers, hidden, heads = of(size, (6, 512, 8), (12, 768, 12), (24, 1_024, 16))
     model = Transformer(
-        layers, hidden, heads, 512, 30_528, of(size, 32, 32, 16), dtype="float", causal=False, dropout=True, masked_loss=True
+        layers,
+        hidden,
+        heads,
+        512,
+        30_528,
+        of(size, 32, 32, 16),
+        dtype="float",
+        causal=False,
+        dropout=True,
+        masked_loss=True,
     )
-    return Training(model, gpu, **{"half": BF16, "loading": Loading(4, 8.0)} | other)
+    return replace(Training(model, gpu, BF16, loading=Loading(4, 8.0)), **other)
 
 
 def little(size: str, gpu: Gpu = A100, **other: Any) -> Training:
     """Transformers for short sequences, in batches that do not fill a GPU's time."""
     layers, hidden, heads = of(size, (4, 256, 4), (6, 384, 6), (12, 512, 8))
     model = Transformer(layers, hidden, heads, 128, 8_192, 8)
-    return Training(model, gpu, **{"loading": Loading(4, 2.0)} | other)
+    return replace(Training(model, gpu, loading=Loading(4, 2.0)), **other)
 
 
 def dlrm(size: str, gpu: Gpu = A100, **other: Any) -> Training:
     """Recommenders with 8 to 26 tables, whose gradients are sparse; MLPs under autocast."""
     model = Dlrm(of(size, 8, 26, 26), of(size, 100_000, 100_000, 200_000), 64, of(size, 4_096, 8_192, 32_768))
-    return Training(model, gpu, **{"half": BF16, "loading": Loading(8, of(size, 2.0, 3.0, 12.0), own_stream=True)} | other)
+    loading = Loading(8, of(size, 2.0, 3.0, 12.0), own_stream=True)
+    return replace(Training(model, gpu, BF16, loading=loading), **other)
 
 
 def experts(size: str) -> Training:
