@@ -73,7 +73,8 @@ class Row:
 
 def plain(training: Training, measured: int) -> Sequence[Recording]:
     """Steps without a profiler."""
-    return run(training.programs(SETTLING + measured), _costs(training), range(SETTLING, SETTLING + measured))
+    steps = range(SETTLING, SETTLING + measured)
+    return run(training.programs(steps.stop), _costs(training), steps, keeping=False)
 
 
 def profiled(training: Training, before: Sequence[Recording]) -> Sequence[Recording]:
@@ -81,10 +82,10 @@ def profiled(training: Training, before: Sequence[Recording]) -> Sequence[Record
     measured = len(before[0].steps)
     queued_ns = 0
     if step_ns(before) > host_step_ns(before) * RUNS_AHEAD:
-        queued_ns = round(step_ns(before) * measured / len(before[0].device))
+        queued_ns = round(step_ns(before) * measured / before[0].launched)
     costs = replace(_costs(training), op_ns=PROFILED_OP_NS, call_ns=PROFILED_CALL_NS)
-    recorded = range(SETTLING, SETTLING + measured)
-    return run(training.programs(SETTLING + measured), costs, recorded, queued_ns=queued_ns)
+    steps = range(SETTLING, SETTLING + measured)
+    return run(training.programs(steps.stop), costs, steps, queued_ns=queued_ns)
 
 
 def _costs(training: Training) -> Costs:
@@ -96,21 +97,22 @@ def true_ms(training: Training, measured: int) -> float:
     return step_ns(plain(training, measured)) / MS
 
 
-def write(case: Case, size: str, folder: Path) -> None:
-    """The traces of all ranks of a case."""
-    bad = case.training(size)
-    for one in profiled(bad, plain(bad, case.recorded)):
-        kineto.write(one, bad.gpu, folder / f"rank{one.rank}.pt.trace.json", bad.gpus)
+def write(training: Training, before: Sequence[Recording], folder: Path) -> None:
+    """The traces of all its ranks."""
+    for one in profiled(training, before):
+        kineto.write(one, training.gpu, folder / f"rank{one.rank}.pt.trace.json", training.gpus)
 
 
 def judge(case: Case, size: str) -> Row:
     """Simulate, analyse, compare."""
-    step = true_ms(case.training(size), case.recorded)
+    bad = case.training(size)
+    before = plain(bad, case.recorded)
+    step = step_ns(before) / MS
     gains = [step - true_ms(case.training(size, fault), case.recorded) / case.samples for fault in case.faults]
     saving = max(gains, default=None)
     expected = case.faults[gains.index(saving)].rules if saving is not None else ()
     with tempfile.TemporaryDirectory() as folder:
-        write(case, size, Path(folder))
+        write(bad, before, Path(folder))
         diagnosis = diagnose.analyze(folder)
     said = [one for one in diagnosis.findings if not one.minor]
     place = next((at for at, one in enumerate(said, start=1) if one.rule in expected), None)

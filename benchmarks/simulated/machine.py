@@ -46,6 +46,8 @@ GRAPH_GAP_NS = 600
 """Between kernels of a graph: about half of that between queued launches."""
 THREAD_SWITCH_NS = 25_000
 """From backward() to autograd's thread, and back."""
+FIRST_STEP = 100
+"""Number of the first simulated step: warm-up and first compilations are long over."""
 SEQUENCES = 100_000
 """Sequence numbers of autograd that a step may use up; a program numbers those of each step from 1."""
 COLLECTIVE_CALL_NS = 12_000
@@ -111,6 +113,8 @@ class Recording:
     """Start and end of each step on the main thread."""
     done_ns: tuple[int, ...]
     """When what each step launched was done, and before them what the step before launched."""
+    launched: int
+    """What was put onto streams in these steps."""
     host: tuple[HostEvent, ...] = ()
     device: tuple[DeviceEvent, ...] = ()
 
@@ -146,13 +150,14 @@ class Batches:
 class Rank:
     """A process and its GPU."""
 
-    def __init__(self, rank: int, program: Program, costs: Costs, recorded: range, seed: int) -> None:
+    def __init__(self, rank: int, program: Program, costs: Costs, recorded: range, seed: int, keeping: bool) -> None:
         self._rank = rank
         self._program = program
         self._costs = costs
         self._recorded = recorded
-        self._recording = False
+        self._recording = self._measuring = False
         self._number = 0
+        self._keeping = keeping
         self._random = random.Random(seed * 1_000 + rank)
         self._batches = Batches(program.loader) if program.loader else None
         self.now_ns = 0
@@ -167,6 +172,7 @@ class Rank:
         self._device = list[DeviceEvent]()
         self.steps = list[tuple[int, int]]()
         self.done_ns = list[int]()
+        self.launched = 0
 
     def fill_queue(self, each_ns: int) -> None:
         """Start with a full launch queue, as a host that is faster than its device has after a while."""
@@ -177,9 +183,10 @@ class Rank:
     def run(self) -> Entering:
         """All steps, and what torch.profiler does after the last recorded one."""
         for number, body in enumerate(self._program.steps):
-            self._recording, self._number = number in self._recorded, number
+            self._measuring, self._number = number in self._recorded, number
+            self._recording = self._measuring and self._keeping
             start = self.now_ns
-            yield from self._range(Range(f"ProfilerStep#{number}", body, "user_annotation"))
+            yield from self._range(Range(f"ProfilerStep#{FIRST_STEP + number}", body, "user_annotation"))
             self.steps.append((start, self.now_ns))
             self.done_ns.append(max(self.now_ns, *self._free.values(), 0))
         self._synchronize(Synchronize())
@@ -189,7 +196,7 @@ class Rank:
         steps = tuple(self.steps[number] for number in self._recorded)
         first = self._recorded.start
         done_ns = tuple(self.done_ns[first - 1 : self._recorded.stop])
-        return Recording(self._rank, world, steps, done_ns, tuple(self._host), tuple(self._device))
+        return Recording(self._rank, world, steps, done_ns, self.launched, tuple(self._host), tuple(self._device))
 
     def _run(self, nodes: Sequence[Node]) -> Entering:
         for node in nodes:
@@ -297,6 +304,7 @@ class Rank:
         end = start + math.ceil(work.dur_ns * pace * self._program.slower)
         self._free[stream] = end
         self._starts.setdefault(stream, deque()).append(start)
+        self.launched += self._measuring
         if self._recording:
             self._device.append(DeviceEvent(work, stream, start, end, self._op, correlation, graph))
         return end
@@ -356,10 +364,18 @@ class Rank:
 
 
 def run(
-    programs: Sequence[Program], costs: Costs, recorded: range, seed: int = 0, queued_ns: int = 0
+    programs: Sequence[Program],
+    costs: Costs,
+    recorded: range,
+    seed: int = 0,
+    queued_ns: int = 0,
+    keeping: bool = True,
 ) -> tuple[Recording, ...]:
-    """Run the ranks' programs side by side. `queued_ns`: as Rank.fill_queue."""
-    ranks = [Rank(number, program, costs, recorded, seed) for number, program in enumerate(programs)]
+    """Run the ranks' programs side by side.
+
+    `queued_ns` is as in Rank.fill_queue; events are left out unless `keeping`.
+    """
+    ranks = [Rank(number, program, costs, recorded, seed, keeping) for number, program in enumerate(programs)]
     for rank in ranks:
         rank.fill_queue(queued_ns)
     arrivals = _step([(rank.run(), None) for rank in ranks])

@@ -180,7 +180,7 @@ def test_a_trace_has_what_torch_writes(tmp_path: Path) -> None:
     events = trace_of(recordings)
     by_kind = {kind: [one for one in events if one.get("cat") == kind] for kind in {one.get("cat") for one in events}}
     steps = [one["name"] for one in by_kind["user_annotation"] if str(one["name"]).startswith("ProfilerStep#")]
-    assert steps == ["ProfilerStep#3", "ProfilerStep#4", "ProfilerStep#5"]
+    assert steps == ["ProfilerStep#103", "ProfilerStep#104", "ProfilerStep#105"]
     starts = {one["id"] for one in by_kind["ac2g"] if one["ph"] == "s"}
     correlations = {one["args"]["correlation"] for one in by_kind["kernel"]}  # type: ignore[index]
     assert correlations <= starts

@@ -59,7 +59,13 @@ def precision() -> Iterator[Case]:
         samples=16,
     )
     short = Fault(("underfilled_gpu",), {"model.batch": 1})
-    yield Case("one_short_sequence_a_batch", family, lambda size: little(size, H100, graph=True), (short,), samples=8)
+    yield Case(
+        "one_short_sequence_a_batch",
+        family,
+        lambda size: little(size, H100, graph=True, loading=Loading(8, 0.5)),
+        (short,),
+        samples=8,
+    )
 
 
 def optimizers() -> Iterator[Case]:
@@ -76,4 +82,4 @@ def optimizers() -> Iterator[Case]:
     yield Case("gradients_of_a_large_model_set_to_zero", family, lambda size: short_of(gpt(size), 2), (zeros,))
     dense = Fault(("dense_embedding_gradients",), {"model.sparse": False})
     yield Case("tables_with_dense_gradients", family, dlrm, (dense,))
-    yield Case("tables_with_dense_gradients_on_h100", family, lambda size: dlrm(size, H100, compiled=True), (dense,))
+    yield Case("tables_with_dense_gradients_on_h100", family, lambda size: dlrm(size, H100), (dense,))

@@ -105,7 +105,7 @@ def launches() -> Iterator[Case]:
     heads = Fault(("looped_ops", "launch_bound"), {"model.one_at_a_time": True})
     yield Case("heads_in_a_loop", family, written_out, (heads,))
     recompiled = Fault(("recompilation",), {"recompiled_every": 5})
-    yield Case("recompiled_for_new_shapes", family, lambda size: gpt(size, compiled=True), (recompiled,))
+    yield Case("recompiled_for_new_shapes", family, lambda size: gpt(size, compiled=True), (recompiled,), recorded=10)
     yield Case(
         "recompiled_every_step",
         family,
