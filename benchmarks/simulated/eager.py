@@ -74,6 +74,8 @@ class Torch:
     on_gradient: OnGradient | None = None
     """Called when a parameter's gradient is there: DistributedDataParallel's hook."""
     parameters: list[Tensor] = field(default_factory=list)
+    sparse: list[tuple[Tensor, Tensor]] = field(default_factory=list)
+    """Rows that were read, and their tables, whose gradients are sparse."""
     _nodes: list[list[Node]] = field(default_factory=lambda: [[]])
     _tape: list[Taped] = field(default_factory=list)
     _sequence: int = 0
@@ -499,23 +501,38 @@ class Torch:
             name = "void at::native::(anonymous namespace)::indexSelectLargeIndex"
             dur_ns = self.gpu.kernel_ns(0, 2.0 * out.size)
             self.kernel(f"{name}<{table.dtype}, long, unsigned int, 2, 2, -2, true>", dur_ns, rows)
+        if sparse:
+            self.sparse.append((out, table))
         self.tape("EmbeddingBackward0", lambda: self._embedding_gradient(out, ids, table, sparse), table)
         return out
 
     def _embedding_gradient(self, out: Tensor, ids: Tensor, table: Tensor, sparse: bool) -> None:
         values = (str(table.shape[0]), "-1", "False")
         outer = self.op("aten::embedding_backward", out, ids, values=(*values, str(sparse)))
-        if sparse:
-            with outer, self.op("aten::embedding_sparse_backward", out, ids, values=values):
+        name = f"aten::embedding_{'sparse' if sparse else 'dense'}_backward"
+        with outer, self.op(name, out, ids, own_ns=DISPATCH_NS + 8_000, values=values):
+            if sparse:
                 self.view("view", out)
-            return
-        with outer, self.op("aten::embedding_dense_backward", out, ids, own_ns=DISPATCH_NS + 8_000, values=values):
+                return
             self.fill(table)
-            for _ in range(3):
-                name = "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, long, int>::Policy800>"
-                self.kernel(name, max(self.gpu.kernel_ns(0, 32.0 * out.numel / out.shape[-1]), 6_000), 100, 384)
+            self._sort(out)
             name = f"void at::native::(anonymous namespace)::compute_grad_weight<{table.dtype}, long>"
             self.kernel(name, self.gpu.kernel_ns(0, 2.0 * out.size), out.numel // out.shape[-1])
+
+    def _sort(self, out: Tensor) -> None:
+        for _ in range(3):
+            name = "void cub::DeviceRadixSortOnesweepKernel<cub::DeviceRadixSortPolicy<long, long, int>::Policy800>"
+            self.kernel(name, max(self.gpu.kernel_ns(0, 32.0 * out.numel / out.shape[-1]), 6_000), 100, 384)
+
+    def sparse_update(self, out: Tensor, table: Tensor) -> None:
+        """Of the rows that were read, by an optimizer for sparse gradients: equal rows are summed, and added."""
+        with self.op("aten::_coalesce", out, own_ns=DISPATCH_NS):
+            self._sort(out)
+        with self.op("aten::add_", table, out, own_ns=DISPATCH_NS):
+            name = (
+                "void at::native::apply::sparseElementwiseKernel<at::native::apply::TensorCAddOp<float>, unsigned long>"
+            )
+            self.kernel(name, self.gpu.kernel_ns(0, 4.0 * out.size), out.numel // out.shape[-1])
 
     def attention(self, query: Tensor, causal: bool = True) -> Tensor:
         """`F.scaled_dot_product_attention` with the flash kernel; [batch, heads, length, width] in half precision."""
@@ -712,6 +729,10 @@ class Torch:
                     self.host(12_000)
                     for one, streams in STEPS[name]:
                         self.pointwise(one, parameter, streams=streams)
+        if self.sparse:
+            with self.range("Optimizer.step#SGD.step"):
+                for out, table in self.sparse:
+                    self.sparse_update(out, table)
 
     def _foreach(self, name: str, tensors: Sequence[Tensor], streams: float) -> None:
         functor = "BinaryOpListAlphaFunctor" if "add" in name else "PointwiseOpScalarFunctor"

@@ -274,7 +274,7 @@ class Dlrm:
             torch.pointwise("relu_", x, streams=2.0, gradient=3.0)
         x = torch.cast(x, "float")
         for _ in range(self.tables):
-            # SparseAdam and the like touch the rows that were read; the fused optimizer has the dense parameters.
+            # An optimizer of its own updates the rows that were read; the other has the dense parameters.
             table = Tensor((self.rows, self.width)) if self.sparse else torch.parameter(self.rows, self.width)
             torch.embedding(ids.of(self.batch), table, self.sparse)
         torch.pointwise("cat", x.of(self.batch, (self.tables + 1) * self.width), streams=2.0, gradient=2.0)
