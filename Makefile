@@ -39,8 +39,9 @@ docs: .venv/full  ## build the documentation into site/, without a network; a de
 pictures: .venv/browser  ## take the pictures of the report again; CORPUS=DIR has the public trace that they show
 	$(BIN)/python -m benchmarks.pictures $(CORPUS)
 
-accuracy: .venv/full  ## measure how often the diagnosis of the planted cases is right, and publish it
+accuracy: .venv/full  ## measure how often diagnoses of planted and of simulated cases are right, and publish it
 	$(BIN)/python -m benchmarks.accuracy --write
+	$(BIN)/python -m benchmarks.simulated --write
 	$(BIN)/python -m benchmarks.texts --write
 
 truth: .venv/full  ## measure planted cases that need no GPU and record all their levels, as far as that is missing; takes an hour

@@ -18,6 +18,7 @@ import click
 from click.testing import CliRunner
 
 from benchmarks import accuracy, accuracy_tables, gpu_traces, load, nsight
+from benchmarks.simulated import tables as simulated
 from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
@@ -62,6 +63,9 @@ def _accuracy() -> Iterator[Text]:
         "joints": partial(accuracy_tables.joints, found),
         "faults": partial(accuracy_tables.details, found.rows),
     }
+    rows = simulated.published()
+    blocks["simulated"] = partial(simulated.families, rows)
+    blocks["simulated-missed"] = partial(simulated.missed, rows)
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)
 

@@ -1,0 +1,135 @@
+"""What diagnose says of a case's trace, beside what the same program takes when its fault is mended."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+import diagnose
+from benchmarks.simulated import kineto
+from benchmarks.simulated.cases.case import Case
+from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Costs, Recording, host_step_ns, run, step_ns
+from benchmarks.simulated.training import Training
+
+SETTLING = 3
+"""Steps before those that are measured."""
+RUNS_AHEAD = 1.02
+"""A device that takes longer for a step than its host has a full launch queue in the long run."""
+JITTER = 0.005
+"""Share of the step by which simulated steps vary from run to run."""
+WORTH = 0.03
+"""Share of the step from which on a fault is one that a tool has to name."""
+MS = 1e6
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was said of a case at a size, and what is true. Times in ms."""
+
+    case: str
+    size: str
+    family: str
+    expected: tuple[str, ...]
+    """Rules that name the largest fault."""
+    step: float
+    saving: float | None
+    """By mending the largest fault; None if there is none."""
+    found: tuple[str, ...]
+    """Rules of the findings, the first first; minor ones are none."""
+    place: int | None
+    """Of the first finding that names the fault, from 1."""
+    predicted: tuple[float, float, float] | None
+    """Low, likely and high, by the finding at `place`."""
+    promised: float
+    """Share of the step that the most promising finding would save."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a fault that costs something."""
+        return self.saving is not None and self.saving >= WORTH * self.step
+
+    @property
+    def is_healthy(self) -> bool:
+        """Whether no fault was planted."""
+        return self.saving is None
+
+    @property
+    def error(self) -> float | None:
+        """Of the predicted saving, as a share of the step."""
+        if self.predicted is None or self.saving is None:
+            return None
+        return abs(self.predicted[1] - self.saving) / self.step
+
+    @property
+    def in_range(self) -> bool:
+        """Whether the true saving lies between low and high."""
+        if self.predicted is None or self.saving is None:
+            return False
+        low, _, high = self.predicted
+        return low - JITTER * self.step <= self.saving <= high + JITTER * self.step
+
+
+def plain(training: Training, measured: int) -> Sequence[Recording]:
+    """Steps without a profiler."""
+    steps = range(SETTLING, SETTLING + measured)
+    return run(training.programs(steps.stop), _costs(training), steps, keeping=False)
+
+
+def profiled(training: Training, before: Sequence[Recording]) -> Sequence[Recording]:
+    """The same under the profiler, which starts when the launch queue is as full as it gets."""
+    measured = len(before[0].steps)
+    queued_ns = 0
+    if step_ns(before) > host_step_ns(before) * RUNS_AHEAD:
+        queued_ns = round(step_ns(before) * measured / before[0].launched)
+    costs = replace(_costs(training), op_ns=PROFILED_OP_NS, call_ns=PROFILED_CALL_NS)
+    steps = range(SETTLING, SETTLING + measured)
+    return run(training.programs(steps.stop), costs, steps, queued_ns=queued_ns)
+
+
+def _costs(training: Training) -> Costs:
+    return Costs(host=training.gpu.host, gap_ns=training.gpu.gap_ns)
+
+
+def true_ms(training: Training, measured: int) -> float:
+    """A step without a profiler."""
+    return step_ns(plain(training, measured)) / MS
+
+
+def write(training: Training, before: Sequence[Recording], folder: Path) -> None:
+    """The traces of all its ranks."""
+    for one in profiled(training, before):
+        kineto.write(one, training.gpu, folder / f"rank{one.rank}.pt.trace.json", training.gpus)
+
+
+def judge(case: Case, size: str) -> Row:
+    """Simulate, analyse, compare."""
+    bad = case.training(size)
+    before = plain(bad, case.recorded)
+    step = step_ns(before) / MS
+    gains = [step - true_ms(case.training(size, fault), case.recorded) / case.samples for fault in case.faults]
+    saving = max(gains, default=None)
+    expected = case.faults[gains.index(saving)].rules if saving is not None else ()
+    with tempfile.TemporaryDirectory() as folder:
+        write(bad, before, Path(folder))
+        diagnosis = diagnose.analyze(folder)
+    said = [one for one in diagnosis.findings if not one.minor]
+    place = next((at for at, one in enumerate(said, start=1) if one.rule in expected), None)
+    hit = said[place - 1].saving if place else None
+    return Row(
+        case=case.name,
+        size=size,
+        family=case.family,
+        expected=expected,
+        step=round(step, 3),
+        saving=None if saving is None else round(saving, 3),
+        found=tuple(one.rule for one in said),
+        place=place,
+        predicted=(_ms(hit.low_ns), _ms(hit.likely_ns), _ms(hit.high_ns)) if hit else None,
+        promised=round(max((one.share_of_step for one in said), default=0.0), 4),
+    )
+
+
+def _ms(time_ns: float) -> float:
+    return round(time_ns / MS, 3)

@@ -1,0 +1,230 @@
+"""Writes a recording as torch.profiler does (record_shapes=True), with Kineto of torch 2.4 and later."""
+
+from __future__ import annotations
+
+import gzip
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, TypeAlias
+
+import msgspec
+
+from benchmarks.simulated.gpus import Gpu
+from benchmarks.simulated.machine import AUTOGRAD, DeviceEvent, HostEvent, Recording
+
+Event: TypeAlias = dict[str, Any]
+
+BASE_NS = 1_751_410_836_000_000_000
+START_NS = 1_428_625_731_000_000
+"""Trace times of real recordings are some weeks after their base."""
+CBIDS = {
+    "cudaLaunchKernel": 211,
+    "cudaLaunchKernelExC": 430,
+    "cudaMemcpyAsync": 41,
+    "cudaMemsetAsync": 51,
+    "cudaStreamSynchronize": 131,
+    "cudaDeviceSynchronize": 165,
+    "cudaEventSynchronize": 137,
+    "cudaEventRecord": 135,
+    "cudaStreamWaitEvent": 147,
+    "cudaMalloc": 20,
+    "cudaFree": 22,
+    "cudaGraphLaunch": 311,
+    "cuLaunchKernel": 307,
+}
+THREADS_PER_MULTIPROCESSOR = 2_048
+
+
+def write(recording: Recording, gpu: Gpu, path: Path, gpus: int = 8) -> None:
+    """As a JSON file, packed if its name ends in .gz. `gpus`: those of a machine."""
+    raw = msgspec.json.encode(trace(recording, gpu, gpus))
+    path.write_bytes(gzip.compress(raw, 1) if path.suffix == ".gz" else raw)
+
+
+def trace(recording: Recording, gpu: Gpu, gpus: int) -> Event:
+    """The whole file."""
+    found: Event = {
+        "schemaVersion": 1,
+        "deviceProperties": [_properties(gpu, device) for device in range(min(recording.world, gpus))],
+        "cupti_version": 24,
+        "cuda_runtime_version": 12040,
+        "cuda_driver_version": 12040,
+        "record_shapes": 1,
+    }
+    if recording.world > 1:
+        found["distributedInfo"] = _distributed(recording)
+    found["host_name"] = f"node{recording.rank // gpus}"
+    found["traceEvents"] = list(_events(recording, gpu, recording.rank % gpus))
+    return {**found, "displayTimeUnit": "ms", "baseTimeNanoseconds": BASE_NS}
+
+
+def _properties(gpu: Gpu, device: int) -> Event:
+    return {
+        "id": device,
+        "name": gpu.name,
+        "totalGlobalMem": gpu.memory_bytes,
+        "computeMajor": gpu.capability[0],
+        "computeMinor": gpu.capability[1],
+        "maxThreadsPerBlock": 1024,
+        "maxThreadsPerMultiprocessor": THREADS_PER_MULTIPROCESSOR,
+        "regsPerBlock": 65536,
+        "warpSize": 32,
+        "sharedMemPerBlock": 49152,
+        "numSms": gpu.sms,
+        "regsPerMultiprocessor": 65536,
+    }
+
+
+def _distributed(recording: Recording) -> Event:
+    ranks = list(range(recording.world))
+    group = {"pg_name": "0", "pg_desc": "default_pg", "backend_config": "cuda:nccl", "pg_size": len(ranks)}
+    return {
+        "backend": "nccl",
+        "rank": recording.rank,
+        "world_size": recording.world,
+        "pg_count": 1,
+        "pg_config": [{**group, "ranks": ranks}],
+        "nccl_version": "2.20.5",
+    }
+
+
+def _us(time_ns: int) -> float:
+    return round((START_NS + time_ns) / 1e3, 3)
+
+
+def _events(recording: Recording, gpu: Gpu, device: int) -> Iterator[Event]:
+    pid = 4_000 + recording.rank
+    for number, one in enumerate(recording.host):
+        yield _host_event(one, pid, number)
+    launched = {one.correlation for one in recording.device}
+    for one in recording.host:
+        if one.correlation in launched and one.correlation:
+            yield _flow("s", one.correlation, pid, _tid(one, pid), one.start_ns, "ac2g")
+    for work in recording.device:
+        yield _device_event(work, device, gpu)
+        yield _flow("f", work.correlation, device, work.stream, work.start_ns, "ac2g")
+    yield from _forward_backward(recording, pid)
+    yield from _annotations(recording, device)
+    yield from _odd_rows(recording, pid, device)
+
+
+def _tid(one: HostEvent, pid: int) -> int:
+    return pid + 150 * (one.thread == AUTOGRAD)
+
+
+def _host_event(one: HostEvent, pid: int, number: int) -> Event:
+    tid = _tid(one, pid)
+    args: dict[str, Any] = {}
+    if one.op:
+        args["External id"] = one.op
+    if one.category in ("cuda_runtime", "cuda_driver"):
+        args |= {"cbid": CBIDS.get(one.name, 1), "correlation": one.correlation}
+    elif one.category == "python_function":
+        args = {"Ev Idx": number}
+    else:
+        args |= {"Record function id": 0, "Ev Idx": number}
+    if one.sequence is not None:
+        args |= {"Sequence number": one.sequence, "Fwd thread id": int(one.is_backward)}
+    dur_us = round((one.end_ns - one.start_ns) / 1e3, 3)
+    place = {"pid": pid, "tid": tid, "ts": _us(one.start_ns), "dur": dur_us}
+    return {"ph": "X", "cat": one.category, "name": one.name, **place, "args": {**args, **one.args}}
+
+
+def _device_event(one: DeviceEvent, device: int, gpu: Gpu) -> Event:
+    work = one.work
+    args: dict[str, Any] = {"External id": one.op} if one.op else {}
+    args |= {"device": device, "context": 1, "stream": one.stream, "correlation": one.correlation}
+    if work.category == "kernel":
+        threads = work.block[0] * work.block[1] * work.block[2]
+        blocks = work.grid[0] * work.grid[1] * work.grid[2] / gpu.sms
+        resident = min(blocks * threads / THREADS_PER_MULTIPROCESSOR, 1.0)
+        args |= {
+            "queued": 0,
+            "registers per thread": work.registers,
+            "shared memory": 0,
+            "blocks per SM": round(blocks, 6),
+            "warps per SM": round(blocks * threads / 32, 6),
+            "grid": list(work.grid),
+            "block": list(work.block),
+            "est. achieved occupancy %": int(100 * resident),
+        }
+        if one.graph:
+            args |= {"graph id": one.graph, "graph node id": one.correlation}
+    elif work.size is not None:
+        args |= {"bytes": work.size, "memory bandwidth (GB/s)": work.size / max(one.end_ns - one.start_ns, 1)}
+    place = {"pid": device, "tid": one.stream, "ts": _us(one.start_ns)}
+    dur_us = round((one.end_ns - one.start_ns) / 1e3, 3)
+    return {
+        "ph": "X",
+        "cat": work.category,
+        "name": work.name,
+        **place,
+        "dur": dur_us,
+        "args": {**args, **work.args},
+    }
+
+
+def _flow(phase: str, number: int, pid: int, tid: int, time_ns: int, category: str) -> Event:
+    found = {"ph": phase, "id": number, "pid": pid, "tid": tid, "ts": _us(time_ns), "cat": category, "name": category}
+    return {**found, "bp": "e"} if phase == "f" else found
+
+
+def _forward_backward(recording: Recording, pid: int) -> Iterator[Event]:
+    forward = dict[int, HostEvent]()
+    number = 0
+    for one in sorted(recording.host, key=lambda event: event.start_ns):
+        if one.sequence is None:
+            continue
+        if not one.is_backward:
+            forward.setdefault(one.sequence, one)
+        elif one.name.startswith("autograd::engine") and one.sequence in forward:
+            number += 1
+            begin = forward.pop(one.sequence)
+            yield _flow("s", number, pid, _tid(begin, pid), begin.start_ns, "fwdbwd")
+            yield _flow("f", number, pid, _tid(one, pid), one.start_ns, "fwdbwd")
+
+
+def _annotations(recording: Recording, device: int) -> Iterator[Event]:
+    """User annotations as the device sees them: from the first to the last kernel launched in them."""
+    launches = {one.correlation: one.start_ns for one in recording.host if one.correlation}
+    works = sorted(
+        (launches.get(one.correlation, -1), one.stream, one.start_ns, one.end_ns) for one in recording.device
+    )
+    times = [work[0] for work in works]
+    for note in recording.host:
+        if note.category != "user_annotation" or note.thread == AUTOGRAD:
+            continue
+        held = dict[int, list[tuple[int, int]]]()
+        for _, stream, start, end in works[bisect_left(times, note.start_ns) : bisect_right(times, note.end_ns)]:
+            held.setdefault(stream, []).append((start, end))
+        for stream, spans in held.items():
+            start, end = min(one[0] for one in spans), max(one[1] for one in spans)
+            place = {"pid": device, "tid": stream, "ts": _us(start - 1), "dur": round((end - start + 2) / 1e3, 3)}
+            args = {"External id": note.op}
+            yield {"ph": "X", "cat": "gpu_user_annotation", "name": note.name, **place, "args": args}
+
+
+def _odd_rows(recording: Recording, pid: int, device: int) -> Iterator[Event]:
+    start, end = recording.steps[0][0], max(one.end_ns for one in recording.host)
+    at = _us(start)
+    for row, label, order in ((pid, "CPU", pid), (device, f"GPU {device}", 5_000_000 + device)):
+        meta: Event = {"ph": "M", "ts": at, "pid": row, "tid": 0}
+        yield {**meta, "name": "process_name", "args": {"name": "python3"}}
+        yield {**meta, "name": "process_labels", "args": {"labels": label}}
+        yield {**meta, "name": "process_sort_index", "args": {"sort_index": order}}
+    for tid, name in ((pid, "python3"), (pid + 150, "pt_autograd_0")):
+        yield {
+            "ph": "M",
+            "ts": at,
+            "pid": pid,
+            "tid": tid,
+            "name": "thread_name",
+            "args": {"name": f"thread {tid} ({name})"},
+        }
+    for stream in sorted({one.stream for one in recording.device}):
+        args = {"name": f"stream {stream} "}
+        yield {"ph": "M", "ts": at, "pid": device, "tid": stream, "name": "thread_name", "args": args}
+    span = {"pid": "Spans", "tid": "PyTorch Profiler", "ts": at, "dur": round((end - start) / 1e3, 3)}
+    yield {"ph": "X", "cat": "Trace", "name": "PyTorch Profiler (0)", **span, "args": {"Op count": 0}}
+    yield {"name": "Record Window End", "ph": "i", "s": "g", "pid": "", "tid": "", "ts": _us(end)}

@@ -1,0 +1,248 @@
+"""The simulated GPU machine, with values derived by hand; its traces; and what is published of them."""
+
+from __future__ import annotations
+
+import ast
+import json
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from benchmarks import simulated, texts
+from benchmarks.simulated import kineto, tables
+from benchmarks.simulated.cases import SIZES, cases
+from benchmarks.simulated.cases.case import changed
+from benchmarks.simulated.cases.ranks import several
+from benchmarks.simulated.cases.workloads import BF16, gpt, little, resnet
+from benchmarks.simulated.gpus import A100
+from benchmarks.simulated.judge import plain, profiled, true_ms
+from benchmarks.simulated.machine import (
+    CALL_NS,
+    COLLECTIVE_CALL_NS,
+    LAUNCH_LATENCY_NS,
+    QUEUE_LIMIT,
+    SYNC_NS,
+    Costs,
+    Recording,
+    run,
+)
+from benchmarks.simulated.program import (
+    COLLECTIVE_STREAM,
+    COPY_STREAM,
+    DEFAULT_STREAM,
+    Call,
+    Collective,
+    Host,
+    Launch,
+    Loader,
+    NextBatch,
+    Node,
+    Program,
+    Range,
+    RecordEvent,
+    Synchronize,
+    WaitEvent,
+    Work,
+)
+from benchmarks.simulated.tensor import Tensor
+from diagnose.rulekit.page import built_in_rules, files
+
+EXACT = Costs(host_jitter=0.0, device_jitter=0.0, gap_ns=0)
+"""Times as they are written, so that they can be added up by hand."""
+LAUNCH_NS = 4_000
+
+
+def work(dur_ns: int) -> Work:
+    return Work("kernel", "kernel", dur_ns)
+
+
+def launch(dur_ns: int, stream: int = DEFAULT_STREAM, waits: bool = False) -> Launch:
+    return Launch(work(dur_ns), stream, host_dur_ns=LAUNCH_NS, waits=waits)
+
+
+def recorded(*nodes: Node, loader: Loader | None = None, steps: int = 1, costs: Costs = EXACT) -> Recording:
+    return run([Program((nodes,) * steps, loader)], costs, range(steps))[0]
+
+
+def spans(recording: Recording) -> list[tuple[int, int]]:
+    return [(one.start_ns, one.end_ns) for one in recording.device]
+
+
+def test_a_kernel_starts_when_it_is_launched_and_its_stream_is_free() -> None:
+    first = LAUNCH_NS + LAUNCH_LATENCY_NS
+    assert spans(recorded(launch(50_000), launch(10_000))) == [
+        (first, first + 50_000),
+        (first + 50_000, first + 60_000),
+    ]
+
+
+def test_streams_run_side_by_side() -> None:
+    (_, _), (start, _) = spans(recorded(launch(50_000), launch(10_000, COPY_STREAM)))
+    assert start == 2 * LAUNCH_NS + LAUNCH_LATENCY_NS
+
+
+def test_a_stream_waits_for_an_event_of_another() -> None:
+    nodes = [launch(50_000), RecordEvent("done"), WaitEvent("done", COPY_STREAM), launch(10_000, COPY_STREAM)]
+    (_, end), (start, _) = spans(recorded(*nodes))
+    assert start == end
+
+
+def test_a_launch_blocks_while_the_queue_is_full() -> None:
+    # Of kernels that take 10 ms each, one runs and QUEUE_LIMIT wait; the next launch returns when the second starts.
+    recording = recorded(*[launch(10_000_000)] * (QUEUE_LIMIT + 2))
+    calls = [one for one in recording.host if one.name == "cudaLaunchKernel"]
+    assert [one.end_ns - one.start_ns for one in calls[:-1]] == [LAUNCH_NS] * (QUEUE_LIMIT + 1)
+    assert calls[-1].end_ns == recording.device[1].start_ns + LAUNCH_NS
+
+
+def test_a_copy_from_pageable_memory_holds_the_host_until_the_stream_is_drained() -> None:
+    recording = recorded(launch(50_000), launch(10_000, waits=True))
+    assert recording.host[1].end_ns == LAUNCH_NS + LAUNCH_LATENCY_NS + 60_000
+
+
+def test_a_synchronisation_waits_for_its_stream_only() -> None:
+    nodes = [launch(50_000), launch(900_000, COPY_STREAM), Synchronize(DEFAULT_STREAM)]
+    assert recorded(*nodes).steps[0][1] == LAUNCH_NS + LAUNCH_LATENCY_NS + 50_000 + SYNC_NS
+    all_of_them = recorded(*nodes[:2], Synchronize())
+    assert all_of_them.steps[0][1] == 2 * LAUNCH_NS + LAUNCH_LATENCY_NS + 900_000 + SYNC_NS
+
+
+def test_cuda_free_drains_the_device_and_cuda_malloc_does_not() -> None:
+    assert recorded(launch(50_000), Call("cudaMalloc", 1_000)).steps[0][1] == LAUNCH_NS + 1_000
+    drained = LAUNCH_NS + LAUNCH_LATENCY_NS + 50_000
+    assert recorded(launch(50_000), Call("cudaFree", 1_000, drains=True)).steps[0][1] == drained + 1_000
+
+
+def test_the_main_thread_waits_for_the_worker_whose_turn_it_is() -> None:
+    # Two workers take 10 ms a batch, and the second starts 5 ms after the first: a batch every 5 ms.
+    recording = recorded(NextBatch(0), loader=Loader(2, 10_000_000), steps=4)
+    assert [end for _, end in recording.steps] == [10_000_000, 15_000_000, 20_000_000, 25_000_000]
+
+
+def test_a_loader_that_is_ahead_costs_nothing() -> None:
+    recording = recorded(Host(20_000_000), NextBatch(0), loader=Loader(2, 10_000_000), steps=4)
+    assert [end for _, end in recording.steps] == [20_000_000, 40_000_000, 60_000_000, 80_000_000]
+
+
+def test_a_collective_starts_when_the_last_rank_is_there() -> None:
+    late, dur_ns = 300_000, 40_000
+    programs = [Program(((Host(wait), Collective(work(dur_ns))),)) for wait in (0, late)]
+    first, second = (one.device[0] for one in run(programs, EXACT, range(1)))
+    arrived = COLLECTIVE_CALL_NS + LAUNCH_LATENCY_NS
+    assert (first.start_ns, second.start_ns) == (arrived, late + arrived)
+    assert first.end_ns == second.end_ns == late + arrived + dur_ns
+
+
+def test_a_collective_waits_for_what_its_stream_waits_for() -> None:
+    nodes = (launch(500_000), RecordEvent("ready"), WaitEvent("ready", COLLECTIVE_STREAM), Collective(work(1_000)))
+    (_, end), (start, _) = spans(run([Program((nodes,))] * 2, EXACT, range(1))[0])
+    assert start == end > LAUNCH_NS + 2 * CALL_NS + COLLECTIVE_CALL_NS
+
+
+def test_ranks_must_enter_the_same_collectives() -> None:
+    with pytest.raises(ValueError, match="does not enter"):
+        run([Program(((Collective(work(1_000)),),)), Program(((Host(1),),))], EXACT, range(1))
+
+
+def test_recording_costs_host_time_for_every_op_and_call() -> None:
+    nodes = Range("aten::add", (launch(2_000),))
+    costs = replace(EXACT, op_ns=1_500, call_ns=800)
+    # The op, the step around it, and the launch.
+    assert recorded(nodes, costs=costs).steps[0][1] == recorded(nodes).steps[0][1] + 2 * 1_500 + 800
+
+
+@pytest.mark.parametrize("size", SIZES)
+def test_runs_are_the_same_every_time(size: str) -> None:
+    case = next(one for one in cases() if one.family == "data loading")
+    assert plain(case.training(size), 2) == plain(case.training(size), 2)
+
+
+def test_a_matmul_takes_what_its_operations_take() -> None:
+    # 2 x 4096^3 operations; 1,024 tiles on 108 multiprocessors fill 9.48 of 10 waves.
+    expected = 2 * 4_096**3 / (312e3 * 0.87 * 0.75 * 1_024 / 1_080)
+    assert A100.matmul_ns(4_096, 4_096, 4_096, 1, 2, "half") == pytest.approx(expected, rel=1e-3)
+    assert A100.matmul_ns(8, 8, 8, 1, 2, "half") == 2_000
+
+
+def trace_of(recordings: Sequence[Recording]) -> list[dict[str, object]]:
+    document = kineto.trace(recordings[0], A100, 8)
+    events = document["traceEvents"]
+    assert isinstance(events, list)
+    return events
+
+
+def test_a_trace_has_what_torch_writes(tmp_path: Path) -> None:
+    training = several(little("small", loading=replace(little("small").loading, own_stream=True)))
+    recordings = profiled(training, plain(training, 3))
+    kineto.write(recordings[1], A100, tmp_path / "rank1.json.gz")
+    events = trace_of(recordings)
+    by_kind = {kind: [one for one in events if one.get("cat") == kind] for kind in {one.get("cat") for one in events}}
+    steps = [one["name"] for one in by_kind["user_annotation"] if str(one["name"]).startswith("ProfilerStep#")]
+    assert steps == ["ProfilerStep#103", "ProfilerStep#104", "ProfilerStep#105"]
+    starts = {one["id"] for one in by_kind["ac2g"] if one["ph"] == "s"}
+    correlations = {one["args"]["correlation"] for one in by_kind["kernel"]}  # type: ignore[index]
+    assert correlations <= starts
+    assert {"cpu_op", "cuda_runtime", "gpu_memcpy", "fwdbwd", "gpu_user_annotation"} <= by_kind.keys()
+    assert any("ncclDevKernel_AllReduce" in str(one["name"]) for one in by_kind["kernel"])
+    json.dumps(events)
+
+
+def test_a_backward_op_has_the_sequence_number_of_its_forward_op() -> None:
+    training = little("small")
+    events = trace_of(profiled(training, plain(training, 2)))
+    numbers: list[set[object]] = [set(), set()]
+    for one in events:
+        args = one.get("args")
+        if isinstance(args, dict) and "Sequence number" in args:
+            numbers[args["Fwd thread id"]].add(args["Sequence number"])
+    assert numbers[0] == numbers[1] != set()
+
+
+def test_mending_a_fault_changes_only_what_the_fault_changes() -> None:
+    for case in cases():
+        healthy = case.build("small")
+        for fault in case.faults:
+            assert changed(healthy, fault.changes) != healthy, case.name
+        assert case.training("small") == changed(healthy, {k: v for f in case.faults for k, v in f.changes.items()})
+
+
+def test_tensor_cores_and_half_the_bytes_make_training_faster() -> None:
+    assert true_ms(changed(resnet("small"), {"half": BF16}), 2) < true_ms(changed(resnet("small"), {"half": None}), 2)
+    assert true_ms(gpt("small"), 2) < true_ms(changed(gpt("small"), {"model.fused_attention": False}), 2)
+
+
+def test_a_tensor_knows_its_bytes_and_strides() -> None:
+    pictures = Tensor((2, 3, 4, 5))
+    assert (pictures.size, pictures.layout) == (480, (60, 20, 5, 1))
+    assert pictures.channels_last().layout == (60, 1, 15, 3)
+
+
+def test_cases_are_many_and_named_once() -> None:
+    known = {path.stem for path in files(built_in_rules())}
+    some = cases()
+    assert len({one.name for one in some}) == len(some) >= 60
+    assert sum(not one.faults for one in some) >= 12
+    assert {rule for one in some for fault in one.faults for rule in fault.rules} <= known
+
+
+def test_only_the_judge_knows_diagnose() -> None:
+    folder = Path(simulated.__file__).parent
+    for path in folder.rglob("*.py"):
+        imported = set[str]()
+        for node in ast.walk(ast.parse(path.read_text())):
+            if isinstance(node, ast.Import):
+                imported |= {one.name for one in node.names}
+            elif isinstance(node, ast.ImportFrom):
+                imported.add(node.module or "")
+        asked = {name for name in imported if name.split(".")[0] == "diagnose"}
+        assert asked <= ({"diagnose"} if path.name == "judge.py" else set()), path.name
+
+
+def test_the_published_tables_are_those_of_the_published_rows() -> None:
+    rows = tables.published()
+    assert {(one.case, one.size) for one in rows} == {(case.name, size) for case in cases() for size in SIZES}
+    published = [one for one in texts.texts() if one.block in ("simulated", "simulated-missed")]
+    assert [one.block for one in published if not one.current] == []
+    assert len(published) == 2
