@@ -148,7 +148,9 @@ def ranked(
     placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, cautions)
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
     shown = [one.finding for one in hidden]
-    placed += [one for one in worth if one.finding.per_sample]
+    for one in worth:
+        if one.finding.per_sample:
+            placed.insert(_place_of(one, placed, replay, step, cautions), one)
     placed += [one for one in small if one.finding not in shown] + hidden
     where = Where((rank,), used.numbers)
     finished = tuple(
@@ -162,6 +164,17 @@ def ranked(
         tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
         _all_of(sure, replay, step) if sure else None,
     )
+
+
+def _place_of(one: _Priced, placed: list[_Priced], replay: Replay, step: _Step, cautions: Sequence[Caution]) -> int:
+    """Before the first finding from which less is to be expected."""
+
+    def expected(other: _Priced, gain: int) -> float:
+        return gain * HOLDS[_level(other, _doubts(other, step, replay, cautions))]
+
+    mine = expected(one, one.alone.likely_ns)
+    gains = (expected(other, other.added_ns or 0) for other in placed)
+    return next((at for at, gain in enumerate(gains) if gain < mine), len(placed))
 
 
 def _all_of(some: Sequence[Finding], replay: Replay, step: _Step) -> Together:

@@ -36,26 +36,26 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
         yield NotApplicable("no large collective runs within one machine")
     elif not worth:
         yield Clean(f"large collectives reach {max(one.gbps for one in bus_rates):.3g} GB/s")
-    for one in worth:
-        whole_ns = max(one.ns * steps.count // one.calls, one.transfer_ns)
-        likely, least = ((whole_ns - one.transfer_ns + left * one.expected_ns) / whole_ns for left in (2, 1))
+    else:
+        first, compared = worth[0], all(one.compared for one in worth)
+        others = f" So are {len(worth) - 1} other kinds of them." * (len(worth) > 1)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"`{one.operation}` of {bytes_(one.bytes)} among {one.group_size} ranks takes"
-                    f" {ms(one.transfer_ns)} ({one.gbps:.2g} GB/s bus bandwidth, as nccl-tests count); on such a GPU"
-                    f" {ms(one.expected_ns)} is usual.",
-                    one.gbps,
+                    f"`{first.operation}` of {bytes_(first.bytes)} among {first.group_size} ranks takes"
+                    f" {ms(first.transfer_ns)} ({first.gbps:.2g} GB/s bus bandwidth, as nccl-tests count); on such a"
+                    f" GPU {ms(first.expected_ns)} is usual.{others}",
+                    first.gbps,
                     "GB/s",
                 ),
                 Evidence(
                     "Waiting for other ranks is subtracted, as their recordings tell."
-                    if one.compared
+                    if compared
                     else "It begins right after another collective, so ranks start together."
                     " The compute between them is subtracted."
                 ),
             ),
-            edits=(Shorten(one.ids, Between(1.0, min(likely, 1.0), least)),),
+            edits=tuple(Shorten(one.ids, _left(one, steps)) for one in worth),
             fixes=(
                 Fix(
                     "Find out which way the data takes, and why not the GPUs' own links.",
@@ -65,9 +65,15 @@ def slow_links(bus_rates: tuple[BusRate, ...], steps: Steps) -> Verdicts:
                     link="https://docs.nvidia.com/deeplearning/nccl/user-guide/docs/env.html",
                 ),
             ),
-            confidence=Confidence(Level.LOW, WAY if one.compared else f"{WAY}, nor if another rank is slower"),
+            confidence=Confidence(Level.LOW, WAY if compared else f"{WAY}, nor if another rank is slower"),
             basis=Basis.RULE_OF_THUMB,
         )
+
+
+def _left(one: BusRate, steps: Steps) -> Between:
+    whole_ns = max(one.ns * steps.count // one.calls, one.transfer_ns)
+    likely, least = ((whole_ns - one.transfer_ns + left * one.expected_ns) / whole_ns for left in (2, 1))
+    return Between(1.0, min(likely, 1.0), least)
 
 
 EXAMPLES = [

@@ -21,7 +21,8 @@ from diagnose.facts.device.precision import Precision
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
-POINTWISE = Between(1.0, 0.75, 0.55)  # share that memory-bound kernels keep: half the bytes, and casts on top
+MOVED = (0.0, 0.25, 0.45)  # of the time of memory-bound kernels: they move half the bytes, and casts come on top
+BETWEEN = 0.4  # of the step in matrix work, from which on what moves data lies between it; of less, less (our choice)
 SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
 SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() before clipping\nscaler.update()"
 
@@ -37,6 +38,7 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
     elif precision.full_share < WORTH_SHARE:
         yield Clean(f"32-bit matrix work takes {percent(precision.full_share)} of the step")
     else:
+        between = min(precision.full_share / BETWEEN, 1.0)
         yield Finding(
             evidence=(
                 Evidence(
@@ -55,7 +57,7 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
             ),
             edits=(
                 Shorten(precision.full_ids, toward(precision.half_floor)),
-                Shorten(precision.pointwise_ids, POINTWISE),
+                Shorten(precision.pointwise_ids, Between(*(1 - between * saved for saved in MOVED))),
             ),
             fixes=(_fix(entered or half, bool(entered)),),
             confidence=Confidence(

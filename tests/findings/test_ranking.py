@@ -94,13 +94,13 @@ def test_what_is_certain_comes_before_a_larger_guess() -> None:
 
 
 def test_what_lets_a_step_do_more_saves_nothing_of_the_step() -> None:
-    """It comes last, and what all save together leaves it out."""
+    """It has its place by what it lets the step do more, and what all save together leaves it out."""
     facts = facts_of(HOST_BOUND)
     more = replace(finding(shorter(facts, "a")), per_sample=True)
     found = ordered(facts, {"more": more, "less": finding(shorter(facts, "b"))})
     assert [(in_ms(one)[0], one.per_sample, one.saving.after_above_ns) for one in found.findings] == [
-        ("less", False, 20_000_000),
         ("more", True, None),
+        ("less", False, 20_000_000),
     ]
     assert found.together is not None
     assert found.together.likely_ns == 20_000_000
