@@ -19,6 +19,7 @@ Sources
 """
 
 from diagnose.facts.device.memory import Memory
+from diagnose.facts.host.blocking_launches import BlockingLaunches
 from diagnose.facts.host.starvation import Starvation
 from diagnose.rulekit.vocabulary import *
 
@@ -37,11 +38,17 @@ LARGER = Fix(
 
 
 @rule("LB01")
-def launch_bound(starvation: Starvation, memory: tuple[Memory, ...] | None = None) -> Verdicts:
+def launch_bound(
+    starvation: Starvation,
+    memory: tuple[Memory, ...] | None = None,
+    blocking_launches: BlockingLaunches | None = None,
+) -> Verdicts:
     emptiest = max(memory or (), key=lambda one: one.free_share or 0, default=None)
     has_room = emptiest is not None and (emptiest.free_share or 0) >= FREE_SHARE
     if starvation.graph_share > GRAPHED_SHARE:
         yield NotApplicable("CUDA graphs launch most kernels")
+    elif blocking_launches is not None and blocking_launches.block:
+        yield NotApplicable("launches wait for their kernels: blocking_launches says what that costs")
     elif starvation.launches < LAUNCHES:
         yield Clean(f"only {starvation.launches} launches a step")
     elif starvation.idle_ns > IDLE_NS * starvation.launches:
@@ -108,6 +115,13 @@ EXAMPLES = [
         4 steps of 2
         cpu  aten::add 0.1-0.118 x90 every 0.02
         gpu  pointwise 0.111-0.131 @0.104 x90 every 0.02
+        """
+    ),
+    Silent(  # each launch waits for its kernel
+        """
+        4 steps of 10
+        cpu  aten::add 0.1-0.2 x90 every 0.11
+        gpu  pointwise 0.115-0.175 @0.11-0.175 x90 every 0.11
         """
     ),
 ]

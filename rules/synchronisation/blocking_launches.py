@@ -20,15 +20,13 @@ Sources
 from diagnose.facts.host.blocking_launches import BlockingLaunches
 from diagnose.rulekit.vocabulary import *
 
-ALIKE_SHARE = 0.5  # of the launches of long kernels that take as long as their kernel (msprof-analyze uses the same)
-DEPTH = 2  # queued before such a launch at most: launches also block when the queue is full, then hundreds are queued
 LAUNCH = Between(0.3, 0.1, 0.03)  # of a launch's time: 3 to 6 us are usual
 
 
 @rule("SY04")
 def blocking_launches(blocking_launches: BlockingLaunches, launch_blocking: bool | None = None) -> Verdicts:
     found = blocking_launches
-    if found.alike_share < ALIKE_SHARE or found.depth_median > DEPTH or launch_blocking is False:
+    if not found.block or launch_blocking is False:
         off = ", with CUDA_LAUNCH_BLOCKING off" if launch_blocking is False else ""
         yield Clean(f"{percent(found.alike_share)} of the launches of long kernels take as long as their kernel{off}")
     else:

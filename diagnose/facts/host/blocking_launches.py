@@ -19,6 +19,12 @@ LONG_KERNEL_NS = 50_000
 ALIKE = (0.8, 1.2)
 """A launch that lasts this share of its kernel's time is taken to have waited for it (our choice)."""
 
+ALIKE_SHARE = 0.5
+"""Of the launches of long kernels that take as long as their kernel, where all wait (msprof-analyze uses the same)."""
+
+DEPTH = 2
+"""Queued before such a launch at most: launches also block when the queue is full, then hundreds are queued."""
+
 
 @dataclass(frozen=True)
 class BlockingLaunches:
@@ -36,6 +42,11 @@ class BlockingLaunches:
     """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
     empty_queue_share: float
     """Share of the launches that found nothing queued."""
+
+    @property
+    def block(self) -> bool:
+        """Whether launches seem to wait for their kernels, and not for a place in the queue."""
+        return self.alike_share >= ALIKE_SHARE and self.depth_median <= DEPTH
 
 
 @fact
