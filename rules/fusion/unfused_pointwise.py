@@ -29,6 +29,12 @@ WHOLE = Fix(
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
     trial="wrap:torch.compile",
 )
+REST = Fix(
+    "Compile the rest as well: these ops run outside of compiled code.",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+)
 PART = Fix(
     "Compile the function that they are in, alone, and time it.",
     before="def energy(x): ...",
@@ -56,7 +62,9 @@ def unfused_pointwise(pointwise_chains: PointwiseChains, steps: Steps, compiling
                 Evidence(f"Memory-bound {work} take {percent(found.memory_bound_share)} of the compute time."),
             ),
             edits=fusing(found),
-            fixes=(*torchs_own(found), PART) if found.on_cpu else (WHOLE, *torchs_own(found)),
+            fixes=(*torchs_own(found), PART)
+            if found.on_cpu
+            else (REST if compiling is not None and compiling.used else WHOLE, *torchs_own(found)),
             confidence=Confidence(
                 Level.LOW if found.on_cpu else Level.MEDIUM,
                 "adjacent ops on equally many elements likely form a chain; the trace does not show it"

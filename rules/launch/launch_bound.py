@@ -20,6 +20,7 @@ Sources
 
 from diagnose.facts.device.memory import Memory
 from diagnose.facts.host.blocking_launches import BlockingLaunches
+from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.starvation import Starvation
 from diagnose.rulekit.vocabulary import *
 
@@ -30,6 +31,20 @@ GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching i
 KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
 
 FREE_SHARE = 0.5  # of the GPU's memory: then a batch of twice the size fits (our choice)
+COMPILE = Fix(
+    "Compile the model, so that it launches fewer and longer kernels.",
+    after="model = torch.compile(model)  # mode='reduce-overhead' if shapes are static",
+    safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+    trial="wrap:torch.compile",
+)
+GRAPHS = Fix(
+    "Compiled code runs already: have it replayed as CUDA graphs, if its shapes stay the same.",
+    before="model = torch.compile(model)",
+    after="model = torch.compile(model, mode='reduce-overhead')",
+    safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html",
+)
 LARGER = Fix(
     "Or take a larger batch: as many launches, longer kernels.",
     after="DataLoader(dataset, batch_size=2 * batch_size)",
@@ -42,6 +57,7 @@ def launch_bound(
     starvation: Starvation,
     memory: tuple[Memory, ...] | None = None,
     blocking_launches: BlockingLaunches | None = None,
+    compiling: Compiling | None = None,
 ) -> Verdicts:
     emptiest = max(memory or (), key=lambda one: one.free_share or 0, default=None)
     has_room = emptiest is not None and (emptiest.free_share or 0) >= FREE_SHARE
@@ -73,13 +89,7 @@ def launch_bound(
             ),
             edits=(Shorten(starvation.op_ids, KEPT_HOST),),
             fixes=(
-                Fix(
-                    "Compile the model, so that it launches fewer and longer kernels.",
-                    after="model = torch.compile(model)  # mode='reduce-overhead' if shapes are static",
-                    safety=Safety.ROUNDING,
-                    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-                    trial="wrap:torch.compile",
-                ),
+                GRAPHS if compiling is not None and compiling.used else COMPILE,
                 Fix(
                     "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
                     after="model = torch.cuda.make_graphed_callables(model, (x,))",

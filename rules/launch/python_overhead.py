@@ -17,6 +17,7 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
+from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.cpu_threads import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.facts.run.quality import Distortion
@@ -32,6 +33,20 @@ AGAIN = "Record three steps or more."
 LEFT = Between(0.8, 0.5, 0.1)  # of the Python time: code rarely vanishes as a whole (our choice)
 LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # on a CPU only long pauses count: planted ones went as a whole (our choice)
 
+COMPILE = Fix(
+    "Run less Python: compile the model, or call fewer and larger modules.",
+    after="model = torch.compile(model)",
+    safety=Safety.ROUNDING,
+    trial="wrap:torch.compile",
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+)
+LARGER_PIECES = Fix(
+    "Run less Python between calls of compiled code: compile a larger piece, and look for graph breaks.",
+    after="TORCH_LOGS=graph_breaks python train.py",
+    safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+)
+
 
 @rule("LB02")
 def python_overhead(
@@ -39,6 +54,7 @@ def python_overhead(
     distortion: Distortion,
     steps: Steps,
     competing_threads: CompetingThreads | None = None,
+    compiling: Compiling | None = None,
 ) -> Verdicts:
     if competing_threads and competing_threads.busy:
         share = percent(competing_threads.share)
@@ -72,13 +88,7 @@ def python_overhead(
             ),
             edits=(*(Shorten(Times(*one), left) for one in pause.times), Shorten(pause.collections, left)),
             fixes=(
-                Fix(
-                    "Run less Python: compile the model, or call fewer and larger modules.",
-                    after="model = torch.compile(model)",
-                    safety=Safety.ROUNDING,
-                    trial="wrap:torch.compile",
-                    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-                )
+                (LARGER_PIECES if compiling is not None and compiling.used else COMPILE)
                 if each_ns < SHORT_NS and not pause.on_cpu
                 else Fix("Move this work out of the step, compute it once, or vectorise it.", effort=2)
                 if where

@@ -21,7 +21,7 @@ from diagnose.rulekit.vocabulary import *
 
 EXCESS_SHARE = 0.05  # of the step: below it ranks of equal work differ as well (msprof-analyze's threshold)
 CPU_EXCESS_SHARE = 0.15  # on CPUs that ranks share: two ranks of equal work on two cores differed by up to 0.10
-SAME_RANK_SHARE = 0.6  # of the steps in which that rank computes longest (our choice)
+SAME_RANK_SHARE = 0.75  # of the steps in which that rank computes longest: of two that take turns one may have 3 of 5
 EVENED = Between(0.7, 1.0, 1.0)  # of the difference, on devices of their own (our choice)
 CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: planted cases gained 0.7 of it
 
