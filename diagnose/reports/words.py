@@ -23,6 +23,7 @@ CAUSES = {
     IdleCause.PYTHON: "Python overhead",
     IdleCause.DEVICE_WAIT: "waiting for another stream",
     IdleCause.BETWEEN_KERNELS: "gaps between queued kernels",
+    IdleCause.GRAPH: "inside a CUDA graph: kernels not recorded",
     IdleCause.UNKNOWN: "unknown: the launch was not recorded",
 }
 

@@ -54,6 +54,8 @@ class IdleCause(str, Enum):
     """The next work was queued, and waited: for an event, another stream, another rank."""
     BETWEEN_KERNELS = "between_kernels"
     """Turn-around of work that was queued."""
+    GRAPH = "graph"
+    """Between two kernels of one replay of a CUDA graph, for longer than a turn-around: kernels were not recorded."""
     UNKNOWN = "unknown"
     """The recording does not show who launched the next work."""
 
@@ -75,7 +77,7 @@ _BY_LENGTH = (
     HostActivity.PYTHON,
 )
 _CAUSES = list(IdleCause)
-_ON_DEVICE = (IdleCause.DEVICE_WAIT, IdleCause.BETWEEN_KERNELS, IdleCause.UNKNOWN)
+_ON_DEVICE = (IdleCause.DEVICE_WAIT, IdleCause.BETWEEN_KERNELS, IdleCause.GRAPH, IdleCause.UNKNOWN)
 
 
 @dataclass(frozen=True)
@@ -147,8 +149,19 @@ def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArra
     in_call = in_call_ns > MOST * (gaps.ends - gaps.starts)
     slow_call = np.where(copying, _CAUSES.index(IdleCause.HOST_COPY), _CAUSES.index(IdleCause.LAUNCH))
     short = gaps.ends - gaps.starts <= TURNAROUND_NS
+    in_graph = ~short & (calls.of(ApiKind.GRAPH_LAUNCH)[call] if len(calls.ids) else False)
+    in_graph &= _first_start(facts, launch) < gaps.starts
     waiting = np.where(short, _CAUSES.index(IdleCause.BETWEEN_KERNELS), _CAUSES.index(IdleCause.DEVICE_WAIT))
-    return np.where(in_call & ~short, slow_call, waiting).astype(np.int8)
+    waiting = np.where(in_graph, _CAUSES.index(IdleCause.GRAPH), waiting)
+    return np.where(in_call & ~short & ~in_graph, slow_call, waiting).astype(np.int8)
+
+
+def _first_start(facts: Facts, launch: IntArray) -> IntArray:
+    """When the first work of each launching call starts; the largest number where nothing of it is known."""
+    work = device_work(facts)
+    calls, first = np.unique(work.launch, return_index=True)  # In order of start.
+    at = np.minimum(np.searchsorted(calls, launch), len(calls) - 1)
+    return np.where(calls[at] == launch, work.start_ns[first[at]], np.iinfo(np.int64).max)
 
 
 def _sites(

@@ -40,6 +40,7 @@ CAUSE_COLOURS = {
     IdleCause.BLOCKED: "#8DA0CB",
     IdleCause.DEVICE_WAIT: GREY,
     IdleCause.BETWEEN_KERNELS: PALE,
+    IdleCause.GRAPH: "#D0C8E0",
     IdleCause.UNKNOWN: DARK,
 }
 

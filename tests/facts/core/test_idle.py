@@ -7,6 +7,7 @@ from hypothesis import strategies as st
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import breakdown
 from diagnose.facts.core.idle import IdleCause, idle, idle_gaps
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
@@ -157,3 +158,17 @@ def test_causes_add_up_to_the_idle_time(
     facts = draw.facts()
     assert sum(one.ns for one in idle(facts)) == breakdown(facts).idle_ns
     assert sum(one.gaps for one in idle(facts)) == idle_gaps(facts).gaps.size
+
+
+def test_a_hole_in_a_graph_is_kernels_that_were_not_recorded() -> None:
+    """50 to 250 us of each step lie within a replay; what is idle before the first kernel of it does not."""
+    facts = facts_of(
+        """
+        4 steps of 0.4
+        cpu  aten::mm 0-0.01
+        gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
+        """
+    )
+    found = {one.cause: one.ns for one in idle(facts)}
+    assert found[IdleCause.GRAPH] == 200_000
+    assert IdleCause.DEVICE_WAIT not in found
