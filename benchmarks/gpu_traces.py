@@ -1,4 +1,4 @@
-"""How the diagnosis of public GPU traces compares with an expert's: `python -m benchmarks.gpu_traces CORPUS [--write]`.
+"""How diagnoses of public GPU traces compare with a reviewer's: `python -m benchmarks.gpu_traces CORPUS [--write]`.
 
 The verdicts in gpu_verdicts.json were written from the traces alone, by other means and before the diagnosis was looked
 at: causes with what a fix would save, in order, and advice that would be wrong. gpu_traces.json has what came out.
@@ -18,7 +18,7 @@ from diagnose.findings.finding import RankedFinding
 
 HERE = Path(__file__).parent
 WORTH_SHARE = 0.02
-"""Of the step: what an expert names, and from which on a finding has to be right."""
+"""Of the step: what a reviewer names, and from which on a finding has to be right."""
 
 ABOUT_THE_RECORDING = frozenset({"profiler_overhead", "one_time_startup", "incomplete_recording"})
 """Causes that no fix of the training removes: of these a report tells in its notes."""
@@ -60,7 +60,7 @@ ANSWERS = {
 
 
 class Cause(msgspec.Struct, frozen=True):
-    """What an expert would name, at least WORTH_SHARE of the step at best."""
+    """What a reviewer would name, at least WORTH_SHARE of the step at best."""
 
     cause: str
     share: tuple[float, float]
@@ -74,7 +74,7 @@ class Wrong(msgspec.Struct, frozen=True):
 
 
 class Verdict(msgspec.Struct, frozen=True):
-    """An expert's view of a trace."""
+    """A reviewer's view of a trace."""
 
     trace: str
     causes: tuple[Cause, ...]
@@ -86,16 +86,16 @@ class Judged(msgspec.Struct, frozen=True):
     """What the diagnosis of a trace says, against the verdict."""
 
     trace: str
-    expert: tuple[str, ...]
+    named: tuple[str, ...]
     """Causes in order, without those about the recording."""
     said: tuple[tuple[str, float], ...]
     """Rules in order, with the share of the step that each promises, of at least WORTH_SHARE."""
     place: int | None
-    """Of the first finding that names the expert's first cause, or one that the expert cannot tell from it in size."""
+    """Of the first finding that names the first of them, or one that the reviewer cannot tell from it in size."""
     wrong: tuple[str, ...]
     """Rules that say what must not be said."""
     unshared: tuple[str, ...]
-    """Rules that say what the expert does not name."""
+    """Rules that say what the reviewer does not name."""
 
 
 def verdicts() -> tuple[Verdict, ...]:
@@ -113,15 +113,15 @@ def judged(verdict: Verdict, diagnosis: Diagnosis) -> Judged:
     causes = [one for one in verdict.causes if one.cause not in ABOUT_THE_RECORDING]
     first = {one.cause for one in causes if one.share[1] >= causes[0].share[0]} if causes else set()
     said = [one for one in diagnosis.findings if one.share_of_step >= WORTH_SHARE]
-    named = [set(ANSWERS.get(one.rule, ())) for one in said]
+    answers = [set(ANSWERS.get(one.rule, ())) for one in said]
     must_not, listed = {one.cause for one in verdict.must_not}, {one.cause for one in causes}
     return Judged(
         trace=verdict.trace,
-        expert=tuple(one.cause for one in causes),
+        named=tuple(one.cause for one in causes),
         said=tuple((one.rule, round(one.share_of_step, 3)) for one in said),
-        place=next((place for place, some in enumerate(named, start=1) if some & first), None),
-        wrong=tuple(_rules(said, [bool(some) and some <= must_not for some in named])),
-        unshared=tuple(_rules(said, [bool(some) and not some & (listed | must_not) for some in named])),
+        place=next((place for place, some in enumerate(answers, start=1) if some & first), None),
+        wrong=tuple(_rules(said, [bool(some) and some <= must_not for some in answers])),
+        unshared=tuple(_rules(said, [bool(some) and not some & (listed | must_not) for some in answers])),
     )
 
 
@@ -132,27 +132,27 @@ def _rules(said: list[RankedFinding], chosen: list[bool]) -> Iterator[str]:
 def table(found: tuple[Judged, ...] | None = None) -> str:
     """In numbers, then trace by trace, as Markdown."""
     rows = published() if found is None else found
-    sick, healthy = [one for one in rows if one.expert], [one for one in rows if not one.expert]
+    sick, healthy = [one for one in rows if one.named], [one for one in rows if not one.named]
     wrong, unshared = (
         sum(bool(some) for some in each) for each in zip(*((one.wrong, one.unshared) for one in rows), strict=True)
     )
     lines = [
         "| of public GPU traces | |",
         "| --- | --: |",
-        f"| the expert's first cause is the first finding | {_count(sick, 1)} of {len(sick)} |",
+        f"| the reviewer's first cause is the first finding | {_count(sick, 1)} of {len(sick)} |",
         f"| it is among the first three | {_count(sick, 3)} of {len(sick)} |",
         f"| traces with a finding of 2 % or more that is wrong | {wrong} of {len(rows)} |",
-        f"| with one that the expert does not name | {unshared} of {len(rows)} |",
+        f"| with one that the reviewer does not name | {unshared} of {len(rows)} |",
         f"| nothing to name, and nothing of 2 % is | {sum(not one.said for one in healthy)} of {len(healthy)} |",
         "",
-        "| trace | the expert's causes, in order | findings of 2 % or more | place | wrong |",
+        "| trace | the reviewer's causes, in order | findings of 2 % or more | place | wrong |",
         "| --- | --- | --- | --: | --- |",
     ]
     for one in rows:
         said = ", ".join(f"{rule} {share:.0%}" for rule, share in one.said)
-        place = one.place or ("-" if one.expert else "")
+        place = one.place or ("-" if one.named else "")
         name = one.trace.removeprefix("kineto/").split(".")[0]
-        lines.append(f"| {name} | {', '.join(one.expert)} | {said} | {place} | {', '.join(one.wrong)} |")
+        lines.append(f"| {name} | {', '.join(one.named)} | {said} | {place} | {', '.join(one.wrong)} |")
     return "\n".join(lines).replace("_", "\\_")
 
 

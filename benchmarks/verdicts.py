@@ -20,7 +20,7 @@ WITHOUT = {
     "steps": "all steps but two",
     "ranks": "the other rank",
 }
-"""What can be kept back of a recording, and in words."""
+"""What can be left out of a recording, and in words."""
 
 
 @dataclass(frozen=True)
@@ -111,7 +111,7 @@ class Joint:
 
 @dataclass(frozen=True)
 class Poorer:
-    """What is said of a recording of which a part is kept back."""
+    """What is said of a recording of which a part is left out."""
 
     case: str
     trial: str

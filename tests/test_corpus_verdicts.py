@@ -32,7 +32,7 @@ class Verdict:
 
 VERDICTS = {
     "hta/resnet_v100_5_steps.json.gz": Verdict(
-        "The GPU is busy 98.8 % of the time, 62 % of it in fp32 convolutions on a GPU with fp16 matrix units.",
+        "The GPU is busy 98.8 % of the time, 62 % of it in fp32 convolutions on a GPU with Tensor Cores.",
         "no_mixed_precision",
         least_share=0.2,
     ),
@@ -50,7 +50,7 @@ VERDICTS = {
     ),
     "tensorboard/resnet50_autograd_4_workers.json.gz": Verdict(
         "The loader is no problem any more; the host is what is left: 644 launches for gradients and parameters. 59 %"
-        " of the time goes into fp32 kernels of a GPU with fp16 matrix units.",
+        " of the time goes into fp32 kernels of a GPU with Tensor Cores.",
         "zero_grad_memset",
         ("unfused_optimizer", "no_mixed_precision"),
     ),

@@ -1,4 +1,4 @@
-"""The diagnosis of public GPU traces beside an expert's verdicts, as benchmarks/gpu_traces.json has it."""
+"""The diagnosis of public GPU traces beside a reviewer's verdicts, as benchmarks/gpu_traces.json has it."""
 
 from __future__ import annotations
 
@@ -22,8 +22,8 @@ def test_every_rule_that_answers_for_a_cause_exists() -> None:
 def test_the_published_table_is_what_is_said_today(verdict: gpu_traces.Verdict, corpus: Path) -> None:
     found = gpu_traces.judged(verdict, diagnose.analyze(corpus / verdict.trace))
     was = PUBLISHED[verdict.trace]
-    assert (found.expert, found.place, found.wrong, found.unshared) == (
-        was.expert,
+    assert (found.named, found.place, found.wrong, found.unshared) == (
+        was.named,
         was.place,
         was.wrong,
         was.unshared,

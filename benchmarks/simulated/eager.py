@@ -231,7 +231,7 @@ class Torch:
     # Autograd
 
     def tape(self, name: str, play: Callable[[], None], *parameters: Tensor) -> int:
-        """Note what runs on the way back; the sequence number of the op."""
+        """Note what runs in the backward pass; the sequence number of the op."""
         self._sequence += 1
         if self.recording_graph:
             self._tape.append(Taped(name, self._sequence, play, parameters))

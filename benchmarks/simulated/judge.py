@@ -1,4 +1,4 @@
-"""What diagnose says of a case's trace, beside what the same program takes when its fault is mended."""
+"""What diagnose says of a case's trace, beside what the same program takes when its fault is fixed."""
 
 from __future__ import annotations
 

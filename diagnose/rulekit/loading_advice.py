@@ -57,7 +57,7 @@ def left_with_workers(loading: Loading) -> Between:
 def in_workers(count: int) -> Fix:
     """Load in so many worker processes, where there are none."""
     return Fix(
-        "Load in worker processes.",
+        "Load in worker processes. Random transforms draw other numbers there.",
         before="DataLoader(dataset, batch_size)",
         after=f"DataLoader(dataset, batch_size, num_workers={count}, persistent_workers=True)",
         link=DOCS,

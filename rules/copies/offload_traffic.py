@@ -1,4 +1,4 @@
-"""Weights or states are copied from the host in every step.
+"""Weights or states are copied between host and GPU.
 
 CPU offload of weights, gradients or optimizer states (FSDP's `CPUOffload`, DeepSpeed's ZeRO-Offload, `device_map` with
 "cpu") sends gigabytes through PCIe in each step. Batches are seldom as large.
@@ -19,10 +19,12 @@ Sources
     https://www.deepspeed.ai/tutorials/zero-offload
 """
 
+from diagnose.facts.core.steps import Measure
 from diagnose.facts.device.transfers import Transfer
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in which the GPU only copies, or the host waits for the copy (our choice)
+TOLD = "that these are weights is told from how much is copied"
 LEFT = Between(0.5, 0.0, 0.0)  # of the copies: half of the bytes, or none
 
 
@@ -30,8 +32,11 @@ LEFT = Between(0.5, 0.0, 0.0)  # of the copies: half of the bytes, or none
 def offload_traffic(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
     large = [one for one in transfers if one.offloads]
     waits = sum(one.exposed_ns + one.call_idle_ns for one in large)
+    unknown = sum(one.exposed_ns + one.call_idle_ns for one in transfers if one.bytes is None)
+    if not large and unknown >= WORTH_SHARE * steps.mean_ns:
+        raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if not large:
-        yield NotApplicable("no op copies a gigabyte a step between host and GPU")
+        yield NotApplicable("no op copies a gigabyte a step between host and GPU, in eight copies or more")
     elif waits < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"copies of gigabytes keep the GPU from computing for {percent(waits / steps.mean_ns)} of the step")
     else:
@@ -53,7 +58,9 @@ def offload_traffic(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
                 ),
                 Fix("Shard them over more GPUs in place of the host.", effort=3, safety=Safety.ROUNDING),
             ),
-            confidence=Confidence(Level.MEDIUM, "that these are weights is told from how much is copied"),
+            confidence=Confidence(Level.LOW, f"{TOLD}, and no steps are marked: it may be start-up")
+            if steps.measure is Measure.WINDOW
+            else Confidence(Level.MEDIUM, TOLD),
             basis=Basis.RULE_OF_THUMB,
             site=large[0].site,
         )
@@ -71,6 +78,14 @@ EXAMPLES = [
         gpu  sgemm 60.1-99.5 @1.05
         """,
         saving_ms=(29.9, 59.8),
+    ),
+    CannotTell(
+        """
+        5 steps of 100
+        cpu  aten::copy_ 0-0.1 | aten::mm 1-2 | sync 3-99.51
+        gpu  h2d 0.1-30 @0.05 pinned | sgemm 30.1-99.5 @1.05
+        """,
+        because="sizes of copies",
     ),
     Silent(  # one batch
         """

@@ -90,7 +90,11 @@ def python_overhead(
             fixes=(
                 (LARGER_PIECES if compiling is not None and compiling.used else COMPILE)
                 if each_ns < SHORT_NS and not pause.on_cpu
-                else Fix("Move this work out of the step, compute it once, or vectorise it.", effort=2)
+                else Fix(
+                    "Move this work out of the step, compute it once, or vectorise it.",
+                    effort=2,
+                    safety=Safety.ROUNDING,
+                )
                 if where
                 else Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
             ),

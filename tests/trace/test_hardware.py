@@ -7,7 +7,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.trace import hardware
-from diagnose.trace.hardware import Peaks, estimated, peaks
+from diagnose.trace.families import estimated
+from diagnose.trace.hardware import Peaks, peaks
 from diagnose.trace.model import Device
 
 KNOWN = [value for value in vars(hardware).values() if isinstance(value, Peaks)]

@@ -16,7 +16,7 @@ from diagnose.trace.intervals import IntArray
 
 @dataclass(frozen=True)
 class OpCosts:
-    """Sums over the used steps, in ns; arrays of shape (main ops,), (2, main ops): on the host, and on the device."""
+    """Sums over the used steps, in ns. `ids` has shape (main ops,), times (2, main ops): on the host, on the device."""
 
     ids: IntArray
     forward_ns: IntArray
@@ -31,9 +31,8 @@ def op_costs(facts: Facts) -> OpCosts:
     backward_ns = np.zeros((2, len(tops.ids)), dtype=np.int64)
     nodes = optional(backward_nodes, facts)
     if nodes is not None:
-        forward = np.flatnonzero(
-            ~np.isin(tops.ids, nodes.spans.ids)
-        )  # A node carries its own number, as if it made it.
+        # A node carries its own number, as if it had made itself.
+        forward = np.flatnonzero(~np.isin(tops.ids, nodes.spans.ids))
         made_by, node = nodes_of(facts, tops.where(forward))
         np.add.at(backward_ns.T, forward[made_by], _lasted(facts, nodes.spans)[:, node].T)
     return OpCosts(tops.ids, _lasted(facts, tops), backward_ns)

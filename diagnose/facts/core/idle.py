@@ -55,7 +55,7 @@ class IdleCause(str, Enum):
     BETWEEN_KERNELS = "between_kernels"
     """Turn-around of work that was queued."""
     GRAPH = "graph"
-    """Between two kernels of one replay of a CUDA graph, for longer than a turn-around: kernels were not recorded."""
+    """Between two kernels of one replay of a CUDA graph, for longer than TURNAROUND_NS: kernels were not recorded."""
     UNKNOWN = "unknown"
     """The recording does not show who launched the next work."""
 

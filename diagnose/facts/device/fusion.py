@@ -38,6 +38,8 @@ BACKWARD_REACHED = 0.8
 """Of REACHED, backward: 10 to 20 points less of the peak."""
 FORWARD_FLOPS, BACKWARD_FLOPS = 4, 10
 """For each query, key and element of a head: two matmuls, and five in a backward pass that computes scores again."""
+MOST_FLOPS = 1 << 62
+"""Of a pass: shapes of a damaged trace may be any."""
 CAUSAL = 0.5
 """Of these, where a mask spares what lies ahead: at best, as masks are not recorded."""
 
@@ -216,9 +218,9 @@ def _attention(
     times = fused(ns, high)
     if flops_per_ns is not None:
         each = np.where(np.arange(len(ns)) < len(forward), FORWARD_FLOPS, BACKWARD_FLOPS / BACKWARD_REACHED)
-        by_flops = each * prod(shape) / flops_per_ns
+        by_flops = each * float(min(prod(shape), MOST_FLOPS)) / flops_per_ns
         longest = np.maximum(high, by_flops)
-        times = np.minimum(np.rint([longest, by_flops, CAUSAL * by_flops]).astype(np.int64), ns.astype(np.int64))
+        times = np.minimum(np.rint([longest, by_flops, CAUSAL * by_flops]), ns).astype(np.int64)
     told = LinkKind.FORWARD_OF.value in facts.rank.links["kind"].to_numpy()
     spent, is_backward = table.dur_ns[rows] * table.in_steps[rows], group >= len(forward)
     return AttentionChain(

@@ -36,6 +36,7 @@ _SHARDS = ("FSDP::", "FullyShardedDataParallel", "c10d::_reduce_scatter", "c10d:
 _SHARDED = Missing("which gradients an optimizer uses, as ranks share them out", "It is recorded of whole ones only.")
 _NO_NUMBERS = Missing("the numbers of autograd's nodes", "Record with torch.profiler, of PyTorch 1.7 or later.")
 _MAY_BE_RUN_LATER = Missing("which graphs no backward pass runs later", "Record whole steps of the training.")
+_MAY_BE_SENT = Missing("whether other ranks use gradients that are sent to them", "It is not recorded.")
 _MAY_BE_READ = Missing("whether the script reads the gradient", "Record with diagnose profile.")
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
@@ -52,9 +53,9 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
     And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
     shapes: those as large as one that the optimizer updates are taken to be it, but for those of an optimizer that has
-    another one which is not updated, where somebody looked at who has which. What has the shape of a tensor that
-    other ranks are sent counts as used. Of a pass none of whose gradients is known
-    to be used nothing is said: optimizers may update what they made of weights.
+    another one which is not updated, where somebody looked at who has which. What has the shape of a tensor that other
+    ranks are sent counts as used, and Missing is raised if nothing else was found. Of a pass none of whose gradients
+    is known to be used nothing is said: optimizers may update what they made of weights.
     """
     nodes, calls = backward_nodes(facts), updates(facts)
     if len(host_spans(facts, *SpanKind, named=lambda name: name.startswith(_SHARDS)).ids):
@@ -63,9 +64,11 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
         raise NO_SHAPES
     if not len(calls.ids):
         raise NO_STEPS
-    shapes = [None if one in _sent(facts) else one for one in gradient_shapes(facts, nodes)]
+    shapes = gradient_shapes(facts, nodes)
     turn, turns = _turns(facts, nodes, calls, shapes)
     vain, cleared = _with_their_optimizer(nodes, turn, optimizer_of(facts, nodes), *_unused(nodes, shapes, turn, turns))
+    sent = np.array([one in _sent(facts) for one in shapes], dtype=bool) & vain
+    vain &= ~sent
     # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
     order = np.arange(len(shapes))
     last = np.full(len(nodes.first), -1, dtype=np.int64)
@@ -75,6 +78,8 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     some = np.bincount(nodes.passed[vain & after], minlength=len(nodes.first)) > 0
     chosen = some[nodes.passed] & after
     if not chosen.any():
+        if sent.any():
+            raise _MAY_BE_SENT
         if any(one.updated is None for one in turns):
             raise _UNKNOWN
         return

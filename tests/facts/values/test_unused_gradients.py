@@ -155,4 +155,6 @@ def test_a_gradient_that_goes_to_another_rank_is_used() -> None:
     """A stage of a pipeline sends on those of its inputs, and may do so without another op."""
     rows = (backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[4,8]"))
     assert [one.detail for one in of(*rows)] == ["2 gradients"]
-    assert of(*rows, "c10d::send 30-31 shapes=[[[64,64]]] | c10d::send 31-32 shapes=[[[64,8]]]") == ()
+    with pytest.raises(Missing, match="whether other ranks use gradients"):
+        of(*rows, "c10d::send 30-31 shapes=[[[64,64]]] | c10d::send 31-32 shapes=[[[64,8]]]")
+    assert [one.detail for one in of(*rows, "c10d::send 30-31 shapes=[[[4,8]]]")] == ["2 gradients"]
