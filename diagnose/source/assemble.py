@@ -247,6 +247,7 @@ def _provenance(
         resolution_ns=resolution_ns,
         versions=header.versions,
         step_marker=marker,
+        groups=header.groups,
     )
 
 

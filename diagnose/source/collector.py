@@ -122,12 +122,17 @@ def _text(columns: Columns, name: str, args: Sequence[Args], attribute: str) -> 
     return columns.texts[name].codes(texts(args, attribute), len(args))
 
 
+_COLLECTIVE_TEXTS = ("operation", "group", "group_use", "group_ranks", "dtype")
+
+
 def _add_collectives(columns: Columns, first: int, args: list[Args]) -> None:
     at = [k for k, one in enumerate(args) if one.operation]
     some = [args[k] for k in at]
-    side = {name: _text(columns, name, some, name) for name in ("operation", "group_ranks", "dtype")}
+    side = {name: _text(columns, name, some, name) for name in _COLLECTIVE_TEXTS}
     side["group_size"] = ints(some, "group_size", -1)
     side["sequence"] = ints(some, "group_sequence", -1)
+    to_rank, from_rank = ints(some, "to_rank", -1), ints(some, "from_rank", -1)
+    side["peer"] = np.where(to_rank >= 0, to_rank, from_rank)
     side["in_elements"] = ints(some, "in_elements", -1)
     side["out_elements"] = ints(some, "out_elements", -1)
     columns.add_collectives(first + np.array(at, dtype=np.int64), side)

@@ -43,6 +43,10 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     python_id: Any = msgspec.field(name="Python id", default=None)
     operation: Any = msgspec.field(name="Collective name", default="")
     dtype: Any = ""
+    group: Any = msgspec.field(name="Process Group Name", default="")
+    group_use: Any = msgspec.field(name="Process Group Description", default="")
+    to_rank: Scalar = msgspec.field(name="Dst Rank", default=-1)
+    from_rank: Scalar = msgspec.field(name="Src Rank", default=-1)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default="")
     group_size: Scalar = msgspec.field(name="Group size", default=-1)
     group_sequence: Scalar = msgspec.field(name="Seq", default=-1)

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import re
+from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 from diagnose.source.base import Damage
 from diagnose.source.columns import printable
-from diagnose.trace.model import Device
+from diagnose.trace.model import Device, ProcessGroup
 
 _VERSIONS = {
     "cuda_runtime_version": "cuda_runtime",
@@ -36,6 +37,7 @@ class Header:
     base_ns: int
     versions: dict[str, str]
     rocm: bool
+    groups: tuple[ProcessGroup, ...] = ()
 
 
 def read_header(raw: dict[str, Any], damage: Damage) -> Header:
@@ -55,7 +57,26 @@ def read_header(raw: dict[str, Any], damage: Damage) -> Header:
         base_ns=base or 0,
         versions={label: version for label, version in versions.items() if version},
         rocm=any(key.startswith("hip_") for key in raw) or "roctracer_version" in raw,
+        groups=tuple(_groups(info.get("pg_config"))),
     )
+
+
+MOST_GROUPS = 4096
+"""Process groups that are read of one rank."""
+
+
+def _groups(value: object) -> Iterator[ProcessGroup]:
+    """The process groups of which names and ranks are told."""
+    for item in value[:MOST_GROUPS] if isinstance(value, list) else ():
+        if not isinstance(item, dict):
+            continue
+        name, use, ranks = item.get("pg_name"), item.get("pg_desc"), item.get("ranks")
+        if isinstance(name, str) and isinstance(ranks, list):
+            numbers = [_count(rank) for rank in ranks]
+            known = tuple(rank for rank in numbers if rank is not None)
+            said = printable(use[:200]) if isinstance(use, str) and use != "undefined" else ""
+            if len(known) == len(numbers):
+                yield ProcessGroup(printable(name[:200]), said, known)
 
 
 def _devices(value: object) -> list[Device]:

@@ -47,6 +47,17 @@ class Device:
 
 
 @dataclass(frozen=True)
+class ProcessGroup:
+    """Ranks that communicate with each other, as torch.distributed knows them."""
+
+    name: str
+    """The same on all of its ranks."""
+    use: str
+    """What the program says it is for, such as "mesh_tp"; "" if it says nothing."""
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
 class Step:
     """One recorded training step, as its marker delimits it on the host."""
 
@@ -84,6 +95,8 @@ class Provenance:
     """What the steps were found by, in words; empty when there are none."""
     detail: str | None = None
     """Path of the detail recording, of other steps of the same run; None if there is none."""
+    groups: tuple[ProcessGroup, ...] = ()
+    """That this rank is in, in the order in which they were made; none if the recording does not say."""
     joined: frozenset[str] = frozenset()
     """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
 

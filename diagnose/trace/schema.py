@@ -109,9 +109,12 @@ COLLECTIVES = Table(
     "Communication kernels and the host calls that issued them, where their arguments were recorded.",
     {
         "operation": Column("names", "", "for example allreduce, _allgather_base"),
+        "group": Column("names", "", "name of the process group; the same on all of its ranks", "kineto since 2024"),
+        "group_use": Column("names", "", "what the program says the group is for", "kineto since 2024"),
         "group_ranks": Column("names", "", "ranks of the process group, as recorded (lists over 30 are cut)"),
         "group_size": Column("int64", "ranks", "size of the process group"),
         "sequence": Column("int64", "", "number within the group", "kineto since 2026"),
+        "peer": Column("int64", "rank", "of a send or recv: to, or from, which rank", "kineto since 2024"),
         "dtype": Column("names", "", "element type"),
         "in_elements": Column("int64", "elements", "per rank"),
         "out_elements": Column("int64", "elements", "per rank"),

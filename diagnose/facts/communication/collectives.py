@@ -8,11 +8,11 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.base import Facts, Missing, fact, once, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import HostActivity, host_activities
-from diagnose.facts.core.spans import host_spans, launched_in, members
+from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, members
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
@@ -54,13 +54,13 @@ class CollectiveTable:
 def collective_table(facts: Facts) -> CollectiveTable:
     """All collectives of the recording. Raises Missing without device work and without collectives on the host."""
     work, used, names = device_work(facts), steps(facts), facts.rank.spans["name"].cat
-    host = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith(("gloo:", "mpi:")))
+    host = _on_host(facts)
     if not len(work.ids) and not len(host.ids):
         raise NO_DEVICE
     mine = np.flatnonzero(work.work_class == WorkClass.COMMUNICATION)
     ids = np.concatenate((work.ids[mine], host.ids))
     start = np.concatenate((work.start_ns[mine], host.start_ns))
-    told, row = facts.rank.collectives, np.append(_rows(facts)[mine], np.full(len(host.ids), -1))
+    told, row = facts.rank.collectives, told_rows(facts)
     tells = np.concatenate((_launched_by(facts)[mine], host.ids))
     codes = names.codes.to_numpy()[np.where(tells >= 0, tells, ids)]
     by_name = np.full(len(names.categories), "", dtype=object)
@@ -76,6 +76,18 @@ def collective_table(facts: Facts) -> CollectiveTable:
         on_host=np.arange(len(ids)) >= len(mine),
         in_steps=(start >= used.start_ns) & (start < used.end_ns),
     )
+
+
+@once
+def told_rows(facts: Facts) -> IntArray:
+    """Row of `Rank.collectives` about each row of the table; -1 where nothing was recorded of it."""
+    work = device_work(facts)
+    mine = np.flatnonzero(work.work_class == WorkClass.COMMUNICATION)
+    return np.append(_rows(facts)[mine], np.full(len(_on_host(facts).ids), -1))
+
+
+def _on_host(facts: Facts) -> HostSpans:
+    return host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith(("gloo:", "mpi:")))
 
 
 def _rows(facts: Facts) -> IntArray:

@@ -1,0 +1,121 @@
+"""How far is each rank's clock ahead? All ranks leave a collective of all at the same moment, to some microseconds."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import numpy as np
+
+from diagnose.trace.course import Course
+from diagnose.trace.intervals import IntArray
+
+ROUNDS = 6
+"""Of moving each rank to the median of those it meets; two suffice where all meet (chosen)."""
+
+CERTAIN = 3.0
+"""Clocks that differ by less than so many times the spread of what tells are taken to be one (ranks of one host)."""
+
+
+def offsets_ns(
+    courses: Sequence[Course],
+    collectives: Sequence[tuple[int, list[tuple[int, int]]]],
+    transfers: Sequence[tuple[int, list[tuple[int, int]]]],
+) -> tuple[IntArray, int]:
+    """By how much each rank's clock is ahead of the first rank's of its host, and how far ends still differ.
+
+    Ranks that are known to share a clock are not moved. Those that only send to each other are placed in the middle of
+    what is possible: nothing is received before it was sent.
+    """
+    apart = [(one.host or f"rank {one.rank}") for one in courses]
+    hosts = {name: k for k, name in enumerate(dict.fromkeys(apart))}
+    host = np.array([hosts[name] for name in apart])
+    rows = [(at, k, int(courses[at].calls.end_ns[row])) for k, (_, some) in enumerate(collectives) for at, row in some]
+    table = np.array(rows, dtype=np.int64).reshape(-1, 3)
+    ahead = np.zeros(len(hosts), dtype=np.int64)
+    if len(hosts) > 1:
+        ahead, part = _by_ends(host, table, len(hosts))
+        ahead = _by_transfers(courses, host, transfers, ahead, part)
+    offsets: IntArray = ahead[host]
+    return offsets, _left(table, offsets)
+
+
+def _by_ends(host: IntArray, table: IntArray, hosts: int) -> tuple[IntArray, IntArray]:
+    """Offsets by the ends of collectives, and which hosts these connect: those of one number. Shape (hosts,) each."""
+    found, part = np.zeros(hosts, dtype=np.int64), np.full(hosts, -1, dtype=np.int64)
+    at, meeting, end = table.T
+    on = host[at]
+    for start in range(hosts):
+        if part[start] < 0:
+            part[start] = start
+            _spread_from(start, found, part, on, meeting, end)
+    for _ in range(ROUNDS if len(table) else 0):
+        left = end - found[on]
+        middle = _median_of(meeting, left)
+        for one in np.flatnonzero(part != np.arange(hosts)).tolist():
+            mine = on == one
+            difference = left[mine] - middle[meeting[mine]]
+            found[one] += int(np.median(difference))
+    for one in np.unique(on).tolist():
+        mine = on == one
+        left = (end - found[on])[mine] - _median_of(meeting, end - found[on])[meeting[mine]]
+        if abs(found[one] - found[part[one]]) <= CERTAIN * np.median(np.abs(left)):
+            found[one] = found[part[one]]
+    return found - found[part], part
+
+
+def _spread_from(start: int, found: IntArray, part: IntArray, on: IntArray, meeting: IntArray, end: IntArray) -> None:
+    """Places all hosts that are connected to one, each by those placed before it: clocks may be seconds apart."""
+    while True:
+        known = part[on] == start
+        first = np.full(int(meeting.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+        first[meeting[known]] = (end - found[on])[known]
+        reachable = (part[on] < 0) & (first[meeting] > np.iinfo(np.int64).min)
+        if not reachable.any():
+            return
+        new = int(on[reachable][0])
+        mine = reachable & (on == new)
+        found[new] = int(np.median(end[mine] - first[meeting[mine]]))
+        part[new] = start
+
+
+def _median_of(group: IntArray, values: IntArray) -> IntArray:
+    """The (lower) median of each group's values, by group. Shape (groups,)."""
+    order = np.lexsort((values, group))
+    count = np.bincount(group)
+    first = np.cumsum(count) - count
+    return np.append(values[order], 0)[np.minimum(first + (count - 1) // 2, len(values))]
+
+
+def _by_transfers(
+    courses: Sequence[Course],
+    host: IntArray,
+    transfers: Sequence[tuple[int, list[tuple[int, int]]]],
+    ahead: IntArray,
+    part: IntArray,
+) -> IntArray:
+    """Places hosts that no collective connects, by the middle of the bounds that transfers between them set."""
+    found, placed = ahead.copy(), {int(part[0])}
+    least: dict[tuple[int, int], int] = {}
+    for _, ((sender, sent), (receiver, received)) in transfers:
+        begin = int(courses[sender].calls.begin_ns[sent]) - int(ahead[host[sender]])
+        end = int(courses[receiver].calls.end_ns[received]) - int(ahead[host[receiver]])
+        pair = int(part[host[sender]]), int(part[host[receiver]])
+        least[pair] = min(least.get(pair, end - begin), end - begin)
+    while True:
+        edge = next(((a, b) for a, b in least if a in placed and b not in placed and (b, a) in least), None)
+        if edge is None:
+            return found
+        a, b = edge
+        base = int(found[a] - ahead[a])
+        most, lowest = least[a, b], -least[b, a]
+        known = lowest <= 0 <= most  # Both may share a clock.
+        found[part == b] += base if known else base + (most + lowest) // 2
+        placed.add(b)
+
+
+def _left(table: IntArray, offsets: IntArray) -> int:
+    if not len(table):
+        return 0
+    at, meeting, end = table.T
+    left = end - offsets[at]
+    return int(np.median(np.abs(left - _median_of(meeting, left)[meeting])))

@@ -1,0 +1,240 @@
+"""What does this rank do between its collectives, and where is it held up by them? What a job is put together from.
+
+On a device that is the union of its streams: between two moments the rank goes on by itself, until nothing but
+communication is left to run. On the host (gloo, mpi) it is the main thread, which waits where it does nothing by
+itself, or is in what encloses a collective, until one of them is over.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.pipeline_sides import pipeline_sides
+from diagnose.facts.communication.process_groups import call_groups
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import device_time
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.host import host_threads
+from diagnose.facts.core.inputs import recorded_inputs
+from diagnose.facts.core.spans import HostSpans, host_spans, used_step
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.trace import intervals, nesting
+from diagnose.trace.course import RECV, SEND, Calls, Course, Lane
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import IntArray, Intervals
+
+MOST_CALLS = 20_000
+"""Collectives of one rank that a job is put together from: about 2 MB."""
+
+LEAST_WAIT_NS = 60_000
+"""A thread that stands for less is not held up by a collective: it dispatches (chosen on recordings of gloo)."""
+
+LATE_NS, EARLY_NS = 4_500_000, 2_500_000
+"""A collective of gloo is recorded to end up to 2.1 ms (95 %) after the thread that waited for it goes on, and a busy
+machine lets that thread sleep on for some ms (two processes on one core)."""
+
+LATE_TRANSFER_NS, EARLY_TRANSFER_NS = 800_000, 400_000
+"""The same of send and recv, whose spans end on the thread that waits."""
+
+
+@fact
+def course(facts: Facts) -> Course:
+    """The rank between its collectives. Raises Missing without marked steps and without collectives."""
+    used, rank = steps(facts), facts.rank
+    if used.measure is Measure.WINDOW:
+        raise Missing("marked steps", "Call prof.step() after each step.")
+    table = collective_table(facts)
+    groups = call_groups(facts)
+    on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
+    rows = _in_order(facts, table, on_cpu)
+    begin, end = table.times.starts[rows], table.times.ends[rows]
+    operation = np.array([str(one).replace("_", "").lower() for one in table.operation[rows]], dtype=object)
+    if on_cpu:
+        begin = np.where(np.isin(operation, (SEND, RECV)), _posted(facts, table.ids[rows], begin), begin)
+    computing = _ops(facts) if on_cpu else device_time(facts).compute
+    held = _held_on_host(facts, operation, begin, end) if on_cpu else _held_on_device(facts, begin, end)
+    if on_cpu:
+        computing = intervals.subtract(computing, intervals.union(Intervals(held.from_ns, held.until_ns)))
+    bounds = used.bounds_ns
+    names = tuple(dict.fromkeys(operation.tolist()))
+    zero = rank.zero_unix_ns
+    sides = pipeline_sides(facts, table.ids[rows], operation)
+    calls = Calls(
+        ids=table.ids[rows],
+        operation=np.array([names.index(one) for one in operation], dtype=np.int64),
+        group=groups.group[rows],
+        sequence=groups.sequence[rows],
+        peer=groups.peer[rows],
+        stage=sides.stage,
+        toward=sides.toward,
+        bytes=np.where(table.bytes[rows] >= 0, table.bytes[rows], _asked_bytes(facts, table.ids[rows])),
+        step=used_step(facts, table.ids[rows]),
+        begin_ns=zero + begin,
+        end_ns=zero + end,
+        queue=rank.spans["track"].to_numpy()[table.ids[rows]].astype(np.int64),
+    )
+    return Course(
+        rank=rank.index,
+        world_size=rank.provenance.world_size or 0,
+        host=_host(facts),
+        on_cpu=on_cpu,
+        numbers=used.numbers,
+        bounds_ns=zero + bounds,
+        compute_ns=intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing),
+        operations=names,
+        groups=groups.groups,
+        known_groups=rank.provenance.groups,
+        calls=calls,
+        lane=_lane(calls.begin_ns - zero, held, computing, bounds, zero),
+    )
+
+
+def _host(facts: Facts) -> str:
+    context = facts.rank.context
+    alone = context is not None and context.rank.peers in (None, context.rank.world_size)
+    return "one" if alone else ""
+
+
+def _in_order(facts: Facts, table: CollectiveTable, on_cpu: bool) -> IntArray:
+    """Rows of the table that begin in the used steps, in order of time; on the host no copies of device collectives."""
+    used = steps(facts)
+    start = table.times.starts
+    mine = (start >= used.start_ns) & (start < used.end_ns) & (table.on_host == on_cpu)
+    rows = np.flatnonzero(mine)
+    return rows[np.argsort(start[rows], kind="stable")][:MOST_CALLS]
+
+
+def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
+    """When each transfer was handed over: its span begins with the call, and lies across all until it is waited for."""
+    ops = host_spans(facts, SpanKind.COLLECTIVE, named=lambda name: name.startswith(("c10d::send", "c10d::recv")))
+    if not len(ops.ids):
+        return begin
+    track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
+    around = nesting.innermost_at(begin, track, ops.track, ops.start_ns, ops.end_ns)
+    return np.where(around >= 0, ops.end_ns[around], begin)
+
+
+def _asked_bytes(facts: Facts, ids: IntArray) -> IntArray:
+    """By the inputs of the collective's own span, where shapes were recorded; -1 unknown."""
+    if not len(ids):
+        return ids
+    position, inputs = recorded_inputs(facts, ids)
+    sizes = [sum(tensor.bytes or 4 * tensor.elements for some in one for tensor in some) or -1 for one in inputs]
+    return np.array([*sizes, -1], dtype=np.int64)[position]
+
+
+@dataclass(frozen=True)
+class _Held:
+    """Where the rank is held up, in order of time. Arrays of shape (waits,)."""
+
+    from_ns: IntArray
+    until_ns: IntArray
+    call: IntArray
+
+
+def _held_on_device(facts: Facts, begin: IntArray, end: IntArray) -> _Held:
+    """Exposed communication: nothing but collectives runs, until the last of them is over."""
+    pieces = device_time(facts).exposed_communication
+    order = np.argsort(end, kind="stable")
+    at = np.searchsorted(end[order], pieces.ends, side="left")
+    call = np.append(order, nesting.NONE)[np.minimum(at, len(order))]
+    known = (call >= 0) & (begin[call] < pieces.ends)
+    return _Held(pieces.starts[known], pieces.ends[known], call[known])
+
+
+def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArray, end: IntArray) -> _Held:
+    """Where the main thread stands until a collective is over."""
+    standing = _standing(facts)
+    transfer = np.isin(operation, (SEND, RECV))
+    late = np.where(transfer, LATE_TRANSFER_NS, LATE_NS)
+    early = np.where(transfer, EARLY_TRANSFER_NS, EARLY_NS)
+    order = np.argsort(end, kind="stable")
+    middle = np.searchsorted(end[order], standing.ends)
+    best, least = np.full(standing.size, -1), np.full(standing.size, np.iinfo(np.int64).max)
+    for away in range(-8, 8):
+        at = middle + away
+        call = order[np.clip(at, 0, max(len(order) - 1, 0))] if len(order) else np.full(standing.size, -1)
+        if not len(order):
+            break
+        after = standing.ends - end[call]
+        fits = (at >= 0) & (at < len(order)) & (after <= late[call]) & (-after <= early[call])
+        fits &= (begin[call] < standing.ends - LEAST_WAIT_NS // 2) & (end[call] > standing.starts)
+        better = fits & (np.abs(after) < least)
+        best[better], least[better] = call[better], np.abs(after)[better]
+    known = best >= 0
+    call = best[known]
+    return _Held(np.maximum(standing.starts[known], begin[call] + 1), standing.ends[known], call)
+
+
+_WAITING = ("c10d::", "_c10d", "c10d_functional::")
+
+
+def _standing(facts: Facts) -> Intervals:
+    """Stretches in which the main thread is in no op of its own: in none, or in one around which others lie."""
+    main = host_threads(facts).main
+    ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
+    ops = ops.where(ops.track == main)
+    names = facts.rank.spans["name"].cat
+    labels = [str(name) for name in names.categories]
+    codes = names.codes.to_numpy()[ops.ids]
+    async_span = np.array([one.startswith(("gloo:", "mpi:")) for one in labels], dtype=bool)[codes]
+    ops, codes = ops.where(~async_span), codes[~async_span]
+    if not len(ops.ids):
+        return intervals.EMPTY
+    posting = np.array([one.startswith(("c10d::send", "c10d::recv")) for one in labels], dtype=bool)[codes]
+    asking = np.array([one.startswith(_WAITING) for one in labels], dtype=bool)[codes] & ~posting
+    up = nesting.parents(ops.track, ops.start_ns, ops.end_ns)
+    inner = np.zeros(len(ops.ids), dtype=bool)
+    inner[up[up >= 0]] = True
+    own = ~asking & ~inner
+    moments = np.unique(np.concatenate((ops.start_ns, ops.end_ns)))
+    last = np.full(len(moments), main)
+    at = nesting.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
+    busy = (at >= 0) & own[at]
+    free = ~busy[:-1]
+    pieces = Intervals(moments[:-1][free], moments[1:][free])
+    long = pieces.ends - pieces.starts >= LEAST_WAIT_NS
+    return Intervals(pieces.starts[long], pieces.ends[long])
+
+
+def _ops(facts: Facts) -> Intervals:
+    """When the training threads were in ops, collectives left out."""
+    training = host_threads(facts).training
+
+    def of(kind: SpanKind) -> HostSpans:
+        some = host_spans(facts, kind)
+        return some.where(np.isin(some.track, training))
+
+    used = steps(facts)
+    asking = of(SpanKind.COLLECTIVE)
+    names = facts.rank.spans["name"].iloc[asking.ids].to_numpy()
+    asking = asking.where(np.array([not str(one).startswith(("gloo:", "mpi:")) for one in names], dtype=bool))
+    return intervals.clip(intervals.subtract(of(SpanKind.OP).times, asking.times), used.start_ns, used.end_ns)
+
+
+def _lane(asked: IntArray, held: _Held, computing: Intervals, bounds: IntArray, zero: int) -> Lane:
+    """Events in order of time; what is held up overlaps nothing, so that own time is never negative."""
+    inner = bounds[1:-1]
+    counts = [len(asked), len(held.call), len(inner)]
+    call = np.concatenate((np.arange(len(asked)), held.call, np.full(len(inner), -1)))
+    waits = np.repeat([False, True, False], counts)
+    begin = np.clip(np.concatenate((asked, held.from_ns, inner)), bounds[0], bounds[-1])
+    end = np.clip(np.concatenate((asked, held.until_ns, inner)), bounds[0], bounds[-1])
+    order = np.lexsort((waits, begin))
+    call, waits, begin, end = call[order], waits[order], begin[order], end[order]
+    reached = np.maximum.accumulate(end)
+    before = np.concatenate(([bounds[0]], reached[:-1]))
+    own = np.maximum(begin - before, 0)
+    pieces = Intervals(before, before + own)
+    return Lane(
+        call=call,
+        waits=waits,
+        from_ns=zero + np.maximum(begin, before),
+        until_ns=zero + np.maximum(end, before),
+        own_ns=own,
+        compute_ns=intervals.covered(pieces, computing),
+    )

@@ -1,0 +1,336 @@
+"""What ranks do together: which call of one rank is which of another, on one clock, and who waits for whom.
+
+Ranks come to the collectives of a group in one order, and so do the two sides of transfers: what is k-th on one is
+k-th on the other. A collective of all is over when the last rank has come and the transfer is done: what a rank spends
+in it before that is waiting, the rest is transfer.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diagnose.facts.communication.clocks import offsets_ns
+from diagnose.facts.communication.pipelines import Pipeline, pipelines
+from diagnose.trace.course import BARRIERS, RECV, SEND, Calls, Course
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import ProcessGroup
+
+MOST_UNSOUND_SHARE = 0.1
+"""Of the time in a group's collectives: if for more of it ranks had left before others had come, they are not the same
+ones. Spans of gloo end up to 3 ms too early where a machine is busy."""
+
+ALIKE_NS = 5_000_000
+"""Ranks of one group leave its collectives within this, where only threads tell groups apart (gloo, a busy machine)."""
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One collective or transfer with all the ranks that took part."""
+
+    group: int
+    """Position in `Job.groups`; -1 of transfers."""
+    transfer: bool
+    """From one rank to another, rather than between all."""
+    ranks: IntArray
+    """Positions of the courses. Of a transfer: from, to."""
+    calls: IntArray
+    """Which call of each."""
+    arrived_ns: IntArray
+    ended_ns: IntArray
+
+    @property
+    def last_ns(self) -> int:
+        """When the last one came."""
+        return int(self.arrived_ns.max())
+
+    @property
+    def wait_ns(self) -> IntArray:
+        """For how long each waited for the last one."""
+        return np.clip(self.last_ns - self.arrived_ns, 0, self.ended_ns - self.arrived_ns)
+
+    @property
+    def transfer_ns(self) -> IntArray:
+        """What each spent in it after all had come."""
+        return np.maximum(self.ended_ns - self.last_ns, 0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Ranks that train together, in the steps that all of them use, on one clock."""
+
+    courses: tuple[Course, ...]
+    groups: tuple[ProcessGroup, ...]
+    """As far as their ranks are known; those of one use are told apart by ranks."""
+    group_of: tuple[IntArray, ...]
+    """Of each rank, of each call: position in `groups`; -1 unknown."""
+    meetings: tuple[Meeting, ...]
+    pipelines: tuple[Pipeline, ...]
+    clock_error_ns: int
+    """By how much the ends of collectives still differ between ranks, in the median."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(one.rank for one in self.courses)
+
+    @property
+    def step_ns(self) -> int:
+        """Mean step: from when the last rank begins to when the last one ends."""
+        begin = max(int(one.bounds_ns[0]) for one in self.courses)
+        end = max(int(one.bounds_ns[-1]) for one in self.courses)
+        return (end - begin) // max(len(self.courses[0].numbers), 1)
+
+
+def join(courses: Sequence[Course]) -> Job | None:
+    """The job that these ranks are. None if there are fewer than two, or no step that all of them use."""
+    ordered = sorted(courses, key=lambda one: one.rank)
+    common = set.intersection(*(set(one.numbers) for one in ordered)) if ordered else set()
+    numbers = _run(sorted(common))
+    if len(ordered) < 2 or not numbers:
+        return None
+    cut = [_cut(one, numbers) for one in ordered]
+    laid = pipelines(cut)
+    groups, group_of = _groups(cut, laid)
+    calls = _collectives(cut, groups, group_of)
+    pairs = _transfers(cut, laid)
+    shift, error = offsets_ns(cut, calls, pairs)
+    moved = [_shifted(one, int(by)) for one, by in zip(cut, shift, strict=True)]
+    met = [*_met(moved, calls, transfer=False), *_met(moved, pairs, transfer=True)]
+    return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(laid), error)
+
+
+def _run(numbers: list[int]) -> tuple[int, ...]:
+    """The longest run of steps that follow each other."""
+    best: list[int] = []
+    run: list[int] = []
+    for one in numbers:
+        run = [*run, one] if run and one == run[-1] + 1 else [one]
+        best = run if len(run) > len(best) else best
+    return tuple(best)
+
+
+def _cut(one: Course, numbers: tuple[int, ...]) -> Course:
+    """The course in these steps alone."""
+    if one.numbers == numbers:
+        return one
+    first = one.numbers.index(numbers[0])
+    bounds = one.bounds_ns[first : first + len(numbers) + 1]
+    lane, calls = one.lane, one.calls
+    inside = (lane.from_ns >= bounds[0]) & (lane.from_ns < bounds[-1])
+    kept = (calls.begin_ns >= bounds[0]) & (calls.begin_ns < bounds[-1])
+    known = (lane.call < 0) | kept[np.maximum(lane.call, 0)]
+    place = np.cumsum(kept) - 1
+    rows = np.flatnonzero(inside & known)
+    parts = {name: getattr(lane, name)[rows] for name in lane.__dataclass_fields__}
+    parts["call"] = np.where(parts["call"] >= 0, place[np.maximum(parts["call"], 0)], -1)
+    held = {name: getattr(calls, name)[kept] for name in calls.__dataclass_fields__}
+    held["step"] = np.where(held["step"] >= 0, held["step"] - first, -1)
+    return replace(
+        one,
+        numbers=numbers,
+        bounds_ns=bounds,
+        compute_ns=one.compute_ns[first : first + len(numbers)],
+        calls=Calls(**held),
+        lane=replace(lane, **parts),
+    )
+
+
+def _shifted(one: Course, by_ns: int) -> Course:
+    if not by_ns:
+        return one
+    calls = replace(one.calls, begin_ns=one.calls.begin_ns - by_ns, end_ns=one.calls.end_ns - by_ns)
+    lane = replace(one.lane, from_ns=one.lane.from_ns - by_ns, until_ns=one.lane.until_ns - by_ns)
+    return replace(one, bounds_ns=one.bounds_ns - by_ns, calls=calls, lane=lane)
+
+
+def _groups(
+    courses: Sequence[Course], laid: Sequence[Pipeline]
+) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
+    """All groups of the job, and which of them each call is of."""
+    found: dict[tuple[object, ...], int] = {}
+    groups: list[ProcessGroup] = []
+    of_rank = []
+    threads = _thread_groups(courses, laid)
+    for at, one in enumerate(courses):
+        place = np.full(len(one.groups) + 1, -1)
+        seen: dict[tuple[object, ...], int] = defaultdict(int)
+        for k, group in enumerate(one.groups):
+            told = threads.get((at, k)) if not group.name and not group.ranks else group
+            if told is None:
+                continue
+            alike = (told.ranks or told.name, told.use)
+            key = (*alike, told.name if threads else seen[alike])
+            seen[alike] += 1
+            if key not in found:
+                found[key] = len(groups)
+                groups.append(told)
+            place[k] = found[key]
+        of_rank.append(place[one.calls.group])
+    return tuple(groups), of_rank
+
+
+def _thread_groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> dict[tuple[int, int], ProcessGroup]:
+    """Of groups that only their threads tell apart: those whose ranks leave their collectives together.
+
+    By (position of the course, position in its groups). Groups of a pipeline's stages are taken last: they only send.
+    """
+    unnamed = [(at, k) for at, one in enumerate(courses) for k, group in enumerate(one.groups) if not group.name]
+    ends = {(at, k): _ends(courses[at], k) for at, k in unnamed}
+    position = {one.rank: at for at, one in enumerate(courses)}
+    everyone = ProcessGroup("", "", tuple(one.rank for one in courses))
+    told = dict.fromkeys(group for one in courses for group in one.known_groups if len(group.ranks) > 1)
+    stages = {one.ranks for one in laid}
+    fits: list[tuple[bool, float, int, ProcessGroup, list[tuple[int, int]]]] = []
+    for order, group in enumerate(told or [everyone]):
+        for at, k in unnamed:
+            if courses[at].rank == group.ranks[0]:
+                spread, members = _together(ends, (at, k), group, position)
+                if spread <= ALIKE_NS:
+                    fits.append((group.ranks in stages, spread, order, group, members))
+    found: dict[tuple[int, int], ProcessGroup] = {}
+    for _, _, _, group, members in sorted(fits, key=lambda one: one[:3]):
+        if not any(one in found for one in members):
+            found |= dict.fromkeys(members, group)
+    return found
+
+
+def _ends(one: Course, group: int) -> dict[tuple[int, int, int], int]:
+    """End of each collective of a group by (operation, step, turn)."""
+    mine = np.flatnonzero(one.calls.group == group)
+    turns: dict[tuple[int, int], int] = defaultdict(int)
+    found = {}
+    for row in mine.tolist():
+        key = (hash(one.operations[int(one.calls.operation[row])]), int(one.calls.step[row]))
+        found[*key, turns[key]] = int(one.calls.end_ns[row])
+        turns[key] += 1
+    return found
+
+
+def _together(
+    ends: dict[tuple[int, int], dict[tuple[int, int, int], int]],
+    own: tuple[int, int],
+    group: ProcessGroup,
+    position: dict[int, int],
+) -> tuple[float, list[tuple[int, int]]]:
+    """How far apart (ns) ranks leave the same collectives if they are a group, and the threads' groups that do so."""
+    worst, members = 0.0, [own]
+    for rank in group.ranks[1:]:
+        best, chosen = float("inf"), None
+        for other in (key for key in ends if key[0] == position.get(rank)):
+            both = ends[own].keys() & ends[other].keys()
+            if 2 * len(both) > max(len(ends[other]), len(ends[own])):
+                difference = np.array([ends[own][key] - ends[other][key] for key in both])
+                apart = float(np.median(np.abs(difference - np.median(difference))))
+                if apart < best:
+                    best, chosen = apart, other
+        if rank in position:
+            worst = max(worst, best)
+            members += [chosen] if chosen is not None else []
+    return worst, members
+
+
+Matched = list[tuple[int, list[tuple[int, int]]]]
+"""(group, (position of the course, call) of each that took part)."""
+
+
+def _collectives(courses: Sequence[Course], groups: Sequence[ProcessGroup], group_of: Sequence[IntArray]) -> Matched:
+    """Those that all recorded ranks of their group came to."""
+    together: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
+    for at, one in enumerate(courses):
+        turns: dict[tuple[object, ...], int] = defaultdict(int)
+        rising = _rising(one, group_of[at])
+        columns = (one.calls.operation, group_of[at], one.calls.step, one.calls.sequence)
+        for row, (operation, group, step, sequence) in enumerate(zip(*(c.tolist() for c in columns), strict=True)):
+            name = one.operations[operation]
+            if not name.startswith(BARRIERS) or step < 0:
+                continue
+            place: tuple[object, ...] = (group, name, step)
+            key = (group, sequence) if group in rising else (*place, turns[place])
+            turns[place] += 1
+            together[key].append((at, row))
+    recorded = {one.rank for one in courses}
+    everyone = max(len(courses), *(one.world_size for one in courses))
+    found: Matched = []
+    for members in together.values():
+        at, row = members[0]
+        group = int(group_of[at][row])
+        wanted = len(recorded & set(groups[group].ranks)) if group >= 0 and groups[group].ranks else everyone
+        if len(members) == wanted > 1:
+            found.append((group, members))
+    return found
+
+
+def _rising(one: Course, group_of: IntArray) -> set[int]:
+    """Groups whose numbers are recorded and rise with every collective (pytorch #192114 wrote wrong ones)."""
+    found = set()
+    for group in np.unique(group_of[group_of >= 0]).tolist():
+        sequence = one.calls.sequence[group_of == group]
+        if len(sequence) and (sequence >= 0).all() and (np.diff(sequence) > 0).all():
+            found.add(group)
+    return found
+
+
+def _transfers(courses: Sequence[Course], laid: Sequence[Pipeline]) -> Matched:
+    """Sends with what receives them: of two ranks the k-th with the k-th."""
+    position = {one.rank: at for at, one in enumerate(courses)}
+    sent: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    received: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
+    for at, one in enumerate(courses):
+        peers = _peers(one, laid)
+        for row in np.flatnonzero((peers >= 0) & (one.calls.step >= 0)).tolist():
+            name, peer = one.operations[int(one.calls.operation[row])], position.get(int(peers[row]))
+            if peer is None:
+                continue
+            if name == SEND:
+                sent[at, peer].append((at, row))
+            elif name == RECV:
+                received[peer, at].append((at, row))
+    found: Matched = []
+    for pair, ours in sent.items():
+        theirs = received.get(pair, [])
+        if len(ours) == len(theirs):
+            found += [(-1, [a, b]) for a, b in zip(ours, theirs, strict=True)]
+    return found
+
+
+def _peers(one: Course, laid: Sequence[Pipeline]) -> IntArray:
+    """The other rank of each transfer, as recorded or by the pipeline; -1 unknown."""
+    mine = next((pipeline for pipeline in laid if one.rank in pipeline.ranks), None)
+    if mine is None:
+        return one.calls.peer
+    by_stage = mine.peers(one.rank, one.calls.stage, one.calls.toward)
+    return np.where(one.calls.peer >= 0, one.calls.peer, by_stage)
+
+
+def _met(courses: Sequence[Course], matched: Matched, transfer: bool) -> Iterable[Meeting]:
+    """The meetings, without those of a group whose ranks leave before others have come."""
+    made: dict[int, list[Meeting]] = defaultdict(list)
+    lasted, late = dict[int, int](), dict[int, int]()
+    for group, members in matched:
+        ranks, calls = (np.array(column, dtype=np.int64) for column in zip(*members, strict=True))
+        begin = np.array([courses[at].calls.begin_ns[row] for at, row in members])
+        end = np.array([courses[at].calls.end_ns[row] for at, row in members])
+        first_out = int(end[1:].min()) if transfer else int(end.min())  # A send may be over before it is received.
+        lasted[group] = lasted.get(group, 0) + int((end - begin).mean())
+        late[group] = late.get(group, 0) + max(int(begin.max()) - first_out, 0)
+        arrived = np.minimum(begin, first_out)
+        if transfer and end[0] < arrived[1]:
+            end[0] = arrived[1]
+        made[group].append(Meeting(group, transfer, ranks, calls, arrived, np.maximum(end, arrived)))
+    for group, some in made.items():
+        if late[group] <= MOST_UNSOUND_SHARE * lasted[group]:
+            yield from some
+
+
+def waited_ns(job: Job) -> IntArray:
+    """For how long each rank waited for others, in all steps. Shape (ranks,)."""
+    total = np.zeros(len(job.courses), dtype=np.int64)
+    for one in job.meetings:
+        np.add.at(total, one.ranks, one.wait_ns)
+    return total
+
+
