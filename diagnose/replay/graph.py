@@ -127,12 +127,14 @@ class Graph:
     """Points where the used steps begin and end. Shape (used + 1,)."""
 
 
-def arranged(observed_ns: IntArray, lane: IntArray, unordered: Edges, bounds: IntArray) -> Graph:
-    """The graph of points and edges in any order.
+def arranged(
+    observed_ns: IntArray, lane: IntArray, unordered: Edges, bounds: IntArray, jitter_ns: int = JITTER_NS
+) -> Graph:
+    """The graph of points and edges in any order. `jitter_ns`: a cause may be recorded so much after its effect.
 
     The points of a lane (a thread, a stream) are contiguous and in its order.
     """
-    ticks, kept = _order(observed_ns, lane, unordered)
+    ticks, kept = _order(observed_ns, lane, unordered, jitter_ns)
     order = np.argsort(ticks, kind="stable")
     rank = np.empty(len(order), dtype=np.int64)
     rank[order] = np.arange(len(order))
@@ -152,13 +154,15 @@ def _residual(observed_ns: IntArray, some: Edges, delay_ns: IntArray) -> IntArra
     return np.where(demanded == OFF, 0, observed_ns - demanded)
 
 
-def _order(observed_ns: IntArray, lane: IntArray, some: Edges) -> tuple[IntArray, npt.NDArray[np.bool_]]:
+def _order(
+    observed_ns: IntArray, lane: IntArray, some: Edges, jitter_ns: int
+) -> tuple[IntArray, npt.NDArray[np.bool_]]:
     """For each point a number in whose order edges lead forward, and which edges then do.
 
-    It grows along each lane and with time, but within JITTER_NS a target is put behind its source.
+    It grows along each lane and with time, but within `jitter_ns` a target is put behind its source.
     """
     ticks = _along_lanes(observed_ns * _TICKS, lane)
-    possible = observed_ns[some.source] <= observed_ns[some.target] + JITTER_NS
+    possible = observed_ns[some.source] <= observed_ns[some.target] + jitter_ns
     for _ in range(_MOST_ROUNDS):
         late = np.flatnonzero(possible & (ticks[some.source] >= ticks[some.target]))
         if not len(late):

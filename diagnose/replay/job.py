@@ -19,6 +19,11 @@ from diagnose.replay.graph import EdgeKind, Edges, Graph, edges
 from diagnose.trace.intervals import IntArray
 
 
+MOST_EARLY_NS = 20_000_000
+"""A rank may be recorded to leave a collective so much before the last one came: spans of gloo end some ms early where
+a machine is busy, and clocks differ."""
+
+
 @dataclass(frozen=True)
 class JobGraph:
     """The joined graph, and where the parts of each rank stand in it."""
@@ -62,7 +67,7 @@ def join(job: Job) -> JobGraph:
     for met in job.meetings:
         for at, call, came, ended in zip(met.ranks, met.calls, met.arrived_ns, met.ended_ns, strict=True):
             arrived[at][call], over[at][call] = came, ended
-            alone[at][call] = met.transfer and bool(ended < met.last_ns)
+            alone[at][call] = met.transfer and not job.courses[at].on_cpu and bool(ended < met.last_ns)
     for at, (one, place) in enumerate(zip(job.courses, laid, strict=True)):
         lane = one.lane
         until = np.concatenate(([one.bounds_ns[0]], lane.until_ns, [one.bounds_ns[-1]]))
@@ -81,15 +86,17 @@ def join(job: Job) -> JobGraph:
         ended = np.array([place.over for place in places]) + met.calls
         parts.append(edges(EdgeKind.EVENT, arrive, np.full(len(arrive), number), 0))
         joint = np.array([not alone[at][call] for at, call in zip(met.ranks, met.calls, strict=True)])
-        takes = np.maximum(observed[ended] - met.last_ns, 0)
+        takes = observed[ended] - met.last_ns  # Negative where an end was recorded too early.
         source = np.full(int(joint.sum()), number)
         owner = number - first_meeting
         parts.append(edges(EdgeKind.WORK, source, ended[joint], takes[joint], owner))
     starts = np.array([place.event for place in laid])
     ends = np.array([place.event + place.events - 1 for place in laid])
     made = graphs.joined(parts)
-    lane_of = np.arange(count)  # Every point by itself; chains are held together by their edges.
-    graph = graphs.arranged(observed, lane_of, made, np.concatenate((starts, ends)))
+    lane_of = np.arange(count)  # A rank's events are a lane; arrivals, ends and meetings are each by themselves.
+    for place in laid:
+        lane_of[place.event : place.event + place.events] = place.event
+    graph = graphs.arranged(observed, lane_of, made, np.concatenate((starts, ends)), MOST_EARLY_NS)
     return _looked_up(job, graph, made, laid)
 
 

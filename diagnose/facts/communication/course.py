@@ -75,7 +75,7 @@ def course(facts: Facts) -> Course:
         step=used_step(facts, table.ids[rows]),
         begin_ns=zero + begin,
         end_ns=zero + end,
-        queue=rank.spans["track"].to_numpy()[table.ids[rows]].astype(np.int64),
+        queue=_queues(facts, table.ids[rows], on_cpu & np.isin(operation, (SEND, RECV))),
     )
     return Course(
         rank=rank.index,
@@ -91,6 +91,12 @@ def course(facts: Facts) -> Course:
         calls=calls,
         lane=_lane(calls.begin_ns - zero, held, computing, bounds, zero),
     )
+
+
+def _queues(facts: Facts, ids: IntArray, alone: npt.NDArray[np.bool_]) -> IntArray:
+    """Streams or threads; what is handed over on the host, whose span is on the thread that asks, is in none."""
+    track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
+    return np.where(alone, -1 - np.arange(len(ids)), track)
 
 
 def _host(facts: Facts) -> str:
@@ -163,8 +169,10 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
         after = standing.ends - end[call]
         fits = (at >= 0) & (at < len(order)) & (after <= late[call]) & (-after <= early[call])
         fits &= (begin[call] < standing.ends - LEAST_WAIT_NS // 2) & (end[call] > standing.starts)
-        better = fits & (np.abs(after) < least)
-        best[better], least[better] = call[better], np.abs(after)[better]
+        # A send is seen to be over when somebody asks, mostly just before or after the recv that was waited for.
+        distance = np.abs(after) + (operation[call] == SEND) * LATE_NS
+        better = fits & (distance < least)
+        best[better], least[better] = call[better], distance[better]
     known = best >= 0
     call = best[known]
     return _Held(np.maximum(standing.starts[known], begin[call] + 1), standing.ends[known], call)
@@ -217,8 +225,16 @@ def _ops(facts: Facts) -> Intervals:
 
 
 def _lane(asked: IntArray, held: _Held, computing: Intervals, bounds: IntArray, zero: int) -> Lane:
-    """Events in order of time; what is held up overlaps nothing, so that own time is never negative."""
+    """Events in order of time; what is held up overlaps nothing, so that own time is never negative.
+
+    What begins while the rank is held up was asked for before that, and has waited for another call.
+    """
     inner = bounds[1:-1]
+    order = np.argsort(held.from_ns, kind="stable")
+    starts, ends = held.from_ns[order], np.maximum.accumulate(held.until_ns[order])
+    at = np.searchsorted(starts, asked, side="right") - 1
+    inside = (at >= 0) & (asked < ends[np.maximum(at, 0)]) if len(starts) else np.zeros(len(asked), dtype=bool)
+    asked = np.where(inside, starts[np.maximum(at, 0)] if len(starts) else 0, asked)
     counts = [len(asked), len(held.call), len(inner)]
     call = np.concatenate((np.arange(len(asked)), held.call, np.full(len(inner), -1)))
     waits = np.repeat([False, True, False], counts)

@@ -317,10 +317,9 @@ def _met(courses: Sequence[Course], matched: Matched, transfer: bool) -> Iterabl
         first_out = int(end[1:].min()) if transfer else int(end.min())  # A send may be over before it is received.
         lasted[group] = lasted.get(group, 0) + int((end - begin).mean())
         late[group] = late.get(group, 0) + max(int(begin.max()) - first_out, 0)
-        arrived = np.minimum(begin, first_out)
-        if transfer and end[0] < arrived[1]:
-            end[0] = arrived[1]
-        made[group].append(Meeting(group, transfer, ranks, calls, arrived, np.maximum(end, arrived)))
+        if transfer and courses[int(ranks[0])].on_cpu:
+            end[0] = min(end[0], end[1])  # It is seen to be over only when somebody asks.
+        made[group].append(Meeting(group, transfer, ranks, calls, begin, end))
     for group, some in made.items():
         if late[group] <= MOST_UNSOUND_SHARE * lasted[group]:
             yield from some
