@@ -105,7 +105,9 @@ def _chain(one, place, arrived, over, alone) -> list[Edges]:
     lane = one.lane
     points = place.event + np.arange(place.events)
     last = max(int(one.bounds_ns[-1] - (lane.until_ns[-1] if len(lane.until_ns) else one.bounds_ns[0])), 0)
-    own = np.append(lane.own_ns, last)
+    held = lane.until_ns - lane.from_ns
+    for_nothing = lane.waits & (over[np.maximum(lane.call, 0)] <= lane.from_ns)  # What it asks for is over already.
+    own = np.append(lane.own_ns + np.where(for_nothing, held, 0), last)
     found = [edges(EdgeKind.HOST, points[:-1], points[1:], own, np.arange(len(own)), one.rank)]
     at, call = np.flatnonzero(~lane.waits & (lane.call >= 0)), lane.call[~lane.waits & (lane.call >= 0)]
     queued = _before_in_queue(one.calls.queue, over)
@@ -118,7 +120,7 @@ def _chain(one, place, arrived, over, alone) -> list[Edges]:
     takes = over[by_itself] - arrived[by_itself]
     found.append(edges(EdgeKind.WORK, place.arrive + by_itself, place.over + by_itself, takes))
     at, call = np.flatnonzero(lane.waits), lane.call[lane.waits]
-    found.append(edges(EdgeKind.WAIT, place.over + call, points[1 + at], np.maximum(lane.until_ns[at] - over[call], 0)))
+    found.append(edges(EdgeKind.WAIT, place.over + call, points[1 + at], np.where(for_nothing[at], 0, lane.until_ns[at] - over[call])))
     return found
 
 

@@ -34,10 +34,10 @@ LEAST_WAIT_NS = 60_000
 """A thread that stands for less is not held up by a collective: it dispatches (chosen on recordings of gloo)."""
 
 LATE_NS, EARLY_NS = 4_500_000, 2_500_000
-"""A collective of gloo is recorded to end up to 2.1 ms (95 %) after the thread that waited for it goes on, and a busy
-machine lets that thread sleep on for some ms (two processes on one core)."""
+"""A collective of gloo is recorded to end up to 2.1 ms (95 %) after the thread that waited for it goes on; and that
+thread goes on, on a busy machine, some ms after it is over (two processes on one core)."""
 
-LATE_TRANSFER_NS, EARLY_TRANSFER_NS = 800_000, 400_000
+EARLY_TRANSFER_NS = 400_000
 """The same of send and recv, whose spans end on the thread that waits."""
 
 
@@ -156,7 +156,6 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
     """Where the main thread stands until a collective is over."""
     standing = _standing(facts)
     transfer = np.isin(operation, (SEND, RECV))
-    late = np.where(transfer, LATE_TRANSFER_NS, LATE_NS)
     early = np.where(transfer, EARLY_TRANSFER_NS, EARLY_NS)
     order = np.argsort(end, kind="stable")
     middle = np.searchsorted(end[order], standing.ends)
@@ -167,22 +166,25 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
         if not len(order):
             break
         after = standing.ends - end[call]
-        fits = (at >= 0) & (at < len(order)) & (after <= late[call]) & (-after <= early[call])
+        fits = (at >= 0) & (at < len(order)) & (after <= LATE_NS) & (-after <= early[call])
         fits &= (begin[call] < standing.ends - LEAST_WAIT_NS // 2) & (end[call] > standing.starts)
         # A send is seen to be over when somebody asks, mostly just before or after the recv that was waited for.
         distance = np.abs(after) + (operation[call] == SEND) * LATE_NS
         better = fits & (distance < least)
         best[better], least[better] = call[better], distance[better]
     known = best >= 0
+    known[:-1] &= best[:-1] != best[1:]  # It went on in between, so that it was not held up before.
     call = best[known]
-    return _Held(np.maximum(standing.starts[known], begin[call] + 1), standing.ends[known], call)
+    begins = np.maximum(standing.starts[known], begin[call] + 1)
+    return _Held(begins, np.maximum(begins, np.minimum(standing.ends[known], end[call])), call)
 
 
+_ENGINE = "autograd::engine::evaluate_function"
 _WAITING = ("c10d::", "_c10d", "c10d_functional::")
 
 
 def _standing(facts: Facts) -> Intervals:
-    """Stretches in which the main thread is in no op of its own: in none, or in one around which others lie."""
+    """Stretches in which the main thread is in no op of its own: in none, or in one that asks for collectives."""
     main = host_threads(facts).main
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
     ops = ops.where(ops.track == main)
@@ -195,16 +197,16 @@ def _standing(facts: Facts) -> Intervals:
         return intervals.EMPTY
     posting = np.array([one.startswith(("c10d::send", "c10d::recv")) for one in labels], dtype=bool)[codes]
     asking = np.array([one.startswith(_WAITING) for one in labels], dtype=bool)[codes] & ~posting
-    up = nesting.parents(ops.track, ops.start_ns, ops.end_ns)
-    inner = np.zeros(len(ops.ids), dtype=bool)
-    inner[up[up >= 0]] = True
-    own = ~asking & ~inner
+    own = ~asking & ~np.array([one.startswith(_ENGINE) for one in labels], dtype=bool)[codes]
+    up, around = nesting.parents(ops.track, ops.start_ns, ops.end_ns), np.flatnonzero(asking)
+    while len(around := np.unique(up[around][up[around] >= 0])):
+        own[around] = False
     moments = np.unique(np.concatenate((ops.start_ns, ops.end_ns)))
     last = np.full(len(moments), main)
     at = nesting.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
     busy = (at >= 0) & own[at]
     free = ~busy[:-1]
-    pieces = Intervals(moments[:-1][free], moments[1:][free])
+    pieces = intervals.union(Intervals(moments[:-1][free], moments[1:][free]))
     long = pieces.ends - pieces.starts >= LEAST_WAIT_NS
     return Intervals(pieces.starts[long], pieces.ends[long])
 
