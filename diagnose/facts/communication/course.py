@@ -33,9 +33,10 @@ MOST_CALLS = 20_000
 LEAST_WAIT_NS = 60_000
 """A thread that stands for less is not held up by a collective: it dispatches (chosen on recordings of gloo)."""
 
-LATE_NS, EARLY_NS = 4_500_000, 2_500_000
+LATE_NS, EARLY_NS = 4_500_000, 5_000_000
 """A collective of gloo is recorded to end up to 2.1 ms (95 %) after the thread that waited for it goes on; and that
-thread goes on, on a busy machine, some ms after it is over (two processes on one core)."""
+thread goes on, on a busy machine, some ms after it is over (two processes on one core). Only who stands for as long
+can be taken to have waited for something so early."""
 
 EARLY_TRANSFER_NS = 400_000
 """The same of send and recv, whose spans end on the thread that waits."""
@@ -157,6 +158,7 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
     standing = _standing(facts)
     transfer = np.isin(operation, (SEND, RECV))
     early = np.where(transfer, EARLY_TRANSFER_NS, EARLY_NS)
+    stood = standing.ends - standing.starts
     order = np.argsort(end, kind="stable")
     middle = np.searchsorted(end[order], standing.ends)
     best, least = np.full(standing.size, -1), np.full(standing.size, np.iinfo(np.int64).max)
@@ -166,7 +168,7 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
         if not len(order):
             break
         after = standing.ends - end[call]
-        fits = (at >= 0) & (at < len(order)) & (after <= LATE_NS) & (-after <= early[call])
+        fits = (at >= 0) & (at < len(order)) & (after <= LATE_NS) & (-after <= np.minimum(early[call], np.maximum(stood, EARLY_NS // 2)))
         fits &= (begin[call] < standing.ends - LEAST_WAIT_NS // 2) & (end[call] > standing.starts)
         # A send is seen to be over when somebody asks, mostly just before or after the recv that was waited for.
         distance = np.abs(after) + (operation[call] == SEND) * LATE_NS
@@ -201,7 +203,8 @@ def _standing(facts: Facts) -> Intervals:
     up, around = nesting.parents(ops.track, ops.start_ns, ops.end_ns), np.flatnonzero(asking)
     while len(around := np.unique(up[around][up[around] >= 0])):
         own[around] = False
-    moments = np.unique(np.concatenate((ops.start_ns, ops.end_ns)))
+    used = steps(facts)
+    moments = np.unique(np.concatenate((ops.start_ns, ops.end_ns, [used.start_ns, used.end_ns])))
     last = np.full(len(moments), main)
     at = nesting.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
     busy = (at >= 0) & own[at]
