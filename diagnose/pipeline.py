@@ -20,7 +20,7 @@ from functools import lru_cache, partial
 from pathlib import Path
 
 from diagnose import __version__
-from diagnose.facts.communication import arrivals
+from diagnose.facts.communication.peers import awaited, compare
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import steps
@@ -112,10 +112,10 @@ def _compared(
     study: Callable[..., RankDiagnosis | InputError],
 ) -> dict[int, RankDiagnosis]:
     """The rank that the others wait for, once more with what they tell; none if they do not wait. Raises InputError."""
-    others = arrivals.compare({index: one.digest.arrivals for index, one in said.items()})
+    others = compare({index: one.digest.course for index, one in said.items()})
     if not others:
         return {}
-    index = arrivals.awaited(others)
+    index = awaited(others)
     index = diagnosis.slowest(list(said.values())).digest.index if index is None else index
     again = study(files[index], others=others[index])
     if isinstance(again, InputError):

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from diagnose.facts.communication.arrivals import Arrivals, arrivals
+from diagnose.facts.communication.course import course
 from diagnose.facts.communication.overlap import Communication, communication
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, Breakdown, breakdown
@@ -24,6 +24,7 @@ from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_cal
 from diagnose.facts.host.functions import FunctionTime, functions
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
+from diagnose.trace.job import Course
 from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")
@@ -75,7 +76,7 @@ class RankDigest:
     allocation: AllocationCalls | None = None
     ops: tuple[Op, ...] | None = None
     functions: tuple[FunctionTime, ...] | None = None
-    arrivals: Arrivals | None = None
+    course: Course | None = None
     """None: there is nothing to compare with other ranks by."""
 
 
@@ -119,7 +120,7 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         functions=largest(functions),
-        arrivals=optional(arrivals, facts),
+        course=optional(course, facts),
     )
     return replace(found, absent=tuple(absent))
 

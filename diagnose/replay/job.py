@@ -11,12 +11,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
-from diagnose.facts.communication.meetings import Job
 from diagnose.replay import graph as graphs
 from diagnose.replay import simulate
 from diagnose.replay.graph import EdgeKind, Edges, Graph, edges
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import Course, Job
 
 
 MOST_EARLY_NS = 20_000_000
@@ -100,7 +101,9 @@ def join(job: Job) -> JobGraph:
     return _looked_up(job, graph, made, laid)
 
 
-def _chain(one, place, arrived, over, alone) -> list[Edges]:
+def _chain(
+    one: Course, place: _Laid, arrived: IntArray, over: IntArray, alone: npt.NDArray[np.bool_]
+) -> list[Edges]:
     """A rank by itself: own time, where it asks, what it waits for, and calls that follow each other."""
     lane = one.lane
     points = place.event + np.arange(place.events)

@@ -9,7 +9,8 @@ from typing import Any
 
 from diagnose.source.base import Damage
 from diagnose.source.columns import printable
-from diagnose.trace.model import Device, ProcessGroup
+from diagnose.trace.job import ProcessGroup
+from diagnose.trace.model import Device
 
 _VERSIONS = {
     "cuda_runtime_version": "cuda_runtime",

@@ -6,7 +6,8 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose.facts.communication import arrivals
+from diagnose.facts.communication.course import course
+from diagnose.facts.communication.peers import awaited, compare
 from diagnose.facts.core.base import Facts, optional
 from diagnose.source import ranks
 from diagnose.synthetic import notation
@@ -18,10 +19,10 @@ def facts_of(text: str) -> Facts:
     Of several ranks it is the one that the others wait for, or the first if they do not wait. Raises DrawingError.
     """
     drawn = facts_of_ranks(text)
-    others = arrivals.compare({facts.rank.index: optional(arrivals.arrivals, facts) for facts in drawn})
+    others = compare({facts.rank.index: optional(course, facts) for facts in drawn})
     if not others:
         return drawn[0]
-    index = arrivals.awaited(others) or 0
+    index = awaited(others) or 0
     return Facts(replace(drawn[index].rank, peers=others[index]))
 
 

@@ -8,6 +8,7 @@ from enum import Enum
 import pandas as pd
 
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import Job, ProcessGroup
 from diagnose.trace.manifest import Host, RankManifest
 
 
@@ -44,17 +45,6 @@ class Device:
     compute_capability: tuple[int, int]
     max_threads_per_multiprocessor: int
     warp_size: int
-
-
-@dataclass(frozen=True)
-class ProcessGroup:
-    """Ranks that communicate with each other, as torch.distributed knows them."""
-
-    name: str
-    """The same on all of its ranks."""
-    use: str
-    """What the program says it is for, such as "mesh_tp"; "" if it says nothing."""
-    ranks: tuple[int, ...]
 
 
 @dataclass(frozen=True)
@@ -136,8 +126,12 @@ class Peers:
     """For how long each rank waited for others at collectives, in all these steps. Shape (ranks,)."""
     met: IntArray
     """Collectives that all of their group came to, by span id in order."""
+    from_ns: IntArray
+    """When this rank came to each of them. Shape as `met`."""
     waits_ns: IntArray
     """For how long this rank waited at each of them for the last one to come. Shape as `met`."""
+    job: Job
+    """All ranks together."""
 
 
 @dataclass(frozen=True)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnose.facts.communication.arrivals import peers, waits
+from diagnose.facts.communication.peers import peers, waits
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up

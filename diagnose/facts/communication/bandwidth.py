@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.communication.arrivals import HOW, peers
+from diagnose.facts.communication.peers import HOW, peers
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up

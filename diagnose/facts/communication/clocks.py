@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.trace.course import Course
+from diagnose.trace.job import Course
 from diagnose.trace.intervals import IntArray
 
 ROUNDS = 6

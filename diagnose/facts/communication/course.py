@@ -23,7 +23,7 @@ from diagnose.facts.core.inputs import recorded_inputs
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import intervals, nesting
-from diagnose.trace.course import RECV, SEND, Calls, Course, Lane
+from diagnose.trace.job import RECV, SEND, Calls, Course, Lane
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -68,6 +68,7 @@ def course(facts: Facts) -> Course:
         ids=table.ids[rows],
         operation=np.array([names.index(one) for one in operation], dtype=np.int64),
         group=groups.group[rows],
+        members=table.group_size[rows],
         sequence=groups.sequence[rows],
         peer=groups.peer[rows],
         stage=sides.stage,

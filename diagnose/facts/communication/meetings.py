@@ -9,15 +9,14 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 
 import numpy as np
 
 from diagnose.facts.communication.clocks import offsets_ns
-from diagnose.facts.communication.pipelines import Pipeline, pipelines
-from diagnose.trace.course import BARRIERS, RECV, SEND, Calls, Course
+from diagnose.facts.communication.pipelines import pipelines
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.model import ProcessGroup
+from diagnose.trace.job import BARRIERS, RECV, SEND, Calls, Course, Job, Meeting, Pipeline, ProcessGroup
 
 MOST_UNSOUND_SHARE = 0.1
 """Of the time in a group's collectives: if for more of it ranks had left before others had come, they are not the same
@@ -25,64 +24,6 @@ ones. Spans of gloo end up to 3 ms too early where a machine is busy."""
 
 ALIKE_NS = 5_000_000
 """Ranks of one group leave its collectives within this, where only threads tell groups apart (gloo, a busy machine)."""
-
-
-@dataclass(frozen=True)
-class Meeting:
-    """One collective or transfer with all the ranks that took part."""
-
-    group: int
-    """Position in `Job.groups`; -1 of transfers."""
-    transfer: bool
-    """From one rank to another, rather than between all."""
-    ranks: IntArray
-    """Positions of the courses. Of a transfer: from, to."""
-    calls: IntArray
-    """Which call of each."""
-    arrived_ns: IntArray
-    ended_ns: IntArray
-
-    @property
-    def last_ns(self) -> int:
-        """When the last one came."""
-        return int(self.arrived_ns.max())
-
-    @property
-    def wait_ns(self) -> IntArray:
-        """For how long each waited for the last one."""
-        return np.clip(self.last_ns - self.arrived_ns, 0, self.ended_ns - self.arrived_ns)
-
-    @property
-    def transfer_ns(self) -> IntArray:
-        """What each spent in it after all had come."""
-        return np.maximum(self.ended_ns - self.last_ns, 0)
-
-
-@dataclass(frozen=True)
-class Job:
-    """Ranks that train together, in the steps that all of them use, on one clock."""
-
-    courses: tuple[Course, ...]
-    groups: tuple[ProcessGroup, ...]
-    """As far as their ranks are known; those of one use are told apart by ranks."""
-    group_of: tuple[IntArray, ...]
-    """Of each rank, of each call: position in `groups`; -1 unknown."""
-    meetings: tuple[Meeting, ...]
-    pipelines: tuple[Pipeline, ...]
-    clock_error_ns: int
-    """By how much the ends of collectives still differ between ranks, in the median."""
-
-    @property
-    def ranks(self) -> tuple[int, ...]:
-        """Their numbers."""
-        return tuple(one.rank for one in self.courses)
-
-    @property
-    def step_ns(self) -> int:
-        """Mean step: from when the last rank begins to when the last one ends."""
-        begin = max(int(one.bounds_ns[0]) for one in self.courses)
-        end = max(int(one.bounds_ns[-1]) for one in self.courses)
-        return (end - begin) // max(len(self.courses[0].numbers), 1)
 
 
 def join(courses: Sequence[Course]) -> Job | None:
@@ -100,7 +41,7 @@ def join(courses: Sequence[Course]) -> Job | None:
     shift, error = offsets_ns(cut, calls, pairs)
     moved = [_shifted(one, int(by)) for one, by in zip(cut, shift, strict=True)]
     met = [*_met(moved, calls, transfer=False), *_met(moved, pairs, transfer=True)]
-    return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(laid), error)
+    return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(laid), shift, error)
 
 
 def _run(numbers: list[int]) -> tuple[int, ...]:
@@ -252,13 +193,13 @@ def _collectives(courses: Sequence[Course], groups: Sequence[ProcessGroup], grou
             key = (group, sequence) if group in rising else (*place, turns[place])
             turns[place] += 1
             together[key].append((at, row))
-    recorded = {one.rank for one in courses}
     everyone = max(len(courses), *(one.world_size for one in courses))
     found: Matched = []
     for members in together.values():
         at, row = members[0]
         group = int(group_of[at][row])
-        wanted = len(recorded & set(groups[group].ranks)) if group >= 0 and groups[group].ranks else everyone
+        known = len(groups[group].ranks) if group >= 0 else 0
+        wanted = known or max(int(courses[at].calls.members[row]), 0) or everyone
         if len(members) == wanted > 1:
             found.append((group, members))
     return found
@@ -323,13 +264,3 @@ def _met(courses: Sequence[Course], matched: Matched, transfer: bool) -> Iterabl
     for group, some in made.items():
         if late[group] <= MOST_UNSOUND_SHARE * lasted[group]:
             yield from some
-
-
-def waited_ns(job: Job) -> IntArray:
-    """For how long each rank waited for others, in all steps. Shape (ranks,)."""
-    total = np.zeros(len(job.courses), dtype=np.int64)
-    for one in job.meetings:
-        np.add.at(total, one.ranks, one.wait_ns)
-    return total
-
-

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.communication.arrivals import peers, waits
+from diagnose.facts.communication.peers import peers, waits
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up

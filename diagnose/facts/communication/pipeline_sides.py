@@ -18,7 +18,7 @@ from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import name_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.trace import nesting
-from diagnose.trace.course import RECV, SEND
+from diagnose.trace.job import RECV, SEND
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 

@@ -3,29 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.trace.course import RECV, SEND, Course
-from diagnose.trace.intervals import IntArray
-
-
-@dataclass(frozen=True)
-class Pipeline:
-    """Ranks that hand work on to each other."""
-
-    ranks: tuple[int, ...]
-    """In order of their first stage."""
-    rank_of: tuple[int, ...]
-    """The rank of each stage."""
-
-    def peers(self, rank: int, stage: IntArray, toward: IntArray) -> IntArray:
-        """The other rank of a rank's transfers; -1 unknown."""
-        own = np.where(stage >= 0, stage, self.rank_of.index(rank))
-        other = own + toward
-        known = (toward != 0) & (other >= 0) & (other < len(self.rank_of))
-        return np.where(known, np.array(self.rank_of)[np.clip(other, 0, len(self.rank_of) - 1)], -1)
+from diagnose.trace.job import RECV, SEND, Course, Pipeline
 
 
 def pipelines(courses: Sequence[Course]) -> list[Pipeline]:

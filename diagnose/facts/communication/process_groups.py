@@ -16,7 +16,7 @@ import numpy.typing as npt
 from diagnose.facts.communication.collectives import collective_table, told_rows
 from diagnose.facts.core.base import Facts, once
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.model import ProcessGroup
+from diagnose.trace.job import ProcessGroup
 
 WORKERS = 2
 """Threads of a group of gloo's (ProcessGroupGloo, threads of its default options)."""

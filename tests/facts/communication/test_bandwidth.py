@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from diagnose.facts.communication.arrivals import arrivals, compare
+from diagnose.facts.communication.course import course
+from diagnose.facts.communication.peers import compare
 from diagnose.facts.communication.bandwidth import BusRate, bus_rates
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
@@ -102,7 +103,7 @@ gpu 20  allreduce {{computed}}-90 @0.3 operation=allreduce {MB64} group_size=2
 
 def test_other_ranks_tell_what_was_waiting() -> None:
     early, late = facts_of_ranks(RANK.format(rank=0, computed=60) + "---\n" + RANK.format(rank=1, computed=80))
-    peers = compare({0: arrivals(early), 1: arrivals(late)})
+    peers = compare({0: course(early), 1: course(late)})
     for facts, own in ((early, peers[0]), (late, peers[1])):
         found = only(Facts(replace(facts.rank, peers=own)))
         assert (found.transfer_ns, found.compared) == (10_000_000, True)

@@ -7,10 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.facts.communication.arrivals import Arrivals, arrivals, awaited, compare, peers, waits
+from diagnose.facts.communication.course import course
+from diagnose.facts.communication.peers import awaited, compare, peers, waits
 from diagnose.facts.communication.overlap import exposure
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
+from diagnose.trace.job import Course
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context, Peers
 
@@ -30,12 +32,20 @@ def pair(first: int, second: int) -> str:
 
 
 def compared(text: str) -> dict[int, Peers]:
-    return compare({facts.rank.index: arrivals(facts) for facts in facts_of_ranks(text)})
+    return compare({facts.rank.index: course(facts) for facts in facts_of_ranks(text)})
 
 
-def shifted(one: Arrivals, ns: int) -> Arrivals:
+def shifted(one: Course, ns: int) -> Course:
     """The same by a clock that is ahead."""
-    return replace(one, start_ns=one.start_ns + ns, end_ns=one.end_ns + ns)
+    calls = replace(one.calls, begin_ns=one.calls.begin_ns + ns, end_ns=one.calls.end_ns + ns)
+    lane = replace(one.lane, from_ns=one.lane.from_ns + ns, until_ns=one.lane.until_ns + ns)
+    return replace(one, calls=calls, lane=lane, bounds_ns=one.bounds_ns + ns)
+
+
+def of_size(one: Course, members: int, world_size: int = 0) -> Course:
+    """The same with collectives between so many ranks; -1 unknown."""
+    calls = replace(one.calls, members=np.full(len(one.calls.ids), members))
+    return replace(one, calls=calls, world_size=world_size)
 
 
 def test_who_comes_first_waits_for_who_comes_last() -> None:
@@ -76,7 +86,7 @@ def test_without_the_other_ranks_nobody_knows_who_waited() -> None:
 
 
 def test_clocks_that_differ_are_set_by_the_ends_of_collectives() -> None:
-    one, other = (arrivals(facts) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
     found = compare({0: one, 1: shifted(other, 7_000_000_000)})
     assert found[0].waits_ns.tolist() == [20 * MS] * 3
     assert found[1].waits_ns.tolist() == [0] * 3
@@ -88,43 +98,44 @@ def test_clocks_of_several_machines_are_set_by_collectives(peers: int | None, wa
     ranks = [facts_of(text).rank for text in texts]
     ranks[1] = replace(ranks[1], zero_unix_ns=ranks[1].zero_unix_ns + 40 * MS)  # its clock is 40 ms ahead
     told = [Context(RankManifest(rank=k, world_size=2, peers=peers), Host(), 2) for k in (0, 1)]
-    known = {k: arrivals(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
-    found = compare({k: replace(one, end_ns=one.end_ns + 100 * MS) for k, one in known.items()})
+    known = {k: course(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
+    longer = {k: replace(one.calls, end_ns=one.calls.end_ns + 100 * MS) for k, one in known.items()}
+    found = compare({k: replace(one, calls=longer[k]) for k, one in known.items()})
     assert found[0].waits_ns.tolist() == [waits_ms * MS] * 3
 
 
 def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs() -> None:
-    one, other = (replace(arrivals(facts), one_clock=True) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (replace(course(facts), host="here") for facts in facts_of_ranks(pair(60, 80)))
     found = compare({0: one, 1: shifted(other, 50 * MS)})
     assert len(found[0].met) == len(found[1].met) == 0
     assert found[0].compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
 
 
 def test_a_group_of_which_a_rank_is_missing_is_not_compared() -> None:
-    one, other = (arrivals(facts) for facts in facts_of_ranks(pair(60, 80)))
-    of_four = [replace(rank, members=np.full(len(rank.ids), 4)) for rank in (one, other)]
+    one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
+    of_four = [of_size(rank, 4) for rank in (one, other)]
     assert len(compare(dict(enumerate(of_four)))[0].met) == 0
-    unknown = [replace(rank, members=np.full(len(rank.ids), -1), world_size=3) for rank in (one, other)]
+    unknown = [of_size(rank, -1, world_size=3) for rank in (one, other)]
     assert len(compare(dict(enumerate(unknown)))[0].met) == 0
 
 
 def test_only_steps_of_all_ranks_are_compared() -> None:
-    one, other = (arrivals(facts) for facts in facts_of_ranks(pair(60, 80)))
-    later = replace(other, numbers=(2, 3, 4), step=other.step + 1)
+    one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
+    later = replace(other, numbers=(2, 3, 4))
     found = compare({0: one, 1: later})
     assert found[0].steps == (2, 3)
     assert len(found[0].met) == 2
-    assert compare({0: one, 1: replace(other, numbers=(7, 8, 9), step=other.step + 6)}) == {}
+    assert compare({0: one, 1: replace(other, numbers=(7, 8, 9))}) == {}
 
 
 def test_nothing_is_compared_if_a_rank_cannot_be() -> None:
-    one = arrivals(facts_of_ranks(pair(60, 80))[0])
+    one = course(facts_of_ranks(pair(60, 80))[0])
     assert compare({0: one}) == {}
     assert compare({0: one, 1: None}) == {}
     assert compare({}) == {}
 
 
 def test_barriers_and_gathers_meet_but_broadcasts_do_not() -> None:
-    text = RANK.format(rank=0, computed=60).replace("group_size=2", "group_size=2 operation={}")
+    text = pair(60, 80).replace("group_size=2", "group_size=2 operation={}")
     for operation, meets in [("_allgather_base", True), ("all_to_allv", True), ("barrier", True), ("broadcast", False)]:
-        assert bool(len(arrivals(facts_of(text.format(operation))).ids)) is meets, operation
+        assert bool(len(compared(text.format(operation, operation))[0].met)) is meets, operation

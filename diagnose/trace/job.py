@@ -1,0 +1,184 @@
+"""A job of many ranks: what each does between its collectives, and what they do together. Small: it crosses processes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.trace.intervals import IntArray
+
+BARRIERS = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
+"""Beginnings of the operations that no rank leaves before the last has come."""
+
+FROM_ROOT = ("broadcast", "scatter")
+TO_ROOT = ("reduce", "gather")
+SEND, RECV = "send", "recv"
+
+
+@dataclass(frozen=True)
+class ProcessGroup:
+    """Ranks that communicate with each other, as torch.distributed knows them."""
+
+    name: str
+    """The same on all of its ranks."""
+    use: str
+    """What the program says it is for, such as "mesh_tp"; "" if it says nothing."""
+    ranks: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Calls:
+    """Collectives and transfers of one rank, in the order in which they were asked for. Arrays of shape (calls,).
+
+    Times are Unix ns by the clock of the rank's machine.
+    """
+
+    ids: IntArray
+    """Spans that show them; several transfers may share one."""
+    operation: IntArray
+    """Position in `Course.operations`."""
+    group: IntArray
+    """Position in `Course.groups`; -1 unknown."""
+    members: IntArray
+    """Size of the group; -1 unknown."""
+    sequence: IntArray
+    """Number within the group as recorded; -1 unknown."""
+    peer: IntArray
+    """Of a transfer: to, or from, which rank; -1 unknown."""
+    stage: IntArray
+    """Of a transfer: the stage of the pipeline that gives or takes; -1 unknown. A rank may have several."""
+    toward: IntArray
+    """Of a transfer: 1 to, or from, the next stage, -1 the one before; 0 unknown."""
+    bytes: IntArray
+    """-1 unknown."""
+    step: IntArray
+    """Position in `Course.numbers`; -1 in none."""
+    begin_ns: IntArray
+    """When this rank was there."""
+    end_ns: IntArray
+    queue: IntArray
+    """Calls of one number are carried out one after the other: a stream, a thread."""
+
+
+@dataclass(frozen=True)
+class Lane:
+    """The rank's own time: what it does in order, and where it is held up. Arrays of shape (events,), in time.
+
+    An event either asks for a call, waits until one is over, or begins a step. Between two events the rank goes on by
+    itself for `own_ns`, of which it computes `compute_ns`.
+    """
+
+    call: IntArray
+    """Position in `Calls`; -1 where a step begins."""
+    waits: npt.NDArray[np.bool_]
+    """Waits for the call, rather than asks for it."""
+    from_ns: IntArray
+    until_ns: IntArray
+    """Later than `from_ns` only where it waits."""
+    own_ns: IntArray
+    """Since the event before."""
+    compute_ns: IntArray
+
+
+@dataclass(frozen=True)
+class Course:
+    """One rank of a job, from the begin of its first used step to the end of its last one."""
+
+    rank: int
+    world_size: int
+    """0 unknown."""
+    host: str
+    """Ranks of one host share its clock; "" unknown."""
+    on_cpu: bool
+    numbers: tuple[int, ...]
+    """Of the used steps."""
+    bounds_ns: IntArray
+    """Unix ns. Shape (steps + 1,)."""
+    compute_ns: IntArray
+    """Shape (steps,)."""
+    operations: tuple[str, ...]
+    groups: tuple[ProcessGroup, ...]
+    """Of the calls. Where names are not recorded, `ranks` may be empty: not known."""
+    known_groups: tuple[ProcessGroup, ...]
+    """All that this rank is in, as torch.distributed tells."""
+    calls: Calls
+    lane: Lane
+
+
+@dataclass(frozen=True)
+class Pipeline:
+    """Ranks that hand work on to each other."""
+
+    ranks: tuple[int, ...]
+    """In order of their first stage."""
+    rank_of: tuple[int, ...]
+    """The rank of each stage."""
+
+    def peers(self, rank: int, stage: IntArray, toward: IntArray) -> IntArray:
+        """The other rank of a rank's transfers; -1 unknown."""
+        own = np.where(stage >= 0, stage, self.rank_of.index(rank))
+        other = own + toward
+        known = (toward != 0) & (other >= 0) & (other < len(self.rank_of))
+        return np.where(known, np.array(self.rank_of)[np.clip(other, 0, len(self.rank_of) - 1)], -1)
+
+
+@dataclass(frozen=True)
+class Meeting:
+    """One collective or transfer with all the ranks that took part."""
+
+    group: int
+    """Position in `Job.groups`; -1 of transfers."""
+    transfer: bool
+    """From one rank to another, rather than between all."""
+    ranks: IntArray
+    """Positions of the courses. Of a transfer: from, to."""
+    calls: IntArray
+    """Which call of each."""
+    arrived_ns: IntArray
+    ended_ns: IntArray
+
+    @property
+    def last_ns(self) -> int:
+        """When the last one came."""
+        return int(self.arrived_ns.max())
+
+    @property
+    def wait_ns(self) -> IntArray:
+        """For how long each waited for the last one."""
+        return np.clip(self.last_ns - self.arrived_ns, 0, self.ended_ns - self.arrived_ns)
+
+    @property
+    def transfer_ns(self) -> IntArray:
+        """What each spent in it after all had come."""
+        return np.maximum(self.ended_ns - self.last_ns, 0)
+
+
+@dataclass(frozen=True)
+class Job:
+    """Ranks that train together, in the steps that all of them use, on one clock."""
+
+    courses: tuple[Course, ...]
+    groups: tuple[ProcessGroup, ...]
+    """As far as their ranks are known; those of one use are told apart by ranks."""
+    group_of: tuple[IntArray, ...]
+    """Of each rank, of each call: position in `groups`; -1 unknown."""
+    meetings: tuple[Meeting, ...]
+    pipelines: tuple[Pipeline, ...]
+    ahead_ns: IntArray
+    """By how much the clock of each rank was ahead. Shape (ranks,)."""
+    clock_error_ns: int
+    """By how much the ends of collectives still differ between ranks, in the median."""
+
+    @property
+    def ranks(self) -> tuple[int, ...]:
+        """Their numbers."""
+        return tuple(one.rank for one in self.courses)
+
+    @property
+    def step_ns(self) -> int:
+        """Mean step: from when the last rank begins to when the last one ends."""
+        begin = max(int(one.bounds_ns[0]) for one in self.courses)
+        end = max(int(one.bounds_ns[-1]) for one in self.courses)
+        return (end - begin) // max(len(self.courses[0].numbers), 1)
