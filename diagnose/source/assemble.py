@@ -247,6 +247,8 @@ def _provenance(
         resolution_ns=resolution_ns,
         versions=header.versions,
         step_marker=marker,
+        machine=header.machine,
+        machine_devices=len(header.devices),
     )
 
 

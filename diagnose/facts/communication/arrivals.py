@@ -53,6 +53,10 @@ class Arrivals:
     """Recorded with the other ranks on one machine."""
     world_size: int
     """0 unknown."""
+    machine: int
+    """Tells machines apart; -1 unknown."""
+    device: int
+    """Index of the device that it computes on; -1 none or several."""
     ids: IntArray
     """Spans of the collectives. Shape (collectives,), as all below."""
     meeting: IntArray
@@ -85,6 +89,8 @@ def arrivals(facts: Facts) -> Arrivals:
         compute_ns=_computing(facts),
         one_clock=_on_one_machine(rank.context),
         world_size=rank.provenance.world_size or 0,
+        machine=rank.provenance.machine,
+        device=rank.provenance.devices[0].index if len(rank.provenance.devices) == 1 else -1,
         ids=table.ids[order],
         meeting=np.array([rendezvous[name] for name in called], dtype=np.int64),
         step=np.array(used.numbers)[step[order]],
@@ -133,6 +139,8 @@ def compare(ranks: Mapping[int, Arrivals | None]) -> dict[int, Peers]:
             rank=rank,
             ranks=tuple(known),
             steps=tuple(common),
+            machines=np.array([one.machine for one in known.values()], dtype=np.int64),
+            devices=np.array([one.device for one in known.values()], dtype=np.int64),
             compute_ns=compute_ns,
             waited_ns=np.array([int(waited_ns.get(one, 0)) for one in known], dtype=np.int64),
             met=own["id"].to_numpy(),
