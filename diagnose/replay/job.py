@@ -19,7 +19,6 @@ from diagnose.replay.graph import EdgeKind, Edges, Graph, edges
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Course, Job
 
-
 MOST_EARLY_NS = 20_000_000
 """A rank may be recorded to leave a collective so much before the last one came: spans of gloo end some ms early where
 a machine is busy, and clocks differ."""
@@ -101,9 +100,7 @@ def join(job: Job) -> JobGraph:
     return _looked_up(job, graph, made, laid)
 
 
-def _chain(
-    one: Course, place: _Laid, arrived: IntArray, over: IntArray, alone: npt.NDArray[np.bool_]
-) -> list[Edges]:
+def _chain(one: Course, place: _Laid, arrived: IntArray, over: IntArray, alone: npt.NDArray[np.bool_]) -> list[Edges]:
     """A rank by itself: own time, where it asks, what it waits for, and calls that follow each other."""
     lane = one.lane
     points = place.event + np.arange(place.events)
@@ -123,7 +120,14 @@ def _chain(
     takes = over[by_itself] - arrived[by_itself]
     found.append(edges(EdgeKind.WORK, place.arrive + by_itself, place.over + by_itself, takes))
     at, call = np.flatnonzero(lane.waits), lane.call[lane.waits]
-    found.append(edges(EdgeKind.WAIT, place.over + call, points[1 + at], np.where(for_nothing[at], 0, lane.until_ns[at] - over[call])))
+    found.append(
+        edges(
+            EdgeKind.WAIT,
+            place.over + call,
+            points[1 + at],
+            np.where(for_nothing[at], 0, lane.until_ns[at] - over[call]),
+        )
+    )
     return found
 
 

@@ -248,6 +248,8 @@ def _provenance(
         versions=header.versions,
         step_marker=marker,
         groups=header.groups,
+        machine=header.machine,
+        machine_devices=len(header.devices),
     )
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from collections.abc import Iterator
 from dataclasses import dataclass
@@ -20,7 +21,14 @@ _VERSIONS = {
     "cupti_version": "cupti",
 }
 HEADER_KEYS = frozenset(
-    {"deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds", "roctracer_version"}
+    {
+        "deviceProperties",
+        "computeProperties",
+        "distributedInfo",
+        "baseTimeNanoseconds",
+        "roctracer_version",
+        "host_name",
+    }
     | _VERSIONS.keys()
 )
 
@@ -39,6 +47,8 @@ class Header:
     versions: dict[str, str]
     rocm: bool
     groups: tuple[ProcessGroup, ...] = ()
+    machine: int = -1
+    """Tells machines apart, without the name of any; -1 unknown."""
 
 
 def read_header(raw: dict[str, Any], damage: Damage) -> Header:
@@ -78,6 +88,15 @@ def _groups(value: object) -> Iterator[ProcessGroup]:
             said = printable(use[:200]) if isinstance(use, str) and use != "undefined" else ""
             if len(known) == len(numbers):
                 yield ProcessGroup(printable(name[:200]), said, known)
+        machine=_machine(raw.get("host_name")),
+    )
+
+
+def _machine(name: object) -> int:
+    """A hash, as the name itself is nobody's business."""
+    if not isinstance(name, str) or not name:
+        return -1
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=6).digest(), "big")
 
 
 def _devices(value: object) -> list[Device]:

@@ -89,8 +89,10 @@ class Course:
     rank: int
     world_size: int
     """0 unknown."""
-    host: str
-    """Ranks of one host share its clock; "" unknown."""
+    machine: int
+    """Tells machines apart, each of which has one clock; -1 unknown."""
+    device: int
+    """Index of the device that it computes on; -1 none or several."""
     on_cpu: bool
     numbers: tuple[int, ...]
     """Of the used steps."""
@@ -98,6 +100,8 @@ class Course:
     """Unix ns. Shape (steps + 1,)."""
     compute_ns: IntArray
     """Shape (steps,)."""
+    threads: IntArray
+    """Of the kernels that compute, on all of the device; 0 unknown. Shape (steps,)."""
     operations: tuple[str, ...]
     groups: tuple[ProcessGroup, ...]
     """Of the calls. Where names are not recorded, `ranks` may be empty: not known."""

@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from diagnose.trace.job import Course
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import Course
 
 ROUNDS = 6
 """Of moving each rank to the median of those it meets; two suffice where all meet (chosen)."""
@@ -26,7 +26,7 @@ def offsets_ns(
     Ranks that are known to share a clock are not moved. Those that only send to each other are placed in the middle of
     what is possible: nothing is received before it was sent.
     """
-    apart = [(one.host or f"rank {one.rank}") for one in courses]
+    apart = [(one.machine >= 0, one.machine if one.machine >= 0 else one.rank) for one in courses]
     hosts = {name: k for k, name in enumerate(dict.fromkeys(apart))}
     host = np.array([hosts[name] for name in apart])
     rows = [(at, k, int(courses[at].calls.end_ns[row])) for k, (_, some) in enumerate(collectives) for at, row in some]

@@ -11,21 +11,22 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
+import pandas as pd
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.pipeline_sides import pipeline_sides
 from diagnose.facts.communication.process_groups import call_groups
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time
-from diagnose.facts.core.device import device_work
+from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import recorded_inputs
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import intervals, nesting
-from diagnose.trace.job import RECV, SEND, Calls, Course, Lane
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.job import RECV, SEND, Calls, Course, Lane
 
 MOST_CALLS = 20_000
 """Collectives of one rank that a job is put together from: about 2 MB."""
@@ -82,11 +83,13 @@ def course(facts: Facts) -> Course:
     return Course(
         rank=rank.index,
         world_size=rank.provenance.world_size or 0,
-        host=_host(facts),
+        machine=_machine(facts),
+        device=rank.provenance.devices[0].index if len(rank.provenance.devices) == 1 else -1,
         on_cpu=on_cpu,
         numbers=used.numbers,
         bounds_ns=zero + bounds,
         compute_ns=intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing),
+        threads=_threads(facts),
         operations=names,
         groups=groups.groups,
         known_groups=rank.provenance.groups,
@@ -101,10 +104,23 @@ def _queues(facts: Facts, ids: IntArray, alone: npt.NDArray[np.bool_]) -> IntArr
     return np.where(alone, -1 - np.arange(len(ids)), track)
 
 
-def _host(facts: Facts) -> str:
-    context = facts.rank.context
+def _machine(facts: Facts) -> int:
+    """As recorded; 0 where `diagnose profile` recorded all ranks on one machine."""
+    context, told = facts.rank.context, facts.rank.provenance.machine
     alone = context is not None and context.rank.peers in (None, context.rank.world_size)
-    return "one" if alone else ""
+    return told if told >= 0 or not alone else 0
+
+
+def _threads(facts: Facts) -> IntArray:
+    """What kernels are asked to do in each used step does not depend on how fast the device is."""
+    bounds, work = steps(facts).bounds_ns, device_work(facts)
+    row = facts.rank.kernels.index.get_indexer(pd.Index(work.ids[work.work_class == WorkClass.COMPUTE]))
+    kernels = facts.rank.kernels.iloc[row[row >= 0]]
+    sizes = kernels[["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]].to_numpy().astype(np.int64)
+    step = np.searchsorted(bounds, facts.rank.spans["start_ns"].to_numpy()[kernels.index.to_numpy()], side="right") - 1
+    inside = (step >= 0) & (step < len(bounds) - 1)
+    found = np.bincount(step[inside], weights=sizes.prod(axis=1)[inside], minlength=len(bounds) - 1)
+    return found.astype(np.int64)
 
 
 def _in_order(facts: Facts, table: CollectiveTable, on_cpu: bool) -> IntArray:
@@ -169,7 +185,12 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
         if not len(order):
             break
         after = standing.ends - end[call]
-        fits = (at >= 0) & (at < len(order)) & (after <= LATE_NS) & (-after <= np.minimum(early[call], np.maximum(stood, EARLY_NS // 2)))
+        fits = (
+            (at >= 0)
+            & (at < len(order))
+            & (after <= LATE_NS)
+            & (-after <= np.minimum(early[call], np.maximum(stood, EARLY_NS // 2)))
+        )
         fits &= (begin[call] < standing.ends - LEAST_WAIT_NS // 2) & (end[call] > standing.starts)
         # A send is seen to be over when somebody asks, mostly just before or after the recv that was waited for.
         distance = np.abs(after) + (operation[call] == SEND) * LATE_NS

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.communication.peers import waits
 from diagnose.facts.communication.collectives import SMALL_BYTES, collective_table
+from diagnose.facts.communication.peers import waits
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import asking_ops, host_threads

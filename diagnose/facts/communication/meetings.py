@@ -75,6 +75,7 @@ def _cut(one: Course, numbers: tuple[int, ...]) -> Course:
         numbers=numbers,
         bounds_ns=bounds,
         compute_ns=one.compute_ns[first : first + len(numbers)],
+        threads=one.threads[first : first + len(numbers)],
         calls=Calls(**held),
         lane=replace(lane, **parts),
     )
@@ -88,9 +89,7 @@ def _shifted(one: Course, by_ns: int) -> Course:
     return replace(one, bounds_ns=one.bounds_ns - by_ns, calls=calls, lane=lane)
 
 
-def _groups(
-    courses: Sequence[Course], laid: Sequence[Pipeline]
-) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
+def _groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
     """All groups of the job, and which of them each call is of."""
     found: dict[tuple[object, ...], int] = {}
     groups: list[ProcessGroup] = []

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.communication.peers import peers, waits
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.peers import peers, waits
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work

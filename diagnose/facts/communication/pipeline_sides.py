@@ -18,9 +18,9 @@ from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import name_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
 from diagnose.trace import nesting
-from diagnose.trace.job import RECV, SEND
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import RECV, SEND
 
 _ACTION = re.compile(r"PP:(\d+)(SEND|RECV)_([FB])\d+")
 _TOWARD = {("SEND", "F"): 1, ("SEND", "B"): -1, ("RECV", "F"): -1, ("RECV", "B"): 1}

@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from diagnose.facts.communication.course import course
-from diagnose.facts.communication.peers import awaited, compare, peers, waits
 from diagnose.facts.communication.overlap import exposure
+from diagnose.facts.communication.peers import awaited, compare, peers, waits
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.job import Course
@@ -105,7 +105,7 @@ def test_clocks_of_several_machines_are_set_by_collectives(peers: int | None, wa
 
 
 def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs() -> None:
-    one, other = (replace(course(facts), host="here") for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (replace(course(facts), machine=7) for facts in facts_of_ranks(pair(60, 80)))
     found = compare({0: one, 1: shifted(other, 50 * MS)})
     assert len(found[0].met) == len(found[1].met) == 0
     assert found[0].compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
