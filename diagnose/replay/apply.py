@@ -13,7 +13,7 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.facts.run.recording_cost import RecordingCost
-from diagnose.replay.edits import Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.edits import Detach, Edit, Estimate, Even, Move, Remove, Replace, Shorten, Times, at, shares
 from diagnose.replay.graph import OFF, EdgeKind, Graph
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
@@ -43,6 +43,8 @@ class Scenario:
         self._cuts: dict[int, list[tuple[Intervals, float]]] = {}
         self.delay_ns = desk.graph.delay_ns.copy()
         self.residual_ns = desk.graph.residual_ns.copy()
+        self.evened: list[Even] = []
+        """What happens on all ranks: not in this graph, but where ranks are joined."""
 
     @singledispatchmethod
     def apply(self, edit: Edit) -> None:
@@ -90,6 +92,10 @@ class Scenario:
             edges, place = edges[inside], place[inside]
             own = np.bincount(place, weights=self.delay_ns[edges], minlength=spans.size)
             self._scale(edges, np.minimum(edit.ready_ns / np.maximum(own, 1), 1.0)[place])
+
+    @apply.register
+    def _(self, edit: Even) -> None:
+        self.evened.append(edit)
 
     @apply.register
     def _(self, edit: Replace) -> None:

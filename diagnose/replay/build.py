@@ -43,14 +43,19 @@ class Layout:
     lane: IntArray
 
 
-def build(facts: Facts) -> Graph:
-    """The graph of all that was recorded.
+NOTHING = np.zeros(0, dtype=np.int64)
+
+
+def build(facts: Facts, marked_ns: IntArray = NOTHING) -> Graph:
+    """The graph of all that was recorded. `marked_ns`: moments of which the graph is to have a point.
+
+    On the host that is one of the main thread at this moment, else the last end of device work until then.
 
     Raises Missing if no step can be measured, or if nothing was recorded on the host.
     """
     work, on, found, moving = device_work(facts), streams(facts), host_calls.calls(facts), movable(facts)
     own, waiting = _waits(facts, found, on, work)
-    host = threads(facts, found, own, _cuts(facts, moving))
+    host = threads(facts, found, own, _cuts(facts, moving, marked_ns))
     layout = _layout(facts, host, work, moving)
     calls_start, calls_end = host.call_start, host.call_end
     launched = np.where(found.call_of_work >= 0, calls_start[found.call_of_work], -1) if len(calls_start) else None
@@ -72,7 +77,18 @@ def build(facts: Facts) -> Graph:
         [some, inferred_events(work, on, some, layout.observed_ns, layout.work_start, layout.work_end)]
     )
     some = graphs.joined([some, _loose_ends(facts, layout, some)])
-    return graphs.arranged(layout.observed_ns, layout.lane, some, layout.bounds)
+    marks = _marks(facts, layout, work, marked_ns)
+    return graphs.arranged(layout.observed_ns, layout.lane, some, layout.bounds, marks)
+
+
+def _marks(facts: Facts, layout: Layout, work: DeviceWork, marked_ns: IntArray) -> IntArray:
+    """Points for the marked moments, before points are put in order."""
+    if _on_host(facts):
+        end = len(layout.host.cut) - len(layout.bounds)
+        return layout.host.cut[end - len(marked_ns) : end]
+    by_end = np.argsort(work.end_ns, kind="stable")
+    at = np.searchsorted(work.end_ns[by_end], marked_ns, side="right") - 1
+    return layout.work_end[by_end[np.maximum(at, 0)]]
 
 
 def _waits(
@@ -97,13 +113,13 @@ def _waits(
     ]
 
 
-def _cuts(facts: Facts, moving: Movable) -> Cuts:
-    """Where host time is cut besides calls: movable host spans begin, then all end; then steps of the host."""
+def _cuts(facts: Facts, moving: Movable, marked_ns: IntArray) -> Cuts:
+    """Where host time is cut besides calls: movable host spans begin, then all end; then marks, steps of the host."""
     on_host = moving.row < 0
     times = [moving.start_ns[on_host], moving.end_ns[on_host]]
     tracks = [moving.track[on_host]] * 2
     if _on_host(facts):
-        times.append(steps(facts).bounds_ns)
+        times.append(np.append(marked_ns, steps(facts).bounds_ns))
         tracks.append(np.full(len(times[-1]), host_threads(facts).main))
     most = np.full(sum(map(len, times)), np.iinfo(np.int64).max)
     fetches = len(times[0])

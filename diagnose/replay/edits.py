@@ -108,7 +108,20 @@ class Replace:
     dur_ns: IntArray = field(repr=False)
 
 
-Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace"
+@dataclass(frozen=True, eq=False)
+class Even:
+    """Ranks of a job compute less, or more: the share `keep` of what each computes in each step is left.
+
+    Only where the other ranks are known; a rank alone is not changed.
+    """
+
+    keep: npt.NDArray[np.float64] = field(repr=False)
+    """Shape (ranks, steps) as in `Peers`."""
+    much: Number = 1.0
+    """Share of that change which happens."""
+
+
+Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace | Even"
 
 
 def shares(keep: Number) -> npt.NDArray[np.float64]:
@@ -121,6 +134,7 @@ __all__ = [
     "Detach",
     "Edit",
     "Estimate",
+    "Even",
     "Move",
     "Number",
     "Remove",

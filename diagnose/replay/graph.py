@@ -125,10 +125,17 @@ class Graph:
     """Of each point, never negative. Shape (points,)."""
     bounds: IntArray
     """Points where the used steps begin and end. Shape (used + 1,)."""
+    marks: IntArray
+    """Points that were asked for besides."""
 
 
 def arranged(
-    observed_ns: IntArray, lane: IntArray, unordered: Edges, bounds: IntArray, jitter_ns: int = JITTER_NS
+    observed_ns: IntArray,
+    lane: IntArray,
+    unordered: Edges,
+    bounds: IntArray,
+    marks: IntArray | None = None,
+    jitter_ns: int = JITTER_NS,
 ) -> Graph:
     """The graph of points and edges in any order. `jitter_ns`: a cause may be recorded so much after its effect.
 
@@ -144,7 +151,8 @@ def arranged(
     observed = observed_ns[order]
     delay = np.minimum(some.estimate_ns, observed[some.target] - observed[some.source])
     delay[np.isin(some.kind, ONLY_IN_EDITS)] = OFF
-    return Graph(observed, some, delay, _residual(observed, some, delay), rank[bounds])
+    marked = bounds[:0] if marks is None else marks
+    return Graph(observed, some, delay, _residual(observed, some, delay), rank[bounds], rank[marked])
 
 
 def _residual(observed_ns: IntArray, some: Edges, delay_ns: IntArray) -> IntArray:

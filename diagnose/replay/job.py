@@ -1,4 +1,4 @@
-"""What if, for a whole job: ranks joined where they communicate, so that a change on one rank moves the others.
+"""Ranks joined where they communicate, so that a change on one rank moves the others.
 
 Each rank is a chain of its own stretches between calls. A collective of all begins on each rank when that rank has
 come, and is over on all some transfer time after the last one has; a transfer needs its two ranks. Who waits for a
@@ -7,7 +7,6 @@ call goes on when it is over. All of that are edges of one graph (`replay.graph`
 
 from __future__ import annotations
 
-from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -25,110 +24,128 @@ a machine is busy, and clocks differ."""
 
 
 @dataclass(frozen=True)
-class JobGraph:
-    """The joined graph, and where the parts of each rank stand in it."""
+class Joined:
+    """The graph of a job, and where the own time of ranks stands in it."""
 
     graph: Graph
     structure: simulate.Structure
     own_edge: tuple[IntArray, ...]
-    """Of each rank, the edge of each event's own time; one more for what comes after the last. Positions in edges."""
-    transfer_edge: tuple[IntArray, ...]
-    """Of each meeting, the edge of each rank's transfer."""
+    """Of each rank, the edge of each event's own time, and of what comes after the last. Shape (events + 1,)."""
     starts: IntArray
     """Point where each rank begins."""
     ends: IntArray
     steps: int
 
+    def step_ns(self, own_ns: list[list[IntArray]]) -> IntArray:
+        """The job's mean step: from when the last rank begins to when the last one ends. Shape (sets,).
+
+        `own_ns`: of each set, of each rank, what its own time is instead; shapes as `own_edge`.
+        """
+        delay = np.repeat(self.graph.delay_ns[:, None], len(own_ns), axis=1)
+        for column, ranks in enumerate(own_ns):
+            for edge, own in zip(self.own_edge, ranks, strict=True):
+                delay[edge, column] = own
+        residual = np.repeat(self.graph.residual_ns[:, None], len(own_ns), axis=1)
+        ends = simulate.times(self.graph, self.structure, delay, residual, self.ends).max(axis=0)
+        begin = self.graph.observed_ns[self.starts].max()
+        found: IntArray = np.rint((ends - begin) / self.steps).astype(np.int64)
+        return found
+
+    @property
+    def own_ns(self) -> list[IntArray]:
+        """Own time as it was. Of each rank; shapes as `own_edge`."""
+        return [self.graph.delay_ns[edge] for edge in self.own_edge]
+
 
 @dataclass(frozen=True)
-class _Laid:
-    """Where the points of one rank begin: its events, then arrival and end of each call."""
+class _Rank:
+    """The points of one rank, and when they were: its begin, its events and its end; then arrival and end of calls."""
 
-    event: int
-    events: int
-    arrive: int
-    over: int
+    course: Course
+    event: IntArray
+    arrive: IntArray
+    over: IntArray
+    arrived_ns: IntArray
+    over_ns: IntArray
+    alone: npt.NDArray[np.bool_]
+    """Calls that wait for nobody, or for nobody whose recording is known."""
 
 
-def join(job: Job) -> JobGraph:
+def join(job: Job) -> Joined:
     """The graph of a job's ranks."""
-    laid, count = list[_Laid](), 0
+    ranks, count = _ranks(job)
+    meetings = count + np.arange(len(job.meetings))
+    parts = [edge for one in ranks for edge in _chain(one)]
+    observed, lane = np.zeros(count + len(meetings), dtype=np.int64), np.arange(count + len(meetings))
+    for one in ranks:
+        course = one.course
+        observed[one.event] = np.concatenate(([course.bounds_ns[0]], course.lane.until_ns, [course.bounds_ns[-1]]))
+        observed[one.arrive], observed[one.over] = one.arrived_ns, one.over_ns
+        lane[one.event] = one.event[0]
+    for point, met in zip(meetings.tolist(), job.meetings, strict=True):
+        observed[point] = met.last_ns
+        there = [(ranks[at], call) for at, call in zip(met.ranks.tolist(), met.calls.tolist(), strict=True)]
+        arrive = np.array([one.arrive[call] for one, call in there])
+        joint = np.array([one.over[call] for one, call in there if not one.alone[call]], dtype=np.int64)
+        parts.append(edges(EdgeKind.EVENT, arrive, np.full(len(arrive), point)))
+        # The transfer; negative where an end was recorded too early.
+        parts.append(edges(EdgeKind.WORK, np.full(len(joint), point), joint, observed[joint] - met.last_ns))
+    bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
+    graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, jitter_ns=MOST_EARLY_NS)
+    return Joined(
+        graph=graph,
+        structure=simulate.folded(graph),
+        own_edge=tuple(_own_edges(graph, at, len(one.event) - 1) for at, one in enumerate(ranks)),
+        starts=graph.bounds[: len(ranks)],
+        ends=graph.bounds[len(ranks) :],
+        steps=len(job.courses[0].numbers),
+    )
+
+
+def _ranks(job: Job) -> tuple[list[_Rank], int]:
+    """The ranks, and how many points they have."""
+    found, count = list[_Rank](), 0
     for one in job.courses:
         events, calls = len(one.lane.call) + 2, len(one.calls.ids)
-        laid.append(_Laid(count, events, count + events, count + events + calls))
-        count += events + 2 * calls
-    first_meeting = count
-    count += len(job.meetings)
-    observed = np.zeros(count, dtype=np.int64)
-    parts: list[Edges] = []
-    arrived = [one.calls.begin_ns.copy() for one in job.courses]
-    over = [one.calls.end_ns.copy() for one in job.courses]
-    alone = [np.ones(len(one.calls.ids), dtype=bool) for one in job.courses]
+        at = np.arange(count, count + events + 2 * calls)
+        event, arrive, over = np.split(at, [events, events + calls])
+        begin, end = one.calls.begin_ns.copy(), one.calls.end_ns.copy()
+        found.append(_Rank(one, event, arrive, over, begin, end, np.ones(calls, dtype=bool)))
+        count += len(at)
     for met in job.meetings:
-        for at, call, came, ended in zip(met.ranks, met.calls, met.arrived_ns, met.ended_ns, strict=True):
-            arrived[at][call], over[at][call] = came, ended
-            alone[at][call] = met.transfer and not job.courses[at].on_cpu and bool(ended < met.last_ns)
-    for at, (one, place) in enumerate(zip(job.courses, laid, strict=True)):
-        lane = one.lane
-        until = np.concatenate(([one.bounds_ns[0]], lane.until_ns, [one.bounds_ns[-1]]))
-        waited = np.flatnonzero(lane.waits)
-        np.minimum.at(over[at], lane.call[waited], np.maximum(lane.until_ns[waited], arrived[at][lane.call[waited]]))
-        observed[place.event : place.event + place.events] = until
-        observed[place.arrive : place.arrive + len(arrived[at])] = arrived[at]
-        observed[place.over : place.over + len(over[at])] = over[at]
-    numbers = first_meeting + np.arange(len(job.meetings))
-    observed[numbers] = [met.last_ns for met in job.meetings]
-    for at, (one, place) in enumerate(zip(job.courses, laid, strict=True)):
-        parts += _chain(one, place, arrived[at], over[at], alone[at])
-    for number, met in zip(numbers.tolist(), job.meetings, strict=True):
-        places = [laid[at] for at in met.ranks.tolist()]
-        arrive = np.array([place.arrive for place in places]) + met.calls
-        ended = np.array([place.over for place in places]) + met.calls
-        parts.append(edges(EdgeKind.EVENT, arrive, np.full(len(arrive), number), 0))
-        joint = np.array([not alone[at][call] for at, call in zip(met.ranks, met.calls, strict=True)])
-        takes = observed[ended] - met.last_ns  # Negative where an end was recorded too early.
-        source = np.full(int(joint.sum()), number)
-        owner = number - first_meeting
-        parts.append(edges(EdgeKind.WORK, source, ended[joint], takes[joint], owner))
-    starts = np.array([place.event for place in laid])
-    ends = np.array([place.event + place.events - 1 for place in laid])
-    made = graphs.joined(parts)
-    lane_of = np.arange(count)  # A rank's events are a lane; arrivals, ends and meetings are each by themselves.
-    for place in laid:
-        lane_of[place.event : place.event + place.events] = place.event
-    graph = graphs.arranged(observed, lane_of, made, np.concatenate((starts, ends)), MOST_EARLY_NS)
-    return _looked_up(job, graph, made, laid)
+        for at, call, ended in zip(met.ranks.tolist(), met.calls.tolist(), met.ended_ns.tolist(), strict=True):
+            rank = found[at]
+            rank.over_ns[call] = ended
+            # A send of NCCL may be over before it is received; one of gloo never is.
+            rank.alone[call] = met.transfer and not rank.course.on_cpu and ended < met.last_ns
+    for rank in found:
+        lane, waits = rank.course.lane, np.flatnonzero(rank.course.lane.waits)
+        call = lane.call[waits]
+        np.minimum.at(rank.over_ns, call, np.maximum(lane.until_ns[waits], rank.arrived_ns[call]))
+    return found, count
 
 
-def _chain(one: Course, place: _Laid, arrived: IntArray, over: IntArray, alone: npt.NDArray[np.bool_]) -> list[Edges]:
+def _chain(one: _Rank) -> list[Edges]:
     """A rank by itself: own time, where it asks, what it waits for, and calls that follow each other."""
-    lane = one.lane
-    points = place.event + np.arange(place.events)
-    last = max(int(one.bounds_ns[-1] - (lane.until_ns[-1] if len(lane.until_ns) else one.bounds_ns[0])), 0)
-    held = lane.until_ns - lane.from_ns
-    for_nothing = lane.waits & (over[np.maximum(lane.call, 0)] <= lane.from_ns)  # What it asks for is over already.
-    own = np.append(lane.own_ns + np.where(for_nothing, held, 0), last)
-    found = [edges(EdgeKind.HOST, points[:-1], points[1:], own, np.arange(len(own)), one.rank)]
-    at, call = np.flatnonzero(~lane.waits & (lane.call >= 0)), lane.call[~lane.waits & (lane.call >= 0)]
-    queued = _before_in_queue(one.calls.queue, over)
-    free = np.where(queued >= 0, over[np.maximum(queued, 0)], np.iinfo(np.int64).min)
-    ready = np.maximum(lane.until_ns[at], free[call])
-    found.append(edges(EdgeKind.LAUNCH, points[1 + at], place.arrive + call, np.maximum(arrived[call] - ready, 0)))
-    behind = np.flatnonzero(queued >= 0)
-    found.append(edges(EdgeKind.STREAM, place.over + queued[behind], place.arrive + behind, 0))
-    by_itself = np.flatnonzero(alone)
-    takes = over[by_itself] - arrived[by_itself]
-    found.append(edges(EdgeKind.WORK, place.arrive + by_itself, place.over + by_itself, takes))
-    at, call = np.flatnonzero(lane.waits), lane.call[lane.waits]
-    found.append(
-        edges(
-            EdgeKind.WAIT,
-            place.over + call,
-            points[1 + at],
-            np.where(for_nothing[at], 0, lane.until_ns[at] - over[call]),
-        )
-    )
-    return found
+    lane, over = one.course.lane, one.over_ns
+    for_nothing = lane.waits & (over[lane.call] <= lane.from_ns) if len(over) else lane.waits  # It is over already.
+    held = np.where(for_nothing, lane.until_ns - lane.from_ns, 0)
+    reached = lane.until_ns[-1] if len(lane.until_ns) else one.course.bounds_ns[0]
+    own = np.append(lane.own_ns + held, max(int(one.course.bounds_ns[-1] - reached), 0))
+    before = _before_in_queue(one.course.calls.queue, over)
+    behind, alone = np.flatnonzero(before >= 0), np.flatnonzero(one.alone)
+    asks, waits = np.flatnonzero(~lane.waits & (lane.call >= 0)), np.flatnonzero(lane.waits)
+    asked, awaited = lane.call[asks], lane.call[waits]
+    free = np.where(before >= 0, over[before], np.iinfo(np.int64).min)
+    ready = np.maximum(lane.until_ns[asks], free[asked])
+    returns = np.where(for_nothing[waits], 0, lane.until_ns[waits] - over[awaited])
+    return [
+        edges(EdgeKind.HOST, one.event[:-1], one.event[1:], own, np.arange(len(own)), one.event[0]),
+        edges(EdgeKind.LAUNCH, one.event[1 + asks], one.arrive[asked], np.maximum(one.arrived_ns[asked] - ready, 0)),
+        edges(EdgeKind.STREAM, one.over[before[behind]], one.arrive[behind]),
+        edges(EdgeKind.WORK, one.arrive[alone], one.over[alone], over[alone] - one.arrived_ns[alone]),
+        edges(EdgeKind.WAIT, one.over[awaited], one.event[1 + waits], returns),
+    ]
 
 
 def _before_in_queue(queue: IntArray, over: IntArray) -> IntArray:
@@ -140,35 +157,12 @@ def _before_in_queue(queue: IntArray, over: IntArray) -> IntArray:
     return found
 
 
-def _looked_up(job: Job, graph: Graph, made: Edges, laid: Sequence[_Laid]) -> JobGraph:
-    """Edges by rank and event, and by meeting."""
+def _own_edges(graph: Graph, at: int, count: int) -> IntArray:
+    """Where a rank's own time stands in the graph."""
     some = graph.edges
-    own = []
-    for one, place in zip(job.courses, laid, strict=True):
-        mine = np.flatnonzero((some.kind == EdgeKind.HOST) & (some.track == one.rank))
-        own.append(mine[np.argsort(some.owner[mine], kind="stable")])
-        if len(own[-1]) != place.events - 1:
-            raise ValueError("a rank's own time is out of order")
-    transfers = np.flatnonzero((some.kind == EdgeKind.WORK) & (some.owner >= 0))
-    transfers = transfers[np.argsort(some.owner[transfers], kind="stable")]
-    cuts = np.searchsorted(some.owner[transfers], np.arange(1, len(job.meetings)))
-    ranks = len(job.courses)
-    return JobGraph(
-        graph=graph,
-        structure=simulate.folded(graph),
-        own_edge=tuple(own),
-        transfer_edge=tuple(np.split(transfers, cuts)),
-        starts=graph.bounds[:ranks],
-        ends=graph.bounds[ranks:],
-        steps=len(job.courses[0].numbers),
-    )
-
-
-def step_ns(joined: JobGraph, delays: Sequence[IntArray]) -> IntArray:
-    """The job's mean step under each set of delays (as the graph's): until the last rank ends. Shape (sets,)."""
-    delay = np.stack(list(delays), axis=1)
-    residual = np.repeat(joined.graph.residual_ns[:, None], delay.shape[1], axis=1)
-    ends = simulate.times(joined.graph, joined.structure, delay, residual, joined.ends).max(axis=0)
-    begin = joined.graph.observed_ns[joined.starts].max()
-    found: IntArray = (ends - begin) // joined.steps
+    lanes = np.unique(some.track[some.kind == EdgeKind.HOST])
+    mine = np.flatnonzero((some.kind == EdgeKind.HOST) & (some.track == lanes[at]))
+    found: IntArray = mine[np.argsort(some.owner[mine], kind="stable")]
+    if len(found) != count:
+        raise ValueError("a rank's events are not in order")
     return found

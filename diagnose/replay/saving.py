@@ -14,7 +14,7 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
-from diagnose.replay.build import build
+from diagnose.replay.build import NOTHING, build
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
 from diagnose.replay.shown import Change, change
@@ -70,16 +70,22 @@ class Quality:
 class Replay:
     """A rank's graph, ready to be asked: what would a step take if ...?"""
 
-    def __init__(self, facts: Facts, uncounted: Sequence[Edit] = (), cost: RecordingCost | None = None) -> None:
+    def __init__(
+        self,
+        facts: Facts,
+        uncounted: Sequence[Edit] = (),
+        cost: RecordingCost | None = None,
+        marked_ns: IntArray = NOTHING,
+    ) -> None:
         """Every answer is of steps after the edits `uncounted`, which take away what other steps do not have.
 
-        And without what recording them cost the host, where that is known.
+        And without what recording them cost the host, where that is known. `marked_ns`: as in `build`.
 
         Raises Missing if no step can be measured, or if nothing was recorded on the host.
         """
         self._uncounted = tuple(uncounted)
         self._used = steps(facts)
-        graph = build(facts)
+        graph = build(facts, marked_ns)
         self._desk = Desk(facts, graph, cost)
         self._structure = simulate.folded(graph)
         self._cost = cost
@@ -94,8 +100,11 @@ class Replay:
             unexplained_share=simulate.unexplained(graph) / window,
         )
 
+    def _measured_ns(self) -> int:
+        return round_half_up(self._used.window_ns, self._used.count)
+
     def _step_time_ns(self) -> int:
-        measured = round_half_up(self._used.window_ns, self._used.count)
+        measured = self._measured_ns()
         if not self._uncounted and self._cost is None:
             return measured
         replayed = int(self._run([self._scenario((), Estimate.LIKELY)])[0])
@@ -118,10 +127,15 @@ class Replay:
             found += self._run(made).tolist()
         return np.minimum(np.array(found, dtype=np.int64), self.quality.step_time_ns)
 
-    def _run(self, made: Sequence[Scenario]) -> IntArray:
+    def _times(self, made: Sequence[Scenario], at: IntArray) -> IntArray:
+        """The time of points under each scenario. Shape (points, scenarios)."""
         delay = np.stack([one.delay_ns for one in made], axis=1)
         residual = np.stack([one.residual_ns for one in made], axis=1)
-        bounds = simulate.times(self._desk.graph, self._structure, delay, residual, self._desk.graph.bounds)
+        return simulate.times(self._desk.graph, self._structure, delay, residual, at)
+
+    def _run(self, made: Sequence[Scenario]) -> IntArray:
+        """The mean step under each scenario. Shape (scenarios,)."""
+        bounds = self._times(made, self._desk.graph.bounds)
         count = self._used.count
         windows = (bounds[-1] - bounds[0]).tolist()
         return np.array([round_half_up(int(window), count) for window in windows], dtype=np.int64)

@@ -11,7 +11,7 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.spans import in_used_steps
 from diagnose.facts.core.steps import steps
-from diagnose.replay.edits import Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.edits import Detach, Edit, Estimate, Even, Move, Remove, Replace, Shorten, Times, at, shares
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -27,6 +27,8 @@ class ChangeKind(str, Enum):
     """It runs beside the rest."""
     REPLACE = "replace"
     """Several operations become one."""
+    EVEN = "even"
+    """Ranks compute for as long as others."""
 
 
 @dataclass(frozen=True)
@@ -35,7 +37,7 @@ class Change:
 
     kind: ChangeKind
     count: int
-    """Operations, calls or stretches of time in the used steps."""
+    """Operations, calls or stretches of time in the used steps; of ranks, how many compute less."""
     ns: int
     """Time in which at least one of them went on, per step."""
     left: tuple[float, float, float] | None
@@ -45,6 +47,8 @@ class Change:
 def change(facts: Facts, edit: Edit) -> Change:
     """What an edit does to the used steps."""
     used = steps(facts)
+    if isinstance(edit, Even):
+        return _evened(facts, edit)
     times, owner = selected(facts, edit)
     if isinstance(owner, int):
         inside = (times.starts >= used.start_ns) & (times.starts < used.end_ns)
@@ -68,6 +72,18 @@ _KINDS = {
 }
 
 
+def _evened(facts: Facts, edit: Even) -> Change:
+    """What the ranks that are to compute less compute now, per step."""
+    others = facts.rank.peers
+    if others is None:
+        return Change(ChangeKind.EVEN, 0, 0, None)
+    less = np.flatnonzero((edit.keep < 1.0).any(axis=1))
+    total = float(others.compute_ns[less].sum())
+    kept = float((others.compute_ns * np.minimum(edit.keep, 1.0))[less].sum()) / max(total, 1.0)
+    low, likely, high = (1.0 - at(edit.much, level) * (1.0 - kept) for level in Estimate)
+    return Change(ChangeKind.EVEN, len(less), round(total / max(len(others.steps), 1)), (low, likely, high))
+
+
 def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
     if isinstance(edit, Shorten):
         low, likely, high = shares(edit.keep).tolist()
@@ -83,6 +99,8 @@ def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
 
 def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
     """The times that an edit selects, and the spans, or the track, that they are of."""
+    if isinstance(edit, Even):
+        return intervals.EMPTY, np.zeros(0, dtype=np.int64)
     what = edit.what
     if isinstance(what, Times):
         return what.pieces, what.track

@@ -27,6 +27,9 @@ def changes(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
 
 
 def _change(one: Change, used: int) -> str:
+    if one.kind is ChangeKind.EVEN and one.left is not None:
+        ranks = f"{number(one.count)} rank{'s' * (one.count != 1)}"
+        return f"{ranks} compute{'s' * (one.count == 1)} {percent(one.left[1])} of {duration(one.ns)} a step."
     what = f"{number(one.count / used)} operations or calls a step, {duration(one.ns)} together, {_DONE[one.kind]}"
     if one.kind in (ChangeKind.REMOVE, ChangeKind.DETACH) or one.left is None:
         return f"{what}."

@@ -11,8 +11,7 @@ from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
 from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
-from diagnose.replay.balancing import balanced
-from diagnose.replay.edits import Between, Detach, Edit, Estimate, Move, Remove, Replace, Shorten, Times, toward
+from diagnose.replay.edits import Between, Detach, Edit, Estimate, Even, Move, Remove, Replace, Shorten, Times, toward
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
@@ -56,6 +55,7 @@ __all__ = [
     "Direction",
     "Edit",
     "Estimate",
+    "Even",
     "Evidence",
     "Finding",
     "Fires",
@@ -80,7 +80,6 @@ __all__ = [
     "Takers",
     "Times",
     "Verdicts",
-    "balanced",
     "batches_that_wait",
     "bytes_",
     "chains_taken",

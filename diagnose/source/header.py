@@ -69,6 +69,7 @@ def read_header(raw: dict[str, Any], damage: Damage) -> Header:
         versions={label: version for label, version in versions.items() if version},
         rocm=any(key.startswith("hip_") for key in raw) or "roctracer_version" in raw,
         groups=tuple(_groups(info.get("pg_config"))),
+        machine=_machine(raw.get("host_name")),
     )
 
 
@@ -88,8 +89,6 @@ def _groups(value: object) -> Iterator[ProcessGroup]:
             said = printable(use[:200]) if isinstance(use, str) and use != "undefined" else ""
             if len(known) == len(numbers):
                 yield ProcessGroup(printable(name[:200]), said, known)
-        machine=_machine(raw.get("host_name")),
-    )
 
 
 def _machine(name: object) -> int:

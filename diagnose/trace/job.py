@@ -1,4 +1,4 @@
-"""A job of many ranks: what each does between its collectives, and what they do together. Small: it crosses processes."""
+"""A job of many ranks: what each does between its collectives, and what they do together. It crosses processes."""
 
 from __future__ import annotations
 

@@ -64,7 +64,7 @@ def straggler(balance: Balance | None) -> Verdicts:
                 "ns",
             ),
         ),
-        edits=balanced(balance, balance.mended if alike else balance.parts, CPU_EVENED if balance.on_cpu else EVENED),
+        edits=(Even(balance.mended if alike else balance.dealt, CPU_EVENED if balance.on_cpu else EVENED),),
         fixes=(DEVICE,) if alike else (EVEN,),
         confidence=Confidence(Level.HIGH, "all ranks were recorded in the same steps"),
         basis=Basis.REPLAYED,

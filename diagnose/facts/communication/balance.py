@@ -1,70 +1,45 @@
-"""Do all ranks compute alike? Who computes more waits for nobody, and all others wait for it."""
+"""Do ranks that do the same compute alike? Who computes more waits for nobody, and all others wait for it."""
 
 from __future__ import annotations
 
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass, field
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.communication.collectives import collective_table
-from diagnose.facts.communication.peers import peers, waits
+from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import HostActivity, host_activities, host_threads
-from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.spans import host_spans, on_training_threads
-from diagnose.facts.core.steps import steps
-from diagnose.trace import intervals
-from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import Job
 from diagnose.trace.model import Peers
 
 STAGES = frozenset({"send", "recv"})
-"""Operations, as recorded, by which the stages of a pipeline hand on their work."""
-
-SEND_RECV = "send_recv"
-"""What kernels of these are called, and those of an all-to-all."""
+"""Operations by which the stages of a pipeline hand on their work."""
 
 MORE_WORK = 0.25
 """A rank that computes longer does the same work if its kernels have so little of that more threads (our choice)."""
 
 
 @dataclass(frozen=True)
-class Part:
-    """One used step of this rank, and how much less of it there is if no rank computes longer than it should."""
-
-    compute_ids: IntArray
-    """What computes: kernels, or ops where the CPU trains."""
-    compute_left: float
-    """Share of its computing that is left to it; 1 if it has no more than it should."""
-    meeting_ids: IntArray
-    """Collectives on the device."""
-    host_pieces: Intervals
-    """When its main thread did nothing but wait for collectives on the host."""
-    meetings_left: float
-    """Share of the time of both that is left if it need not wait for ranks that compute more."""
-
-
-@dataclass(frozen=True)
 class Balance:
-    """How much longer the rank that computes longest does so than the others, per step."""
+    """How much longer the rank that computes longest does so than those that do the same, per step."""
 
     rank: int
     """This one."""
     ranks: tuple[int, ...]
     longest: int
-    """The rank that computes longest over all steps."""
+    """The rank that exceeds the mean of those that do the same by most, over all steps."""
     longest_share: float
     """Share of the steps in which it does."""
     longest_ns: int
     """Computing of that rank."""
     mean_ns: int
-    """Computing of all ranks on average."""
+    """Computing of all that do the same as it, on average."""
     others_ns: int
-    """Computing of the one of the others that computes longest in each step."""
+    """Computing of the one of these, without it, that computes longest in each step."""
     same_work: bool
     """Known that the longest one's kernels are asked to do no more than the others': its device is slower."""
     always_ns: int
@@ -73,12 +48,10 @@ class Balance:
     """By how much the longest one of each step, whichever that is, exceeds the mean."""
     step_ns: int
     on_cpu: bool
-    main_track: int
-    """Of the thread that waits on the host."""
-    parts: tuple[Part, ...]
-    """If the work of all is dealt out evenly: then all compute for as long as they do on average."""
-    mended: tuple[Part, ...]
-    """If the rank that computes longest over all steps does so for no longer than any other."""
+    dealt: npt.NDArray[np.float64] = field(repr=False)
+    """What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps)."""
+    mended: npt.NDArray[np.float64] = field(repr=False)
+    """The same if the longest one computes for no longer than the others."""
 
     @property
     def always_share(self) -> float:
@@ -95,41 +68,56 @@ class Balance:
 def balance(facts: Facts) -> Balance | None:
     """Computing on all ranks in the steps that all of them use; None if the run has one rank.
 
-    Raises Missing like peers, and for stages of a pipeline, which do different work on purpose.
+    Raises Missing like peers, and if no two ranks do the same, as in a pipeline.
     """
     if _alone(facts):
         return None
-    others, used = peers(facts), steps(facts)
-    if _is_pipeline(facts):
+    others = peers(facts)
+    alike = roles(others.job)
+    if np.bincount(alike).max() < 2 or _hands_on_unseen(facts, others):
         raise Missing("ranks that do the same work", "Compare stages of a pipeline by hand.")
     compute, count = others.compute_ns, len(others.steps)
-    mean, total = compute.mean(axis=0), compute.sum(axis=1)
-    longest = int(total.argmax())
-    rest = np.delete(compute, longest, axis=0).max(axis=0)
+    mean = np.stack([compute[alike == role].mean(axis=0) for role in alike])
+    several = np.bincount(alike)[alike] > 1
+    excess = np.where(several[:, None], compute - mean, 0.0)
+    longest = int(excess.sum(axis=1).argmax())
+    rest = np.flatnonzero((alike == alike[longest]) & (np.arange(len(alike)) != longest))
+    most = compute[rest].max(axis=0)
+    mended = np.ones(compute.shape)
+    mended[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
         longest=others.ranks[longest],
-        longest_share=float((compute.argmax(axis=0) == longest).mean()),
-        longest_ns=round_half_up(int(total[longest]), count),
-        mean_ns=round(float(mean.mean())),
-        others_ns=round(float(rest.mean())),
-        same_work=_same_work(others, longest),
-        always_ns=round(float(total[longest] - mean.sum()) / count),
-        excess_ns=round(float((compute.max(axis=0) - mean).mean())),
-        step_ns=used.mean_ns,
-        on_cpu=trains_on_cpu(facts),
-        main_track=host_threads(facts).main,
-        parts=_parts(facts, others, mean),
-        mended=_parts(facts, others, rest),
+        longest_share=float((excess.argmax(axis=0) == longest).mean()),
+        longest_ns=round_half_up(int(compute[longest].sum()), count),
+        mean_ns=round(float(mean[longest].mean())),
+        others_ns=round(float(most.mean())),
+        same_work=_same_work(others, longest, rest),
+        always_ns=round(float(excess[longest].mean())),
+        excess_ns=round(float(excess.max(axis=0).mean())),
+        step_ns=others.job.step_ns,
+        on_cpu=others.job.courses[longest].on_cpu,
+        dealt=np.where(several[:, None], mean / np.maximum(compute, 1), 1.0),
+        mended=mended,
     )
 
 
-def _same_work(others: Peers, longest: int) -> bool:
-    if (others.threads <= 0).any():
+def roles(job: Job) -> IntArray:
+    """Ranks of one number do the same: those of one stage of a pipeline, else all. Shape (ranks,)."""
+    stages: list[tuple[int, ...]] = []
+    for rank in job.ranks:
+        mine = next((one for one in job.pipelines if rank in one.ranks), None)
+        stages.append(tuple(k for k, held in enumerate(mine.rank_of) if held == rank) if mine is not None else ())
+    numbers = {one: k for k, one in enumerate(dict.fromkeys(stages))}
+    return np.array([numbers[one] for one in stages], dtype=np.int64)
+
+
+def _same_work(others: Peers, longest: int, rest: IntArray) -> bool:
+    if (others.threads[[longest, *rest]] <= 0).any():
         return False
     total = others.compute_ns.sum(axis=1)
-    more, longer = (one[longest] / np.delete(one, longest).mean() - 1.0 for one in (others.threads, total))
+    more, longer = (one[longest] / one[rest].mean() - 1.0 for one in (others.threads, total))
     return bool(abs(more) <= MORE_WORK * longer)
 
 
@@ -140,54 +128,19 @@ def _alone(facts: Facts) -> bool:
     return rank.peers is None and told <= 1 and (table is None or not len(table.ids))
 
 
-def _is_pipeline(facts: Facts) -> bool:
-    operations = set(collective_table(facts).operation.tolist())
+def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
+    """Whether ranks send to each other, and it is not known which stage of which pipeline each is."""
+    sent: Sequence[str] = [name for one in others.job.courses for name in one.operations]
+    if not others.job.pipelines:
+        return bool(STAGES & set(sent)) or _sends(facts, sent)
+    return False
+
+
+SEND_RECV = "sendrecv"
+"""What kernels of transfers are called, and those of an all-to-all."""
+
+
+def _sends(facts: Facts, operations: Sequence[str]) -> bool:
     names = facts.rank.spans["name"].cat.categories
     exchanged = any("all_to_all" in name or "alltoall" in name for name in names)
-    return bool(operations & STAGES) or (SEND_RECV in operations and not exchanged)
-
-
-def _parts(facts: Facts, others: Peers, usual_ns: npt.NDArray[np.number[Any]]) -> tuple[Part, ...]:
-    """If no rank computes for longer than this in each step. Shape of `usual_ns` (steps,)."""
-    used, own = steps(facts), others.ranks.index(others.rank)
-    most = others.compute_ns.max(axis=0)
-    computing_ids, meeting_ids = _work(facts)
-    on_host, known = host_activities(facts)[HostActivity.OTHER_RANK], waits(facts)
-    found = []
-    for number, computed, usual, longest in zip(others.steps, others.compute_ns[own], usual_ns, most, strict=True):
-        at = used.numbers.index(number)
-        low, high = int(used.bounds_ns[at]), int(used.bounds_ns[at + 1])
-        rendezvous, pieces = _between(facts, meeting_ids, low, high), intervals.clip(on_host, low, high)
-        there = intervals.merge(_times(facts, rendezvous), pieces)
-        waited = there if known is None else intervals.intersect(there, known)
-        less = min(float(longest - usual), waited.total) if computed < longest else 0.0
-        found.append(
-            Part(
-                compute_ids=_between(facts, computing_ids, low, high),
-                compute_left=min(float(usual) / max(float(computed), 1.0), 1.0),
-                meeting_ids=rendezvous,
-                host_pieces=pieces,
-                meetings_left=1.0 - less / max(there.total, 1),
-            )
-        )
-    return tuple(found)
-
-
-def _work(facts: Facts) -> tuple[IntArray, IntArray]:
-    """What computes, and the collectives on the device."""
-    work = device_work(facts)
-    computes = work.ids[work.work_class == WorkClass.COMPUTE]
-    if trains_on_cpu(facts):
-        computes = on_training_threads(facts, host_spans(facts, SpanKind.OP)).outermost().ids
-    return computes, work.ids[work.work_class == WorkClass.COMMUNICATION]
-
-
-def _between(facts: Facts, ids: IntArray, low: int, high: int) -> IntArray:
-    """Those that start in a step."""
-    start = facts.rank.spans["start_ns"].to_numpy()[ids]
-    return ids[(start >= low) & (start < high)]
-
-
-def _times(facts: Facts, ids: IntArray) -> Intervals:
-    start, dur = (facts.rank.spans[column].to_numpy()[ids] for column in ("start_ns", "dur_ns"))
-    return intervals.union(Intervals(start, start + dur))
+    return SEND_RECV in operations and not exchanged

@@ -60,7 +60,8 @@ def _by_ends(host: IntArray, table: IntArray, hosts: int) -> tuple[IntArray, Int
         left = (end - found[on])[mine] - _median_of(meeting, end - found[on])[meeting[mine]]
         if abs(found[one] - found[part[one]]) <= CERTAIN * np.median(np.abs(left)):
             found[one] = found[part[one]]
-    return found - found[part], part
+    ahead: IntArray = found - found[part]
+    return ahead, part
 
 
 def _spread_from(start: int, found: IntArray, part: IntArray, on: IntArray, meeting: IntArray, end: IntArray) -> None:
@@ -83,7 +84,8 @@ def _median_of(group: IntArray, values: IntArray) -> IntArray:
     order = np.lexsort((values, group))
     count = np.bincount(group)
     first = np.cumsum(count) - count
-    return np.append(values[order], 0)[np.minimum(first + (count - 1) // 2, len(values))]
+    found: IntArray = np.append(values[order], 0)[np.minimum(first + (count - 1) // 2, len(values))]
+    return found
 
 
 def _by_transfers(

@@ -138,20 +138,24 @@ def _thread_groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> dict[
     return found
 
 
-def _ends(one: Course, group: int) -> dict[tuple[int, int, int], int]:
+_Ends = dict[tuple[str, int, int], int]
+"""By operation, step and turn."""
+
+
+def _ends(one: Course, group: int) -> _Ends:
     """End of each collective of a group by (operation, step, turn)."""
     mine = np.flatnonzero(one.calls.group == group)
-    turns: dict[tuple[int, int], int] = defaultdict(int)
-    found = {}
+    turns: dict[tuple[str, int], int] = defaultdict(int)
+    found: _Ends = {}
     for row in mine.tolist():
-        key = (hash(one.operations[int(one.calls.operation[row])]), int(one.calls.step[row]))
-        found[*key, turns[key]] = int(one.calls.end_ns[row])
-        turns[key] += 1
+        name, step = one.operations[int(one.calls.operation[row])], int(one.calls.step[row])
+        found[name, step, turns[name, step]] = int(one.calls.end_ns[row])
+        turns[name, step] += 1
     return found
 
 
 def _together(
-    ends: dict[tuple[int, int], dict[tuple[int, int, int], int]],
+    ends: dict[tuple[int, int], _Ends],
     own: tuple[int, int],
     group: ProcessGroup,
     position: dict[int, int],

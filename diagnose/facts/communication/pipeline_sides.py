@@ -104,7 +104,7 @@ class _Passes:
 
 
 def _passes(facts: Facts, asked_ns: IntArray) -> _Passes:
-    """Runs of ops between transfers: backward passes where autograd runs, forward passes where what they make is learnt.
+    """Runs of ops between transfers: backward passes where autograd runs, forward where what they make is learnt.
 
     What takes much less than others of its kind prepares or collects.
     """

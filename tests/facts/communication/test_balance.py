@@ -55,16 +55,15 @@ def test_ranks_compute_longer_in_turn() -> None:
 def test_the_longest_rank_computes_as_long_as_the_mean_if_all_do() -> None:
     found = of((60, 60), (80, 80))
     assert found.rank == 1  # the others wait for it
-    assert [part.compute_left for part in found.parts] == [pytest.approx(69.9 / 79.9)] * 4
-    assert [part.meetings_left for part in found.parts] == [1.0] * 4
-    assert all(len(part.compute_ids) == 1 for part in found.parts)
+    assert found.dealt.tolist() == [[pytest.approx(69.9 / 59.9)] * 4, [pytest.approx(69.9 / 79.9)] * 4]
 
 
 def test_a_slower_device_could_do_the_same_work_as_fast_as_the_slowest_of_the_others() -> None:
     found = of((60, 60), (70, 64), (80, 80))  # as many blocks
     assert found.same_work
     assert found.others_ns == 66_900_000  # 69.9 and 63.9 ms in turn
-    assert [part.compute_left for part in found.mended] == [pytest.approx(63.9 / 79.9), pytest.approx(69.9 / 79.9)] * 2
+    left = [pytest.approx(63.9 / 79.9), pytest.approx(69.9 / 79.9)] * 2
+    assert found.mended.tolist() == [[1.0] * 4, [1.0] * 4, left]
 
 
 @pytest.mark.parametrize(("blocks", "same"), [(100, True), (107, True), (108, False), (130, False), (90, False)])
@@ -73,12 +72,13 @@ def test_more_work_is_told_from_a_slower_device_by_what_kernels_are_asked_to_do(
     assert of((30.1, 30.1), (39.1, 39.1), blocks=(100, blocks)).same_work is same
 
 
-def test_where_this_rank_waits_it_waits_less_if_all_compute_alike() -> None:
-    found = of((50, 80), (80, 70))  # rank 0 waits 30 ms in even steps, rank 1 10 ms in odd ones
-    assert found.rank == 1
-    # Even steps: 79.9 ms against 64.9 on average. Odd: it waits 10 of its 20 ms, and 5 are above the mean of 74.9.
-    assert [part.compute_left for part in found.parts] == [1.0, pytest.approx(64.9 / 79.9)] * 2
-    assert [part.meetings_left for part in found.parts] == [pytest.approx(0.75), 1.0] * 2
+def test_where_ranks_take_turns_each_step_is_dealt_out_by_itself() -> None:
+    found = of((50, 80), (80, 70))  # on average 64.9 ms in even steps and 74.9 in odd ones
+    even, odd = (64.9 / 79.9, 64.9 / 49.9), (74.9 / 69.9, 74.9 / 79.9)
+    assert found.dealt.tolist() == [
+        [pytest.approx(odd[1]), pytest.approx(even[1])] * 2,
+        [pytest.approx(odd[0]), pytest.approx(even[0])] * 2,
+    ]
 
 
 def test_stages_of_a_pipeline_are_not_compared() -> None:
@@ -111,7 +111,7 @@ def test_where_the_cpu_trains_ops_are_what_computes() -> None:
     assert found.on_cpu
     assert not found.same_work  # what ops are asked to do is not compared
     assert (found.longest, found.longest_ns, found.mean_ns) == (1, 60 * MS, 50 * MS)
-    assert [part.compute_left for part in found.parts] == [pytest.approx(5 / 6)] * 3
+    assert found.dealt.tolist() == [[pytest.approx(5 / 4)] * 3, [pytest.approx(5 / 6)] * 3]
 
 
 def test_a_run_of_one_rank_has_nothing_to_compare() -> None:

@@ -1,0 +1,124 @@
+"""What fixes save of a job's step, where the recordings of all its ranks are known.
+
+A fix is found on one rank, in its code, and its replay says how much shorter each of the rank's own stretches between
+two collectives gets. The other ranks run the same code: a stretch of theirs gets shorter too, by as much at most, and
+not shorter than the one on the rank that was fixed, for what only that rank had is not on theirs. The joined replay
+then says when the last rank is through.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts
+from diagnose.facts.run.recording_cost import RecordingCost
+from diagnose.replay import job as jobs
+from diagnose.replay.apply import Scenario
+from diagnose.replay.edits import Edit, Estimate, Even, at
+from diagnose.replay.saving import Replay
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import Course, Job
+
+Times = npt.NDArray[Any]
+
+
+class JobReplay(Replay):
+    """A rank's graph with the other ranks around it: what would the job's step take if ...?"""
+
+    def __init__(
+        self, facts: Facts, job: Job, uncounted: Sequence[Edit] = (), cost: RecordingCost | None = None
+    ) -> None:
+        """As a Replay. `job`: the ranks, this one among them."""
+        self._job, self._joined = job, jobs.join(job)
+        self._at = job.ranks.index(facts.rank.index)
+        self._own = [own.astype(np.float64) for own in self._joined.own_ns]
+        self._segment = [_segments(one) for one in job.courses]
+        self._alike = [_same_calls(one, job.courses[self._at]) for one in job.courses]
+        course, shift = job.courses[self._at], int(job.ahead_ns[self._at]) - facts.rank.zero_unix_ns
+        lane = course.lane
+        after = np.concatenate((course.bounds_ns[:1], np.maximum.accumulate(lane.until_ns)))
+        until = np.maximum(np.append(lane.from_ns, course.bounds_ns[-1]), after)
+        self._after_ns, self._until_ns = after + shift, until + shift
+        super().__init__(facts, uncounted, cost, np.concatenate((self._after_ns, self._until_ns)))
+
+    def _measured_ns(self) -> int:
+        return self._job.step_ns
+
+    def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
+        """The least a step can take after the edits: what the busiest rank does by itself, per step."""
+        (own,) = self._own_ns([self._scenario(edits, level)])
+        return max(int(one.sum()) for one in own) // self._used.count
+
+    def _run(self, made: Sequence[Scenario]) -> IntArray:
+        return self._joined.step_ns(self._own_ns(made))
+
+    def _own_ns(self, made: Sequence[Scenario]) -> list[list[IntArray]]:
+        """The own time of each rank under each scenario."""
+        graph = self._desk.graph
+        late = np.concatenate((self._after_ns, self._until_ns)) - graph.observed_ns[graph.marks]
+        times = self._times(made, graph.marks) + late[:, None]
+        after, until = np.split(times, 2)
+        shorter = (self._until_ns - self._after_ns)[:, None] - np.maximum(until - after, 0)
+        return [self._ranks(shorter[:, k], one) for k, one in enumerate(made)]
+
+    def _ranks(self, shorter_ns: IntArray, made: Scenario) -> list[IntArray]:
+        """The own time of each rank, once this rank's stretches have got shorter by so much."""
+        fixed = np.maximum(self._own[self._at] - shorter_ns, 0.0)
+        own = [fixed if at == self._at else self._like(at, fixed) for at in range(len(self._own))]
+        for edit in made.evened:
+            much = at(edit.much, made.level)
+            own = [_evened(one, ns, 1.0 - much * (1.0 - keep)) for one, ns, keep in self._zipped(own, edit)]
+        return [np.rint(one).astype(np.int64) for one in own]
+
+    def _zipped(self, own: list[Times], edit: Even) -> list[tuple[Course, Times, Times]]:
+        return list(zip(self._job.courses, own, edit.keep, strict=True))
+
+    def _like(self, other: int, fixed: Times) -> Times:
+        """The own time of another rank, shortened like this one's where it does the same."""
+        ours, theirs = self._own[self._at], self._own[other]
+        if self._alike[other]:
+            mine, its = self._segment[self._at], self._segment[other]
+        else:
+            mine, its = np.zeros(len(ours), dtype=np.int64), np.zeros(len(theirs), dtype=np.int64)
+        before, left, now = (np.bincount(at, weights=ns) for at, ns in ((mine, ours), (mine, fixed), (its, theirs)))
+        shortened: Times = theirs * (_shortened(now, before, left) / np.maximum(now, 1.0))[its]
+        return shortened
+
+
+def _shortened(now: Times, before: Times, left: Times) -> Times:
+    """What is left of others' stretches where one of `before` has become `left`."""
+    found: Times = np.minimum(now, np.maximum(left, now - np.maximum(before - left, 0.0)))
+    return found
+
+
+def _segments(one: Course) -> IntArray:
+    """Which stretch between two calls each own time is in: where ranks wait in between differs. Shape (events + 1,)."""
+    asks = ~one.lane.waits
+    return np.concatenate(([0], np.cumsum(asks)))
+
+
+def _same_calls(one: Course, other: Course) -> bool:
+    """Whether both ask for the same calls in the same order."""
+
+    def asked(course: Course) -> list[str]:
+        call = course.lane.call[~course.lane.waits]
+        return ["" if k < 0 else course.operations[course.calls.operation[k]] for k in call.tolist()]
+
+    return asked(one) == asked(other)
+
+
+def _evened(one: Course, own: Times, keep: Times) -> Times:
+    """Own time of which the share `keep` of the computing is left in each step."""
+    begun = np.concatenate(([0], np.cumsum((one.lane.call < 0) & ~one.lane.waits)))
+    kept = keep[np.minimum(begun, len(keep) - 1)]
+    computing = np.append(one.lane.compute_ns, _last_compute(one)).astype(np.float64)
+    return np.maximum(own - computing * (1.0 - kept), 0.0)
+
+
+def _last_compute(one: Course) -> int:
+    """Of what a rank computes in all its steps, what comes after its last event."""
+    return max(int(one.compute_ns.sum() - one.lane.compute_ns.sum()), 0)
