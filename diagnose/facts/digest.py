@@ -24,6 +24,7 @@ from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_cal
 from diagnose.facts.host.functions import FunctionTime, functions
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
+from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")
@@ -101,7 +102,7 @@ def digest(facts: Facts) -> RankDigest:
     found = RankDigest(
         index=rank.index,
         provenance=rank.provenance,
-        integrity=rank.integrity,
+        integrity=(*rank.integrity, *not_recorded(facts)),
         absent=(),
         steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
         breakdown=known(breakdown),

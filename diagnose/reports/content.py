@@ -9,7 +9,7 @@ from diagnose.facts.core.steps import Measure
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.reports.words import ACTIVITIES, CAUSES, why_this_rank
+from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
@@ -86,6 +86,7 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         ("exposed communication", whole.exposed_communication_ns),
         ("exposed copies", whole.exposed_copy_ns),
         ("idle", whole.idle_ns),
+        *((GRAPH_NOT_RECORDED, ns) for ns in (whole.graph_not_recorded_ns,) if ns),
     )
     total = "the recorded window" if whole.measure == Measure.WINDOW else "step time (mean)"
     rows = (

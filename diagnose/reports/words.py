@@ -23,9 +23,11 @@ CAUSES = {
     IdleCause.PYTHON: "Python overhead",
     IdleCause.DEVICE_WAIT: "waiting for another stream",
     IdleCause.BETWEEN_KERNELS: "gaps between queued kernels",
-    IdleCause.GRAPH: "inside a CUDA graph: kernels not recorded",
+    IdleCause.HOST_NOT_RECORDED: "host not recorded",
     IdleCause.UNKNOWN: "unknown: the launch was not recorded",
 }
+
+GRAPH_NOT_RECORDED = "inside a CUDA graph, not recorded"
 
 ACTIVITIES = {
     HostActivity.GARBAGE_COLLECTION: "garbage collection",
@@ -39,6 +41,7 @@ ACTIVITIES = {
     HostActivity.LAUNCH: "in launch calls",
     HostActivity.BLOCKED: "waiting in the operating system",
     HostActivity.OPS: "in framework ops",
+    HostActivity.NOT_RECORDED: "not recorded",
     HostActivity.PYTHON: "in Python between ops",
 }
 

@@ -13,6 +13,8 @@ from diagnose.facts.core.base import Facts
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import heading, markdown, terminal
+from diagnose.reports.html import step_figures
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Manifest
 from tests.drawing import Drawing
 
@@ -147,3 +149,25 @@ def test_what_ran_is_said_where_it_is_known(command: tuple[str, ...], torch: str
     manifest = Manifest(command=command, versions={"torch": torch} if torch else {})
     known = replace(found, provenance=replace(found.provenance, manifest=manifest))
     assert heading.subject(known) == f"{said}CPU only · rank 0"
+
+
+def test_all_reports_say_the_same_of_a_hole_in_a_graph() -> None:
+    """200 of 400 us of each step lie between two kernels of one replay."""
+    facts = facts_of(
+        """
+        4 steps of 0.4
+        cpu  aten::mm 0-0.01
+        gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
+        """
+    )
+    found = diagnosis.of_ranks([pipeline.diagnose_rank(facts, [])], [], "test")
+    (part,) = [one for one in step_figures.parts(found) if one.label == "inside a CUDA graph, not recorded"]
+    assert part.ns == 200_000
+    assert re.search(r"inside a CUDA graph, not recorded\W+200 us\W+50\.0 %", terminal.render(found))
+    assert re.search(r"inside a CUDA graph, not recorded\W+200 us\W+50\.0 %", markdown.render(found))
+    assert Diagnosis.from_json(found.to_json()).breakdown == found.breakdown
+    assert found.breakdown is not None
+    assert found.breakdown.graph_not_recorded_ns == 200_000
+    assert sum(one.ns for one in found.idle or ()) == found.breakdown.idle_ns == 50_000
+    assert found.timeline is not None
+    assert "graph_not_recorded" in {found.timeline.kinds[k] for k in found.timeline.tables[0].kind.values.tolist()}

@@ -15,6 +15,7 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.source_lines import cut_at_frames, sites_at
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, on_training_threads
 from diagnose.facts.core.steps import Measure, steps
@@ -71,7 +72,9 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
     """
     count, names, main = steps(facts).count, facts.rank.spans["name"].cat, host_threads(facts).main
     calls = on_training_threads(facts, host_spans(facts, *_CALLS)).outermost()
-    pauses = cut_at_frames(facts, intervals.gaps(calls.times, *_on_the_host(facts)), main)
+    begin, end = _on_the_host(facts)
+    unknown = host_recorded(facts).missing_in(begin, end)
+    pauses = cut_at_frames(facts, intervals.subtract(intervals.gaps(calls.times, begin, end), unknown), main)
     sites: dict[Site | None, int] = {}
     in_pause = _numbered(sites, sites_at(facts, pauses.starts, np.full(pauses.size, main)))
     nodes = optional(backward_nodes, facts)
