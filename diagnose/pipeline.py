@@ -30,6 +30,7 @@ from diagnose.findings import (
     diagnosis,
     fixes_for_devices,
     fixes_in_force,
+    library_evidence,
     outcomes,
     own_calls,
     ranking,
@@ -156,7 +157,7 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         ended = recording_hints.in_outcomes(rank.provenance.format, ended)
         return RankDiagnosis(brief, outcomes=ended, slowdown=cost, timeline=drawn, pictures=sampled)
     found = fixes_in_force.dropped(rank.context, examined.findings)
-    found = own_calls.at_their_place(rank.context, found)
+    found = library_evidence.added(facts, own_calls.at_their_place(rank.context, found))
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
     order = ranking.ranked(
         found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, trains_on_cpu(facts)
