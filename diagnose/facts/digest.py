@@ -25,6 +25,7 @@ from diagnose.facts.host.functions import FunctionTime, functions
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
 from diagnose.facts.run.not_recorded import not_recorded
+from diagnose.facts.run.program import Program, program
 from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")
@@ -76,6 +77,7 @@ class RankDigest:
     allocation: AllocationCalls | None = None
     ops: tuple[Op, ...] | None = None
     functions: tuple[FunctionTime, ...] | None = None
+    program: Program | None = None
     arrivals: Arrivals | None = None
     """None: there is nothing to compare with other ranks by."""
 
@@ -120,6 +122,7 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         functions=largest(functions),
+        program=program(facts),
         arrivals=optional(arrivals, facts),
     )
     return replace(found, absent=tuple(absent))

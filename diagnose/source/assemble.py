@@ -20,6 +20,9 @@ from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Device, Provenance, Rank
 
+MOST_NAME = 200
+"""Characters of a process's name."""
+
 
 @dataclass
 class Recording:
@@ -247,6 +250,7 @@ def _provenance(
         resolution_ns=times.resolution_ns,
         versions=header.versions,
         step_marker=marker,
+        program=printable(recording.columns.process_name)[:MOST_NAME],
         begin_unix_ns=times.zero_unix_ns,
         end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
     )

@@ -62,6 +62,8 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
             by_category[event.name].append(event)
         elif phase == "M" and event.name == "thread_name":
             columns.thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
+        elif phase == "M" and event.name == "process_name":
+            columns.process_name = columns.process_name or str(event.args.name)
     columns.windows += [(event.ts, event.dur) for event in by_category.pop("Trace", ())]
     for category, group in by_category.items():
         if category not in _PASSED_OVER:
