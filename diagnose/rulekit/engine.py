@@ -192,13 +192,17 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
         return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
     except Exception as error:
         return outcome(OutcomeKind.CRASHED, f"{type(error).__name__}: {error}"[:200]), []
-    found = [verdict for verdict in said if isinstance(verdict, Finding | Caution)]
-    if found:
-        return outcome(OutcomeKind.FOUND, f"{len(found)} found"), said
+    return outcome(*_said(said)), said
+
+
+def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
+    """How a rule that ran has ended, and why."""
+    if found := sum(isinstance(verdict, Finding | Caution) for verdict in said):
+        return OutcomeKind.FOUND, f"{found} found"
     if why := next((verdict.why for verdict in said if isinstance(verdict, NotApplicable)), ""):
-        return outcome(OutcomeKind.NOT_APPLICABLE, why), said
+        return OutcomeKind.NOT_APPLICABLE, why
     clean = [verdict.why for verdict in said if isinstance(verdict, Clean)]
-    return outcome(OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"), said
+    return OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"
 
 
 def _inapplicable(facts: Facts, check: Check) -> str:
