@@ -67,6 +67,25 @@ OUTCOMES = {
 }
 
 
+def infers(diagnosis: Diagnosis) -> bool:
+    """Whether the program is known to be inference: then nothing of it is called a training."""
+    return diagnosis.program is not None and diagnosis.program.infers
+
+
+def threads(diagnosis: Diagnosis) -> str:
+    """The host threads that drive the device."""
+    return "launching threads" if infers(diagnosis) else "training threads"
+
+
+def safety(diagnosis: Diagnosis, level: Safety) -> str:
+    """What a fix does to results, in words."""
+    if level is Safety.NEEDS_JUDGEMENT and infers(diagnosis):
+        return "changes what is computed: your judgement"
+    if level is Safety.PRECISION and infers(diagnosis):
+        return "less precise arithmetic: compare the results"
+    return SAFETY[level]
+
+
 def why_this_rank(diagnosis: Diagnosis) -> str:
     """Why one rank is shown of several, as an apposition."""
     waits = any(one.waiting_ns for one in diagnosis.ranks)

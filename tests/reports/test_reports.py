@@ -43,6 +43,7 @@ def training() -> Drawing:
             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (at + 4_680, at + 4_690), (at + 7_000, at + 9_000), stream=20
         )
         draw.op("aten::item", at + 8_500, at + 9_100).call("cudaStreamSynchronize", at + 8_510, at + 9_010)
+        draw.span("user_annotation", "Optimizer.step#SGD.step", at + 9_200, at + 9_300)
     return draw
 
 
@@ -145,7 +146,7 @@ def test_reports_stay_small_whatever_the_trace() -> None:
     ],
 )
 def test_what_ran_is_said_where_it_is_known(command: tuple[str, ...], torch: str | None, said: str) -> None:
-    found = of(Drawing().step(0, 0, 10).op("aten::mm", 1, 2))
+    found = of(Drawing().step(0, 0, 10).op("aten::add", 1, 2))
     manifest = Manifest(command=command, versions={"torch": torch} if torch else {})
     known = replace(found, provenance=replace(found.provenance, manifest=manifest))
     assert heading.subject(known) == f"{said}CPU only · rank 0"
@@ -171,3 +172,15 @@ def test_all_reports_say_the_same_of_a_hole_in_a_graph() -> None:
     assert sum(one.ns for one in found.idle or ()) == found.breakdown.idle_ns == 50_000
     assert found.timeline is not None
     assert "graph_not_recorded" in {found.timeline.kinds[k] for k in found.timeline.tables[0].kind.values.tolist()}
+
+
+def test_inference_is_not_called_a_training() -> None:
+    draw = Drawing()
+    for at in (0, 1000, 2000, 3000):
+        draw.step(at // 1000, at, at + 1000).op("aten::mm", at + 10, at + 20)
+        draw.launch("ampere_sgemm_128x64_tn", (at + 12, at + 14), (at + 16, at + 990))
+    text = terminal.render(of(draw))
+    assert text.startswith("One iteration takes")
+    assert "inference" in text.splitlines()[1]
+    assert "What the launching threads did" in text
+    assert "One step takes" in terminal.render(of(draw.op("Optimizer.step#SGD.step", 3500, 3600)))

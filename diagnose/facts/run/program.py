@@ -53,12 +53,8 @@ OF_TRAINING = frozenset(
     {
         "accumulation",
         "buckets",
-        "ddp_overheads",
         "gradient_zeroing",
-        "nan_checks",
         "optimizer_steps",
-        "table_gradients",
-        "weight_penalty",
     }
 )
 """Names of facts about what only a training does."""

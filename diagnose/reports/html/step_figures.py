@@ -35,7 +35,7 @@ from diagnose.reports.html.style import (
     rows,
     small,
 )
-from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED
+from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, threads
 from diagnose.trace.units import clipped, clipped_left, duration, share
 
 MOST_LINES = 12
@@ -107,7 +107,7 @@ def step_bar_sentence(diagnosis: Diagnosis) -> str:
     whole = sum(part.ns for part in shown)
     if diagnosis.breakdown is None:
         largest = max(shown, key=lambda part: part.ns)
-        return f"The training threads spend {share(largest.ns, whole)} of {_whole(diagnosis)} {largest.said}."
+        return f"The {threads(diagnosis)} spend {share(largest.ns, whole)} of {_whole(diagnosis)} {largest.said}."
     computing = diagnosis.breakdown.compute_ns
     head = f"The GPU computes {share(computing, whole)} of {_whole(diagnosis)}"
     others = [part for part in shown if part.colour != COMPUTE]
