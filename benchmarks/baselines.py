@@ -22,6 +22,7 @@ _HOST = (
     "cpu_oversubscription",
     "python_overhead",
     "underfilled_gpu",
+    "unused_memory",
     "unfused_optimizer",
     "zero_grad_memset",
     "recompilation",

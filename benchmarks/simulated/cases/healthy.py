@@ -47,3 +47,4 @@ def healthy() -> Iterator[Case]:
         family,
         lambda size: changed(gpt(size, compiled=True), {"model.length": 2_048, "model.batch": 4}),
     )
+    yield Case("gpt_that_fills_memory", family, lambda size: gpt(size, memory_gb=55.0, reserved_gb=5.0))
