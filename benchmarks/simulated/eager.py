@@ -237,6 +237,24 @@ class Torch:
             self._tape.append(Taped(name, self._sequence, play, parameters))
         return self._sequence
 
+    def checkpoint(self, forward: Callable[[], Tensor]) -> Tensor:
+        """`checkpoint(forward, use_reentrant=False)`: the first node of its backward pass runs it again before."""
+        start = len(self._tape)
+        found = forward()
+        last = self._tape[-1]
+
+        def play() -> None:
+            tape, parameters = self._tape, self.parameters
+            self._tape, self.parameters = [], []
+            self.host(50_000)
+            forward()
+            self._tape, self.parameters = tape, parameters
+            last.play()
+
+        if len(self._tape) > start:
+            self._tape[-1] = replace(last, play=play)
+        return found
+
     @property
     def next_sequence(self) -> int:
         """Of the op that is taped next."""

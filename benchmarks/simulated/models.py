@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from benchmarks.simulated.eager import Torch
@@ -101,6 +102,8 @@ class Transformer:
     """Of an MLP that each token takes one of."""
     counted: bool = False
     """Masked positions and experts' tokens are selected by a boolean mask; otherwise by a fixed number of indices."""
+    checkpointed: bool = False
+    """Layers keep no activations; the backward pass runs them again."""
     one_at_a_time: bool = False
     """Heads in a Python loop; otherwise all in one batched matmul."""
 
@@ -116,7 +119,7 @@ class Transformer:
         positions = torch.embedding(ids.of(1, self.length), torch.parameter(self.length, self.hidden, dtype=self.dtype))
         torch.pointwise("add", x, positions, streams=2.0, gradient=1.0)
         for _ in range(self.layers):
-            x = self._layer(torch, x)
+            x = torch.checkpoint(partial(self._layer, torch, x)) if self.checkpointed else self._layer(torch, x)
         x = self._norm(torch, x)
         if self.masked_loss:
             x = chosen_rows(torch, x, 0.15, self.counted)

@@ -148,3 +148,8 @@ def memory() -> Iterator[Case]:
         (Fault(("unused_memory",), {"model.batch": 2, "memory_gb": 4.0}),),
         samples=16,
     )
+    again = Fault(("activation_checkpointing",), {"model.checkpointed": True, "memory_gb": 12.0})
+    yield Case("layers_checkpointed_with_memory_free", family, lambda size: gpt(size, memory_gb=35.0), (again,))
+    yield Case(
+        "layers_checkpointed_on_h100", family, lambda size: bert(size, H100, memory_gb=30.0, reserved_gb=2.0), (again,)
+    )
