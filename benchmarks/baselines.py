@@ -45,7 +45,7 @@ MEANING = {
     "device_wait": (*_RANKS, *_COPY),
     "gemm": _MATMUL,
     "conv": ("no_mixed_precision", "tf32_off", "layout_conversions"),
-    "attention": ("unfused_attention", "no_mixed_precision"),
+    "attention": ("unfused_attention", "slow_attention_backend", "no_mixed_precision"),
     "softmax_loss": ("unfused_attention", *_POINTWISE),
     "layout": ("layout_conversions",),
     "memory": _COPY,

@@ -92,6 +92,8 @@ class Transformer:
     causal: bool = True
     dropout: bool = False
     fused_attention: bool = True
+    attention: str = ""
+    """Backend of fused attention; the GPU's best if not said."""
     written_out_gelu: bool = False
     """The tanh form, op by op, as old code has it."""
     rms_norm: bool = False
@@ -139,7 +141,7 @@ class Transformer:
                 self._attention(torch, heads.of(self.batch, 1, *heads.shape[2:]))
             torch.pointwise("cat", y.of(*y.shape[:-1], self.hidden), gradient=2.0)
         elif self.fused_attention:
-            torch.attention(heads, self.causal)
+            torch.attention(heads, self.causal, self.attention)
         else:
             self._attention(torch, heads)
         for name in ("transpose", "view"):
