@@ -40,6 +40,11 @@ Qwen2 0.5B on an H100 and an MI300X."""
 CAREFUL = 0.6
 """Of that, what they reach at least (our choice)."""
 
+LARGE = 2_048
+"""Rows, columns and inner size of products from which on fp8 pays for its casts (our choice; torchao measures gains
+from some thousands on)."""
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul")
+
 Mask = npt.NDArray[np.bool_]
 Left = tuple[float, float, float]
 """Share of its time that a change of precision leaves of some work: low, likely and high estimate."""
@@ -188,3 +193,23 @@ def roofline(facts: Facts) -> Roofline:
         misaligned_ns=_ns(facts, ops, misaligned),
         misaligned_floor=floor(misaligned),
     )
+
+
+@dataclass(frozen=True)
+class LargeProducts:
+    """Products in 16 bits that are large enough for fp8, on a device that has it; times per step."""
+
+    ids: IntArray
+    ns: int
+    device: str
+
+
+@fact
+def large_products(facts: Facts) -> LargeProducts | None:
+    """None on a device without fp8. Raises Missing without shapes, or if the device's rates are not known."""
+    ops, known = op_roofline(facts).table, type_rates(facts)
+    if known.fp8_tflops is None:
+        return None
+    products = np.append([name in _PRODUCTS for name in ops.names], False)[ops.name].astype(bool)
+    large = products & _in(ops, "fp16", "bf16") & (ops.dims >= LARGE).all(axis=1)
+    return LargeProducts(_kernels(ops, large), _ns(facts, ops, large), known.name)

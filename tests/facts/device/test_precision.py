@@ -9,7 +9,7 @@ import pytest
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.matmuls import peaks
 from diagnose.facts.device.filling import filling
-from diagnose.facts.device.precision import precision, roofline
+from diagnose.facts.device.precision import large_products, precision, roofline
 from diagnose.synthetic.reading import facts_of
 
 
@@ -169,3 +169,12 @@ def test_a_change_of_precision_likely_leaves_what_products_of_trainings_take() -
     reached = flops / (19.5e12 * 0.95) * 1e3 / 89
     _, likely, _ = precision(facts_of(drawing.format(end=99))).tf32_left or (0, 0, 0)
     assert likely == pytest.approx(best_ms / reached / 89, rel=1e-3)
+
+
+@pytest.mark.parametrize(("device", "size", "ns"), [("H100", 2048, 8_000_000), ("H100", 2047, 0), ("A100", 2048, None)])
+def test_products_that_are_large_enough_for_fp8(device: str, size: int, ns: int | None) -> None:
+    shapes = f'shapes=[[{size},4096],[4096,4096]] types=["c10::BFloat16","c10::BFloat16"]'
+    found = large_products(
+        facts_of(f"3 steps of 10\ndevice {device}\ncpu aten::mm 0-1 {shapes}\ngpu bf16_gemm 1-9 @0.5")
+    )
+    assert (found.ns if found else None) == ns
