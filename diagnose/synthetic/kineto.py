@@ -62,6 +62,7 @@ COPIES = _table("""
 KEYS = _table("""
     shapes Input Dims | types Input type | strides Input Strides | stack Call stack | sequence Sequence number
     occupancy est. achieved occupancy % | operation Collective name | group_ranks Process Group Ranks
+    group_description Process Group Description
     group_size Group size | in_elements In msg nelems | out_elements Out msg nelems
 """)
 _SYNCS = _table("""

@@ -41,6 +41,8 @@ class CollectiveTable:
     """As recorded, else from the name of the op that launched it, else from its own, else "unknown"."""
     group_ranks: npt.NDArray[np.object_]
     """Ranks of the process group as recorded; "" unknown."""
+    group_description: npt.NDArray[np.object_]
+    """What the program says of the process group, as mesh_tp; "" unknown."""
     group_size: IntArray
     """-1 unknown."""
     bytes: IntArray
@@ -71,6 +73,7 @@ def collective_table(facts: Facts) -> CollectiveTable:
         times=Intervals(start, np.concatenate((work.end_ns[mine], host.end_ns))),
         operation=np.where(row >= 0, _texts(told["operation"], row), by_name[codes]),
         group_ranks=_texts(told["group_ranks"], row),
+        group_description=_texts(told["group_description"], row),
         group_size=np.append(told["group_size"].to_numpy(), -1)[row],
         bytes=_bytes(told, row),
         on_host=np.arange(len(ids)) >= len(mine),
