@@ -44,6 +44,9 @@ class Role(Enum):
 GRADIENT_BYTES = 64 << 10
 """All-reduces after a backward pass carry gradients if together they are as large: metrics are smaller (our choice)."""
 
+ALIKE = 0.05
+"""Sizes differ by no more where both are of all parameters, but for padding (our choice)."""
+
 _FSDP = re.compile(r"FSDP::(?!forward\Z)|FullyShardedDataParallel\.(?!forward\Z)")
 _NORM = re.compile("sync_?batch_?norm", re.IGNORECASE)
 _SPLIT_MODEL = re.compile(r"(^|_)(tp|cp)\Z|TENSOR|CONTEXT_PARALLEL")
@@ -66,6 +69,9 @@ def roles(facts: Facts) -> npt.NDArray[np.object_]:
     scatters, sends = np.char.startswith(plain, "reducescatter"), np.isin(plain, ("send", "recv", "coalesced"))
     hooked = at.is_hooked()
     loose = reduces & at.after_backward & ~at.in_backward & ~at.in_update
+    sharded = bool((scatters | (plain == "reduce")).any()) or _as_large(
+        table, gathers & at.after_update, hooked | loose
+    )
     after_update = at.after_update & ~at.in_update & (gathers | reduces)
     split = _of_groups(table, _SPLIT_MODEL) | at.inside(lambda name: name.startswith("_c10d_functional::"))
     chosen: list[tuple[Role, Mask]] = [
@@ -82,6 +88,7 @@ def roles(facts: Facts) -> npt.NDArray[np.object_]:
         (Role.SHARD_REDUCE, scatters & (hooked | (at.after_backward & ~at.in_backward))),
         (Role.GRADIENT, loose & _large_together(table, loose, at.turn)),
         (Role.PARAMETERS, at.in_update & ~reduces & ~scatters),
+        (Role.PARAMETERS, after_update & gathers & sharded),
         (Role.RESULT, after_update),
     ]
     numbers = np.select([mask for _, mask in chosen], np.arange(len(chosen)), -1)
@@ -112,6 +119,12 @@ def _large_together(table: CollectiveTable, chosen: Mask, turn: IntArray) -> Mas
         turn[chosen], weights=np.maximum(table.bytes, 0)[chosen], minlength=int(turn.max(initial=0)) + 1
     )
     return chosen & (total[turn] >= GRADIENT_BYTES)
+
+
+def _as_large(table: CollectiveTable, gathered: Mask, reduced: Mask) -> bool:
+    """Whether as much is gathered as is reduced, or half or twice as much: parameters and gradients of some bytes."""
+    total, of_gradients = (int(np.maximum(table.bytes, 0)[some].sum()) for some in (gathered, reduced))
+    return any(abs(total - times * of_gradients) < ALIKE * total for times in (0.5, 1.0, 2.0))
 
 
 class _Place:

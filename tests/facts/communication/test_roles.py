@@ -78,6 +78,27 @@ def test_after_the_optimizer_and_before_the_next_forward_pass_are_results() -> N
     assert Counter(roles(facts).tolist()) == {Role.RESULT: 3, Role.PARAMETERS: 3}
 
 
+@pytest.mark.parametrize(
+    ("reduced", "gathered", "found"),
+    [
+        ("allreduce in_elements=4000000", 4_000_000, Role.PARAMETERS),  # by a wrapper that shards the optimizer's state
+        ("allreduce in_elements=4000000", 2_000_000, Role.PARAMETERS),
+        ("allreduce in_elements=4000000", 3_000_000, Role.RESULT),
+        ("_reduce_scatter_base in_elements=4000000", 3_000_000, Role.PARAMETERS),
+    ],
+)
+def test_what_a_sharded_optimizer_gathers_is_no_result(reduced: str, gathered: int, found: Role) -> None:
+    facts = facts_of(f"""
+        3 steps of 100
+        cpu     aten::linear 10-12 sequence=5 | {BACK} 30-40 sequence=5 "Fwd thread id"=1 | optimizer 60-65
+        cpu     c10d::allreduce_ 50-51 | c10d::_allgather_base_ 70-71
+        gpu     sgemm 12-40 @11
+        gpu 20  nccl 51-60 @50.5 operation={reduced} dtype=Float
+        gpu 20  allgather 80-89 @70.5 operation=_allgather_base out_elements={gathered} dtype=Float
+    """)
+    assert found in roles(facts).tolist()
+
+
 def test_without_launches_kernels_tell_what_they_can() -> None:
     facts = facts_of(
         "gpu 20 nccl 1-2 operation=all_to_all | nccl 3-4 operation=allreduce in_elements=99999 dtype=Float"
