@@ -12,7 +12,9 @@ from diagnose.facts.communication.messages import exposed_ns
 from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.spans import used_step
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
@@ -32,6 +34,7 @@ class WideGradients:
 
     role: Role
     ids: IntArray
+    """Those that compute does not hide all the time."""
     calls: int
     bytes: int
     ns: int
@@ -40,13 +43,12 @@ class WideGradients:
     """Time of these while no compute ran."""
     halved_ns: int
     """Sum of durations if each took half of what it takes beyond START_NS, with two casts, and waited as long."""
+    spared_ns: int
+    """By how much the last of them would end sooner: none begins before what was launched before it has computed."""
+    left: float
+    """What is then left of the time of `ids`, as a share."""
     compared: bool
     """Waiting for other ranks is known."""
-
-    @property
-    def left(self) -> float:
-        """`halved_ns` over `ns`."""
-        return self.halved_ns / max(self.ns, 1)
 
 
 @fact
@@ -75,16 +77,47 @@ def _wide(facts: Facts, role: Role, rows: IntArray) -> WideGradients:
     lasted = times.ends - times.starts
     transfer = lasted if known is None else lasted - intervals.covered(times, known)
     start_ns = min(START_NS, int(transfer.min()))
-    carried = int(table.bytes[inside].sum())
-    cast_ns = carried / 4 * CAST_BYTES / peaks(facts).memory_gbps
-    halved = lasted.sum() - ((transfer - start_ns) / 2).sum() + cast_ns
+    carried, cast_ns = int(table.bytes[inside].sum()), table.bytes[inside] / 4 * CAST_BYTES / peaks(facts).memory_gbps
+    each_ns = transfer - (transfer - start_ns) // 2 + np.rint(cast_ns).astype(np.int64)
+    begin_ns = np.maximum(_computed_ns(facts, table.ids[inside]), np.where(lasted > transfer, times.ends - transfer, 0))
+    spared = _sooner(used_step(facts, table.ids[inside]), begin_ns, times.ends, each_ns)
+    exposed = exposed_ns(facts, table, inside)
+    spared_ns = min(round_half_up(spared, used.count), exposed)
+    open_ns = lasted - intervals.covered(times, device_work(facts).of(WorkClass.COMPUTE))
+    open_share = spared_ns * used.count / max(int(lasted[open_ns > 0].sum()), 1)
     return WideGradients(
         role=role,
-        ids=table.ids[rows],
+        ids=table.ids[inside[open_ns > 0]],
         calls=round_half_up(len(inside), used.count),
         bytes=round_half_up(carried, used.count),
         ns=round_half_up(int(lasted.sum()), used.count),
-        exposed_ns=exposed_ns(facts, table, inside),
-        halved_ns=round_half_up(round(float(halved)), used.count),
+        exposed_ns=exposed,
+        halved_ns=round_half_up(int((lasted - transfer + each_ns).sum()), used.count),
+        spared_ns=spared_ns,
+        left=1.0 - min(open_share, 1.0),
         compared=known is not None,
     )
+
+
+def _computed_ns(facts: Facts, ids: IntArray) -> IntArray:
+    """When the last of what was launched before each of these to compute has done so; 0 where launches are unknown."""
+    work, spans = device_work(facts), facts.rank.spans
+    computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
+    start = spans["start_ns"].to_numpy()
+    computes = computes[np.argsort(start[work.launch[computes]], kind="stable")]
+    ends = np.concatenate(([0], np.maximum.accumulate(work.end_ns[computes])))
+    launch = work.launch[np.searchsorted(work.ids, ids)]
+    before = np.searchsorted(start[work.launch[computes]], start[np.maximum(launch, 0)])
+    return np.where(launch >= 0, ends[before], 0)
+
+
+def _sooner(step: IntArray, begin_ns: IntArray, end_ns: IntArray, each_ns: IntArray) -> int:
+    """By how much the last of each step ends sooner if they follow each other as soon as they can. Sum of steps."""
+    spared = 0
+    for number in np.unique(step):
+        mine = np.flatnonzero(step == number)
+        mine = mine[np.argsort(end_ns[mine], kind="stable")]
+        done = np.cumsum(each_ns[mine])
+        ends = done + np.maximum.accumulate(begin_ns[mine] - (done - each_ns[mine]))
+        spared += max(int(end_ns[mine[-1]] - ends[-1]), 0)
+    return spared
