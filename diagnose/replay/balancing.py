@@ -2,17 +2,17 @@
 
 from __future__ import annotations
 
-from diagnose.facts.communication.balance import Balance
+from diagnose.facts.communication.balance import Balance, Part
 from diagnose.replay.edits import Between, Edit, Estimate, Shorten, Times, at
 
 
-def balanced(balance: Balance, evened: Between) -> tuple[Edit, ...]:
-    """What happens in each step if this share of what each rank computes more than the mean is gone.
+def balanced(balance: Balance, parts: tuple[Part, ...], evened: Between) -> tuple[Edit, ...]:
+    """What happens in each step if this share of what each rank computes more than it should is gone.
 
-    A rank that computes longer than the mean computes less; one that waits for those that do waits less.
+    A rank that computes longer computes less; one that waits for those that do waits less.
     """
     edits: list[Edit] = []
-    for part in balance.parts:
+    for part in parts:
         if part.compute_left < 1.0:
             edits.append(Shorten(part.compute_ids, _left(evened, part.compute_left)))
         if part.meetings_left < 1.0:

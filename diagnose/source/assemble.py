@@ -253,6 +253,8 @@ def _provenance(
         program=printable(recording.columns.process_name)[:MOST_NAME],
         begin_unix_ns=times.zero_unix_ns,
         end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
+        machine=header.machine,
+        machine_devices=len(header.devices),
     )
 
 

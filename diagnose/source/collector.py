@@ -127,7 +127,8 @@ def _text(columns: Columns, name: str, args: Sequence[Args], attribute: str) -> 
 def _add_collectives(columns: Columns, first: int, args: list[Args]) -> None:
     at = [k for k, one in enumerate(args) if one.operation]
     some = [args[k] for k in at]
-    side = {name: _text(columns, name, some, name) for name in ("operation", "group_ranks", "dtype")}
+    texts = ("operation", "group_ranks", "group_description", "dtype")
+    side = {name: _text(columns, name, some, name) for name in texts}
     side["group_size"] = ints(some, "group_size", -1)
     side["sequence"] = ints(some, "group_sequence", -1)
     side["in_elements"] = ints(some, "in_elements", -1)

@@ -39,7 +39,7 @@ class Vocabulary(dict[Any, int]):
         return [printable(v.decode("utf-8", "replace") if isinstance(v, bytes) else v) for v in self]
 
 
-TEXTS = ("shapes", "dtypes", "strides", "stack", "operation", "group_ranks", "dtype")
+TEXTS = ("shapes", "dtypes", "strides", "stack", "operation", "group_ranks", "group_description", "dtype")
 """Columns of side tables that are dictionary-encoded text. Code 0 of each is the empty text."""
 
 

@@ -44,6 +44,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     operation: Any = msgspec.field(name="Collective name", default="")
     dtype: Any = ""
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default="")
+    group_description: Any = msgspec.field(name="Process Group Description", default="")
     group_size: Scalar = msgspec.field(name="Group size", default=-1)
     group_sequence: Scalar = msgspec.field(name="Seq", default=-1)
     in_elements: Scalar = msgspec.field(name="In msg nelems", default=-1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import re
 from dataclasses import dataclass
 from typing import Any
@@ -18,7 +19,14 @@ _VERSIONS = {
     "cupti_version": "cupti",
 }
 HEADER_KEYS = frozenset(
-    {"deviceProperties", "computeProperties", "distributedInfo", "baseTimeNanoseconds", "roctracer_version"}
+    {
+        "deviceProperties",
+        "computeProperties",
+        "distributedInfo",
+        "baseTimeNanoseconds",
+        "roctracer_version",
+        "host_name",
+    }
     | _VERSIONS.keys()
 )
 
@@ -36,6 +44,8 @@ class Header:
     base_ns: int
     versions: dict[str, str]
     rocm: bool
+    machine: int = -1
+    """Tells machines apart, without the name of any; -1 unknown."""
 
 
 def read_header(raw: dict[str, Any], damage: Damage) -> Header:
@@ -55,7 +65,15 @@ def read_header(raw: dict[str, Any], damage: Damage) -> Header:
         base_ns=base or 0,
         versions={label: version for label, version in versions.items() if version},
         rocm=any(key.startswith("hip_") for key in raw) or "roctracer_version" in raw,
+        machine=_machine(raw.get("host_name")),
     )
+
+
+def _machine(name: object) -> int:
+    """A hash, as the name itself is nobody's business."""
+    if not isinstance(name, str) or not name:
+        return -1
+    return int.from_bytes(hashlib.blake2b(name.encode(errors="replace"), digest_size=6).digest(), "big")
 
 
 def _devices(value: object) -> list[Device]:

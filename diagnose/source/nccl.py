@@ -86,6 +86,7 @@ def _append(columns: Columns, found: list[tuple[int, str, dict[str, int]]], rank
     side: dict[str, Array] = {
         "operation": columns.texts["operation"].codes((name.encode() for _, name, _ in found), count),
         "group_ranks": np.zeros(count, dtype=np.int32),
+        "group_description": np.zeros(count, dtype=np.int32),
         "dtype": columns.texts["dtype"].codes([b"Byte"] * count, count),
         "sequence": np.full(count, UNKNOWN, dtype=np.int64),
     }

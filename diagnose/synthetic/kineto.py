@@ -62,6 +62,7 @@ COPIES = _table("""
 KEYS = _table("""
     shapes Input Dims | types Input type | strides Input Strides | stack Call stack | sequence Sequence number
     occupancy est. achieved occupancy % | operation Collective name | group_ranks Process Group Ranks
+    group_description Process Group Description
     group_size Group size | in_elements In msg nelems | out_elements Out msg nelems
 """)
 _SYNCS = _table("""
@@ -118,6 +119,7 @@ class Recorder:
         self.place = ""
         self.device = next(iter(DEVICES))
         self.rank: tuple[int, int] | None = None
+        self.machine: tuple[str, int] | None = None
         self.sync_events = False
         self._events: list[_Event] = []
         self._threads = {"main": _PID}
@@ -182,17 +184,19 @@ class Recorder:
         events = self._in_order()
         events += _syncs(events) if self.sync_events else []
         properties = dict(zip(_PROPERTIES, DEVICES[self.device], strict=True))
-        last_device = max((event.pid for event in events if not event.on_host), default=0)
+        devices = 1 + max((event.pid for event in events if not event.on_host), default=0)
         header: dict[str, Any] = {"hip_runtime_version": 60_443_483} if self._amd else {"cuda_runtime_version": 12_080}
         if self.rank:
             header["distributedInfo"] = {"backend": "nccl", "rank": self.rank[0], "world_size": self.rank[1]}
+        if self.machine:
+            header["host_name"], devices = self.machine
         threads = [
             {"ph": "M", "name": "thread_name", "pid": _PID, "tid": tid, "args": {"name": f"thread {tid} ({name})"}}
             for name, tid in self._threads.items()
         ]
         return {
             "schemaVersion": 1,
-            "deviceProperties": [{"id": k, "name": self.device, **properties} for k in range(last_device + 1)],
+            "deviceProperties": [{"id": k, "name": self.device, **properties} for k in range(devices)],
             **header,
             "displayTimeUnit": "ms",
             "baseTimeNanoseconds": _BASE_NS,

@@ -12,6 +12,7 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     device NAME         any part of a name in DEVICES that no other has, as A100, V100, T4, MI300X, or 1080 (a device
                         whose peak rates diagnose does not know); if not said: H100
     rank N of M         this is rank N of a distributed run
+    machine NAME of N devices               it runs there; if not said: the devices that do work are all there are
     N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores
     rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
@@ -180,14 +181,14 @@ class _Drawing:
             case _ if not self._set(tokens):
                 raise ValueError(
                     "a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, N threads, M cores, rival NAME,"
-                    " SHARE, memory A of B GB, or sync events"
+                    " machine NAME of N devices, SHARE, memory A of B GB, or sync events"
                 )
 
     def _set(self, tokens: list[str]) -> bool:
         """Take in a line that is no row; False if it is none."""
         match tokens:
-            case ["device", *words]:
-                self.recorder.device = _device(" ".join(words))
+            case ["device" | "machine" as what, *words]:
+                self._place(what, words)
             case ["rank", rank, "of", world] if rank.isdecimal() and world.isdecimal():
                 self.recorder.rank = int(rank), int(world)
             case ["memory", *_] if found := _MEMORY.fullmatch(" ".join(tokens)):
@@ -198,6 +199,15 @@ class _Drawing:
             case _:
                 return manifest.is_noted(" ".join(tokens))
         return True
+
+    def _place(self, what: str, words: list[str]) -> None:
+        match what, words:
+            case "machine", [name, "of", devices, "devices"] if devices.isdecimal():
+                self.recorder.machine = name, int(devices)
+            case "machine", _:
+                raise ValueError("it is a machine NAME of N devices")
+            case _:
+                self.recorder.device = _device(" ".join(words))
 
     def _mark_steps(self, steps: int, period_ns: int) -> None:
         self.steps, self.period_ns = steps, period_ns

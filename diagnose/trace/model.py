@@ -91,6 +91,10 @@ class Provenance:
     """Path of the detail recording, of other steps of the same run; None if there is none."""
     joined: frozenset[str] = frozenset()
     """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
+    machine: int = -1
+    """Tells the machines of ranks apart; -1 unknown."""
+    machine_devices: int = 0
+    """That the process could see, whether they did work or not; 0 unknown."""
 
     def knows(self, option: str) -> bool:
         """Whether shapes or stacks are known, from this recording or the detail recording; stacks also by samples."""
@@ -122,8 +126,17 @@ class Peers:
     """All that were compared, this one too, in order."""
     steps: tuple[int, ...]
     """Numbers of the steps that all of them use."""
+    machines: IntArray
+    """Tells the machine of each rank apart; -1 unknown. Shape (ranks,)."""
+    devices: IntArray
+    """Index of the device that each rank computes on; -1 none or several. Shape (ranks,)."""
     compute_ns: IntArray
     """For how long each rank computed in each step. Shape (ranks, steps)."""
+    threads: IntArray
+    """Of the kernels that computed there, on all of the device: as many if ranks do the same. Shape (ranks,).
+
+    0 unknown.
+    """
     waited_ns: IntArray
     """For how long each rank waited for others at collectives, in all these steps. Shape (ranks,)."""
     met: IntArray

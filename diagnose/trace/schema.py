@@ -110,6 +110,7 @@ COLLECTIVES = Table(
     {
         "operation": Column("names", "", "for example allreduce, _allgather_base"),
         "group_ranks": Column("names", "", "ranks of the process group, as recorded (lists over 30 are cut)"),
+        "group_description": Column("names", "", "for example mesh_tp, as the program described the process group"),
         "group_size": Column("int64", "ranks", "size of the process group"),
         "sequence": Column("int64", "", "number within the group", "kineto since 2026"),
         "dtype": Column("names", "", "element type"),

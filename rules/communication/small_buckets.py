@@ -22,7 +22,7 @@ from diagnose.facts.communication.buckets import Buckets
 from diagnose.rulekit.vocabulary import *
 
 LEAST = 4  # buckets in a backward pass: two or three may be of several data types (our choice)
-SMALL_BYTES = 1 << 20  # of one on average: below it latency is what a collective takes (nccl-tests PERFORMANCE.md)
+SMALL_BYTES = 1 << 20  # of the smallest: below it latency is what a collective takes (nccl-tests PERFORMANCE.md)
 TIMES_USUAL = 2  # as many as the usual size would make (our choice)
 CAP = Fix(
     "Let buckets have their usual size.",
@@ -38,16 +38,16 @@ CAP = Fix(
 def small_buckets(buckets: Buckets) -> Verdicts:
     if not buckets.calls:
         yield NotApplicable("DistributedDataParallel reduces no gradients here")
-    elif buckets.calls < max(LEAST, TIMES_USUAL * buckets.usual) or buckets.bytes >= SMALL_BYTES:
-        yield Clean(f"{buckets.calls} buckets of {bytes_(buckets.bytes)} a backward pass")
+    elif buckets.calls < max(LEAST, TIMES_USUAL * buckets.usual) or buckets.least_bytes >= SMALL_BYTES:
+        yield Clean(f"{buckets.calls} buckets of {bytes_(buckets.bytes)} on average in a backward pass")
     else:
         likely = 1.0 - buckets.usual / buckets.calls
         started = Between(1.0 - 0.5 * likely, 1.0 - likely, 1.0 - likely)
-        left = Between(0.5 + 0.5 * buckets.left, buckets.left, buckets.usual / buckets.calls)
+        left = Between(0.5 + 0.5 * buckets.left, buckets.left, buckets.left)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"A backward pass reduces {buckets.calls} buckets of {bytes_(buckets.bytes)} each, where"
+                    f"A backward pass reduces {buckets.calls} buckets of {bytes_(buckets.bytes)} on average, where"
                     f" {buckets.usual} would do. Starting them takes the host {ms(buckets.host_ns)} a step; for"
                     f" {ms(buckets.exposed_ns)} nothing else is done while they run.",
                     buckets.calls,
@@ -78,6 +78,30 @@ EXAMPLES = [
         gpu 20  allreduce 3.3-3.45 @1.05 x10 every 0.16 operation=allreduce in_elements=100000 dtype=Float
         """,
         saving_ms=(0.6, 1.2),
+    ),
+    Fires(  # nine of 0.4 MB among one of 20, which makes the average large: two or three would do
+        """
+        4 steps of 8
+        rank 0 of 2
+        cpu     DistributedDataParallel.forward 0-0.5 | aten::mm 0.1-0.2 | device_sync 3-7.95
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.15 x10 every 0.16
+        cpu     c10d::allreduce_ 1.02-1.12 x10 every 0.16
+        gpu     sgemm 0.2-3.3 @0.15
+        gpu 20  allreduce 3.3-3.45 @1.05 x9 every 0.16 operation=allreduce in_elements=100000 dtype=Float
+        gpu 20  allreduce 5-7 @2.49 operation=allreduce in_elements=5000000 dtype=Float
+        """,
+        saving_ms=(0.51, 1.38),
+    ),
+    Silent(  # each of 5 MB: how much of their time is latency is not known
+        """
+        4 steps of 20
+        rank 0 of 2
+        cpu     DistributedDataParallel.forward 0-0.5 | aten::mm 0.1-0.2 | device_sync 3-19.9
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.15 x10 every 0.16
+        cpu     c10d::allreduce_ 1.02-1.12 x10 every 0.16
+        gpu     sgemm 0.2-3.3 @0.15
+        gpu 20  allreduce 3.3-3.45 @1.05 x10 every 0.16 operation=allreduce in_elements=1250000 dtype=Float
+        """
     ),
     Silent(  # two buckets
         """

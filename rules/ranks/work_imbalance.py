@@ -54,7 +54,7 @@ def work_imbalance(balance: Balance | None) -> Verdicts:
                 "ns",
             ),
         ),
-        edits=balanced(balance, CPU_EVENED if balance.on_cpu else EVENED),
+        edits=balanced(balance, balance.parts, CPU_EVENED if balance.on_cpu else EVENED),
         fixes=(BUCKET,),
         confidence=Confidence(Level.MEDIUM, "how evenly the work can be dealt out is not known"),
         basis=Basis.RULE_OF_THUMB,

@@ -15,6 +15,7 @@ import pandas as pd
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time
+from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.spans import host_spans, on_training_threads, used_step
 from diagnose.facts.core.steps import Measure, steps
@@ -49,10 +50,16 @@ class Arrivals:
     """Of the used steps."""
     compute_ns: IntArray
     """Shape (steps,)."""
+    threads: IntArray
+    """Of the kernels that compute; 0 unknown. Shape (steps,)."""
     one_clock: bool
     """Recorded with the other ranks on one machine."""
     world_size: int
     """0 unknown."""
+    machine: int
+    """Tells machines apart; -1 unknown."""
+    device: int
+    """Index of the device that it computes on; -1 none or several."""
     ids: IntArray
     """Spans of the collectives. Shape (collectives,), as all below."""
     meeting: IntArray
@@ -83,8 +90,11 @@ def arrivals(facts: Facts) -> Arrivals:
     return Arrivals(
         numbers=used.numbers,
         compute_ns=_computing(facts),
+        threads=_threads(facts),
         one_clock=_on_one_machine(rank.context),
         world_size=rank.provenance.world_size or 0,
+        machine=rank.provenance.machine,
+        device=rank.provenance.devices[0].index if len(rank.provenance.devices) == 1 else -1,
         ids=table.ids[order],
         meeting=np.array([rendezvous[name] for name in called], dtype=np.int64),
         step=np.array(used.numbers)[step[order]],
@@ -118,6 +128,18 @@ def _computing(facts: Facts) -> IntArray:
     return intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing(facts))
 
 
+def _threads(facts: Facts) -> IntArray:
+    """What kernels are asked to do in each used step does not depend on how fast the device is."""
+    bounds, work = steps(facts).bounds_ns, device_work(facts)
+    row = facts.rank.kernels.index.get_indexer(pd.Index(work.ids[work.work_class == WorkClass.COMPUTE]))
+    kernels = facts.rank.kernels.iloc[row[row >= 0]]
+    sizes = kernels[["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]].to_numpy().astype(np.int64)
+    step = np.searchsorted(bounds, facts.rank.spans["start_ns"].to_numpy()[kernels.index.to_numpy()], side="right") - 1
+    inside = (step >= 0) & (step < len(bounds) - 1)
+    found = np.bincount(step[inside], weights=sizes.prod(axis=1)[inside], minlength=len(bounds) - 1)
+    return found.astype(np.int64)
+
+
 def compare(ranks: Mapping[int, Arrivals | None]) -> dict[int, Peers]:
     """What the others tell of each rank; empty if fewer than two ranks, or no step of all of them, can be compared."""
     known = {rank: one for rank, one in sorted(ranks.items()) if one is not None}
@@ -126,6 +148,8 @@ def compare(ranks: Mapping[int, Arrivals | None]) -> dict[int, Peers]:
         return {}
     compute = [dict(zip(one.numbers, one.compute_ns.tolist(), strict=True)) for one in known.values()]
     compute_ns = np.array([[by_step[number] for number in common] for by_step in compute], dtype=np.int64)
+    asked = [dict(zip(one.numbers, one.threads.tolist(), strict=True)) for one in known.values()]
+    threads = np.array([sum(by_step[number] for number in common) for by_step in asked], dtype=np.int64)
     met = _met(known)
     waited_ns = met["wait_ns"].where(met["step"].isin(common), 0).groupby(met["rank"]).sum()
     return {
@@ -133,7 +157,10 @@ def compare(ranks: Mapping[int, Arrivals | None]) -> dict[int, Peers]:
             rank=rank,
             ranks=tuple(known),
             steps=tuple(common),
+            machines=np.array([one.machine for one in known.values()], dtype=np.int64),
+            devices=np.array([one.device for one in known.values()], dtype=np.int64),
             compute_ns=compute_ns,
+            threads=threads,
             waited_ns=np.array([int(waited_ns.get(one, 0)) for one in known], dtype=np.int64),
             met=own["id"].to_numpy(),
             waits_ns=own["wait_ns"].to_numpy(),

@@ -3,6 +3,10 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
 
 from diagnose.facts.communication.arrivals import peers, waits
 from diagnose.facts.communication.collectives import collective_table
@@ -24,15 +28,18 @@ STAGES = frozenset({"send", "recv"})
 SEND_RECV = "send_recv"
 """What kernels of these are called, and those of an all-to-all."""
 
+MORE_WORK = 0.25
+"""A rank that computes longer does the same work if its kernels have so little of that more threads (our choice)."""
+
 
 @dataclass(frozen=True)
 class Part:
-    """One used step of this rank, and how much less of it there is if all ranks compute alike."""
+    """One used step of this rank, and how much less of it there is if no rank computes longer than it should."""
 
     compute_ids: IntArray
     """What computes: kernels, or ops where the CPU trains."""
     compute_left: float
-    """Share of its computing that is left to it; 1 if it has no more than the mean."""
+    """Share of its computing that is left to it; 1 if it has no more than it should."""
     meeting_ids: IntArray
     """Collectives on the device."""
     host_pieces: Intervals
@@ -43,7 +50,7 @@ class Part:
 
 @dataclass(frozen=True)
 class Balance:
-    """How much longer the rank that computes longest does so than the mean of all, per step."""
+    """How much longer the rank that computes longest does so than the others, per step."""
 
     rank: int
     """This one."""
@@ -56,6 +63,10 @@ class Balance:
     """Computing of that rank."""
     mean_ns: int
     """Computing of all ranks on average."""
+    others_ns: int
+    """Computing of the one of the others that computes longest in each step."""
+    same_work: bool
+    """Known that the longest one's kernels are asked to do no more than the others': its device is slower."""
     always_ns: int
     """By how much that rank exceeds the mean over all steps."""
     excess_ns: int
@@ -65,6 +76,9 @@ class Balance:
     main_track: int
     """Of the thread that waits on the host."""
     parts: tuple[Part, ...]
+    """If the work of all is dealt out evenly: then all compute for as long as they do on average."""
+    mended: tuple[Part, ...]
+    """If the rank that computes longest over all steps does so for no longer than any other."""
 
     @property
     def always_share(self) -> float:
@@ -91,6 +105,7 @@ def balance(facts: Facts) -> Balance | None:
     compute, count = others.compute_ns, len(others.steps)
     mean, total = compute.mean(axis=0), compute.sum(axis=1)
     longest = int(total.argmax())
+    rest = np.delete(compute, longest, axis=0).max(axis=0)
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
@@ -98,13 +113,24 @@ def balance(facts: Facts) -> Balance | None:
         longest_share=float((compute.argmax(axis=0) == longest).mean()),
         longest_ns=round_half_up(int(total[longest]), count),
         mean_ns=round(float(mean.mean())),
+        others_ns=round(float(rest.mean())),
+        same_work=_same_work(others, longest),
         always_ns=round(float(total[longest] - mean.sum()) / count),
         excess_ns=round(float((compute.max(axis=0) - mean).mean())),
         step_ns=used.mean_ns,
         on_cpu=trains_on_cpu(facts),
         main_track=host_threads(facts).main,
-        parts=_parts(facts, others),
+        parts=_parts(facts, others, mean),
+        mended=_parts(facts, others, rest),
     )
+
+
+def _same_work(others: Peers, longest: int) -> bool:
+    if (others.threads <= 0).any():
+        return False
+    total = others.compute_ns.sum(axis=1)
+    more, longer = (one[longest] / np.delete(one, longest).mean() - 1.0 for one in (others.threads, total))
+    return bool(abs(more) <= MORE_WORK * longer)
 
 
 def _alone(facts: Facts) -> bool:
@@ -121,13 +147,14 @@ def _is_pipeline(facts: Facts) -> bool:
     return bool(operations & STAGES) or (SEND_RECV in operations and not exchanged)
 
 
-def _parts(facts: Facts, others: Peers) -> tuple[Part, ...]:
+def _parts(facts: Facts, others: Peers, usual_ns: npt.NDArray[np.number[Any]]) -> tuple[Part, ...]:
+    """If no rank computes for longer than this in each step. Shape of `usual_ns` (steps,)."""
     used, own = steps(facts), others.ranks.index(others.rank)
-    mean, most = others.compute_ns.mean(axis=0), others.compute_ns.max(axis=0)
+    most = others.compute_ns.max(axis=0)
     computing_ids, meeting_ids = _work(facts)
     on_host, known = host_activities(facts)[HostActivity.OTHER_RANK], waits(facts)
     found = []
-    for number, computed, usual, longest in zip(others.steps, others.compute_ns[own], mean, most, strict=True):
+    for number, computed, usual, longest in zip(others.steps, others.compute_ns[own], usual_ns, most, strict=True):
         at = used.numbers.index(number)
         low, high = int(used.bounds_ns[at]), int(used.bounds_ns[at + 1])
         rendezvous, pieces = _between(facts, meeting_ids, low, high), intervals.clip(on_host, low, high)

@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.facts.communication.arrivals import HOW, peers
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.machines import share_a_machine
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
@@ -23,7 +24,7 @@ at 8 to 46 MiB)."""
 
 PROMPT_NS = 50_000
 """A collective that begins so soon after another of its group ended waits for no rank but for what that still has to
-compute in between, as much as this one does: all left the one before together (our choice)."""
+compute or to launch in between, as much as this one does: all left the one before together (our choice)."""
 
 START_NS = 100_000
 LINK_SHARE = 0.7
@@ -67,17 +68,18 @@ class BusRate:
 
 @fact
 def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
-    """Those that take longest first; none if no large collective is known to run within a machine.
+    """Those that take longest first; none if all large collectives run between machines.
 
-    Raises Missing like the table and without the size of any collective; if there are large ones, like `peaks`, and if
-    none of them is told from waiting.
+    Raises Missing like the table and without the size of any collective; if there are large ones, like `peaks`, if it
+    is not known where their ranks run, and if none of them is told from waiting.
     """
     table = collective_table(facts)
     mine = np.flatnonzero(~table.on_host)
     if len(mine) and (table.bytes[mine] < 0).all():
         raise Missing("sizes of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
     large = mine[(table.bytes[mine] >= LARGE_BYTES) & (table.group_size[mine] > 1) & (table.group_size[mine] <= NODE)]
-    if not len(large) or _across_machines(facts):
+    large = _within_a_machine(facts, table, large)
+    if not len(large):
         return ()
     device = peaks(facts)
     names = np.array([str(one).replace("_", "").lower() for one in table.operation[large]])
@@ -91,9 +93,19 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
     return tuple(sorted(told, key=lambda one: -one.ns))
 
 
-def _across_machines(facts: Facts) -> bool:
-    known = None if facts.rank.context is None else facts.rank.context.rank
-    return known is not None and known.peers is not None and known.peers < known.world_size
+def _within_a_machine(facts: Facts, table: CollectiveTable, rows: IntArray) -> IntArray:
+    """Those of groups that do not cross machines. Raises Missing if that is known of none, and of some not at all."""
+    groups = {key: share_a_machine(facts, *key) for key in set(_groups(table, rows))}
+    within = np.array([groups[key] is True for key in _groups(table, rows)], dtype=bool)
+    if not within.any() and None in groups.values():
+        raise Missing("which ranks share a machine", "Record all ranks at once, as diagnose profile does.")
+    kept: IntArray = rows[within]
+    return kept
+
+
+def _groups(table: CollectiveTable, rows: IntArray) -> list[tuple[str, int]]:
+    ranks, sizes = table.group_ranks[rows].astype(str).tolist(), table.group_size[rows].tolist()
+    return list(zip(ranks, sizes, strict=True))
 
 
 def _rate(facts: Facts, table: CollectiveTable, device: Peaks, name: str, rows: IntArray) -> BusRate | None:
@@ -140,7 +152,7 @@ def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[In
         transfer[met] = lasted[met] - waits
         return transfer, True
     before = _right_before(table, rows)
-    late = _computed_between(facts, table.ids[before], table.ids[rows])
+    late = _done_between(facts, table.ids[before], table.ids[rows])
     return np.where(before >= 0, np.maximum(lasted - late, 0), 0), False
 
 
@@ -157,12 +169,16 @@ def _right_before(table: CollectiveTable, rows: IntArray) -> IntArray:
     return found
 
 
-def _computed_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
-    """Device time of what was launched to compute between the launches of two operations each."""
+def _done_between(facts: Facts, first: IntArray, second: IntArray) -> IntArray:
+    """What a rank does from one of two operations to the other: the longer of what its device computes, which was
+    launched between their launches, and of what its host takes from launch to launch, if it is not ahead.
+    """
     work = device_work(facts)
     computes = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
     computes = computes[np.argsort(work.launch[computes], kind="stable")]
     launched, total = work.launch[computes], np.concatenate(([0], np.cumsum((work.end_ns - work.start_ns)[computes])))
     begin, end = (work.launch[np.searchsorted(work.ids, ids)] for ids in (first, second))
     between: IntArray = total[np.searchsorted(launched, end)] - total[np.searchsorted(launched, begin)]
-    return np.maximum(between, 0)
+    starts = facts.rank.spans["start_ns"].to_numpy()
+    launching = np.where((begin >= 0) & (end >= 0), starts[end] - starts[begin], 0)
+    return np.maximum(np.maximum(between, launching), 0)

@@ -32,6 +32,8 @@ class Buckets:
     """Per forward of DDP that is followed by some (the median); 0 if DDP reduces nothing."""
     bytes: int
     """Of one, on average."""
+    least_bytes: int
+    """Of the smallest."""
     usual: int
     """How many buckets of the usual size would hold as much."""
     op_ids: IntArray
@@ -60,7 +62,7 @@ def buckets(facts: Facts) -> Buckets:
     calls = _per_forward(facts, ops)
     if not calls:
         none = np.zeros(0, dtype=np.int64)
-        return Buckets(0, 0, 0, none, none, host_threads(facts).main, intervals.EMPTY, 1.0, 0, 0)
+        return Buckets(0, 0, 0, 0, none, none, host_threads(facts).main, intervals.EMPTY, 1.0, 0, 0)
     at = launched_in(facts, ops)[np.searchsorted(device_work(facts).ids, table.ids[~table.on_host])]
     on_device = np.flatnonzero(~table.on_host)[at >= 0]
     known, at_host = host_collectives(facts), np.isin(host_collectives(facts).op_ids, ops.ids)
@@ -82,6 +84,7 @@ def buckets(facts: Facts) -> Buckets:
     return Buckets(
         calls=calls,
         bytes=round(mean),
+        least_bytes=int(sizes.min()),
         usual=usual,
         op_ids=ops.ids,
         ids=table.ids[on_device],

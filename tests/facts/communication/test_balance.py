@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import pytest
 
 from diagnose.facts.communication.balance import Balance, balance
@@ -12,7 +14,7 @@ RANK = """
 5 steps of 100
 rank {rank} of {ranks}
 cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
-gpu     sgemm 0.1-{even} @0.05 in 0,2,4 | sgemm 0.1-{odd} @0.05 in 1,3
+gpu     sgemm 0.1-{even} @0.05 in 0,2,4 blocks={blocks} | sgemm 0.1-{odd} @0.05 in 1,3 blocks={blocks}
 gpu 20  allreduce {even}-90 @0.3 in 0,2,4 group_size={ranks} | allreduce {odd}-90 @0.3 in 1,3 group_size={ranks}
 """
 MS = 1_000_000
@@ -25,10 +27,11 @@ def balanced(text: str) -> Balance:
     return found
 
 
-def of(*computed: tuple[int, int]) -> Balance:
+def of(*computed: tuple[float, float], blocks: Sequence[int] = ()) -> Balance:
     """Ranks that compute until these ms in even and in odd steps, of which 1 to 4 are used."""
     drawn = (
-        RANK.format(rank=rank, ranks=len(computed), even=even, odd=odd) for rank, (even, odd) in enumerate(computed)
+        RANK.format(rank=rank, ranks=len(computed), even=even, odd=odd, blocks=blocks[rank] if blocks else 100)
+        for rank, (even, odd) in enumerate(computed)
     )
     return balanced("---\n".join(drawn))
 
@@ -57,6 +60,19 @@ def test_the_longest_rank_computes_as_long_as_the_mean_if_all_do() -> None:
     assert all(len(part.compute_ids) == 1 for part in found.parts)
 
 
+def test_a_slower_device_could_do_the_same_work_as_fast_as_the_slowest_of_the_others() -> None:
+    found = of((60, 60), (70, 64), (80, 80))  # as many blocks
+    assert found.same_work
+    assert found.others_ns == 66_900_000  # 69.9 and 63.9 ms in turn
+    assert [part.compute_left for part in found.mended] == [pytest.approx(63.9 / 79.9), pytest.approx(69.9 / 79.9)] * 2
+
+
+@pytest.mark.parametrize(("blocks", "same"), [(100, True), (107, True), (108, False), (130, False), (90, False)])
+def test_more_work_is_told_from_a_slower_device_by_what_kernels_are_asked_to_do(blocks: int, same: bool) -> None:
+    # 30 ms and 39, which is 30 % longer: a quarter of it is 7.5 % more threads.
+    assert of((30.1, 30.1), (39.1, 39.1), blocks=(100, blocks)).same_work is same
+
+
 def test_where_this_rank_waits_it_waits_less_if_all_compute_alike() -> None:
     found = of((50, 80), (80, 70))  # rank 0 waits 30 ms in even steps, rank 1 10 ms in odd ones
     assert found.rank == 1
@@ -67,7 +83,8 @@ def test_where_this_rank_waits_it_waits_less_if_all_compute_alike() -> None:
 
 def test_stages_of_a_pipeline_are_not_compared() -> None:
     handing_on = [
-        RANK.format(rank=rank, ranks=2, even=60, odd=60) + "gpu 21 nccl 91-92 @0.35 operation={}" for rank in range(2)
+        RANK.format(rank=rank, ranks=2, even=60, odd=60, blocks=100) + "gpu 21 nccl 91-92 @0.35 operation={}"
+        for rank in range(2)
     ]
     assert balanced("\n---\n".join(handing_on).replace("{}", "all_to_allv")).ranks == (0, 1)
     with pytest.raises(Missing, match="ranks that do the same work"):
@@ -76,7 +93,7 @@ def test_stages_of_a_pipeline_are_not_compared() -> None:
 
 def test_kernels_that_send_and_receive_are_of_a_pipeline_unless_ops_say_all_to_all() -> None:
     kernel = "gpu 21 ncclDevKernel_SendRecv(Args) 91-92 @0.35"
-    ranks = [f"{RANK.format(rank=rank, ranks=2, even=60, odd=60)}{kernel}" for rank in range(2)]
+    ranks = [f"{RANK.format(rank=rank, ranks=2, even=60, odd=60, blocks=100)}{kernel}" for rank in range(2)]
     with pytest.raises(Missing, match="ranks that do the same work"):
         balance(facts_of("\n---\n".join(ranks)))
     said = [rank.replace("device_sync", "c10d::alltoall_base_ 0.5-0.6 | device_sync") for rank in ranks]
@@ -92,6 +109,7 @@ def test_where_the_cpu_trains_ops_are_what_computes() -> None:
         """
     found = balanced("---".join(rank.format(end=end, later=end + 1) for end in (40, 60)))
     assert found.on_cpu
+    assert not found.same_work  # what ops are asked to do is not compared
     assert (found.longest, found.longest_ns, found.mean_ns) == (1, 60 * MS, 50 * MS)
     assert [part.compute_left for part in found.parts] == [pytest.approx(5 / 6)] * 3
 

@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from dataclasses import replace
 
+import numpy as np
 import pytest
 
 from diagnose.facts.communication.arrivals import arrivals, compare
 from diagnose.facts.communication.bandwidth import BusRate, bus_rates
+from diagnose.facts.communication.machines import share_a_machine
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.manifest import Host, RankManifest
@@ -24,6 +27,8 @@ def two(device: str, first: str, second: str) -> Facts:
     return facts_of(f"""
         4 steps of 100
         device {device}
+        rank 0 of 16
+        machine a of 8 devices
         cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 x2 every 0.3 | device_sync 1-99.9
         gpu     sgemm 0.1-10 @0.05
         gpu 20  {first}
@@ -33,7 +38,7 @@ def two(device: str, first: str, second: str) -> Facts:
 
 def pair(device: str, size: str = MB64, ranks: int = 8, operation: str = "allreduce") -> Facts:
     """30 ms each; of the first, others may be late."""
-    told = f"operation={operation} {size} group_size={ranks}"
+    told = f"operation={operation} {size} group_size={ranks} group_ranks={list(range(ranks))}".replace(", ", ",")
     return two(device, f"allreduce 10-40 @0.3 {told}", f"allreduce 40.01-70.01 @0.6 {told}")
 
 
@@ -45,17 +50,32 @@ def only(facts: Facts) -> BusRate:
 def test_the_second_of_two_in_a_row_waits_for_nobody() -> None:
     found = only(pair(H100))
     assert (found.operation, found.group_size, found.bytes) == ("allreduce", 8, 67_108_864)
-    assert (found.calls, found.transfer_ns, found.compared) == (3, 30_000_000, False)
-    assert found.gbps == pytest.approx(1.75 * 67_108_864 / 30e6)  # 2 x 7 / 8 of the bytes are on the wire
+    # Of 30 ms less the 0.3 from launch to launch: a rank whose host is not ahead comes so late.
+    assert (found.calls, found.transfer_ns, found.compared) == (3, 29_700_000, False)
+    assert found.gbps == pytest.approx(1.75 * 67_108_864 / 29.7e6)  # 2 x 7 / 8 of the bytes are on the wire
     assert found.expected_ns == round(100_000 + 1.75 * 67_108_864 / (0.7 * 450))
     assert (len(found.ids), found.ns) == (4, 30_000_000)
 
 
 def test_what_other_ranks_may_still_have_to_compute_is_no_transfer() -> None:
-    told = f"operation=allreduce {MB64} group_size=8"
+    told = f"operation=allreduce {MB64} group_size=8 group_ranks=[0,1,2,3,4,5,6,7]"
     first = f"allreduce 10-40 @0.3 {told}\ngpu  sgemm 12-20 @0.45"
     found = only(two(H100, first, f"allreduce 40.01-70.01 @0.6 {told}"))
     assert found.transfer_ns == 22_000_000  # of 30 ms, where 8 ms are computed between both launches
+
+
+def test_what_other_ranks_hosts_may_still_have_to_launch_is_no_transfer() -> None:
+    told = f"operation=allreduce {MB64} group_size=8 group_ranks=[0,1,2,3,4,5,6,7]"
+    facts = facts_of(f"""
+        4 steps of 100
+        rank 0 of 16
+        machine a of 8 devices
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 x2 every 18 | device_sync 20-99.9
+        gpu     sgemm 0.1-10 @0.05
+        gpu 20  allreduce 30-60 @0.3 {told} | allreduce 60.01-90.01 @18.3 {told}
+    """)
+    found = only(facts)
+    assert found.transfer_ns == 12_000_000  # of 30 ms, where the host takes 18 ms from one launch to the other
 
 
 @pytest.mark.parametrize(
@@ -86,7 +106,7 @@ def test_what_says_nothing_of_links(facts: Facts) -> None:
 
 @pytest.mark.parametrize(("peers", "known"), [(None, 1), (8, 1), (4, 0)])
 def test_ranks_on_several_machines_use_the_network(peers: int | None, known: int) -> None:
-    told = Context(RankManifest(rank=0, world_size=8, peers=peers), Host(), peers or 8)
+    told = Context(RankManifest(rank=0, world_size=16, peers=peers), Host(), peers or 8)
     assert len(bus_rates(Facts(replace(pair(H100).rank, context=told)))) == known
 
 
@@ -94,6 +114,7 @@ RANK = f"""
 4 steps of 100
 rank {{rank}} of 2
 device {H100}
+machine {{machine}} of 2 devices
 cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
 gpu     sgemm 0.1-{{computed}} @0.05
 gpu 20  allreduce {{computed}}-90 @0.3 operation=allreduce {MB64} group_size=2
@@ -101,19 +122,58 @@ gpu 20  allreduce {{computed}}-90 @0.3 operation=allreduce {MB64} group_size=2
 
 
 def test_other_ranks_tell_what_was_waiting() -> None:
-    early, late = facts_of_ranks(RANK.format(rank=0, computed=60) + "---\n" + RANK.format(rank=1, computed=80))
-    peers = compare({0: arrivals(early), 1: arrivals(late)})
-    for facts, own in ((early, peers[0]), (late, peers[1])):
-        found = only(Facts(replace(facts.rank, peers=own)))
+    for facts in compared(RANK.format(rank=0, computed=60, machine="a"), RANK.format(rank=1, computed=80, machine="a")):
+        found = only(facts)
         assert (found.transfer_ns, found.compared) == (10_000_000, True)
 
 
+def compared(*drawn: str) -> Iterator[Facts]:
+    ranks = facts_of_ranks("---\n".join(drawn))
+    told = compare({number: arrivals(facts) for number, facts in enumerate(ranks)})
+    return (Facts(replace(facts.rank, peers=told[number])) for number, facts in enumerate(ranks))
+
+
+def test_ranks_that_name_other_machines_use_the_network() -> None:
+    for facts in compared(RANK.format(rank=0, computed=60, machine="a"), RANK.format(rank=1, computed=80, machine="b")):
+        assert bus_rates(facts) == ()
+
+
+@pytest.mark.parametrize(
+    ("world", "devices", "ranks", "within"),
+    [
+        (8, 8, "[0,1,2,3]", True),
+        (16, 8, "[0,8]", False),  # the first of each machine
+        (16, 8, "[8,9]", True),
+        (16, 8, "", None),
+        (4, 8, "", True),  # a group of two of four
+        (2, 1, "[0,1]", None),  # a machine with one device, or one device shown to each process
+    ],
+)
+def test_where_ranks_are(world: int, devices: int, ranks: str, within: bool | None) -> None:
+    facts = facts_of(f"rank 0 of {world}\nmachine a of {devices} devices\ncpu aten::mm 0-1")
+    assert share_a_machine(facts, ranks, 4 if ranks.count(",") == 3 else 2) is within
+
+
+def test_two_ranks_on_the_first_device_of_eight_are_on_two_machines() -> None:
+    first, second = compared(
+        RANK.format(rank=0, computed=60, machine="a"), RANK.format(rank=1, computed=80, machine="a")
+    )
+    told = first.rank.peers
+    assert told is not None
+    unnamed = replace(told, machines=np.array([-1, -1]))
+    assert share_a_machine(Facts(replace(first.rank, peers=unnamed)), "[0,1]", 2) is False
+    elsewhere = replace(unnamed, devices=np.array([0, 1]))
+    assert share_a_machine(Facts(replace(second.rank, peers=elsewhere)), "[0,1]", 2) is True
+
+
 def test_what_is_missing() -> None:
-    alone = f"allreduce 10-40 @0.3 operation=allreduce {MB64} group_size=8"
+    alone = f"allreduce 10-40 @0.3 operation=allreduce {MB64} group_size=8 group_ranks=[0,1,2,3,4,5,6,7]"
     with pytest.raises(Missing, match="what of large collectives is waiting"):  # others may be late
         bus_rates(two(H100, alone, "sgemm 41-50 @0.6"))
     with pytest.raises(Missing, match="peak rates of the device"):
         bus_rates(pair("NVIDIA GeForce GTX 1080 Ti"))
+    with pytest.raises(Missing, match="which ranks share a machine"):
+        bus_rates(two(H100, f"allreduce 10-40 @0.3 operation=allreduce {MB64} group_size=8", "sgemm 41-50 @0.6"))
     with pytest.raises(Missing, match="sizes of collectives"):
         bus_rates(pair(H100, size=""))
     with pytest.raises(Missing, match="device work"):
