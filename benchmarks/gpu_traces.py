@@ -32,6 +32,7 @@ ANSWERS = {
     "python_overhead": ("python_overhead", "launch_bound"),
     "launch_bound": ("launch_bound", "python_overhead"),
     "underfilled_gpu": ("small_batch",),
+    "unused_memory": ("small_batch",),
     "scalar_syncs": ("scalar_sync", "copies_not_overlapped"),
     "data_dependent_shapes": ("scalar_sync",),
     "explicit_synchronisation": ("explicit_sync",),

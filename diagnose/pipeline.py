@@ -25,11 +25,14 @@ from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import digest
+from diagnose.facts.run.program import program
 from diagnose.facts.run.slowdown import slowdown
 from diagnose.findings import (
     diagnosis,
     fixes_for_devices,
+    fixes_for_programs,
     fixes_in_force,
+    library_evidence,
     outcomes,
     own_calls,
     ranking,
@@ -156,7 +159,8 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         ended = recording_hints.in_outcomes(rank.provenance.format, ended)
         return RankDiagnosis(brief, outcomes=ended, slowdown=cost, timeline=drawn, pictures=sampled)
     found = fixes_in_force.dropped(rank.context, examined.findings)
-    found = own_calls.at_their_place(rank.context, found)
+    found = fixes_for_programs.fitting(program(facts), found)
+    found = library_evidence.added(facts, own_calls.at_their_place(rank.context, found))
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
     order = ranking.ranked(
         found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, trains_on_cpu(facts)

@@ -42,6 +42,9 @@ MODULE_NS = 8_000
 """Python of nn.Module.__call__ and a forward function between ops: 14 us in a V100 trace, profiler included."""
 CONVOLUTION_SHARE = 0.6
 """Of the best matmul's rate that convolutions on Tensor Cores reach: 2,700 pictures/s of ResNet-50 on an A100."""
+ATTENTION_SHARE = {"flash": 0.5, "efficient": 0.28, "cudnn": 0.6}
+"""Of the peak: FlashAttention 2 on an A100, 0.35 on an H100; memory-efficient attention takes 1.1 to 2.6 times as long
+as that; on an H100 FlashAttention 3 and cuDNN reach up to 0.75 forward (arXiv 2407.08608)."""
 STAGED_BYTES = 65_536
 """A pageable copy up to this size returns once it is staged (CUDA, API synchronization behavior)."""
 FOREACH_TENSORS, FOREACH_ELEMENTS = 48, 320 * 65_536
@@ -236,6 +239,24 @@ class Torch:
         if self.recording_graph:
             self._tape.append(Taped(name, self._sequence, play, parameters))
         return self._sequence
+
+    def checkpoint(self, forward: Callable[[], Tensor]) -> Tensor:
+        """`checkpoint(forward, use_reentrant=False)`: the first node of its backward pass runs it again before."""
+        start = len(self._tape)
+        found = forward()
+        last = self._tape[-1]
+
+        def play() -> None:
+            tape, parameters = self._tape, self.parameters
+            self._tape, self.parameters = [], []
+            self.host(50_000)
+            forward()
+            self._tape, self.parameters = tape, parameters
+            last.play()
+
+        if len(self._tape) > start:
+            self._tape[-1] = replace(last, play=play)
+        return found
 
     @property
     def next_sequence(self) -> int:
@@ -534,43 +555,48 @@ class Torch:
             )
             self.kernel(name, self.gpu.kernel_ns(0, 4.0 * out.size), out.numel // out.shape[-1])
 
-    def attention(self, query: Tensor, causal: bool = True) -> Tensor:
-        """`F.scaled_dot_product_attention` with the flash kernel; [batch, heads, length, width] in half precision."""
+    def attention(self, query: Tensor, causal: bool = True, backend: str = "") -> Tensor:
+        """`F.scaled_dot_product_attention`; [batch, heads, length, width] in half precision.
+
+        `backend`: flash (FlashAttention 2), efficient or cudnn; the best of the GPU if not said.
+        """
+        backend = backend or ("cudnn" if self.gpu.capability >= (9, 0) else "flash")
         own = self.next_sequence
         batch, heads, length, _ = query.shape
+        sdpa = f"aten::_scaled_dot_product_{backend}_attention"
         with (
             self.op("aten::scaled_dot_product_attention", query, query, query, sequence=own),
-            self.op("aten::_scaled_dot_product_flash_attention", query, query, query, own_ns=DISPATCH_NS, sequence=own),
+            self.op(sdpa, query, query, query, own_ns=DISPATCH_NS, sequence=own),
         ):
             for _ in range(3):
                 self.view("transpose", query)
-            with self.op("aten::_flash_attention_forward", query, query, query, own_ns=DISPATCH_NS):
-                for _ in range(4):
-                    self.empty(query)
-                name = "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4> >"
-                self.kernel(name, self._flash_ns(query, 2, causal), batch * heads * math.ceil(length / 128))
-        self.tape("ScaledDotProductFlashAttentionBackward0", lambda: self._attention_gradient(query, causal))
+            for _ in range(4):
+                self.empty(query)
+            blocks = batch * heads * math.ceil(length / 128)
+            self.kernel(kernel_names.attention(backend, False), self._attention_ns(query, 2, causal, backend), blocks)
+        name = f"ScaledDotProduct{backend.title()}AttentionBackward0"
+        self.tape(name, lambda: self._attention_gradient(query, causal, backend))
         return query
 
-    def _flash_ns(self, query: Tensor, matmuls: int, causal: bool) -> int:
+    def _attention_ns(self, query: Tensor, matmuls: int, causal: bool, backend: str) -> int:
         batch, heads, length, width = query.shape
         flops = matmuls * 2.0 * batch * heads * length * length * width * (0.5 if causal else 1.0)
-        return self.gpu.kernel_ns(flops, 4.0 * query.size, "half", 0.5 if self.gpu.capability < (9, 0) else 0.35)
+        share = ATTENTION_SHARE[backend] * (0.7 if backend == "flash" and self.gpu.capability >= (9, 0) else 1.0)
+        return self.gpu.kernel_ns(flops, 4.0 * query.size, "half", share)
 
-    def _attention_gradient(self, query: Tensor, causal: bool) -> None:
+    def _attention_gradient(self, query: Tensor, causal: bool, backend: str) -> None:
         batch, heads, length, _ = query.shape
         blocks = batch * heads * math.ceil(length / 128)
-        with (
-            self.op("aten::_scaled_dot_product_flash_attention_backward", query, query, own_ns=DISPATCH_NS),
-            self.op("aten::_flash_attention_backward", query, query, own_ns=DISPATCH_NS),
-        ):
-            base = "void pytorch_flash::flash_bwd_"
-            traits = "<pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8> >"
-            self.kernel(f"{base}dot_do_o_kernel{traits}", self._moving(query, 2.0), blocks)
+        sdpa = f"aten::_scaled_dot_product_{backend}_attention_backward"
+        with self.op(sdpa, query, query, query, query, own_ns=DISPATCH_NS):
+            base, traits = "void pytorch_flash::flash_bwd_", "<pytorch_flash::Flash_bwd_kernel_traits<64, 128> >"
+            if backend == "flash":
+                self.kernel(f"{base}dot_do_o_kernel{traits}", self._moving(query, 2.0), blocks)
             self.kernel(
-                f"{base}dq_dk_dv_loop_seqk_parallel_kernel{traits}", self._flash_ns(query, 5, causal), blocks, 256
+                kernel_names.attention(backend, True), self._attention_ns(query, 5, causal, backend), blocks, 256
             )
-            self.kernel(f"{base}convert_dq_kernel{traits}", self._moving(query, 3.0), blocks)
+            if backend == "flash":
+                self.kernel(f"{base}convert_dq_kernel{traits}", self._moving(query, 3.0), blocks)
 
     def convolution(self, tensor: Tensor, weight: Tensor, stride: int = 1) -> Tensor:
         """`nn.Conv2d` without a bias, 'same' padding."""

@@ -100,7 +100,8 @@ def true_ms(training: Training, measured: int) -> float:
 def write(training: Training, before: Sequence[Recording], folder: Path) -> None:
     """The traces of all its ranks."""
     for one in profiled(training, before):
-        kineto.write(one, training.gpu, folder / f"rank{one.rank}.pt.trace.json", training.gpus)
+        path, memory = folder / f"rank{one.rank}.pt.trace.json", training.memory(len(one.steps))
+        kineto.write(one, training.gpu, path, training.gpus, memory)
 
 
 def judge(case: Case, size: str) -> Row:

@@ -68,3 +68,16 @@ def convolution(gpu: Gpu, way: str, kind: str, dtype: str, last: bool) -> str:
         f"sm80_xmma_{way}_implicit_gemm_indexed_{word}{'f32' if word == 'tf32' else word}_{word}f32_f32_{sides}"
         "_tilesize128x128x16_stage4_warpsize2x2x1_g1_tensor16x8x8_execute_kernel__5x_cudnn"
     )
+
+
+def attention(backend: str, backward: bool) -> str:
+    """The main kernel of fused attention."""
+    if backend == "cudnn":
+        way = "bprop" if backward else "fprop"
+        return f"cudnn_generated_fort_native_sdpa_sm90_flash_{way}_wgmma_f16_knob_7_64x128x64_4x1x1_kernel0_0"
+    if backend == "efficient":
+        return f"fmha_cutlass{'B' if backward else 'F'}_bf16_aligned_64x64_rf_sm80(PyTorchMemEffAttention::Params)"
+    if backward:
+        traits = "<pytorch_flash::Flash_bwd_kernel_traits<64, 128, 128, 8> >"
+        return f"void pytorch_flash::flash_bwd_dq_dk_dv_loop_seqk_parallel_kernel{traits}"
+    return "void pytorch_flash::flash_fwd_kernel<pytorch_flash::Flash_fwd_kernel_traits<64, 128, 128, 4> >"

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gzip
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from pathlib import Path
 from typing import Any, TypeAlias
 
@@ -36,10 +36,24 @@ CBIDS = {
 THREADS_PER_MULTIPROCESSOR = 2_048
 
 
-def write(recording: Recording, gpu: Gpu, path: Path, gpus: int = 8) -> None:
-    """As a JSON file, packed if its name ends in .gz. `gpus`: those of a machine."""
-    raw = msgspec.json.encode(trace(recording, gpu, gpus))
+def write(recording: Recording, gpu: Gpu, path: Path, gpus: int = 8, memory: Sequence[tuple[int, int]] = ()) -> None:
+    """As a JSON file, packed if its name ends in .gz. `gpus`: those of a machine.
+
+    `memory`: bytes that the allocator has in use and holds when each step begins, if that is recorded.
+    """
+    found = trace(recording, gpu, gpus)
+    found["traceEvents"] += list(_memory(recording, memory, recording.rank % gpus))
+    raw = msgspec.json.encode(found)
     path.write_bytes(gzip.compress(raw, 1) if path.suffix == ".gz" else raw)
+
+
+def _memory(recording: Recording, memory: Sequence[tuple[int, int]], device: int) -> Iterator[Event]:
+    pid = 4_000 + recording.rank
+    for (allocated, reserved), (start, _) in zip(memory, recording.steps, strict=False):
+        args = {"Device Type": 1, "Device Id": device, "Addr": 0, "Bytes": 0}
+        args |= {"Total Allocated": allocated, "Total Reserved": reserved}
+        place = {"pid": pid, "tid": pid, "ts": _us(start)}
+        yield {"ph": "i", "s": "t", "cat": "cpu_instant_event", "name": "[memory]", **place, "args": args}
 
 
 def trace(recording: Recording, gpu: Gpu, gpus: int) -> Event:

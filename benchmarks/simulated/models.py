@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
+from functools import partial
 from typing import Protocol
 
 from benchmarks.simulated.eager import Torch
@@ -91,6 +92,8 @@ class Transformer:
     causal: bool = True
     dropout: bool = False
     fused_attention: bool = True
+    attention: str = ""
+    """Backend of fused attention; the GPU's best if not said."""
     written_out_gelu: bool = False
     """The tanh form, op by op, as old code has it."""
     rms_norm: bool = False
@@ -101,6 +104,8 @@ class Transformer:
     """Of an MLP that each token takes one of."""
     counted: bool = False
     """Masked positions and experts' tokens are selected by a boolean mask; otherwise by a fixed number of indices."""
+    checkpointed: bool = False
+    """Layers keep no activations; the backward pass runs them again."""
     one_at_a_time: bool = False
     """Heads in a Python loop; otherwise all in one batched matmul."""
 
@@ -116,7 +121,7 @@ class Transformer:
         positions = torch.embedding(ids.of(1, self.length), torch.parameter(self.length, self.hidden, dtype=self.dtype))
         torch.pointwise("add", x, positions, streams=2.0, gradient=1.0)
         for _ in range(self.layers):
-            x = self._layer(torch, x)
+            x = torch.checkpoint(partial(self._layer, torch, x)) if self.checkpointed else self._layer(torch, x)
         x = self._norm(torch, x)
         if self.masked_loss:
             x = chosen_rows(torch, x, 0.15, self.counted)
@@ -136,7 +141,7 @@ class Transformer:
                 self._attention(torch, heads.of(self.batch, 1, *heads.shape[2:]))
             torch.pointwise("cat", y.of(*y.shape[:-1], self.hidden), gradient=2.0)
         elif self.fused_attention:
-            torch.attention(heads, self.causal)
+            torch.attention(heads, self.causal, self.attention)
         else:
             self._attention(torch, heads)
         for name in ("transpose", "view"):

@@ -142,6 +142,20 @@ class Training:
     pause_ms: float = 0.0
     """A pause of the host now and then: an evaluation, a slow disk."""
 
+    memory_gb: float = 0.0
+    """That the allocator has in use when a step begins; 0: memory is not recorded."""
+    reserved_gb: float = 0.0
+    """That it holds besides."""
+    kept_gb: float = 0.0
+    """That each step adds and does not free."""
+
+    def memory(self, steps: int) -> tuple[tuple[int, int], ...]:
+        """Bytes in use and held when each step begins; () if not recorded."""
+        if not self.memory_gb:
+            return ()
+        used = [self.memory_gb + step * self.kept_gb for step in range(steps)]
+        return tuple((round(one * 1e9), round((one + self.reserved_gb) * 1e9)) for one in used)
+
     def programs(self, steps: int) -> tuple[Program, ...]:
         """One for each rank."""
         ranks = self.distributed.ranks if self.distributed else 1

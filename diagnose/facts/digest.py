@@ -24,6 +24,8 @@ from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_cal
 from diagnose.facts.host.functions import FunctionTime, functions
 from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
+from diagnose.facts.run.not_recorded import not_recorded
+from diagnose.facts.run.program import Program, program
 from diagnose.trace.job import Course
 from diagnose.trace.model import IntegrityNote, Provenance
 
@@ -76,6 +78,7 @@ class RankDigest:
     allocation: AllocationCalls | None = None
     ops: tuple[Op, ...] | None = None
     functions: tuple[FunctionTime, ...] | None = None
+    program: Program | None = None
     course: Course | None = None
     """None: there is nothing to compare with other ranks by."""
 
@@ -102,7 +105,7 @@ def digest(facts: Facts) -> RankDigest:
     found = RankDigest(
         index=rank.index,
         provenance=rank.provenance,
-        integrity=rank.integrity,
+        integrity=(*rank.integrity, *not_recorded(facts)),
         absent=(),
         steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
         breakdown=known(breakdown),
@@ -120,6 +123,7 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         functions=largest(functions),
+        program=program(facts),
         course=optional(course, facts),
     )
     return replace(found, absent=tuple(absent))

@@ -25,6 +25,7 @@ from diagnose.facts.digest import Absent, RankDigest, merged_notes
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
+from diagnose.facts.run.program import Program
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage
 from diagnose.findings.pictures import Pictures
@@ -116,6 +117,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     rank: int
     steps: Steps | None
     """None: nothing in the recording could be measured."""
+    program: Program | None
+    """In what language it is written, and whether it trains; None if nothing could be measured."""
     breakdown: Breakdown | None
     idle: tuple[IdleShare, ...] | None
     host: HostTime | None
@@ -205,6 +208,7 @@ def of_ranks(
         provenance=_provenance(digests, manifest),
         rank=shown.index,
         steps=_steps(shown, said.slowdown),
+        program=shown.program,
         breakdown=shown.breakdown,
         idle=shown.idle,
         host=shown.host,

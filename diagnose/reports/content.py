@@ -9,7 +9,7 @@ from diagnose.facts.core.steps import Measure
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.reports.words import ACTIVITIES, CAUSES, why_this_rank
+from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, infers, threads, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
@@ -86,6 +86,7 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         ("exposed communication", whole.exposed_communication_ns),
         ("exposed copies", whole.exposed_copy_ns),
         ("idle", whole.idle_ns),
+        *((GRAPH_NOT_RECORDED, ns) for ns in (whole.graph_not_recorded_ns,) if ns),
     )
     total = "the recorded window" if whole.measure == Measure.WINDOW else "step time (mean)"
     rows = (
@@ -127,14 +128,15 @@ def _host(diagnosis: Diagnosis) -> Section:
         return Section("", (), ())
     ranked = sorted(((ns, activity) for activity, ns in host.parts.items() if ns), key=lambda pair: -pair[0])
     rows = tuple(_timed(ACTIVITIES[activity], ns, host.step_ns) for ns, activity in ranked)
-    return Section("What the training threads did", ("", _per(diagnosis), "share"), rows)
+    return Section(f"What the {threads(diagnosis)} did", ("", _per(diagnosis), "share"), rows)
 
 
 def _input_and_launches(diagnosis: Diagnosis) -> Section:
     rows = []
     per = "" if _per(diagnosis) == "time" else " per step"
     if (wait := diagnosis.input) is not None:
-        where = {True: " in the training process", False: " from workers", None: ""}[wait.in_process]
+        process = " in this process" if infers(diagnosis) else " in the training process"
+        where = {True: process, False: " from workers", None: ""}[wait.in_process]
         hidden = "" if wait.exposed_ns is None else f", GPU idle for {duration(wait.exposed_ns)} of it"
         rows.append(Row("data loader", (f"{duration(wait.host_ns)}{per} fetching{where}{hidden}",)))
     if (launch := diagnosis.launches) is not None:

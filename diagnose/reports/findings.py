@@ -11,7 +11,7 @@ from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import Fix, OutcomeKind, RankedFinding, Together
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
-from diagnose.reports.words import BASES, OUTCOMES, SAFETY
+from diagnose.reports.words import BASES, OUTCOMES, safety
 from diagnose.trace.units import duration, share
 
 ORDER = "Ordered by what each likely adds to those above it, given how sure it is."
@@ -103,7 +103,7 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
         saving=_short(one, _step_ns(diagnosis)) + " per sample" * one.per_sample,
         detail=(text := "; ".join(parts))[:1].upper() + text[1:],
         evidence=tuple(evidence.text for evidence in one.evidence),
-        fixes=tuple((fix, SAFETY[fix.safety]) for fix in one.fixes),
+        fixes=tuple((fix, safety(diagnosis, fix.safety)) for fix in one.fixes),
         place=place(one.site) if one.site else "",
         confidence=f"{one.confidence.level.value} ({one.confidence.why})",
     )

@@ -7,6 +7,7 @@ from pathlib import PurePath
 
 from diagnose.facts.core.steps import Measure
 from diagnose.findings.diagnosis import Diagnosis
+from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.units import clipped, duration
 
@@ -20,6 +21,7 @@ def headline(diagnosis: Diagnosis) -> str:
     if steps is None:
         return "Nothing in this recording could be measured."
     time = steps.step_time_ns
+    unit = "iteration" if infers(diagnosis) else "step"
     spread = f"{duration(time.min)} to {duration(time.max)}"
     if steps.measure == Measure.WINDOW:
         return f"No steps are marked; the recorded window is {duration(time.mean)}"
@@ -27,12 +29,12 @@ def headline(diagnosis: Diagnosis) -> str:
     if steps.measure == Measure.ONE_STEP or steps.used == 1:
         measured = "only one could be measured"
     if steps.unprofiled_step_time_ns is None:
-        return f"One step takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured})"
+        return f"One {unit} takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured})"
     alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
     times = f"x {time.mean / max(steps.unprofiled_step_time_ns, 1):.2f}; "
     if steps.size_ratio != 1.0 and steps.overhead_ratio is not None:
         times = f"{steps.size_ratio:.2g} times the work; x {steps.overhead_ratio:.2f} for as much; "
-    return f"One step takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
+    return f"One {unit} takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
 
 
 def _of_ranks(diagnosis: Diagnosis) -> str:
@@ -50,9 +52,10 @@ def subject(diagnosis: Diagnosis) -> str:
     device = ", ".join(names) or {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU"}[provenance.backend]
     ranks = len(diagnosis.ranks)
     world = f" of {provenance.world_size}" if provenance.world_size else ""
+    inference = ["inference"] if infers(diagnosis) else []
     which = f"rank {diagnosis.rank}{world}" if ranks == 1 else f"{ranks} ranks{world}"
     versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
-    return " · ".join([*_recorded_run(provenance.manifest), device, which, *versions[:2]])
+    return " · ".join([*_recorded_run(provenance.manifest), device, which, *inference, *versions[:2]])
 
 
 def _recorded_run(manifest: Manifest | None) -> list[str]:

@@ -23,9 +23,11 @@ CAUSES = {
     IdleCause.PYTHON: "Python overhead",
     IdleCause.DEVICE_WAIT: "waiting for another stream",
     IdleCause.BETWEEN_KERNELS: "gaps between queued kernels",
-    IdleCause.GRAPH: "inside a CUDA graph: kernels not recorded",
+    IdleCause.HOST_NOT_RECORDED: "host not recorded",
     IdleCause.UNKNOWN: "unknown: the launch was not recorded",
 }
+
+GRAPH_NOT_RECORDED = "inside a CUDA graph, not recorded"
 
 ACTIVITIES = {
     HostActivity.GARBAGE_COLLECTION: "garbage collection",
@@ -39,6 +41,7 @@ ACTIVITIES = {
     HostActivity.LAUNCH: "in launch calls",
     HostActivity.BLOCKED: "waiting in the operating system",
     HostActivity.OPS: "in framework ops",
+    HostActivity.NOT_RECORDED: "not recorded",
     HostActivity.PYTHON: "in Python between ops",
 }
 
@@ -62,6 +65,25 @@ OUTCOMES = {
     OutcomeKind.CANNOT_TELL: "cannot tell",
     OutcomeKind.CRASHED: "failed",
 }
+
+
+def infers(diagnosis: Diagnosis) -> bool:
+    """Whether the program is known to be inference: then nothing of it is called a training."""
+    return diagnosis.program is not None and diagnosis.program.infers
+
+
+def threads(diagnosis: Diagnosis) -> str:
+    """The host threads that drive the device."""
+    return "launching threads" if infers(diagnosis) else "training threads"
+
+
+def safety(diagnosis: Diagnosis, level: Safety) -> str:
+    """What a fix does to results, in words."""
+    if level is Safety.NEEDS_JUDGEMENT and infers(diagnosis):
+        return "changes what is computed: your judgement"
+    if level is Safety.PRECISION and infers(diagnosis):
+        return "less precise arithmetic: compare the results"
+    return SAFETY[level]
 
 
 def why_this_rank(diagnosis: Diagnosis) -> str:

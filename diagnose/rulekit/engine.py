@@ -9,9 +9,11 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from diagnose.facts.autograd.backward import NO_PASSES
 from diagnose.facts.core.base import FACTS, Facts, Missing
 from diagnose.facts.core.breakdown import NO_DEVICE
 from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.run.program import OF_TRAINING, program
 from diagnose.findings.finding import (
     Caution,
     Clean,
@@ -151,6 +153,9 @@ def _refuse_unknown_threshold(key: str, found: Mapping[str, LoadedRule]) -> None
         raise RuleError(f"There is no threshold {key}. {rule} has {', '.join(known) or 'none'}.")
 
 
+INFERENCE = "this is inference: there is no backward pass and no optimizer"
+
+
 @dataclass(frozen=True)
 class Examined:
     """What the rules say of one rank."""
@@ -178,21 +183,38 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
         return Outcome(one.page.id, one.page.code, kind, why, how)
 
     try:
+        if why := _inapplicable(facts, one.check):
+            return outcome(OutcomeKind.NOT_APPLICABLE, why), []
         said = list(one.check.run(**_arguments(facts, one.check)))
     except Missing as missing:
-        if missing == NO_DEVICE and trains_on_cpu(facts):
-            return outcome(OutcomeKind.NOT_APPLICABLE, "the training computes on the CPU"), []
+        if why := _of_no_use(facts, missing):
+            return outcome(OutcomeKind.NOT_APPLICABLE, why), []
         return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
     except Exception as error:
         return outcome(OutcomeKind.CRASHED, f"{type(error).__name__}: {error}"[:200]), []
-    found = [verdict for verdict in said if isinstance(verdict, Finding | Caution)]
-    if found:
-        return outcome(OutcomeKind.FOUND, f"{len(found)} found"), said
-    for verdict in said:
-        if isinstance(verdict, NotApplicable):
-            return outcome(OutcomeKind.NOT_APPLICABLE, verdict.why), said
+    return outcome(*_said(said)), said
+
+
+def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
+    """How a rule that ran has ended, and why."""
+    if found := sum(isinstance(verdict, Finding | Caution) for verdict in said):
+        return OutcomeKind.FOUND, f"{found} found"
+    if why := next((verdict.why for verdict in said if isinstance(verdict, NotApplicable)), ""):
+        return OutcomeKind.NOT_APPLICABLE, why
     clean = [verdict.why for verdict in said if isinstance(verdict, Clean)]
-    return outcome(OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"), said
+    return OutcomeKind.CLEAN, "; ".join(clean) or "nothing found"
+
+
+def _inapplicable(facts: Facts, check: Check) -> str:
+    """Why a rule has nothing to look at in this program; empty if it may have."""
+    return INFERENCE if OF_TRAINING.intersection(check.needs) and program(facts).infers else ""
+
+
+def _of_no_use(facts: Facts, missing: Missing) -> str:
+    """Why the program has nothing of what is missing, so that no recording of it would hold it; empty if one may."""
+    if missing == NO_DEVICE and trains_on_cpu(facts):
+        return "the training computes on the CPU"
+    return INFERENCE if missing == NO_PASSES and program(facts).infers else ""
 
 
 def _arguments(facts: Facts, check: Check) -> dict[str, object]:

@@ -20,6 +20,9 @@ from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Device, Provenance, Rank
 
+MOST_NAME = 200
+"""Characters of a process's name."""
+
 
 @dataclass
 class Recording:
@@ -63,7 +66,7 @@ def assemble(recording: Recording) -> Rank:
         tables["lines"] = sampled_lines(columns, spans, track_of, origin_ns)
     for table in schema.TABLES:
         schema.check({"spans": spans, "tracks": tracks, "links": links, **tables}[table.name], table)
-    provenance = _provenance(recording, spans, tables, marks.marker, times.resolution_ns)
+    provenance = _provenance(recording, spans, tables, marks.marker, times)
     return Rank(
         index=recording.header.rank or 0,
         zero_unix_ns=times.zero_unix_ns,
@@ -218,7 +221,7 @@ def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -
 
 
 def _provenance(
-    recording: Recording, spans: pd.DataFrame, tables: dict[str, pd.DataFrame], marker: str, resolution_ns: int
+    recording: Recording, spans: pd.DataFrame, tables: dict[str, pd.DataFrame], marker: str, times: clock.Times
 ) -> Provenance:
     header = recording.header
     present = set(spans["kind"].unique())
@@ -244,10 +247,13 @@ def _provenance(
         backend="cpu" if not recorded["device"] else "rocm" if rocm else "cuda",
         devices=tuple(_devices(header.devices, used)),
         recorded=frozenset(name for name, there in recorded.items() if there),
-        resolution_ns=resolution_ns,
+        resolution_ns=times.resolution_ns,
         versions=header.versions,
         step_marker=marker,
         groups=header.groups,
+        program=printable(recording.columns.process_name)[:MOST_NAME],
+        begin_unix_ns=times.zero_unix_ns,
+        end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
         machine=header.machine,
         machine_devices=len(header.devices),
     )

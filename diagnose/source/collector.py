@@ -62,6 +62,8 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
             by_category[event.name].append(event)
         elif phase == "M" and event.name == "thread_name":
             columns.thread_names[str(event.pid), str(event.tid)] = str(event.args.name)
+        elif phase == "M" and event.name == "process_name":
+            columns.process_name = columns.process_name or str(event.args.name)
     columns.windows += [(event.ts, event.dur) for event in by_category.pop("Trace", ())]
     for category, group in by_category.items():
         if category not in _PASSED_OVER:
@@ -122,7 +124,7 @@ def _text(columns: Columns, name: str, args: Sequence[Args], attribute: str) -> 
     return columns.texts[name].codes(texts(args, attribute), len(args))
 
 
-_COLLECTIVE_TEXTS = ("operation", "group", "group_use", "group_ranks", "dtype")
+_COLLECTIVE_TEXTS = ("operation", "group", "group_description", "group_ranks", "dtype")
 
 
 def _add_collectives(columns: Columns, first: int, args: list[Args]) -> None:

@@ -39,7 +39,7 @@ class Vocabulary(dict[Any, int]):
         return [printable(v.decode("utf-8", "replace") if isinstance(v, bytes) else v) for v in self]
 
 
-TEXTS = ("shapes", "dtypes", "strides", "stack", "operation", "group", "group_use", "group_ranks", "dtype")
+TEXTS = ("shapes", "dtypes", "strides", "stack", "operation", "group", "group_description", "group_ranks", "dtype")
 """Columns of side tables that are dictionary-encoded text. Code 0 of each is the empty text."""
 
 
@@ -50,6 +50,8 @@ class Columns:
     events: int = 0
     rows: int = 0
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
+    process_name: str = ""
+    """Of the recorded process, as the system has it; "" unknown."""
     windows: list[tuple[object, object]] = field(default_factory=list)
     """(start, duration) in us of the recorder's own spans: when it says it was recording."""
     spans: dict[str, list[Array]] = field(default_factory=dict)
@@ -105,6 +107,7 @@ class Columns:
                     chunks = [recode[name][chunk] for chunk in chunks]
                 ours.setdefault(name, []).extend(chunks)
         self.thread_names |= other.thread_names
+        self.process_name = self.process_name or other.process_name
         self.windows += other.windows
         self.events += other.events
         self.rows += other.rows

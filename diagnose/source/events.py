@@ -44,7 +44,7 @@ class Args(msgspec.Struct, frozen=True, gc=False):
     operation: Any = msgspec.field(name="Collective name", default="")
     dtype: Any = ""
     group: Any = msgspec.field(name="Process Group Name", default="")
-    group_use: Any = msgspec.field(name="Process Group Description", default="")
+    group_description: Any = msgspec.field(name="Process Group Description", default="")
     to_rank: Scalar = msgspec.field(name="Dst Rank", default=-1)
     from_rank: Scalar = msgspec.field(name="Src Rank", default=-1)
     group_ranks: Any = msgspec.field(name="Process Group Ranks", default="")

@@ -85,7 +85,7 @@ def _append(columns: Columns, found: list[tuple[int, str, dict[str, int]]], rank
     count, sizes = len(found), [_per_rank(name, values, ranks) for _, name, values in found]
     side: dict[str, Array] = {
         "operation": columns.texts["operation"].codes((name.encode() for _, name, _ in found), count),
-        **{name: np.zeros(count, dtype=np.int32) for name in ("group", "group_use", "group_ranks")},
+        **{name: np.zeros(count, dtype=np.int32) for name in ("group", "group_description", "group_ranks")},
         "peer": np.full(count, UNKNOWN, dtype=np.int64),
         "dtype": columns.texts["dtype"].codes([b"Byte"] * count, count),
         "sequence": np.full(count, UNKNOWN, dtype=np.int64),

@@ -8,7 +8,7 @@ import numpy as np
 
 from diagnose.source import nvtx
 from diagnose.source.columns import Array, Columns
-from diagnose.source.sqlite import UNKNOWN, Database
+from diagnose.source.sqlite import UNKNOWN, Database, text_of
 from diagnose.trace.enums import SpanKind
 
 KERNEL, MEMCPY, MEMSET, GRAPH, RUNTIME, SYNC, EVENT, OVERHEAD = (
@@ -195,3 +195,6 @@ def _thread_names(db: Database, columns: Columns, process: int) -> None:
     for thread, name in zip(found["globalTid"].tolist(), found["nameId"].tolist(), strict=True):
         pid, tid = nvtx.thread(thread)
         columns.thread_names[str(pid), str(tid)] = texts.get(name, "")
+    if db.has("PROCESSES", "globalPid", "name"):
+        of_it = db.rows("PROCESSES", ['CAST("name" AS TEXT)'], OF_DEVICE, process)
+        columns.process_name = next((text_of(name) for (name,) in of_it), "")

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.source import nsys_export, stream
+from diagnose.source import jobs, nsys_export, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
@@ -132,11 +132,15 @@ class Arrangement:
 
 
 def arrange(recordings: Sequence[Provenance]) -> Arrangement:
-    """Ranks of files: as recorded in the file, else from its name, else the next free number in order."""
+    """Ranks of files: as recorded in the file, else from its name, else the next free number in order.
+
+    Raises InputError if they are of several jobs.
+    """
     taken: dict[int, int] = {}
     indexes: list[int | None] = []
     repeated: list[str] = []
     claims = [one.rank if one.rank is not None else rank_in_name(one.path) for one in recordings]
+    jobs.require_one(recordings, claims)
     for position, claim in enumerate(claims):
         free = next(k for k in range(len(recordings) + 1) if k not in taken and k not in claims)
         index = free if claim is None else claim
@@ -185,7 +189,7 @@ def _listed(items: Sequence[str]) -> str:
 
 
 def load(paths: Sequence[str | Path]) -> Run:
-    """All ranks of a run as tables, in this process. Raises InputError if there is nothing to load."""
+    """All ranks of a run as tables, in this process. Raises InputError if there is nothing to load, or several jobs."""
     ranks, notes = [], []
     for file in find(paths):
         try:

@@ -62,7 +62,7 @@ COPIES = _table("""
 KEYS = _table("""
     shapes Input Dims | types Input type | strides Input Strides | stack Call stack | sequence Sequence number
     occupancy est. achieved occupancy % | operation Collective name | group_ranks Process Group Ranks
-    group Process Group Name | group_use Process Group Description | to Dst Rank | from Src Rank | seq Seq
+    group Process Group Name | group_description Process Group Description | to Dst Rank | from Src Rank | seq Seq
     group_size Group size | in_elements In msg nelems | out_elements Out msg nelems
 """)
 _SYNCS = _table("""
@@ -124,6 +124,7 @@ class Recorder:
         self._events: list[_Event] = []
         self._threads = {"main": _PID}
         self._correlations = count(1)
+        self._memory: list[dict[str, Any]] = []
 
     @property
     def _amd(self) -> bool:
@@ -139,6 +140,15 @@ class Recorder:
         ids = {"correlation": correlation} if category in _CALLS else {}
         self._events.append(_Event(self.place, category, name, _PID, tid, start, end, ids | args))
         return correlation
+
+    def memory(self, time: int, allocated_bytes: int, reserved_bytes: int) -> None:
+        """Record how much the allocator has in use on device 0, and how much it holds."""
+        totals = {"Total Allocated": allocated_bytes, "Total Reserved": reserved_bytes}
+        args = {"Device Type": 1, "Device Id": 0, "Addr": 0, "Bytes": 0, **totals}
+        place = {"pid": _PID, "tid": _PID, "ts": time / 1000}
+        self._memory.append(
+            {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", **place, "args": args}
+        )
 
     def work(
         self, name: str, track: str, start: int, end: int, call: int, said: dict[str, str], args: dict[str, Any]
@@ -190,7 +200,7 @@ class Recorder:
             **header,
             "displayTimeUnit": "ms",
             "baseTimeNanoseconds": _BASE_NS,
-            "traceEvents": [event.json() for event in events] + threads,
+            "traceEvents": [event.json() for event in events] + self._memory + threads,
         }
 
     def _in_order(self) -> list[_Event]:

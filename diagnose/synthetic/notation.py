@@ -28,6 +28,8 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
                                             `looked 0`, as it depends on rows that op 0 took; `carried
                                             0`, as it takes what op 0 of the step before made.
                                             For 0 may stand `-`: what no op made
+    memory 10 of 20 GB  the allocator has so much in use of what it holds, when a step begins; it may go on with
+                        `, 1 GB more a step`
     sync events         `wait` and the calls that block have cuda_sync events too, as with enable_cuda_sync_events
     cpu [THREAD] ITEMS  host spans, on the thread `main` (it has the steps) or another
     gpu [STREAM] ITEMS  device work, on stream 7 (AMD: 0), or 20, or 1:20, which is stream 20 of device 1
@@ -101,6 +103,7 @@ _WORD = re.compile(
 )
 _ANY = {"only", "never", "times", "every", "key", "value"}
 _WORK = _ANY | {"call", "until", "thread", "graph"}
+_MEMORY = re.compile(r"memory ([\d.]+) of ([\d.]+) GB(?:, ([\d.]+) GB more a step)?")
 _LAUNCH_NS = 5_000
 
 
@@ -151,6 +154,7 @@ def _drawn(text: str) -> _Drawing:
             drawing.read([token for token in _TOKEN.findall(line) if token[0] != "#"])
         except ValueError as error:
             raise DrawingError(f"{place}: {error}") from None
+    drawing.fill_memory()
     return drawing
 
 
@@ -161,6 +165,7 @@ class _Drawing:
         self.recorder = Recorder()
         self.steps, self.period_ns = 1, 0
         self.graphs: dict[tuple[str, int], int] = {}
+        self.memory: tuple[int, int, int] | None = None
 
     def read(self, tokens: list[str]) -> None:
         """Take in a line. Raises ValueError."""
@@ -173,19 +178,27 @@ class _Drawing:
                 self._row(row, rest)
             case [steps, "step" | "steps", "of", period] if re.fullmatch(r"[1-9]\d*", steps):
                 self._mark_steps(int(steps), manifest.ns(period))
+            case _ if not self._set(tokens):
+                raise ValueError(
+                    "a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, N threads, M cores, rival NAME,"
+                    " machine NAME of N devices, SHARE, memory A of B GB, or sync events"
+                )
+
+    def _set(self, tokens: list[str]) -> bool:
+        """Take in a line that is no row; False if it is none."""
+        match tokens:
             case ["device" | "machine" as what, *words]:
                 self._place(what, words)
             case ["rank", rank, "of", world] if rank.isdecimal() and world.isdecimal():
                 self.recorder.rank = int(rank), int(world)
-            case _ if manifest.is_noted(" ".join(tokens)):
-                pass
+            case ["memory", *_] if found := _MEMORY.fullmatch(" ".join(tokens)):
+                allocated, reserved, more = (round(float(size or 0) * 1e9) for size in found.groups())
+                self.memory = allocated, reserved, more
             case ["sync", "events"]:
                 self.recorder.sync_events = True
             case _:
-                raise ValueError(
-                    "a line is of cpu or gpu, N steps of MS, device NAME, rank N of M, machine NAME of N devices,"
-                    " N threads, M cores, rival NAME, SHARE, or sync events"
-                )
+                return manifest.is_noted(" ".join(tokens))
+        return True
 
     def _place(self, what: str, words: list[str]) -> None:
         match what, words:
@@ -201,6 +214,13 @@ class _Drawing:
         for step in range(steps):
             start = step * period_ns
             self.recorder.span(f"ProfilerStep#{step}", "main", start, start + period_ns, {})
+
+    def fill_memory(self) -> None:
+        """Draw how much memory there is in use when each step begins."""
+        if self.memory is not None:
+            allocated, reserved, more = self.memory
+            for step in range(self.steps):
+                self.recorder.memory(step * self.period_ns, allocated + step * more, reserved + step * more)
 
     def _row(self, row: str, tokens: list[str]) -> None:
         """Draw the items of a row, with bars between them."""

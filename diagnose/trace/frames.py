@@ -46,3 +46,30 @@ def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
     return not (
         module in sys.stdlib_module_names or module in libraries or _INSTALLED.search(file) or _LIBRARY.match(file)
     )
+
+
+_PACKAGES = re.compile(r".*(?:site|dist)-packages/", re.DOTALL)
+_FRAMEWORK = ("torch", "triton")
+"""Their work shows as ops and kernels."""
+
+_WRAPPERS = ("wrapper", "wrapped", "inner", "decorator")
+"""Usual names of functions that a decorator puts around others."""
+
+
+def library_function(name: str, libraries: Collection[str] = ()) -> str | None:
+    """The public function of an installed package that a Python frame is of, as `scipy.ndimage.zoom`, or None.
+
+    A package's private modules are left out of the name, as functions of them are public by another. Python's own
+    library is no package, nor is the framework.
+    """
+    site = frame_site(name)
+    if site is None or site.function.startswith(("_", "<")) or site.function in _WRAPPERS:
+        return None
+    file, found = _PACKAGES.subn("", site.file.replace("\\", "/"))
+    *folders, module = file.removesuffix(".py").split("/")
+    top = folders[0] if folders else module
+    if not (found or _LIBRARY.match(file) or top in libraries) or top in _FRAMEWORK or top in sys.stdlib_module_names:
+        return None
+    if any(folder.startswith("_") for folder in folders):
+        return None
+    return ".".join((*folders, *([] if module.startswith("_") else [module]), site.function))

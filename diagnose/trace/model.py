@@ -83,6 +83,11 @@ class Provenance:
     """Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known."""
     step_marker: str
     """What the steps were found by, in words; empty when there are none."""
+    program: str
+    """Name of the process, as the system has it; empty if that is not known."""
+    begin_unix_ns: int
+    end_unix_ns: int
+    """When the first event starts and the last one ends, in Unix time, if that is what the recorder counts from."""
     detail: str | None = None
     """Path of the detail recording, of other steps of the same run; None if there is none."""
     groups: tuple[ProcessGroup, ...] = ()

@@ -110,8 +110,8 @@ COLLECTIVES = Table(
     {
         "operation": Column("names", "", "for example allreduce, _allgather_base"),
         "group": Column("names", "", "name of the process group; the same on all of its ranks", "kineto since 2024"),
-        "group_use": Column("names", "", "what the program says the group is for", "kineto since 2024"),
         "group_ranks": Column("names", "", "ranks of the process group, as recorded (lists over 30 are cut)"),
+        "group_description": Column("names", "", "for example mesh_tp, as the program described the process group"),
         "group_size": Column("int64", "ranks", "size of the process group"),
         "sequence": Column("int64", "", "number within the group", "kineto since 2026"),
         "peer": Column("int64", "rank", "of a send or recv: to, or from, which rank", "kineto since 2024"),

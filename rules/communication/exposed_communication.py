@@ -6,7 +6,8 @@ Why it costs
     Communication beside compute is almost free. Exposed communication adds to every step.
 
 How to fix
-    Start collectives earlier. DDP: smaller `bucket_cap_mb`. FSDP: wrap each transformer block, and prefetch.
+    Start collectives earlier, beside compute that does not need them. How depends on what they are for: buckets of DDP,
+    parameters that FSDP gathers, shards of embeddings or experts, activations of a model that is split.
 
 Ignore when
     this rank waits for a slower one: then that one has to be fixed. The recordings of all ranks tell.
@@ -15,64 +16,154 @@ Sources
     https://docs.pytorch.org/docs/stable/notes/ddp.html
 """
 
-from diagnose.facts.communication.overlap import Exposure
+from diagnose.facts.communication.loose_gradients import LooseGradients
+from diagnose.facts.communication.overlap import ExposedRole, Exposure
+from diagnose.facts.communication.roles import Role
 from diagnose.rulekit.vocabulary import *
 
 EXPOSED_SHARE = 0.01  # of the step (our choice)
+ONE_BY_ONE = 20  # gradients a step, from which on small_collectives speaks of them (its CALLS)
 LIKELY_SHARE = 0.5  # we assume that half of the communication that could overlap does (our choice)
 
-
-OVERLAP = Fix(
-    "Start collectives earlier, beside the backward pass: smaller buckets in DDP, prefetching in FSDP.",
-    after="DDP(model, bucket_cap_mb=10)  # not 25\nlayers[0].set_modules_to_forward_prefetch([layers[1]])  # FSDP",
+LINK = "https://docs.pytorch.org/docs/stable/"
+BUCKETS = Fix(
+    "Start reductions earlier in the backward pass, with smaller buckets.",
+    after="DDP(model, bucket_cap_mb=10)  # not 25",
+    safety=Safety.ROUNDING,
+    link=f"{LINK}notes/ddp.html",
+)
+WRAP = Fix(
+    "Let DistributedDataParallel reduce gradients in buckets, while the backward pass runs.",
+    before="for p in model.parameters(): dist.all_reduce(p.grad)",
+    after="model = DistributedDataParallel(model)",
     safety=Safety.ROUNDING,
     effort=2,
-    link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+    link=f"{LINK}generated/torch.nn.parallel.DistributedDataParallel.html",
+)
+PREFETCH = Fix(
+    "Gather the next block's parameters while this one computes (FSDP1: forward_prefetch=True).",
+    before="fully_shard(model)",
+    after="for block in blocks:\n    fully_shard(block)\nfully_shard(model)\n"
+    "for block, following in zip(blocks, blocks[1:]):\n    block.set_modules_to_forward_prefetch([following])",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
+    link=f"{LINK}distributed.fsdp.fully_shard.html",
+)
+KEEP = Fix(
+    "If memory allows, keep parameters between forward and backward pass, or shard within a machine only (HSDP).",
+    after="fully_shard(block, reshard_after_forward=False)",
+    safety=Safety.SAME_NUMBERS,
+    link=f"{LINK}distributed.fsdp.fully_shard.html",
+)
+EXCHANGE = Fix(
+    "Start the exchange early, and compute what does not need it meanwhile: dense layers, shared experts.",
+    before="dist.all_to_all_single(out, rows); y = dense(x)",
+    after="work = dist.all_to_all_single(out, rows, async_op=True)\ny = dense(x)\nwork.wait()",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
+    link=f"{LINK}distributed.html#torch.distributed.all_to_all_single",
+)
+SMALLER = Fix(
+    "Exchange less: balance tables or experts over the ranks, keep groups inside a machine, send 16 bits.",
+    safety=Safety.NEEDS_JUDGEMENT,
+    effort=3,
+)
+PIPELINED = Fix(
+    "Split matmuls so that their pieces run beside the collective (asynchronous tensor parallelism), and keep the group"
+    " inside a machine.",
+    after="torch._inductor.config._micro_pipeline_tp = True  # with torch.compile, and symmetric memory for the group",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html",
+)
+EARLY = Fix(
+    "Start the collective early, and wait for it where its result is used.",
+    before="dist.all_reduce(x)",
+    after="work = dist.all_reduce(x, async_op=True)\nwork.wait()  # just before x is used",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
+    link=f"{LINK}distributed.html#asynchronous-collective-operations",
 )
 LESS = Fix(
     "Communicate less often: give each rank a larger batch, or accumulate gradients under no_sync().",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
-    link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+    link=f"{LINK}notes/ddp.html",
 )
+LARGER = Fix(
+    "Compute more for each byte: give each rank a larger batch.",
+    safety=Safety.NEEDS_JUDGEMENT,
+    effort=2,
+)
+FIXES = {
+    Role.BUCKET: (BUCKETS, LESS),
+    Role.GRADIENT: (WRAP, LESS),
+    Role.SHARD_GATHER: (PREFETCH, KEEP, LARGER),
+    Role.SHARD_REDUCE: (PREFETCH, LARGER),
+    Role.EXCHANGE: (EXCHANGE, SMALLER),
+    Role.ACTIVATION: (PIPELINED,),
+    Role.PARAMETERS: (EARLY,),
+    Role.OTHER: (EARLY,),
+}
+"""Of what no rule of its own speaks about: pipelines, barriers, results, buffers and norms have causes of their own."""
 
+TITLES = {
+    Role.BUCKET: "DDP's gradient reduction is not overlapped with compute",
+    Role.GRADIENT: "Gradients are reduced without overlap with the backward pass",
+    Role.SHARD_GATHER: "FSDP's parameter gathers are not overlapped with compute",
+    Role.SHARD_REDUCE: "FSDP's gradient reduction is not overlapped with compute",
+    Role.EXCHANGE: "All-to-all communication is not overlapped with compute",
+    Role.ACTIVATION: "Tensor-parallel communication is not overlapped with compute",
+}
 ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
 COMPARED = Confidence(Level.MEDIUM, "how early the collectives could start is not recorded")
 
 
 @rule("CO01")
-def exposed_communication(exposure: Exposure) -> Verdicts:
-    hideable = exposure.hideable_share
+def exposed_communication(exposure: Exposure, loose_gradients: LooseGradients) -> Verdicts:
     waited = exposure.waiting_ns
     of_it = "with waiting for other ranks" if waited is None else f"without {ms(waited)} of waiting for other ranks"
-    carried = "" if exposure.bytes is None else f" to carry {bytes_(exposure.bytes)}"
+    told = [one for one in exposure.roles if one.role in FIXES and one.share >= EXPOSED_SHARE]
+    told = [one for one in told if one.role is not Role.GRADIENT or loose_gradients.calls < ONE_BY_ONE]
     if not exposure.ns:
         yield NotApplicable("nothing is communicated on the device")
-    elif exposure.share < EXPOSED_SHARE:
-        yield Clean(f"exposed communication takes {percent(exposure.share)} of the step, {of_it}")
-    elif not hideable:
+    elif not told:
+        yield Clean(
+            f"what compute could hide of exposed communication ({percent(exposure.share)} of the step) is little"
+        )
+    elif not exposure.hideable_share:
         yield Clean(f"{percent(exposure.share)} of the step is exposed communication, but compute hides all it can")
     else:
-        yield Finding(
-            evidence=(
-                Evidence(
-                    f"Communication takes {ms(exposure.ns)} a step{carried}, {ms(exposure.exposed_ns)} of it while the"
-                    f" GPU computes nothing: {percent(exposure.share)} of the step, {of_it}.",
-                    exposure.exposed_ns,
-                    "ns",
-                ),
-                Evidence(
-                    f"The {ms(exposure.compute_ns)} of compute could hide at most {ms(exposure.hideable_ns)} more"
-                    + (", if that is transfer: waiting for a slower rank stays." if waited is None else "."),
-                    exposure.hideable_ns,
-                    "ns",
-                ),
+        for one in told:
+            yield _found(exposure, one, of_it)
+
+
+def _found(exposure: Exposure, one: ExposedRole, of_it: str) -> Finding:
+    hideable, carried = exposure.hideable_share, "" if exposure.bytes is None else f" to carry {bytes_(exposure.bytes)}"
+    alone, fixes = exposure.waiting_ns is None, FIXES[one.role]
+    bound = exposure.compute_ns <= exposure.ns and len(fixes) > 1
+    part = "" if one.ns >= exposure.ns else f" {ms(one.exposed_ns)} of that are {one.role.value}."
+    return Finding(
+        title=TITLES.get(one.role, ""),
+        evidence=(
+            Evidence(
+                f"Communication takes {ms(exposure.ns)} a step{carried}, {ms(exposure.exposed_ns)} of it while the"
+                f" GPU computes nothing: {percent(exposure.share)} of the step, {of_it}.{part}",
+                one.exposed_ns,
+                "ns",
             ),
-            edits=(Shorten(exposure.ids, Between(1, 1 - LIKELY_SHARE * hideable, 1 - hideable)),),
-            fixes=(OVERLAP, LESS) if exposure.compute_ns > exposure.ns else (LESS, OVERLAP),
-            confidence=ALONE if waited is None else COMPARED,
-            basis=Basis.RULE_OF_THUMB,
-        )
+            Evidence(
+                f"The {ms(exposure.compute_ns)} of compute could hide at most {ms(exposure.hideable_ns)} more"
+                + (", if that is transfer: waiting for a slower rank stays." if alone else "."),
+                exposure.hideable_ns,
+                "ns",
+            ),
+        ),
+        edits=(Shorten(one.ids, Between(1, 1 - LIKELY_SHARE * hideable, 1 - hideable)),),
+        fixes=fixes[::-1] if bound else fixes,
+        confidence=ALONE if alone else COMPARED,
+        basis=Basis.RULE_OF_THUMB,
+    )
 
 
 EXAMPLES = [
@@ -84,6 +175,24 @@ EXAMPLES = [
         gpu 20  allreduce 60-99.8 @0.3
         """,
         saving_ms=(0, 39.8),
+    ),
+    Fires(  # parameters that FSDP gathers
+        """
+        4 steps of 100
+        cpu     aten::mm 0-0.1 | "FSDP::all_gather (layers.1)" 0.15-0.45 | c10d::_allgather_base_ 0.2-0.4
+        cpu     device_sync 1-99.9
+        gpu     sgemm 0.1-60 @0.05
+        gpu 20  allgather 60-99.8 @0.3 operation=_allgather_base
+        """,
+        saving_ms=(0, 39.8),
+    ),
+    Silent(  # what pipeline stages hand on is waited for, however early it is sent
+        """
+        4 steps of 100
+        cpu     aten::mm 0-0.1 | c10d::recv_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-60 @0.05
+        gpu 20  nccl 60-99.8 @0.3 operation=recv
+        """
     ),
     Silent(  # the same, hidden
         """

@@ -17,7 +17,7 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.all_gather
 """
 
-from diagnose.facts.communication.gathers import HostGathers
+from diagnose.facts.communication.gathers import DeviceGathers, HostGathers
 from diagnose.rulekit.vocabulary import *
 
 BLOCKED_SHARE = 0.01  # of the step (our choice)
@@ -33,13 +33,16 @@ COUNT = Fix(
 
 
 @rule("CO16")
-def gathered_results(host_gathers: HostGathers, steps: Steps) -> Verdicts:
-    found, blocked = host_gathers, host_gathers.blocked
-    if not found.calls:
-        yield NotApplicable("the host gathers nothing between an optimizer's step and the next forward pass")
+def gathered_results(host_gathers: HostGathers, device_gathers: DeviceGathers, steps: Steps) -> Verdicts:
+    found, blocked, device = host_gathers, host_gathers.blocked, device_gathers
+    if device.exposed_ns >= BLOCKED_SHARE * steps.mean_ns:
+        yield _on_device(device)
+    if not found.calls and not device.calls:
+        yield NotApplicable("nothing is gathered between an optimizer's step and the next forward pass")
         return
     if blocked.ns < BLOCKED_SHARE * steps.mean_ns:
-        yield Clean(f"{ms(blocked.ns)} a step until results are gathered")
+        if device.exposed_ns < BLOCKED_SHARE * steps.mean_ns:
+            yield Clean(f"{ms(max(blocked.ns, device.exposed_ns))} a step until results are gathered")
         return
     size = "results" if found.bytes is None else f"{bytes_(found.bytes)} of results"
     yield Finding(
@@ -59,7 +62,37 @@ def gathered_results(host_gathers: HostGathers, steps: Steps) -> Verdicts:
     )
 
 
+def _on_device(found: DeviceGathers) -> Finding:
+    size = "results" if found.bytes is None else f"{bytes_(found.bytes)} of results"
+    return Finding(
+        evidence=(
+            Evidence(
+                f"Every rank gets {size} from all in {found.calls} collectives a step, after the optimizer's step:"
+                f" {ms(found.exposed_ns)} while the GPU computes nothing, with waiting for other ranks.",
+                found.exposed_ns,
+                "ns",
+            ),
+        ),
+        edits=(Shorten(found.ids, OWN),),
+        fixes=(COUNT,),
+        confidence=Confidence(Level.MEDIUM, "no gradient goes through them; what they are for is not recorded"),
+        basis=Basis.RULE_OF_THUMB,
+        site=found.site,
+    )
+
+
 EXAMPLES = [
+    Fires(  # 30 ms of NCCL between the optimizer and the next forward pass
+        """
+        4 steps of 100
+        rank 0 of 2
+        cpu     aten::linear 1-2 sequence=5 | optimizer 5-6 | c10d::_allgather_base_ 7-8 | device_sync 10-99.9
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 3-4 sequence=5 "Fwd thread id"=1
+        gpu     sgemm 1.5-60 @1.4 | adam 60-65 @5.5
+        gpu 20  allgather 65-95 @7.5 operation=_allgather_base in_elements=9000000 dtype=Float
+        """,
+        saving_ms=(15, 29.4),
+    ),
     Fires(
         """
         4 steps of 100

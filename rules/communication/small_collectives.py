@@ -7,7 +7,8 @@ Why it costs
     100 to 300 us with gloo, whose collectives the host waits for.
 
 How to fix
-    Pack what is reduced at one place into one tensor, or use DDP, which does. Reduce metrics every many steps.
+    Pack what is reduced at one place into one tensor. Let DDP reduce gradients: it packs them, and starts while the
+    backward pass still runs. Reduce metrics every many steps.
 
 Ignore when
     each result is needed before the next can be asked for, as in tensor parallelism.
@@ -18,6 +19,7 @@ Sources
 
 from diagnose.facts.communication.collectives import CollectiveGroup, SmallCollectives
 from diagnose.facts.communication.host_collectives import HostRuns
+from diagnose.facts.communication.loose_gradients import LooseGradients
 from diagnose.facts.communication.messages import CollectiveRuns
 from diagnose.rulekit.vocabulary import *
 
@@ -33,6 +35,22 @@ PACK = Fix(
     before="for g in grads: dist.all_reduce(g)",
     after="dist.all_reduce(flat := torch.cat([g.ravel() for g in grads]))",
 )
+WRAP = Fix(
+    "Let DistributedDataParallel reduce gradients: in buckets, while the backward pass runs.",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+    before="for p in model.parameters(): dist.all_reduce(p.grad)",
+    after="model = DistributedDataParallel(model)",
+)
+FLATTEN = Fix(
+    "Or reduce them as one tensor after the backward pass, which hides none of it.",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/notes/ddp.html",
+    after="flat = torch._utils._flatten_dense_tensors(grads)\ndist.all_reduce(flat)\n"
+    "torch._foreach_copy_(grads, torch._utils._unflatten_dense_tensors(flat, grads))",
+)
 
 
 @rule("CO06")
@@ -40,16 +58,35 @@ def small_collectives(
     collective_groups: tuple[CollectiveGroup, ...],
     small_collectives: SmallCollectives,
     collective_runs: CollectiveRuns,
+    loose_gradients: LooseGradients,
     host_runs: HostRuns,
     steps: Steps,
 ) -> Verdicts:
     small, runs, host, later = small_collectives, collective_runs, host_runs, host_runs.later
+    loose = loose_gradients
     if small.unknown_calls > small.calls or host.unknown_calls > host.calls:
         raise Missing("the sizes of most collectives", "NCCL's are recorded from PyTorch 2.2 on, gloo's with shapes.")
     if not collective_groups:
         yield NotApplicable("there are no collectives")
-    elif max(runs.calls, host.calls) < CALLS and later.ns < HOST_SHARE * steps.mean_ns:
+    elif max(runs.calls, host.calls, loose.calls) < CALLS and later.ns < HOST_SHARE * steps.mean_ns:
         yield Clean(f"{small.calls} collectives below 1 MiB a step on the device, {runs.calls + host.calls} in a row")
+    if loose.calls >= CALLS:
+        took = f"{ms(loose.exposed_ns)} that no compute hides, {ms(loose.host_ns)} of the host to start them"
+        yield Finding(
+            title="Gradients are all-reduced one by one",
+            evidence=(
+                Evidence(
+                    f"{loose.calls} all-reduces a step carry {bytes_(loose.bytes)} of gradients: {took}.",
+                    loose.calls,
+                    "collectives",
+                ),
+            ),
+            edits=(Remove(loose.later_op_ids), Replace(loose.ids, loose.run, loose.joined_ns)),
+            fixes=(WRAP, FLATTEN),
+            confidence=Confidence(Level.MEDIUM, "how much of the backward pass is left to hide each is not known"),
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=loose.host_ns > loose.exposed_ns,
+        )
     if runs.calls >= CALLS:
         took = f"{ms(runs.exposed_ns)} that no compute hides, {ms(runs.host_ns)} of the host to start them"
         yield _found(
@@ -88,6 +125,15 @@ EXAMPLES = [
         gpu 20  allreduce 1.05-1.09 @1.02 x40 every 0.1 operation=allreduce in_elements=9 dtype=Float
         """,
         saving_ms=(3.12, 3.12),
+    ),
+    Fires(  # 40 gradients of 0.4 MB in 40 us each: 0.8 ms at least are latency, and the backward pass hides the rest
+        """
+        4 steps of 6
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 0-0.1 | c10d::allreduce_ 1-1.08 x40 every 0.1
+        cpu     aten::add 5-5.1 | device_sync 5.2-5.99
+        gpu     sgemm 0.1-0.99 @0.05 | pointwise 5.1-5.95 @5.05
+        gpu 20  allreduce 1.05-1.09 @1.02 x40 every 0.1 operation=allreduce in_elements=100000 dtype=Float
+        """
     ),
     Silent(  # each between two matrix products: tensor parallelism
         """

@@ -20,12 +20,14 @@ from diagnose.facts.device.fusion import AttentionChain
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such attention (our choice)
+SDPA = "aten::scaled_dot_product_attention"
 LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choice)
 
 
 @rule("AT01")
 def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps) -> Verdicts:
-    long = [chain for chain in attention_chains if chain.keys >= LONG]
+    # Of what scaled_dot_product_attention asks for, slow_attention_backend speaks.
+    long = [chain for chain in attention_chains if chain.keys >= LONG and chain.asked_by != SDPA]
     total = sum(chain.forward_ns + (chain.backward_ns or 0) for chain in long)
     if not attention_chains:
         yield NotApplicable("no attention is written out as matmul, softmax and matmul")

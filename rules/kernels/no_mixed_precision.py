@@ -32,7 +32,7 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
     half = {"bf16": "bfloat16", "fp16": "float16"}[precision.half_dtype]
     entered = manifest.flags.autocast.get("cuda") if manifest else None
     entered = entered if entered in (half, "float16") else None  # bfloat16 gains nothing on a GPU without it
-    if precision.half_floor is None:
+    if precision.half_left is None:
         has_any = "there is no 32-bit matrix work" if not precision.full_ns else f"{precision.device} gains nothing"
         yield NotApplicable(has_any)
     elif precision.full_share < WORTH_SHARE:
@@ -49,14 +49,14 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
                 ),
                 Evidence(
                     f"In 16 bits {precision.device} would need at best"
-                    f" {ms(round(precision.half_floor * precision.full_ns))} for them"
+                    f" {ms(round(precision.half_left[-1] * precision.full_ns))} for them"
                     f"{'' if precision.rates_known else ', as other GPUs of its family'}; kernels that move data move"
                     " half the bytes."
                 ),
                 *([Evidence(f"Autocast to {entered} is entered: this work runs outside of it.")] if entered else []),
             ),
             edits=(
-                Shorten(precision.full_ids, toward(precision.half_floor)),
+                Shorten(precision.full_ids, Between(*precision.half_left)),
                 Shorten(precision.pointwise_ids, Between(*(1 - between * saved for saved in MOVED))),
             ),
             fixes=(_fix(entered or half, bool(entered)),),

@@ -36,7 +36,7 @@ def tf32_off(
     allowed, forbidden = _allowed(manifest), (environment or {}).get("NVIDIA_TF32_OVERRIDE") == "0"
     if not precision.fp32_ns:
         yield Clean("no matrix multiplication runs in fp32 without Tensor Cores")
-    elif precision.tf32_floor is None:
+    elif precision.tf32_left is None:
         yield NotApplicable(f"{precision.device} has no TF32")
     elif precision.fp32_ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"fp32 matrix multiplications take {percent(precision.fp32_ns / steps.mean_ns)} of the step")
@@ -52,9 +52,11 @@ def tf32_off(
                     precision.fp32_ns,
                     "ns",
                 ),
-                Evidence(f"{precision.device} could do them in {percent(precision.tf32_floor)} of that time at best."),
+                Evidence(
+                    f"{precision.device} could do them in {percent(precision.tf32_left[-1])} of that time at best."
+                ),
             ),
-            edits=(Shorten(precision.fp32_ids, toward(precision.tf32_floor)),),
+            edits=(Shorten(precision.fp32_ids, Between(*precision.tf32_left)),),
             fixes=((UNSET,) if forbidden else ()) + (() if allowed else (ALLOW,)),
             confidence=Confidence(Level.HIGH, f"{known}the kernels' names say in what they multiply"),
             basis=Basis.RULE_OF_THUMB,

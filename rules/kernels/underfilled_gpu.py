@@ -17,6 +17,7 @@ Sources
 """
 
 from diagnose.facts.device.filling import GridFilling
+from diagnose.facts.host.batch import LargerBatch
 from diagnose.rulekit.vocabulary import *
 
 UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (our choice: 0.3 also met balanced trainings)
@@ -24,11 +25,13 @@ FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (
 
 
 @rule("KE04")
-def underfilled_gpu(filling: GridFilling) -> Verdicts:
+def underfilled_gpu(filling: GridFilling, larger_batch: LargerBatch | None = None) -> Verdicts:
     free = filling.free_memory_share
     left = max(filling.filled_share, 0.5)  # with twice the batch such a kernel takes as long, or fills the GPU
     if filling.underfilled_share < UNDERFILLED_SHARE:
         yield Clean(f"kernels too small for the GPU take {percent(filling.underfilled_share)} of the compute time")
+    elif larger_batch is not None and larger_batch.times > 1:
+        yield NotApplicable("unused_memory says what a larger batch brings")
     elif free is not None and free < FREE_SHARE:
         yield Clean(f"kernels are small, but only {percent(free)} of the memory is free for a larger batch")
     else:
@@ -73,6 +76,14 @@ EXAMPLES = [
         4 steps of 10
         cpu  aten::mm 0-0.1
         gpu  bf16_gemm 0.02-9.9 @0.01 blocks=1024
+        """
+    ),
+    Silent(  # unused_memory says it where memory is recorded
+        """
+        4 steps of 10
+        memory 5 of 10 GB
+        cpu  aten::mm 0-0.1 | sync 0.2-9.95
+        gpu  bf16_gemm 0.02-9.9 @0.01 blocks=32
         """
     ),
     Silent(  # too small for the GPU, and the GPU waits for the host anyway

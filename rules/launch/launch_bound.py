@@ -18,7 +18,6 @@ Sources
     https://docs.pytorch.org/docs/stable/torch.compiler.html
 """
 
-from diagnose.facts.device.memory import Memory
 from diagnose.facts.host.blocking_launches import BlockingLaunches
 from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.starvation import Starvation
@@ -30,7 +29,6 @@ IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; lo
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
 
-FREE_SHARE = 0.5  # of the GPU's memory: then a batch of twice the size fits (our choice)
 COMPILE = Fix(
     "Compile the model, so that it launches fewer and longer kernels.",
     after="model = torch.compile(model)  # mode='reduce-overhead' if shapes are static",
@@ -45,22 +43,14 @@ GRAPHS = Fix(
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html",
 )
-LARGER = Fix(
-    "Or take a larger batch: as many launches, longer kernels.",
-    after="DataLoader(dataset, batch_size=2 * batch_size)",
-    safety=Safety.NEEDS_JUDGEMENT,
-)
 
 
 @rule("LB01")
 def launch_bound(
     starvation: Starvation,
-    memory: tuple[Memory, ...] | None = None,
     blocking_launches: BlockingLaunches | None = None,
     compiling: Compiling | None = None,
 ) -> Verdicts:
-    emptiest = max(memory or (), key=lambda one: one.free_share or 0, default=None)
-    has_room = emptiest is not None and (emptiest.free_share or 0) >= FREE_SHARE
     if starvation.graph_share > GRAPHED_SHARE:
         yield NotApplicable("CUDA graphs launch most kernels")
     elif blocking_launches is not None and blocking_launches.block:
@@ -85,7 +75,6 @@ def launch_bound(
                     starvation.launches,
                     "launches",
                 ),
-                *([_room(emptiest)] if emptiest and has_room else []),
             ),
             edits=(Shorten(starvation.op_ids, KEPT_HOST),),
             fixes=(
@@ -97,18 +86,11 @@ def launch_bound(
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture",
                 ),
-                *([LARGER] if has_room else []),
             ),
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch a compiler removes depends on the model"),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
         )
-
-
-def _room(memory: Memory) -> Evidence:
-    used, whole = memory.peak_reserved_bytes or 0, memory.capacity_bytes or 0
-    text = f"The allocator holds {bytes_(used)} of the GPU's {bytes_(whole)}: a larger batch fits."
-    return Evidence(text, used, "bytes")
 
 
 EXAMPLES = [

@@ -23,9 +23,10 @@ from diagnose.facts.autograd.table_gradients import TableGradients
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step, on the host or the device (our choice)
-MANY = 8  # times as many rows in the table as a pass reads (our choice)
-# Of writing gradients and updating: 0.01 to 0.16 measured on a CPU, for 256 rows of tables of 8,000 to 200,000.
-LEFT = Between(0.5, 0.1, 0.02)
+READ_SHARE = 0.5  # of a table's rows: sparse gradients of more save nothing (our choice)
+# Of writing gradients and updating: 0.01 to 0.16 measured on a CPU, for 256 rows of tables of 8,000 to 200,000. What is
+# read counts more than once: sparse gradients are sorted and summed before they are added (our choice).
+FIXED, EACH = (0.5, 0.1, 0.02), (3.0, 2.0, 1.0)
 SPARSE = Fix(
     "Ask for sparse gradients of the table.",
     before="Embedding(rows, width); AdamW(model.parameters())",
@@ -37,13 +38,15 @@ SPARSE = Fix(
 
 @rule("OP04")
 def dense_embedding_gradients(table_gradients: tuple[TableGradients, ...], steps: Steps) -> Verdicts:
-    few = [one for one in table_gradients if one.shape[0] >= MANY * max(one.rows, 1)]
+    few = [one for one in table_gradients if one.rows <= READ_SHARE * one.shape[0]]
     large = [one for one in few if _longest(one) >= WORTH_SHARE * steps.mean_ns]
     if not large:
         most = max(map(_longest, few), default=0)
         yield Clean(f"gradients of tables that are read in few rows take {percent(most / max(steps.mean_ns, 1))}")
     for one in large:
         longest, count = _longest(one), f"{one.shape[0]:,}"
+        read = one.rows / max(one.shape[0], 1)
+        left = Between(*(min(fixed + each * read, 1.0) for fixed, each in zip(FIXED, EACH, strict=True)))
         yield Finding(
             evidence=(
                 Evidence(
@@ -53,7 +56,10 @@ def dense_embedding_gradients(table_gradients: tuple[TableGradients, ...], steps
                     "ns",
                 ),
             ),
-            edits=tuple(Shorten(ids, LEFT) for work in (one.back, one.updated) for ids in (work.ids, work.work_ids)),
+            edits=(
+                *(Shorten(ids, left) for work in (one.back, one.updated) for ids in (work.ids, work.work_ids)),
+                Shorten(one.listed.work_ids, left.of_share(one.listed_share)),
+            ),
             fixes=(SPARSE,),
             confidence=Confidence(Level.HIGH, "the sizes of the table and of what is read are recorded"),
             basis=Basis.RULE_OF_THUMB,
@@ -62,7 +68,8 @@ def dense_embedding_gradients(table_gradients: tuple[TableGradients, ...], steps
 
 
 def _longest(one: TableGradients) -> int:
-    return max(one.back.host_ns + one.updated.host_ns, one.back.device_ns + one.updated.device_ns)
+    listed_ns = round(one.listed_share * one.listed.device_ns)
+    return max(one.back.host_ns + one.updated.host_ns, one.back.device_ns + one.updated.device_ns + listed_ns)
 
 
 EXAMPLES = [
@@ -75,6 +82,15 @@ EXAMPLES = [
         cpu  aten::add_ 51-61 shapes=[[200000,32],[200000,32],[]] | aten::add_ 62-79 shapes=[[512,32],[512,32],[]]
         """,
         saving_ms=(20, 58.9),
+    ),
+    Fires(  # a quarter of the table: less than half of it can go
+        """
+        4 steps of 100
+        2 threads, 4 cores
+        cpu  aten::embedding_dense_backward 0-30 shapes=[[5000,32],[5000],[],[],[]]
+        cpu  aten::fill_ 1-29 shapes=[[20000,32],[]] | "Optimizer.step#SGD.step" 50-80
+        cpu  aten::add_ 51-61 shapes=[[20000,32],[20000,32],[]]
+        """,
     ),
     Silent(  # nearly all of the table is read
         """

@@ -29,6 +29,7 @@ def trace(tmp_path: Path) -> Path:
     for number in range(4):
         at = number * 100
         draw.step(number, at, at + 100).op("aten::mm", at + 1, at + 9).launch("k", (at + 2, at + 3), (at + 10, at + 60))
+        draw.span("user_annotation", "Optimizer.zero_grad#SGD.zero_grad", at + 90, at + 91)
     return draw.write(tmp_path / "rank0.json")
 
 

@@ -23,7 +23,7 @@ from tests.rules import SLOW, folder, rule
 GOLDEN = Path(__file__).parents[1] / "golden"
 DRAWN = """
     4 steps of 100
-    cpu  slow 0-40 | aten::mm 40-41
+    cpu  slow 0-40 | aten::mm 40-41 | zero_grad 99.2-99.3
     gpu  sgemm 40.01-99 @40
 """
 

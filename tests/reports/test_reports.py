@@ -13,6 +13,8 @@ from diagnose.facts.core.base import Facts
 from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import heading, markdown, terminal
+from diagnose.reports.html import step_figures
+from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Manifest
 from tests.drawing import Drawing
 
@@ -41,6 +43,7 @@ def training() -> Drawing:
             "ncclDevKernel_AllReduce_Sum_bf16_RING_LL(x)", (at + 4_680, at + 4_690), (at + 7_000, at + 9_000), stream=20
         )
         draw.op("aten::item", at + 8_500, at + 9_100).call("cudaStreamSynchronize", at + 8_510, at + 9_010)
+        draw.span("user_annotation", "Optimizer.step#SGD.step", at + 9_200, at + 9_300)
     return draw
 
 
@@ -143,7 +146,41 @@ def test_reports_stay_small_whatever_the_trace() -> None:
     ],
 )
 def test_what_ran_is_said_where_it_is_known(command: tuple[str, ...], torch: str | None, said: str) -> None:
-    found = of(Drawing().step(0, 0, 10).op("aten::mm", 1, 2))
+    found = of(Drawing().step(0, 0, 10).op("aten::add", 1, 2))
     manifest = Manifest(command=command, versions={"torch": torch} if torch else {})
     known = replace(found, provenance=replace(found.provenance, manifest=manifest))
     assert heading.subject(known) == f"{said}CPU only · rank 0"
+
+
+def test_all_reports_say_the_same_of_a_hole_in_a_graph() -> None:
+    """200 of 400 us of each step lie between two kernels of one replay."""
+    facts = facts_of(
+        """
+        4 steps of 0.4
+        cpu  aten::mm 0-0.01
+        gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
+        """
+    )
+    found = diagnosis.of_ranks([pipeline.diagnose_rank(facts, [])], [], "test")
+    (part,) = [one for one in step_figures.parts(found) if one.label == "inside a CUDA graph, not recorded"]
+    assert part.ns == 200_000
+    assert re.search(r"inside a CUDA graph, not recorded\W+200 us\W+50\.0 %", terminal.render(found))
+    assert re.search(r"inside a CUDA graph, not recorded\W+200 us\W+50\.0 %", markdown.render(found))
+    assert Diagnosis.from_json(found.to_json()).breakdown == found.breakdown
+    assert found.breakdown is not None
+    assert found.breakdown.graph_not_recorded_ns == 200_000
+    assert sum(one.ns for one in found.idle or ()) == found.breakdown.idle_ns == 50_000
+    assert found.timeline is not None
+    assert "graph_not_recorded" in {found.timeline.kinds[k] for k in found.timeline.tables[0].kind.values.tolist()}
+
+
+def test_inference_is_not_called_a_training() -> None:
+    draw = Drawing()
+    for at in (0, 1000, 2000, 3000):
+        draw.step(at // 1000, at, at + 1000).op("aten::mm", at + 10, at + 20)
+        draw.launch("ampere_sgemm_128x64_tn", (at + 12, at + 14), (at + 16, at + 990))
+    text = terminal.render(of(draw))
+    assert text.startswith("One iteration takes")
+    assert "inference" in text.splitlines()[1]
+    assert "What the launching threads did" in text
+    assert "One step takes" in terminal.render(of(draw.op("Optimizer.step#SGD.step", 3500, 3600)))

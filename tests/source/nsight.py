@@ -42,6 +42,7 @@ TABLES = {
     "TARGET_INFO_SESSION_START_TIME": ("utcEpochNs",),
     "OSRT_API": ("start", "end", "globalTid", "nameId"),
     "SCHED_EVENTS": ("start", "cpu", "isSchedIn", "globalTid"),
+    "PROCESSES": ("globalPid", "pid", "name"),
     "ThreadNames": ("nameId", "priority", "globalTid"),
     "DIAGNOSTIC_EVENT": ("timestamp", "source", "severity", "text"),
 }

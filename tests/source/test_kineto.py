@@ -262,6 +262,7 @@ def test_copies_syncs_and_collectives() -> None:
             "Out msg nelems": 2048,
             "Group size": 8,
             "Process Group Ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+            "Process Group Description": "mesh_dp",
             "Seq": 17,
         },
     )
@@ -276,6 +277,7 @@ def test_copies_syncs_and_collectives() -> None:
         {
             "operation": "allreduce",
             "group_ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
+            "group_description": "mesh_dp",
             "group_size": 8,
             "sequence": 17,
             "dtype": "BFloat16",

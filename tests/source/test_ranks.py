@@ -140,3 +140,68 @@ def test_a_folder_is_no_trace(tmp_path: Path) -> None:
 def test_a_path_too_long_for_the_system_is_refused() -> None:
     with pytest.raises(InputError, match=r"Cannot read x+: File name too long\."):
         ranks.find(["x" * 5000])
+
+
+MINUTE_NS = 60_000_000_000
+NOVEMBER_NS = 1_795_255_200_000_000_000  # 2026-11-21 10:00 UTC
+
+
+def at(path: Path, minute: int, rank: int | None = None, world: int | None = None, **header: object) -> Path:
+    """A trace of five microseconds that begins so many minutes after ten."""
+    info = {"distributedInfo": {"backend": "nccl", "rank": rank, "world_size": world}} if rank is not None else {}
+    path.parent.mkdir(parents=True, exist_ok=True)
+    base = {"baseTimeNanoseconds": NOVEMBER_NS + minute * MINUTE_NS}
+    return Drawing(**info, **base, **header).op("aten::mm", 0, 5).write(path)
+
+
+def refused(*paths: Path) -> str:
+    with pytest.raises(InputError) as error:
+        ranks.load(paths)
+    return str(error.value)
+
+
+def test_jobs_of_different_world_sizes_are_not_one(tmp_path: Path) -> None:
+    for rank in (0, 1):
+        at(tmp_path / "a" / f"rank{rank}.json", 0, rank, world=2)
+    for rank in (2, 3):
+        at(tmp_path / "b" / f"rank{rank}.json", 0, rank, world=4)
+    said = refused(tmp_path)
+    assert "recordings of 2 jobs" in said
+    assert f"{tmp_path}/a/rank0.json and 1 more (world size 2, 2026-11-21 10:00 UTC)" in said
+    assert f"{tmp_path}/b/rank2.json and 1 more (world size 4, 2026-11-21 10:00 UTC)" in said
+    assert said.endswith("Analyse one of them at a time.")
+    assert len(ranks.load([tmp_path / "a"]).ranks) == 2
+
+
+def test_recordings_that_never_ran_at_the_same_time_are_not_one_job_s(tmp_path: Path) -> None:
+    at(tmp_path / "no_workers.json", 0)
+    at(tmp_path / "workers.json", 3)
+    assert "(2026-11-21 10:00 UTC)" in refused(tmp_path)
+
+
+def test_clocks_of_hosts_may_differ_by_seconds(tmp_path: Path) -> None:
+    at(tmp_path / "rank0.json", 0, 0, world=2)
+    at(tmp_path / "rank1.json", 1, 1, world=2)
+    assert len(ranks.load([tmp_path]).ranks) == 2
+
+
+def test_ranks_that_occur_in_several_folders_are_of_several_jobs(tmp_path: Path) -> None:
+    """Of the one job two ranks of four were kept, of the other all."""
+    for rank in (0, 1):
+        at(tmp_path / "a" / f"rank{rank}.json", 0, rank, world=4)
+    for rank in range(4):
+        at(tmp_path / "b" / f"rank{rank}.json", 0, rank, world=4)
+    assert "recordings of 2 jobs" in refused(tmp_path)
+
+
+def test_ranks_of_one_job_may_lie_in_a_folder_each(tmp_path: Path) -> None:
+    for rank in range(4):
+        at(tmp_path / f"host{rank}" / "trace.json", 0, rank, world=4)
+    assert len(ranks.load([tmp_path]).ranks) == 4
+
+
+def test_gpus_of_two_makers_are_of_two_jobs(tmp_path: Path) -> None:
+    for name, runtime, header in (("a", "cudaLaunchKernel", {}), ("b", "hipLaunchKernel", {"hip_runtime_version": 1})):
+        draw = Drawing(baseTimeNanoseconds=NOVEMBER_NS, **header).launch("k", (0, 1), (2, 5), api=runtime)
+        draw.write(tmp_path / f"{name}.json")
+    assert "recordings of 2 jobs" in refused(tmp_path)

@@ -192,6 +192,14 @@ def test_rocm_records_no_sync_events(read: Read) -> None:
     assert not len(read("device MI300X\nsync events\ncpu sync 0-1").syncs)
 
 
+def test_memory_in_use_grows_from_step_to_step(read: Read) -> None:
+    drawing = "memory 1 of 2.5 GB, 0.5 GB more a step\n2 steps of 10\ncpu aten::mm 0-1\ngpu sgemm 1-2 @0.5"
+    memory = read(drawing).memory
+    assert memory["allocated_bytes"].tolist() == [1_000_000_000, 1_500_000_000]
+    assert memory["reserved_bytes"].tolist() == [2_500_000_000, 3_000_000_000]
+    assert memory["device_type"].tolist() == [1, 1]
+
+
 def test_streams_and_devices(read: Read) -> None:
     rank = read("gpu sgemm 0-1\ngpu 20 sgemm 0-1\ngpu 1:20 sgemm 0-1 | h2d 1-2")
     assert sorted(rank.kernels[["device", "stream"]].to_numpy().tolist()) == [[0, 7], [0, 20], [1, 20]]

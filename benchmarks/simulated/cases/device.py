@@ -21,6 +21,19 @@ def fusion() -> Iterator[Case]:
     attention = Fault(("unfused_attention",), {"model.fused_attention": False})
     yield Case("attention_written_out", family, gpt, (attention,))
     yield Case("attention_written_out_with_dropout", family, lambda size: bert(size, H100), (attention,))
+    backend = ("slow_attention_backend",)
+    yield Case(
+        "memory_efficient_attention",
+        family,
+        lambda size: changed(gpt(size), {"model.length": 2_048, "model.batch": 4}),
+        (Fault(backend, {"model.attention": "efficient"}),),
+    )
+    yield Case(
+        "flash_attention_2_on_h100",
+        family,
+        lambda size: changed(gpt(size, H100), {"model.length": 4_096, "model.batch": 2}),
+        (Fault(backend, {"model.attention": "flash"}),),
+    )
     layout = Fault(("layout_conversions",), {"model.channels_last": False})
     yield Case("pictures_in_nchw", family, lambda size: resnet(size, compiled=True), (layout,))
     yield Case("pictures_in_nchw_with_tf32", family, lambda size: resnet(size, half=None), (layout,))

@@ -47,3 +47,9 @@ def healthy() -> Iterator[Case]:
         family,
         lambda size: changed(gpt(size, compiled=True), {"model.length": 2_048, "model.batch": 4}),
     )
+    yield Case("gpt_that_fills_memory", family, lambda size: gpt(size, memory_gb=55.0, reserved_gb=5.0))
+    yield Case(
+        "gpt_checkpointed_as_memory_is_full",
+        family,
+        lambda size: changed(gpt(size, memory_gb=74.0, reserved_gb=5.0), {"model.checkpointed": True}),
+    )

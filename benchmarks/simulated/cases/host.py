@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 
-from benchmarks.simulated.cases.case import Case, Fault
+from benchmarks.simulated.cases.case import Case, Fault, changed
 from benchmarks.simulated.cases.workloads import bert, dlrm, experts, gpt, little, resnet, written_out
 from benchmarks.simulated.gpus import H100, V100
 from benchmarks.simulated.training import Loading, Syncing
@@ -125,10 +125,31 @@ def pauses() -> Iterator[Case]:
 
 
 def memory() -> Iterator[Case]:
-    """The allocator's cache is emptied."""
+    """The allocator's cache is emptied, or memory is left unused."""
     family = "memory"
     emptied = Fault(("allocator_churn",), {"freed": 30})
     yield Case("cache_emptied_every_step", family, bert, (emptied,))
     yield Case(
         "cache_emptied_on_v100", family, lambda size: resnet(size, V100), (Fault(("allocator_churn",), {"freed": 60}),)
+    )
+    # Weights and states take a share of the memory in use, so it grows less than the batch.
+    few = Fault(("unused_memory",), {"model.batch": 8, "memory_gb": 2.0, "reserved_gb": 0.5})
+    yield Case(
+        "small_batch_with_memory_recorded",
+        family,
+        lambda size: changed(little(size), {"model.batch": 64, "memory_gb": 10.0, "reserved_gb": 2.0}),
+        (few,),
+        samples=8,
+    )
+    yield Case(
+        "small_batch_on_h100_with_memory_recorded",
+        family,
+        lambda size: changed(bert(size, H100), {"model.batch": 32, "memory_gb": 30.0, "reserved_gb": 2.0}),
+        (Fault(("unused_memory",), {"model.batch": 2, "memory_gb": 4.0}),),
+        samples=16,
+    )
+    again = Fault(("activation_checkpointing",), {"model.checkpointed": True, "memory_gb": 12.0})
+    yield Case("layers_checkpointed_with_memory_free", family, lambda size: gpt(size, memory_gb=35.0), (again,))
+    yield Case(
+        "layers_checkpointed_on_h100", family, lambda size: bert(size, H100, memory_gb=30.0, reserved_gb=2.0), (again,)
     )

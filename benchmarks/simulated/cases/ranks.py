@@ -28,7 +28,7 @@ def communication() -> Iterator[Case]:
         lambda size: several(resnet(size, V100), over_network=True),
         (by_hand,),
     )
-    full = Fault(("exposed_communication",), {"distributed.half_gradients": False})
+    full = Fault(("fp32_gradients", "exposed_communication"), {"distributed.half_gradients": False})
     yield Case(
         "fp32_gradients_over_slow_network",
         family,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from dataclasses import dataclass
 from math import prod
 
@@ -20,6 +21,8 @@ from diagnose.trace.frames import Site
 
 _PRODUCTS = ("aten::matmul", "aten::mm", "aten::bmm", "aten::linear", "aten::addmm")
 _DENSE = "aten::embedding_dense_backward"
+_ACCUMULATED = "torch::autograd::AccumulateGrad"
+_LISTS = ("aten::_foreach_*", "aten::_fused_*")
 _FILLS = ("aten::zero_", "aten::fill_")
 _NO_SIZES = Missing("how large the tensors are that ops fill", "Record with record_shapes=True.")
 
@@ -34,7 +37,11 @@ class TableGradients:
     back: Work
     """What makes the gradients."""
     updated: Work
-    """What updates the tables, and only them; empty where an optimizer updates lists of weights at once."""
+    """What updates the tables, and only them."""
+    listed: Work
+    """What updates lists of weights, the tables among them; empty where no such share is known."""
+    listed_share: float
+    """Of all elements that get a gradient, in the tables."""
     site: Site | None
     """The line of a lookup."""
 
@@ -68,13 +75,25 @@ def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[in
     inside = ops.where(nesting.innermost_at(ops.start_ns, ops.track, *places(calls)) >= 0).outermost()
     alone = [bool(one) and len(one[0]) == 1 and one[0][0].shape == shape for one in inputs_of(facts, inside.ids)]
     made = dense.where(np.array([at for at, _ in some]))
+    share = _share_of_gradients(facts, shape)
+    listed = named(facts, inside.ids, *_LISTS) & (share > 0)
     return TableGradients(
         shape=shape,
         rows=max(rows for _, rows in some),
         back=work_of(facts, made.ids),
-        updated=work_of(facts, inside.ids[np.array(alone, dtype=bool)]),
+        updated=work_of(facts, inside.ids[np.array(alone, dtype=bool) & ~listed]),
+        listed=work_of(facts, inside.ids[listed]),
+        listed_share=share,
         site=_looked_up(facts, made),
     )
+
+
+def _share_of_gradients(facts: Facts, shape: Shape) -> float:
+    """Of the elements that gradients are accumulated for, those of this shape; 0 where that was not recorded."""
+    ops = host_spans(facts, SpanKind.OP, named=lambda name: name == _ACCUMULATED)
+    shapes = Counter(first_shape(given) for given in inputs_of(facts, ops.ids))
+    sizes = {one: prod(one) * count for one, count in shapes.items() if one is not None}
+    return sizes.get(shape, 0) / max(sum(sizes.values()), 1)
 
 
 def _looked_up(facts: Facts, made: HostSpans) -> Site | None:

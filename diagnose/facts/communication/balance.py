@@ -73,7 +73,7 @@ def balance(facts: Facts) -> Balance | None:
     if _alone(facts):
         return None
     others = peers(facts)
-    alike = roles(others.job)
+    alike = kinds_of_ranks(others.job)
     if np.bincount(alike).max() < 2 or _hands_on_unseen(facts, others):
         raise Missing("ranks that do the same work", "Compare stages of a pipeline by hand.")
     compute, count = others.compute_ns, len(others.steps)
@@ -103,7 +103,7 @@ def balance(facts: Facts) -> Balance | None:
     )
 
 
-def roles(job: Job) -> IntArray:
+def kinds_of_ranks(job: Job) -> IntArray:
     """Ranks of one number do the same: those of one stage of a pipeline, else all. Shape (ranks,)."""
     stages: list[tuple[int, ...]] = []
     for rank in job.ranks:

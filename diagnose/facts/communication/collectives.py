@@ -41,10 +41,14 @@ class CollectiveTable:
     """As recorded, else from the name of the op that launched it, else from its own, else "unknown"."""
     group_ranks: npt.NDArray[np.object_]
     """Ranks of the process group as recorded; "" unknown."""
+    group_description: npt.NDArray[np.object_]
+    """What the program says of the process group, as mesh_tp; "" unknown."""
     group_size: IntArray
     """-1 unknown."""
     bytes: IntArray
     """The larger of input and output of one rank; -1 unknown."""
+    element_bytes: IntArray
+    """0 unknown."""
     on_host: npt.NDArray[np.bool_]
     in_steps: npt.NDArray[np.bool_]
     """Starts in a used step."""
@@ -71,8 +75,10 @@ def collective_table(facts: Facts) -> CollectiveTable:
         times=Intervals(start, np.concatenate((work.end_ns[mine], host.end_ns))),
         operation=np.where(row >= 0, _texts(told["operation"], row), by_name[codes]),
         group_ranks=_texts(told["group_ranks"], row),
+        group_description=_texts(told["group_description"], row),
         group_size=np.append(told["group_size"].to_numpy(), -1)[row],
         bytes=_bytes(told, row),
+        element_bytes=_element_bytes(told, row),
         on_host=np.arange(len(ids)) >= len(mine),
         in_steps=(start >= used.start_ns) & (start < used.end_ns),
     )
@@ -118,10 +124,15 @@ def _operation(name: str) -> str:
     return name.partition(":")[2] if started else kinds.collective_of(name) or "unknown"
 
 
-def _bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
+def _element_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
     names = [str(dtype).lower().partition("_")[0] for dtype in told["dtype"].cat.categories]
     sizes = [next((size for size, types in _ELEMENT_BYTES if name in types), 0) for name in names]
-    size = np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
+    found: IntArray = np.array([*sizes, 0], dtype=np.int64)[np.append(told["dtype"].cat.codes.to_numpy(), -1)[row]]
+    return found
+
+
+def _bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
+    size = _element_bytes(told, row)
     most = told[["in_elements", "out_elements"]].max(axis=1).to_numpy().astype(np.int64)
     elements = np.append(most, -1)[row]
     known = (size > 0) & (elements >= 0) & (elements < 1 << 48)

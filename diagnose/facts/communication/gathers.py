@@ -6,7 +6,10 @@ from dataclasses import dataclass
 
 import numpy as np
 
+from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.host_collectives import Blocked, blocked_at, host_collectives, waited_for
+from diagnose.facts.communication.messages import exposed_ns, issuing_ops
+from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
@@ -62,6 +65,36 @@ def host_gathers(facts: Facts) -> HostGathers:
         track=main,
         blocked=blocked_at(facts, intervals.union(times)),
         site=_site(facts, found.op_ids[rows]),
+    )
+
+
+@dataclass(frozen=True)
+class DeviceGathers:
+    """The same on the device: the model's forward pass has no part in it. Numbers are per step."""
+
+    ids: IntArray
+    calls: int
+    bytes: int | None
+    """What a rank gets; None if not known of all."""
+    exposed_ns: int
+    """Time of these while no compute ran, with waiting for other ranks."""
+    site: Site | None
+
+
+@fact
+def device_gathers(facts: Facts) -> DeviceGathers:
+    """Raises Missing like the table of collectives."""
+    table = collective_table(facts)
+    gathers = np.char.find(table.operation.astype(str), "gather") >= 0
+    rows = np.flatnonzero(gathers & (roles(facts) == Role.RESULT) & ~table.on_host)
+    inside, (ops, op_of) = rows[table.in_steps[rows]], issuing_ops(facts, table.ids[rows])
+    sizes = table.bytes[inside]
+    return DeviceGathers(
+        ids=table.ids[rows],
+        calls=round_half_up(len(inside), steps(facts).count),
+        bytes=round_half_up(int(sizes.sum()), steps(facts).count) if len(sizes) and (sizes >= 0).all() else None,
+        exposed_ns=exposed_ns(facts, table, inside),
+        site=_site(facts, ops.ids[np.unique(op_of[op_of >= 0])]),
     )
 
 

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.facts.communication.collectives import SMALL_BYTES, CollectiveTable, collective_table
+from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
@@ -43,6 +44,8 @@ _NORM = re.compile("sync_?batch_?norm", re.IGNORECASE)
 class CollectiveRuns:
     """Small collectives of one operation and group in a row, nothing but pointwise work between: one call could do all.
 
+    Without gradients, which `loose_gradients` has.
+
     Runs lie within a step and are of LEAST_RUN or more. Numbers are per step.
     """
 
@@ -69,7 +72,7 @@ def collective_runs(facts: Facts) -> CollectiveRuns:
     chosen, run = _in_runs(facts, table)
     ids, runs = table.ids[chosen], int(run.max(initial=-1)) + 1
     first = np.concatenate(([True], run[1:] != run[:-1])) if len(run) else np.zeros(0, dtype=bool)
-    ops, op_of = _issuing(facts, ids)
+    ops, op_of = issuing_ops(facts, ids)
     later = np.setdiff1d(op_of[~first], op_of[first])
     inside = table.in_steps[chosen]
     return CollectiveRuns(
@@ -79,8 +82,8 @@ def collective_runs(facts: Facts) -> CollectiveRuns:
         later_op_ids=ops.ids[later[later >= 0]],
         calls=round_half_up(int(inside.sum()), steps(facts).count),
         runs=round_half_up(int((inside & first).sum()), steps(facts).count),
-        exposed_ns=_exposed(facts, table, chosen[inside]),
-        host_ns=_host_time(facts, ops, op_of),
+        exposed_ns=exposed_ns(facts, table, chosen[inside]),
+        host_ns=host_ns(facts, ops, op_of),
     )
 
 
@@ -90,6 +93,7 @@ def _in_runs(facts: Facts, table: CollectiveTable) -> tuple[IntArray, IntArray]:
         return np.zeros(0, dtype=np.int64), np.zeros(0, dtype=np.int64)
     work = work_table(facts)
     mine = np.isin(table.operation.astype(str), [one for one in set(table.operation) if _COLLECTED.search(str(one))])
+    mine &= roles(facts) != Role.GRADIENT
     rows = np.flatnonzero(mine & ~table.on_host & (table.bytes >= 0) & (table.bytes < SMALL_BYTES))
     breaks = np.sort(work.start_ns[~work.of(*_POINTWISE)])
     texts = [text[rows].astype(str) for text in (table.operation, table.group_ranks)]
@@ -115,7 +119,7 @@ def _joined(dur_ns: IntArray, run: IntArray, runs: int) -> IntArray:
     return np.stack([total - spared // 2, total - spared, total - spared])
 
 
-def _issuing(facts: Facts, ids: IntArray) -> tuple[HostSpans, IntArray]:
+def issuing_ops(facts: Facts, ids: IntArray) -> tuple[HostSpans, IntArray]:
     """The outermost ops of collectives, and for each of these device operations the position of its own, or -1."""
     ops = host_spans(facts, SpanKind.COLLECTIVE).outermost()
     if not len(ids):
@@ -123,7 +127,8 @@ def _issuing(facts: Facts, ids: IntArray) -> tuple[HostSpans, IntArray]:
     return ops, launched_in(facts, ops)[np.searchsorted(device_work(facts).ids, ids)]
 
 
-def _exposed(facts: Facts, table: CollectiveTable, rows: IntArray) -> int:
+def exposed_ns(facts: Facts, table: CollectiveTable, rows: IntArray) -> int:
+    """Time of some rows of the table while no compute ran, per step."""
     if not len(rows):
         return 0
     running = intervals.union(Intervals(table.times.starts[rows], table.times.ends[rows]))
@@ -131,7 +136,8 @@ def _exposed(facts: Facts, table: CollectiveTable, rows: IntArray) -> int:
     return round_half_up(exposed.total, steps(facts).count)
 
 
-def _host_time(facts: Facts, ops: HostSpans, op_of: IntArray) -> int:
+def host_ns(facts: Facts, ops: HostSpans, op_of: IntArray) -> int:
+    """Host time in the ops at these positions (-1: none), per step."""
     mine = ops.where(np.unique(op_of[op_of >= 0])).in_steps(facts)
     return round_half_up(mine.times.total, steps(facts).count)
 
@@ -158,11 +164,11 @@ def synced_norms(facts: Facts) -> SyncedNorms:
     norms = host_spans(facts, SpanKind.OP, SpanKind.ANNOTATION, named=lambda name: bool(_NORM.search(name)))
     at = np.searchsorted(device_work(facts).ids, table.ids[on_device])
     rows = on_device[launched_in(facts, norms)[at] >= 0]
-    ops, op_of = _issuing(facts, table.ids[rows])
+    ops, op_of = issuing_ops(facts, table.ids[rows])
     return SyncedNorms(
         ids=table.ids[rows],
         op_ids=ops.ids[np.unique(op_of[op_of >= 0])],
         calls=round_half_up(int(table.in_steps[rows].sum()), steps(facts).count),
-        exposed_ns=_exposed(facts, table, rows[table.in_steps[rows]]),
-        host_ns=_host_time(facts, ops, op_of),
+        exposed_ns=exposed_ns(facts, table, rows[table.in_steps[rows]]),
+        host_ns=host_ns(facts, ops, op_of),
     )

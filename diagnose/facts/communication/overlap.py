@@ -8,6 +8,7 @@ import numpy as np
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.peers import peers, waits
+from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import WorkClass, device_work
@@ -71,6 +72,21 @@ def communication(facts: Facts) -> Communication:
 
 
 @dataclass(frozen=True)
+class ExposedRole:
+    """Exposed communication for one purpose."""
+
+    role: Role
+    ids: IntArray
+    """Communication kernels that are not hidden all the time."""
+    ns: int
+    """Communication, per step."""
+    exposed_ns: int
+    """Of it, while no compute ran, per step. What two roles' kernels share counts for both."""
+    share: float
+    """The same over the step, without the waiting that is known."""
+
+
+@dataclass(frozen=True)
 class Exposure:
     """Communication on the device that compute does not hide, and how much of it there is compute enough to hide."""
 
@@ -92,6 +108,8 @@ class Exposure:
     """The same as a share of the time of the kernels in `ids`."""
     bytes: int | None
     """What the communication kernels that start in a step carry, per step; None if the size of one is unknown."""
+    roles: tuple[ExposedRole, ...]
+    """Longest exposed first."""
 
 
 @fact
@@ -120,7 +138,27 @@ def exposure(facts: Facts) -> Exposure:
         hideable_ns=round_half_up(round(hideable), used.count),
         hideable_share=hideable / max(these.total, 1),
         bytes=None if (carried < 0).any() else round_half_up(int(carried.sum()), used.count),
+        roles=_by_role(facts, table, work.ids[mine[open_ns > 0]], known),
     )
+
+
+def _by_role(facts: Facts, table: CollectiveTable, ids: IntArray, known: Intervals | None) -> tuple[ExposedRole, ...]:
+    used, exposed, role_of = steps(facts), device_time(facts).exposed_communication, roles(facts)
+    transfer = exposed if known is None else intervals.subtract(exposed, known)
+    found = []
+    for role in sorted(set(role_of[~table.on_host].tolist()), key=lambda one: one.value):
+        rows = np.flatnonzero((role_of == role) & ~table.on_host)
+        running = intervals.clip(intervals.union_of(table.times, rows), used.start_ns, used.end_ns)
+        found.append(
+            ExposedRole(
+                role=role,
+                ids=ids[np.isin(ids, table.ids[rows])],
+                ns=round_half_up(running.total, used.count),
+                exposed_ns=round_half_up(intervals.intersect(running, exposed).total, used.count),
+                share=intervals.intersect(running, transfer).total / max(used.window_ns, 1),
+            )
+        )
+    return tuple(sorted(found, key=lambda one: -one.exposed_ns))
 
 
 def _compared(facts: Facts, table: CollectiveTable) -> bool:

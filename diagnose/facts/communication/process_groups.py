@@ -44,7 +44,7 @@ def call_groups(facts: Facts) -> CallGroups:
     table, told = collective_table(facts), facts.rank.collectives
     row = told_rows(facts)
     known = {one.name: one for one in facts.rank.provenance.groups}
-    texts = [_texts(told[name], row) for name in ("group", "group_use", "group_ranks")]
+    texts = [_texts(told[name], row) for name in ("group", "group_description", "group_ranks")]
     keys = list(zip(*(one.tolist() for one in texts), strict=True))
     named: dict[tuple[str, str, str], int] = {}
     group = np.array([named.setdefault(key, len(named)) if any(key) else -1 for key in keys], dtype=np.int64)

@@ -6,6 +6,7 @@ from dataclasses import dataclass
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.graph_holes import graph_holes
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import intervals
 from diagnose.trace.intervals import Intervals
@@ -15,7 +16,7 @@ NO_DEVICE = Missing("device work", "Profile with activities=[ProfilerActivity.CP
 
 @dataclass(frozen=True)
 class DeviceTime:
-    """When the device did what within the used steps; each set is normal, and only idle is not busy."""
+    """When the device did what within the used steps; each set is normal, and only the last two are not busy."""
 
     busy: Intervals
     """Any work, over all streams and devices of the rank."""
@@ -28,6 +29,8 @@ class DeviceTime:
     exposed_copies: Intervals
     """Copies and memsets while neither compute nor communication ran."""
     idle: Intervals
+    graph_not_recorded: Intervals
+    """Within a replay of a CUDA graph whose kernels were not recorded: neither busy nor idle."""
 
 
 @fact
@@ -42,6 +45,7 @@ def device_time(facts: Facts) -> DeviceTime:
 
     busy, compute = within(), within(WorkClass.COMPUTE)
     communication, copies = within(WorkClass.COMMUNICATION), within(WorkClass.COPY)
+    holes = intervals.clip(graph_holes(facts), used.start_ns, used.end_ns)
     before_copies = within(WorkClass.COMPUTE, WorkClass.COMMUNICATION)
     return DeviceTime(
         busy=busy,
@@ -50,13 +54,14 @@ def device_time(facts: Facts) -> DeviceTime:
         copies=copies,
         exposed_communication=intervals.subtract(communication, compute),
         exposed_copies=intervals.subtract(copies, before_copies),
-        idle=intervals.gaps(busy, used.start_ns, used.end_ns),
+        idle=intervals.subtract(intervals.gaps(busy, used.start_ns, used.end_ns), holes),
+        graph_not_recorded=holes,
     )
 
 
 @dataclass(frozen=True)
 class Breakdown:
-    """Mean of the used steps, ns per step. busy = compute + the exposed parts; busy + idle = step."""
+    """Mean of the used steps, ns per step. busy = compute + the exposed parts; step = busy + idle + not recorded."""
 
     step_ns: int
     busy_ns: int
@@ -65,22 +70,25 @@ class Breakdown:
     exposed_communication_ns: int
     exposed_copy_ns: int
     measure: Measure
+    graph_not_recorded_ns: int = 0
+    """Inside a CUDA graph whose kernels were not recorded there."""
 
 
 @fact
 def breakdown(facts: Facts) -> Breakdown:
     """The parts of the mean step, rounded so that they still add up. Raises Missing without device work."""
     used, time = steps(facts), device_time(facts)
-    parts = (time.compute, time.exposed_communication, time.exposed_copies, time.idle)
-    compute, communication, copy, idle = shared_out([part.total for part in parts], used.count)
+    parts = (time.compute, time.exposed_communication, time.exposed_copies, time.idle, time.graph_not_recorded)
+    compute, communication, copy, idle, missing = shared_out([part.total for part in parts], used.count)
     return Breakdown(
-        step_ns=compute + communication + copy + idle,
+        step_ns=compute + communication + copy + idle + missing,
         busy_ns=compute + communication + copy,
         idle_ns=idle,
         compute_ns=compute,
         exposed_communication_ns=communication,
         exposed_copy_ns=copy,
         measure=used.measure,
+        graph_not_recorded_ns=missing,
     )
 
 

@@ -12,6 +12,7 @@ import pandas as pd
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.core.device import device_work
+from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.steps import steps
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import HostMemory, SpanKind
@@ -41,6 +42,8 @@ class HostActivity(str, Enum):
     """In a long call of the operating system, or off the processor: waits for another thread, a file, a timer."""
     OPS = "ops"
     """In framework ops, outside the calls above."""
+    NOT_RECORDED = "host_not_recorded"
+    """Before the first or after the last record of the host: it may have done anything."""
     PYTHON = "python"
     """Between ops: Python code, or nothing the recording shows."""
 
@@ -171,6 +174,7 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         HostActivity.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
         HostActivity.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
         HostActivity.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
+        HostActivity.NOT_RECORDED: host_recorded(facts).missing_in(steps(facts).start_ns, steps(facts).end_ns),
     }
     taken, exclusive = intervals.EMPTY, {}
     for activity, pieces in found.items():

@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import breakdown, device_time, shared_out
 from diagnose.facts.core.device import device_work
+from diagnose.facts.core.graph_holes import TURNAROUND_NS
 from diagnose.facts.core.host import ApiCalls, HostActivity, api_calls, host_activities
 from diagnose.facts.core.source_lines import sites_at
 from diagnose.facts.core.steps import steps
@@ -18,10 +19,6 @@ from diagnose.trace import intervals
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import ApiKind
-
-TURNAROUND_NS = 10_000
-"""A queued kernel starts within 1 to 10 us of the one before (replay survey: 0.8 to 4 us back to back); what is queued
-and waits longer waits for something."""
 
 MOST = 0.5
 """An activity with a name of its own (loader, allocation, ...) is the cause if it fills this share of the delay."""
@@ -54,8 +51,8 @@ class IdleCause(str, Enum):
     """The next work was queued, and waited: for an event, another stream, another rank."""
     BETWEEN_KERNELS = "between_kernels"
     """Turn-around of work that was queued."""
-    GRAPH = "graph"
-    """Between two kernels of one replay of a CUDA graph, for longer than TURNAROUND_NS: kernels were not recorded."""
+    HOST_NOT_RECORDED = "host_not_recorded"
+    """The host was not recorded when it could have launched the next work."""
     UNKNOWN = "unknown"
     """The recording does not show who launched the next work."""
 
@@ -68,6 +65,7 @@ _BY_NAME = (
     HostActivity.LOADER,
     HostActivity.OTHER_RANK,
     HostActivity.BLOCKED,
+    HostActivity.NOT_RECORDED,
 )
 _BY_LENGTH = (
     HostActivity.SYNC,
@@ -77,7 +75,12 @@ _BY_LENGTH = (
     HostActivity.PYTHON,
 )
 _CAUSES = list(IdleCause)
-_ON_DEVICE = (IdleCause.DEVICE_WAIT, IdleCause.BETWEEN_KERNELS, IdleCause.GRAPH, IdleCause.UNKNOWN)
+_WITHOUT_SITE = (
+    IdleCause.DEVICE_WAIT,
+    IdleCause.BETWEEN_KERNELS,
+    IdleCause.HOST_NOT_RECORDED,
+    IdleCause.UNKNOWN,
+)
 
 
 @dataclass(frozen=True)
@@ -111,7 +114,10 @@ def idle_gaps(facts: Facts) -> IdleGaps:
     delivery = gaps.ends - late.ends
     queued = known & ((call_start <= gaps.starts) | (delivery > MOST * (gaps.ends - gaps.starts)))
     cause[queued] = _queued(facts, gaps, launch, call_end - late.ends)[queued]
-    cause[~known] = _CAUSES.index(IdleCause.UNKNOWN)
+    missing = intervals.covered(gaps, host_activities(facts)[HostActivity.NOT_RECORDED])
+    unseen = missing >= MOST * (gaps.ends - gaps.starts)
+    causes = (_CAUSES.index(IdleCause.HOST_NOT_RECORDED), _CAUSES.index(IdleCause.UNKNOWN))
+    cause[~known] = np.where(unseen, *causes)[~known]
     return IdleGaps(gaps, cause, next_work, tuple(_sites(facts, gaps, late, cause, launch, calls)))
 
 
@@ -149,19 +155,8 @@ def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArra
     in_call = in_call_ns > MOST * (gaps.ends - gaps.starts)
     slow_call = np.where(copying, _CAUSES.index(IdleCause.HOST_COPY), _CAUSES.index(IdleCause.LAUNCH))
     short = gaps.ends - gaps.starts <= TURNAROUND_NS
-    in_graph = ~short & (calls.of(ApiKind.GRAPH_LAUNCH)[call] if len(calls.ids) else False)
-    in_graph &= _first_start(facts, launch) < gaps.starts
     waiting = np.where(short, _CAUSES.index(IdleCause.BETWEEN_KERNELS), _CAUSES.index(IdleCause.DEVICE_WAIT))
-    waiting = np.where(in_graph, _CAUSES.index(IdleCause.GRAPH), waiting)
-    return np.where(in_call & ~short & ~in_graph, slow_call, waiting).astype(np.int8)
-
-
-def _first_start(facts: Facts, launch: IntArray) -> IntArray:
-    """When the first work of each launching call starts; the largest number where nothing of it is known."""
-    work = device_work(facts)
-    calls, first = np.unique(work.launch, return_index=True)  # In order of start.
-    at = np.minimum(np.searchsorted(calls, launch), len(calls) - 1)
-    return np.where(calls[at] == launch, work.start_ns[first[at]], np.iinfo(np.int64).max)
+    return np.where(in_call & ~short, slow_call, waiting).astype(np.int8)
 
 
 def _sites(
@@ -169,7 +164,7 @@ def _sites(
 ) -> list[Site | None]:
     """The user's line at the start of the blocking call for a sync, else in the middle of the host's delay.
 
-    None where the cause lies on the device.
+    None where the cause lies on the device, or is not known.
     """
     moments = (late.starts + late.ends) // 2
     blocking = np.flatnonzero(calls.blocks)
@@ -178,9 +173,9 @@ def _sites(
         after_sync = (cause == _CAUSES.index(IdleCause.SYNC)) & (before >= 0)
         moments = np.where(after_sync, calls.start_ns[blocking[np.maximum(before, 0)]], moments)
     track = facts.rank.spans["track"].to_numpy()[np.maximum(launch, 0)].astype(np.int64)
-    on_host = ~np.isin(cause, [_CAUSES.index(one) for one in _ON_DEVICE])
+    with_site = ~np.isin(cause, [_CAUSES.index(one) for one in _WITHOUT_SITE])
     sites: list[Site | None] = [None] * gaps.size
-    for k, site in zip(np.flatnonzero(on_host), sites_at(facts, moments[on_host], track[on_host]), strict=True):
+    for k, site in zip(np.flatnonzero(with_site), sites_at(facts, moments[with_site], track[with_site]), strict=True):
         sites[int(k)] = site
     return sites
 

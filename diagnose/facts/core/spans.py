@@ -11,6 +11,7 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
+from diagnose.facts.core.graph_holes import graph_holes
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import enums, intervals, nesting
@@ -116,7 +117,9 @@ def idle_under(facts: Facts, times: Intervals) -> int | None:
 def whole_idle(facts: Facts) -> Intervals:
     """Idle time of the device between its first and last work of the whole recording; empty without device work."""
     busy = device_work(facts).of()
-    return intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1])) if busy.size else intervals.EMPTY
+    if not busy.size:
+        return intervals.EMPTY
+    return intervals.subtract(intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1])), graph_holes(facts))
 
 
 def members(group: IntArray, groups: int) -> list[IntArray]:

@@ -127,6 +127,15 @@ def steps(facts: Facts) -> Steps:
     return used
 
 
+def host_window(facts: Facts) -> tuple[int, int]:
+    """From when to when the host was in the used steps: it may be ahead of the device."""
+    used = steps(facts)
+    if used.measure is Measure.WINDOW:
+        return used.start_ns, used.end_ns
+    marks = [mark for mark in facts.rank.steps if mark.number in set(used.numbers)]
+    return min(mark.start_ns for mark in marks), max(mark.end_ns for mark in marks)
+
+
 def _on_device(facts: Facts) -> Steps | None:
     marks, work = facts.rank.steps, device_work(facts)
     inside = work.step >= 0

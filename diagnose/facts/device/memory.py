@@ -41,11 +41,11 @@ class AllocationCalls:
 
 @fact
 def memory(facts: Facts) -> tuple[Memory, ...]:
-    """Peaks per device. Raises Missing if no device memory events were recorded."""
+    """Peaks per device: by memory events, else what `diagnose profile` asked the allocator. Raises Missing without."""
     events = facts.rank.memory
     events = events[events["device_type"] > 0]
     if not len(events):
-        raise Missing("memory events", "Record with profile_memory=True, or diagnose profile --memory.")
+        return (_asked(facts),)
     peaks = events.groupby("device")[["allocated_bytes", "reserved_bytes"]].max()
 
     def known(value: object) -> int | None:
@@ -58,6 +58,17 @@ def memory(facts: Facts) -> tuple[Memory, ...]:
         )
         for device, row in peaks.iterrows()
     )
+
+
+def _asked(facts: Facts) -> Memory:
+    """The peaks that the process knew of its device: the one that did most of its work."""
+    context, kernels = facts.rank.context, facts.rank.kernels
+    told = {} if context is None else context.rank.allocator
+    if "most_reserved_bytes" not in told or not len(kernels):
+        raise Missing("memory events", "Record with profile_memory=True, or diagnose profile --memory.")
+    device = int(kernels["device"].mode().iloc[0])
+    sizes = {one.index: one.memory_bytes or None for one in facts.rank.provenance.devices}
+    return Memory(device, told.get("most_allocated_bytes"), told["most_reserved_bytes"], sizes.get(device))
 
 
 @fact

@@ -34,7 +34,20 @@ _MEMORY_BOUND = (
     KernelKind.ROPE,
 )
 
+TYPICAL = 0.75
+"""Of the best product's rate, what those of trainings reach on Tensor Cores: 0.78 and 0.67 in public traces of a
+Qwen2 0.5B on an H100 and an MI300X."""
+CAREFUL = 0.6
+"""Of that, what they reach at least (our choice)."""
+
+LARGE = 2_048
+"""Rows, columns and inner size of products from which on fp8 pays for its casts (our choice; torchao measures gains
+from some thousands on)."""
+_PRODUCTS = ("aten::mm", "aten::addmm", "aten::linear", "aten::matmul")
+
 Mask = npt.NDArray[np.bool_]
+Left = tuple[float, float, float]
+"""Share of its time that a change of precision leaves of some work: low, likely and high estimate."""
 
 
 @dataclass(frozen=True)
@@ -55,10 +68,10 @@ class Precision:
     """In fp16, bf16 or fp8."""
     matmul_ns: int
     """Of all."""
-    tf32_floor: float | None
-    """Share of `fp32_ns` that tf32 would at least take; None if there is none, or the device has no tf32."""
-    half_floor: float | None
-    """Share of `full_ns` that 16 bits would at least take; None if there is none, or the device has no such type."""
+    tf32_left: Left | None
+    """Of `fp32_ns`, in tf32; None if there is none, or the device has no tf32."""
+    half_left: Left | None
+    """Of `full_ns`, in 16 bits; None if there is none, or the device has no such type."""
     half_dtype: str
     """bf16 where the device has it, else fp16."""
     pointwise_ids: IntArray
@@ -86,8 +99,8 @@ def precision(facts: Facts) -> Precision:
         full_share=full_ns / max(breakdown(facts).step_ns, 1),
         half_ns=_ns(facts, ops, half),
         matmul_ns=_ns(facts, ops, np.ones(len(ops.op), dtype=bool)),
-        tf32_floor=_floor_share(facts, ops, simt & ~convolution, "tf32"),
-        half_floor=_floor_share(facts, ops, full, dtype),
+        tf32_left=_left(facts, ops, simt & ~convolution, "tf32"),
+        half_left=_left(facts, ops, full, dtype),
         half_dtype=dtype,
         pointwise_ids=work.ids[work.of(*_MEMORY_BOUND)],
         device=known.name,
@@ -109,21 +122,25 @@ def _ns(facts: Facts, ops: MatmulOps, chosen: Mask) -> int:
     return round_half_up(int(ops.dur_ns[chosen & ops.in_steps].sum()), steps(facts).count)
 
 
-def _floor_share(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> float | None:
-    """Share of their time that some rows would at least take when multiplying in `dtype`.
+def _left(facts: Facts, ops: MatmulOps, chosen: Mask, dtype: str) -> Left | None:
+    """Share of their time that some rows would take when multiplying in `dtype`.
 
-    By the roofline where their cost is known, else by the ratio of the device's rates.
+    At best by the roofline where their cost is known, else by the ratio of the device's rates. A row likely comes as
+    near to that as it comes to its own roofline now, but no nearer than TYPICAL.
     """
     known, dur = type_rates(facts), ops.dur_ns[chosen].astype(np.float64)
     rate = known.tflops(dtype)
     if rate is None or not dur.sum():
         return None
     own = np.where(_in(ops, "tf32")[chosen], known.tf32_tflops or known.fp32_tflops, known.fp32_tflops)
-    least = dur * np.minimum(own / rate, 1.0)
+    least, reached = dur * np.minimum(own / rate, 1.0), np.full(len(dur), TYPICAL)
     if (told := optional(op_roofline, facts)) is not None:
         floor = told.floor_ns(dtype)[chosen]
         least = np.where(np.isnan(floor), least, np.minimum(floor, dur))
-    return float(least.sum() / dur.sum())
+        reached = np.fmin(told.achieved_share[chosen], TYPICAL)
+    low, likely = (np.minimum(least / np.maximum(share * reached, 1e-6), dur) for share in (CAREFUL, 1.0))
+    whole = float(dur.sum())
+    return float(low.sum()) / whole, float(likely.sum()) / whole, float(least.sum()) / whole
 
 
 @dataclass(frozen=True)
@@ -176,3 +193,23 @@ def roofline(facts: Facts) -> Roofline:
         misaligned_ns=_ns(facts, ops, misaligned),
         misaligned_floor=floor(misaligned),
     )
+
+
+@dataclass(frozen=True)
+class LargeProducts:
+    """Products in 16 bits that are large enough for fp8, on a device that has it; times per step."""
+
+    ids: IntArray
+    ns: int
+    device: str
+
+
+@fact
+def large_products(facts: Facts) -> LargeProducts | None:
+    """None on a device without fp8. Raises Missing without shapes, or if the device's rates are not known."""
+    ops, known = op_roofline(facts).table, type_rates(facts)
+    if known.fp8_tflops is None:
+        return None
+    products = np.append([name in _PRODUCTS for name in ops.names], False)[ops.name].astype(bool)
+    large = products & _in(ops, "fp16", "bf16") & (ops.dims >= LARGE).all(axis=1)
+    return LargeProducts(_kernels(ops, large), _ns(facts, ops, large), known.name)

@@ -15,9 +15,10 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.source_lines import cut_at_frames, sites_at
 from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, launched_in, on_training_threads
-from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.core.steps import host_window, steps
 from diagnose.trace import intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -71,7 +72,9 @@ def functions(facts: Facts) -> tuple[FunctionTime, ...]:
     """
     count, names, main = steps(facts).count, facts.rank.spans["name"].cat, host_threads(facts).main
     calls = on_training_threads(facts, host_spans(facts, *_CALLS)).outermost()
-    pauses = cut_at_frames(facts, intervals.gaps(calls.times, *_on_the_host(facts)), main)
+    begin, end = host_window(facts)
+    unknown = host_recorded(facts).missing_in(begin, end)
+    pauses = cut_at_frames(facts, intervals.subtract(intervals.gaps(calls.times, begin, end), unknown), main)
     sites: dict[Site | None, int] = {}
     in_pause = _numbered(sites, sites_at(facts, pauses.starts, np.full(pauses.size, main)))
     nodes = optional(backward_nodes, facts)
@@ -125,15 +128,6 @@ def _longest(site: IntArray, op: IntArray, ns: IntArray) -> dict[int, list[tuple
         if taken[k] and len(found[int(pairs[0, k])]) < MOST_OPS:
             found[int(pairs[0, k])].append((int(pairs[1, k]), int(taken[k])))
     return found
-
-
-def _on_the_host(facts: Facts) -> tuple[int, int]:
-    """From when to when the host was in the used steps: it may be ahead of the device."""
-    used = steps(facts)
-    if used.measure is Measure.WINDOW:
-        return used.start_ns, used.end_ns
-    marks = [mark for mark in facts.rank.steps if mark.number in set(used.numbers)]
-    return min(mark.start_ns for mark in marks), max(mark.end_ns for mark in marks)
 
 
 def _makers(facts: Facts, calls: HostSpans, nodes: BackwardNodes) -> IntArray:

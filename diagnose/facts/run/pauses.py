@@ -202,6 +202,7 @@ def _tables(facts: Facts, spike: npt.NDArray[np.bool_], least_ns: int) -> list[S
     own = {activity.value: times for activity, times in host_activities(facts).items()}
     bounds = steps(facts).bounds_ns
     own[HostActivity.PYTHON.value] = intervals.gaps(intervals.merge(*own.values()), int(bounds[0]), int(bounds[-1]))
+    own.pop(HostActivity.NOT_RECORDED.value)
     label = np.repeat(np.arange(len(own)), [times.size for times in own.values()])
     together = Intervals(*(np.concatenate(edges) for edges in zip(*own.values(), strict=True)))
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()

@@ -24,6 +24,7 @@ from diagnose.reports.html.style import (
     HEAT,
     HIDDEN,
     NO_CAUSE,
+    NOT_RECORDED,
     ORANGE,
     PINK,
     RED,
@@ -34,6 +35,7 @@ from diagnose.reports.html.style import (
     per_step,
     plain,
 )
+from diagnose.reports.words import GRAPH_NOT_RECORDED
 from diagnose.trace.units import clipped, duration, share, size
 
 MOST_BARS = 80
@@ -126,6 +128,8 @@ def ranks(diagnosis: Diagnosis) -> go.Figure:
     if several:
         _add_heat(made, shown, names, _numbers(diagnosis, count))
     for name, colour, shape, get in PARTS:
+        if name == GRAPH_NOT_RECORDED and not any(get(one.breakdown) for one in shown if one.breakdown):
+            continue
         made.add_bar(
             name=name,
             x=names,
@@ -143,6 +147,7 @@ PARTS: tuple[tuple[str, str, str, Callable[[Breakdown], int]], ...] = (
     ("communication", COMMUNICATION, CROSSED, lambda part: part.exposed_communication_ns),
     ("copies", COPY, DOTTED, lambda part: part.exposed_copy_ns),
     ("idle", NO_CAUSE, HATCHED, lambda part: part.idle_ns),
+    (GRAPH_NOT_RECORDED, NOT_RECORDED, HATCHED, lambda part: part.graph_not_recorded_ns),
 )
 """Name, colour, pattern and time per step of what adds up to a rank's step."""
 

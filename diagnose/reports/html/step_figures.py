@@ -25,6 +25,7 @@ from diagnose.reports.html.style import (
     DOTTED,
     HATCHED,
     NO_CAUSE,
+    NOT_RECORDED,
     SAVED,
     figure,
     missing,
@@ -34,7 +35,7 @@ from diagnose.reports.html.style import (
     rows,
     small,
 )
-from diagnose.reports.words import ACTIVITIES, CAUSES
+from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, threads
 from diagnose.trace.units import clipped, clipped_left, duration, share
 
 MOST_LINES = 12
@@ -48,6 +49,7 @@ IN_LEGEND = 0.01
 
 REASONS = {
     **{cause: f"is {words}" for cause, words in CAUSES.items()},
+    IdleCause.HOST_NOT_RECORDED: "falls where the host was not recorded",
     IdleCause.UNKNOWN: "has no recorded cause",
 }
 DOING = {**ACTIVITIES, HostActivity.GARBAGE_COLLECTION: "in garbage collection"}
@@ -105,7 +107,7 @@ def step_bar_sentence(diagnosis: Diagnosis) -> str:
     whole = sum(part.ns for part in shown)
     if diagnosis.breakdown is None:
         largest = max(shown, key=lambda part: part.ns)
-        return f"The training threads spend {share(largest.ns, whole)} of {_whole(diagnosis)} {largest.said}."
+        return f"The {threads(diagnosis)} spend {share(largest.ns, whole)} of {_whole(diagnosis)} {largest.said}."
     computing = diagnosis.breakdown.compute_ns
     head = f"The GPU computes {share(computing, whole)} of {_whole(diagnosis)}"
     others = [part for part in shown if part.colour != COMPUTE]
@@ -134,6 +136,7 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
             ),
             Part("exposed copies", whole.exposed_copy_ns, COPY, "is exposed copies", DOTTED),
             *_idle_parts(diagnosis, whole.idle_ns),
+            Part(GRAPH_NOT_RECORDED, whole.graph_not_recorded_ns, NOT_RECORDED, f"is {GRAPH_NOT_RECORDED}"),
         ]
     elif host is not None:
         longest = sorted(host.parts.items(), key=lambda item: -item[1])

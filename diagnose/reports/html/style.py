@@ -25,6 +25,9 @@ DARK, GREY, PALE = "#6B6B6B", "#999999", "#C4C4C4"
 
 COMPUTE, COMMUNICATION, COPY = BLUE, PINK, GREEN
 
+NOT_RECORDED = "#D0C8E0"
+"""Neither busy nor idle: nothing says which."""
+
 CAUSE_COLOURS = {
     IdleCause.LOADER: ORANGE,
     IdleCause.SYNC: RED,
@@ -40,7 +43,7 @@ CAUSE_COLOURS = {
     IdleCause.BLOCKED: "#8DA0CB",
     IdleCause.DEVICE_WAIT: GREY,
     IdleCause.BETWEEN_KERNELS: PALE,
-    IdleCause.GRAPH: "#D0C8E0",
+    IdleCause.HOST_NOT_RECORDED: "#8A8A8A",
     IdleCause.UNKNOWN: DARK,
 }
 
@@ -57,6 +60,7 @@ MARK_COLOURS = {
     MarkKind.SYNC.value: RED,
     MarkKind.ALLOCATION.value: "#8C510A",
     MarkKind.CALL.value: PALE,
+    MarkKind.GRAPH_NOT_RECORDED.value: NOT_RECORDED,
     **{IDLE + cause.value: colour for cause, colour in CAUSE_COLOURS.items()},
 }
 """Colours of `facts.lanes.KINDS`."""

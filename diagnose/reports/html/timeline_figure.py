@@ -14,7 +14,7 @@ from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.timeline import IDLE, MarkKind, MarkTable, Timeline
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
 from diagnose.reports.timeline.marks import Marks
-from diagnose.reports.words import CAUSES, why_this_rank
+from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, why_this_rank
 from diagnose.trace.units import duration
 
 MOST_SHOWN = 4_000
@@ -47,6 +47,7 @@ KIND_WORDS = {
     MarkKind.SYNC.value: "waiting for the GPU",
     MarkKind.ALLOCATION.value: "allocation",
     MarkKind.CALL.value: "other call",
+    MarkKind.GRAPH_NOT_RECORDED.value: GRAPH_NOT_RECORDED,
     **{IDLE + cause.value: f"idle: {CAUSES[cause]}" for cause in IdleCause},
 }
 """Kinds of marks in words."""

@@ -7,9 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, Steps, steps
-from diagnose.findings.timeline import KINDS, MarkKind, MarkTable, Timeline
+from diagnose.findings.timeline import KINDS, MARK_KINDS, MarkKind, MarkTable, Timeline
 from diagnose.reports.timeline.lanes import lanes, window
 from diagnose.reports.timeline.marks import Marks
 from diagnose.trace.units import clipped
@@ -67,17 +68,22 @@ def _together(one: Marks, other: Marks) -> Marks:
 
 
 def _idle_marks(facts: Facts) -> Marks:
-    """Idle gaps in the first lane, labelled with the line they come from: -1 none, -2 the first, and so on."""
+    """Idle gaps in the first lane, labelled with the line they come from: -1 none, -2 the first, and so on.
+
+    With them what is neither busy nor idle.
+    """
     found = optional(idle_gaps, facts)
     if found is None:
         return Marks(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
-    size = found.gaps.size
+    holes = device_time(facts).graph_not_recorded
+    starts = np.concatenate((found.gaps.starts, holes.starts))
+    order, hole = np.argsort(starts), np.full(holes.size, MARK_KINDS.index(MarkKind.GRAPH_NOT_RECORDED))
     return Marks.single(
-        lane=np.zeros(size, dtype=np.int64),
-        start_ns=found.gaps.starts,
-        dur_ns=found.gaps.ends - found.gaps.starts,
-        label=np.array(_site_numbers(facts), dtype=np.int64),
-        kind=found.cause.astype(np.int64) + len(MarkKind),
+        lane=np.zeros(len(starts), dtype=np.int64),
+        start_ns=starts[order],
+        dur_ns=(np.concatenate((found.gaps.ends, holes.ends)) - starts)[order],
+        label=np.array([*_site_numbers(facts), *[-1] * holes.size], dtype=np.int64)[order],
+        kind=np.concatenate((found.cause.astype(np.int64) + len(MarkKind), hole))[order],
     )
 
 

@@ -29,10 +29,23 @@ def test_the_gradient_of_a_table_and_its_update() -> None:
     assert (found.back.host_ns, found.updated.host_ns) == (30_000_000, 10_000_000)
 
 
-def test_weights_that_are_updated_at_once_cannot_be_told_apart() -> None:
-    lists = "aten::_fused_sgd_ 51-61 shapes=[[[20000,32],[4,4]],[[20000,32],[4,4]]]"
-    (found,) = table_gradients(step(DENSE, FILL, UPDATE, lists))
-    assert (found.back.host_ns, len(found.updated.ids)) == (30_000_000, 0)
+LISTS = "aten::_fused_sgd_ 51-61 shapes=[[],[]]"  # torch records no list of more than 30 tensors
+
+
+def test_of_weights_that_are_updated_at_once_the_gradients_tell_the_share_of_the_table() -> None:
+    """Of 800,000 elements 640,000."""
+    accumulated = (
+        f"torch::autograd::AccumulateGrad {at} shapes=[{shape}]"
+        for at, shape in (("40-41", "[20000,32]"), ("42-43", "[400,400]"))
+    )
+    (found,) = table_gradients(step(DENSE, FILL, *accumulated, UPDATE, LISTS))
+    assert (found.listed.host_ns, len(found.updated.ids)) == (10_000_000, 0)
+    assert found.listed_share == pytest.approx(0.8)
+
+
+def test_weights_that_are_updated_at_once_cannot_be_told_apart_without_their_gradients() -> None:
+    (found,) = table_gradients(step(DENSE, FILL, UPDATE, LISTS))
+    assert (found.back.host_ns, len(found.updated.ids), len(found.listed.ids)) == (30_000_000, 0, 0)
 
 
 def test_tables_of_one_shape_count_together() -> None:

@@ -58,3 +58,55 @@ def test_the_enclosing_op_is_the_innermost_and_the_asking_op_the_outermost() -> 
     calls = names.index[names == "cudaStreamSynchronize"].to_numpy()
     assert [names[op] if op >= 0 else None for op in enclosing_op(facts, calls)] == ["aten::_local_scalar_dense", None]
     assert [names[op] if op >= 0 else None for op in asking_ops(facts, calls)] == ["aten::item", None]
+
+
+def parts_of(draw: Drawing) -> dict[HostActivity, int]:
+    return {activity: ns for activity, ns in host_time(draw.facts()).parts.items() if ns}
+
+
+def test_time_after_the_last_and_before_the_first_record_of_the_host_is_not_recorded() -> None:
+    """The device works from 0 to 400 us, the host is recorded from 100 to 200."""
+    draw = Drawing().work("before", (0, 90)).op("aten::mm", 100, 130).launch("k", (110, 112), (120, 190))
+    draw.op("aten::mm", 150, 200).launch("k", (160, 162), (200, 300)).work("after", (350, 400))
+    assert parts_of(draw) == {
+        HostActivity.LAUNCH: 4_000,
+        HostActivity.OPS: 76_000,
+        HostActivity.PYTHON: 20_000,
+        HostActivity.NOT_RECORDED: 300_000,
+    }
+
+
+def test_a_step_s_marker_and_a_call_that_waits_are_records_of_the_host() -> None:
+    draw = Drawing().step(0, 0, 100).launch("a", (10, 11), (20, 100)).step(1, 100, 150).op("aten::mm", 100, 110)
+    draw.launch("b", (101, 102), (110, 300)).call("cudaDeviceSynchronize", 170, 301)
+    assert parts_of(draw) == {
+        HostActivity.LAUNCH: 1_000,
+        HostActivity.OPS: 9_000,
+        HostActivity.PYTHON: 60_000,
+        HostActivity.SYNC: 130_000,
+    }
+
+
+def ops_stop(launched_in_ops: bool) -> Drawing:
+    """Thirty launches from 0 to 300 us, in ops or not; thirty more without ops to 600; the device works all the time"""
+    draw = Drawing()
+    for k in range(60):
+        if k < 30 and (launched_in_ops or k in (0, 29)):
+            draw.op("aten::mm", 10 * k, 10 * k + 8)
+        draw.launch("k", (10 * k + 2, 10 * k + 4), (10 * k + 4, 10 * k + 14))
+    return draw
+
+
+def test_between_launches_after_ops_stop_being_recorded_nothing_is_known_of_the_host() -> None:
+    """The window begins with the first kernel, at 4 us."""
+    found = parts_of(ops_stop(launched_in_ops=True))
+    assert found[HostActivity.LAUNCH] == 118_000
+    assert found[HostActivity.PYTHON] == 58_000
+    assert found[HostActivity.OPS] == 178_000
+    assert found[HostActivity.NOT_RECORDED] == 600_000 + 4_000 - 298_000 - 60_000
+
+
+def test_launches_that_never_were_in_ops_do_not_tell_that_these_stopped() -> None:
+    assert HostActivity.NOT_RECORDED not in {
+        activity for activity, ns in parts_of(ops_stop(launched_in_ops=False)).items() if ns > 20_000
+    }

@@ -160,7 +160,7 @@ def test_causes_add_up_to_the_idle_time(
     assert sum(one.gaps for one in idle(facts)) == idle_gaps(facts).gaps.size
 
 
-def test_a_hole_in_a_graph_is_kernels_that_were_not_recorded() -> None:
+def test_a_hole_in_a_graph_is_not_idle() -> None:
     """50 to 250 us of each step lie within a replay; what is idle before the first kernel of it does not."""
     facts = facts_of(
         """
@@ -169,6 +169,19 @@ def test_a_hole_in_a_graph_is_kernels_that_were_not_recorded() -> None:
         gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
         """
     )
-    found = {one.cause: one.ns for one in idle(facts)}
-    assert found[IdleCause.GRAPH] == 200_000
-    assert IdleCause.DEVICE_WAIT not in found
+    assert sum(one.ns for one in idle(facts)) == 50_000
+    found = breakdown(facts)
+    assert (found.idle_ns, found.graph_not_recorded_ns, found.busy_ns) == (50_000, 200_000, 150_000)
+    assert found.step_ns == 400_000
+
+
+def test_gaps_outside_of_the_host_s_recording_have_no_cause_on_the_host() -> None:
+    """The host is recorded from 100 to 200 us: 0 to 100 before, and 250 to 300 after, it may have done anything."""
+    draw = Drawing().work("early", (0, 10)).op("aten::mm", 100, 200).launch("k", (110, 112), (115, 250))
+    found = {one.cause: one.ns for one in idle(draw.work("late", (300, 310)).facts())}
+    assert found == {IdleCause.HOST_NOT_RECORDED: 155_000}
+
+
+def test_work_without_a_launch_within_the_host_s_recording_has_an_unknown_cause() -> None:
+    draw = Drawing().op("aten::mm", 0, 200).launch("k", (10, 12), (15, 50)).work("other", (100, 190))
+    assert [one.cause for one in idle(draw.facts())] == [IdleCause.UNKNOWN]

@@ -1,0 +1,143 @@
+"""What kind of program was recorded: in which language its user writes it, and whether it trains."""
+
+from __future__ import annotations
+
+import re
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+import pandas as pd
+
+from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.names import BACKWARD
+from diagnose.trace import kinds
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.kinds import Activity, ApiKind, KernelKind
+
+
+class Language(str, Enum):
+    """In what its user writes the program."""
+
+    PYTHON = "python"
+    """Also where nothing says otherwise."""
+    CPP = "c++"
+    """With libtorch."""
+    CUDA = "cuda"
+    """C++ or another compiled language, without PyTorch."""
+
+
+class Workload(str, Enum):
+    """What the program does with its model."""
+
+    TRAINING = "training"
+    INFERENCE = "inference"
+    UNKNOWN = "unknown"
+
+
+@dataclass(frozen=True)
+class Program:
+    """The program that was recorded."""
+
+    language: Language
+    workload: Workload
+
+    @property
+    def infers(self) -> bool:
+        """Whether it is known to be inference."""
+        return self.workload is Workload.INFERENCE
+
+
+OF_TRAINING = frozenset(
+    {
+        "accumulation",
+        "buckets",
+        "gradient_zeroing",
+        "optimizer_steps",
+    }
+)
+"""Names of facts about what only a training does."""
+
+
+_PYTHON = re.compile(r"python|^(pt_|ray::|VLLM|vllm|sglang)", re.IGNORECASE)
+"""Processes of the interpreter, and of programs of Python that give themselves another name."""
+
+_OF_TORCH = re.compile(r"\bat::|\bc10::|^triton_")
+"""Kernels of PyTorch, and of its compiler."""
+
+_OF_PYTHON = (Activity.LOADER, Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD, Activity.STEP, Activity.GARBAGE_COLLECTION)
+"""Written by PyTorch's Python part only."""
+
+_GRADIENTS = re.compile(r"backward|_bwd|dgrad|wgrad|adam|optimizer", re.IGNORECASE)
+"""Kernels that compute gradients, or use them."""
+
+_MODEL = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.RNN, KernelKind.TRITON_TEMPLATE)
+_MODEL_OPS = re.compile(r"^aten::(addmm|mm|bmm|baddbmm|linear|matmul|_?convolution|scaled_dot_product_attention)\Z")
+
+
+_SERVING = re.compile(
+    r"paged_attention|decode_attention|reshape_and_cache|kv_?cache|\bDECODE\b|\b(vllm|sglang|tensorrt_llm)/"
+    r"|transformers/generation/",
+    re.IGNORECASE,
+)
+"""Kernels, ranges and frames of programs that generate text for requests."""
+
+
+@fact
+def program(facts: Facts) -> Program:
+    """The language and the workload of what was recorded."""
+    return Program(_language(facts), _workload(facts))
+
+
+def _names(facts: Facts, *of_kinds: SpanKind) -> list[str]:
+    """The different names of spans of these kinds."""
+    spans = facts.rank.spans
+    chosen = spans["kind"].isin([one.value for one in of_kinds]).to_numpy()
+    codes = spans["name"].cat.codes.to_numpy()[chosen]
+    return [str(spans["name"].cat.categories[code]) for code in np.unique(codes)]
+
+
+def _language(facts: Facts) -> Language:
+    """Torch's recorder is Python's own unless the process has another name; Nsight Systems records any program."""
+    known = facts.rank.provenance
+    threads = facts.rank.tracks.loc[facts.rank.tracks["device"] < 0, "name"]
+    python = facts.rank.context is not None or bool(known.recorded & {"stacks", "samples"})
+    python |= any(_PYTHON.search(name) for name in (known.program, *threads))
+    marks = _names(facts, SpanKind.ANNOTATION, SpanKind.LOADER, SpanKind.PYTHON)
+    if python or any(kinds.activity(name) in _OF_PYTHON for name in marks):
+        return Language.PYTHON
+    torch = "ops" in known.recorded or any(_OF_TORCH.search(name) for name in _names(facts, SpanKind.KERNEL))
+    if known.format == "nsight" and not torch:
+        return Language.CUDA
+    return Language.CPP if known.program and torch else Language.PYTHON
+
+
+def _workload(facts: Facts) -> Workload:
+    """Inference is what ran a model in whole steps, or for requests, and recorded nothing for gradients.
+
+    What is not seen in a stretch of time may come later: a training may run a frozen model first.
+    """
+    known, ops = facts.rank.context, _names(facts, SpanKind.OP, SpanKind.ANNOTATION)
+    trains = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
+    if known is not None and known.rank.optimizers:
+        return Workload.TRAINING
+    if any(name.startswith(BACKWARD) or kinds.activity(name) in trains for name in ops):
+        return Workload.TRAINING
+    kernels = _names(facts, SpanKind.KERNEL)
+    if "ops" not in facts.rank.provenance.recorded or any(_GRADIENTS.search(name) for name in (*ops, *kernels)):
+        return Workload.UNKNOWN
+    if not facts.rank.steps and not any(map(_SERVING.search, (*ops, *kernels, *_names(facts, SpanKind.PYTHON)))):
+        return Workload.UNKNOWN
+    ran = any(kinds.kernel_kind(name) in _MODEL for name in kernels) or any(map(_MODEL_OPS.match, ops))
+    recording = bool((facts.rank.ops["sequence"] >= 0).any())
+    return Workload.UNKNOWN if not ran or recording or _hidden_graphs(facts) else Workload.INFERENCE
+
+
+def _hidden_graphs(facts: Facts) -> bool:
+    """Whether a CUDA graph ran whose kernels are not in the recording: it may have held any."""
+    spans: pd.DataFrame = facts.rank.spans
+    names = spans["name"].cat
+    replays = [code for code, name in enumerate(names.categories) if kinds.api_kind(name) is ApiKind.GRAPH_LAUNCH]
+    calls = np.flatnonzero(np.isin(names.codes.to_numpy(), replays))
+    return not np.isin(calls, device_work(facts).launch).all()

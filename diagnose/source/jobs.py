@@ -1,0 +1,93 @@
+"""Which recordings are of one job: ranks are compared with each other only if they ran together."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from datetime import datetime, timezone
+from pathlib import Path
+
+from diagnose.source.base import InputError
+from diagnose.trace.model import Provenance
+
+NEAR_NS = 60_000_000_000
+"""Recordings of one job overlap in time, but for clocks of hosts that differ. Chosen: NTP keeps them within a second;
+trainings that follow each other are minutes apart."""
+
+SINCE_UNIX_NS = 1_420_070_400_000_000_000
+"""2015. An earlier time was counted from the start of the machine, or of the recording: it tells no date."""
+
+MOST_NAMED = 4
+"""Jobs that an error names before it says how many more there are."""
+
+
+def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> None:
+    """Raise InputError if the recordings are of several jobs; `claims` are the ranks that they say they are."""
+    claimed = dict(zip(map(id, recordings), claims, strict=True))
+    found = [list(recordings)]
+    for parted in (_by_time, _by_world_size, _by_maker):
+        found = [part for one in found for part in parted(one)]
+    found = [part for one in found for part in _by_folder(one, [claimed[id(recording)] for recording in one])]
+    if len(found) > 1:
+        named = [_named(one) for one in found[:MOST_NAMED]]
+        more = f"; and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        raise InputError(
+            f"These are recordings of {len(found)} jobs, whose ranks cannot be compared: {'; '.join(named)}{more}. "
+            "Analyse one of them at a time."
+        )
+
+
+def _by_time(recordings: list[Provenance]) -> list[list[Provenance]]:
+    """Those that ran at the same time, or whose time is not known."""
+    dated = [one for one in recordings if _is_dated(one)]
+    found: list[list[Provenance]] = []
+    last = 0
+    for one in sorted(dated, key=lambda one: one.begin_unix_ns):
+        if not found or one.begin_unix_ns > last + NEAR_NS:
+            found.append([])
+        found[-1].append(one)
+        last = max(last, one.end_unix_ns)
+    undated = [one for one in recordings if not _is_dated(one)]
+    if len(found) > 1:
+        return [*found, *([undated] if undated else [])]
+    return [recordings]
+
+
+def _is_dated(one: Provenance) -> bool:
+    return one.begin_unix_ns >= SINCE_UNIX_NS
+
+
+def _by_world_size(recordings: list[Provenance]) -> list[list[Provenance]]:
+    return _parted(recordings, lambda one: one.world_size)
+
+
+def _by_maker(recordings: list[Provenance]) -> list[list[Provenance]]:
+    return _parted(recordings, lambda one: None if one.backend == "cpu" else one.backend)
+
+
+def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> list[list[Provenance]]:
+    """Of each folder those in it, if ranks occur in several of them and in none twice; else all together."""
+    folders = [Path(one.path).parent for one in recordings]
+    known = [(rank, folder) for rank, folder in zip(claims, folders, strict=True) if rank is not None]
+    several = len({rank for rank, _ in known}) < len(set(known))
+    if not several or len(set(known)) < len(recordings):
+        return [recordings]
+    return _parted(recordings, lambda one: Path(one.path).parent)
+
+
+def _parted(recordings: list[Provenance], key: Callable[[Provenance], Hashable | None]) -> list[list[Provenance]]:
+    """By key, in order of the first of each; those without one are with the first."""
+    keys = list(dict.fromkeys(key(one) for one in recordings if key(one) is not None))
+    if len(keys) < 2:
+        return [recordings]
+    return [[one for one in recordings if (keys[0] if key(one) is None else key(one)) == own] for own in keys]
+
+
+def _named(job: Sequence[Provenance]) -> str:
+    """The files of a job, and what tells it from others."""
+    first = min(job, key=lambda one: one.begin_unix_ns)
+    world = max((one.world_size or 0 for one in job), default=0)
+    about = [f"world size {world}"] if world else []
+    if _is_dated(first):
+        about.append(f"{datetime.fromtimestamp(first.begin_unix_ns / 1e9, timezone.utc):%Y-%m-%d %H:%M} UTC")
+    files = f"{job[0].path} and {len(job) - 1} more" if len(job) > 1 else job[0].path
+    return f"{files} ({', '.join(about)})" if about else files

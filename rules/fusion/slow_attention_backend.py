@@ -1,0 +1,158 @@
+"""Attention runs on a slower backend than the GPU has.
+
+`scaled_dot_product_attention` chooses among backends. What it is given, or what is installed, keeps it from the fastest
+one: its math backend stores the scores, memory-efficient attention is made for any GPU, and FlashAttention 2 does not
+use what Hopper and Blackwell GPUs added.
+
+Why it costs
+    On an A100 memory-efficient attention takes up to 2.6 times as long as FlashAttention 2; on an H100 FlashAttention 2
+    takes 1.5 to 2 times as long as FlashAttention 3 or cuDNN. The math backend also moves all scores through memory.
+
+How to fix
+    Pass `is_causal=True` in place of a causal mask; use 16 bits, and heads whose size is a multiple of 8. On Hopper and
+    Blackwell allow cuDNN's backend, or install FlashAttention 3 or 4.
+
+Ignore when
+    the mask is neither causal nor padding, or results must be the same bits from run to run.
+
+Sources
+    https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html
+    https://arxiv.org/abs/2407.08608
+"""
+
+from diagnose.facts.device.attention import Backend, SlowAttention
+from diagnose.facts.device.fusion import AttentionChain
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step in such attention (our choice)
+SDPA = "aten::scaled_dot_product_attention"
+LONG = 256  # keys: the scores of shorter sequences stay in the caches (our choice)
+LINK = "https://docs.pytorch.org/docs/stable/generated/torch.nn.attention.sdpa_kernel.html"
+CUDNN = Fix(
+    "Allow cuDNN's attention first, or install FlashAttention 3 or 4.",
+    after="from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+    "with sdpa_kernel([SDPBackend.CUDNN_ATTENTION, SDPBackend.FLASH_ATTENTION], set_priority=True):\n"
+    "    loss = criterion(model(x), y)",
+    safety=Safety.ROUNDING,
+    link=LINK,
+)
+FLASH = Fix(
+    "Allow FlashAttention alone: PyTorch then warns of what keeps it from it.",
+    after="from torch.nn.attention import SDPBackend, sdpa_kernel\n"
+    "with sdpa_kernel(SDPBackend.FLASH_ATTENTION):\n    loss = criterion(model(x), y)",
+    safety=Safety.ROUNDING,
+    link=LINK,
+)
+NO_MASK = Fix(
+    "If the mask is causal, say so in place of passing it; if it is padding, pack the sequences.",
+    before="F.scaled_dot_product_attention(q, k, v, attn_mask=mask)",
+    after="F.scaled_dot_product_attention(q, k, v, is_causal=True)",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link=LINK,
+)
+
+
+@rule("AT02")
+def slow_attention_backend(
+    slow_attention: tuple[SlowAttention, ...], attention_chains: tuple[AttentionChain, ...], steps: Steps
+) -> Verdicts:
+    math = [one for one in attention_chains if one.asked_by == SDPA and one.keys >= LONG]
+    math_ns = sum(one.forward_ns + (one.backward_ns or 0) for one in math)
+    least = WORTH_SHARE * steps.mean_ns
+    slow = [one for one in slow_attention if one.ns >= least]
+    if not slow and math_ns < least:
+        ns = math_ns + sum(one.ns for one in slow_attention)
+        yield Clean(f"attention on a slower backend takes {percent(ns / steps.mean_ns)} of the step")
+    if math_ns >= least:
+        yield Finding(
+            title="scaled_dot_product_attention takes its math backend",
+            evidence=(
+                Evidence(
+                    f"It computes {math[0].queries:,} queries and {math[0].keys:,} keys as matmul, softmax and matmul:"
+                    f" {ms(math_ns)} a step, {sum(one.calls for one in math)} times.",
+                    math_ns,
+                    "ns",
+                ),
+            ),
+            edits=tuple(Replace(one.ids, one.group, one.fused_ns) for one in math),
+            fixes=(FLASH, NO_MASK),
+            confidence=Confidence(Level.MEDIUM, "what keeps it from a fused kernel is not recorded"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+    for one in slow:
+        newer = one.backend is Backend.FLASH_2
+        with_mask = ", with a mask" if one.masked else ""
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"{one.backend.value[0].upper()}{one.backend.value[1:]}{with_mask} takes {ms(one.ns)} a step,"
+                    f" {one.calls:,} times; of the longest {one.queries:,} queries and {one.keys:,} keys, heads of"
+                    f" {one.head_dim}.",
+                    one.ns,
+                    "ns",
+                ),
+                Evidence(
+                    "FlashAttention 3 and cuDNN use what this GPU adds."
+                    if newer
+                    else "FlashAttention takes 16 bits and heads of this size; it takes no mask but a causal one."
+                ),
+            ),
+            edits=(Shorten(one.ids, Between(*one.left)),),
+            fixes=(CUDNN,) if newer else (NO_MASK,) if one.masked else (FLASH,),
+            confidence=Confidence(Level.LOW, "whether its mask can go is not recorded")
+            if one.masked
+            else Confidence(
+                Level.MEDIUM, "the backend and its sizes are recorded, what part a causal mask spares is not"
+            ),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 6.9e10 operations need 0.4 ms, not 10 ms: then what comes next waits for its launch
+        """
+        4 steps of 20
+        device A100
+        cpu  aten::_efficient_attention_forward 0-1 types=["c10::Half"] shapes=[[4,8192,8,8],[4,8192,8,8],[4,8192,8,8]]
+        cpu  sync 2-19.81
+        gpu  fmha_cutlassF_f16_aligned_64x64_rf_sm80 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
+        """,
+        saving_ms=(8.85, 8.85),
+    ),
+    Fires(  # FlashAttention 2 on an H100: a tenth to twice as fast
+        """
+        4 steps of 20
+        cpu  aten::_flash_attention_forward 0-1 types=["c10::Half"] shapes=[[4,8192,8,64],[4,8192,8,64],[4,8192,8,64]]
+        cpu  sync 2-19.81
+        gpu  flash 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
+        """,
+        saving_ms=(0.91, 5),
+    ),
+    Silent(  # FlashAttention 2 is what an A100 has
+        """
+        4 steps of 20
+        device A100
+        cpu  aten::_flash_attention_forward 0-1 types=["c10::Half"] shapes=[[4,8192,8,64],[4,8192,8,64],[4,8192,8,64]]
+        cpu  sync 2-19.81
+        gpu  flash 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
+        """
+    ),
+    Silent(  # a V100 has no FlashAttention
+        """
+        4 steps of 20
+        device V100
+        cpu  aten::_efficient_attention_forward 0-1 types=["c10::Half"] shapes=[[4,8192,8,8],[4,8192,8,8],[4,8192,8,8]]
+        cpu  sync 2-19.81
+        gpu  fmha_cutlassF_f16_aligned_64x64_rf_sm70 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 20
+        cpu  aten::_flash_attention_forward 0-0.1 | sync 2-19.81
+        gpu  flash 2-12 @0.05
+        """,
+        because="shapes",
+    ),
+]

@@ -1,0 +1,96 @@
+"""Large products run in 16 bits where the GPU has fp8.
+
+Matrix multiplications of some thousand rows and columns take much of the step, on a GPU that multiplies 8-bit numbers
+at twice the rate.
+
+Why it costs
+    fp8 does twice the work of 16 bits. Finding scales and casting take part of that back.
+
+How to fix
+    Train linear layers in fp8: torchao's float8, or TransformerEngine. Compile the model, so that casts are fused.
+
+Ignore when
+    the training is short or delicate: fp8 changes numerics, and only a long run shows whether the loss holds.
+
+Sources
+    https://github.com/pytorch/torchtitan/blob/main/docs/float8.md
+    https://pytorch.org/blog/training-using-float8-fsdp2
+"""
+
+from diagnose.facts.device.precision import LargeProducts
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step in such products (our choice)
+# Of their time. Llama 3 8B became 1.28 times as fast on 8 H100 (torchtitan): 0.67 if products were two thirds of it.
+LEFT = Between(1.0, 0.75, 0.6)
+
+
+@rule("KE06")
+def no_fp8(large_products: LargeProducts | None, steps: Steps) -> Verdicts:
+    if large_products is None:
+        yield NotApplicable("the GPU has no fp8")
+    elif large_products.ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"large products in 16 bits take {percent(large_products.ns / steps.mean_ns)} of the step")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Products of at least 2,048 rows, columns and inner size take {ms(large_products.ns)} a step in"
+                    f" 16 bits, {percent(large_products.ns / steps.mean_ns)} of it.",
+                    large_products.ns,
+                    "ns",
+                ),
+                Evidence(f"{large_products.device} multiplies in fp8 at twice the rate, before scales and casts."),
+            ),
+            edits=(Shorten(large_products.ids, LEFT),),
+            fixes=(
+                Fix(
+                    "Train linear layers in fp8, and watch the loss over a long run.",
+                    after="from torchao.float8 import convert_to_float8_training\n"
+                    "convert_to_float8_training(model)\nmodel = torch.compile(model)",
+                    effort=2,
+                    safety=Safety.PRECISION,
+                    link="https://github.com/pytorch/ao/tree/main/torchao/float8",
+                ),
+            ),
+            confidence=Confidence(Level.LOW, "whether the training bears fp8, and what casts cost, is not recorded"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(  # nothing to 40 % of 10 ms
+        """
+        4 steps of 20
+        cpu  aten::mm 0-0.1 shapes=[[16384,4096],[4096,4096]] types=["c10::BFloat16","c10::BFloat16"]
+        cpu  sync 2-19.81
+        gpu  bf16_gemm 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
+        """,
+        saving_ms=(0, 4),
+    ),
+    Silent(  # too small: casting would take as long
+        """
+        4 steps of 20
+        cpu  aten::mm 0-0.1 shapes=[[16384,1024],[1024,1024]] types=["c10::BFloat16","c10::BFloat16"]
+        cpu  sync 2-19.81
+        gpu  bf16_gemm 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
+        """
+    ),
+    Silent(  # an A100 has no fp8
+        """
+        4 steps of 20
+        device A100
+        cpu  aten::mm 0-0.1 shapes=[[16384,4096],[4096,4096]] types=["c10::BFloat16","c10::BFloat16"]
+        cpu  sync 2-19.81
+        gpu  fp16_gemm 0.06-10.06 @0.05 | pointwise 10.06-19.8 @1.2
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 20
+        cpu  aten::mm 0-0.1 | sync 2-19.81
+        gpu  bf16_gemm 0.06-10.06 @0.05
+        """,
+        because="shapes",
+    ),
+]

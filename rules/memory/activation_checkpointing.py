@@ -1,0 +1,162 @@
+"""Activation checkpointing repeats much of the forward pass.
+
+What is checkpointed keeps no activations: the backward pass runs that part of the forward pass again. That is right
+where memory is full. Where it is not, it costs time for nothing.
+
+Why it costs
+    Checkpointing every layer adds a forward pass, about a third of the compute of forward and backward.
+
+How to fix
+    Checkpoint fewer layers, as far as memory allows. Or keep what is expensive to compute (matmuls, attention) and
+    compute again what is cheap, by a policy of selective checkpointing.
+
+Ignore when
+    memory is full, or needed for a larger batch that brings more.
+
+Sources
+    https://docs.pytorch.org/docs/stable/checkpoint.html
+    https://arxiv.org/abs/2205.05198
+"""
+
+from diagnose.facts.autograd.recompute import Recompute
+from diagnose.facts.device.memory import Memory
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step in what is computed again (our choice)
+USED_AT_MOST = 0.9  # of the device's memory: the rest is for the context, for libraries and fragments (our choice)
+FACTOR = 2.0  # by which what activations take may be wrong: some inputs are not kept, other tensors are (our choice)
+UNKNOWN = Between(1.0, 0.5, 0.0)  # of the time, where memory was not recorded
+LINK = "https://docs.pytorch.org/docs/stable/checkpoint.html"
+
+
+@rule("ME04")
+def activation_checkpointing(
+    steps: Steps, recompute: Recompute | None, memory: tuple[Memory, ...] | None = None
+) -> Verdicts:
+    if recompute is None:
+        yield NotApplicable("no backward pass runs part of a forward pass again")
+        return
+    again_ns = max(recompute.host_ns, recompute.work.device_ns)
+    if again_ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"what checkpointing computes again takes {percent(again_ns / steps.mean_ns)} of the step")
+        return
+    fullest = min((one for one in memory or () if one.free_share is not None), key=_free, default=None)
+    needs = recompute.bytes
+    left, told = UNKNOWN, "Whether the GPU has as much memory free was not recorded."
+    if fullest is not None and needs:
+        used, whole = fullest.peak_reserved_bytes or 0, fullest.capacity_bytes or 0
+        fits = max(USED_AT_MOST * whole - used, 0.0) / needs
+        left = Between(*(1 - min(fits * by, 1.0) for by in (1 / FACTOR, 1.0, FACTOR)))
+        told = f"The allocator holds {bytes_(used)} of {bytes_(whole)}: {percent(min(fits, 1.0))} of it fits."
+        if not fits:
+            yield Clean(f"checkpointing costs {ms(again_ns)} a step, and memory is full: {bytes_(used)} are held")
+            return
+    keeps = f"Keeping it takes about {bytes_(needs)}. " if needs else ""
+    yield Finding(
+        evidence=(
+            Evidence(
+                f"The backward pass runs {recompute.pieces:.3g} pieces of the forward pass again: {ms(again_ns)} a"
+                f" step, {percent(again_ns / steps.mean_ns)} of it.",
+                again_ns,
+                "ns",
+            ),
+            Evidence(f"{keeps}{told}", needs, "bytes"),
+        ),
+        edits=(
+            *(Shorten(ids, left) for ids in (recompute.work.ids, recompute.work.work_ids)),
+            *(Shorten(Times(*some), left) for some in recompute.between),
+        ),
+        fixes=(
+            Fix(
+                "Checkpoint only as many layers as memory needs.",
+                before="x = checkpoint(layer, x, use_reentrant=False)",
+                after="x = checkpoint(layer, x, use_reentrant=False) if i < checkpointed else layer(x)",
+                link=LINK,
+            ),
+            Fix(
+                "Or keep the results of matmuls and attention, and compute the rest again.",
+                after="context_fn = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])\n"
+                "x = checkpoint(layer, x, use_reentrant=False, context_fn=context_fn)",
+                effort=2,
+                link=LINK,
+            ),
+        ),
+        confidence=Confidence(Level.MEDIUM, "what activations take is told from shapes")
+        if fullest is not None and needs
+        else Confidence(Level.LOW, "whether memory is free for it was not recorded"),
+        basis=Basis.RULE_OF_THUMB,
+    )
+
+
+def _free(one: Memory) -> float:
+    return one.free_share or 0.0
+
+
+EXAMPLES = [
+    Fires(  # 12 of 40 ms are computed again, and what takes 0.4 GB fits many times
+        """
+        3 steps of 40
+        memory 15 of 20 GB
+        cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        cpu  sync 9-39.9
+        cpu autograd  "autograd::engine::evaluate_function: AddmmBackward0" 5-8 sequence=5 "Fwd thread id"=1
+        cpu autograd  aten::linear 6-6.3 x3 every 0.4 sequence=9 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
+        gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
+        gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
+        """,
+        saving_ms=(12, 12),
+    ),
+    Fires(  # half of it fits: a quarter to all of it, as what it takes is told to a factor of two
+        """
+        3 steps of 40
+        memory 70 of 76.315 GB
+        cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        cpu  sync 9-39.9
+        cpu autograd  "autograd::engine::evaluate_function: AddmmBackward0" 5-8 sequence=5 "Fwd thread id"=1
+        cpu autograd  aten::linear 6-6.3 x3 every 0.4 sequence=9 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
+        gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
+        gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
+        """,
+        saving_ms=(3, 12),
+    ),
+    Fires(  # without memory anything may be
+        """
+        3 steps of 40
+        cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        cpu  sync 9-39.9
+        cpu autograd  "autograd::engine::evaluate_function: AddmmBackward0" 5-8 sequence=5 "Fwd thread id"=1
+        cpu autograd  aten::linear 6-6.3 x3 every 0.4 sequence=9 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
+        gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
+        gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
+        """,
+    ),
+    Silent(  # memory is full
+        """
+        3 steps of 40
+        memory 75 of 80 GB
+        cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        cpu  sync 9-39.9
+        cpu autograd  "autograd::engine::evaluate_function: AddmmBackward0" 5-8 sequence=5 "Fwd thread id"=1
+        cpu autograd  aten::linear 6-6.3 x3 every 0.4 sequence=9 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
+        gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
+        gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
+        """
+    ),
+    Silent(  # the backward pass runs formulas only
+        """
+        3 steps of 40
+        memory 15 of 20 GB
+        cpu  aten::linear 1-1.3 x3 every 0.4 sequence=5 shapes=[[16384,4096]] types=["c10::BFloat16"]
+        cpu  sync 9-39.9
+        cpu autograd  "autograd::engine::evaluate_function: AddmmBackward0" 5-8 sequence=5 "Fwd thread id"=1
+        cpu autograd  aten::mm 6-6.3 x3 every 0.4 shapes=[[16384,4096]]
+        gpu  bf16_gemm 2-6 @1.1 | bf16_gemm 6-10 @1.5 | bf16_gemm 10-14 @1.9
+        gpu  bf16_gemm 14-18 @6.1 from autograd | bf16_gemm 18-22 @6.5 from autograd
+        gpu  bf16_gemm 22-26 @6.9 from autograd | pointwise 26-39.8 @7.5 from autograd
+        """
+    ),
+]

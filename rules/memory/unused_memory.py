@@ -1,0 +1,111 @@
+"""Most of the GPU's memory is unused: a larger batch fits.
+
+Much of a step costs the same whatever the batch: launching ops, calling modules, kernels too small to fill the GPU,
+updating parameters. A larger batch spreads that over more samples.
+
+Why it costs
+    Each sample pays a share of these fixed costs; the smaller the batch, the larger the share.
+
+How to fix
+    Raise the batch size, in powers of two, until memory is nearly full or the time per sample stops falling. With
+    gradient accumulation, larger and fewer micro-batches leave the training as it is.
+
+Ignore when
+    the batch size is fixed for reasons of training quality, or another process needs the memory.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background
+"""
+
+from diagnose.facts.host.batch import LargerBatch
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step in what does not grow with the batch (our choice)
+
+
+@rule("ME07")
+def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
+    one, room = larger_batch, f"{bytes_(larger_batch.used_bytes)} of {bytes_(larger_batch.capacity_bytes)}"
+    unfilled_ns = round(one.underfilled_ns * (1 - one.filled_share))
+    fixed_ns = one.host_idle_ns + unfilled_ns + one.update_ns
+    if one.times == 1:
+        yield Clean(f"the allocator holds {room}: twice the batch need not fit")
+    elif fixed_ns < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"the allocator holds {room}, and what a larger batch would spread takes {ms(fixed_ns)} a step")
+    else:
+        parts = {
+            "for launches and Python": one.host_idle_ns,
+            "in kernels that do not fill the GPU": one.underfilled_ns,
+            "updating parameters": one.update_ns,
+        }
+        told = ", ".join(f"{ms(ns)} {what}" for what, ns in parts.items() if ns >= WORTH_SHARE * steps.mean_ns)
+        likely = max(one.times // 2, 2)
+        spread = Between(1 / 2, 1 / likely, 1 / one.times)
+        low, mid, high = (max(one.filled_share, 1 / times) for times in (2, likely, one.times))
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"The allocator holds {room} of the GPU's memory: a batch {one.times} times as large fits.",
+                    one.used_bytes,
+                    "bytes",
+                ),
+                Evidence(f"Whatever the batch, a step takes {told or ms(fixed_ns)}.", fixed_ns, "ns"),
+                Evidence("The saving is per sample: the step itself gets longer."),
+            ),
+            edits=(
+                Shorten(one.op_ids, spread),
+                *(Shorten(Times(*some), spread) for some in one.pauses),
+                Shorten(one.update_ids, spread),
+                Shorten(one.underfilled_ids, Between((1 + low) / 2, mid + 0.2 * (1 - mid), high)),
+            ),
+            fixes=(
+                Fix(
+                    f"Raise the batch size step by step, up to {one.times} times, and time a sample each time.",
+                    before="DataLoader(dataset, batch_size=batch_size)",
+                    after=f"DataLoader(dataset, batch_size={likely} * batch_size)",
+                    safety=Safety.NEEDS_JUDGEMENT,
+                    link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+                ),
+            ),
+            confidence=Confidence(Level.MEDIUM, "memory in use is recorded; kernels of larger batches were not seen"),
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=one.host_idle_ns > unfilled_ns + one.update_ns,
+            per_sample=True,
+        )
+
+
+EXAMPLES = [
+    Fires(  # 90 ops of 18 us, for which the GPU is idle: half to an eighth of their 1.62 ms stays for each sample
+        """
+        4 steps of 2
+        memory 0.2 of 0.3 GB
+        cpu  aten::add 0.1-0.118 x90 every 0.02
+        gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
+        """,
+    ),
+    Silent(  # the same, with memory that is mostly used
+        """
+        4 steps of 2
+        memory 40 of 50 GB
+        cpu  aten::add 0.1-0.118 x90 every 0.02
+        gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
+        """
+    ),
+    Silent(  # kernels that fill the GPU and keep it busy: each sample costs the same
+        """
+        4 steps of 10
+        memory 5 of 10 GB
+        cpu  aten::mm 0-0.1 | sync 0.2-9.95
+        gpu  bf16_gemm 0.02-9.9 @0.01
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 2
+        cpu  aten::add 0.1-0.118 x90 every 0.02
+        gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02
+        """,
+        because="memory events",
+    ),
+]
