@@ -1,0 +1,96 @@
+"""What a rank does between its collectives, and where it is held up."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose.facts.communication.course import course
+from diagnose.facts.core.base import Missing
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.job import Course
+
+MS = 1_000_000
+
+
+def lane(found: Course) -> list[tuple[str, int, float, float, float]]:
+    """Events as (what, call, from, until, own) in ms from the first used step on."""
+    zero = int(found.bounds_ns[0])
+    events = zip(
+        *(getattr(found.lane, name).tolist() for name in ("call", "waits", "from_ns", "until_ns", "own_ns")),
+        strict=True,
+    )
+    return [
+        ("wait" if waits else "step" if call < 0 else "ask", call, (begin - zero) / MS, (end - zero) / MS, own / MS)
+        for call, waits, begin, end, own in events
+    ]
+
+
+def test_on_a_device_it_is_held_up_by_communication_that_nothing_hides() -> None:
+    found = course(
+        facts_of(
+            """
+            3 steps of 100
+            cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+            gpu     sgemm 0.1-70 @0.05
+            gpu 20  allreduce 60-90 @0.3 group_size=2
+            """
+        )
+    )
+    # A step ends with its last work: at 90 ms. The next begins on the device 10.1 ms later and computes for 69.9.
+    assert not found.on_cpu
+    assert found.compute_ns.tolist() == [69_900_000] * 2
+    assert lane(found) == [
+        ("ask", 0, 70.0, 70.0, 70.0),
+        ("wait", 0, 80.0, 100.0, 10.0),  # the last 10 ms of compute hide the first 10 of the all-reduce
+        ("step", -1, 100.0, 100.0, 0.0),
+        ("ask", 1, 170.0, 170.0, 70.0),
+        ("wait", 1, 180.0, 200.0, 10.0),
+    ]
+    assert found.lane.compute_ns.tolist() == [59_900_000, 10 * MS, 0, 59_900_000, 10 * MS]
+
+
+def test_on_the_host_it_is_held_up_where_it_is_in_no_op_of_its_own_until_a_collective_is_over() -> None:
+    found = course(
+        facts_of(
+            """
+            3 steps of 100
+            2 threads, 4 cores
+            cpu       aten::mm 0-40 | c10d::allreduce_ 40-40.1 | aten::add 40.1-50 | aten::mul 80-99
+            cpu gloo  gloo:all_reduce 40.5-80
+            """
+        )
+    )
+    assert found.on_cpu
+    assert found.operations == ("allreduce",)
+    assert lane(found)[:3] == [
+        ("ask", 0, 40.5, 40.5, 40.5),
+        ("wait", 0, 50.0, 80.0, 9.5),
+        ("step", -1, 100.0, 100.0, 20.0),
+    ]
+    assert found.compute_ns.tolist() == [68_900_000] * 2  # 40, 9.9 and 19 ms of ops
+
+
+def test_what_it_asks_for_while_it_is_held_up_was_asked_for_before() -> None:
+    found = course(
+        facts_of(
+            """
+            2 steps of 100
+            cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | c10d::allreduce_ 0.5-0.6 | device_sync 1-99.9
+            gpu     sgemm 0.1-50 @0.05
+            gpu 20  allreduce 50-70 @0.3 group_size=2 | allreduce 71-90 @0.55 group_size=2
+            """
+        )
+    )
+    events = lane(found)
+    assert [event[0] for event in events] == ["ask", "wait", "ask", "wait"]
+    assert [event[4] for event in events] == [60.0, 0.0, 1.0, 0.0]  # 1 ms between two collectives is its own
+    assert len(set(found.calls.queue.tolist())) == 1  # of one stream: one after the other
+
+
+def test_without_collectives_or_steps_there_is_no_course() -> None:
+    with pytest.raises(Missing):
+        course(facts_of("cpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
+    alone = course(facts_of("3 steps of 100\ncpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
+    assert not len(alone.calls.ids)
+    assert np.diff(alone.bounds_ns).tolist() == [100 * MS] * 2
