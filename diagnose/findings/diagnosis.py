@@ -29,6 +29,7 @@ from diagnose.facts.run.slowdown import Slowdown
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage
 from diagnose.findings.pictures import Pictures
 from diagnose.findings.timeline import Timeline
+from diagnose.replay.critical_path import PathPart
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Device, IntegrityNote, Peers
 
@@ -149,6 +150,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """What happened when on `rank`, as far as a screen shows it."""
     pictures: Pictures | None
     """Samples of single launches, copies, collectives and ops of `rank`."""
+    critical_path: tuple[PathPart, ...] | None = None
+    """What the steps of `rank` wait for; adds up to the mean step. None: nothing could be replayed."""
 
     @property
     def conclusive(self) -> bool:
@@ -184,6 +187,7 @@ class RankDiagnosis:
     """What recording cost; None where that was not measured."""
     timeline: Timeline | None = None
     pictures: Pictures | None = None
+    critical_path: tuple[PathPart, ...] | None = None
     peers: Peers | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
 
@@ -229,6 +233,7 @@ def of_ranks(
         rules=tuple(rules),
         timeline=said.timeline,
         pictures=said.pictures,
+        critical_path=said.critical_path,
     )
 
 

@@ -72,8 +72,9 @@ _NAMED = {
     EdgeKind.EVENT: PathKind.DEVICE_WAIT,
     **dict.fromkeys(_ON_HOST, PathKind.PYTHON),
 }
-_OWNED = (PathKind.COMPUTE, PathKind.COMMUNICATION, PathKind.COPY, PathKind.ALLOCATION, PathKind.SYNC)
-_BY_NAME = [_CODE[one] for one in (*_OWNED, PathKind.LOADER, PathKind.HOST_COPY)]
+ON_DEVICE = (PathKind.COMPUTE, PathKind.COMMUNICATION, PathKind.COPY)
+_OF_CALLS = (PathKind.ALLOCATION, PathKind.SYNC, PathKind.HOST_COPY)
+_BY_NAME = [_CODE[one] for one in (*ON_DEVICE, *_OF_CALLS)]
 """What the names of owners say more of."""
 _KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, PathKind.UNEXPLAINED)] for one in EdgeKind], dtype=np.int8)
 
@@ -202,8 +203,8 @@ class PathPart:
     """`ns` over the step."""
     stretches: int
     """In all used steps."""
-    longest: str
-    """Name of the device work, host call or fetch with most of its time; "" where it is of none."""
+    mostly: str
+    """Name of the device work or host call that takes half of its time or more; "" where none does."""
     moment: float
     """Where in its step the mean moment of it lies, from 0 (start) to 1 (end)."""
 
@@ -219,7 +220,7 @@ def path_parts(facts: Facts) -> tuple[PathPart, ...]:
     step = np.searchsorted(used.bounds_ns, path.start_ns, side="right") - 1
     middle = (path.start_ns + path.end_ns) / 2 - used.bounds_ns[step]
     moment = np.bincount(group, weights=middle / used.times_ns[step] * ns) / total
-    longest = _longest_names(facts, path, group)
+    mostly = _main_names(facts, path, group, total)
     order = np.argsort(-total, kind="stable").tolist()
     rounded = shared_out([int(total[k]) for k in order], used.count)
     return tuple(
@@ -229,7 +230,7 @@ def path_parts(facts: Facts) -> tuple[PathPart, ...]:
             ns=per_step,
             share=per_step / used.mean_ns,
             stretches=int(stretches[k]),
-            longest=longest.get(k, ""),
+            mostly=mostly.get(k, ""),
             moment=float(moment[k]),
         )
         for k, per_step in zip(order, rounded, strict=True)
@@ -252,11 +253,12 @@ def _main_sites(path: CriticalPath) -> tuple[list[Site | None], IntArray]:
     return list(number), np.where(np.isin(site, np.argsort(-total, kind="stable")[:MOST_LINES]), site, 0)
 
 
-def _longest_names(facts: Facts, path: CriticalPath, group: IntArray) -> dict[int, str]:
-    """For each group the name with most time, of kinds of which names say more."""
+def _main_names(facts: Facts, path: CriticalPath, group: IntArray, total: IntArray) -> dict[int, str]:
+    """For each group the name that takes half of its time or more, of kinds of which names say more."""
     names = facts.rank.spans["name"].cat
     told = np.flatnonzero(np.isin(path.kind, _BY_NAME) & (path.owner >= 0))
     pairs = np.stack((group[told], names.codes.to_numpy()[path.owner[told]]))
     distinct, which = np.unique(pairs, axis=1, return_inverse=True)
-    total = _sums(which.reshape(-1), (path.end_ns - path.start_ns)[told])
-    return {int(distinct[0, k]): str(names.categories[distinct[1, k]]) for k in np.argsort(total, kind="stable")}
+    ns = _sums(which.reshape(-1), (path.end_ns - path.start_ns)[told])
+    most = np.flatnonzero(2 * ns >= total[distinct[0]])
+    return {int(distinct[0, k]): str(names.categories[distinct[1, k]]) for k in most}

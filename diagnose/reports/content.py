@@ -9,7 +9,8 @@ from diagnose.facts.core.steps import Measure
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.reports.words import ACTIVITIES, CAUSES, why_this_rank
+from diagnose.replay.critical_path import PathPart
+from diagnose.reports.words import ACTIVITIES, CAUSES, PATHS, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
@@ -17,6 +18,9 @@ from diagnose.trace.units import clipped, duration, number, share, size
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""
+
+LEAST_SHARE = 0.001
+"""Of the step, for a row of a table that has one for everything else (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -51,6 +55,7 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
     made = (
         _breakdown(diagnosis),
         _idle(diagnosis),
+        _path(diagnosis),
         _host(diagnosis),
         _functions(diagnosis),
         _input_and_launches(diagnosis),
@@ -72,6 +77,10 @@ def _per(diagnosis: Diagnosis) -> str:
     return "time" if window else "per step"
 
 
+def _whole(diagnosis: Diagnosis) -> str:
+    return "the recorded window" if _per(diagnosis) == "time" else "step time (mean)"
+
+
 def _count(total: int, diagnosis: Diagnosis) -> str:
     """How often something occurred per step, as its time is; `total` is in all used steps."""
     return number(total / max(diagnosis.steps.used, 1)) if diagnosis.steps is not None else f"{total:,}"
@@ -87,10 +96,9 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         ("exposed copies", whole.exposed_copy_ns),
         ("idle", whole.idle_ns),
     )
-    total = "the recorded window" if whole.measure == Measure.WINDOW else "step time (mean)"
     rows = (
         *(_timed(label, ns, whole.step_ns) for label, ns in parts),
-        Row(total, (duration(whole.step_ns), share(1, 1))),
+        Row(_whole(diagnosis), (duration(whole.step_ns), share(1, 1))),
     )
     which = f" (rank {diagnosis.rank}, {why_this_rank(diagnosis)})" if len(diagnosis.ranks) > 1 else ""
     return Section(f"Where the GPU's time goes{which}", ("", _per(diagnosis), "share"), rows)
@@ -114,6 +122,27 @@ def _idle(diagnosis: Diagnosis) -> Section:
         if one.ns
     ]
     return Section("Why the GPU was idle", ("", _per(diagnosis), "share", "gaps"), tuple(rows))
+
+
+def _path(diagnosis: Diagnosis) -> Section:
+    """The parts with most time in the order in which a step comes to them, and the rest."""
+    found = diagnosis.critical_path or ()
+    largest = [one for one in found[:MOST_ROWS] if one.share >= LEAST_SHARE]
+    shown = sorted(largest, key=lambda one: one.moment)
+    step_ns = _step_ns(diagnosis)
+    rows = [_timed(_waited_for(one), one.ns, step_ns, site=one.site) for one in shown]
+    if rest := found[len(shown) :]:
+        rows.append(_timed("everything else", sum(one.ns for one in rest), step_ns))
+    if rows:
+        rows.append(Row(_whole(diagnosis), (duration(step_ns), share(1, 1))))
+    note = "Work that is not on this critical path can get faster and save nothing."
+    what = "recorded window" if _per(diagnosis) == "time" else "step"
+    return Section(f"What the {what} waits for, in order of time", ("", _per(diagnosis), "share"), tuple(rows), note)
+
+
+def _waited_for(part: PathPart) -> str:
+    mostly = f", mostly {kinds.short_name(part.mostly, 30)}" if part.mostly else ""
+    return PATHS[part.kind] + mostly
 
 
 def place(site: Site) -> str:

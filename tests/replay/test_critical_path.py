@@ -135,9 +135,9 @@ def test_lines_are_those_that_ran_or_that_launched_the_work() -> None:
     }
 
 
-def test_parts_are_the_largest_first_with_their_place_in_the_step_and_what_takes_longest() -> None:
+def test_parts_are_the_largest_first_with_their_place_in_the_step_and_what_takes_most_of_them() -> None:
     parts = path_parts(exposed().facts())
-    assert [(one.kind, one.ns, one.stretches, one.longest) for one in parts[:3]] == [
+    assert [(one.kind, one.ns, one.stretches, one.mostly) for one in parts[:3]] == [
         (PathKind.COMMUNICATION, 400_000, 2, NCCL),
         (PathKind.COMPUTE, 302_000, 12, "a"),
         (PathKind.PYTHON, 230_000, 4, ""),
