@@ -18,6 +18,7 @@ from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.launches import Launches
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.data.input import Input
+from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.device.memory import AllocationCalls, Memory
@@ -152,6 +153,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """Samples of single launches, copies, collectives and ops of `rank`."""
     critical_path: tuple[PathPart, ...] | None = None
     """What the steps of `rank` wait for; adds up to the mean step. None: nothing could be replayed."""
+    flops: AchievedFlops | None = None
+    """Achieved FLOP/s and MFU of the recorded steps of `rank`."""
 
     @property
     def conclusive(self) -> bool:
@@ -234,6 +237,7 @@ def of_ranks(
         timeline=said.timeline,
         pictures=said.pictures,
         critical_path=said.critical_path,
+        flops=shown.flops,
     )
 
 

@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.facts.core.steps import Measure
+from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
@@ -14,7 +15,7 @@ from diagnose.reports.words import ACTIVITIES, CAUSES, PATHS, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
-from diagnose.trace.units import clipped, duration, number, share, size
+from diagnose.trace.units import clipped, duration, number, share, size, three_digits
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""
@@ -59,6 +60,7 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
         _host(diagnosis),
         _functions(diagnosis),
         _input_and_launches(diagnosis),
+        _flops(diagnosis),
         _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds),
         _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops),
         _kernels(diagnosis),
@@ -184,6 +186,50 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
             text = f"peak {size(memory.peak_allocated_bytes)} used, {size(memory.peak_reserved_bytes)} reserved"
             rows.append(Row(f"memory of device {memory.device}", (text,)))
     return Section("Input, launches, memory", ("", ""), tuple(rows))
+
+
+def _flops(diagnosis: Diagnosis) -> Section:
+    """FLOPs of a step against the peak, by type."""
+    found = diagnosis.flops
+    if found is None:
+        return Section("", (), ())
+    step_s = _step_ns(diagnosis) / 1e9
+    rows = [_type_row(one.dtype or "type unknown", one.flops, one.peak_flops_per_s, step_s) for one in found.types]
+    if len(rows) > 1 or found.mfu is None:
+        mfu = "-" if found.mfu is None else share(found.mfu, 1)
+        rows.append(Row("all", (_flops_told(found.flops, "FLOP"), _flops_told(found.flops_per_s, "FLOP/s"), "", mfu)))
+    columns = ("", _per(diagnosis), "achieved", "peak", "MFU")
+    return Section("Achieved FLOP/s and MFU", columns, tuple(rows), " ".join(_about_flops(found)))
+
+
+def _type_row(dtype: str, flops: int, peak: float | None, step_s: float) -> Row:
+    achieved = flops / step_s
+    of_peak = ("unknown", "-") if peak is None else (_flops_told(peak, "FLOP/s"), share(achieved, peak))
+    return Row(dtype, (_flops_told(flops, "FLOP"), _flops_told(achieved, "FLOP/s"), *of_peak))
+
+
+def _flops_told(value: float, unit: str) -> str:
+    """In tera, or giga where that is little."""
+    return f"{three_digits(value / 1e12)} T{unit}" if value >= 1e11 else f"{three_digits(value / 1e9)} G{unit}"
+
+
+def _about_flops(found: AchievedFlops) -> Iterator[str]:
+    """How the numbers were found, in sentences."""
+    yield "Matrix products, convolutions and attention, from shapes, over the recorded step; recomputation counts."
+    if found.device:
+        several = f"{found.devices} x " if found.devices > 1 else ""
+        yield f"Peaks are nominal and dense: {several}{found.device}."
+    if found.why_no_mfu:
+        yield f"No MFU, as this is not known: {found.why_no_mfu}."
+    if found.counted_share < WHOLE:
+        yield f"At least so many: shapes tell the FLOPs of {share(found.counted_share, 1)} of these kernels' time."
+    if found.at_most_share > 1 - WHOLE:
+        most = share(found.at_most_share, 1)
+        yield f"For {most} of the FLOPs this is the most: masks and gradients that nobody asked for lessen it."
+
+
+WHOLE = 0.99
+"""From this share on nothing is said of the rest (our choice)."""
 
 
 def _kernels(diagnosis: Diagnosis) -> Section:

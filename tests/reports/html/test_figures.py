@@ -266,6 +266,7 @@ def test_roofs_meet_where_memory_is_as_fast_as_arithmetic(known: Diagnosis) -> N
     assert ops.hovertext[0].endswith("100 TFLOP/s, 25.0 % of the roof over it")
     assert work_figures.roofline_sentence(found) == (
         "The op that takes longest, aten::mm (64 x ? x 32), reaches 100 TFLOP/s, 25.0 % of the roof over it (H100 SXM)."
+        " Bytes are from shapes, each operand once: the least that can move."
     )
 
 

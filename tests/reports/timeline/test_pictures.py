@@ -21,6 +21,7 @@ from diagnose.reports.timeline.pictures import (
     roofline_picture,
 )
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.kinds import KernelKind
 from tests.drawing import MAIN, Drawing
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -211,6 +212,15 @@ def test_a_product_under_the_roof() -> None:
     assert found.ops == (
         RooflineOp("aten::mm", (512, 256, 1024), "fp32", 4, 400_000, FLOPS, BYTES, pytest.approx(2 * FLOPS / 400e-6)),
     )
+    (kind,) = found.kinds
+    assert (kind.kind, kind.calls, kind.ns, kind.flops, kind.bytes) == (
+        KernelKind.GEMM,
+        4,
+        400_000,
+        4 * FLOPS,
+        4 * BYTES,
+    )
+    assert kind.flops_per_s == pytest.approx(2 * FLOPS / 400e-6)
     assert found.device == "A100 SXM 40 GB"
     assert (found.bytes_per_s, found.flops_per_s) == (1555e9, {"fp32": 19.5e12})
 
