@@ -106,7 +106,7 @@ def test_an_op_too_deep_to_be_drawn_lies_in_the_deepest_lane() -> None:
     assert at["a"] == (Spot(3, 9_000, 40_000),)
     assert at["c"] == (Spot(5, 11_000, 36_000),)
     assert (at["d"], at["e"]) == ((Spot(5, 12_000, 34_000),), (Spot(5, 13_000, 32_000),))
-    assert lanes(facts).lanes[5].name == "main thread: calls"
+    assert lanes(facts).lanes[6].name == "main thread: calls"
 
 
 def test_an_operation_without_a_lane_lies_nowhere() -> None:
