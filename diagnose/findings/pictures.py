@@ -110,13 +110,16 @@ class RooflinePicture:
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """The allocator's memory on one device over time: its most in each of up to MOST_POINTS equal pieces of time."""
+    """The allocator's memory on one device over time, in up to MOST_POINTS equal pieces of time."""
 
     device: int
     moment_ns: tuple[int, ...]
     """Start of the piece, from the timeline's start; before it where it is negative."""
     allocated_bytes: tuple[int, ...]
+    """The most in each piece, as `reserved_bytes`."""
     reserved_bytes: tuple[int, ...]
+    allocated_least_bytes: tuple[int, ...] = ()
+    """The least in each piece."""
 
 
 @dataclass(frozen=True)

@@ -219,7 +219,7 @@ def _add_kinds(made: go.Figure, picture: RooflinePicture, diagnosis: Diagnosis) 
         x=[_intensity(one) for one in picture.kinds],
         y=[one.flops_per_s for one in picture.kinds],
         text=[one.kind.value for one in picture.kinds],
-        textposition="bottom right",
+        textposition="bottom left",
         cliponaxis=False,
         marker={"symbol": "circle-open", "size": 16, "color": style.DARK, "line": {"width": 2}},
         hovertext=[_kind_hover(one, diagnosis) for one in picture.kinds],

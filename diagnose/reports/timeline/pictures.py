@@ -161,13 +161,15 @@ def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
     zero = int(start.min()) - window(facts)[0]
     found = []
     for device, rows in frame.groupby("device"):
-        most = rows.groupby("piece")[["allocated_bytes", "reserved_bytes"]].max()
+        pieces = rows.groupby("piece")[["allocated_bytes", "reserved_bytes"]]
+        most, least = pieces.max(), pieces.min()
         found.append(
             MemoryCurve(
                 device=int(str(device)),
                 moment_ns=tuple(zero + int(piece) * width for piece in most.index),
                 allocated_bytes=tuple(most["allocated_bytes"].tolist()),
                 reserved_bytes=tuple(most["reserved_bytes"].tolist()),
+                allocated_least_bytes=tuple(least["allocated_bytes"].tolist()),
             )
         )
     return tuple(found)

@@ -275,12 +275,14 @@ def allocated(draw: Drawing, at: float, total: int, device: int = 0, **args: Any
     draw.events.append(event)
 
 
-def test_a_memory_curve_has_the_most_of_each_piece_of_time() -> None:
+def test_a_memory_curve_has_the_most_and_the_least_of_each_piece_of_time() -> None:
     draw = Drawing().launch("k", (20, 21), (25, 60))
     for at, total in ((10, 300), (10.05, 100), (20, 700), (39.9, 500)):
         allocated(draw, at, total)
     # 29.9 us in pieces of 100 ns; the timeline begins at 20 us.
-    assert memory_curves(draw.facts()) == (MemoryCurve(0, (-10_000, 0, 19_900), (300, 700, 500), (1300, 1700, 1500)),)
+    assert memory_curves(draw.facts()) == (
+        MemoryCurve(0, (-10_000, 0, 19_900), (300, 700, 500), (1300, 1700, 1500), (100, 700, 500)),
+    )
 
 
 def test_each_device_has_its_curve_and_the_host_none() -> None:
