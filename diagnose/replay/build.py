@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts
+from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.device import DeviceWork, device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import Measure, steps
@@ -43,7 +43,8 @@ class Layout:
     lane: IntArray
 
 
-def build(facts: Facts) -> Graph:
+@once
+def recorded_graph(facts: Facts) -> Graph:
     """The graph of all that was recorded.
 
     Raises Missing if no step can be measured, or if nothing was recorded on the host.
