@@ -41,6 +41,7 @@ from diagnose.findings import (
 from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.findings.finding import ReplayQuality
 from diagnose.replay.baseline import baseline
+from diagnose.replay.critical_path import path_parts
 from diagnose.reports import notebook
 from diagnose.reports.timeline import spots
 from diagnose.reports.timeline.drawing import timeline
@@ -175,5 +176,6 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         slowdown=cost,
         timeline=drawn,
         pictures=sampled,
+        critical_path=path_parts(facts),
         peers=rank.peers,
     )

@@ -18,6 +18,7 @@ from diagnose.facts.core.launches import Launches, launches
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.data.input import Input, input_wait
+from diagnose.facts.device.achieved import AchievedFlops, achieved_flops
 from diagnose.facts.device.copies import Copies, copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup, kernel_kinds, kernel_ops, kernels
 from diagnose.facts.device.memory import AllocationCalls, Memory, allocation_calls, memory
@@ -79,6 +80,7 @@ class RankDigest:
     ops: tuple[Op, ...] | None = None
     functions: tuple[FunctionTime, ...] | None = None
     program: Program | None = None
+    flops: AchievedFlops | None = None
     course: Course | None = None
     """None: there is nothing to compare with other ranks by."""
 
@@ -124,6 +126,7 @@ def digest(facts: Facts) -> RankDigest:
         ops=largest(ops),
         functions=largest(functions),
         program=program(facts),
+        flops=known(achieved_flops),
         course=optional(course, facts),
     )
     return replace(found, absent=tuple(absent))

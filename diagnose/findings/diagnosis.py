@@ -18,6 +18,7 @@ from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.launches import Launches
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.data.input import Input
+from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.device.memory import AllocationCalls, Memory
@@ -30,6 +31,7 @@ from diagnose.facts.run.slowdown import Slowdown
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage
 from diagnose.findings.pictures import Pictures
 from diagnose.findings.timeline import Timeline
+from diagnose.replay.critical_path import PathPart
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Device, IntegrityNote, Peers
 
@@ -152,6 +154,10 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """What happened when on `rank`, as far as a screen shows it."""
     pictures: Pictures | None
     """Samples of single launches, copies, collectives and ops of `rank`."""
+    critical_path: tuple[PathPart, ...] | None = None
+    """What the steps of `rank` wait for; adds up to the mean step. None: nothing could be replayed."""
+    flops: AchievedFlops | None = None
+    """Achieved FLOP/s and MFU of the recorded steps of `rank`."""
 
     @property
     def conclusive(self) -> bool:
@@ -187,6 +193,7 @@ class RankDiagnosis:
     """What recording cost; None where that was not measured."""
     timeline: Timeline | None = None
     pictures: Pictures | None = None
+    critical_path: tuple[PathPart, ...] | None = None
     peers: Peers | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
 
@@ -233,6 +240,8 @@ def of_ranks(
         rules=tuple(rules),
         timeline=said.timeline,
         pictures=said.pictures,
+        critical_path=said.critical_path,
+        flops=shown.flops,
     )
 
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.kinds import KernelKind
 
 
 @dataclass(frozen=True)
@@ -77,6 +78,22 @@ class RooflineOp:
 
 
 @dataclass(frozen=True)
+class RooflineKind:
+    """All kernels of one kind whose op has a known cost, in the used steps."""
+
+    kind: KernelKind
+    calls: int
+    """Ops, in all used steps."""
+    ns: int
+    """Device time, per step."""
+    flops: int
+    """Of all calls, in all used steps, as `bytes`."""
+    bytes: int
+    """That they must move at least: each operand once."""
+    flops_per_s: float
+
+
+@dataclass(frozen=True)
 class RooflinePicture:
     """Ops under the device's roof."""
 
@@ -87,17 +104,22 @@ class RooflinePicture:
     """Of the device's memory, nominal."""
     flops_per_s: dict[str, float]
     """Nominal, by what is multiplied in: of those that the ops use."""
+    kinds: tuple[RooflineKind, ...] = ()
+    """All ops together by kind of kernel, longest first."""
 
 
 @dataclass(frozen=True)
 class MemoryCurve:
-    """The allocator's memory on one device over time: its most in each of up to MOST_POINTS equal pieces of time."""
+    """The allocator's memory on one device over time, in up to MOST_POINTS equal pieces of time."""
 
     device: int
     moment_ns: tuple[int, ...]
     """Start of the piece, from the timeline's start; before it where it is negative."""
     allocated_bytes: tuple[int, ...]
+    """The most in each piece, as `reserved_bytes`."""
     reserved_bytes: tuple[int, ...]
+    allocated_least_bytes: tuple[int, ...] = ()
+    """The least in each piece."""
 
 
 @dataclass(frozen=True)

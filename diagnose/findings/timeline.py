@@ -9,10 +9,15 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.idle import IdleCause
+from diagnose.replay.critical_path import PathKind
 
 
 class MarkKind(str, Enum):
-    """What a mark is, for its colour; idle gaps have their cause, with IDLE before it."""
+    """What a mark is, for its colour.
+
+    Idle gaps have their cause, with IDLE before it; stretches of the critical path that no mark of another lane is like
+    have their kind, with PATH before it.
+    """
 
     COMPUTE = "compute"
     COMMUNICATION = "communication"
@@ -30,8 +35,26 @@ class MarkKind(str, Enum):
 
 
 IDLE = "idle/"
+PATH = "path/"
+MARK_OF_PATH = {
+    PathKind.COMPUTE: MarkKind.COMPUTE,
+    PathKind.COMMUNICATION: MarkKind.COMMUNICATION,
+    PathKind.COPY: MarkKind.COPY,
+    PathKind.LAUNCH: MarkKind.LAUNCH,
+    PathKind.ALLOCATION: MarkKind.ALLOCATION,
+    PathKind.SYNC: MarkKind.SYNC,
+    PathKind.LOADER: MarkKind.LOADER,
+    PathKind.OTHER_RANK: MarkKind.COLLECTIVE,
+    PathKind.HOST_COPY: MarkKind.COPY_CALL,
+    PathKind.OPS: MarkKind.OP,
+}
+"""Stretches of the critical path that look like the marks that they run through."""
 MARK_KINDS = list(MarkKind)
-KINDS = (*(kind.value for kind in MarkKind), *(IDLE + cause.value for cause in IdleCause))
+KINDS = (
+    *(kind.value for kind in MarkKind),
+    *(IDLE + cause.value for cause in IdleCause),
+    *(PATH + kind.value for kind in PathKind if kind not in MARK_OF_PATH),
+)
 """The kinds of marks, by number."""
 
 
@@ -41,7 +64,7 @@ class Lane:
 
     name: str
     group: str
-    """"idle", "device" or "host"."""
+    """"idle", "path", "device" or "host"."""
 
 
 @dataclass(frozen=True)

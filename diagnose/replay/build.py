@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts
+from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.device import DeviceWork, device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import Measure, steps
@@ -14,6 +14,7 @@ from diagnose.replay import calls as host_calls
 from diagnose.replay import graph as graphs
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, Graph, edges
+from diagnose.replay.moments import own_stretches
 from diagnose.replay.moves import Movable, movable, move_edges
 from diagnose.replay.streams import Stream, streams
 from diagnose.replay.threads import Cuts, Threads, threads
@@ -43,19 +44,15 @@ class Layout:
     lane: IntArray
 
 
-NOTHING = np.zeros(0, dtype=np.int64)
-
-
-def build(facts: Facts, marked_ns: IntArray = NOTHING) -> Graph:
-    """The graph of all that was recorded. `marked_ns`: moments of which the graph is to have a point.
-
-    On the host that is one of the main thread at this moment, else the last end of device work until then.
+@once
+def recorded_graph(facts: Facts) -> Graph:
+    """The graph of all that was recorded; its marks are the moments of `own_stretches`.
 
     Raises Missing if no step can be measured, or if nothing was recorded on the host.
     """
     work, on, found, moving = device_work(facts), streams(facts), host_calls.calls(facts), movable(facts)
     own, waiting = _waits(facts, found, on, work)
-    host = threads(facts, found, own, _cuts(facts, moving, marked_ns))
+    host = threads(facts, found, own, _cuts(facts, moving))
     layout = _layout(facts, host, work, moving)
     calls_start, calls_end = host.call_start, host.call_end
     launched = np.where(found.call_of_work >= 0, calls_start[found.call_of_work], -1) if len(calls_start) else None
@@ -77,12 +74,16 @@ def build(facts: Facts, marked_ns: IntArray = NOTHING) -> Graph:
         [some, inferred_events(work, on, some, layout.observed_ns, layout.work_start, layout.work_end)]
     )
     some = graphs.joined([some, _loose_ends(facts, layout, some)])
-    marks = _marks(facts, layout, work, marked_ns)
+    marks = _marks(facts, layout, work)
     return graphs.arranged(layout.observed_ns, layout.lane, some, layout.bounds, marks)
 
 
-def _marks(facts: Facts, layout: Layout, work: DeviceWork, marked_ns: IntArray) -> IntArray:
-    """Points for the marked moments, before points are put in order."""
+def _marks(facts: Facts, layout: Layout, work: DeviceWork) -> IntArray:
+    """Points for the marked moments, before points are put in order.
+
+    On the host that is one of the main thread at this moment, else the last end of device work until then.
+    """
+    marked_ns = own_stretches(facts).moments_ns
     if _on_host(facts):
         end = len(layout.host.cut) - len(layout.bounds)
         return layout.host.cut[end - len(marked_ns) : end]
@@ -113,13 +114,13 @@ def _waits(
     ]
 
 
-def _cuts(facts: Facts, moving: Movable, marked_ns: IntArray) -> Cuts:
+def _cuts(facts: Facts, moving: Movable) -> Cuts:
     """Where host time is cut besides calls: movable host spans begin, then all end; then marks, steps of the host."""
     on_host = moving.row < 0
     times = [moving.start_ns[on_host], moving.end_ns[on_host]]
     tracks = [moving.track[on_host]] * 2
     if _on_host(facts):
-        times.append(np.append(marked_ns, steps(facts).bounds_ns))
+        times.append(np.append(own_stretches(facts).moments_ns, steps(facts).bounds_ns))
         tracks.append(np.full(len(times[-1]), host_threads(facts).main))
     most = np.full(sum(map(len, times)), np.iinfo(np.int64).max)
     fetches = len(times[0])

@@ -19,6 +19,7 @@ from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import job as jobs
 from diagnose.replay.apply import Scenario
 from diagnose.replay.edits import Edit, Estimate, Even, at
+from diagnose.replay.moments import own_stretches
 from diagnose.replay.saving import Replay
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Course, Job
@@ -38,12 +39,8 @@ class JobReplay(Replay):
         self._own = [own.astype(np.float64) for own in self._joined.own_ns]
         self._segment = [_segments(one) for one in job.courses]
         self._alike = [_same_calls(one, job.courses[self._at]) for one in job.courses]
-        course, shift = job.courses[self._at], int(job.ahead_ns[self._at]) - facts.rank.zero_unix_ns
-        lane = course.lane
-        after = np.concatenate((course.bounds_ns[:1], np.maximum.accumulate(lane.until_ns)))
-        until = np.maximum(np.append(lane.from_ns, course.bounds_ns[-1]), after)
-        self._after_ns, self._until_ns = after + shift, until + shift
-        super().__init__(facts, uncounted, cost, np.concatenate((self._after_ns, self._until_ns)))
+        self._stretches = own_stretches(facts)
+        super().__init__(facts, uncounted, cost)
 
     def _measured_ns(self) -> int:
         return self._job.step_ns
@@ -59,10 +56,10 @@ class JobReplay(Replay):
     def _own_ns(self, made: Sequence[Scenario]) -> list[list[IntArray]]:
         """The own time of each rank under each scenario."""
         graph = self._desk.graph
-        late = np.concatenate((self._after_ns, self._until_ns)) - graph.observed_ns[graph.marks]
-        times = self._times(made, graph.marks) + late[:, None]
-        after, until = np.split(times, 2)
-        shorter = (self._until_ns - self._after_ns)[:, None] - np.maximum(until - after, 0)
+        late_ns = self._stretches.moments_ns - graph.observed_ns[graph.marks]
+        begin, end = np.split(self._times(made, graph.marks) + late_ns[:, None], 2)
+        lasted_ns = self._stretches.until_ns - self._stretches.from_ns
+        shorter = lasted_ns[:, None] - np.maximum(end - begin, 0)
         return [self._ranks(shorter[:, k], one) for k, one in enumerate(made)]
 
     def _ranks(self, shorter_ns: IntArray, made: Scenario) -> list[IntArray]:

@@ -14,7 +14,8 @@ from diagnose.facts.core.steps import steps
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
-from diagnose.replay.build import NOTHING, build
+from diagnose.replay.build import recorded_graph
+from diagnose.replay.chain import recorded_chain, unexplained
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
 from diagnose.replay.shown import Change, change
@@ -70,34 +71,28 @@ class Quality:
 class Replay:
     """A rank's graph, ready to be asked: what would a step take if ...?"""
 
-    def __init__(
-        self,
-        facts: Facts,
-        uncounted: Sequence[Edit] = (),
-        cost: RecordingCost | None = None,
-        marked_ns: IntArray = NOTHING,
-    ) -> None:
+    def __init__(self, facts: Facts, uncounted: Sequence[Edit] = (), cost: RecordingCost | None = None) -> None:
         """Every answer is of steps after the edits `uncounted`, which take away what other steps do not have.
 
-        And without what recording them cost the host, where that is known. `marked_ns`: as in `build`.
+        And without what recording them cost the host, where that is known.
 
         Raises Missing if no step can be measured, or if nothing was recorded on the host.
         """
         self._uncounted = tuple(uncounted)
         self._used = steps(facts)
-        graph = build(facts, marked_ns)
+        graph = recorded_graph(facts)
         self._desk = Desk(facts, graph, cost)
         self._structure = simulate.folded(graph)
         self._cost = cost
-        self.quality = self._quality(graph)
+        self.quality = self._quality(graph, unexplained(recorded_chain(facts)))
 
-    def _quality(self, graph: Graph) -> Quality:
+    def _quality(self, graph: Graph, unexplained_ns: int) -> Quality:
         window = max(self._used.window_ns, 1)
         modelled = simulate.pure(graph, self._structure)
         return Quality(
             step_time_ns=self._step_time_ns(),
             error_share=float(modelled[-1] - modelled[0]) / window - 1.0,
-            unexplained_share=simulate.unexplained(graph) / window,
+            unexplained_share=unexplained_ns / window,
         )
 
     def _measured_ns(self) -> int:

@@ -120,22 +120,3 @@ def pure(graph: Graph, structure: Structure) -> IntArray:
     delay = np.where(graph.delay_ns == OFF, OFF, graph.edges.estimate_ns)[:, None]
     none = np.zeros((len(graph.residual_ns), 1), dtype=np.int64)
     return times(graph, structure, delay, none, graph.bounds)[:, 0]
-
-
-def unexplained(graph: Graph) -> int:
-    """Residuals (ns) within the used steps on the path that decides when the last one ends.
-
-    Walks back from the last bound, always along the edge that was the latest, until the first bound's time.
-    """
-    some = graph.edges
-    demanded = np.where(graph.delay_ns == OFF, OFF, graph.observed_ns[some.source] + graph.delay_ns)
-    order = np.lexsort((demanded, some.target))
-    last = np.full(len(graph.observed_ns), -1, dtype=np.int64)
-    last[some.target[order]] = order
-    point, begin = int(graph.bounds[-1]), int(graph.observed_ns[graph.bounds[0]])
-    residual = 0
-    best, source = last.tolist(), some.source.tolist()
-    while graph.observed_ns[point] > begin and best[point] >= 0:
-        residual += min(int(graph.residual_ns[point]), int(graph.observed_ns[point]) - begin)
-        point = source[best[point]]
-    return residual

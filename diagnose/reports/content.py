@@ -6,17 +6,22 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.facts.core.steps import Measure
+from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, infers, threads, why_this_rank
+from diagnose.replay.critical_path import PathPart
+from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, PATHS, infers, threads, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
-from diagnose.trace.units import clipped, duration, number, share, size
+from diagnose.trace.units import clipped, duration, number, share, size, three_digits
 
 MOST_ROWS = 8
 """Rows of a table in a report for people; JSON has more."""
+
+LEAST_SHARE = 0.001
+"""Of the step, for a row of a table that has one for everything else (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -51,9 +56,11 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
     made = (
         _breakdown(diagnosis),
         _idle(diagnosis),
+        _path(diagnosis),
         _host(diagnosis),
         _functions(diagnosis),
         _input_and_launches(diagnosis),
+        _flops(diagnosis),
         _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds),
         _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops),
         _kernels(diagnosis),
@@ -72,6 +79,10 @@ def _per(diagnosis: Diagnosis) -> str:
     return "time" if window else "per step"
 
 
+def _whole(diagnosis: Diagnosis) -> str:
+    return "the recorded window" if _per(diagnosis) == "time" else "step time (mean)"
+
+
 def _count(total: int, diagnosis: Diagnosis) -> str:
     """How often something occurred per step, as its time is; `total` is in all used steps."""
     return number(total / max(diagnosis.steps.used, 1)) if diagnosis.steps is not None else f"{total:,}"
@@ -88,10 +99,9 @@ def _breakdown(diagnosis: Diagnosis) -> Section:
         ("idle", whole.idle_ns),
         *((GRAPH_NOT_RECORDED, ns) for ns in (whole.graph_not_recorded_ns,) if ns),
     )
-    total = "the recorded window" if whole.measure == Measure.WINDOW else "step time (mean)"
     rows = (
         *(_timed(label, ns, whole.step_ns) for label, ns in parts),
-        Row(total, (duration(whole.step_ns), share(1, 1))),
+        Row(_whole(diagnosis), (duration(whole.step_ns), share(1, 1))),
     )
     which = f" (rank {diagnosis.rank}, {why_this_rank(diagnosis)})" if len(diagnosis.ranks) > 1 else ""
     return Section(f"Where the GPU's time goes{which}", ("", _per(diagnosis), "share"), rows)
@@ -115,6 +125,27 @@ def _idle(diagnosis: Diagnosis) -> Section:
         if one.ns
     ]
     return Section("Why the GPU was idle", ("", _per(diagnosis), "share", "gaps"), tuple(rows))
+
+
+def _path(diagnosis: Diagnosis) -> Section:
+    """The parts with most time in the order in which a step comes to them, and the rest."""
+    found = diagnosis.critical_path or ()
+    largest = [one for one in found[:MOST_ROWS] if one.share >= LEAST_SHARE]
+    shown = sorted(largest, key=lambda one: one.moment)
+    step_ns = _step_ns(diagnosis)
+    rows = [_timed(_waited_for(one), one.ns, step_ns, site=one.site) for one in shown]
+    if rest := found[len(shown) :]:
+        rows.append(_timed("everything else", sum(one.ns for one in rest), step_ns))
+    if rows:
+        rows.append(Row(_whole(diagnosis), (duration(step_ns), share(1, 1))))
+    note = "Work that is not on this critical path can get faster and save nothing."
+    what = "recorded window" if _per(diagnosis) == "time" else "step"
+    return Section(f"What the {what} waits for, in order of time", ("", _per(diagnosis), "share"), tuple(rows), note)
+
+
+def _waited_for(part: PathPart) -> str:
+    mostly = f", mostly {kinds.short_name(part.mostly, 30)}" if part.mostly else ""
+    return PATHS[part.kind] + mostly
 
 
 def place(site: Site) -> str:
@@ -157,6 +188,50 @@ def _input_and_launches(diagnosis: Diagnosis) -> Section:
             text = f"peak {size(memory.peak_allocated_bytes)} used, {size(memory.peak_reserved_bytes)} reserved"
             rows.append(Row(f"memory of device {memory.device}", (text,)))
     return Section("Input, launches, memory", ("", ""), tuple(rows))
+
+
+def _flops(diagnosis: Diagnosis) -> Section:
+    """FLOPs of a step against the peak, by type."""
+    found = diagnosis.flops
+    if found is None:
+        return Section("", (), ())
+    step_s = _step_ns(diagnosis) / 1e9
+    rows = [_type_row(one.dtype or "type unknown", one.flops, one.peak_flops_per_s, step_s) for one in found.types]
+    if len(rows) > 1 or found.mfu is None:
+        mfu = "-" if found.mfu is None else share(found.mfu, 1)
+        rows.append(Row("all", (_flops_told(found.flops, "FLOP"), _flops_told(found.flops_per_s, "FLOP/s"), "", mfu)))
+    columns = ("", _per(diagnosis), "achieved", "peak", "MFU")
+    return Section("Achieved FLOP/s and MFU", columns, tuple(rows), " ".join(_about_flops(found)))
+
+
+def _type_row(dtype: str, flops: int, peak: float | None, step_s: float) -> Row:
+    achieved = flops / step_s
+    of_peak = ("unknown", "-") if peak is None else (_flops_told(peak, "FLOP/s"), share(achieved, peak))
+    return Row(dtype, (_flops_told(flops, "FLOP"), _flops_told(achieved, "FLOP/s"), *of_peak))
+
+
+def _flops_told(value: float, unit: str) -> str:
+    """In tera, or giga where that is little."""
+    return f"{three_digits(value / 1e12)} T{unit}" if value >= 1e11 else f"{three_digits(value / 1e9)} G{unit}"
+
+
+def _about_flops(found: AchievedFlops) -> Iterator[str]:
+    """How the numbers were found, in sentences."""
+    yield "Matrix products, convolutions and attention, from shapes, over the recorded step; recomputation counts."
+    if found.device:
+        several = f"{found.devices} x " if found.devices > 1 else ""
+        yield f"Peaks are nominal and dense: {several}{found.device}."
+    if found.why_no_mfu:
+        yield f"No MFU, as this is not known: {found.why_no_mfu}."
+    if found.counted_share < WHOLE:
+        yield f"At least so many: shapes tell the FLOPs of {share(found.counted_share, 1)} of these kernels' time."
+    if found.at_most_share > 1 - WHOLE:
+        most = share(found.at_most_share, 1)
+        yield f"For {most} of the FLOPs this is the most: masks and gradients that nobody asked for lessen it."
+
+
+WHOLE = 0.99
+"""From this share on nothing is said of the rest (our choice)."""
 
 
 def _kernels(diagnosis: Diagnosis) -> Section:

@@ -15,8 +15,14 @@ from diagnose.reports.timeline.marks import Marks
 MOST_LANES = 256
 """More than a timeline has."""
 
-_GROUPS = ("findings", "idle", "device", "host")
-_TITLES = {"findings": "Findings", "idle": "GPU idle", "device": "GPU streams", "host": "Host threads"}
+_GROUPS = ("findings", "idle", "path", "device", "host")
+_TITLES = {
+    "findings": "Findings",
+    "idle": "GPU idle",
+    "path": "Critical path",
+    "device": "GPU streams",
+    "host": "Host threads",
+}
 
 
 def render(diagnosis: Diagnosis) -> str:

@@ -1,4 +1,4 @@
-"""The words for causes and activities, so that every report uses the same."""
+"""The words for causes, activities and what is waited for, so that every report uses the same."""
 
 from __future__ import annotations
 
@@ -6,6 +6,7 @@ from diagnose.facts.core.host import HostActivity
 from diagnose.facts.core.idle import IdleCause
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind, Safety
+from diagnose.replay.critical_path import PathKind
 from diagnose.replay.saving import Basis
 
 CAUSES = {
@@ -43,6 +44,27 @@ ACTIVITIES = {
     HostActivity.OPS: "in framework ops",
     HostActivity.NOT_RECORDED: "not recorded",
     HostActivity.PYTHON: "in Python between ops",
+}
+
+PATHS = {
+    PathKind.COMPUTE: "compute",
+    PathKind.COMMUNICATION: "communication",
+    PathKind.COPY: "copies",
+    PathKind.BETWEEN_KERNELS: "gaps between queued kernels",
+    PathKind.DEVICE_WAIT: "waiting for another stream",
+    PathKind.LAUNCH: "kernel launch",
+    PathKind.GARBAGE_COLLECTION: "Python garbage collection",
+    PathKind.COMPILE: "compilation (torch.compile)",
+    PathKind.CHECKPOINT: "checkpoint saving",
+    PathKind.ALLOCATION: "device memory allocation",
+    PathKind.SYNC: "host synchronisation",
+    PathKind.LOADER: "data loading",
+    PathKind.OTHER_RANK: "waiting for other ranks",
+    PathKind.HOST_COPY: "copy calls",
+    PathKind.BLOCKED: "waiting in the operating system",
+    PathKind.OPS: "CPU time in ops",
+    PathKind.PYTHON: "Python between ops",
+    PathKind.UNEXPLAINED: "not explained by the recording",
 }
 
 BASES = {

@@ -25,7 +25,12 @@ _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
 _OTHER_FORMATS = (
-    (b"\x80", "a pickle, perhaps a memory snapshot, which diagnose never loads because a pickle can run code"),
+    (
+        b"\x80",
+        "a pickle, perhaps a memory snapshot, which diagnose never loads because a pickle can run code."
+        " Open a snapshot at pytorch.org/memory_viz;"
+        " for the curve in a report, record with profile_memory=True or diagnose profile --memory",
+    ),
     (b"PK\x03\x04", "a zip archive; unpack it first"),
     (b"\x0a", "binary, perhaps a Perfetto or XPlane protobuf, which this version cannot read"),
 )

@@ -119,3 +119,26 @@ def covered(pieces: Intervals, a: Intervals) -> IntArray:
 
     within: IntArray = np.maximum(up_to(pieces.ends) - up_to(pieces.starts), 0)
     return within
+
+
+def cut(pieces: Intervals, moments: IntArray) -> tuple[Intervals, IntArray]:
+    """Pieces, none of which are empty, cut in two at every moment within them (any order, may repeat).
+
+    Returns what they become, piece by piece, and the position of the piece that each comes from.
+    """
+    edges = np.unique(moments)
+    first = np.searchsorted(edges, pieces.starts, side="right")
+    count = np.searchsorted(edges, pieces.ends, side="left") - first + 1
+    owner = np.repeat(np.arange(pieces.size), count)
+    begun = np.cumsum(count) - count
+    within = np.arange(len(owner)) - begun[owner]
+    starts = np.where(within > 0, edges[first[owner] + within - 1] if len(edges) else 0, pieces.starts[owner])
+    ends = np.roll(starts, -1)
+    ends[begun + count - 1] = pieces.ends
+    return Intervals(starts, ends), owner
+
+
+def holds(a: Intervals, moments: IntArray) -> npt.NDArray[np.bool_]:
+    """Whether each moment lies in `a`."""
+    last = np.searchsorted(a.starts, moments, side="right") - 1
+    return (last >= 0) & (a.ends[last] > moments) if a.size else np.zeros(len(moments), dtype=bool)

@@ -207,7 +207,8 @@ def test_names_from_a_trace_are_text_everywhere(open_page: Open, tmp_path: Path)
 def test_a_name_is_found_as_it_is_written(open_page: Open, tmp_path: Path) -> None:
     opened = open_page(analysed(training(name="gemm<float>(a&b)"), tmp_path / "run"))
     everything = opened.marks()
-    for text, count in (("<float>", 4), ("a&b", 4), ("&lt;", 0), ("amp", 0)):
+    # A kernel in each of four steps, on its stream and on the critical path.
+    for text, count in (("<float>", 8), ("a&b", 8), ("&lt;", 0), ("amp", 0)):
         opened.page.locator("#filter").fill(text)
         opened.until(lambda count=count: opened.marks() == count)
     opened.page.locator("#filter").fill("")
@@ -241,9 +242,9 @@ def test_lanes_have_short_names_while_the_window_is_narrow(opened: Opened) -> No
         found: list[str] = opened.page.evaluate("document.getElementById('lanes').layout.yaxis.ticktext")
         return found
 
-    assert names() == ["GPU idle", "stream 7", "main thread: ops", "main thread: calls"]
+    assert names() == ["GPU idle", "critical path", "stream 7", "main thread: ops", "main thread: calls"]
     opened.page.set_viewport_size({"width": 390, "height": 900})
-    opened.until(lambda: names() == ["idle", "s7", "main", "calls"])
+    opened.until(lambda: names() == ["idle", "path", "s7", "main", "calls"])
     opened.page.set_viewport_size({"width": 1280, "height": 900})
     opened.until(lambda: names()[0] == "GPU idle")
 

@@ -31,7 +31,7 @@ def events(diagnosis: Diagnosis) -> list[dict[str, Any]]:
 
 
 def test_every_mark_is_an_event_with_its_name_and_time(tmp_path: Path) -> None:
-    kernels = [one for one in events(diagnosed(tmp_path)) if one["name"] == "gemm</x>"]
+    kernels = [one for one in events(diagnosed(tmp_path)) if one["name"] == "gemm</x>" and one["pid"] == 3]
     # The first used step begins when the GPU ends the one before: at 8 ms.
     assert [(one["ts"], one["dur"], one["cat"]) for one in kernels] == [
         (6_670, 3_330, "compute"),
@@ -60,6 +60,7 @@ def test_groups_and_lanes_are_named_and_no_row_has_two_names(tmp_path: Path) -> 
     assert [one["args"]["name"] for one in found if one["name"] == "process_name"] == [
         "Findings",
         "GPU idle",
+        "Critical path",
         "GPU streams",
         "Host threads",
     ]
@@ -72,7 +73,7 @@ def test_nothing_overlaps_in_a_row_but_what_lies_inside(corpus: Path) -> None:
     assert len(found.timeline.tables) == 2
     rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
     for one in events(found):
-        if one["ph"] == "X" and one["pid"] in (1, 2):
+        if one["ph"] == "X" and one["pid"] in (1, 2, 3):
             rows.setdefault((one["pid"], one["tid"]), []).append((one["ts"], one["ts"] + one["dur"]))
     assert rows
     for spans in rows.values():

@@ -73,3 +73,21 @@ def test_the_union_of_some_pieces() -> None:
     for chosen in (np.array([0, 1]), np.array([True, True, False])):
         found = intervals.union_of(pieces, chosen)
         assert (found.starts.tolist(), found.ends.tolist()) == ([0], [12])
+
+
+@given(normal, st.lists(st.integers(-25, 45)))
+def test_cut_pieces_are_the_same_moments_in_order_split_at_every_moment_within(a: Intervals, at: list[int]) -> None:
+    found, owner = intervals.cut(a, np.array(at, dtype=np.int64))
+    assert moments(found) == moments(a)
+    assert found.total == a.total
+    assert (found.ends > found.starts).all()
+    within = {moment for moment in at if any(start < moment < end for start, end in zip(*a, strict=True))}
+    assert set(found.starts.tolist()) == set(a.starts.tolist()) | within
+    assert found.size == a.size + len(within)
+    assert (a.starts[owner] <= found.starts).all()
+    assert (found.ends <= a.ends[owner]).all()
+
+
+@given(normal, st.lists(st.integers(-25, 45)))
+def test_a_set_holds_its_moments(a: Intervals, at: list[int]) -> None:
+    assert intervals.holds(a, np.array(at, dtype=np.int64)).tolist() == [moment in moments(a) for moment in at]

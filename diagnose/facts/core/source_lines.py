@@ -9,7 +9,7 @@ import pandas as pd
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.host import enclosing_op, host_threads
-from diagnose.trace import enums, frames, nesting
+from diagnose.trace import enums, frames, intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
@@ -72,13 +72,8 @@ def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
     """
     table, _ = _frames(facts)
     mine = table[table["track"] == track]
-    edges = np.unique(np.concatenate((mine["start_ns"].to_numpy(), (mine["start_ns"] + mine["dur_ns"]).to_numpy())))
-    owner = np.searchsorted(times.starts, edges, side="right") - 1
-    inside = owner >= 0
-    inside[inside] = (times.starts[owner[inside]] < edges[inside]) & (edges[inside] < times.ends[owner[inside]])
-    return Intervals(
-        np.sort(np.concatenate((times.starts, edges[inside]))), np.sort(np.concatenate((times.ends, edges[inside])))
-    )
+    ends = mine["start_ns"].to_numpy() + mine["dur_ns"].to_numpy()
+    return intervals.cut(times, np.concatenate((mine["start_ns"].to_numpy(), ends)))[0]
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:

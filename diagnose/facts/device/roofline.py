@@ -78,6 +78,8 @@ class MatmulOps:
     """Type of the inputs: position in `costs.DTYPES`, or -1."""
     math_dtype: Codes
     """What its longest kernel multiplies in, by the kernel's name: position in `costs.DTYPES`, or -1."""
+    kind: Codes
+    """Of its longest kernel: position in `work.KERNEL_KINDS`."""
     tensor_cores: Codes
     """Whether its longest kernel runs on Tensor Cores: 1 yes, 0 no, -1 unknown."""
     dur_ns: IntArray
@@ -122,6 +124,7 @@ def matmul_ops(facts: Facts) -> MatmulOps:
         dims=figures[:, 3:6],
         dtype=figures[:, 6].astype(np.int8),
         math_dtype=multiplied,
+        kind=table.kind[chosen][longest],
         tensor_cores=units,
         dur_ns=of_row,
         blocks=_blocks(facts, kernel),
@@ -252,10 +255,8 @@ class OpRoofline:
 
     @property
     def math_dtype(self) -> Codes:
-        """What each row multiplies in: as its kernel's name says, else its inputs' type if that leaves no choice."""
-        told, recorded = self.table.math_dtype, self.table.dtype
-        narrow = np.isin(recorded, [DTYPES.index(one) for one in ("fp16", "bf16", "fp8")])
-        return np.where((told < 0) & narrow, recorded, told)
+        """As `math_dtypes` says."""
+        return math_dtypes(self.table)
 
     @property
     def _bytes(self) -> FloatArray:
@@ -273,6 +274,13 @@ class OpRoofline:
         compute = self.table.flops / (rate * 1e3 * reached_share(self.peaks, dtype))
         least = np.fmax(compute, self._memory_ns(moved_bytes))
         return np.where(self.table.flops >= 0, np.maximum(least, SHORTEST_NS), np.nan)
+
+
+def math_dtypes(table: MatmulOps) -> Codes:
+    """What each row multiplies in: as its kernel's name says, else its inputs' type if that leaves no choice."""
+    told, recorded = table.math_dtype, table.dtype
+    narrow = np.isin(recorded, [DTYPES.index(one) for one in ("fp16", "bf16", "fp8")])
+    return np.where((told < 0) & narrow, recorded, told)
 
 
 def reached_share(known: Peaks, dtype: str) -> float:

@@ -196,6 +196,9 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
         ns, why = max(_losses(diagnosis, whole))
         if ns >= WORTH_SHARE * whole.step_ns:
             yield Tile("of it", duration(ns), why)
+    if (flops := diagnosis.flops) is not None and flops.mfu is not None:
+        least = "at least " * (flops.counted_share < content.WHOLE)
+        yield Tile("MFU, recorded", f"{least}{share(flops.mfu, 1)}", f"(of the peak of {flops.device})")
 
 
 def _losses(diagnosis: Diagnosis, whole: Breakdown) -> Iterator[tuple[int, str]]:

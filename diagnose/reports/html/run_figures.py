@@ -34,6 +34,7 @@ from diagnose.reports.html.style import (
     pattern,
     per_step,
     plain,
+    step_bounds,
 )
 from diagnose.reports.words import GRAPH_NOT_RECORDED
 from diagnose.trace.units import clipped, duration, share, size
@@ -232,7 +233,11 @@ def memory(diagnosis: Diagnosis) -> go.Figure:
         made.add_annotation(
             x=used[-1] / 1e6, y=0, yref="paper", xanchor="right", yanchor="bottom", text="used steps", showarrow=False
         )
+    for line in step_bounds(diagnosis).get("shapes", ()):
+        made.add_shape(line)
     for curve, colour in zip(curves, cycle(DEVICES), strict=False):
+        if curve.allocated_least_bytes:
+            _add_range(made, curve, colour)
         gpu = f" of GPU {curve.device}" * (len(curves) > 1)
         for name, dash, values in (
             ("allocated", "solid", curve.allocated_bytes),
@@ -248,6 +253,22 @@ def memory(diagnosis: Diagnosis) -> go.Figure:
                 hoverinfo="text",
             )
     return made
+
+
+def _add_range(made: go.Figure, curve: MemoryCurve, colour: str) -> None:
+    """From the least to the most that is allocated in each piece of time."""
+    moment = np.array(curve.moment_ns) / 1e6
+    for values, fill in ((curve.allocated_least_bytes, None), (curve.allocated_bytes, "tonexty")):
+        made.add_scatter(
+            mode="lines",
+            x=moment,
+            y=np.array(values, dtype=float),
+            line={"width": 0, "shape": "hv"},
+            fill=fill,
+            fillcolor=f"rgba({','.join(str(int(colour[at : at + 2], 16)) for at in (1, 3, 5))},0.25)",
+            hoverinfo="skip",
+            showlegend=False,
+        )
 
 
 DEVICES = (BLUE, RED, GREEN, PINK, ORANGE)

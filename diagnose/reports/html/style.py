@@ -13,7 +13,8 @@ from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
 from diagnose.facts.core.steps import Measure
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.timeline import IDLE, MarkKind
+from diagnose.findings.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind
+from diagnose.replay.critical_path import PathKind
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind
 from diagnose.trace.units import clipped
@@ -47,6 +48,9 @@ CAUSE_COLOURS = {
     IdleCause.UNKNOWN: DARK,
 }
 
+_AS_CAUSES = {cause.value: colour for cause, colour in CAUSE_COLOURS.items()}
+PATH_COLOURS = {kind: _AS_CAUSES.get(kind.value, DARK) for kind in PathKind}
+
 MARK_COLOURS = {
     MarkKind.COMPUTE.value: COMPUTE,
     MarkKind.COMMUNICATION.value: COMMUNICATION,
@@ -62,6 +66,7 @@ MARK_COLOURS = {
     MarkKind.CALL.value: PALE,
     MarkKind.GRAPH_NOT_RECORDED.value: NOT_RECORDED,
     **{IDLE + cause.value: colour for cause, colour in CAUSE_COLOURS.items()},
+    **{PATH + kind.value: PATH_COLOURS[kind] for kind in PathKind if kind not in MARK_OF_PATH},
 }
 """Colours of `facts.lanes.KINDS`."""
 

@@ -11,10 +11,11 @@ import plotly.graph_objects as go
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.timeline import IDLE, MarkKind, MarkTable, Timeline
+from diagnose.findings.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
+from diagnose.replay.critical_path import PathKind
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
 from diagnose.reports.timeline.marks import Marks
-from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, why_this_rank
+from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, PATHS, why_this_rank
 from diagnose.trace.units import duration
 
 MOST_SHOWN = 4_000
@@ -49,6 +50,7 @@ KIND_WORDS = {
     MarkKind.CALL.value: "other call",
     MarkKind.GRAPH_NOT_RECORDED.value: GRAPH_NOT_RECORDED,
     **{IDLE + cause.value: f"idle: {CAUSES[cause]}" for cause in IdleCause},
+    **{PATH + kind.value: f"critical path: {PATHS[kind]}" for kind in PathKind if kind not in MARK_OF_PATH},
 }
 """Kinds of marks in words."""
 
@@ -119,6 +121,7 @@ def short(name: str) -> str:
         return what
     for long, brief in (
         ("GPU idle", "idle"),
+        ("critical path", "path"),
         ("GPU ", "g"),
         ("stream ", "s"),
         ("main thread", "main"),
@@ -199,5 +202,8 @@ def timeline_sentence(diagnosis: Diagnosis) -> str:
     steps = f"step {shown.steps[0]}" if len(shown.steps) == 1 else steps
     rank = f" of rank {diagnosis.rank}, {why_this_rank(diagnosis)}" if len(diagnosis.ranks) > 1 else ""
     idle = "The top lane shows when the GPU had nothing to do, coloured by why. " * (shown.lanes[0].group == "idle")
+    path = "The critical path is what the steps waited for, event by event. " * any(
+        lane.group == "path" for lane in shown.lanes
+    )
     missing = f" Without a lane of their own: {', '.join(shown.left_out)}." * bool(shown.left_out)
-    return f"{idle}Shown: {steps}{rank}. Drag to zoom, double-click to see all again.{missing}"
+    return f"{idle}{path}Shown: {steps}{rank}. Drag to zoom, double-click to see all again.{missing}"

@@ -10,7 +10,7 @@ import plotly.graph_objects as go
 
 from diagnose.facts.core.base import Missing
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.pictures import CopySize, CopySizes, LaunchCurve, RooflineOp, RooflinePicture
+from diagnose.findings.pictures import CopySize, CopySizes, LaunchCurve, RooflineKind, RooflineOp, RooflinePicture
 from diagnose.reports.html import style
 from diagnose.reports.html.boxes import boxes, ops
 from diagnose.reports.html.style import each_step, per_step, plain
@@ -206,7 +206,31 @@ def roofline(diagnosis: Diagnosis) -> go.Figure:
             ([one.ns for one in mine], picture.ops[0].ns),
             [_op_hover(one, picture, diagnosis) for one in mine],
         )
+    if picture.kinds:
+        _add_kinds(made, picture, diagnosis)
     return made
+
+
+def _add_kinds(made: go.Figure, picture: RooflinePicture, diagnosis: Diagnosis) -> None:
+    """A named ring for all kernels of a kind together."""
+    made.add_scatter(
+        name="all of a kind",
+        mode="markers+text",
+        x=[_intensity(one) for one in picture.kinds],
+        y=[one.flops_per_s for one in picture.kinds],
+        text=[f"{one.kind.value}  " for one in picture.kinds],
+        textposition="middle left",
+        cliponaxis=False,
+        marker={"symbol": "circle-open", "size": 16, "color": style.DARK, "line": {"width": 2}},
+        hovertext=[_kind_hover(one, diagnosis) for one in picture.kinds],
+        hoverinfo="text",
+    )
+
+
+def _kind_hover(one: RooflineKind, diagnosis: Diagnosis) -> str:
+    calls, per = number(each_step(one.calls, diagnosis)), per_step(diagnosis)
+    reached = f"{three_digits(one.flops_per_s / 1e12)} TFLOP/s at {three_digits(_intensity(one))} FLOP per byte"
+    return f"{one.kind.value}<br>{duration(one.ns)}{per} in {calls} calls<br>{reached}"
 
 
 def roofline_sentence(diagnosis: Diagnosis) -> str:
@@ -216,7 +240,8 @@ def roofline_sentence(diagnosis: Diagnosis) -> str:
     roof, name = _roof(first, picture), clipped(first.name, 60)
     of_roof = "" if roof is None else f", {share(first.flops_per_s, roof)} of the roof over it"
     reached = f"{three_digits(first.flops_per_s / 1e12)} TFLOP/s{of_roof}"
-    return f"The op that takes longest, {name} ({_dims(first)}), reaches {reached} ({picture.device})."
+    least = "Bytes are from shapes, each operand once: the least that can move."
+    return f"The op that takes longest, {name} ({_dims(first)}), reaches {reached} ({picture.device}). {least}"
 
 
 def _roofline(diagnosis: Diagnosis) -> RooflinePicture:
@@ -230,7 +255,7 @@ def _roofline(diagnosis: Diagnosis) -> RooflinePicture:
     raise Missing("ops whose cost is known, on a GPU whose peak rates are known", "There are none in these steps.")
 
 
-def _intensity(one: RooflineOp) -> float:
+def _intensity(one: RooflineOp | RooflineKind) -> float:
     return one.flops / one.bytes
 
 

@@ -1,4 +1,4 @@
-"""What a page draws of the used steps: marks in lanes, and the device's idle gaps."""
+"""What a page draws of the used steps: marks in lanes, the device's idle gaps, and the critical path."""
 
 from __future__ import annotations
 
@@ -10,9 +10,11 @@ from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, Steps, steps
-from diagnose.findings.timeline import KINDS, MARK_KINDS, MarkKind, MarkTable, Timeline
-from diagnose.reports.timeline.lanes import lanes, window
+from diagnose.findings.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
+from diagnose.replay.critical_path import ON_DEVICE, PATH_KINDS, PathKind, critical_path
+from diagnose.reports.timeline.lanes import Lanes, lanes, window
 from diagnose.reports.timeline.marks import Marks
+from diagnose.trace.frames import Site
 from diagnose.trace.units import clipped
 
 MOST_MARKS = 16_000
@@ -33,7 +35,8 @@ def timeline(facts: Facts) -> Timeline:
         label=spans["name"].cat.codes.to_numpy()[ids].astype(np.int64),
         kind=laid_out.kind[ids].astype(np.int64),
     ).within(*window(facts))
-    marks = _together(marks, _idle_marks(facts)).in_order()
+    number = {site: -1 - k for k, site in enumerate(_sites(facts))}
+    marks = _together(marks, _idle_marks(facts, number), _path_marks(facts, laid_out, number)).in_order()
     zero, end = window(facts)
     marks = marks.moved(-zero)
     cut = [(0, end - zero, marks)]
@@ -62,47 +65,67 @@ def detailed(used: Steps, zero_ns: int) -> tuple[int, int]:
     return int(low), int(high)
 
 
-def _together(one: Marks, other: Marks) -> Marks:
-    pairs = zip(vars(one).values(), vars(other).values(), strict=True)
-    return Marks(*(np.concatenate(pair) for pair in pairs))
+def _together(*parts: Marks) -> Marks:
+    return Marks(*(np.concatenate(columns) for columns in zip(*(vars(one).values() for one in parts), strict=True)))
 
 
-def _idle_marks(facts: Facts) -> Marks:
-    """Idle gaps in the first lane, labelled with the line they come from: -1 none, -2 the first, and so on.
+NO_MARKS = Marks(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
 
-    With them what is neither busy nor idle.
-    """
+
+def _sites(facts: Facts) -> list[Site | None]:
+    """The lines that marks are labelled with, after None: the label -1 stands for None, -2 for the first line."""
+    gaps, path = optional(idle_gaps, facts), optional(critical_path, facts)
+    return list(dict.fromkeys([None, *(gaps.sites if gaps else ()), *(path.sites if path else ())]))
+
+
+def _path_marks(facts: Facts, laid_out: Lanes, number: dict[Site | None, int]) -> Marks:
+    """The critical path: the device's work by name, other stretches by the line that they come from."""
+    path = optional(critical_path, facts)
+    if path is None:
+        return NO_MARKS
+    name = facts.rank.spans["name"].cat.codes.to_numpy()[path.owner]
+    site = np.array([number[one] for one in path.sites], dtype=np.int64)
+    kind_of = [
+        KINDS.index(MARK_OF_PATH[kind].value if kind in MARK_OF_PATH else PATH + kind.value) for kind in PathKind
+    ]
+    return Marks.single(
+        lane=np.full(len(path.kind), [lane.group for lane in laid_out.lanes].index("path")),
+        start_ns=path.start_ns,
+        dur_ns=path.end_ns - path.start_ns,
+        label=np.where(np.isin(path.kind, [PATH_KINDS.index(one) for one in ON_DEVICE]), name, site),
+        kind=np.array(kind_of, dtype=np.int64)[path.kind],
+    )
+
+
+def _idle_marks(facts: Facts, number: dict[Site | None, int]) -> Marks:
+    """Idle gaps in the first lane, labelled with the line they come from; with them what is neither busy nor idle."""
     found = optional(idle_gaps, facts)
     if found is None:
-        return Marks(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
+        return NO_MARKS
     holes = device_time(facts).graph_not_recorded
     starts = np.concatenate((found.gaps.starts, holes.starts))
     order, hole = np.argsort(starts), np.full(holes.size, MARK_KINDS.index(MarkKind.GRAPH_NOT_RECORDED))
+    label = [*(number[one] for one in found.sites), *[number[None]] * holes.size]
     return Marks.single(
         lane=np.zeros(len(starts), dtype=np.int64),
         start_ns=starts[order],
         dur_ns=(np.concatenate((found.gaps.ends, holes.ends)) - starts)[order],
-        label=np.array([*_site_numbers(facts), *[-1] * holes.size], dtype=np.int64)[order],
+        label=np.array(label, dtype=np.int64)[order],
         kind=np.concatenate((found.cause.astype(np.int64) + len(MarkKind), hole))[order],
     )
-
-
-def _site_numbers(facts: Facts) -> list[int]:
-    numbers: dict[object, int] = {None: -1}
-    return [numbers.setdefault(site, -1 - len(numbers)) for site in idle_gaps(facts).sites]
 
 
 def _labelled(facts: Facts, merged: list[tuple[int, int, Marks, int]]) -> tuple[tuple[str, ...], tuple[MarkTable, ...]]:
     """The names that are used, and the marks with the numbers of theirs."""
     codes = np.unique(np.concatenate([marks.label for _, _, marks, _ in merged]))
     names = facts.rank.spans["name"].cat.categories
-    found = optional(idle_gaps, facts)
-    sites = [] if found is None else [one for one in dict.fromkeys(found.sites) if one is not None]
+    sites = _sites(facts)
 
     def text(code: int) -> str:
         if code >= 0:
             return clipped(str(names[code]), MOST_NAME)
-        return f"{sites[-code - 2].file}:{sites[-code - 2].line}" if code < -1 else ""
+        site = sites[-code - 1]
+        return "" if site is None else f"{site.file}:{site.line}"
 
     texts = [text(int(code)) for code in codes]
     labels = list(dict.fromkeys(texts))[: 1 << 16]

@@ -13,6 +13,7 @@ from diagnose.facts.core.host import HostThreads, api_calls, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import steps
 from diagnose.findings.timeline import MARK_KINDS, Lane, MarkKind
+from diagnose.replay.critical_path import critical_path
 from diagnose.trace import enums, kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
@@ -55,6 +56,8 @@ def lanes(facts: Facts) -> Lanes:
     drawing = _Drawing(facts, window(facts))
     if optional(idle_gaps, facts) is not None:
         drawing.lanes.append(Lane("GPU idle", "idle"))
+    if optional(critical_path, facts) is not None:
+        drawing.lanes.append(Lane("critical path", "path"))
     drawing.add_streams()
     drawing.add_threads()
     return Lanes(tuple(drawing.lanes), drawing.lane, drawing.kind, drawing.first_of_track, tuple(drawing.left_out))

@@ -11,7 +11,8 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.matmuls import peaks
 from diagnose.facts.core.steps import steps
-from diagnose.facts.device.roofline import op_roofline
+from diagnose.facts.core.work import KERNEL_KINDS
+from diagnose.facts.device.roofline import MatmulOps, op_roofline
 from diagnose.findings.pictures import (
     CollectiveBar,
     CopySize,
@@ -19,6 +20,7 @@ from diagnose.findings.pictures import (
     LaunchCurve,
     MemoryCurve,
     Pictures,
+    RooflineKind,
     RooflineOp,
     RooflinePicture,
 )
@@ -132,7 +134,19 @@ def roofline_picture(facts: Facts) -> RooflinePicture:
         device=device.name,
         bytes_per_s=device.memory_gbps * 1e9,
         flops_per_s={dtype: rate * 1e12 for dtype, rate in rates.items() if rate is not None},
+        kinds=_roofline_kinds(table, rows, used.count),
     )
+
+
+def _roofline_kinds(table: MatmulOps, rows: IntArray, count: int) -> tuple[RooflineKind, ...]:
+    """These rows together by kind of kernel, longest first."""
+    found = []
+    for code in np.unique(table.kind[rows]).tolist():
+        mine = rows[table.kind[rows] == code]
+        ns, flops, moved = (int(column[mine].sum()) for column in (table.dur_ns, table.flops, table.bytes))
+        per_step = round_half_up(ns, count)
+        found.append(RooflineKind(KERNEL_KINDS[code], len(mine), per_step, flops, moved, flops / ns * 1e9))
+    return tuple(sorted(found, key=lambda one: -one.ns))
 
 
 def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
@@ -147,13 +161,15 @@ def memory_curves(facts: Facts) -> tuple[MemoryCurve, ...]:
     zero = int(start.min()) - window(facts)[0]
     found = []
     for device, rows in frame.groupby("device"):
-        most = rows.groupby("piece")[["allocated_bytes", "reserved_bytes"]].max()
+        pieces = rows.groupby("piece")[["allocated_bytes", "reserved_bytes"]]
+        most, least = pieces.max(), pieces.min()
         found.append(
             MemoryCurve(
                 device=int(str(device)),
                 moment_ns=tuple(zero + int(piece) * width for piece in most.index),
                 allocated_bytes=tuple(most["allocated_bytes"].tolist()),
                 reserved_bytes=tuple(most["reserved_bytes"].tolist()),
+                allocated_least_bytes=tuple(least["allocated_bytes"].tolist()),
             )
         )
     return tuple(found)

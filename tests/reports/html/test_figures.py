@@ -266,6 +266,7 @@ def test_roofs_meet_where_memory_is_as_fast_as_arithmetic(known: Diagnosis) -> N
     assert ops.hovertext[0].endswith("100 TFLOP/s, 25.0 % of the roof over it")
     assert work_figures.roofline_sentence(found) == (
         "The op that takes longest, aten::mm (64 x ? x 32), reaches 100 TFLOP/s, 25.0 % of the roof over it (H100 SXM)."
+        " Bytes are from shapes, each operand once: the least that can move."
     )
 
 
@@ -347,8 +348,17 @@ def test_memory_over_time_with_the_used_steps_shaded(known: Diagnosis) -> None:
     assert lines["allocated"].y.tolist() == [1e9, 3e9]
     assert str(lines["reserved"].y.tolist()) == "[nan, 4000000000.0]"
     assert (made.layout.shapes[0].x0, made.layout.shapes[0].x1) == (0.0, 2.0)
+    assert [shape.x0 for shape in made.layout.shapes[1:]] == [ns / 1e6 for ns in known.timeline.bounds_ns]
     said = run_figures.memory_sentence(remembered(known))
     assert said == "Tensors take up to 3.00 GB of GPU 0, while up to 4.00 GB are reserved."
+
+
+def test_memory_that_comes_and_goes_within_a_piece_of_time_is_a_band(known: Diagnosis) -> None:
+    assert known.pictures is not None
+    curve = MemoryCurve(0, (0, 1_000_000), (300, 500), (600, 600), (100, 500))
+    made = run_figures.memory(replace(known, pictures=dataclasses.replace(known.pictures, memory=(curve,))))
+    least, most = made.data[:2]
+    assert (least.y.tolist(), most.y.tolist(), most.fill) == ([100, 500], [300, 500], "tonexty")
 
 
 @pytest.mark.parametrize(

@@ -74,8 +74,8 @@ def test_a_narrower_part_is_drawn_in_more_detail() -> None:
 
 def test_lanes_go_from_top_to_bottom_and_steps_are_bounded_and_named() -> None:
     drawn = timeline(of(steps()))
-    assert drawn.layout.yaxis.ticktext == ("GPU idle", "stream 7", "main thread: calls")
-    assert drawn.layout.yaxis.range == (2.5, -0.5)
+    assert drawn.layout.yaxis.ticktext == ("GPU idle", "critical path", "stream 7", "main thread: calls")
+    assert drawn.layout.yaxis.range == (3.5, -0.5)
     assert [shape.x0 for shape in drawn.layout.shapes] == pytest.approx([0.0, 10.0, 20.992], abs=0.001)
     assert [text.text for text in drawn.layout.annotations] == ["step 1", "step 2"]
 
@@ -145,6 +145,7 @@ def test_a_part_that_is_none_is_refused(part: tuple[float | None, float]) -> Non
         ("main thread: ops", "main"),
         ("thread 2: calls", "calls"),
         ("thread 3: ops", "t3"),
+        ("critical path", "path"),
         ("", ""),
     ],
 )

@@ -30,7 +30,23 @@ Bar = tuple[int, str, str, float, float]
 """lane, name, kind, start and duration in us"""
 
 
+def path_lane(drawn: Timeline) -> int:
+    """The lane of the critical path; the number of lanes if there is none."""
+    groups = [lane.group for lane in drawn.lanes]
+    return groups.index("path") if "path" in groups else len(groups)
+
+
 def bars(drawn: Timeline, marks: Marks | None = None) -> list[Bar]:
+    """Bars of all lanes but that of the critical path, which is not counted."""
+    shown, path = all_bars(drawn, marks), path_lane(drawn)
+    return [(lane - (lane > path), *rest) for lane, *rest in shown if lane != path]  # type: ignore[misc]
+
+
+def path_bars(drawn: Timeline) -> list[Bar]:
+    return [bar for bar in all_bars(drawn) if bar[0] == path_lane(drawn)]
+
+
+def all_bars(drawn: Timeline, marks: Marks | None = None) -> list[Bar]:
     found = Marks.of(drawn.tables[0]) if marks is None else marks
     return [
         (lane, drawn.labels[label], drawn.kinds[kind], start / 1000, dur / 1000)
@@ -39,7 +55,7 @@ def bars(drawn: Timeline, marks: Marks | None = None) -> list[Bar]:
 
 
 def lane_names(drawn: Timeline) -> list[str]:
-    return [lane.name for lane in drawn.lanes]
+    return [lane.name for lane in drawn.lanes if lane.group != "path"]
 
 
 def one_step() -> Drawing:
@@ -53,10 +69,11 @@ def one_step() -> Drawing:
     return draw.launch("last", (85, 87), (90, 100))
 
 
-def test_lanes_are_the_idle_device_its_streams_and_the_threads_the_main_one_first() -> None:
+def test_lanes_are_the_idle_device_the_path_the_streams_and_the_threads_the_main_one_first() -> None:
     drawn = timeline(one_step().facts())
     assert [(lane.name, lane.group) for lane in drawn.lanes] == [
         ("GPU idle", "idle"),
+        ("critical path", "path"),
         ("stream 7", "device"),
         ("stream 20 (communication)", "device"),
         ("main thread: ops", "host"),
@@ -180,6 +197,22 @@ def test_an_idle_gap_bears_the_line_it_comes_from() -> None:
     ]
 
 
+def test_the_critical_path_has_kernels_by_name_and_the_host_s_time_by_line() -> None:
+    draw = Drawing().step(0, -50, -10).launch("first", (-45, -44), (-20, 0)).step(1, -10, 500)
+    draw.frame("/home/me/train.py(10): main", -10, 500).frame("/home/me/data.py(31): prepare", 20, 80)
+    draw.op("aten::mm", 80, 95).launch("gemm", (90, 92), (110, 160))
+    drawn = timeline(draw.facts())
+    assert (drawn.lanes[1].name, drawn.lanes[1].group) == ("critical path", "path")
+    # The timeline begins with the launch at 90 us before the start of the used step.
+    assert [(name, kind, dur) for _, name, kind, _, dur in path_bars(drawn)] == [
+        ("/home/me/train.py:10", "path/python", 20),
+        ("/home/me/data.py:31", "path/python", 60),
+        ("/home/me/train.py:10", "op", 10),
+        ("/home/me/train.py:10", "launch", 20),
+        ("gemm", "compute", 50),
+    ]
+
+
 def test_long_names_are_clipped() -> None:
     drawn = timeline(Drawing().work("x" * 200, (0, 10)).facts())
     assert drawn.labels == ("x" * (MOST_NAME - 1) + "…",)
@@ -193,7 +226,8 @@ def test_names_that_are_the_same_once_clipped_are_one_label() -> None:
 
 def test_kinds_are_numbered_as_gaps_number_their_causes() -> None:
     assert timeline(one_step().facts()).kinds == KINDS
-    assert [kind.removeprefix("idle/") for kind in KINDS[len(MarkKind) :]] == [cause.value for cause in IdleCause]
+    causes = KINDS[len(MarkKind) :][: len(IdleCause)]
+    assert [kind.removeprefix("idle/") for kind in causes] == [cause.value for cause in IdleCause]
 
 
 def test_streams_and_threads_with_little_time_are_left_out() -> None:
@@ -217,7 +251,11 @@ def test_streams_and_threads_with_little_time_are_left_out() -> None:
 def test_a_trace_of_the_host_alone_has_its_threads_and_no_idle_lane() -> None:
     draw = Drawing().step(0, 0, 10).op("aten::a", 1, 9).step(1, 10, 20).op("aten::b", 11, 19).op("aten::c", 12, 18)
     drawn = timeline(draw.facts())
-    assert [(lane.name, lane.group) for lane in drawn.lanes] == [("main thread: ops", "host"), ("", "host")]
+    assert [(lane.name, lane.group) for lane in drawn.lanes] == [
+        ("critical path", "path"),
+        ("main thread: ops", "host"),
+        ("", "host"),
+    ]
     assert bars(drawn) == [(0, "aten::b", "op", 1, 8), (1, "aten::c", "op", 2, 6)]
     assert (drawn.dur_ns, drawn.steps, drawn.bounds_ns) == (10_000, (1,), (0, 10_000))
 
@@ -272,11 +310,13 @@ def many_marks() -> Drawing:
 def test_what_is_too_much_is_merged_and_one_typical_step_is_shown_in_detail(monkeypatch: pytest.MonkeyPatch) -> None:
     whole = timeline(many_marks().facts())
     (exact,) = whole.tables
-    assert (exact.resolution_ns, Marks.of(exact).size) == (0, 3 * 52)  # calls, kernels and gaps
-    monkeypatch.setattr(module, "MOST_MARKS", 40)
+    assert (exact.resolution_ns, len(bars(whole))) == (0, 3 * 52)  # calls, kernels and gaps
+    # The typical step has 12 calls, kernels and gaps, and as many stretches of the critical path as fit.
+    most = Marks.of(exact).within(100_000, 220_000).size
+    monkeypatch.setattr(module, "MOST_MARKS", most)
     drawn = timeline(many_marks().facts())
     overview, detail = drawn.tables
-    assert Marks.of(overview).size <= 40
+    assert Marks.of(overview).size <= most
     assert overview.resolution_ns > 0
     assert Marks.of(overview).count.sum() == Marks.of(exact).size
     assert (overview.start_ns, overview.end_ns) == (0, drawn.dur_ns)
@@ -337,7 +377,7 @@ def test_the_idle_lane_of_real_traces_has_the_idle_time(corpus: Path, name: str)
     assert has_lane == (optional(idle_gaps, facts) is not None)
     for table in drawn.tables:
         marks = Marks.of(table)
-        idle = marks.kind >= len(MarkKind)
+        idle = (marks.kind >= len(MarkKind)) & (marks.kind < len(MarkKind) + len(IdleCause))
         assert (idle == (has_lane & (marks.lane == 0))).all()
         if has_lane and table.resolution_ns == 0:
             part = intervals.clip(device_time(facts).idle, zero + table.start_ns, zero + table.end_ns)

@@ -21,6 +21,7 @@ from diagnose.reports.timeline.pictures import (
     roofline_picture,
 )
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.kinds import KernelKind
 from tests.drawing import MAIN, Drawing
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -211,6 +212,15 @@ def test_a_product_under_the_roof() -> None:
     assert found.ops == (
         RooflineOp("aten::mm", (512, 256, 1024), "fp32", 4, 400_000, FLOPS, BYTES, pytest.approx(2 * FLOPS / 400e-6)),
     )
+    (kind,) = found.kinds
+    assert (kind.kind, kind.calls, kind.ns, kind.flops, kind.bytes) == (
+        KernelKind.GEMM,
+        4,
+        400_000,
+        4 * FLOPS,
+        4 * BYTES,
+    )
+    assert kind.flops_per_s == pytest.approx(2 * FLOPS / 400e-6)
     assert found.device == "A100 SXM 40 GB"
     assert (found.bytes_per_s, found.flops_per_s) == (1555e9, {"fp32": 19.5e12})
 
@@ -265,12 +275,14 @@ def allocated(draw: Drawing, at: float, total: int, device: int = 0, **args: Any
     draw.events.append(event)
 
 
-def test_a_memory_curve_has_the_most_of_each_piece_of_time() -> None:
+def test_a_memory_curve_has_the_most_and_the_least_of_each_piece_of_time() -> None:
     draw = Drawing().launch("k", (20, 21), (25, 60))
     for at, total in ((10, 300), (10.05, 100), (20, 700), (39.9, 500)):
         allocated(draw, at, total)
     # 29.9 us in pieces of 100 ns; the timeline begins at 20 us.
-    assert memory_curves(draw.facts()) == (MemoryCurve(0, (-10_000, 0, 19_900), (300, 700, 500), (1300, 1700, 1500)),)
+    assert memory_curves(draw.facts()) == (
+        MemoryCurve(0, (-10_000, 0, 19_900), (300, 700, 500), (1300, 1700, 1500), (100, 700, 500)),
+    )
 
 
 def test_each_device_has_its_curve_and_the_host_none() -> None:

@@ -16,8 +16,8 @@ from diagnose.trace import intervals
 from tests.drawing import Drawing
 from tests.replay.programs import ids
 
-STREAM, OPS, CALLS = 1, 2, 3
-"""Lanes of `trained`, below that of the idle device."""
+STREAM, OPS, CALLS = 2, 3, 4
+"""Lanes of `trained`, below those of the idle device and the critical path."""
 
 
 @pytest.fixture(scope="module")
@@ -45,6 +45,7 @@ def python(facts: Facts) -> Times:
 def test_places_lie_in_their_lanes_from_the_timeline_s_start(trained: Facts) -> None:
     assert [lane.name for lane in lanes(trained).lanes] == [
         "GPU idle",
+        "critical path",
         "stream 7",
         "main thread: ops",
         "main thread: calls",
@@ -102,10 +103,10 @@ def test_an_op_too_deep_to_be_drawn_lies_in_the_deepest_lane() -> None:
         draw.op(name, 10 + depth, 50 - depth)
     facts = draw.facts()
     at = {name: spots(facts, [Remove(ids(facts, name))])[0] for name in "abcde"}
-    assert at["a"] == (Spot(2, 9_000, 40_000),)
-    assert at["c"] == (Spot(4, 11_000, 36_000),)
-    assert (at["d"], at["e"]) == ((Spot(4, 12_000, 34_000),), (Spot(4, 13_000, 32_000),))
-    assert lanes(facts).lanes[5].name == "main thread: calls"
+    assert at["a"] == (Spot(3, 9_000, 40_000),)
+    assert at["c"] == (Spot(5, 11_000, 36_000),)
+    assert (at["d"], at["e"]) == ((Spot(5, 12_000, 34_000),), (Spot(5, 13_000, 32_000),))
+    assert lanes(facts).lanes[6].name == "main thread: calls"
 
 
 def test_an_operation_without_a_lane_lies_nowhere() -> None:

@@ -1,0 +1,264 @@
+"""What a step waits for: the critical path of the recorded steps, as stretches of time of one kind each.
+
+The path is walked back from the end of the last used step, at every event to the one that it waited for (Kelley and
+Walker 1959; of programs, Yang and Miller 1988). What is not on it could be shorter without the steps being shorter.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts, Missing, once
+from diagnose.facts.core.breakdown import shared_out
+from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.graph_holes import TURNAROUND_NS
+from diagnose.facts.core.host import host_activities
+from diagnose.facts.core.source_lines import cut_at_frames, sites_at
+from diagnose.facts.core.steps import steps
+from diagnose.replay.build import recorded_graph
+from diagnose.replay.chain import Chain, recorded_chain
+from diagnose.replay.graph import EdgeKind
+from diagnose.trace import intervals
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+
+MOST_LINES = 150
+"""Source lines that have parts of their own: those with most time."""
+
+
+class PathKind(str, Enum):
+    """What goes on in a stretch of the path: on the device, between both, or what a thread does (`HostActivity`)."""
+
+    COMPUTE = "compute"
+    COMMUNICATION = "communication"
+    COPY = "copy"
+    BETWEEN_KERNELS = "between_kernels"
+    """Turn-around of queued work on one stream."""
+    DEVICE_WAIT = "device_wait"
+    """From the end of work on another stream to the start of what waited for it."""
+    LAUNCH = "launch"
+    """In a launching call, and from there to the start of its work."""
+    GARBAGE_COLLECTION = "garbage_collection"
+    COMPILE = "compile"
+    CHECKPOINT = "checkpoint"
+    ALLOCATION = "allocation"
+    SYNC = "sync"
+    """In a call that waits for the device, while the device does nothing that it waits for."""
+    LOADER = "loader"
+    OTHER_RANK = "other_rank"
+    HOST_COPY = "host_copy"
+    BLOCKED = "blocked"
+    OPS = "ops"
+    PYTHON = "python"
+    UNEXPLAINED = "unexplained"
+    """The recording does not show what it waits for."""
+
+
+PATH_KINDS = list(PathKind)
+_CODE = {kind: code for code, kind in enumerate(PATH_KINDS)}
+_OF_CLASS = np.array([_CODE[PathKind(one.name.lower())] for one in WorkClass], dtype=np.int8)
+_ON_HOST = (EdgeKind.HOST, EdgeKind.WAIT, EdgeKind.QUEUE)
+"""Edges along a thread, or into the end of a call of one."""
+_OF_WORK = (EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT)
+"""Edges that device work owns."""
+_NAMED = {
+    EdgeKind.LAUNCH: PathKind.LAUNCH,
+    EdgeKind.STREAM: PathKind.BETWEEN_KERNELS,
+    EdgeKind.EVENT: PathKind.DEVICE_WAIT,
+    **dict.fromkeys(_ON_HOST, PathKind.PYTHON),
+}
+ON_DEVICE = (PathKind.COMPUTE, PathKind.COMMUNICATION, PathKind.COPY)
+_OF_CALLS = (PathKind.ALLOCATION, PathKind.SYNC, PathKind.HOST_COPY)
+_BY_NAME = [_CODE[one] for one in (*ON_DEVICE, *_OF_CALLS)]
+"""What the names of owners say more of."""
+_KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, PathKind.UNEXPLAINED)] for one in EdgeKind], dtype=np.int8)
+
+
+@dataclass(frozen=True)
+class CriticalPath:
+    """Stretches without gaps or overlaps from the start of the first used step to the end of the last.
+
+    In order; arrays of shape (stretches,).
+    """
+
+    start_ns: IntArray
+    end_ns: IntArray
+    kind: npt.NDArray[np.int8]
+    """Position in `PATH_KINDS`."""
+    owner: IntArray
+    """Span id of the device work, host call or fetch that it is about; -1 where there is none."""
+    sites: tuple[Site | None, ...]
+    """The line of the user's code that ran, or that launched the work."""
+
+
+@once
+def critical_path(facts: Facts) -> CriticalPath:
+    """The path. Raises Missing if no step can be measured, or if nothing was recorded on the host."""
+    found = _split_on_host(facts, _stretches(facts, recorded_chain(facts))).cut(steps(facts).bounds_ns)
+    known = found.track >= 0
+    moment = np.where(found.moment_ns >= 0, found.moment_ns, found.start_ns)
+    sites = sites_at(facts, moment[known], found.track[known])
+    lines = iter(sites)
+    told = tuple(next(lines) if one else None for one in known.tolist())
+    return CriticalPath(found.start_ns, found.end_ns, found.kind, found.owner, told)
+
+
+@dataclass(frozen=True)
+class _Stretches:
+    """Stretches on their way to a path. Arrays of shape (stretches,)."""
+
+    start_ns: IntArray
+    end_ns: IntArray
+    kind: npt.NDArray[np.int8]
+    owner: IntArray
+    track: IntArray
+    """The thread whose line it is of, or -1."""
+    moment_ns: IntArray
+    """When that thread was at the line; -1: at the start, as it is this thread's own time."""
+
+    def at(self, rows: IntArray | npt.NDArray[np.bool_]) -> _Stretches:
+        return _Stretches(*(column[rows] for column in vars(self).values()))
+
+    def cut(self, moments_ns: IntArray) -> _Stretches:
+        pieces, row = intervals.cut(Intervals(self.start_ns, self.end_ns), moments_ns)
+        return replace(self.at(row), start_ns=pieces.starts, end_ns=pieces.ends)
+
+    @property
+    def on_host(self) -> npt.NDArray[np.bool_]:
+        return (self.track >= 0) & (self.moment_ns < 0)
+
+
+def _stretches(facts: Facts, found: Chain) -> _Stretches:
+    """What each edge of the chain is, and behind it, where it is not a thread's time, what only a residual explains."""
+    some, work, spans = recorded_graph(facts).edges, device_work(facts), facts.rank.spans
+    start, end = spans["start_ns"].to_numpy(), (spans["start_ns"] + spans["dur_ns"]).to_numpy()
+    known = found.edge >= 0
+    edge = np.where(known, some.kind[found.edge], EdgeKind.AFTER)
+    owner = np.where(known, some.owner[found.edge], -1)
+    row = np.searchsorted(work.ids, owner)
+    of_work = np.isin(edge, _OF_WORK)
+    call = np.full(len(edge), -1, dtype=np.int64)
+    call[of_work] = work.launch[row[of_work]]
+    delivered = (edge == EdgeKind.WAIT) & np.isin(owner, np.flatnonzero(spans["kind"] == SpanKind.LOADER.value))
+    call[delivered] = owner[delivered]
+    kind = _KIND_OF_EDGE[edge]
+    kind[delivered] = _CODE[PathKind.LOADER]
+    kind[edge == EdgeKind.WORK] = _OF_CLASS[work.work_class[row[edge == EdgeKind.WORK]]]
+    on_host = np.isin(edge, _ON_HOST) & ~delivered
+    explained = np.where(edge == EdgeKind.LAUNCH, np.maximum(found.delay_end_ns, end[call]), found.delay_end_ns)
+    queued = np.isin(edge, (EdgeKind.STREAM, EdgeKind.EVENT))
+    explained = np.where(queued, np.maximum(explained, found.start_ns + TURNAROUND_NS), explained)
+    explained = np.where(on_host | delivered | (edge == EdgeKind.WORK), found.end_ns, explained)
+    explained = np.where(kind == _CODE[PathKind.UNEXPLAINED], found.start_ns, np.minimum(explained, found.end_ns))
+    track = np.where(edge == EdgeKind.HOST, some.track[found.edge], spans["track"].to_numpy()[owner])
+    track = np.where(on_host, track, np.where(call >= 0, spans["track"].to_numpy()[call], -1)).astype(np.int64)
+    moment = np.where(on_host | (call < 0), -1, start[call])
+    first = _Stretches(found.start_ns, explained, kind, owner, track, moment)
+    none, unexplained = np.full_like(owner, -1), np.full_like(kind, _CODE[PathKind.UNEXPLAINED])
+    rest = _Stretches(explained, found.end_ns, unexplained, owner, none, none)
+    return _joined(first, rest)
+
+
+def _joined(*parts: _Stretches) -> _Stretches:
+    """All stretches of all parts that are not empty, in order of time."""
+    columns = zip(*(vars(part).values() for part in parts), strict=True)
+    all_parts = _Stretches(*(np.concatenate(column) for column in columns))
+    order = np.argsort(all_parts.start_ns, kind="stable")
+    return all_parts.at(order[(all_parts.end_ns > all_parts.start_ns)[order]])
+
+
+def _split_on_host(facts: Facts, found: _Stretches) -> _Stretches:
+    """Threads' time by what they do, and by the line of the user's code that runs."""
+    own, activities = found.at(found.on_host), host_activities(facts)
+    parts = [found.at(~found.on_host)]
+    for track in np.unique(own.track).tolist():
+        mine = own.at(own.track == track)
+        try:
+            lines = cut_at_frames(facts, Intervals(mine.start_ns, mine.end_ns), track).starts
+        except Missing:
+            lines = mine.start_ns
+        mine = mine.cut(np.concatenate([lines, *(edge for one in activities.values() for edge in one)]))
+        kind = np.full(len(mine.kind), _CODE[PathKind.PYTHON], dtype=np.int8)
+        for activity, times in activities.items():
+            kind[intervals.holds(times, mine.start_ns)] = _CODE[PathKind(activity.value)]
+        parts.append(replace(mine, kind=kind))
+    return _joined(*parts)
+
+
+@dataclass(frozen=True)
+class PathPart:
+    """Stretches of the path of one kind, at one line of code, mean of the used steps."""
+
+    kind: PathKind
+    site: Site | None
+    """The line that ran, or that launched the work; None where it is not known, or has too little time."""
+    ns: int
+    """Per step."""
+    share: float
+    """`ns` over the step."""
+    stretches: int
+    """In all used steps."""
+    mostly: str
+    """Name of the device work or host call that takes half of its time or more; "" where none does."""
+    moment: float
+    """Where in its step the mean moment of it lies, from 0 (start) to 1 (end)."""
+
+
+@once
+def path_parts(facts: Facts) -> tuple[PathPart, ...]:
+    """The path by kind and line, largest first; the parts add up to the mean step. Raises Missing as the path does."""
+    path, used = critical_path(facts), steps(facts)
+    sites, site = _main_sites(path)
+    keys, group = np.unique(path.kind.astype(np.int64) * len(sites) + site, return_inverse=True)
+    group, ns = group.reshape(-1), path.end_ns - path.start_ns
+    total, stretches = _sums(group, ns), np.bincount(group)
+    step = np.searchsorted(used.bounds_ns, path.start_ns, side="right") - 1
+    middle = (path.start_ns + path.end_ns) / 2 - used.bounds_ns[step]
+    moment = np.bincount(group, weights=middle / used.times_ns[step] * ns) / total
+    mostly = _main_names(facts, path, group, total)
+    order = np.argsort(-total, kind="stable").tolist()
+    rounded = shared_out([int(total[k]) for k in order], used.count)
+    return tuple(
+        PathPart(
+            kind=PATH_KINDS[int(keys[k]) // len(sites)],
+            site=sites[int(keys[k]) % len(sites)],
+            ns=per_step,
+            share=per_step / used.mean_ns,
+            stretches=int(stretches[k]),
+            mostly=mostly.get(k, ""),
+            moment=float(moment[k]),
+        )
+        for k, per_step in zip(order, rounded, strict=True)
+        if per_step
+    )
+
+
+def _sums(group: IntArray, ns: IntArray) -> IntArray:
+    """Times by group, exactly."""
+    total = np.zeros(int(group.max(initial=-1)) + 1, dtype=np.int64)
+    np.add.at(total, group, ns)
+    return total
+
+
+def _main_sites(path: CriticalPath) -> tuple[list[Site | None], IntArray]:
+    """The lines with most time, None among them, and the position of each stretch's, of others that of None."""
+    number: dict[Site | None, int] = {None: 0}
+    site = np.array([number.setdefault(one, len(number)) for one in path.sites], dtype=np.int64)
+    total = _sums(site, path.end_ns - path.start_ns)
+    return list(number), np.where(np.isin(site, np.argsort(-total, kind="stable")[:MOST_LINES]), site, 0)
+
+
+def _main_names(facts: Facts, path: CriticalPath, group: IntArray, total: IntArray) -> dict[int, str]:
+    """For each group the name that takes half of its time or more, of kinds of which names say more."""
+    names = facts.rank.spans["name"].cat
+    told = np.flatnonzero(np.isin(path.kind, _BY_NAME) & (path.owner >= 0))
+    pairs = np.stack((group[told], names.codes.to_numpy()[path.owner[told]]))
+    distinct, which = np.unique(pairs, axis=1, return_inverse=True)
+    ns = _sums(which.reshape(-1), (path.end_ns - path.start_ns)[told])
+    most = np.flatnonzero(2 * ns >= total[distinct[0]])
+    return {int(distinct[0, k]): str(names.categories[distinct[1, k]]) for k in most}
