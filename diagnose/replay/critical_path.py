@@ -15,8 +15,8 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, Missing, once
 from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.graph_holes import TURNAROUND_NS
+from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.source_lines import cut_at_frames, sites_at
 from diagnose.facts.core.steps import steps
 from diagnose.replay.build import recorded_graph
@@ -55,6 +55,7 @@ class PathKind(str, Enum):
     BLOCKED = "blocked"
     OPS = "ops"
     PYTHON = "python"
+    NOT_RECORDED = "host_not_recorded"
     UNEXPLAINED = "unexplained"
     """The recording does not show what it waits for."""
 
