@@ -55,6 +55,7 @@ class PathKind(str, Enum):
     BLOCKED = "blocked"
     OPS = "ops"
     PYTHON = "python"
+    NOT_RECORDED = "host_not_recorded"
     UNEXPLAINED = "unexplained"
     """The recording does not show what it waits for."""
 

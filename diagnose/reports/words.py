@@ -64,6 +64,7 @@ PATHS = {
     PathKind.BLOCKED: "waiting in the operating system",
     PathKind.OPS: "CPU time in ops",
     PathKind.PYTHON: "Python between ops",
+    PathKind.NOT_RECORDED: "host not recorded",
     PathKind.UNEXPLAINED: "not explained by the recording",
 }
 

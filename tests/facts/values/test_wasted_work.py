@@ -43,7 +43,7 @@ def test_every_cause_has_a_finder_and_a_rule() -> None:
 @pytest.mark.parametrize("name", [one.id for one in RULES])
 def test_what_cannot_be_looked_at_is_said_with_how_to_record_it(name: str) -> None:
     rule = engine.load_file(next(one for one in page.files(page.built_in_rules()) if one.stem == name))
-    (outcome,) = diagnose_rank(facts_of(f"{STEPS}cpu  aten::mm 0-10"), [rule]).outcomes
+    (outcome,) = diagnose_rank(facts_of(f"{STEPS}cpu  aten::mm 0-10 | Optimizer.step#SGD.step 11-12"), [rule]).outcomes
     assert outcome.outcome is OutcomeKind.CANNOT_TELL
     assert outcome.how_to_record_it.startswith("Record")
 
