@@ -119,9 +119,10 @@ def test_the_breakdown_agrees_with_a_plain_sweep(corpus: Path, name: str) -> Non
     assert time.compute.total == compute
     assert time.exposed_communication.total == no_copies - compute
     assert time.exposed_copies.total == busy - no_copies
-    assert time.idle.total == window[1] - window[0] - busy
+    unseen = time.graph_not_recorded.total  # Within one replay of a CUDA graph, whose kernels are not all recorded.
+    assert time.idle.total + unseen == window[1] - window[0] - busy
     parts = breakdown(facts)
-    assert parts.busy_ns + parts.idle_ns == parts.step_ns
+    assert parts.busy_ns + parts.idle_ns + parts.graph_not_recorded_ns == parts.step_ns
     assert parts.compute_ns + parts.exposed_communication_ns + parts.exposed_copy_ns == parts.busy_ns
     assert sum(one.ns for one in idle(facts)) == parts.idle_ns
 

@@ -60,11 +60,10 @@ VERDICTS = {
         least_share=0.8,
     ),
     "tracelens/mi300_resnet_act_checkpoint.json.gz": Verdict(
-        "Mostly waiting in collectives. The second all-reduce begins right after the first, which all ranks left"
-        " together, and takes 9 ms for 17.6 MB; 5 even if others still compute what this one does in between: 6 GB/s"
-        " among 8 GPUs whose links do fifty times as much.",
-        "slow_links",
-        least_share=0.2,
+        "Mostly waiting in collectives, by one rank of eight: the second all-reduce takes 9 ms for 17.6 MB among 8 GPUs"
+        " whose links do fifty times as much, but whether the others came late for it is in their recordings.",
+        "exposed_communication",
+        ("layout_conversions", "slow_links"),
     ),
     "param/resnet.json.gz": Verdict(
         "Four workers deliver a batch every 340 ms, the GPU needs half of that.",
@@ -99,9 +98,10 @@ VERDICTS = {
     ),
     "tracelens/mi300_qwen05b.json.gz": Verdict("The same model on another GPU.", "unfused_pointwise", unsure=True),
     "tracelens/h100_bert_small.json.gz": Verdict(
-        "60 kernels in one 4 ms call under stacks: 2.4 ms idle for Python, 1.5 for dispatch, by how much is unsure.",
-        "python_overhead",
-        ("launch_bound",),
+        "60 kernels in one 4 ms call under stacks: 2.4 ms idle for Python, 1.5 for dispatch, by how much is unsure."
+        " They take 122 MB of 85 GB: all of that would be shared by a larger batch.",
+        "unused_memory",
+        ("python_overhead", "launch_bound"),
     ),
     "hta/gpu_user_annotations.json.gz": Verdict(
         "A toy of 1.5 ms a step: the host is slower than the GPU in all it does. What is sure to go comes first.",

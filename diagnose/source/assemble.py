@@ -20,9 +20,6 @@ from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.model import Device, Provenance, Rank
 
-MOST_NAME = 200
-"""Characters of a process's name."""
-
 
 @dataclass
 class Recording:
@@ -251,7 +248,7 @@ def _provenance(
         versions=header.versions,
         step_marker=marker,
         groups=header.groups,
-        program=printable(recording.columns.process_name)[:MOST_NAME],
+        python=kinds.names_python(recording.columns.process_name),
         begin_unix_ns=times.zero_unix_ns,
         end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
         machine=header.machine,

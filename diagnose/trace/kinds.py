@@ -265,3 +265,14 @@ def collective_of(name: str) -> str | None:
     """The collective a NCCL or RCCL kernel runs, such as all_reduce; None for generic kernels, which run any."""
     found = _NCCL.match(_examined(name))
     return re.sub("(?<=[a-z])(?=[A-Z])", "_", found[1]).lower() if found else None
+
+
+_PYTHON = re.compile(r"python|^(pt_|ray::|VLLM|vllm|sglang)", re.IGNORECASE)
+
+
+def names_python(process: str) -> bool | None:
+    """Whether a process or thread is of the interpreter, or of a program of Python that gives itself another name.
+
+    None if it has no name.
+    """
+    return bool(_PYTHON.search(process)) if process else None

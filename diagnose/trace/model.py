@@ -83,8 +83,8 @@ class Provenance:
     """Of cuda_runtime, cuda_driver, hip_runtime, hip_driver, cupti, nccl: what is known."""
     step_marker: str
     """What the steps were found by, in words; empty when there are none."""
-    program: str
-    """Name of the process, as the system has it; empty if that is not known."""
+    python: bool | None
+    """Whether the process has a name of Python's; None if no name is recorded. The name itself is not kept."""
     begin_unix_ns: int
     end_unix_ns: int
     """When the first event starts and the last one ends, in Unix time, if that is what the recorder counts from."""

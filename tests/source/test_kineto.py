@@ -276,10 +276,12 @@ def test_copies_syncs_and_collectives() -> None:
     assert found.collectives.to_dict("records") == [
         {
             "operation": "allreduce",
+            "group": "",
             "group_ranks": "[0, 1, 2, 3, 4, 5, 6, 7]",
             "group_description": "mesh_dp",
             "group_size": 8,
             "sequence": 17,
+            "peer": -1,
             "dtype": "BFloat16",
             "in_elements": 1024,
             "out_elements": 2048,

@@ -417,7 +417,9 @@ def test_arguments_of_collectives(read: Read) -> None:
         'gpu allreduce 0-1 operation=allreduce group_ranks="[0, 1]" group_size=2 dtype=Float in_elements=1000 '
         'out_elements=1000 Seq=3 "registers per thread"=96'
     )
-    assert rank.collectives.to_numpy().tolist() == [["allreduce", "[0, 1]", 2, 3, "Float", 1000, 1000]]
+    (row,) = rank.collectives.to_dict("records")
+    assert (row["operation"], row["group_ranks"], row["group_size"], row["sequence"]) == ("allreduce", "[0, 1]", 2, 3)
+    assert (row["dtype"], row["in_elements"], row["out_elements"], row["peer"]) == ("Float", 1000, 1000, -1)
     assert rank.kernels["registers"].tolist() == [96]
 
 

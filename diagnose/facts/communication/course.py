@@ -31,6 +31,9 @@ from diagnose.trace.job import RECV, SEND, Calls, Course, Lane
 MOST_CALLS = 20_000
 """Collectives of one rank that a job is put together from: about 2 MB."""
 
+RELEASED_NS = 20_000
+"""What waits for a collective on a device begins within this after it is over (as in `replay`)."""
+
 LEAST_WAIT_NS = 60_000
 """A thread that stands for less is not held up by a collective: it dispatches (chosen on recordings of gloo)."""
 
@@ -161,12 +164,16 @@ class _Held:
 
 
 def _held_on_device(facts: Facts, begin: IntArray, end: IntArray) -> _Held:
-    """Exposed communication: nothing but collectives runs, until the last of them is over."""
+    """Exposed communication: nothing but collectives runs, until one of them is over.
+
+    Where other work begins before that, it is that which had to come, from the host.
+    """
     pieces = device_time(facts).exposed_communication
     order = np.argsort(end, kind="stable")
     at = np.searchsorted(end[order], pieces.ends, side="left")
     call = np.append(order, nesting.NONE)[np.minimum(at, len(order))]
     known = (call >= 0) & (begin[call] < pieces.ends)
+    known[known] &= end[call[known]] <= pieces.ends[known] + RELEASED_NS
     return _Held(pieces.starts[known], pieces.ends[known], call[known])
 
 

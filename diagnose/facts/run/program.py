@@ -60,9 +60,6 @@ OF_TRAINING = frozenset(
 """Names of facts about what only a training does."""
 
 
-_PYTHON = re.compile(r"python|^(pt_|ray::|VLLM|vllm|sglang)", re.IGNORECASE)
-"""Processes of the interpreter, and of programs of Python that give themselves another name."""
-
 _OF_TORCH = re.compile(r"\bat::|\bc10::|^triton_")
 """Kernels of PyTorch, and of its compiler."""
 
@@ -103,14 +100,14 @@ def _language(facts: Facts) -> Language:
     known = facts.rank.provenance
     threads = facts.rank.tracks.loc[facts.rank.tracks["device"] < 0, "name"]
     python = facts.rank.context is not None or bool(known.recorded & {"stacks", "samples"})
-    python |= any(_PYTHON.search(name) for name in (known.program, *threads))
+    python |= bool(known.python) or any(kinds.names_python(name) for name in threads)
     marks = _names(facts, SpanKind.ANNOTATION, SpanKind.LOADER, SpanKind.PYTHON)
     if python or any(kinds.activity(name) in _OF_PYTHON for name in marks):
         return Language.PYTHON
     torch = "ops" in known.recorded or any(_OF_TORCH.search(name) for name in _names(facts, SpanKind.KERNEL))
     if known.format == "nsight" and not torch:
         return Language.CUDA
-    return Language.CPP if known.program and torch else Language.PYTHON
+    return Language.CPP if known.python is False and torch else Language.PYTHON
 
 
 def _workload(facts: Facts) -> Workload:

@@ -240,8 +240,8 @@ def roofline_sentence(diagnosis: Diagnosis) -> str:
     roof, name = _roof(first, picture), clipped(first.name, 60)
     of_roof = "" if roof is None else f", {share(first.flops_per_s, roof)} of the roof over it"
     reached = f"{three_digits(first.flops_per_s / 1e12)} TFLOP/s{of_roof}"
-    least = "Bytes are from shapes, each operand once: the least that can move."
-    return f"The op that takes longest, {name} ({_dims(first)}), reaches {reached} ({picture.device}). {least}"
+    least = "bytes are the least that can move: each operand once, by its shape"
+    return f"The op that takes longest, {name} ({_dims(first)}), reaches {reached} ({picture.device}); {least}."
 
 
 def _roofline(diagnosis: Diagnosis) -> RooflinePicture:

@@ -97,4 +97,4 @@ def test_nsight_systems_names_the_process(process: str, kernel: str, expected: L
         export.add("PROCESSES", globalPid=pid(), pid=100, name=process)
     rank = ranks.read(export.write(tmp_path / "x.sqlite"))
     assert program(Facts(rank)) == Program(expected, Workload.UNKNOWN)
-    assert rank.provenance.program == process
+    assert rank.provenance.python == (process == "python3" if process else None)

@@ -122,7 +122,7 @@ def test_without_a_gpu_the_step_bar_is_of_the_host(cpu_only: Diagnosis) -> None:
         "in framework ops, 23.8 %": 0.005,
     }
     said = step_figures.step_bar_sentence(cpu_only)
-    assert said == "The training threads spend 76.2 % of the step in Python between ops."
+    assert said == "The launching threads spend 76.2 % of the step in Python between ops."
 
 
 def test_idle_lines_are_named_by_line_or_cause(known: Diagnosis) -> None:
