@@ -64,6 +64,7 @@ VERDICTS = {
         " whose links do fifty times as much, but whether the others came late for it is in their recordings.",
         "exposed_communication",
         ("layout_conversions", "slow_links"),
+        least_share=0.02,
     ),
     "param/resnet.json.gz": Verdict(
         "Four workers deliver a batch every 340 ms, the GPU needs half of that.",

@@ -265,8 +265,8 @@ def test_roofs_meet_where_memory_is_as_fast_as_arithmetic(known: Diagnosis) -> N
     assert (ops.x.tolist(), ops.y.tolist()) == ([200.0], [1e14])
     assert ops.hovertext[0].endswith("100 TFLOP/s, 25.0 % of the roof over it")
     assert work_figures.roofline_sentence(found) == (
-        "The op that takes longest, aten::mm (64 x ? x 32), reaches 100 TFLOP/s, 25.0 % of the roof over it (H100 SXM)."
-        " Bytes are from shapes, each operand once: the least that can move."
+        "The op that takes longest, aten::mm (64 x ? x 32), reaches 100 TFLOP/s, 25.0 % of the roof over it (H100 SXM);"
+        " bytes are the least that can move: each operand once, by its shape."
     )
 
 
