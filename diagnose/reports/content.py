@@ -142,6 +142,7 @@ def _path(diagnosis: Diagnosis) -> Section:
         rows.append(Row(_whole(diagnosis), (duration(step_ns), share(1, 1))))
     note = "Work that is not on this critical path can get faster and save nothing."
     what = "recorded window" if _per(diagnosis) == "time" else "step"
+    what += f" of rank {diagnosis.rank}" if diagnosis.job is not None else ""
     return Section(f"What the {what} waits for, in order of time", ("", _per(diagnosis), "share"), tuple(rows), note)
 
 
