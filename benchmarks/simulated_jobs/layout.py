@@ -9,10 +9,10 @@ from functools import cached_property
 from itertools import product
 from typing import Any
 
-NVLINK_GB_S = 360.0
-"""Bus bandwidth of large collectives over NVLink 4 without NVLS: 367 measured on H200."""
-NIC_GB_S = 45.0
-"""90 % of 400 Gb/s, one a GPU."""
+NVLINK_GB_S = 235.0
+"""Bus bandwidth of large collectives over NVLink 3, measured on A100."""
+NIC_GB_S = 22.5
+"""90 % of 200 Gb/s, one a GPU."""
 HOST_LATENCY_NS, NETWORK_LATENCY_NS = 15_000, 40_000
 """From the last rank's kernel to the end of a small collective."""
 

@@ -26,8 +26,8 @@ LAUNCH_NS, COLLECTIVE_CALL_NS = 4_000, 9_000
 SYNC_NS = 6_000
 LAUNCH_LATENCY_NS = 1_800
 THREAD_SWITCH_NS = 25_000
-GAP_NS = 1_700
-"""Between two queued kernels of a stream of an H100."""
+GAP_NS = 1_150
+"""Between two queued kernels of a stream of an A100."""
 LEAVING_NS = 3_000
 """Ranks of one host leave a collective so close together: within 5 us on real ones."""
 KIND = {

@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from benchmarks.simulated import kernel_names
-from benchmarks.simulated.gpus import H100, Gpu
+from benchmarks.simulated.gpus import A100, Gpu
 from benchmarks.simulated.program import Work
 from benchmarks.simulated.tensor import Tensor, shown
 from benchmarks.simulated_jobs.machine import Rank
@@ -30,7 +30,7 @@ class Model:
     """Of a micro-batch of a rank."""
     sequence: int = 2_048
     vocabulary: int = 16_384
-    gpu: Gpu = H100
+    gpu: Gpu = A100
 
     def weights(self) -> tuple[int, ...]:
         """Elements of a block's matrices, in the order of the forward pass."""
