@@ -185,12 +185,15 @@ class _Held:
 
 
 def _held_on_device(facts: Facts, begin: IntArray, end: IntArray) -> _Held:
-    """Exposed communication: nothing but collectives runs, until the last of them is over."""
+    """Exposed communication in which a collective ends: nothing else ran, until the last one of these was over.
+
+    Where none ends, one runs beside compute, and the device is between two kernels.
+    """
     pieces = device_time(facts).exposed_communication
     order = np.argsort(end, kind="stable")
-    at = np.searchsorted(end[order], pieces.ends, side="left")
-    call = np.append(order, nesting.NONE)[np.minimum(at, len(order))]
-    known = (call >= 0) & (begin[call] < pieces.ends)
+    at = np.searchsorted(end[order], pieces.ends, side="right") - 1
+    call = np.append(order, nesting.NONE)[at]
+    known = (call >= 0) & (end[call] > pieces.starts) & (begin[call] < pieces.ends)
     return _Held(pieces.starts[known], pieces.ends[known], call[known])
 
 
