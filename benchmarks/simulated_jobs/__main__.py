@@ -45,7 +45,9 @@ def _said(row: Row) -> str:
     true = "healthy" if row.saving is None else f"true {row.saving:.2f}"
     said = "-" if row.predicted is None else " ".join(f"{one:.2f}" for one in row.predicted)
     step = f"step {row.step:.2f} ms (recorded {row.recorded:.2f}, told {row.told:.2f})"
-    return f"{row.case}: {step}, {true}, said {said}, place {row.place}, most {row.promised:.1%}: {', '.join(row.found)}"
+    return (
+        f"{row.case}: {step}, {true}, said {said}, place {row.place}, most {row.promised:.1%}: {', '.join(row.found)}"
+    )
 
 
 if __name__ == "__main__":

@@ -104,9 +104,7 @@ class Torch:
         elements, sequence = tokens * self.model.hidden, self.rank.next_sequence()
         self.fused("_fused_rms_norm", elements, 2.0, sequence)
         self.tape.append(
-            Taped(
-                "FusedRmsNormBackward0", sequence, lambda: self.fused("_fused_rms_norm_backward", elements, 3.0)
-            )
+            Taped("FusedRmsNormBackward0", sequence, lambda: self.fused("_fused_rms_norm_backward", elements, 3.0))
         )
 
     def activation(self, elements: int) -> None:
@@ -195,7 +193,9 @@ class Torch:
                     with self.rank.op(one.name, None, 1_000, one.sequence, True):
                         one.play()
                 if one.weight:
-                    with self.rank.op("autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", None, 500):
+                    with self.rank.op(
+                        "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", None, 500
+                    ):
                         with self.rank.op("torch::autograd::AccumulateGrad", None, NODE_NS):
                             pass
                         self.on_gradient(one.weight)

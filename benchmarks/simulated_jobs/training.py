@@ -117,7 +117,9 @@ class _Program:
         """Parameters of this rank, before sharding."""
         model, layout = self.training.model, self.training.layout
         blocks = self.pipeline.own_blocks() if self.pipeline else model.blocks
-        return total(model.weights(), blocks) // self.split // (layout.mesh.get("ep", 1) if self.training.experts else 1)
+        return (
+            total(model.weights(), blocks) // self.split // (layout.mesh.get("ep", 1) if self.training.experts else 1)
+        )
 
     def step(self, number: int) -> None:
         """All of it."""
@@ -186,7 +188,9 @@ class _Program:
             def again() -> None:
                 kept, torch.tape = torch.tape, []
                 sequence = self.rank.next_sequence()
-                with self.rank.op("autograd::engine::evaluate_function: CheckpointFunctionBackward", None, 2_000, sequence):
+                with self.rank.op(
+                    "autograd::engine::evaluate_function: CheckpointFunctionBackward", None, 2_000, sequence
+                ):
                     with self.rank.op("CheckpointFunctionBackward", None, 50_000, sequence):
                         torch.block(self.tokens)
                 torch.tape = kept
