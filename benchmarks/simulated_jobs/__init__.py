@@ -6,7 +6,7 @@ Nothing here knows how diagnose measures or replays. `judge` alone imports diagn
     layout      hosts, links, and process groups
     machine     a rank: its host threads, its streams, and how it communicates
     model       a transformer's blocks, forward and backward
-    schedules   in which order the stages of a pipeline work
+    schedules   in which order the ranks of an interleaved pipeline work
     training    DDP, FSDP, tensor parallelism, pipelines, experts: one step of a rank
     kineto      the traces that torch.profiler writes of a job
     cases       jobs with a fault and without

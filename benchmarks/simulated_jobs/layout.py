@@ -51,7 +51,7 @@ class Layout:
     def place(self, rank: int) -> dict[str, int]:
         """Coordinates in the mesh."""
         found = dict[str, int]()
-        for name, size in reversed(self.mesh.items()):
+        for name, size in reversed(tuple(self.mesh.items())):
             found[name], rank = rank % size, rank // size
         return found
 
@@ -86,7 +86,7 @@ class Layout:
         return rank // self.gpus
 
     def collective_ns(self, kind: str, ranks: Sequence[int], size: float) -> int:
-        """From when the last rank has come. `size`: bytes as nccl-tests count them; of all-to-all the most of a rank."""
+        """From when the last rank has come. `size`: bytes as nccl-tests count; of all-to-all the most of a rank."""
         members = len(ranks)
         hosts = [self.host(rank) for rank in ranks]
         rate, latency_ns = NVLINK_GB_S, HOST_LATENCY_NS

@@ -189,9 +189,9 @@ class Torch:
                     one.play()
                     continue
                 evaluated = f"autograd::engine::evaluate_function: {one.name}"
-                with self.rank.op(evaluated, None, NODE_NS, one.sequence, True):
-                    with self.rank.op(one.name, None, 1_000, one.sequence, True):
-                        one.play()
+                around = self.rank.op(evaluated, None, NODE_NS, one.sequence, True)
+                with around, self.rank.op(one.name, None, 1_000, one.sequence, True):
+                    one.play()
                 if one.weight:
                     with self.rank.op(
                         "autograd::engine::evaluate_function: torch::autograd::AccumulateGrad", None, 500

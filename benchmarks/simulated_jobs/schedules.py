@@ -1,4 +1,4 @@
-"""In which order the stages of a pipeline work: GPipe, 1F1B, and 1F1B of several stages a rank."""
+"""In which order the ranks of a pipeline work that have several stages each, and what they hand on: 1F1B in rounds."""
 
 from __future__ import annotations
 
@@ -21,22 +21,6 @@ class Action:
 
 
 Order: TypeAlias = list[Action]
-
-
-def gpipe(stage: int, micro: int) -> Order:
-    """All forward passes, then all backward passes."""
-    return [Action(stage, kind, number) for kind in "FB" for number in range(micro)]
-
-
-def one_forward_one_backward(stage: int, stages: int, micro: int) -> Order:
-    """As many forward passes ahead as stages follow, then in turn."""
-    ahead = min(stages - stage, micro)
-    found = [Action(stage, "F", number) for number in range(ahead)]
-    for number in range(micro):
-        found.append(Action(stage, "B", number))
-        if number + ahead < micro:
-            found.append(Action(stage, "F", number + ahead))
-    return found
 
 
 def interleaved(rank: int, ranks: int, each: int, micro: int) -> Order:

@@ -188,11 +188,13 @@ class _Program:
             def again() -> None:
                 kept, torch.tape = torch.tape, []
                 sequence = self.rank.next_sequence()
-                with self.rank.op(
-                    "autograd::engine::evaluate_function: CheckpointFunctionBackward", None, 2_000, sequence
+                with (
+                    self.rank.op(
+                        "autograd::engine::evaluate_function: CheckpointFunctionBackward", None, 2_000, sequence
+                    ),
+                    self.rank.op("CheckpointFunctionBackward", None, 50_000, sequence),
                 ):
-                    with self.rank.op("CheckpointFunctionBackward", None, 50_000, sequence):
-                        torch.block(self.tokens)
+                    torch.block(self.tokens)
                 torch.tape = kept
 
             torch.hook(again)
@@ -309,19 +311,27 @@ class _Shards:
         parts: list[Callable[[], None]] = [program.block]
         if unit == "linear":
             parts = [
-                lambda: (torch.norm(tokens), torch.linear(tokens, 3 * hidden, hidden), torch.attend(tokens))[0],
+                lambda: self._first_part(tokens),
                 lambda: torch.linear(tokens, hidden, hidden),
-                lambda: (
-                    torch.norm(tokens),
-                    torch.linear(tokens, 4 * hidden, hidden),
-                    torch.activation(tokens * 4 * hidden),
-                )[0],
+                lambda: self._third_part(tokens),
                 lambda: torch.linear(tokens, hidden, 4 * hidden),
             ]
         for at in range(len(self._units)):
             self._before(at, reduces)
             parts[at % len(parts)]()
             self._after(at)
+
+    def _first_part(self, tokens: int) -> None:
+        torch, hidden = self._program.torch, self._program.training.model.hidden
+        torch.norm(tokens)
+        torch.linear(tokens, 3 * hidden, hidden)
+        torch.attend(tokens)
+
+    def _third_part(self, tokens: int) -> None:
+        torch, hidden = self._program.torch, self._program.training.model.hidden
+        torch.norm(tokens)
+        torch.linear(tokens, 4 * hidden, hidden)
+        torch.activation(tokens * 4 * hidden)
 
     def _name(self, at: int) -> str:
         number, part, _ = self._units[at]
@@ -353,9 +363,9 @@ class _Shards:
             return
         rank, size = self._rank, self._units[at][2]
         rank.wait(self._gathered.pop(at))
-        with rank.range(f"FSDP::all_gather_copy_out ({self._name(at)})"):
-            with rank.op("fsdp::split_with_sizes_copy", None, 8_000):
-                self._copy("split_with_sizes_copy", 4 * size)
+        copying = rank.op("fsdp::split_with_sizes_copy", None, 8_000)
+        with rank.range(f"FSDP::all_gather_copy_out ({self._name(at)})"), copying:
+            self._copy("split_with_sizes_copy", 4 * size)
         self._copied_out = rank.record()
         self._whole.add(at)
 

@@ -1,4 +1,4 @@
-"""The replay of whole jobs against a simulator that shares no code with it: NCCL traces of ranks with one slow device."""
+"""The replay of whole jobs against a simulator that shares no code with it: one slow device in NCCL traces."""
 
 from __future__ import annotations
 

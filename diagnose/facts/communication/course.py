@@ -57,12 +57,11 @@ def course(facts: Facts) -> Course:
     on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
     mine = _in_order(facts, table, carries, on_cpu)
     rows, told = carries.row[mine], carries.told[mine]
-    begin, end = table.times.starts[rows], table.times.ends[rows]
+    ids, begin, end = table.ids[rows], table.times.starts[rows], table.times.ends[rows]
     operation = _operations(facts, table.operation[rows], told)
     if on_cpu:
         begin = np.where(np.isin(operation, (SEND, RECV)), _posted(facts, ids, begin), begin)
     computing = _ops(facts) if on_cpu else device_time(facts).compute
-    ids = table.ids[rows]
     held = _held_on_host(facts, operation, begin, end) if on_cpu else _held_on_device(facts, ids, begin, end)
     if on_cpu:
         computing = intervals.subtract(computing, intervals.union(Intervals(held.from_ns, held.until_ns)))
