@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from benchmarks import accuracy, accuracy_tables, gpu_traces, load, nsight
 from benchmarks.simulated import tables as simulated
+from benchmarks.simulated_jobs import tables as simulated_jobs
 from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
@@ -66,6 +67,9 @@ def _accuracy() -> Iterator[Text]:
     rows = simulated.published()
     blocks["simulated"] = partial(simulated.families, rows)
     blocks["simulated-missed"] = partial(simulated.missed, rows)
+    of_jobs = simulated_jobs.published()
+    blocks["simulated-jobs"] = partial(simulated_jobs.families, of_jobs)
+    blocks["simulated-jobs-each"] = partial(simulated_jobs.each, of_jobs)
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)
 

@@ -1,8 +1,9 @@
 """To which side of a pipeline does each send and recv go, the next stage or the one before?
 
 Schedules of several stages a rank name their actions ("PP:2F0": stage, kind, micro-batch; torch 2.9). GPipe and 1F1B
-need no names: what comes out of a forward pass goes to the next stage, what comes out of a backward pass to the one
-before, and a stage receives for its passes in their order.
+need no names: NCCL records the other rank, and stages are ranks in order of their group. Gloo does not: what comes out
+of a forward pass goes to the next stage, what comes out of a backward pass to the one before, and a stage receives for
+its passes in their order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import name_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
@@ -40,8 +42,12 @@ class Sides:
     """1: the next stage, -1: the one before, 0: unknown."""
 
 
-def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object_]) -> Sides:
-    """The sides of the transfers among these collectives of the host, in order of time."""
+def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object_], beside: IntArray) -> Sides:
+    """The sides of the transfers among these collectives, in order of time.
+
+    `ids`: spans on the host, of a kernel the call that launched it. `beside`: 1 where the other rank is recorded and is
+    the next of the group, -1 where it is the one before, else 0.
+    """
     transfers = np.flatnonzero(np.isin(operation, (SEND, RECV)))
     stage, toward = np.full(len(ids), -1), np.zeros(len(ids), dtype=np.int64)
     if not len(transfers):
@@ -50,7 +56,9 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
     named = _named(facts, mine)
     if (named.toward != 0).all():
         stage[transfers], toward[transfers] = named.stage, named.toward
-    else:
+    elif (beside[transfers] != 0).all():
+        toward[transfers] = beside[transfers]
+    elif not len(device_work(facts).ids):
         toward[transfers] = _by_order(facts, mine, operation[transfers] == SEND)
     return Sides(stage, toward)
 
