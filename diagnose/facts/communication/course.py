@@ -64,7 +64,7 @@ def course(facts: Facts) -> Course:
     bounds = used.bounds_ns
     names = tuple(dict.fromkeys(operation.tolist()))
     zero = rank.zero_unix_ns
-    sides = pipeline_sides(facts, table.ids[rows], operation)
+    sides = pipeline_sides(facts, table.ids[rows], operation, groups.peer[rows])
     calls = Calls(
         ids=table.ids[rows],
         operation=np.array([names.index(one) for one in operation], dtype=np.int64),
