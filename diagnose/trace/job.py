@@ -101,7 +101,8 @@ class Course:
     compute_ns: IntArray
     """Shape (steps,)."""
     threads: IntArray
-    """Of the kernels that compute, on all of the device; 0 unknown. Shape (steps,)."""
+    """How much work it is: threads of the kernels that compute; on the CPU, elements that ops took; 0 unknown. Shape
+    (steps,)."""
     operations: tuple[str, ...]
     groups: tuple[ProcessGroup, ...]
     """Of the calls. Where names are not recorded, `ranks` may be empty: not known."""

@@ -90,7 +90,7 @@ def stages(facts: Facts) -> Stages | None:
         micro_batches=count,
         cost_ns=_cost_ns(mean, job.step_ns, count, max(len(one) for one in held[0])),
         step_ns=job.step_ns,
-        uneven=is_certain(excess) and float(excess.mean()) >= noise(on_cpu) * float(mean.mean()),
+        uneven=is_certain(excess) and float(excess.mean()) >= noise(facts, on_cpu) * float(mean.mean()),
         even=even,
     )
 
