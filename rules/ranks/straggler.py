@@ -83,7 +83,7 @@ def straggler(balance: Balance | None) -> Verdicts:
         return
     if balance.late is not None:
         yield late(balance, balance.late)
-    if balance.exchanges:
+    if balance.holds_more:
         yield NotApplicable("ranks hold different experts or tables: see expert_imbalance")
     elif not balance.surely or balance.longest_share < SAME_RANK_SHARE:
         yield Clean(f"r{compared(balance)}")

@@ -39,7 +39,7 @@ def work_imbalance(balance: Balance | None) -> Verdicts:
         yield NotApplicable("no other rank does the same work")
         return
     much = f"the rank that computes longest does so for {ms(balance.excess_ns)} a step more than the mean"
-    if balance.exchanges:
+    if balance.holds_more:
         yield NotApplicable("ranks hold different experts or tables: see expert_imbalance")
         return
     if not balance.in_turn:

@@ -68,6 +68,8 @@ class Balance:
     """Computing of the one of these, without it, that computes longest in each step."""
     same_work: bool
     """Known that the longest one's kernels or ops are asked to do no more than the others': its device is slower."""
+    more_work: float | None
+    """How many times as much the longest one's kernels or ops are asked to do as the others', on average."""
     shares_batch: bool
     """The longest one holds a part of the same layers as those it exceeds (tensor parallelism)."""
     exchanges: bool
@@ -90,6 +92,11 @@ class Balance:
     """What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps)."""
     mended: npt.NDArray[np.float64] = field(repr=False)
     """The same if the longest one computes for no longer than the others."""
+
+    @property
+    def holds_more(self) -> bool:
+        """Ranks hold different experts or tables, and what rows ask of these may differ."""
+        return self.exchanges and not self.same_work
 
     @property
     def shared_cores(self) -> bool:
@@ -149,6 +156,7 @@ def balance(facts: Facts) -> Balance | None:
         mean_ns=round(float(mean[longest].mean())),
         others_ns=round(float(most.mean())),
         same_work=_same_work(others, longest, _rest(alike, longest)),
+        more_work=_more_work(others, longest, _rest(alike, longest)),
         shares_batch=_shares_batch(facts, others, longest),
         exchanges=_exchanges(others.job),
         surely=is_certain(more) and float(more.mean()) >= usual * own_ns,
@@ -256,12 +264,16 @@ def kinds_of_ranks(job: Job) -> IntArray:
     return np.array([numbers[one] for one in stages], dtype=np.int64)
 
 
-def _same_work(others: Peers, longest: int, rest: IntArray) -> bool:
+def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
     if (others.threads[[longest, *rest]] <= 0).any():
-        return False
-    total = others.compute_ns.sum(axis=1)
-    more, longer = (one[longest] / one[rest].mean() - 1.0 for one in (others.threads, total))
-    return bool(abs(more) <= MORE_WORK * longer)
+        return None
+    return float(others.threads[longest] / others.threads[rest].mean())
+
+
+def _same_work(others: Peers, longest: int, rest: IntArray) -> bool:
+    more, total = _more_work(others, longest, rest), others.compute_ns.sum(axis=1)
+    longer = float(total[longest] / max(total[rest].mean(), 1.0)) - 1.0
+    return more is not None and abs(more - 1.0) <= MORE_WORK * longer
 
 
 def _alone(facts: Facts) -> bool:
