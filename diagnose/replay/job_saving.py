@@ -96,7 +96,9 @@ class JobReplay(Replay):
         for edit in made.of_ranks:
             if isinstance(edit, Even):
                 much = at(edit.much, made.level)
-                own = [_evened(one, ns, edit.of, 1.0 - much * (1.0 - keep)) for one, ns, keep in self._zipped(own, edit)]
+                own = [
+                    _evened(one, ns, edit.of, 1.0 - much * (1.0 - keep)) for one, ns, keep in self._zipped(own, edit)
+                ]
         return [np.rint(one).astype(np.int64) for one in own]
 
     def _zipped(self, own: list[Times], edit: Even) -> list[tuple[Course, Times, Times]]:

@@ -12,7 +12,21 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.spans import in_used_steps
 from diagnose.facts.core.steps import steps
-from diagnose.replay.edits import Detach, Edit, Estimate, Even, Move, Own, Rechunk, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.edits import (
+    Detach,
+    Edit,
+    Estimate,
+    Even,
+    Move,
+    Own,
+    Rechunk,
+    Remove,
+    Replace,
+    Shorten,
+    Times,
+    at,
+    shares,
+)
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -40,8 +54,7 @@ class Change:
 
     kind: ChangeKind
     count: int
-    """Operations, calls or stretches of time in the used steps; of ranks, how many take less; of micro-batches, how many
-    there are in a step."""
+    """Operations, calls or stretches of time in the used steps; of ranks, how many take less; micro-batches a step."""
     ns: int
     """Time in which at least one of them went on, per step."""
     left: tuple[float, float, float] | None

@@ -137,7 +137,7 @@ def scaled(cost_ns: float) -> Between:
 
 
 EXAMPLES = [
-    Fires(  # forward and backward take 10 ms each on one rank, 20 on the other: 100 ms; 15 each would take 90; without events
+    Fires(  # forward and backward take 10 ms each on one rank, 20 on the other: 100 ms; 15 each would take 90
         """
         4 steps of 100.5
         rank 0 of 2

@@ -46,7 +46,7 @@ PROCESSOR = Fix(
     effort=2,
 )
 SHARDS = Fix(
-    "These ranks share each batch: compare the sizes of their shards of the layers. Heads and hidden sizes must divide.",
+    "These ranks share each batch: compare the sizes of their shards of the layers.",
     safety=Safety.NEEDS_JUDGEMENT,
     effort=2,
     link="https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html",
@@ -67,7 +67,8 @@ COLLECT = Fix(
     after="gc.disable()\n# in the loop\nif step % 100 == 0:\n    gc.collect()",
     safety=Safety.SAME_NUMBERS,
 )
-LATE = {
+HOST_LATE = "comes late: its host keeps the others waiting"
+LATE: dict[HostActivity | None, tuple[str, tuple[Fix, ...]]] = {
     HostActivity.LOADER: ("fetches batches for longer than the others", (LOADER,)),
     HostActivity.GARBAGE_COLLECTION: ("collects garbage while the others wait", (COLLECT,)),
     HostActivity.CHECKPOINT: ("saves a checkpoint while the others wait", (AS_OTHERS,)),
@@ -99,7 +100,7 @@ def compared(balance: Balance) -> str:
 
 def slower(balance: Balance) -> Finding:
     alike, spared_ns = balance.same_work or balance.shares_batch, balance.longest_ns - balance.others_ns
-    fixes = (SHARDS,) if balance.shares_batch else (EVEN,)
+    fixes: tuple[Fix, ...] = (SHARDS,) if balance.shares_batch else (EVEN,)
     slow = PROCESSOR if balance.on_cpu else DEVICE
     if balance.same_work:
         fixes = (slow,)
@@ -123,7 +124,7 @@ def slower(balance: Balance) -> Finding:
 
 
 def late(balance: Balance, one: Late) -> Finding:
-    what, fixes = LATE.get(one.why, ("comes late: its host keeps the others waiting", (AS_OTHERS,)))
+    what, fixes = LATE.get(one.why, (HOST_LATE, (AS_OTHERS,)))
     return Finding(
         title=f"Rank {one.rank} {what}",
         evidence=(

@@ -109,11 +109,6 @@ class Balance:
         return self.excess_ns - self.always_ns > self.noise * self.own_ns
 
     @property
-    def always_share(self) -> float:
-        """`always_ns` over the step."""
-        return self.always_ns / max(self.step_ns, 1)
-
-    @property
     def in_turn_share(self) -> float:
         """What now one rank, now another exceeds the mean by, over the step."""
         return (self.excess_ns - self.always_ns) / max(self.step_ns, 1)
@@ -133,7 +128,7 @@ def balance(facts: Facts) -> Balance | None:
         raise Missing("ranks that do the same work", "Record all ranks of all stages in the same steps.")
     if np.bincount(alike).max() < 2:
         return None
-    compute, count = others.compute_ns, len(others.steps)
+    compute, count = others.compute_ns.astype(np.float64), len(others.steps)
     computing, other = own_time_ns(others.job)
     own = computing + other
     on_cpu = others.job.courses[0].on_cpu

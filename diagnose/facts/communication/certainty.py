@@ -12,9 +12,8 @@ _T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
 is the longest by chance as well, so that it must be rare."""
 
 DEVICE_NOISE, CPU_NOISE, SHARED_NOISE = 0.05, 0.25, 0.5
-"""Of what a rank takes by itself: ranks of equal work differ by as much all the time. Devices of one model do by some per
-cent; of two ranks on two shared cores one took up to 0.22 longer, and where both cores were one, in one recording 0.33
-(three recordings in four stay below half of that)."""
+"""Of what a rank takes by itself: ranks of equal work differ by as much all the time. Devices of one model do by some
+per cent; of two ranks on two shared cores one took up to 0.22 longer, and 0.33 where both cores were one."""
 
 SIBLINGS = 2
 """Logical cores that may be one."""

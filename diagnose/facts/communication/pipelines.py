@@ -48,6 +48,12 @@ def _joined(courses: dict[int, Course]) -> list[tuple[int, ...]]:
     return found if all(len(one) > 1 for one in found) else []
 
 
+def _begins_with(one: Course) -> str:
+    """What a rank does first: the last one of a pipeline receives, the first one sends."""
+    names = np.array(one.operations, dtype=object)[one.calls.operation[one.calls.step >= 0]]
+    return next((str(name) for name in names if name in (SEND, RECV)), "")
+
+
 def _made(courses: Sequence[Course]) -> Pipeline | None:
     """The pipeline of ranks in this order, if every stage receives as much as its neighbours send to it."""
     stages: dict[int, int] = {}
@@ -57,17 +63,14 @@ def _made(courses: Sequence[Course]) -> Pipeline | None:
             if stage in stages:
                 return None
             stages[stage] = one.rank
-    if sorted(stages) != list(range(len(stages))):
-        return None
+    if sorted(stages) != list(range(len(stages))) or _begins_with(courses[0]) == _begins_with(courses[-1]):
+        return None  # In a ring all begin alike.
     made = Pipeline(tuple(one.rank for one in courses), tuple(stages[k] for k in range(len(stages))))
     balance: dict[tuple[int, int], int] = {}
     for one in courses:
         peers = made.peers_of(one)
         names = np.array(one.operations, dtype=object)[one.calls.operation]
         inside = one.calls.step >= 0
-        sent = names[inside & np.isin(names, (SEND, RECV))]
-        if len(sent) and sent[0] != (RECV if one is courses[-1] else SEND) and one in (courses[0], courses[-1]):
-            return None  # A ring, in which all begin alike.
         for name, sign in ((SEND, 1), (RECV, -1)):
             mine = inside & (names == name)
             if (peers[mine] < 0).any():
