@@ -97,7 +97,7 @@ def course(facts: Facts) -> Course:
         numbers=used.numbers,
         bounds_ns=zero + bounds,
         compute_ns=intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing),
-        threads=_threads(facts),
+        threads=_elements(facts) if on_cpu else _threads(facts),
         operations=names,
         groups=groups.groups,
         known_groups=rank.provenance.groups,
@@ -175,6 +175,18 @@ def _threads(facts: Facts) -> IntArray:
     inside = (step >= 0) & (step < len(bounds) - 1)
     found = np.bincount(step[inside], weights=sizes.prod(axis=1)[inside], minlength=len(bounds) - 1)
     return found.astype(np.int64)
+
+
+def _elements(facts: Facts) -> IntArray:
+    """What ops of the training threads took in each used step, in elements: it does not depend on how fast they are."""
+    bounds, training = steps(facts).bounds_ns, host_threads(facts).training
+    ops = host_spans(facts, SpanKind.OP)
+    inside = (ops.start_ns >= bounds[0]) & (ops.start_ns < bounds[-1])
+    ops = ops.where(inside & np.isin(ops.track, training))
+    position, inputs = recorded_inputs(facts, ops.ids)
+    sizes = np.array([*(sum(one.elements for some in taken for one in some) for taken in inputs), 0], dtype=np.float64)
+    step = np.searchsorted(bounds, ops.start_ns, side="right") - 1
+    return np.bincount(step, weights=sizes[position], minlength=len(bounds) - 1).astype(np.int64)
 
 
 def _in_order(facts: Facts, table: CollectiveTable, carries: Carried, on_cpu: bool) -> IntArray:

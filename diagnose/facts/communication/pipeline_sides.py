@@ -65,9 +65,9 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
 
 def _named(facts: Facts, ids: IntArray) -> Sides:
     """By the action around each."""
-    spans = facts.rank.spans
+    spans, asked = facts.rank.spans, _asked(facts, ids)
     actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
-    start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
+    start, track = spans["start_ns"].to_numpy()[asked], spans["track"].to_numpy()[asked].astype(np.int64)
     at = nesting.innermost_at(start, track, actions.track, actions.start_ns, actions.end_ns)
     stage, toward = [], []
     for one in at.tolist():
@@ -77,9 +77,19 @@ def _named(facts: Facts, ids: IntArray) -> Sides:
     return Sides(np.array(stage, dtype=np.int64), np.array(toward, dtype=np.int64))
 
 
+def _asked(facts: Facts, ids: IntArray) -> IntArray:
+    """Spans on the host: of device work what launched it, where that is known."""
+    work = device_work(facts)
+    if not len(work.ids):
+        return ids
+    at = np.minimum(np.searchsorted(work.ids, ids), len(work.ids) - 1)
+    launch = np.where(work.ids[at] == ids, work.launch[at], -1)
+    return np.where(launch >= 0, launch, ids)
+
+
 def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntArray:
     """By the passes between which each was asked for, step by step."""
-    step, start = used_step(facts, ids), facts.rank.spans["start_ns"].to_numpy()[ids]
+    step, start = used_step(facts, ids), facts.rank.spans["start_ns"].to_numpy()[_asked(facts, ids)]
     passes = _passes(facts, start)
     toward = np.zeros(len(ids), dtype=np.int64)
     for one in np.unique(step[step >= 0]).tolist():
