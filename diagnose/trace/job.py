@@ -12,8 +12,6 @@ from diagnose.trace.intervals import IntArray
 BARRIERS = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Beginnings of the operations that no rank leaves before the last has come."""
 
-FROM_ROOT = ("broadcast", "scatter")
-TO_ROOT = ("reduce", "gather")
 SEND, RECV = "send", "recv"
 
 
