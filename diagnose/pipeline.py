@@ -40,6 +40,7 @@ from diagnose.findings import (
 )
 from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.findings.finding import ReplayQuality
+from diagnose.findings.job import job_summary
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
 from diagnose.reports import notebook
@@ -150,7 +151,7 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
     rank = facts.rank
     brief, cost = recording_hints.in_digest(digest(facts)), optional(slowdown, facts)
-    drawn, sampled = optional(timeline, facts), optional(pictures, facts)
+    drawn, sampled, job = optional(timeline, facts), optional(pictures, facts), optional(job_summary, facts)
     examined = engine.examine(facts, rules)
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, examined.cautions)))
     try:
@@ -158,7 +159,9 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     except Missing as missing:
         ended = outcomes.unpriced(examined.outcomes, missing)
         ended = recording_hints.in_outcomes(rank.provenance.format, ended)
-        return RankDiagnosis(brief, outcomes=ended, slowdown=cost, timeline=drawn, pictures=sampled)
+        return RankDiagnosis(
+            brief, outcomes=ended, slowdown=cost, timeline=drawn, pictures=sampled, job=job, peers=rank.peers
+        )
     found = fixes_in_force.dropped(rank.context, examined.findings)
     found = fixes_for_programs.fitting(program(facts), found)
     found = library_evidence.added(facts, own_calls.at_their_place(rank.context, found))
@@ -177,5 +180,6 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         timeline=drawn,
         pictures=sampled,
         critical_path=path_parts(facts),
+        job=job,
         peers=rank.peers,
     )

@@ -29,6 +29,7 @@ from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage
+from diagnose.findings.job import JobSummary
 from diagnose.findings.pictures import Pictures
 from diagnose.findings.timeline import Timeline
 from diagnose.replay.critical_path import PathPart
@@ -139,6 +140,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     ops: tuple[Op, ...] | None
     functions: tuple[FunctionTime, ...] | None
     ranks: tuple[RankSummary, ...]
+    job: JobSummary | None
+    """What the ranks do together; None if fewer than two could be compared."""
     findings: tuple[RankedFinding, ...]
     """What to fix, in order; of `rank`, with the other ranks where the same was found."""
     outcomes: tuple[Outcome, ...]
@@ -194,6 +197,7 @@ class RankDiagnosis:
     timeline: Timeline | None = None
     pictures: Pictures | None = None
     critical_path: tuple[PathPart, ...] | None = None
+    job: JobSummary | None = None
     peers: Peers | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
 
@@ -232,6 +236,7 @@ def of_ranks(
         ops=shown.ops,
         functions=shown.functions,
         ranks=tuple(_summary(one, said.peers) for one in digests),
+        job=said.job,
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,

@@ -12,6 +12,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.facts.communication.peers import peers
+from diagnose.facts.core.base import Facts, once
 from diagnose.replay import graph as graphs
 from diagnose.replay import simulate
 from diagnose.replay.graph import EdgeKind, Edges, Graph, edges
@@ -28,6 +30,12 @@ class Joined:
     """The graph of a job, and where the own time of ranks stands in it."""
 
     graph: Graph
+    """Edges of a rank have its number in `lanes` as track, and as owner an event (HOST) or a call.
+
+    Those into and out of a meeting have no track, and its position in `Job.meetings` as owner.
+    """
+    lanes: IntArray
+    """Shape (ranks,)."""
     structure: simulate.Structure
     own_edge: tuple[IntArray, ...]
     """Of each rank, the edge of each event's own time, and of what comes after the last. Shape (events + 1,)."""
@@ -71,6 +79,12 @@ class _Rank:
     """Calls that wait for nobody, or for nobody whose recording is known."""
 
 
+@once
+def joined_ranks(facts: Facts) -> Joined:
+    """The job that a rank is of. Raises Missing if the other ranks are not known."""
+    return join(peers(facts).job)
+
+
 def join(job: Job) -> Joined:
     """The graph of a job's ranks."""
     ranks, count = _ranks(job)
@@ -87,13 +101,15 @@ def join(job: Job) -> Joined:
         there = [(ranks[at], call) for at, call in zip(met.ranks.tolist(), met.calls.tolist(), strict=True)]
         arrive = np.array([one.arrive[call] for one, call in there])
         joint = np.array([one.over[call] for one, call in there if not one.alone[call]], dtype=np.int64)
-        parts.append(edges(EdgeKind.EVENT, arrive, np.full(len(arrive), point)))
+        number = point - count
+        parts.append(edges(EdgeKind.EVENT, arrive, np.full(len(arrive), point), 0, number))
         # The transfer; negative where an end was recorded too early.
-        parts.append(edges(EdgeKind.WORK, np.full(len(joint), point), joint, observed[joint] - met.last_ns))
+        parts.append(edges(EdgeKind.WORK, np.full(len(joint), point), joint, observed[joint] - met.last_ns, number))
     bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
     graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, jitter_ns=MOST_EARLY_NS)
     return Joined(
         graph=graph,
+        lanes=np.array([one.event[0] for one in ranks]),
         structure=simulate.folded(graph),
         own_edge=tuple(_own_edges(graph, at, len(one.event) - 1) for at, one in enumerate(ranks)),
         starts=graph.bounds[: len(ranks)],
@@ -133,7 +149,7 @@ def _chain(one: _Rank) -> list[Edges]:
     reached = lane.until_ns[-1] if len(lane.until_ns) else one.course.bounds_ns[0]
     own = np.append(lane.own_ns + held, max(int(one.course.bounds_ns[-1] - reached), 0))
     queue = _in_queue(one.course.calls.queue, one.course.calls.ids)
-    alone = np.flatnonzero(one.alone)
+    alone, lane_of = np.flatnonzero(one.alone), int(one.event[0])
     asks, waits = np.flatnonzero(~lane.waits & (lane.call >= 0)), np.flatnonzero(lane.waits)
     asked, awaited = lane.call[asks], lane.call[waits]
     free = np.full(len(over), np.iinfo(np.int64).min)
@@ -141,11 +157,18 @@ def _chain(one: _Rank) -> list[Edges]:
     ready = np.maximum(lane.until_ns[asks], free[asked])
     returns = np.where(for_nothing[waits], 0, lane.until_ns[waits] - over[awaited])
     return [
-        edges(EdgeKind.HOST, one.event[:-1], one.event[1:], own, np.arange(len(own)), one.event[0]),
-        edges(EdgeKind.LAUNCH, one.event[1 + asks], one.arrive[asked], np.maximum(one.arrived_ns[asked] - ready, 0)),
-        edges(EdgeKind.STREAM, one.over[queue.before], one.arrive[queue.behind]),
-        edges(EdgeKind.WORK, one.arrive[alone], one.over[alone], over[alone] - one.arrived_ns[alone]),
-        edges(EdgeKind.WAIT, one.over[awaited], one.event[1 + waits], returns),
+        edges(EdgeKind.HOST, one.event[:-1], one.event[1:], own, np.arange(len(own)), lane_of),
+        edges(
+            EdgeKind.LAUNCH,
+            one.event[1 + asks],
+            one.arrive[asked],
+            np.maximum(one.arrived_ns[asked] - ready, 0),
+            asked,
+            lane_of,
+        ),
+        edges(EdgeKind.STREAM, one.over[queue.before], one.arrive[queue.behind], 0, queue.behind, lane_of),
+        edges(EdgeKind.WORK, one.arrive[alone], one.over[alone], over[alone] - one.arrived_ns[alone], alone, lane_of),
+        edges(EdgeKind.WAIT, one.over[awaited], one.event[1 + waits], returns, awaited, lane_of),
     ]
 
 

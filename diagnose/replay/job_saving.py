@@ -36,8 +36,8 @@ class JobReplay(Replay):
     def __init__(
         self, facts: Facts, job: Job, uncounted: Sequence[Edit] = (), cost: RecordingCost | None = None
     ) -> None:
-        """As a Replay. `job`: the ranks, this one among them."""
-        self._job, self._joined = job, jobs.join(job)
+        """As a Replay. `job`: the ranks, this one among them, as its `peers` say."""
+        self._job, self._joined = job, jobs.joined_ranks(facts)
         self._at = job.ranks.index(facts.rank.index)
         self._own = [own.astype(np.float64) for own in self._joined.own_ns]
         self._segment = [_segments(one) for one in job.courses]

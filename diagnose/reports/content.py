@@ -10,7 +10,9 @@ from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
+from diagnose.findings.job import JobSummary
 from diagnose.replay.critical_path import PathPart
+from diagnose.reports import job as jobs
 from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, PATHS, infers, threads, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
@@ -68,7 +70,7 @@ def sections(diagnosis: Diagnosis) -> Iterator[Section]:
         _copies(diagnosis),
         _communication(diagnosis),
         _ops(diagnosis),
-        _ranks(diagnosis),
+        *job_sections(diagnosis),
     )
     yield from (section for section in made if section.rows)
 
@@ -344,6 +346,59 @@ def _mostly(function: FunctionTime, step_ns: int) -> str:
         parts.append((function.python_ns, "outside ops"))
     longest = sorted(((ns, name) for ns, name in parts if ns), reverse=True)[:2]
     return ", ".join(f"{clipped(name, 30)} {share(ns, step_ns)}" for ns, name in longest)
+
+
+def job_sections(diagnosis: Diagnosis) -> Iterator[Section]:
+    """The tables of the job, its critical path first; empty ones are left out."""
+    job = diagnosis.job
+    made = (_ranks(diagnosis),) if job is None else (*_job(job), _job_ranks(diagnosis, job))
+    yield from (section for section in made if section.rows)
+
+
+def _job(job: JobSummary) -> Iterator[Section]:
+    yield _job_path(job)
+    yield _job_stages(job)
+    yield _job_groups(job)
+    unmatched = tuple(
+        Row(jobs.operation(one.operation), (f"{one.calls:,}", jobs.ranks_told(one.ranks), duration(one.held_ns), why))
+        for one in job.unmatched[:MOST_ROWS]
+        for why in [jobs.why_unmatched(one)]
+    )
+    note = "For whom ranks wait in these is not known. They count as neither waiting nor transfer."
+    columns = ("", "calls", "of ranks", "held up per step", "why")
+    yield Section("Calls that could not be matched", columns, unmatched, note, words=True)
+
+
+def _job_stages(job: JobSummary) -> Section:
+    heads, rows = jobs.stage_table(job)
+    made = tuple(Row(label, cells) for label, cells in rows)
+    return Section("The job's pipeline stages", ("", *heads), made, "Per step, mean of a stage's ranks.")
+
+
+def _job_groups(job: JobSummary) -> Section:
+    heads, cells = jobs.group_table(job)
+    made = tuple(
+        Row(jobs.group_label(one), some, place=jobs.group_place(job, one))
+        for one, some in zip(job.groups, cells, strict=False)
+    )
+    return Section("The job's process groups and links", ("", *heads), made, jobs.groups_note(job))
+
+
+def _job_path(job: JobSummary) -> Section:
+    rows = [_timed(one.label, one.ns, job.step_ns) for one in jobs.path_rows(job)]
+    rows.append(Row("the job's step (mean)", (duration(job.step_ns), share(1, 1))))
+    note = " ".join([*jobs.lead(job), jobs.clocks(job)]).strip()
+    return Section("The job: what its step waits for", ("", "per step", "share"), tuple(rows), note)
+
+
+def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
+    shown, note = jobs.shown_ranks(job)
+    means = {one.rank: one.step_time_ns.mean for one in diagnosis.ranks if one.step_time_ns is not None}
+    rows = [
+        Row(f"rank {one.rank}", (duration(means[one.rank]) if one.rank in means else "-", *jobs.rank_cells(one)))
+        for one in shown
+    ]
+    return Section("Ranks", ("", "step", *jobs.RANK_COLUMNS), tuple(rows), note)
 
 
 def _ranks(diagnosis: Diagnosis) -> Section:

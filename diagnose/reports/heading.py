@@ -28,6 +28,9 @@ def headline(diagnosis: Diagnosis) -> str:
     measured = f"mean of {steps.used} of {steps.recorded} recorded, {spread}"
     if steps.measure == Measure.ONE_STEP or steps.used == 1:
         measured = "only one could be measured"
+    if steps.unprofiled_step_time_ns is None and diagnosis.job is not None:
+        whole, over = duration(diagnosis.job.step_ns), len(diagnosis.job.steps)
+        return f"One {unit} of the job takes {whole} ({len(diagnosis.job.ranks):,} ranks, mean of {over} recorded)"
     if steps.unprofiled_step_time_ns is None:
         return f"One {unit} takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured})"
     alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
 from typing import Any
@@ -17,10 +17,13 @@ from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.steps import Measure
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
+from diagnose.findings.job import JobSummary
+from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, findings, heading, perfetto
-from diagnose.reports.html import bundle, cards, run_figures, step_figures, timeline_figure, work_figures
+from diagnose.reports import job as jobs
+from diagnose.reports.html import bundle, cards, job_figures, run_figures, step_figures, timeline_figure, work_figures
 from diagnose.reports.html.style import MARK_COLOURS, plain
-from diagnose.reports.words import CAUSES, OUTCOMES
+from diagnose.reports.words import CAUSES, OUTCOMES, why_this_rank
 from diagnose.trace.model import Severity
 from diagnose.trace.units import duration, share
 
@@ -40,6 +43,7 @@ _BAR = partial(step_figures.step_bar, legend=False)
 
 STEP = Picture("step", "Where a step's time goes", _BAR, step_figures.step_bar_sentence)
 SAVINGS = Picture("savings", "What the fixes would leave", step_figures.savings, step_figures.savings_sentence)
+JOB = Picture("job_heat", "What each rank does in each step", job_figures.job_heat, job_figures.job_heat_sentence)
 PICTURES = (
     Picture("idle", "Why the GPU was idle, by line", step_figures.idle_lines, step_figures.idle_lines_sentence),
     Picture("kernels", "What the work was", work_figures.kernel_tree, work_figures.kernel_tree_sentence),
@@ -75,11 +79,25 @@ class Tile:
     note: str = ""
 
 
+@dataclass(frozen=True)
+class JobView:
+    """The first screen of many ranks."""
+
+    tiles: tuple[Tile, ...]
+    lead: tuple[str, ...]
+    path: content.Section
+    heat: Panel
+    switches: tuple[str, ...]
+    tables: tuple[content.Section, ...]
+    rank: str
+    """Whose the rest of the page is."""
+
+
 def render(diagnosis: Diagnosis) -> str:
     """The page. It depends on nothing outside itself, and on nothing but the Diagnosis."""
     figures: dict[str, Any] = {}
     panels = {one.id: _panel(one, diagnosis, figures) for one in (STEP, SAVINGS, *PICTURES)}
-    lanes, sentence = _timeline(diagnosis)
+    job, (lanes, sentence) = _job(diagnosis, figures), _timeline(diagnosis)
     plotly, plotly_hash = bundle.plotly_script()
     script = bundle.text("report.js")
     return bundle.template("page.html.j2").render(
@@ -93,6 +111,7 @@ def render(diagnosis: Diagnosis) -> str:
         subject=heading.subject(diagnosis),
         headline=heading.headline(diagnosis),
         lost=findings.lost(diagnosis),
+        job=job,
         tiles=list(_tiles(diagnosis)),
         cards=list(cards.shown(diagnosis)),
         minor=findings.minor(diagnosis),
@@ -169,6 +188,44 @@ def _timeline(diagnosis: Diagnosis) -> tuple[dict[str, Any] | None, str]:
         ],
     }
     return lanes, timeline_figure.timeline_sentence(diagnosis)
+
+
+def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
+    """What is shown of a job above all that is of one rank; None if ranks could not be compared."""
+    if diagnosis.job is None:
+        return None
+    path, *tables = content.job_sections(diagnosis)
+    note = " ".join(filter(None, (PATH_NOTE, jobs.clocks(diagnosis.job))))
+    return JobView(
+        tiles=tuple(_job_tiles(diagnosis.job)),
+        lead=tuple(jobs.lead(diagnosis.job)),
+        path=replace(path, note=note),
+        heat=_panel(JOB, diagnosis, figures),
+        switches=tuple(job_figures.switches(diagnosis)),
+        tables=tuple(tables),
+        rank=f"Rank {diagnosis.rank} in detail, {why_this_rank(diagnosis)}",
+    )
+
+
+PATH_NOTE = "The critical path through the ranks: what is not on it can get faster and save nothing."
+
+
+def _job_tiles(job: JobSummary) -> Iterator[Tile]:
+    yield Tile("the job's mean step", duration(job.step_ns), f"({len(job.ranks):,} ranks)")
+    waits = jobs.mean_wait_ns(job)
+    least = "at least " * any(one.unmatched_ns for one in job.ranks)
+    if waits is not None:
+        yield Tile(
+            "of it a rank waits for others, on average", least + duration(waits), f"({share(waits, job.step_ns)})"
+        )
+    if (one := jobs.culprit(job)) is not None:
+        name = jobs.rank_told(job, one.rank)
+        own = jobs.own_on_path_ns(job)[one.rank]
+        yield Tile(
+            f"the step waits {duration(own)} for it", f"{name[:1].upper()}{name[1:]}", f"({share(own, job.step_ns)})"
+        )
+    transfers = jobs.by_kind(job).get(JobPathKind.TRANSFER, 0)
+    yield Tile("of it the step waits for transfers", duration(transfers), f"({share(transfers, job.step_ns)})")
 
 
 def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:

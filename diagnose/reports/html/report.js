@@ -417,6 +417,12 @@
       const { kind } = button.dataset;
       all("details.rule").forEach((rule) => { rule.hidden = kind !== "" && rule.dataset.kind !== kind; });
     }));
+    all("button[data-trace]").forEach((button) => button.addEventListener("click", () => {
+      const figure = $(".figure", button.closest(".panel"));
+      if (!figure.data) return;
+      all("button[data-trace]", figure.parentElement).forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
+      Plotly.restyle(figure, { visible: figure.data.map((_, at) => at === Number(button.dataset.trace)) });
+    }));
     $("#save-trace")?.addEventListener("click", async () => {
       const link = document.createElement("a");
       link.href = URL.createObjectURL(new Blob([await unpacked("trace")], { type: "application/json" }));

@@ -1,0 +1,298 @@
+"""How do the ranks of a job spend its steps, for whom do they wait, and in which groups?
+
+A rank's step is its own time, of which it computes, and time in which it is held up by a collective or transfer: until
+the last rank has come it waits, after that it transfers. What a rank waits is charged to the one that came last.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import Enum
+
+import numpy as np
+
+from diagnose.trace import intervals
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.job import BARRIERS, RECV, SEND, Course, Job
+
+
+class WhyUnmatched(str, Enum):
+    """Why it is not known for whom a rank waits in a call."""
+
+    NOT_RECORDED = "not_recorded"
+    """Ranks of its group have no recording."""
+    ROOTED = "rooted"
+    """A broadcast and the like, of which one side need not wait."""
+    OTHER_SIDE_UNKNOWN = "other_side_unknown"
+    """A transfer, and the recording does not say from or to whom."""
+    DIFFERENT = "different"
+    """The ranks' recordings have different calls, or show a rank leaving before another has come."""
+
+
+@dataclass(frozen=True)
+class Calls:
+    """The calls of all ranks in the steps, one after the other. Arrays of shape (calls,)."""
+
+    rank: IntArray
+    """Position of the course."""
+    call: IntArray
+    """Position in its calls."""
+    meeting: IntArray
+    """Position in `Job.meetings`; -1 unmatched."""
+    last_ns: IntArray
+    """When the last rank came."""
+    awaited: IntArray
+    """Position of the course that came last."""
+    wait_ns: IntArray
+    """For how long the rank is held up before that."""
+    transfer_ns: IntArray
+    """For how long it is held up after that. Of what is unmatched, all."""
+
+
+@dataclass(frozen=True)
+class JobTimes:
+    """Where the time of ranks goes. Arrays of shape (ranks, steps) but for `caused_ns`."""
+
+    compute_ns: IntArray
+    host_ns: IntArray
+    """By itself, without computing."""
+    wait_ns: IntArray
+    transfer_ns: IntArray
+    unmatched_ns: IntArray
+    """Held up by calls whose other ranks are not known: waiting or transfer."""
+    caused_ns: IntArray
+    """What others waited for this rank in all steps: while it computed, was on the host, or was held up itself.
+
+    Shape (ranks, 3). Between two calls a rank is taken to compute evenly.
+    """
+    calls: Calls
+
+
+def job_times(job: Job) -> JobTimes:
+    """The times of a job's ranks. On each rank and in each step they add up to the step."""
+    calls, first = _calls(job)
+    rows = [_rank(one, calls, first[at]) for at, one in enumerate(job.courses)]
+    compute = np.stack([one.compute_ns for one in job.courses])
+    wait, transfer, unmatched = (np.stack(part) for part in zip(*(row.by_step for row in rows), strict=True))
+    whole = np.stack([np.diff(one.bounds_ns) for one in job.courses])
+    return JobTimes(
+        compute_ns=compute,
+        host_ns=whole - compute - wait - transfer - unmatched,
+        wait_ns=wait,
+        transfer_ns=transfer,
+        unmatched_ns=unmatched,
+        caused_ns=_caused(job, rows),
+        calls=calls,
+    )
+
+
+def _calls(job: Job) -> tuple[Calls, IntArray]:
+    """The calls, without times, and where those of each rank begin."""
+    counts = [len(one.calls.ids) for one in job.courses]
+    first = np.concatenate(([0], np.cumsum(counts)))
+    meeting, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
+    for number, met in enumerate(job.meetings):
+        at = first[met.ranks] + met.calls
+        meeting[at], last[at], awaited[at] = number, met.last_ns, met.ranks[met.arrived_ns.argmax()]
+    rank = np.repeat(np.arange(len(counts)), counts)
+    none = np.zeros(first[-1], dtype=np.int64)
+    call = np.arange(first[-1]) - first[rank]
+    return Calls(rank, call, meeting, last, awaited, none, none.copy()), first
+
+
+@dataclass(frozen=True)
+class _Waits:
+    """Of one rank: its waiting, waits with whom they are for, and times by step (waiting, transfer, unmatched)."""
+
+    from_ns: IntArray
+    until_ns: IntArray
+    awaited: IntArray
+    by_step: tuple[IntArray, IntArray, IntArray]
+
+
+def _rank(one: Course, calls: Calls, first: int) -> _Waits:
+    """Splits what holds a rank up; adds it to its calls."""
+    lane, rows = one.lane, np.flatnonzero(one.lane.waits)
+    at = first + lane.call[rows]
+    begin, end, matched = lane.from_ns[rows], lane.until_ns[rows], calls.meeting[at] >= 0
+    come = np.where(matched, np.clip(calls.last_ns[at], begin, end), begin)
+    np.add.at(calls.wait_ns, at, come - begin)
+    np.add.at(calls.transfer_ns, at, end - come)
+    every = Intervals(one.bounds_ns[:-1], one.bounds_ns[1:])
+    parts = ((begin, come), (come[matched], end[matched]), (begin[~matched], end[~matched]))
+    wait, transfer, unmatched = (intervals.covered(every, intervals.union(Intervals(*part))) for part in parts)
+    return _Waits(begin, come, calls.awaited[at], (wait, transfer, unmatched))
+
+
+def _caused(job: Job, waits: list[_Waits]) -> IntArray:
+    """Shape (ranks, 3)."""
+    begin, end, whom = (
+        np.concatenate([getattr(one, name) for one in waits]) for name in ("from_ns", "until_ns", "awaited")
+    )
+    found = np.zeros((len(job.courses), 3), dtype=np.int64)
+    for at, one in enumerate(job.courses):
+        mine = np.flatnonzero((whom == at) & (end > begin))
+        if not len(mine):
+            continue
+        moments, compute, own = _progress(one)
+        computed, by_itself = (
+            np.interp(end[mine], moments, done) - np.interp(begin[mine], moments, done) for done in (compute, own)
+        )
+        whole, part = int((end - begin)[mine].sum()), round(float(computed.sum()))
+        host = round(float((by_itself - computed).sum()))
+        found[at] = part, host, max(whole - part - host, 0)
+    return found
+
+
+def _progress(one: Course) -> tuple[IntArray, IntArray, IntArray]:
+    """At which moments a rank has computed for how long, and been by itself for how long."""
+    lane = one.lane
+    moments = np.concatenate(
+        (one.bounds_ns[:1], np.stack((lane.from_ns, lane.until_ns), axis=1).ravel(), one.bounds_ns[-1:])
+    )
+    reached = np.maximum.accumulate(moments)
+    last_own = int(reached[-1] - reached[-2])
+    last_compute = min(max(int(one.compute_ns.sum() - lane.compute_ns.sum()), 0), last_own)
+
+    def done(parts: IntArray, last: int) -> IntArray:
+        total = np.cumsum(parts)
+        whole = int(total[-1]) if len(total) else 0
+        found: IntArray = np.concatenate(([0], np.repeat(total, 2), [whole + last]))
+        return found
+
+    return reached, done(lane.compute_ns, last_compute), done(lane.own_ns, last_own)
+
+
+@dataclass(frozen=True)
+class GroupTimes:
+    """One operation in one process group, or what one rank sends to another. Times are of all steps."""
+
+    group: int
+    """Position in `Job.groups`; -1: its ranks are all, or it is a transfer."""
+    transfer: bool
+    operation: str
+    """"send" of transfers."""
+    ranks: tuple[int, ...]
+    """Of a transfer: from, to."""
+    calls: int
+    """Of one rank."""
+    bytes: int | None
+    """Of one rank; None if not known of every call."""
+    ns: int
+    """In calls, hidden or not: mean of the ranks, as below. Of a transfer the sum of both sides."""
+    wait_ns: int
+    """Held up until the last rank had come."""
+    transfer_ns: int
+    """Held up after that."""
+    bandwidth: float | None
+    """Bytes over the time from when the last rank came to the end, hidden or not, per second; None if not known."""
+
+
+@dataclass(frozen=True)
+class Unmatched:
+    """Calls of which it is not known who waits for whom, in all steps."""
+
+    why: WhyUnmatched
+    operation: str
+    ranks: tuple[int, ...]
+    """Whose calls they are."""
+    missing: tuple[int, ...]
+    """Ranks of their groups that are not recorded, as far as known."""
+    calls: int
+    """Of all ranks."""
+    held_ns: int
+    """For how long they hold these ranks up, together: waiting, transfer, or both."""
+
+
+def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:
+    """The groups with what meets in them, longest held up first."""
+    calls = times.calls
+    rows = np.flatnonzero(calls.meeting >= 0)
+    if not len(rows):
+        return []
+    number: dict[tuple[int, bool, str, tuple[int, ...]], int] = {}
+    of_meeting = np.zeros(len(job.meetings), dtype=np.int64)
+    for at, one in enumerate(job.meetings):
+        who = tuple(job.courses[rank].rank for rank in one.ranks.tolist())
+        course = job.courses[int(one.ranks[0])]
+        operation = course.operations[int(course.calls.operation[one.calls[0]])]
+        known = job.groups[one.group].ranks if one.group >= 0 else ()
+        key = (one.group, one.transfer, operation, who if one.transfer else known or tuple(sorted(who)))
+        of_meeting[at] = number.setdefault(key, len(number))
+    names = list(number)
+    place = of_meeting[calls.meeting[rows]]
+    columns = [np.array([one.calls.bytes, one.calls.end_ns - one.calls.begin_ns]) for one in job.courses]
+    size, lasted = (column[rows] for column in np.concatenate(columns, axis=1))
+    moved = np.concatenate([one.calls.end_ns for one in job.courses])[rows] - calls.last_ns[rows]
+
+    def total(values: IntArray) -> IntArray:
+        return np.rint(np.bincount(place, weights=values, minlength=len(names))).astype(np.int64)
+
+    unknown = total((size < 0).astype(np.int64)) > 0
+    sums = [total(one) for one in (np.ones_like(size), size, lasted, calls.wait_ns[rows], calls.transfer_ns[rows])]
+    after = total(np.maximum(moved, 0))
+    found = []
+    for at, (group, transfer, operation, ranks) in enumerate(names):
+        count, carried, ns, wait, held = (int(one[at]) for one in sums)
+        rate = carried / after[at] * 1e9 if not unknown[at] and after[at] and carried else None
+        members = max(len(ranks), 1)
+        of = 1 if transfer else members
+        found.append(
+            GroupTimes(
+                group=group,
+                transfer=transfer,
+                operation=operation,
+                ranks=ranks,
+                calls=count // members,
+                bytes=None if unknown[at] else carried // members,
+                ns=ns // of,
+                wait_ns=wait // of,
+                transfer_ns=held // of,
+                bandwidth=rate,
+            )
+        )
+    return sorted(found, key=lambda one: -(one.wait_ns + one.transfer_ns))
+
+
+def unmatched(job: Job, times: JobTimes) -> list[Unmatched]:
+    """What could not be matched, longest first."""
+    found: dict[tuple[WhyUnmatched, str], list[tuple[int, tuple[int, ...], int]]] = {}
+    for at, (why, operation, missing, held) in _unmatched(job, times):
+        found.setdefault((why, operation), []).append((at, missing, held))
+    made = [
+        Unmatched(
+            why,
+            operation,
+            tuple(sorted({job.courses[at].rank for at, _, _ in some})),
+            tuple(sorted({rank for _, missing, _ in some for rank in missing})),
+            len(some),
+            sum(held for _, _, held in some),
+        )
+        for (why, operation), some in found.items()
+    ]
+    return sorted(made, key=lambda one: -one.held_ns)
+
+
+def _unmatched(job: Job, times: JobTimes) -> Iterator[tuple[int, tuple[WhyUnmatched, str, tuple[int, ...], int]]]:
+    calls, recorded = times.calls, set(job.ranks)
+    world = max(len(job.courses), *(one.world_size for one in job.courses))
+    for row in np.flatnonzero(calls.meeting < 0).tolist():
+        at, call = int(calls.rank[row]), int(calls.call[row])
+        course = job.courses[at]
+        if course.calls.step[call] < 0:
+            continue
+        operation = course.operations[int(course.calls.operation[call])]
+        group, peer = int(job.group_of[at][call]), int(course.calls.peer[call])
+        ranks = job.groups[group].ranks if group >= 0 else ()
+        missing = tuple(rank for rank in ranks if rank not in recorded)
+        members = len(ranks) or max(int(course.calls.members[call]), 0) or world
+        if operation in (SEND, RECV):
+            why = WhyUnmatched.OTHER_SIDE_UNKNOWN if peer < 0 else WhyUnmatched.DIFFERENT
+            if peer >= 0 and peer not in recorded:
+                why, missing = WhyUnmatched.NOT_RECORDED, (peer,)
+        elif not operation.startswith(BARRIERS):
+            why = WhyUnmatched.ROOTED
+        else:
+            why = WhyUnmatched.NOT_RECORDED if missing or members > len(recorded) else WhyUnmatched.DIFFERENT
+        yield at, (why, operation, missing, int(times.calls.transfer_ns[row]))

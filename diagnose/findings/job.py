@@ -1,0 +1,217 @@
+"""A job of many ranks in brief: what its step is spent on, who waits for whom, in which groups."""
+
+from __future__ import annotations
+
+import re
+
+import msgspec
+import numpy as np
+
+from diagnose.facts.communication.job_times import (
+    GroupTimes,
+    JobTimes,
+    Unmatched,
+    WhyUnmatched,
+    group_times,
+    job_times,
+    unmatched,
+)
+from diagnose.facts.communication.peers import peers
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.breakdown import round_half_up, shared_out
+from diagnose.replay.job import Joined, joined_ranks
+from diagnose.replay.job_path import JobPathPart, job_path
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import Job
+
+
+class JobRank(msgspec.Struct, frozen=True):
+    """How one rank spends its mean step: computing, on its host, waiting, in transfers and in what is unmatched."""
+
+    rank: int
+    compute_ns: int
+    host_ns: int
+    """By itself, without computing: on a device, idle or only copying."""
+    wait_ns: int | None
+    """Held up until the last rank comes; more where `unmatched_ns` is not 0. None if nothing is known of it."""
+    transfer_ns: int | None
+    """Held up in collectives and transfers after the last rank has come. None as above."""
+    unmatched_ns: int
+    """Held up in those whose other ranks are not known: waiting, transfer, or both."""
+    compute_late_ns: int | None
+    """What the others waited for this rank, together, as the last to come, while it computed. None as above."""
+    host_late_ns: int | None
+    """The same while it was on its host."""
+    held_late_ns: int | None
+    """The same while it was held up itself."""
+
+    @property
+    def awaited_ns(self) -> int:
+        """What the others waited for this rank, together."""
+        return sum(one or 0 for one in (self.compute_late_ns, self.host_late_ns, self.held_late_ns))
+
+
+class JobGroup(msgspec.Struct, frozen=True):
+    """An operation in one process group, or what one rank sends to another. Times are the mean of its ranks.
+
+    Of what one rank sends to another, times are the sum of both sides.
+    """
+
+    name: str
+    """What the program says that the group is for; "" if it says nothing."""
+    kind: str
+    """dp, fsdp, tp, pp, ep, cp by the name, "p2p" of what one rank sends to another, or ""."""
+    ranks: tuple[int, ...]
+    """Of "p2p" from, to."""
+    operation: str
+    calls: int
+    """Of one rank, per step."""
+    bytes: int | None
+    """Of one rank, per step; None if not known."""
+    ns: int
+    """In calls, hidden or not."""
+    wait_ns: int
+    """Held up until the last rank comes."""
+    transfer_ns: int
+    """Held up after that."""
+    bandwidth_bytes_per_s: float | None
+    """Bytes over the time from when the last rank comes to the end, hidden or not."""
+
+
+class JobStage(msgspec.Struct, frozen=True):
+    """A rank of a pipeline with its stages."""
+
+    rank: int
+    stages: tuple[int, ...]
+    compute_ns: int
+    """Of the rank, per step."""
+    wait_ns: int | None
+
+
+class JobUnmatched(msgspec.Struct, frozen=True):
+    """Collectives or transfers of which it is not known who waits for whom."""
+
+    why: WhyUnmatched
+    operation: str
+    ranks: tuple[int, ...]
+    missing: tuple[int, ...]
+    """Ranks of their groups without a recording, as far as known."""
+    calls: int
+    """Of these ranks, in all steps."""
+    held_ns: int
+    """For how long they hold one of these ranks up, per step: waiting, transfer, or both."""
+
+
+class JobSummary(msgspec.Struct, frozen=True):
+    """Ranks that train together, in the steps that all of them use."""
+
+    step_ns: int
+    """Mean, from when the last rank begins to when the last one ends."""
+    steps: tuple[int, ...]
+    """Their numbers."""
+    ranks: tuple[JobRank, ...]
+    groups: tuple[JobGroup, ...]
+    """Longest held up first."""
+    pipelines: tuple[tuple[JobStage, ...], ...]
+    critical_path: tuple[JobPathPart, ...]
+    """What the step waits for, longest first; adds up to `step_ns`."""
+    unmatched: tuple[JobUnmatched, ...]
+    clocks: int
+    """How many machines' clocks were aligned."""
+    clock_error_ns: int | None
+    """By how much the ends of collectives still differ between ranks, in the median; None if there are none."""
+    compute_ns: tuple[tuple[int, ...], ...]
+    """Of each rank, in each step."""
+    wait_ns: tuple[tuple[int, ...] | None, ...]
+    """Of each rank, in each step; None if nothing is known of its waiting."""
+
+
+def job_summary(facts: Facts) -> JobSummary:
+    """The job that a rank is of. Raises Missing if the other ranks are not known."""
+    return summarised(peers(facts).job, joined_ranks(facts))
+
+
+def summarised(job: Job, joined: Joined) -> JobSummary:
+    """A job in brief. `joined`: its graph."""
+    times, count = job_times(job), max(len(job.courses[0].numbers), 1)
+    ranks = tuple(_rank(job, times, at, count) for at in range(len(job.courses)))
+    by_number = {one.rank: one for one in ranks}
+    return JobSummary(
+        step_ns=job.step_ns,
+        steps=job.courses[0].numbers,
+        ranks=ranks,
+        groups=tuple(_group(job, one, count) for one in group_times(job, times)),
+        pipelines=tuple(
+            tuple(_stage(by_number[rank], one.rank_of) for rank in one.ranks if rank in by_number)
+            for one in job.pipelines
+        ),
+        critical_path=job_path(job, joined),
+        unmatched=tuple(_unmatched(one, count) for one in unmatched(job, times)),
+        clocks=len({one.machine if one.machine >= 0 else -1 - one.rank for one in job.courses}),
+        clock_error_ns=job.clock_error_ns if any(not one.transfer for one in job.meetings) else None,
+        compute_ns=_rows(times.compute_ns),
+        wait_ns=tuple(
+            None if one.wait_ns is None else row for one, row in zip(ranks, _rows(times.wait_ns), strict=True)
+        ),
+    )
+
+
+def _rows(values: IntArray) -> tuple[tuple[int, ...], ...]:
+    return tuple(map(tuple, values.tolist()))
+
+
+def _rank(job: Job, times: JobTimes, at: int, count: int) -> JobRank:
+    parts = (times.compute_ns, times.host_ns, times.wait_ns, times.transfer_ns, times.unmatched_ns)
+    compute, host, wait, transfer, apart = shared_out([int(one[at].sum()) for one in parts], count)
+    mine = times.calls.meeting[times.calls.rank == at]
+    known = not len(mine) or bool((mine >= 0).any())
+    late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
+    return JobRank(
+        rank=job.courses[at].rank,
+        compute_ns=compute,
+        host_ns=host,
+        wait_ns=wait if known else None,
+        transfer_ns=transfer if known else None,
+        unmatched_ns=apart,
+        compute_late_ns=late[0],
+        host_late_ns=late[1],
+        held_late_ns=late[2],
+    )
+
+
+_KINDS = (
+    ("ep", r"expert|(^|_)ep\Z"),
+    ("tp", r"tensor|(^|_)tp\Z"),
+    ("pp", r"pipe|(^|_)pp\Z"),
+    ("cp", r"context|(^|_)cp\Z"),
+    ("fsdp", r"fsdp|shard"),
+    ("dp", r"data_parallel|replicate|(^|_)d?dp\Z"),
+)
+"""Descriptions of DeviceMesh, torchtitan and Megatron."""
+
+
+def _group(job: Job, one: GroupTimes, count: int) -> JobGroup:
+    use = job.groups[one.group].use if one.group >= 0 else ""
+    kind = next((kind for kind, words in _KINDS if re.search(words, use.lower())), "")
+    return JobGroup(
+        name=use,
+        kind="p2p" if one.transfer else kind,
+        ranks=one.ranks,
+        operation=one.operation,
+        calls=round_half_up(one.calls, count),
+        bytes=None if one.bytes is None else round_half_up(one.bytes, count),
+        ns=round_half_up(one.ns, count),
+        wait_ns=round_half_up(one.wait_ns, count),
+        transfer_ns=round_half_up(one.transfer_ns, count),
+        bandwidth_bytes_per_s=one.bandwidth,
+    )
+
+
+def _stage(one: JobRank, rank_of: tuple[int, ...]) -> JobStage:
+    stages = tuple(np.flatnonzero(np.array(rank_of) == one.rank).tolist())
+    return JobStage(one.rank, stages, one.compute_ns, one.wait_ns)
+
+
+def _unmatched(one: Unmatched, count: int) -> JobUnmatched:
+    held = round_half_up(one.held_ns, count * max(len(one.ranks), 1))
+    return JobUnmatched(one.why, one.operation, one.ranks, one.missing, one.calls, held)

@@ -1,0 +1,132 @@
+"""What a job's step waits for: the critical path through its ranks, walked back from the end of its last step.
+
+At a collective the path goes on with the rank that came last, at a transfer with the later side, else along the rank.
+So it holds no waiting between ranks that all of them recorded: what it holds is what they wait for.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from dataclasses import dataclass, replace
+from enum import Enum
+
+import numpy as np
+
+from diagnose.replay.chain import Chain, chain
+from diagnose.replay.graph import EdgeKind
+from diagnose.replay.job import Joined
+from diagnose.trace.intervals import IntArray
+from diagnose.trace.job import Job
+
+
+class JobPathKind(str, Enum):
+    """What goes on in a piece of the path."""
+
+    COMPUTE = "compute"
+    HOST = "host"
+    """A rank by itself, without computing."""
+    TRANSFER = "transfer"
+    """In a collective or transfer, after its last rank has come."""
+    UNMATCHED = "unmatched"
+    """In a collective or transfer whose other ranks are not known: transfer, or waiting for them."""
+    UNEXPLAINED = "unexplained"
+    """The recordings do not show what is waited for."""
+
+
+@dataclass(frozen=True)
+class JobPathPart:
+    """Stretches of the path of one kind, on one rank or between the same ranks."""
+
+    what: JobPathKind
+    rank: int | None
+    """None of transfers."""
+    ns: int
+    """Per step."""
+    share: float
+    """Of the job's step."""
+    operation: str = ""
+    """Of transfers and of what is unmatched."""
+    ranks: tuple[int, ...] = ()
+    """That transfer, in order; of "send" from, to."""
+    group: str = ""
+    """What the program says that their process group is for, such as "mesh_tp"."""
+
+
+def job_path(job: Job, joined: Joined) -> tuple[JobPathPart, ...]:
+    """The path by what it waits for, longest first; the parts add up to the job's step exactly."""
+    graph = joined.graph
+    first = joined.starts[graph.observed_ns[joined.starts].argmax()]
+    last = joined.ends[graph.observed_ns[joined.ends].argmax()]
+    found = chain(replace(graph, bounds=np.array([first, last])))
+    total: dict[_Key, int] = defaultdict(int)
+    for key, ns in _pieces(job, joined, found):
+        total[key] += ns
+    order = sorted(total, key=lambda key: (-total[key], key[0].value, key[1:]))
+    done, parts = 0, []
+    for key in order:
+        before, done = done // joined.steps, done + total[key]
+        if ns := done // joined.steps - before:
+            parts.append(_part(job, key, ns))
+    return tuple(sorted(parts, key=lambda part: -part.ns))
+
+
+_Key = tuple[JobPathKind, int, int, str, tuple[int, ...]]
+"""Kind, position of the course (-1 none), group, operation, ranks."""
+
+
+def _part(job: Job, key: _Key, ns: int) -> JobPathPart:
+    kind, at, group, operation, ranks = key
+    rank = job.courses[at].rank if at >= 0 else None
+    use = job.groups[group].use if group >= 0 else ""
+    return JobPathPart(kind, rank, ns, ns / max(job.step_ns, 1), operation, ranks, use)
+
+
+def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
+    """Each stretch of the path by what it is; own time as two, of which one is computing."""
+    some = joined.graph.edges
+    known = found.edge >= 0
+    kind = np.where(known, some.kind[found.edge], EdgeKind.AFTER)
+    track = np.where(known, some.track[found.edge], -1)
+    owner = np.where(known, some.owner[found.edge], -1)
+    rank = np.where(track >= 0, np.searchsorted(joined.lanes, track), -1)
+    whole, delayed = found.end_ns - found.start_ns, found.delay_end_ns - found.start_ns
+    columns = (kind, rank, owner, whole, delayed)
+    pieces: list[tuple[_Key, int]] = []
+    for edge, at, what, ns, explained in zip(*(one.tolist() for one in columns), strict=True):
+        pieces += _piece(job, edge, at, what, explained)
+        pieces.append(((JobPathKind.UNEXPLAINED, at, -1, "", ()), ns - explained))
+    return [(key, ns) for key, ns in pieces if ns]
+
+
+def _piece(job: Job, edge: int, at: int, what: int, ns: int) -> list[tuple[_Key, int]]:
+    if at < 0:
+        key = _meeting(job, what) if edge == EdgeKind.WORK else (JobPathKind.UNEXPLAINED, -1, -1, "", ())
+        return [(key, ns)]
+    course = job.courses[at]
+    if edge == EdgeKind.WORK:
+        operation = course.operations[int(course.calls.operation[what])]
+        return [((JobPathKind.UNMATCHED, at, int(job.group_of[at][what]), operation, ()), ns)]
+    computed = _computed(job, at, what, ns) if edge == EdgeKind.HOST else 0
+    return [
+        ((JobPathKind.COMPUTE, at, -1, "", ()), computed),
+        ((JobPathKind.HOST, at, -1, "", ()), ns - computed),
+    ]
+
+
+def _meeting(job: Job, number: int) -> _Key:
+    met = job.meetings[number]
+    ranks: IntArray = met.ranks if met.transfer else np.sort(met.ranks)
+    first = job.courses[int(met.ranks[0])]
+    operation = first.operations[int(first.calls.operation[met.calls[0]])]
+    who = tuple(job.courses[at].rank for at in ranks.tolist())
+    return JobPathKind.TRANSFER, -1, met.group, operation, who
+
+
+def _computed(job: Job, at: int, event: int, ns: int) -> int:
+    """How much of a stretch of a rank's own time it computes: evenly, where the stretch is a part of one."""
+    lane, course = job.courses[at].lane, job.courses[at]
+    if event < len(lane.own_ns):
+        own, compute = int(lane.own_ns[event]), int(lane.compute_ns[event])
+    else:
+        own, compute = ns, int(course.compute_ns.sum() - lane.compute_ns.sum())
+    return min(max(compute, 0) * min(ns, own) // own, ns) if own > 0 else 0

@@ -1,0 +1,314 @@
+"""What a report says of a job of many ranks, as text: shared by the terminal, Markdown and the page."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from statistics import median
+
+from diagnose.facts.communication.job_times import WhyUnmatched
+from diagnose.findings.job import JobGroup, JobRank, JobSummary, JobUnmatched
+from diagnose.replay.job_path import JobPathKind, JobPathPart
+from diagnose.trace.units import clipped, duration, share, size
+
+MOST_RANKS = 16
+"""Ranks of a table in a report for people; JSON has all."""
+MOST_GROUPS = 8
+MOST_PARTS = 6
+MOST_TOLD = 3
+"""Parts of the critical path that a sentence names."""
+
+LEAST_PART = 0.005
+"""Of the step, for a row of the critical path's table (our choice)."""
+LITTLE = 0.01
+"""Of the step: ranks that wait for less are not said to lose by it (our choice)."""
+MUCH_MORE = 1.05
+"""Times the median rank's, for a rank to be said to need more (our choice)."""
+
+_COLLECTIVES = {
+    "allreduce": "all-reduce",
+    "allgather": "all-gather",
+    "reducescatter": "reduce-scatter",
+    "alltoall": "all-to-all",
+}
+WHY_UNMATCHED = {
+    WhyUnmatched.NOT_RECORDED: "ranks of the group are not recorded",
+    WhyUnmatched.ROOTED: "the root need not wait",
+    WhyUnmatched.OTHER_SIDE_UNKNOWN: "the other rank is not recorded",
+    WhyUnmatched.DIFFERENT: "the ranks' recordings do not fit each other",
+}
+KINDS = {
+    JobPathKind.COMPUTE: "compute",
+    JobPathKind.HOST: "host",
+    JobPathKind.TRANSFER: "transfers",
+    JobPathKind.UNMATCHED: "calls that could not be matched",
+    JobPathKind.UNEXPLAINED: "not explained by the recordings",
+}
+
+
+def operation(name: str) -> str:
+    """A collective as it is called in prose."""
+    return next((words for start, words in _COLLECTIVES.items() if name.startswith(start)), clipped(name, 30))
+
+
+def ranks_told(ranks: Sequence[int], most: int = 6) -> str:
+    """Numbers of ranks, runs of them in short: "0 to 7", "0, 8, 16"."""
+    if len(ranks) > 2 and all(b - a == 1 for a, b in pairwise(ranks)):
+        return f"{ranks[0]} to {ranks[-1]}"
+    more = f" and {len(ranks) - most:,} more" if len(ranks) > most else ""
+    return ", ".join(map(str, ranks[:most])) + more
+
+
+def rank_told(job: JobSummary, rank: int) -> str:
+    """A rank, with its stages in a pipeline."""
+    stages = next((one.stages for pipeline in job.pipelines for one in pipeline if one.rank == rank), ())
+    told = f" (stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))})" if stages else ""
+    return f"rank {rank}{told}"
+
+
+def _among(job: JobSummary, name: str, ranks: Sequence[int]) -> str:
+    """Which group, in a few words."""
+    who = "all ranks" if len(ranks) == len(job.ranks) else f"ranks {ranks_told(ranks)}"
+    named = _named(name)
+    return f"{named} ({who})" if named else who
+
+
+def _named(name: str) -> str:
+    """What a group is for; "" of names that torch.distributed gives by itself."""
+    return clipped(name, 40) if name not in ("", "default_pg", "undefined") else ""
+
+
+def part_told(job: JobSummary, part: JobPathPart) -> str:
+    """What a piece of the critical path waits for."""
+    if part.what is JobPathKind.TRANSFER and part.operation == "send":
+        return f"transfer from rank {part.ranks[0]} to rank {part.ranks[1]}"
+    if part.what is JobPathKind.TRANSFER:
+        return f"{operation(part.operation)} of {_among(job, part.group, part.ranks)}"
+    if part.rank is None:
+        return KINDS[part.what]
+    who = rank_told(job, part.rank)
+    if part.what is JobPathKind.UNMATCHED:
+        return f"{who}: {operation(part.operation)}, not matched"
+    if part.what is JobPathKind.UNEXPLAINED:
+        return f"{who}: {KINDS[part.what]}"
+    return f"{who}: {'compute' if part.what is JobPathKind.COMPUTE else 'host'}"
+
+
+def _waited_for(job: JobSummary, part: JobPathPart) -> str:
+    """The same in a sentence, after "for"."""
+    if part.rank is None:
+        return f"the {part_told(job, part)}" if part.what is JobPathKind.TRANSFER else "what no recording explains"
+    rank, _, stage = rank_told(job, part.rank).partition(" (")
+    what = {
+        JobPathKind.COMPUTE: "compute",
+        JobPathKind.HOST: "host",
+        JobPathKind.UNMATCHED: f"{operation(part.operation)} that could not be matched",
+    }.get(part.what, "time that no recording explains")
+    return f"{rank}'s {what}" + (f" ({stage}" if stage else "")
+
+
+@dataclass(frozen=True)
+class PathRow:
+    """A row of the critical path's table."""
+
+    label: str
+    ns: int
+    place: str = ""
+
+
+def path_rows(job: JobSummary) -> list[PathRow]:
+    """The largest parts by themselves, the others by kind; they add up to the step."""
+    shown = [one for one in job.critical_path[:MOST_PARTS] if one.share >= LEAST_PART]
+    rows = [PathRow(part_told(job, one), one.ns) for one in shown]
+    rest: dict[JobPathKind, list[JobPathPart]] = defaultdict(list)
+    for one in job.critical_path[len(shown) :]:
+        rest[one.what].append(one)
+    others = [PathRow(_others(kind, some), sum(one.ns for one in some)) for kind, some in rest.items()]
+    return rows + sorted(others, key=lambda row: -row.ns)
+
+
+def _others(kind: JobPathKind, some: list[JobPathPart]) -> str:
+    count = len({one.rank for one in some if one.rank is not None})
+    if kind in (JobPathKind.COMPUTE, JobPathKind.HOST):
+        return f"other ranks: {KINDS[kind]} ({count:,} rank{'s' * (count != 1)})"
+    return f"other {KINDS[kind]}" if kind is JobPathKind.TRANSFER else KINDS[kind]
+
+
+def by_kind(job: JobSummary) -> dict[JobPathKind, int]:
+    """The critical path's ns by kind."""
+    found: dict[JobPathKind, int] = defaultdict(int)
+    for one in job.critical_path:
+        found[one.what] += one.ns
+    return dict(found)
+
+
+def mean_wait_ns(job: JobSummary) -> float | None:
+    """Waiting of the mean rank; None if nothing is known of any."""
+    known = [one.wait_ns for one in job.ranks if one.wait_ns is not None]
+    return sum(known) / len(known) if known else None
+
+
+def lost(job: JobSummary) -> str:
+    """How long ranks wait for each other."""
+    waits, whole = mean_wait_ns(job), job.step_ns
+    unknown = any(one.unmatched_ns for one in job.ranks)
+    if waits is None:
+        return "For whom ranks wait is not known: their collectives could not be matched."
+    least = "at least " * unknown
+    if waits < LITTLE * whole and not unknown:
+        return f"Ranks hardly wait for each other: {duration(waits)} of {duration(whole)}, on average."
+    return f"A rank waits {least}{duration(waits)} of {duration(whole)} for others, on average ({share(waits, whole)})."
+
+
+def awaited(job: JobSummary) -> str:
+    """What the step waits for, the largest parts of its critical path in a sentence."""
+    shown = [one for one in job.critical_path[:MOST_TOLD] if one.share >= LEAST_PART]
+    if not shown:
+        return ""
+    parts = [f"{duration(one.ns)} for {_waited_for(job, one)}" for one in shown]
+    return f"The step waits {' and '.join([', '.join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)}."
+
+
+def own_on_path_ns(job: JobSummary) -> dict[int, int]:
+    """Of each rank, its own time on the critical path."""
+    own: dict[int, int] = defaultdict(int)
+    for one in job.critical_path:
+        if one.rank is not None and one.what in (JobPathKind.COMPUTE, JobPathKind.HOST):
+            own[one.rank] += one.ns
+    return own
+
+
+def culprit(job: JobSummary) -> JobRank | None:
+    """The rank with most of the critical path as its own time, where ranks wait for each other."""
+    own = own_on_path_ns(job)
+    if not own or (mean_wait_ns(job) or 0) < LITTLE * job.step_ns:
+        return None
+    return next(one for one in job.ranks if one.rank == max(own, key=lambda rank: own[rank]))
+
+
+def why(job: JobSummary) -> str:
+    """In what the rank that the step waits for differs from the others; "" where it does not."""
+    if (one := culprit(job)) is None:
+        return ""
+    others = [other for other in job.ranks if other is not one]
+    middle = [median(getattr(other, name) for other in others) for name in ("compute_ns", "host_ns")]
+    more = [one.compute_ns - middle[0], one.host_ns - middle[1]]
+    at = 0 if more[0] >= more[1] else 1
+    has = (one.compute_ns, one.host_ns)[at]
+    if has < MUCH_MORE * middle[at] or more[at] < LITTLE * job.step_ns:
+        return ""
+    does = ("computes", "is on its host, without computing, for")[at]
+    name = rank_told(job, one.rank)
+    return f"{name[:1].upper()}{name[1:]} {does} {duration(has)} a step, the others {duration(middle[at])} (median)."
+
+
+def lead(job: JobSummary) -> list[str]:
+    """The job in sentences: what it loses, what it waits for, and why."""
+    return [text for text in (lost(job), awaited(job), why(job)) if text]
+
+
+def shown_ranks(job: JobSummary) -> tuple[list[JobRank], str]:
+    """The ranks of a table in order, and a sentence if they are not all: those that are waited for, that wait most."""
+    if len(job.ranks) <= MOST_RANKS:
+        return list(job.ranks), ""
+    on_path = own_on_path_ns(job)
+    by_path = sorted(job.ranks, key=lambda one: -on_path[one.rank])
+    by_awaited = sorted(job.ranks, key=lambda one: -one.awaited_ns)
+    by_wait = sorted(job.ranks, key=lambda one: -(one.wait_ns or 0))
+    chosen = dict[int, JobRank]()
+    for some, most in ((by_path, MOST_RANKS // 2), (by_awaited, 3 * MOST_RANKS // 4), (by_wait, MOST_RANKS)):
+        for one in some:
+            if len(chosen) < most:
+                chosen.setdefault(one.rank, one)
+    text = (
+        f"{len(chosen)} of {len(job.ranks):,} ranks: those that the step or others wait for most, and that wait most."
+    )
+    return sorted(chosen.values(), key=lambda one: one.rank), text
+
+
+def group_label(one: JobGroup) -> str:
+    """What runs in a group, or two ranks."""
+    if one.kind == "p2p":
+        return f"rank {one.ranks[0]} → rank {one.ranks[1]}"
+    return ", ".join(filter(None, (operation(one.operation), _named(one.name))))
+
+
+def group_place(job: JobSummary, one: JobGroup) -> str:
+    """Which ranks are in a group."""
+    if one.kind == "p2p":
+        return ""
+    return "all ranks" if len(one.ranks) == len(job.ranks) else f"ranks {ranks_told(one.ranks)}"
+
+
+def group_table(job: JobSummary) -> tuple[tuple[str, ...], list[tuple[str, ...]]]:
+    """Heads and cells of the groups that hold ranks up longest; without what is not known of any."""
+    shown = job.groups[:MOST_GROUPS]
+    sized = any(one.bytes is not None for one in shown)
+    heads = ("calls", *("bytes",) * sized, "time", "wait", "transfer", *("bandwidth",) * sized)
+    return heads, [_group_cells(one, sized) for one in shown]
+
+
+def _group_cells(one: JobGroup, sized: bool) -> tuple[str, ...]:
+    carried = "-" if one.bytes is None else size(one.bytes)
+    rate = "-" if one.bandwidth_bytes_per_s is None else f"{size(one.bandwidth_bytes_per_s)}/s"
+    times = (duration(ns) for ns in (one.ns, one.wait_ns, one.transfer_ns))
+    return (f"{one.calls:,}", *(carried,) * sized, *times, *(rate,) * sized)
+
+
+def groups_note(job: JobSummary) -> str:
+    """What is left out, and what the times are of."""
+    over = len(job.groups) - MOST_GROUPS
+    cut = f"The {MOST_GROUPS} of {len(job.groups):,} that hold ranks up longest. " if over > 0 else ""
+    several = any(one.kind == "p2p" for one in job.groups)
+    both = " Between two ranks, the sum of both sides." if several else ""
+    return f"{cut}Per step, mean of the group's ranks.{both} Wait and transfer are exposed: nothing hides them."
+
+
+def stage_table(job: JobSummary) -> tuple[tuple[str, ...], list[tuple[str, tuple[str, ...]]]]:
+    """Heads, and for each stage of all pipelines its ranks, their mean compute and waiting, and the slowest of them."""
+    by_stages: dict[tuple[int, ...], list[JobRank]] = defaultdict(list)
+    ranks = {one.rank: one for one in job.ranks}
+    for pipeline in job.pipelines:
+        for one in pipeline:
+            by_stages[one.stages].append(ranks[one.rank])
+    several = any(len(some) > 1 for some in by_stages.values())
+    heads = ("ranks" if several else "rank", "compute", *("slowest",) * several, "waiting")
+    rows = []
+    for stages, some in sorted(by_stages.items()):
+        slowest = max(some, key=lambda one: one.compute_ns)
+        waits = [one.wait_ns for one in some if one.wait_ns is not None]
+        cells = (
+            ranks_told([one.rank for one in some], 4),
+            duration(sum(one.compute_ns for one in some) / len(some)),
+            *(f"{duration(slowest.compute_ns)} (rank {slowest.rank})",) * several,
+            duration(sum(waits) / len(waits)) if waits else "-",
+        )
+        rows.append((f"stage{'s' * (len(stages) > 1)} {', '.join(map(str, stages))}", cells))
+    return heads, rows
+
+
+RANK_COLUMNS = ("compute", "host", "waiting", "transfer", "others wait for it")
+
+
+def rank_cells(one: JobRank) -> tuple[str, ...]:
+    """How a rank spends its step, and how long others wait for it, together."""
+    least = "≥ " * bool(one.unmatched_ns)
+    waits = ["-" if ns is None else f"{least}{duration(ns)}" for ns in (one.wait_ns, one.transfer_ns)]
+    caused = "-" if one.compute_late_ns is None else duration(one.awaited_ns)
+    return (duration(one.compute_ns), duration(one.host_ns), *waits, caused)
+
+
+def why_unmatched(one: JobUnmatched) -> str:
+    """Why calls could not be matched, with the ranks that are missing."""
+    if one.why is WhyUnmatched.NOT_RECORDED and one.missing:
+        return f"not recorded: rank{'s' * (len(one.missing) > 1)} {ranks_told(one.missing)}"
+    return WHY_UNMATCHED[one.why]
+
+
+def clocks(job: JobSummary) -> str:
+    """How exactly times of different ranks compare."""
+    if not job.clock_error_ns:
+        return ""
+    return f"On the aligned clocks, ranks leave collectives {duration(job.clock_error_ns)} apart (median)."
