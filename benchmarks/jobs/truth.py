@@ -15,10 +15,9 @@ from benchmarks.planted_cases import REMADE, Truth, truth_from
 TRUTHS = FOLDER / "truth.json"
 MODULE = "sample_traces.jobs.run"
 
-PAIRS = 3
-"""Runs each way. They alternate (A B, B A, A B), so that a drift of the machine meets both alike."""
-WARM_UP, STEPS = 4, 10
-"""Of each run. Together 30 measured steps each way."""
+PAIRS, IN_TURN = 6, 6
+"""Both jobs run in the same processes, so many steps of the one, then as many of the other: a drift of the machine
+meets both alike. The first pair is warm-up, and so is the first step of each turn: 25 steps each way are measured."""
 
 
 def truths() -> dict[str, Truth]:
@@ -30,19 +29,17 @@ def truths() -> dict[str, Truth]:
 
 def measure(case: Case) -> Truth:
     """Run the job both ways in turn, and keep what was found."""
-    taken: dict[bool, list[int]] = {False: [], True: []}
-    for pair in range(PAIRS):
-        for fixed in (False, True) if pair % 2 == 0 else (True, False):
-            taken[fixed].append(_median_ns(case, fixed))
-    truth = blocks.truth_of(taken[False], taken[True], blocks.machine())
+    steps = ["--steps", str(2 * PAIRS * IN_TURN), "--in-turn", str(IN_TURN)]
+    told = blocks.ran(MODULE, [*case.arguments(False), *steps, "--beside", *case.arguments(True)[1:]], case.ranks)
+    turns = [_median_ns(told["times_ns"], turn) for turn in range(2, 2 * PAIRS)]
+    truth = blocks.truth_of(turns[::2], turns[1::2], blocks.machine())
     known = {name: asdict(one) for name, one in truths().items()} | {case.name: asdict(truth)}
     TRUTHS.write_text(json.dumps(dict(sorted(known.items())), indent=1) + "\n", encoding="utf-8")
     return truth
 
 
-def _median_ns(case: Case, fixed: bool) -> int:
-    told = blocks.ran(MODULE, [*case.arguments(fixed), "--steps", str(WARM_UP + STEPS)], case.ranks)
-    return int(statistics.median(told["times_ns"][WARM_UP:]))
+def _median_ns(times_ns: list[int], turn: int) -> int:
+    return int(statistics.median(times_ns[turn * IN_TURN + 1 : (turn + 1) * IN_TURN]))
 
 
 def record(case: Case) -> Path:

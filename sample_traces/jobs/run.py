@@ -378,16 +378,24 @@ def main() -> None:
     parser.add_argument("kind", choices=KINDS)
     parser.add_argument("option", nargs="*", help="name=value")
     parser.add_argument("--steps", type=int, default=20)
+    parser.add_argument("--beside", nargs="*", metavar="OPTION", help="in turn, so many steps of another such job")
+    parser.add_argument("--in-turn", type=int, default=6, help="how many")
     given = parser.parse_args()
-    options = {name: ast.literal_eval(value) for name, value in (one.split("=", 1) for one in given.option)}
     run = harness.joined("strong", given.steps, "cpu", None)
-    step = KINDS[given.kind](run, **options)
+    ways = [given.option] if given.beside is None else [given.option, given.beside]
+    jobs = [KINDS[given.kind](run, **_options(way)) for way in ways]
     torch.manual_seed(run.rank)
     run.begin()
+    number = 0
     while True:
-        step()
+        jobs[number // given.in_turn % len(jobs)]()
+        number += 1
         if run.stepped():
             return
+
+
+def _options(given: list[str]) -> dict[str, Any]:
+    return {name: ast.literal_eval(value) for name, value in (one.split("=", 1) for one in given)}
 
 
 if __name__ == "__main__":
