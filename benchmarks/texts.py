@@ -18,6 +18,7 @@ import click
 from click.testing import CliRunner
 
 from benchmarks import accuracy, accuracy_tables, gpu_traces, load, nsight
+from benchmarks.jobs import tables as job_tables
 from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
 from diagnose import docs
@@ -64,6 +65,9 @@ def _accuracy() -> Iterator[Text]:
         "joints": partial(accuracy_tables.joints, found),
         "faults": partial(accuracy_tables.details, found.rows),
     }
+    jobs = job_tables.published()
+    blocks["jobs"] = partial(job_tables.summary, jobs)
+    blocks["jobs-cases"] = partial(job_tables.cases, jobs)
     rows = simulated.published()
     blocks["simulated"] = partial(simulated.families, rows)
     blocks["simulated-missed"] = partial(simulated.missed, rows)
