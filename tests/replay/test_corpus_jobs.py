@@ -14,8 +14,10 @@ from diagnose.facts.communication.course import course
 from diagnose.facts.communication.meetings import join as joined_job
 from diagnose.facts.communication.peers import awaited, compare
 from diagnose.facts.core.base import Facts
+from diagnose.findings.job import summarised
 from diagnose.replay.edits import Even
 from diagnose.replay.job import join
+from diagnose.replay.job_path import JobPathKind
 from diagnose.replay.job_saving import JobReplay
 from diagnose.source import ranks
 from diagnose.trace.job import Job
@@ -114,3 +116,25 @@ def test_the_job_without_what_was_planted_takes_as_long_as_the_job_recorded_with
     predicted = peers.job.step_ns - saving.likely_ns
     # Recordings of one job differ by some per cent on the machine that made them: two cores for four ranks.
     assert predicted == pytest.approx(job_of(corpus / "distributed" / twin).step_ns, rel=0.1)
+
+
+@pytest.mark.parametrize("name", WHOLE)
+def test_the_critical_path_of_a_recorded_job_adds_up_and_ranks_spend_their_steps(corpus: Path, name: str) -> None:
+    found = job_of(corpus / "distributed" / name)
+    brief = summarised(found, join(found))
+    assert sum(one.ns for one in brief.critical_path) == brief.step_ns == found.step_ns
+    for course, one in zip(found.courses, brief.ranks, strict=True):
+        parts = (one.compute_ns, one.host_ns, one.wait_ns or 0, one.transfer_ns or 0, one.unmatched_ns)
+        assert min(parts) >= 0
+        assert sum(parts) == pytest.approx((course.bounds_ns[-1] - course.bounds_ns[0]) / len(course.numbers), abs=1)
+
+
+SLOW = {"ddp_slow": 1, "pp_uneven": 3, "moe_skewed": 0, "tp_slow": 3, "pp_dp_slow": 3}
+"""The rank that was given more to compute: of pp_uneven the last of 2, 2, 1 and 3 layers."""
+
+
+@pytest.mark.parametrize("name", SLOW)
+def test_the_job_waits_for_the_rank_that_was_given_more(corpus: Path, name: str) -> None:
+    found = job_of(corpus / "distributed" / name)
+    brief = summarised(found, join(found))
+    assert (brief.critical_path[0].what, brief.critical_path[0].rank) == (JobPathKind.COMPUTE, SLOW[name])

@@ -1,0 +1,122 @@
+"""The first screen of many ranks: what it says, and how large it is for very many."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from functools import cache
+
+import numpy as np
+import pytest
+from msgspec.structs import replace
+
+from diagnose.facts.communication.meetings import join as joined_job
+from diagnose.findings.diagnosis import Diagnosis, RankSummary
+from diagnose.findings.job import summarised
+from diagnose.replay.job import join
+from diagnose.reports import content, job, markdown, terminal
+from diagnose.reports.html import job_figures, page
+from diagnose.trace.job import Course
+from tests.replay.playing import MS, Meet, NextStep, Own, Program, play
+from tests.reports.test_reports import of, training
+
+
+def diagnosed(courses: Sequence[Course]) -> Diagnosis:
+    """Any rank's Diagnosis as that of one of these ranks."""
+    found = joined_job(courses)
+    assert found is not None
+    alone = of(training())
+    (one,) = alone.ranks
+    ranks = tuple(RankSummary(rank.rank, one.step_time_ns, one.breakdown, one.times_ns) for rank in courses)
+    return replace(alone, job=summarised(found, join(found)), ranks=ranks)
+
+
+def slow_among(count: int, slow: int, group: int, steps: int = 4) -> list[Program]:
+    """Ranks in groups that meet twice, and once with all others; one computes for 30 ms and not 10."""
+    programs: list[Program] = []
+    for rank in range(count):
+        first = rank - rank % group
+        near, ms = tuple(range(first, first + group)), 30 if rank == slow else 10
+        half = [Own(ms * MS // 2), Meet(near, MS)]
+        programs.append([*half, *half, Meet(tuple(range(count)), 3 * MS), NextStep()] * steps)
+    return programs
+
+
+@cache
+def eight() -> Diagnosis:
+    return diagnosed(play(slow_among(8, 5, 2)))
+
+
+@cache
+def thousand() -> Diagnosis:
+    return diagnosed(play(slow_among(1024, 700, 8)))
+
+
+def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
+    diagnosis = eight()
+    assert diagnosis.job is not None
+    # The slow rank's 30 ms, its group's 2 ms and 3 ms of all; seven wait for it, its neighbour in their group.
+    assert diagnosis.job.step_ns == 35 * MS
+    assert job.lead(diagnosis.job) == [
+        "A rank waits 17.5 ms of 35.0 ms for others, on average (50.0 %).",
+        "The step waits 30.0 ms for rank 5's compute, 3.00 ms for the all-reduce of all ranks"
+        " and 2.00 ms for the all-reduce of ranks 4, 5.",
+        "Rank 5 computes 30.0 ms a step, the others 10.0 ms (median).",
+    ]
+    text = page.render(diagnosis)
+    first = text[text.index('<section id="job">') : text.index('<h2 id="rank">')]
+    assert first.index("Rank 5") < first.index("What its step waits for") < first.index("process groups")
+    assert "the step waits 30.0 ms for it" in first
+    assert f"Rank {diagnosis.rank} in detail" in text
+    assert text.index('<h2 id="rank">') < text.index('id="fixes"')
+
+
+@pytest.mark.parametrize("render", [terminal.render, markdown.render])
+def test_texts_have_the_job_before_the_ranks(render: object) -> None:
+    assert callable(render)
+    text = render(eight())
+    assert text.index("The job: what its step waits for") < text.index("Ranks\n")
+    assert "rank 5: compute" in text
+
+
+def test_the_tables_add_up_to_the_step() -> None:
+    found = thousand().job
+    assert found is not None
+    assert sum(row.ns for row in job.path_rows(found)) == found.step_ns
+
+
+def test_of_very_many_ranks_tables_show_those_to_look_at_and_say_so() -> None:
+    tables = {one.title: one for one in content.job_sections(thousand())}
+    assert len(tables["Ranks"].rows) == job.MOST_RANKS
+    assert "rank 700" in [row.label for row in tables["Ranks"].rows]
+    assert "16 of 1,024 ranks" in tables["Ranks"].note
+    groups = tables["The job's process groups and links"]
+    assert len(groups.rows) == job.MOST_GROUPS
+    assert "The 8 of 129" in groups.note
+    assert "ranks 696 to 703" in [row.place for row in groups.rows]
+
+
+def test_the_heat_map_of_very_many_ranks_keeps_those_that_stand_out() -> None:
+    compute, waiting = job_figures.job_heat(thousand()).data
+    assert np.shape(compute.z) == np.shape(waiting.z) == (4, 128)
+    (stands_out,) = np.flatnonzero((np.array(compute.z) > 20).all(axis=0))
+    assert compute.x[stands_out] == "696 to 703"
+    assert np.array(waiting.z)[:, stands_out].tolist() == [0.0] * 4
+    assert "A column shows 8 ranks" in job_figures.job_heat_sentence(thousand())
+    assert [bool(one.visible) for one in (compute, waiting)] == [True, False]
+
+
+def test_the_heat_map_of_few_ranks_shows_each() -> None:
+    compute, waiting = job_figures.job_heat(eight()).data
+    assert list(compute.x) == list("01234567")
+    assert np.array(compute.z)[0].tolist() == [10.0] * 5 + [30.0] + [10.0] * 2
+    assert np.array(waiting.z)[0].tolist() == [20.0] * 5 + [0.0] + [20.0] * 2
+
+
+def test_the_page_of_very_many_ranks_is_no_larger_than_five_megabytes() -> None:
+    assert len(page.render(thousand()).encode()) < 5_000_000
+
+
+def test_one_rank_alone_is_no_job() -> None:
+    text = page.render(of(training()))
+    assert 'id="job"' not in text
+    assert 'id="rank"' not in text
