@@ -173,13 +173,16 @@ class _Held:
 
 
 def _held_on_device(facts: Facts, begin: IntArray, end: IntArray) -> _Held:
-    """Exposed communication: nothing but collectives runs, until the last of them is over."""
+    """Exposed communication, up to where one of the collectives is over.
+
+    If all of them go on beside what runs next, that has not waited for them: such gaps are between its kernels.
+    """
     pieces = device_time(facts).exposed_communication
     order = np.argsort(end, kind="stable")
-    at = np.searchsorted(end[order], pieces.ends, side="left")
-    call = np.append(order, nesting.NONE)[np.minimum(at, len(order))]
-    known = (call >= 0) & (begin[call] < pieces.ends)
-    return _Held(pieces.starts[known], pieces.ends[known], call[known])
+    at = np.searchsorted(end[order], pieces.ends, side="right") - 1
+    call = np.append(order, nesting.NONE)[at]
+    known = (call >= 0) & (end[call] > np.maximum(pieces.starts, begin[call]))
+    return _Held(pieces.starts[known], end[call[known]], call[known])
 
 
 def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArray, end: IntArray) -> _Held:
