@@ -194,9 +194,9 @@ EXAMPLES = [
         """
         4 steps of 100
         rank 0 of 2
-        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        cpu     aten::mm 0-0.1 | device_sync 1-99.9
         gpu     sgemm 0.1-60 @0.05
-        gpu 20  allreduce 60-99.8 @0.3 group_size=2
+        gpu 20  nccl 60-60.1 @0.3 operation=send to=1
         """,
         because="the other ranks' recordings",
     ),

@@ -8,10 +8,11 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.communication.certainty import is_certain, noise
+from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.peers import peers
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import SEND, Course, Job, Pipeline
+from diagnose.trace.job import RECV, SEND, Course, Job, Pipeline
 
 
 @dataclass(frozen=True)
@@ -60,10 +61,12 @@ class Stages:
 
 @fact
 def stages(facts: Facts) -> Stages | None:
-    """The stages in the steps that all ranks use; None if ranks hand nothing on.
+    """The stages in the steps that all ranks use; None if this rank, or no rank, hands anything on.
 
     Raises Missing like peers, and if it is not known which rank is which stage.
     """
+    if not _hands_on(facts):
+        return None
     job = peers(facts).job
     laid = job.pipelines
     if not laid:
@@ -93,6 +96,17 @@ def stages(facts: Facts) -> Stages | None:
         uneven=is_certain(excess) and float(excess.mean()) >= noise(facts, on_cpu) * float(mean.mean()),
         even=even,
     )
+
+
+def _hands_on(facts: Facts) -> bool:
+    table = optional(collective_table, facts)
+    if table is None:
+        return False
+    return any(str(name).replace("_", "").lower() in _TRANSFERS for name in np.unique(table.operation.astype(str)))
+
+
+_TRANSFERS = (SEND, RECV, "sendrecv", "coalesced")
+"""Several of a batch are recorded as one."""
 
 
 def _micro_batches(job: Job, laid: Pipeline) -> int:

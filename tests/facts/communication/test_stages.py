@@ -72,6 +72,10 @@ def test_of_one_rank_nothing_is_known() -> None:
         stages(facts_of(drawn().split("---")[0]))
 
 
+def test_a_rank_that_sends_nothing_is_in_no_pipeline() -> None:
+    assert stages(facts_of("4 steps of 100\ncpu  aten::mm 0-0.1\ngpu  sgemm 0.1-60 @0.05")) is None
+
+
 def test_more_micro_batches_spare_filling_and_cost_something_each() -> None:
     facts = facts_of(drawn())
     replay = JobReplay(facts, peers(facts).job)
