@@ -45,9 +45,7 @@ def test_a_step_waits_for_the_slow_rank_and_the_transfer() -> None:
 
 def on_host(one: Course) -> Course:
     """The same, but a rank that does not compute."""
-    return replace(
-        one, compute_ns=0 * one.compute_ns, lane=replace(one.lane, compute_ns=0 * one.lane.compute_ns)
-    )
+    return replace(one, compute_ns=0 * one.compute_ns, lane=replace(one.lane, compute_ns=0 * one.lane.compute_ns))
 
 
 def test_a_rank_that_is_late_on_its_host_is_charged_with_that() -> None:
