@@ -96,22 +96,15 @@ def join(job: Job) -> Joined:
         observed[one.event] = np.concatenate(([course.bounds_ns[0]], course.lane.until_ns, [course.bounds_ns[-1]]))
         observed[one.arrive], observed[one.over] = one.arrived_ns, one.over_ns
         lane[one.event] = one.event[0]
-    for point, met in zip(meetings.tolist(), job.meetings, strict=True):
-        observed[point] = met.last_ns
-        there = [(ranks[at], call) for at, call in zip(met.ranks.tolist(), met.calls.tolist(), strict=True)]
-        arrive = np.array([one.arrive[call] for one, call in there])
-        joint = np.array([one.over[call] for one, call in there if not one.alone[call]], dtype=np.int64)
-        number = point - count
-        parts.append(edges(EdgeKind.EVENT, arrive, np.full(len(arrive), point), 0, number))
-        # The transfer; negative where an end was recorded too early.
-        parts.append(edges(EdgeKind.WORK, np.full(len(joint), point), joint, observed[joint] - met.last_ns, number))
+    observed[meetings] = [met.last_ns for met in job.meetings]
+    parts += _met(job, ranks, meetings, observed)
     bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
     graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, jitter_ns=MOST_EARLY_NS)
     return Joined(
         graph=graph,
         lanes=np.array([one.event[0] for one in ranks]),
         structure=simulate.folded(graph),
-        own_edge=tuple(_own_edges(graph, at, len(one.event) - 1) for at, one in enumerate(ranks)),
+        own_edge=_own_edges(graph, ranks),
         starts=graph.bounds[: len(ranks)],
         ends=graph.bounds[len(ranks) :],
         steps=len(job.courses[0].numbers),
@@ -139,6 +132,25 @@ def _ranks(job: Job) -> tuple[list[_Rank], int]:
         call = lane.call[waits]
         np.minimum.at(rank.over_ns, call, np.maximum(lane.until_ns[waits], rank.arrived_ns[call]))
     return found, count
+
+
+def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> list[Edges]:
+    """Where ranks meet: who has come to it, and who goes on from it."""
+    if not len(points):
+        return []
+    first = np.concatenate(([0], np.cumsum([len(one.arrive) for one in ranks])))
+    at = np.concatenate([first[met.ranks] + met.calls for met in job.meetings])
+    number = np.repeat(np.arange(len(points)), [len(met.ranks) for met in job.meetings])
+    arrive, over, alone = (
+        np.concatenate([getattr(one, name) for one in ranks])[at] for name in ("arrive", "over", "alone")
+    )
+    joint, point = ~alone, points[number]
+    # The transfer is negative where an end was recorded too early.
+    transfer = observed[over] - observed[point]
+    return [
+        edges(EdgeKind.EVENT, arrive, point, 0, number),
+        edges(EdgeKind.WORK, point[joint], over[joint], transfer[joint], number[joint]),
+    ]
 
 
 def _chain(one: _Rank) -> list[Edges]:
@@ -194,12 +206,12 @@ def _in_queue(queue: IntArray, ids: IntArray) -> _Queue:
     return _Queue(order[np.repeat(first[last], count[last]) + within], order[np.repeat(behind, count[last])])
 
 
-def _own_edges(graph: Graph, at: int, count: int) -> IntArray:
-    """Where a rank's own time stands in the graph."""
+def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
+    """Where the own time of each rank stands in the graph."""
     some = graph.edges
-    lanes = np.unique(some.track[some.kind == EdgeKind.HOST])
-    mine = np.flatnonzero((some.kind == EdgeKind.HOST) & (some.track == lanes[at]))
-    found: IntArray = mine[np.argsort(some.owner[mine], kind="stable")]
-    if len(found) != count:
+    own = np.flatnonzero(some.kind == EdgeKind.HOST)
+    own = own[np.lexsort((some.owner[own], some.track[own]))]
+    counts = np.array([len(one.event) - 1 for one in ranks])
+    if len(own) != counts.sum():
         raise ValueError("a rank's events are not in order")
-    return found
+    return tuple(np.split(own, np.cumsum(counts)[:-1]))

@@ -209,10 +209,16 @@ def lead(job: JobSummary) -> list[str]:
     return [text for text in (lost(job), awaited(job), why(job)) if text]
 
 
+ABOUT_RANKS = "Host: neither computing nor held up. Others wait for it: all of them together, until it comes last."
+
+
 def shown_ranks(job: JobSummary) -> tuple[list[JobRank], str]:
-    """The ranks of a table in order, and a sentence if they are not all: those that are waited for, that wait most."""
+    """The ranks of a table in order, and what to know of it.
+
+    Of many they are those that the step or others wait for, and that wait most.
+    """
     if len(job.ranks) <= MOST_RANKS:
-        return list(job.ranks), ""
+        return list(job.ranks), ABOUT_RANKS
     on_path = own_on_path_ns(job)
     by_path = sorted(job.ranks, key=lambda one: -on_path[one.rank])
     by_awaited = sorted(job.ranks, key=lambda one: -one.awaited_ns)
@@ -222,10 +228,8 @@ def shown_ranks(job: JobSummary) -> tuple[list[JobRank], str]:
         for one in some:
             if len(chosen) < most:
                 chosen.setdefault(one.rank, one)
-    text = (
-        f"{len(chosen)} of {len(job.ranks):,} ranks: those that the step or others wait for most, and that wait most."
-    )
-    return sorted(chosen.values(), key=lambda one: one.rank), text
+    cut = f"{len(chosen)} of {len(job.ranks):,} ranks: those that are waited for most, and that wait most."
+    return sorted(chosen.values(), key=lambda one: one.rank), f"{cut} {ABOUT_RANKS}"
 
 
 def group_label(one: JobGroup) -> str:

@@ -12,6 +12,7 @@ from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
 from tests.browser.conftest import Open, Opened
 from tests.drawing import Drawing
+from tests.reports.html.test_job import eight
 
 pytestmark = pytest.mark.slow
 
@@ -342,3 +343,19 @@ def test_it_prints(opened: Opened, tmp_path: Path) -> None:
     opened.page.emulate_media(media="print")
     paper = opened.page.pdf(format="A4")
     assert paper.startswith(b"%PDF")
+
+
+def test_the_job_is_above_one_rank_and_its_figure_switches_to_waiting(open_page: Open) -> None:
+    opened = open_page(eight())
+    figure = "document.querySelector('#panel-job_heat .figure')"
+    opened.until(lambda: bool(opened.page.evaluate(f"Boolean({figure}.dataset.drawn)")))
+    for selector in ("#job .tiles", "#job table", "#panel-job_heat .figure"):
+        box = opened.page.locator(selector).first.bounding_box()
+        assert box is not None
+        assert box["y"] < 900
+    assert "Rank 5" in opened.text("#job .tiles")
+    opened.page.get_by_role("button", name="waiting for others").click()
+    assert opened.page.evaluate(f"{figure}.data.map(one => one.visible)") == [False, True]
+    assert opened.page.locator("[data-trace='0']").get_attribute("aria-pressed") == "false"
+    assert opened.text("#rank").startswith("Rank ")
+    assert not opened.wrong

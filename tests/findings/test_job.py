@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from diagnose.facts.communication.job_times import WhyUnmatched
 from diagnose.facts.communication.meetings import join as joined_job
-from diagnose.findings.job import JobSummary, summarised
+from diagnose.findings.job import JobRank, JobSummary, summarised
 from diagnose.replay.job import join
 from diagnose.replay.job_path import JobPathKind
 from diagnose.trace.job import Course
@@ -26,13 +26,22 @@ def summary(*programs: Program) -> JobSummary:
     return summary_of(play(programs))
 
 
+def one_step_each(*own_ms: int) -> list[Program]:
+    """Ranks that compute for so long, meet for 2 ms, and do so in three steps."""
+    everyone = tuple(range(len(own_ms)))
+    return [[Own(ms * MS), Meet(everyone, 2 * MS), NextStep()] * 3 for ms in own_ms]
+
+
+def spent(one: JobRank) -> tuple[int, ...]:
+    return one.compute_ns, one.host_ns, one.wait_ns or 0, one.transfer_ns or 0, one.unmatched_ns
+
+
 def path(found: JobSummary) -> dict[tuple[str, int | None], int]:
     return {(one.what.value, one.rank): one.ns for one in found.critical_path}
 
 
 def test_a_step_waits_for_the_slow_rank_and_the_transfer() -> None:
-    everyone = (0, 1)
-    found = summary(*[[Own(ms * MS), Meet(everyone, 2 * MS), NextStep()] * 3 for ms in (10, 30)])
+    found = summary(*one_step_each(10, 30))
     assert found.step_ns == 32 * MS
     assert path(found) == {("compute", 1): 30 * MS, ("transfer", None): 2 * MS}
     fast, slow = found.ranks
@@ -131,8 +140,8 @@ def test_the_path_adds_up_to_the_step_and_ranks_to_theirs(steps: list[tuple[int,
     found = summary_of(courses)
     assert sum(one.ns for one in found.critical_path) == found.step_ns
     assert all(one.what is not JobPathKind.UNEXPLAINED for one in found.critical_path)
-    for course, one in zip(courses, found.ranks, strict=True):
-        parts = (one.compute_ns, one.host_ns, one.wait_ns or 0, one.transfer_ns or 0, one.unmatched_ns)
+    for course, rank_told in zip(courses, found.ranks, strict=True):
+        parts = spent(rank_told)
         assert min(parts) >= 0
         mean = (course.bounds_ns[-1] - course.bounds_ns[0]) / len(steps)
         assert abs(sum(parts) - mean) <= 1

@@ -20,6 +20,8 @@ MOST_COLUMNS = 128
 MOST_TEXTS = 48
 """Cells that hold their number."""
 
+MOST_LABELS = 8
+"""Bands that are named by their first rank."""
 COMPUTE, WAITING = "compute", "waiting for others"
 
 Values = npt.NDArray[np.float64]
@@ -38,6 +40,9 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
     axis = "ranks" if size > 1 else "rank"
     names = [_name(job, at, size) for at in range(0, len(job.ranks), size)]
     made.update_xaxes(title={"text": axis}, type="category", showgrid=False, fixedrange=True)
+    if size > 1:
+        labelled = names[:: -(-len(names) // MOST_LABELS)]
+        made.update_xaxes(tickvals=labelled, ticktext=[one.split(" ")[0] for one in labelled])
     made.update_yaxes(
         title={"text": "step"},
         autorange="reversed",
@@ -53,7 +58,7 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
             z=values,
             visible=what == COMPUTE,
             colorscale=HEAT,
-            colorbar={"title": {"text": "ms"}, "thickness": 8, "outlinewidth": 0, "len": 1},
+            colorbar={"title": {"text": "ms"}, "thickness": 8, "outlinewidth": 0, "len": 1, "nticks": 4},
             hovertemplate=f"{axis} %{{x}}, step %{{y}}<br>{what}: %{{z:.4~g}} ms<extra></extra>",
             texttemplate="%{z:.3~g}" if values.size <= MOST_TEXTS else None,
             xgap=1 if len(names) <= MOST_TEXTS else 0,

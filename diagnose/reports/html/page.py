@@ -198,7 +198,7 @@ def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
     note = " ".join(filter(None, (PATH_NOTE, jobs.clocks(diagnosis.job))))
     return JobView(
         tiles=tuple(_job_tiles(diagnosis.job)),
-        lead=tuple(jobs.lead(diagnosis.job)),
+        lead=tuple(jobs.lead(diagnosis.job)[jobs.mean_wait_ns(diagnosis.job) is not None :]),
         path=replace(path, note=note),
         heat=_panel(JOB, diagnosis, figures),
         switches=tuple(job_figures.switches(diagnosis)),

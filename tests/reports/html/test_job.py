@@ -36,7 +36,7 @@ def slow_among(count: int, slow: int, group: int, steps: int = 4) -> list[Progra
     for rank in range(count):
         first = rank - rank % group
         near, ms = tuple(range(first, first + group)), 30 if rank == slow else 10
-        half = [Own(ms * MS // 2), Meet(near, MS)]
+        half: Program = [Own(ms * MS // 2), Meet(near, MS)]
         programs.append([*half, *half, Meet(tuple(range(count)), 3 * MS), NextStep()] * steps)
     return programs
 
