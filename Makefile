@@ -42,11 +42,14 @@ pictures: .venv/browser  ## take the pictures of the report again; CORPUS=DIR ha
 accuracy: .venv/full  ## measure how often diagnoses of planted and of simulated cases are right, and publish it
 	$(BIN)/python -m benchmarks.accuracy --write
 	$(BIN)/python -m benchmarks.simulated --write
+	$(BIN)/python -m benchmarks.simulated_jobs --write
+	$(BIN)/python -m benchmarks.jobs --write
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.gpu_traces $(CORPUS) --write)
 	$(BIN)/python -m benchmarks.texts --write
 
 truth: .venv/full  ## measure planted cases that need no GPU and record all their levels, as far as that is missing; takes an hour
 	$(BIN)/python -m benchmarks.ground_truth --missing --all-levels
+	$(BIN)/python -m benchmarks.jobs --measure --record --missing
 
 gpu:  ## the same of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
 	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540

@@ -15,6 +15,7 @@ import tempfile
 from collections.abc import Callable, Sequence
 from importlib import metadata
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -67,22 +68,23 @@ def truth_of(bad_ns: list[int], fixed_ns: list[int], machine: Machine) -> Truth:
 
 def block(trial: Trial, way: list[str]) -> tuple[int, int | None]:
     """The mean step (ns) of one run, once it is steady, and the clock of its device (MHz)."""
-    with tempfile.TemporaryDirectory() as folder:
-        times = Path(folder, "times.json")
-        arguments = ["--level", trial.level, "--steps", str(STEPS), "--device", "cuda" if trial.on_gpu else "cpu", *way]
-        environment = {"PLANTED_TIMES": str(times)}
-        if trial.ranks > 1:
-            environment |= {
-                "WORLD_SIZE": str(trial.ranks),
-                "MASTER_ADDR": "127.0.0.1",
-                "MASTER_PORT": str(_free_port()),
-            }
-        given = [(trial.case.module, arguments, {**environment, "RANK": str(rank)}) for rank in range(trial.ranks)]
-        spawned(_run, given)
-        told = json.loads(times.read_text(encoding="utf-8"))
+    arguments = ["--level", trial.level, "--steps", str(STEPS), "--device", "cuda" if trial.on_gpu else "cpu", *way]
+    told = ran(trial.case.module, arguments, trial.ranks)
     taken = told["times_ns"]
     begin = len(taken) // 2 if trial.on_gpu else warm_up(taken)
     return int(statistics.mean(taken[begin:])), told["clock_mhz"]
+
+
+def ran(module: str, arguments: list[str], ranks: int) -> dict[str, Any]:
+    """What rank 0 of a training tells of its steps."""
+    with tempfile.TemporaryDirectory() as folder:
+        times = Path(folder, "times.json")
+        environment = {"PLANTED_TIMES": str(times)}
+        if ranks > 1:
+            environment |= {"WORLD_SIZE": str(ranks), "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(_free_port())}
+        spawned(_run, [(module, arguments, {**environment, "RANK": str(rank)}) for rank in range(ranks)])
+        told: dict[str, Any] = json.loads(times.read_text(encoding="utf-8"))
+        return told
 
 
 def spawned(target: Callable[..., None], given: Sequence[tuple[object, ...]]) -> None:

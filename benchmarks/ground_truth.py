@@ -22,7 +22,7 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -68,10 +68,10 @@ def record(trial: Trial, asked: Asked) -> None:
     for folder, fixed in _recordings(trial, asked.all_levels):
         if asked.missing and folder.is_dir():
             continue
-        with _recorded(trial, fixed) as recorded:
+        with _recorded(trial, fixed) as made:
             shutil.rmtree(folder, ignore_errors=True)
             folder.mkdir(parents=True)
-            _keep(recorded.glob("*.json*"), folder)
+            keep(made.glob("*.json*"), folder)
         size = sum(path.stat().st_size for path in folder.iterdir())
         print(f"{trial.case.id} {folder.name}: {size / 1000:.0f} kB", flush=True)
 
@@ -81,8 +81,8 @@ def look_at_values(trial: Trial, asked: Asked) -> None:
     for folder, fixed in _recordings(trial, asked.all_levels):
         if asked.missing or not any(folder.glob(VALUES)):
             continue
-        with _recorded(trial, fixed) as recorded:
-            _keep(recorded.glob(VALUES), folder)
+        with _recorded(trial, fixed) as made:
+            keep(made.glob(VALUES), folder)
         print(f"{trial.case.id} {folder.name}: values", flush=True)
 
 
@@ -97,20 +97,29 @@ def _recordings(trial: Trial, all_levels: bool) -> Iterator[tuple[Path, bool]]:
 @contextlib.contextmanager
 def _recorded(trial: Trial, fixed: bool) -> Iterator[Path]:
     """The folder of a recording, for a while."""
+    program = [trial.case.module, "--level", trial.level, "--steps", "1000000"]
+    program += ["--device", "cuda" if trial.on_gpu else "cpu"] + ["--fixed"] * fixed
+    with recorded(program, trial.ranks, trial.case.recorded_steps) as folder:
+        yield folder
+
+
+@contextlib.contextmanager
+def recorded(program: Sequence[str], ranks: int, steps: int) -> Iterator[Path]:
+    """The folder of a recording of a module with its arguments, for a while."""
     with tempfile.TemporaryDirectory() as scratch:
-        recorded = Path(scratch, "run")
-        program = ["-m", trial.case.module, "--level", trial.level, "--steps", "1000000"]
-        program += ["--device", "cuda" if trial.on_gpu else "cpu"] + ["--fixed"] * fixed
-        if trial.ranks > 1:
-            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(trial.ranks)]
-            program = ["--", sys.executable, *launcher, *program]
+        folder = Path(scratch, "run")
+        started = ["-m", *program]
+        if ranks > 1:
+            launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", str(ranks)]
+            started = ["--", sys.executable, *launcher, *started]
         command = [sys.executable, "-m", "diagnose", "profile", "-q", "--no-analyze"]
-        command += ["--steps", str(trial.case.recorded_steps), "-o", str(recorded), *program]
+        command += ["--steps", str(steps), "-o", str(folder), *started]
         subprocess.run(command, cwd=ROOT, env={**os.environ, "OMP_NUM_THREADS": "1"}, check=True)
-        yield recorded
+        yield folder
 
 
-def _keep(files: Iterable[Path], folder: Path) -> None:
+def keep(files: Iterable[Path], folder: Path) -> None:
+    """Put files of a recording into a folder, as they are published."""
     for path in files:
         (folder / path.name).write_bytes(published(path))
 
@@ -214,6 +223,8 @@ def main() -> None:
         and trial.level in (given.level or LEVELS)
         and possible(trial)
     ]
+    if given.gpu:
+        tried.sort(key=_brings_most)
     if not tried:
         print("No such case can be tried on this machine.")
     for trial in tried:
@@ -224,6 +235,11 @@ def main() -> None:
             # One case that fails must not cost the others their turn on a GPU.
             with _told(f"{trial.case.id} {trial.name} {part}"):
                 {**PARTS, **ASKED_FOR}[part](trial, Asked(given.missing, given.all_levels))
+
+
+def _brings_most(trial: Trial) -> tuple[int, bool]:
+    """Where time on a GPU is short: one level of each case before others, and first those no CPU can show."""
+    return ("medium", "strong", "weak").index(trial.level), bool({"cpu", "gloo"} & set(trial.case.needs))
 
 
 @contextlib.contextmanager

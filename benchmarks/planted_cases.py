@@ -165,10 +165,11 @@ def truths(case: Case) -> dict[str, Truth]:
     """All that was measured of a case, by the trial's name and the faults that were fixed."""
     path = case.folder / "truth.json"
     known = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
-    return {name: _truth(**found) for name, found in known.items()}
+    return {name: truth_from(**found) for name, found in known.items()}
 
 
-def _truth(bad_ns: list[int], fixed_ns: list[int], machine: dict[str, object], **interval: float) -> Truth:
+def truth_from(bad_ns: list[int], fixed_ns: list[int], machine: dict[str, object], **interval: float) -> Truth:
+    """As it was written."""
     return Truth(tuple(bad_ns), tuple(fixed_ns), machine=Machine(**machine), **interval)  # type: ignore[arg-type]
 
 

@@ -18,7 +18,9 @@ import click
 from click.testing import CliRunner
 
 from benchmarks import accuracy, accuracy_tables, gpu_traces, load, nsight
+from benchmarks.jobs import tables as job_tables
 from benchmarks.simulated import tables as simulated
+from benchmarks.simulated_jobs import tables as simulated_jobs
 from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
@@ -63,9 +65,15 @@ def _accuracy() -> Iterator[Text]:
         "joints": partial(accuracy_tables.joints, found),
         "faults": partial(accuracy_tables.details, found.rows),
     }
+    jobs = job_tables.published()
+    blocks["jobs"] = partial(job_tables.summary, jobs)
+    blocks["jobs-cases"] = partial(job_tables.cases, jobs)
     rows = simulated.published()
     blocks["simulated"] = partial(simulated.families, rows)
     blocks["simulated-missed"] = partial(simulated.missed, rows)
+    of_jobs = simulated_jobs.published()
+    blocks["simulated-jobs"] = partial(simulated_jobs.families, of_jobs)
+    blocks["simulated-jobs-each"] = partial(simulated_jobs.each, of_jobs)
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)
 

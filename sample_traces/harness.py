@@ -55,6 +55,10 @@ class Run:
         """Whether this fault of several is fixed."""
         return self.only is not None and (not self.only or fault in self.only)
 
+    def begin(self) -> None:
+        """The first step begins now."""
+        self._last_ns = time.perf_counter_ns()
+
     def stepped(self) -> bool:
         """A step has ended; whether that was the last.
 
@@ -95,17 +99,22 @@ def start(threads: int = 1, *, keeps_memory: bool = True) -> Run:
     parser.add_argument("--steps", type=int, default=200)
     parser.add_argument("--device", choices=("cpu", "cuda"), default="cpu")
     given = parser.parse_args()
+    only = None if given.fixed is None else frozenset(given.fixed)
+    return joined(given.level, given.steps, given.device, only, threads)
+
+
+def joined(level: str, steps: int, device_type: str, only: frozenset[str] | None, threads: int = 1) -> Run:
+    """A run, in a process group if torchrun started several processes."""
     torch.manual_seed(SEED)
     torch.set_num_threads(threads)
     rank, ranks = int(os.environ.get("RANK", "0")), int(os.environ.get("WORLD_SIZE", "1"))
-    device = torch.device("cuda", rank) if given.device == "cuda" else torch.device("cpu")
+    device = torch.device("cuda", rank) if device_type == "cuda" else torch.device("cpu")
     if device.type == "cuda":
         torch.cuda.set_device(device)
     if ranks > 1:
         dist.init_process_group("nccl" if device.type == "cuda" else "gloo")
-    only = None if given.fixed is None else frozenset(given.fixed)
-    run = Run(given.level, given.steps, device, only, rank, ranks)
-    run._last_ns = time.perf_counter_ns()
+    run = Run(level, steps, device, only, rank, ranks)
+    run.begin()
     return run
 
 

@@ -25,6 +25,7 @@ GROUPS = {
     "trainings/*": {"train.py"},
     "planted/*/*": {"make.py", "about.toml"},
     "controls/*": {"make.py", "about.toml"},
+    "jobs/*": {"manifest.json"},
 }
 """Where folders of samples are, and what each holds at least."""
 

@@ -105,6 +105,8 @@ class Finding:
     """Whether it is about host time, which profilers lengthen."""
     per_sample: bool = False
     """The fix does more in a longer step: it saves nothing of the step itself, and nothing together with others."""
+    unless_above: bool = False
+    """It says where time is lost rather than why: left out if the other findings explain most of it."""
 
 
 @dataclass(frozen=True)

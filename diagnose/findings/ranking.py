@@ -43,6 +43,9 @@ WARMER, WARMEST = 0.3, 0.9
 else fills its caches then, and it does not go to sleep. Of 51 recordings of planted faults, of the part to develop on,
 half gained more than 0.63 in this way, a quarter less than 0.35. All were of one machine, so half of it is taken."""
 
+LEFT_SHARE = 0.5
+"""Of a saving, that must be left for a finding that names no cause (our choice)."""
+
 MOST_PER_RULE = 5
 """Findings; if there are more, the last one stands for all the smaller ones."""
 
@@ -145,6 +148,8 @@ def ranked(
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
     worth = [one for one in kept if not _minor(one, step)]
+    explained = _explained(worth, replay)
+    worth = [one for one in worth if one not in explained]
     placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, cautions)
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
     shown = [one.finding for one in hidden]
@@ -164,6 +169,21 @@ def ranked(
         tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
         _all_of(sure, replay, step) if sure else None,
     )
+
+
+def _explained(worth: Sequence[_Priced], replay: Replay) -> list[_Priced]:
+    """Those that only say where time is lost, if once the others are fixed less than half of it is left to save."""
+    causes = [edit for one in worth if not one.finding.unless_above for edit in one.finding.edits]
+    asked = [one for one in worth if one.finding.unless_above]
+    if not causes or not asked:
+        return []
+    edits = [one.finding.edits for one in asked]
+    alone, after = replay.savings(edits), replay.savings(edits, after=causes)
+    return [
+        one
+        for one, before, left in zip(asked, alone, after, strict=True)
+        if left.likely_ns < LEFT_SHARE * before.likely_ns
+    ]
 
 
 def _place_of(one: _Priced, placed: list[_Priced], replay: Replay, step: _Step, cautions: Sequence[Caution]) -> int:

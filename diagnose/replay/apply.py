@@ -13,7 +13,20 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import device_work
 from diagnose.facts.run.recording_cost import RecordingCost
-from diagnose.replay.edits import Detach, Edit, Estimate, Even, Move, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.edits import (
+    Detach,
+    Edit,
+    Estimate,
+    Even,
+    Move,
+    Rechunk,
+    Remove,
+    Replace,
+    Shorten,
+    Times,
+    at,
+    shares,
+)
 from diagnose.replay.graph import OFF, EdgeKind, Graph
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
@@ -43,7 +56,7 @@ class Scenario:
         self._cuts: dict[int, list[tuple[Intervals, float]]] = {}
         self.delay_ns = desk.graph.delay_ns.copy()
         self.residual_ns = desk.graph.residual_ns.copy()
-        self.evened: list[Even] = []
+        self.of_ranks: list[Even | Rechunk] = []
         """What happens on all ranks: not in this graph, but where ranks are joined."""
 
     @singledispatchmethod
@@ -93,9 +106,10 @@ class Scenario:
             own = np.bincount(place, weights=self.delay_ns[edges], minlength=spans.size)
             self._scale(edges, np.minimum(edit.ready_ns / np.maximum(own, 1), 1.0)[place])
 
-    @apply.register
-    def _(self, edit: Even) -> None:
-        self.evened.append(edit)
+    @apply.register(Even)
+    @apply.register(Rechunk)
+    def _(self, edit: Even | Rechunk) -> None:
+        self.of_ranks.append(edit)
 
     @apply.register
     def _(self, edit: Replace) -> None:

@@ -108,9 +108,17 @@ class Replace:
     dur_ns: IntArray = field(repr=False)
 
 
+class Own(IntEnum):
+    """What a rank does by itself, while it waits for no other."""
+
+    COMPUTE = 0
+    OTHER = 1
+    """Its host prepares, or its device has nothing to do."""
+
+
 @dataclass(frozen=True, eq=False)
 class Even:
-    """Ranks of a job compute less, or more: the share `keep` of what each computes in each step is left.
+    """Ranks of a job take less by themselves, or more: the share `keep` of what each takes in each step is left.
 
     Only where the other ranks are known; a rank alone is not changed.
     """
@@ -119,9 +127,30 @@ class Even:
     """Shape (ranks, steps) as in `Peers`."""
     much: Number = 1.0
     """Share of that change which happens."""
+    of: Own = Own.COMPUTE
 
 
-Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace | Even"
+@dataclass(frozen=True, eq=False)
+class Rechunk:
+    """Pipelines cut a batch into more micro-batches. Only where the other ranks are known.
+
+    A step of m micro-batches takes (m - 1) max c + sum c + (m + p - 1) o, for p ranks that compute c for each, and o
+    for what each costs besides: m c stays, m o grows. With v stages a rank, all but the longest count 1 / v.
+    """
+
+    pipelines: tuple[tuple[int, ...], ...]
+    """Positions of the ranks of each."""
+    count: int
+    """Micro-batches now."""
+    times: int
+    """How many become of one."""
+    stages: int
+    """Stages a rank."""
+    cost_ns: Number
+    """Of one micro-batch more, per step."""
+
+
+Edit: TypeAlias = "Shorten | Remove | Detach | Move | Replace | Even | Rechunk"
 
 
 def shares(keep: Number) -> npt.NDArray[np.float64]:
@@ -137,6 +166,8 @@ __all__ = [
     "Even",
     "Move",
     "Number",
+    "Own",
+    "Rechunk",
     "Remove",
     "Replace",
     "Selection",

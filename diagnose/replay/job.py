@@ -160,11 +160,12 @@ def _chain(one: _Rank) -> list[Edges]:
     held = np.where(for_nothing, lane.until_ns - lane.from_ns, 0)
     reached = lane.until_ns[-1] if len(lane.until_ns) else one.course.bounds_ns[0]
     own = np.append(lane.own_ns + held, max(int(one.course.bounds_ns[-1] - reached), 0))
-    before, lane_of = _before_in_queue(one.course.calls.queue, over), int(one.event[0])
-    behind, alone = np.flatnonzero(before >= 0), np.flatnonzero(one.alone)
+    queue = _in_queue(one.course.calls.queue, one.course.calls.ids)
+    alone, lane_of = np.flatnonzero(one.alone), int(one.event[0])
     asks, waits = np.flatnonzero(~lane.waits & (lane.call >= 0)), np.flatnonzero(lane.waits)
     asked, awaited = lane.call[asks], lane.call[waits]
-    free = np.where(before >= 0, over[before], np.iinfo(np.int64).min)
+    free = np.full(len(over), np.iinfo(np.int64).min)
+    np.maximum.at(free, queue.behind, over[queue.before])
     ready = np.maximum(lane.until_ns[asks], free[asked])
     returns = np.where(for_nothing[waits], 0, lane.until_ns[waits] - over[awaited])
     return [
@@ -177,19 +178,32 @@ def _chain(one: _Rank) -> list[Edges]:
             asked,
             lane_of,
         ),
-        edges(EdgeKind.STREAM, one.over[before[behind]], one.arrive[behind], 0, behind, lane_of),
+        edges(EdgeKind.STREAM, one.over[queue.before], one.arrive[queue.behind], 0, queue.behind, lane_of),
         edges(EdgeKind.WORK, one.arrive[alone], one.over[alone], over[alone] - one.arrived_ns[alone], alone, lane_of),
         edges(EdgeKind.WAIT, one.over[awaited], one.event[1 + waits], returns, awaited, lane_of),
     ]
 
 
-def _before_in_queue(queue: IntArray, over: IntArray) -> IntArray:
-    """The call before each on its stream or thread, or -1."""
-    found = np.full(len(queue), -1, dtype=np.int64)
+@dataclass(frozen=True)
+class _Queue:
+    """Calls that follow each other on a stream or thread. Arrays of shape (pairs,)."""
+
+    before: IntArray
+    behind: IntArray
+
+
+def _in_queue(queue: IntArray, ids: IntArray) -> _Queue:
+    """Each call is behind all that the kernel before carries: those of one kernel run at once."""
     order = np.argsort(queue, kind="stable")
-    same = queue[order][1:] == queue[order][:-1]
-    found[order[1:][same]] = order[:-1][same]
-    return found
+    line, kernel = queue[order], ids[order]
+    new = np.concatenate(([True], (line[1:] != line[:-1]) | (kernel[1:] != kernel[:-1])))[: len(order)]
+    batch, first = np.cumsum(new) - 1, np.flatnonzero(new)
+    count = np.diff(np.append(first, len(order)))
+    follows = np.concatenate(([False], line[first][1:] == line[first][:-1]))[: len(first)]
+    behind = np.flatnonzero(follows[batch])
+    last = batch[behind] - 1
+    within = np.arange(int(count[last].sum())) - np.repeat(np.cumsum(count[last]) - count[last], count[last])
+    return _Queue(order[np.repeat(first[last], count[last]) + within], order[np.repeat(behind, count[last])])
 
 
 def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:

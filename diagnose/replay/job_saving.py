@@ -8,19 +8,22 @@ then says when the last rank is through.
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.facts.communication.own_time import begun, stretches_ns
 from diagnose.facts.core.base import Facts
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay import job as jobs
 from diagnose.replay.apply import Scenario
-from diagnose.replay.edits import Edit, Estimate, Even, at
+from diagnose.replay.edits import Edit, Estimate, Even, Own, Rechunk, at
+from diagnose.replay.graph import Graph
 from diagnose.replay.moments import own_stretches
-from diagnose.replay.saving import Replay
+from diagnose.replay.saving import Quality, Replay
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Course, Job
 
@@ -45,13 +48,34 @@ class JobReplay(Replay):
     def _measured_ns(self) -> int:
         return self._job.step_ns
 
+    def _quality(self, graph: Graph, unexplained_ns: int) -> Quality:
+        """As of the rank, but what it was held up for by collectives is explained by the other ranks."""
+        alone, lane = super()._quality(graph, unexplained_ns), self._job.courses[self._at].lane
+        held = float((lane.until_ns - lane.from_ns).sum()) / max(self._used.window_ns, 1)
+        return Quality(
+            step_time_ns=alone.step_time_ns,
+            error_share=math.copysign(max(abs(alone.error_share) - held, 0.0), alone.error_share),
+            unexplained_share=max(alone.unexplained_share - held, 0.0),
+        )
+
     def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
         """The least a step can take after the edits: what the busiest rank does by itself, per step."""
         (own,) = self._own_ns([self._scenario(edits, level)])
         return max(int(one.sum()) for one in own) // self._used.count
 
     def _run(self, made: Sequence[Scenario]) -> IntArray:
-        return self._joined.step_ns(self._own_ns(made))
+        own = self._own_ns(made)
+        spared = [self._spared_ns(one, ns) for one, ns in zip(made, own, strict=True)]
+        found: IntArray = self._joined.step_ns(own) - np.array(spared, dtype=np.int64)
+        return found
+
+    def _spared_ns(self, made: Scenario, own: list[IntArray]) -> int:
+        """What more micro-batches spare in each step, of ranks that take so much by themselves."""
+        before = np.array([max(float(one.sum()), 1.0) for one in self._own])
+        left = np.array([float(one.sum()) for one in own]) / before
+        computing = np.array([one.compute_ns.sum() for one in self._job.courses]) * left / self._joined.steps
+        edits = [edit for edit in made.of_ranks if isinstance(edit, Rechunk)]
+        return round(sum(_spared_ns(edit, computing, made.level) for edit in edits))
 
     def _own_ns(self, made: Sequence[Scenario]) -> list[list[IntArray]]:
         """The own time of each rank under each scenario."""
@@ -66,9 +90,12 @@ class JobReplay(Replay):
         """The own time of each rank, once this rank's stretches have got shorter by so much."""
         fixed = np.maximum(self._own[self._at] - shorter_ns, 0.0)
         own = [fixed if at == self._at else self._like(at, fixed) for at in range(len(self._own))]
-        for edit in made.evened:
-            much = at(edit.much, made.level)
-            own = [_evened(one, ns, 1.0 - much * (1.0 - keep)) for one, ns, keep in self._zipped(own, edit)]
+        for edit in made.of_ranks:
+            if isinstance(edit, Even):
+                much = at(edit.much, made.level)
+                own = [
+                    _evened(one, ns, edit.of, 1.0 - much * (1.0 - keep)) for one, ns, keep in self._zipped(own, edit)
+                ]
         return [np.rint(one).astype(np.int64) for one in own]
 
     def _zipped(self, own: list[Times], edit: Even) -> list[tuple[Course, Times, Times]]:
@@ -108,14 +135,16 @@ def _same_calls(one: Course, other: Course) -> bool:
     return asked(one) == asked(other)
 
 
-def _evened(one: Course, own: Times, keep: Times) -> Times:
-    """Own time of which the share `keep` of the computing is left in each step."""
-    begun = np.concatenate(([0], np.cumsum((one.lane.call < 0) & ~one.lane.waits)))
-    kept = keep[np.minimum(begun, len(keep) - 1)]
-    computing = np.append(one.lane.compute_ns, _last_compute(one)).astype(np.float64)
-    return np.maximum(own - computing * (1.0 - kept), 0.0)
+def _evened(one: Course, own: Times, of: Own, keep: Times) -> Times:
+    """Own time of which the share `keep` of what it is to be `of` is left in each step."""
+    all_of_it, computing = stretches_ns(one)
+    part = computing if of is Own.COMPUTE else np.maximum(all_of_it - computing, 0)
+    return np.maximum(own - part * (1.0 - keep[begun(one)]), 0.0)
 
 
-def _last_compute(one: Course) -> int:
-    """Of what a rank computes in all its steps, what comes after its last event."""
-    return max(int(one.compute_ns.sum() - one.lane.compute_ns.sum()), 0)
+def _spared_ns(edit: Rechunk, computing_ns: Times, level: Estimate) -> float:
+    """Of the pipeline that gains least: where one ends, it meets others."""
+    added = (edit.times - 1) * edit.count * at(edit.cost_ns, level)
+    some = [computing_ns[list(ranks)] for ranks in edit.pipelines]
+    idle = min(float(one.sum() - one.max()) for one in some) / edit.stages
+    return idle / edit.count * (1.0 - 1.0 / edit.times) - added

@@ -7,11 +7,26 @@ from enum import Enum
 
 import numpy as np
 
+from diagnose.facts.communication.own_time import own_time_ns
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.spans import in_used_steps
 from diagnose.facts.core.steps import steps
-from diagnose.replay.edits import Detach, Edit, Estimate, Even, Move, Remove, Replace, Shorten, Times, at, shares
+from diagnose.replay.edits import (
+    Detach,
+    Edit,
+    Estimate,
+    Even,
+    Move,
+    Own,
+    Rechunk,
+    Remove,
+    Replace,
+    Shorten,
+    Times,
+    at,
+    shares,
+)
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 
@@ -28,7 +43,9 @@ class ChangeKind(str, Enum):
     REPLACE = "replace"
     """Several operations become one."""
     EVEN = "even"
-    """Ranks compute for as long as others."""
+    """Ranks take as long as others."""
+    RECHUNK = "rechunk"
+    """A batch is cut into more micro-batches."""
 
 
 @dataclass(frozen=True)
@@ -37,7 +54,7 @@ class Change:
 
     kind: ChangeKind
     count: int
-    """Operations, calls or stretches of time in the used steps; of ranks, how many compute less."""
+    """Operations, calls or stretches of time in the used steps; of ranks, how many take less; micro-batches a step."""
     ns: int
     """Time in which at least one of them went on, per step."""
     left: tuple[float, float, float] | None
@@ -49,6 +66,8 @@ def change(facts: Facts, edit: Edit) -> Change:
     used = steps(facts)
     if isinstance(edit, Even):
         return _evened(facts, edit)
+    if isinstance(edit, Rechunk):
+        return Change(ChangeKind.RECHUNK, edit.count, 0, None)
     times, owner = selected(facts, edit)
     if isinstance(owner, int):
         inside = (times.starts >= used.start_ns) & (times.starts < used.end_ns)
@@ -73,13 +92,14 @@ _KINDS = {
 
 
 def _evened(facts: Facts, edit: Even) -> Change:
-    """What the ranks that are to compute less compute now, per step."""
+    """What the ranks that are to take less take now, per step."""
     others = facts.rank.peers
     if others is None:
         return Change(ChangeKind.EVEN, 0, 0, None)
     less = np.flatnonzero((edit.keep < 1.0).any(axis=1))
-    total = float(others.compute_ns[less].sum())
-    kept = float((others.compute_ns * np.minimum(edit.keep, 1.0))[less].sum()) / max(total, 1.0)
+    took_ns = others.compute_ns if edit.of is Own.COMPUTE else own_time_ns(others.job)[1]
+    total = float(took_ns[less].sum())
+    kept = float((took_ns * np.minimum(edit.keep, 1.0))[less].sum()) / max(total, 1.0)
     low, likely, high = (1.0 - at(edit.much, level) * (1.0 - kept) for level in Estimate)
     return Change(ChangeKind.EVEN, len(less), round(total / max(len(others.steps), 1)), (low, likely, high))
 
@@ -99,7 +119,7 @@ def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
 
 def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
     """The times that an edit selects, and the spans, or the track, that they are of."""
-    if isinstance(edit, Even):
+    if isinstance(edit, (Even, Rechunk)):
         return intervals.EMPTY, np.zeros(0, dtype=np.int64)
     what = edit.what
     if isinstance(what, Times):

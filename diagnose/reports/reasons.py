@@ -29,7 +29,9 @@ def changes(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
 def _change(one: Change, used: int) -> str:
     if one.kind is ChangeKind.EVEN and one.left is not None:
         ranks = f"{number(one.count)} rank{'s' * (one.count != 1)}"
-        return f"{ranks} compute{'s' * (one.count == 1)} {percent(one.left[1])} of {duration(one.ns)} a step."
+        return f"{ranks} take{'s' * (one.count == 1)} {percent(one.left[1])} of {duration(one.ns)} a step."
+    if one.kind is ChangeKind.RECHUNK:
+        return f"Each step has more than {number(one.count)} micro-batches, and each of them a cost of its own."
     what = f"{number(one.count / used)} operations or calls a step, {duration(one.ns)} together, {_DONE[one.kind]}"
     if one.kind in (ChangeKind.REMOVE, ChangeKind.DETACH) or one.left is None:
         return f"{what}."

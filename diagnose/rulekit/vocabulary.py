@@ -11,7 +11,21 @@ from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
 from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
-from diagnose.replay.edits import Between, Detach, Edit, Estimate, Even, Move, Remove, Replace, Shorten, Times, toward
+from diagnose.replay.edits import (
+    Between,
+    Detach,
+    Edit,
+    Estimate,
+    Even,
+    Move,
+    Own,
+    Rechunk,
+    Remove,
+    Replace,
+    Shorten,
+    Times,
+    toward,
+)
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
@@ -69,7 +83,9 @@ __all__ = [
     "Move",
     "NotApplicable",
     "Op",
+    "Own",
     "RankManifest",
+    "Rechunk",
     "Remove",
     "Replace",
     "RuleError",

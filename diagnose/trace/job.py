@@ -12,8 +12,6 @@ from diagnose.trace.intervals import IntArray
 BARRIERS = ("allreduce", "allgather", "reducescatter", "alltoall", "barrier")
 """Beginnings of the operations that no rank leaves before the last has come."""
 
-FROM_ROOT = ("broadcast", "scatter")
-TO_ROOT = ("reduce", "gather")
 SEND, RECV = "send", "recv"
 
 
@@ -101,7 +99,8 @@ class Course:
     compute_ns: IntArray
     """Shape (steps,)."""
     threads: IntArray
-    """Of the kernels that compute, on all of the device; 0 unknown. Shape (steps,)."""
+    """How much work it is: threads of the kernels that compute; on the CPU, elements that ops took; 0 unknown. Shape
+    (steps,)."""
     operations: tuple[str, ...]
     groups: tuple[ProcessGroup, ...]
     """Of the calls. Where names are not recorded, `ranks` may be empty: not known."""
@@ -126,6 +125,13 @@ class Pipeline:
         other = own + toward
         known = (toward != 0) & (other >= 0) & (other < len(self.rank_of))
         return np.where(known, np.array(self.rank_of)[np.clip(other, 0, len(self.rank_of) - 1)], -1)
+
+    def peers_of(self, one: Course) -> IntArray:
+        """The other rank of each of a rank's transfers, as recorded, or by side; -1 unknown, or no neighbour."""
+        by_side = self.peers(one.rank, one.calls.stage, one.calls.toward)
+        place = {rank: at for at, rank in enumerate(self.ranks)}
+        near = [rank for rank in self.ranks if abs(place[rank] - place[one.rank]) == 1]
+        return np.where((one.calls.toward == 0) & np.isin(one.calls.peer, near), one.calls.peer, by_side)
 
 
 @dataclass(frozen=True)

@@ -138,7 +138,7 @@ class Peers:
     threads: IntArray
     """Of the kernels that computed there, on all of the device: as many if ranks do the same. Shape (ranks,).
 
-    0 unknown.
+    On the CPU the elements that ops took; 0 unknown.
     """
     waited_ns: IntArray
     """For how long each rank waited for others at collectives, in all these steps. Shape (ranks,)."""

@@ -26,7 +26,7 @@ DEVICE = Between(1.0, 0.6, 0.3)  # of device time: a fused Adam moves 28 bytes a
 HOST = Between(0.6, 0.3, 0.1)  # of the host time: launches go from hundreds to a few
 CPU = Between(0.5, 0.2, 0.1)  # of ops that compute: a fused Adam moves 28 bytes a parameter, many ops 72; 0.17 seen
 ON_CPU = "Adam AdamW Adagrad"  # a plain SGD makes one pass there, fused or not
-WORTH_SHARE = 0.02  # of a step on the CPU: its ops compute, however few they are (our choice)
+WORTH_SHARE = 0.01  # of a step on the CPU: its ops compute, however few they are (our choice)
 
 
 @rule("OP01")

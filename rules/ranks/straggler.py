@@ -7,7 +7,8 @@ Why it costs
 
 How to fix
     If that rank's kernels do more, give every rank the same work: split data evenly, by what it takes rather than by
-    samples. If they do the same, its device is slower: look at its clock, temperature, power limit and neighbours.
+    samples. If they do the same, its device is slower: look at its clock, temperature, power limit and neighbours. If
+    its host keeps the others waiting, do there only what all ranks do: log, save and load elsewhere, or seldom.
 
 Ignore when
     the ranks do different work on purpose.
@@ -16,11 +17,10 @@ Sources
     https://arxiv.org/abs/2505.05713
 """
 
-from diagnose.facts.communication.balance import Balance
+from diagnose.facts.communication.balance import Balance, Late
+from diagnose.facts.core.host import HostActivity
 from diagnose.rulekit.vocabulary import *
 
-EXCESS_SHARE = 0.05  # of the step: below it ranks of equal work differ as well (msprof-analyze's threshold)
-CPU_EXCESS_SHARE = 0.15  # on CPUs that ranks share: two ranks of equal work on two cores differed by up to 0.10
 SAME_RANK_SHARE = 0.75  # of the steps in which that rank computes longest: of two that take turns one may have 3 of 5
 EVENED = Between(0.7, 1.0, 1.0)  # of the difference, on devices of their own (our choice)
 CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: planted cases gained 0.7 of it
@@ -39,35 +39,108 @@ DEVICE = Fix(
     effort=2,
     link="https://docs.nvidia.com/deploy/nvidia-smi/index.html",
 )
+PROCESSOR = Fix(
+    "If that rank has no more to do, look at its machine while it trains: who else uses its cores, what holds back"
+    " their clock, and whether ranks share cores (top, lscpu).",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
+)
+SHARDS = Fix(
+    "These ranks share each batch: compare the sizes of their shards of the layers.",
+    safety=Safety.NEEDS_JUDGEMENT,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/distributed.tensor.parallel.html",
+)
+AS_OTHERS = Fix(
+    "Let that rank's host do no more than the others' in each step: log, evaluate and save seldom, or in a thread.",
+    safety=Safety.NEEDS_JUDGEMENT,
+    effort=2,
+)
+LOADER = Fix(
+    "Compare that rank's DataLoader with the others': its workers, its storage, and what its samples take to read.",
+    safety=Safety.SAME_NUMBERS,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/data.html",
+)
+COLLECT = Fix(
+    "Collect garbage on all ranks in the same steps.",
+    after="gc.disable()\n# in the loop\nif step % 100 == 0:\n    gc.collect()",
+    safety=Safety.SAME_NUMBERS,
+)
+HOST_LATE = "comes late: its host keeps the others waiting"
+LATE: dict[HostActivity | None, tuple[str, tuple[Fix, ...]]] = {
+    HostActivity.LOADER: ("fetches batches for longer than the others", (LOADER,)),
+    HostActivity.GARBAGE_COLLECTION: ("collects garbage while the others wait", (COLLECT,)),
+    HostActivity.CHECKPOINT: ("saves a checkpoint while the others wait", (AS_OTHERS,)),
+}
+ALL = Confidence(Level.HIGH, "all ranks were recorded in the same steps")
+HOST = Confidence(Level.MEDIUM, "that its host does nothing that it must is assumed")
 
 
 @rule("ST01")
 def straggler(balance: Balance | None) -> Verdicts:
     if balance is None:
-        yield NotApplicable("there is one rank")
+        yield NotApplicable("no other rank does the same work")
         return
-    alike, spared_ns = balance.same_work, balance.longest_ns - balance.others_ns
-    least = CPU_EXCESS_SHARE if balance.on_cpu else EXCESS_SHARE
-    usual = f"all ranks {ms(balance.mean_ns)} on average"
-    if alike:
-        usual = f"the others {ms(balance.others_ns)} at most, with kernels of as many threads"
-    much = f"ank {balance.longest} computes {ms(balance.longest_ns)} a step, {usual}"
-    if balance.always_share < least or balance.longest_share < SAME_RANK_SHARE:
-        yield Clean(f"r{much}")
-        return
-    yield Finding(
+    if balance.late is not None:
+        yield late(balance, balance.late)
+    if balance.holds_more:
+        yield NotApplicable("ranks hold different experts or tables: see expert_imbalance")
+    elif not balance.surely or balance.longest_share < SAME_RANK_SHARE:
+        yield Clean(f"r{compared(balance)}")
+    else:
+        yield slower(balance)
+
+
+def compared(balance: Balance) -> str:
+    usual = f"the others {ms(balance.others_ns)} at most"
+    alike = f", {'for ops on tensors' if balance.on_cpu else 'with kernels'} of the same size" * balance.same_work
+    return f"ank {balance.longest} computes {ms(balance.longest_ns)} a step, {usual}{alike}"
+
+
+def slower(balance: Balance) -> Finding:
+    alike, spared_ns = balance.same_work or balance.shares_batch, balance.longest_ns - balance.others_ns
+    fixes: tuple[Fix, ...] = (SHARDS,) if balance.shares_batch else (EVEN,)
+    slow = PROCESSOR if balance.on_cpu else DEVICE
+    if balance.same_work:
+        fixes = (slow,)
+    elif balance.on_cpu or balance.shares_batch:
+        fixes = (*fixes, slow)
+    return Finding(
         title=f"Rank {balance.longest} computes longer than the other ranks",
         evidence=(
             Evidence(
-                f"R{much}. In {percent(balance.longest_share)} of the steps no other rank computes for as long.",
+                f"R{compared(balance)}. In {percent(balance.longest_share)} of the steps no other rank computes for as"
+                " long.",
                 spared_ns if alike else balance.always_ns,
                 "ns",
             ),
         ),
-        edits=(Even(balance.mended if alike else balance.dealt, CPU_EVENED if balance.on_cpu else EVENED),),
-        fixes=(DEVICE,) if alike else (EVEN,),
-        confidence=Confidence(Level.HIGH, "all ranks were recorded in the same steps"),
+        edits=(Even(balance.mended if alike else balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
+        fixes=fixes,
+        confidence=ALL,
         basis=Basis.REPLAYED,
+    )
+
+
+def late(balance: Balance, one: Late) -> Finding:
+    what, fixes = LATE.get(one.why, (HOST_LATE, (AS_OTHERS,)))
+    return Finding(
+        title=f"Rank {one.rank} {what}",
+        evidence=(
+            Evidence(
+                f"Besides computing, rank {one.rank} takes {ms(one.ns)} a step by itself, the others"
+                f" {ms(one.others_ns)} at most. In {percent(one.share)} of the steps no other rank takes as long.",
+                one.ns - one.others_ns,
+                "ns",
+            ),
+        ),
+        edits=(Even(one.keep, CPU_EVENED if balance.shared_cores else EVENED, Own.OTHER),),
+        fixes=fixes,
+        confidence=HOST,
+        basis=Basis.REPLAYED,
+        host_bound=True,
+        unless_above=True,
     )
 
 
@@ -118,6 +191,22 @@ EXAMPLES = [
         gpu     sgemm 0.1-61 @0.05
         gpu 20  allreduce 61-99.8 @0.3 group_size=2
         """
+    ),
+    Fires(  # both compute 60 ms, but the first rank begins 20 ms later
+        """
+        4 steps of 100
+        rank 0 of 2
+        cpu     aten::mm 20-20.1 | c10d::allreduce_ 20.2-20.4 | device_sync 21-99.9
+        gpu     sgemm 20.1-80 @20.05
+        gpu 20  allreduce 80-99.8 @20.3 group_size=2
+        ---
+        4 steps of 100
+        rank 1 of 2
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-60 @0.05
+        gpu 20  allreduce 60-99.8 @0.3 group_size=2
+        """,
+        saving_ms=(14, 20),
     ),
     CannotTell(
         """

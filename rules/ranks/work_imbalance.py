@@ -20,8 +20,6 @@ Sources
 from diagnose.facts.communication.balance import Balance
 from diagnose.rulekit.vocabulary import *
 
-EXCESS_SHARE = 0.05  # of the step: the same for straggler
-CPU_EXCESS_SHARE = 0.15  # on CPUs that ranks share: two ranks of equal work on two cores differed by up to 0.10
 EVENED = Between(0.5, 0.8, 1.0)  # of the difference: samples do not divide evenly (our choice)
 CPU_EVENED = Between(0.4, 0.7, 1.0)  # where ranks share a machine: as in straggler (our choice)
 
@@ -38,11 +36,13 @@ BUCKET = Fix(
 @rule("ST02")
 def work_imbalance(balance: Balance | None) -> Verdicts:
     if balance is None:
-        yield NotApplicable("there is one rank")
+        yield NotApplicable("no other rank does the same work")
         return
-    least = CPU_EXCESS_SHARE if balance.on_cpu else EXCESS_SHARE
     much = f"the rank that computes longest does so for {ms(balance.excess_ns)} a step more than the mean"
-    if balance.in_turn_share < least:
+    if balance.holds_more:
+        yield NotApplicable("ranks hold different experts or tables: see expert_imbalance")
+        return
+    if not balance.in_turn:
         yield Clean(f"{much}, {ms(balance.always_ns)} of it always the same rank")
         return
     yield Finding(
@@ -54,7 +54,7 @@ def work_imbalance(balance: Balance | None) -> Verdicts:
                 "ns",
             ),
         ),
-        edits=(Even(balance.dealt, CPU_EVENED if balance.on_cpu else EVENED),),
+        edits=(Even(balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
         fixes=(BUCKET,),
         confidence=Confidence(Level.MEDIUM, "how evenly the work can be dealt out is not known"),
         basis=Basis.RULE_OF_THUMB,

@@ -15,10 +15,12 @@ from diagnose.facts.run.ranges import ranges
 from diagnose.findings import ranking
 from diagnose.findings.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding, Together
 from diagnose.findings.ranking import Ranked
+from diagnose.pipeline import diagnose_rank
 from diagnose.replay.edits import Between, Edit, Number, Shorten
 from diagnose.replay.saving import Basis, Replay
 from diagnose.rulekit.page import Page
 from diagnose.synthetic.reading import facts_of
+from tests.rules import built_in
 
 
 def page(name: str) -> Page:
@@ -250,3 +252,20 @@ def test_what_is_sure_is_priced_together() -> None:
     found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
     assert found.together == Together(50_000_000, 50_000_000, 50_000_000)
     assert ordered(facts, {}).together is None
+
+
+def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None:
+    rank = """
+        4 steps of 100
+        rank {rank} of 2
+        cpu     load 0-{fetched} | aten::mm {fetched}.2-{fetched}.3 | c10d::allreduce_ {fetched}.5-{fetched}.6
+        gpu     sgemm {fetched}.3-{end} @{fetched}.25
+        gpu 20  allreduce {end}-99.9 @{fetched}.55 group_size=2
+    """
+    facts = facts_of(rank.format(rank=0, fetched=40, end=80) + "---" + rank.format(rank=1, fetched=1, end=41))
+
+    def found(*rules: str) -> list[str]:
+        return [one.code for one in diagnose_rank(facts, [built_in(rule) for rule in rules]).findings]
+
+    assert found("straggler") == ["ST01"]
+    assert found("straggler", "dataloader_no_workers") == ["DL01"]

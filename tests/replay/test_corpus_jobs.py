@@ -123,10 +123,11 @@ def test_the_critical_path_of_a_recorded_job_adds_up_and_ranks_spend_their_steps
     found = job_of(corpus / "distributed" / name)
     brief = summarised(found, join(found))
     assert sum(one.ns for one in brief.critical_path) == brief.step_ns == found.step_ns
-    for whole, one in zip(found.courses, brief.ranks, strict=True):
+    for recorded, one in zip(found.courses, brief.ranks, strict=True):
         parts = (one.compute_ns, one.host_ns, one.wait_ns or 0, one.transfer_ns or 0, one.unmatched_ns)
         assert min(parts) >= 0
-        assert sum(parts) == pytest.approx((whole.bounds_ns[-1] - whole.bounds_ns[0]) / len(whole.numbers), abs=1)
+        whole_ns = int(recorded.bounds_ns[-1] - recorded.bounds_ns[0])
+        assert sum(parts) == pytest.approx(whole_ns / len(recorded.numbers), abs=1)
 
 
 SLOW = {"ddp_slow": 1, "pp_uneven": 3, "moe_skewed": 0, "tp_slow": 3, "pp_dp_slow": 3}

@@ -8,6 +8,8 @@ from itertools import pairwise
 import pytest
 
 from diagnose.pipeline import diagnose_rank
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
 from tests.rules import built_in
 
@@ -68,3 +70,23 @@ def test_a_little_more_saves_a_little_more(rule: str) -> None:
     assert saved[0] < 0.03
     assert saved[-1] > 0.1
     assert [at for at, (one, other) in enumerate(pairwise(saved)) if abs(other - one) > 0.05] == []
+
+
+CHANCE = {
+    "straggler": "ranks of equal work differ by chance",
+    "work_imbalance": "ranks of equal work differ by chance",
+    "garbage_collection": "it decides how sure the finding is, not whether there is one",
+}
+"""Rules with a larger threshold, and why."""
+
+
+def test_no_cause_is_hidden_by_a_threshold_on_its_share_of_the_step() -> None:
+    shares = [
+        (loaded.page.id, one.name, one.value)
+        for loaded in engine.load(RuleSet())
+        if not loaded.page.code.startswith("MQ")  # About the recording: nothing is found by these.
+        for one in engine.shown(loaded).thresholds
+        if one.name.endswith("_SHARE") and one.reason.startswith(("of the step", "of a step"))
+    ]
+    assert len(shares) > 10
+    assert [one for one in shares if one[0] not in CHANCE and one[2] > 0.01] == []

@@ -8,19 +8,45 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.facts.communication.certainty import SHARED_NOISE, is_certain, noise
 from diagnose.facts.communication.collectives import collective_table
+from diagnose.facts.communication.own_time import own_time_ns
 from diagnose.facts.communication.peers import peers
+from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.host import HostActivity, host_time
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job
 from diagnose.trace.model import Peers
 
+Times = npt.NDArray[np.float64]
+
 STAGES = frozenset({"send", "recv"})
 """Operations by which the stages of a pipeline hand on their work."""
 
+MOST_STEPS = 0.5
+"""A rank is late if it comes last in more of the steps."""
+
 MORE_WORK = 0.25
 """A rank that computes longer does the same work if its kernels have so little of that more threads (our choice)."""
+
+
+@dataclass(frozen=True)
+class Late:
+    """A rank that keeps the others waiting while it does not compute: its host, or an idle device."""
+
+    rank: int
+    ns: int
+    """Per step, of that rank."""
+    others_ns: int
+    """Of the one of those that do the same that takes longest for it."""
+    share: float
+    """Of the steps in which no other takes as long."""
+    why: HostActivity | None
+    """What its host does for most of the time that the others do not need; None if that is not known."""
+    keep: npt.NDArray[np.float64] = field(repr=False)
+    """What is left of it if that rank takes as long as the others. Shape (ranks, steps)."""
 
 
 @dataclass(frozen=True)
@@ -41,22 +67,46 @@ class Balance:
     others_ns: int
     """Computing of the one of these, without it, that computes longest in each step."""
     same_work: bool
-    """Known that the longest one's kernels are asked to do no more than the others': its device is slower."""
+    """Known that the longest one's kernels or ops are asked to do no more than the others': its device is slower."""
+    more_work: float | None
+    """How many times as much the longest one's kernels or ops are asked to do as the others', on average."""
+    shares_batch: bool
+    """The longest one holds a part of the same layers as those it exceeds (tensor parallelism)."""
+    exchanges: bool
+    """Ranks hold experts or shards of embeddings, and send each other rows by all-to-all."""
+    surely: bool
+    """It exceeds the others by more than chance, and by more than equal ranks differ."""
     always_ns: int
     """By how much that rank exceeds the mean over all steps."""
     excess_ns: int
     """By how much the longest one of each step, whichever that is, exceeds the mean."""
+    own_ns: int
+    """What those that do the same take by themselves, on average."""
+    late: Late | None
+    """The rank whose host surely keeps the others waiting."""
     step_ns: int
     on_cpu: bool
+    noise: float
+    """Share of what a rank takes by itself by which equal ranks differ."""
     dealt: npt.NDArray[np.float64] = field(repr=False)
     """What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps)."""
     mended: npt.NDArray[np.float64] = field(repr=False)
     """The same if the longest one computes for no longer than the others."""
 
     @property
-    def always_share(self) -> float:
-        """`always_ns` over the step."""
-        return self.always_ns / max(self.step_ns, 1)
+    def holds_more(self) -> bool:
+        """Ranks hold different experts or tables, and what rows ask of these may differ."""
+        return self.exchanges and not self.same_work
+
+    @property
+    def shared_cores(self) -> bool:
+        """Known that ranks compute on the same cores."""
+        return self.noise >= SHARED_NOISE
+
+    @property
+    def in_turn(self) -> bool:
+        """Now one rank, now another exceeds the mean by more than equal ranks differ."""
+        return self.excess_ns - self.always_ns > self.noise * self.own_ns
 
     @property
     def in_turn_share(self) -> float:
@@ -66,25 +116,32 @@ class Balance:
 
 @fact
 def balance(facts: Facts) -> Balance | None:
-    """Computing on all ranks in the steps that all of them use; None if the run has one rank.
+    """Computing on all ranks in the steps that all of them use; None if no two do the same, or the run has one rank.
 
-    Raises Missing like peers, and if no two ranks do the same, as in a pipeline.
+    Raises Missing like peers, and if it is not known which stage of a pipeline ranks are.
     """
     if _alone(facts):
         return None
     others = peers(facts)
     alike = kinds_of_ranks(others.job)
-    if np.bincount(alike).max() < 2 or _hands_on_unseen(facts, others):
-        raise Missing("ranks that do the same work", "Compare stages of a pipeline by hand.")
-    compute, count = others.compute_ns, len(others.steps)
-    mean = np.stack([compute[alike == role].mean(axis=0) for role in alike])
+    if _hands_on_unseen(facts, others):
+        raise Missing("ranks that do the same work", "Record all ranks of all stages in the same steps.")
+    if np.bincount(alike).max() < 2:
+        return None
+    compute, count = others.compute_ns.astype(np.float64), len(others.steps)
+    computing, other = own_time_ns(others.job)
+    own = computing + other
+    on_cpu = others.job.courses[0].on_cpu
+    usual = noise(facts, on_cpu)
+    mean = _means(compute, alike)
     several = np.bincount(alike)[alike] > 1
     excess = np.where(several[:, None], compute - mean, 0.0)
     longest = int(excess.sum(axis=1).argmax())
-    rest = np.flatnonzero((alike == alike[longest]) & (np.arange(len(alike)) != longest))
-    most = compute[rest].max(axis=0)
+    most = _most_of_others(compute, alike, longest)
     mended = np.ones(compute.shape)
     mended[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
+    own_ns = float(own[alike == alike[longest]].mean())
+    more = compute[longest] - most
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
@@ -93,14 +150,103 @@ def balance(facts: Facts) -> Balance | None:
         longest_ns=round_half_up(int(compute[longest].sum()), count),
         mean_ns=round(float(mean[longest].mean())),
         others_ns=round(float(most.mean())),
-        same_work=_same_work(others, longest, rest),
+        same_work=_same_work(others, longest, _rest(alike, longest)),
+        more_work=_more_work(others, longest, _rest(alike, longest)),
+        shares_batch=_shares_batch(facts, others, longest),
+        exchanges=_exchanges(others.job),
+        surely=is_certain(more) and float(more.mean()) >= usual * own_ns,
         always_ns=round(float(excess[longest].mean())),
         excess_ns=round(float(excess.max(axis=0).mean())),
+        own_ns=round(own_ns),
+        late=_late(facts, others, alike, _Own(own, other, usual)),
         step_ns=others.job.step_ns,
-        on_cpu=others.job.courses[longest].on_cpu,
+        on_cpu=on_cpu,
+        noise=usual,
         dealt=np.where(several[:, None], mean / np.maximum(compute, 1), 1.0),
         mended=mended,
     )
+
+
+def _means(taken_ns: Times, alike: IntArray) -> Times:
+    """Of the ranks that do the same as each. Shape (ranks, steps)."""
+    return np.stack([taken_ns[alike == role].mean(axis=0) for role in alike])
+
+
+def _rest(alike: IntArray, one: int) -> IntArray:
+    return np.flatnonzero((alike == alike[one]) & (np.arange(len(alike)) != one))
+
+
+def _most_of_others(taken_ns: Times, alike: IntArray, one: int) -> Times:
+    """The longest of those that do the same as one, in each step."""
+    found: Times = taken_ns[_rest(alike, one)].max(axis=0).astype(np.float64)
+    return found
+
+
+@dataclass(frozen=True)
+class _Own:
+    """What each rank takes by itself in each step, and what of that is not computing. Shapes (ranks, steps)."""
+
+    own_ns: Times
+    other_ns: Times
+    noise: float
+
+
+def _late(facts: Facts, others: Peers, alike: IntArray, taken: _Own) -> Late | None:
+    """The rank that comes last because of what it does besides computing, if there surely is one."""
+    own_ns, other_ns = taken.own_ns, taken.other_ns
+    several = np.bincount(alike)[alike] > 1
+    excess = np.where(several[:, None], other_ns - _means(other_ns, alike), 0.0)
+    rank = int(excess.sum(axis=1).argmax())
+    most = _most_of_others(other_ns, alike, rank)
+    more = other_ns[rank] - most
+    last = own_ns[rank] > _most_of_others(own_ns, alike, rank)  # Others may compute for as much longer.
+    share = float((last & (more > 0)).mean())
+    usual_ns = float(own_ns[_rest(alike, rank)].mean())
+    if share <= MOST_STEPS or not is_certain(more) or more.mean() < taken.noise * usual_ns:
+        return None
+    keep = np.ones(own_ns.shape)
+    keep[rank] = np.minimum(most / np.maximum(other_ns[rank], 1.0), 1.0)
+    mine = others.ranks[rank] == others.rank
+    return Late(
+        rank=others.ranks[rank],
+        ns=round(float(other_ns[rank].mean())),
+        others_ns=round(float(most.mean())),
+        share=share,
+        why=_why(facts, float(more.mean())) if mine else None,
+        keep=keep,
+    )
+
+
+def _why(facts: Facts, more_ns: float) -> HostActivity | None:
+    """What this rank's host does for at least half of the time that it takes longer than others."""
+    parts = {one: ns for one, ns in host_time(facts).parts.items() if one not in _USUAL}
+    most = max(parts, key=lambda one: parts[one])
+    return most if parts[most] >= 0.5 * more_ns else None
+
+
+_USUAL = (HostActivity.OPS, HostActivity.LAUNCH, HostActivity.SYNC, HostActivity.OTHER_RANK, HostActivity.NOT_RECORDED)
+"""What every rank's host does for long."""
+
+
+def _exchanges(job: Job) -> bool:
+    return any(name.startswith("alltoall") for one in job.courses for name in one.operations)
+
+
+def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
+    """Whether this rank exchanges activations, with ranks of which the longest exceeds the others."""
+    if optional(collective_table, facts) is None:
+        return False
+    table, role = collective_table(facts), optional(roles, facts)
+    if role is None or Role.ACTIVATION not in role:
+        return False
+    asked = others.job.courses[others.ranks.index(others.rank)].calls.ids
+    group = others.job.group_of[others.ranks.index(others.rank)]
+    used = np.unique(group[np.isin(asked, table.ids[role == Role.ACTIVATION])])
+    together = {rank for one in used[used >= 0].tolist() for rank in others.job.groups[one].ranks} or set(others.ranks)
+    rest = [at for at, rank in enumerate(others.ranks) if rank in together and at != longest]
+    if others.ranks[longest] not in together or not rest:
+        return False
+    return is_certain(others.compute_ns[longest] - others.compute_ns[rest].max(axis=0))
 
 
 def kinds_of_ranks(job: Job) -> IntArray:
@@ -113,12 +259,16 @@ def kinds_of_ranks(job: Job) -> IntArray:
     return np.array([numbers[one] for one in stages], dtype=np.int64)
 
 
-def _same_work(others: Peers, longest: int, rest: IntArray) -> bool:
+def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
     if (others.threads[[longest, *rest]] <= 0).any():
-        return False
-    total = others.compute_ns.sum(axis=1)
-    more, longer = (one[longest] / one[rest].mean() - 1.0 for one in (others.threads, total))
-    return bool(abs(more) <= MORE_WORK * longer)
+        return None
+    return float(others.threads[longest] / others.threads[rest].mean())
+
+
+def _same_work(others: Peers, longest: int, rest: IntArray) -> bool:
+    more, total = _more_work(others, longest, rest), others.compute_ns.sum(axis=1)
+    longer = float(total[longest] / max(total[rest].mean(), 1.0)) - 1.0
+    return more is not None and abs(more - 1.0) <= MORE_WORK * longer
 
 
 def _alone(facts: Facts) -> bool:

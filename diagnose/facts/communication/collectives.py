@@ -77,7 +77,7 @@ def collective_table(facts: Facts) -> CollectiveTable:
         group_ranks=_texts(told["group_ranks"], row),
         group_description=_texts(told["group_description"], row),
         group_size=np.append(told["group_size"].to_numpy(), -1)[row],
-        bytes=_bytes(told, row),
+        bytes=told_bytes(told, row),
         element_bytes=_element_bytes(told, row),
         on_host=np.arange(len(ids)) >= len(mine),
         in_steps=(start >= used.start_ns) & (start < used.end_ns),
@@ -131,7 +131,8 @@ def _element_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
     return found
 
 
-def _bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
+def told_bytes(told: pd.DataFrame, row: IntArray) -> IntArray:
+    """The larger of input and output in each row of `Rank.collectives`; -1 unknown, as in row -1."""
     size = _element_bytes(told, row)
     most = told[["in_elements", "out_elements"]].max(axis=1).to_numpy().astype(np.int64)
     elements = np.append(most, -1)[row]

@@ -13,9 +13,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.batches import Carried, carried
+from diagnose.facts.communication.collectives import CollectiveTable, collective_table, told_bytes
 from diagnose.facts.communication.pipeline_sides import pipeline_sides
-from diagnose.facts.communication.process_groups import call_groups
+from diagnose.facts.communication.process_groups import CallGroups, call_groups
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.device import WorkClass, device_work
@@ -31,9 +32,6 @@ from diagnose.trace.job import RECV, SEND, Calls, Course, Lane
 MOST_CALLS = 20_000
 """Collectives of one rank that a job is put together from: about 2 MB."""
 
-RELEASED_NS = 20_000
-"""What waits for a collective on a device begins within this after it is over (as in `replay`)."""
-
 LEAST_WAIT_NS = 60_000
 """A thread that stands for less is not held up by a collective: it dispatches (chosen on recordings of gloo)."""
 
@@ -41,6 +39,9 @@ LATE_NS, EARLY_NS = 4_500_000, 5_000_000
 """A collective of gloo is recorded to end up to 2.1 ms (95 %) after the thread that waited for it goes on; and that
 thread goes on, on a busy machine, some ms after it is over (two processes on one core). Only who stands for as long
 can be taken to have waited for something so early."""
+
+AT_ONCE_NS = 20_000
+"""A kernel that was queued begins so soon after the one before it on its stream (real traces: 1 to 5 us)."""
 
 EARLY_TRANSFER_NS = 400_000
 """The same of send and recv, whose spans end on the thread that waits."""
@@ -52,36 +53,40 @@ def course(facts: Facts) -> Course:
     used, rank = steps(facts), facts.rank
     if used.measure is Measure.WINDOW:
         raise Missing("marked steps", "Call prof.step() after each step.")
-    table = collective_table(facts)
-    groups = call_groups(facts)
+    table, carries, groups = collective_table(facts), carried(facts), call_groups(facts)
     on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
-    rows = _in_order(facts, table, on_cpu)
-    begin, end = table.times.starts[rows], table.times.ends[rows]
-    operation = np.array([str(one).replace("_", "").lower() for one in table.operation[rows]], dtype=object)
+    mine = _in_order(facts, table, carries, on_cpu)
+    rows, told = carries.row[mine], carries.told[mine]
+    ids, begin, end = table.ids[rows], table.times.starts[rows], table.times.ends[rows]
+    operation = _operations(facts, table.operation[rows], told)
     if on_cpu:
-        begin = np.where(np.isin(operation, (SEND, RECV)), _posted(facts, table.ids[rows], begin), begin)
+        begin = np.where(np.isin(operation, (SEND, RECV)), _posted(facts, ids, begin), begin)
     computing = _ops(facts) if on_cpu else device_time(facts).compute
-    held = _held_on_host(facts, operation, begin, end) if on_cpu else _held_on_device(facts, begin, end)
+    held = _held_on_host(facts, operation, begin, end) if on_cpu else _held_on_device(facts, ids, begin, end)
     if on_cpu:
         computing = intervals.subtract(computing, intervals.union(Intervals(held.from_ns, held.until_ns)))
+    transfer = np.isin(operation, (SEND, RECV))
+    queue = _queues(facts, ids, np.where(transfer, -1, groups.group[mine]), on_cpu, transfer)
+    ready = begin if on_cpu else _ready(facts, ids, begin, end, queue)
+    size = told_bytes(facts.rank.collectives, told)
     bounds = used.bounds_ns
     names = tuple(dict.fromkeys(operation.tolist()))
     zero = rank.zero_unix_ns
-    sides = pipeline_sides(facts, table.ids[rows], operation)
+    sides = pipeline_sides(facts, _asking(facts, ids), operation, _beside(rank.index, groups, mine))
     calls = Calls(
-        ids=table.ids[rows],
+        ids=ids,
         operation=np.array([names.index(one) for one in operation], dtype=np.int64),
-        group=groups.group[rows],
-        members=table.group_size[rows],
-        sequence=groups.sequence[rows],
-        peer=groups.peer[rows],
+        group=groups.group[mine],
+        members=np.append(facts.rank.collectives["group_size"].to_numpy(), -1)[told],
+        sequence=groups.sequence[mine],
+        peer=groups.peer[mine],
         stage=sides.stage,
         toward=sides.toward,
-        bytes=np.where(table.bytes[rows] >= 0, table.bytes[rows], _asked_bytes(facts, table.ids[rows])),
-        step=used_step(facts, table.ids[rows]),
+        bytes=np.where(size >= 0, size, _asked_bytes(facts, ids)),
+        step=used_step(facts, ids),
         begin_ns=zero + begin,
         end_ns=zero + end,
-        queue=_queues(facts, table.ids[rows], on_cpu & np.isin(operation, (SEND, RECV))),
+        queue=queue,
     )
     return Course(
         rank=rank.index,
@@ -92,19 +97,65 @@ def course(facts: Facts) -> Course:
         numbers=used.numbers,
         bounds_ns=zero + bounds,
         compute_ns=intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing),
-        threads=_threads(facts),
+        threads=_elements(facts) if on_cpu else _threads(facts),
         operations=names,
         groups=groups.groups,
         known_groups=rank.provenance.groups,
         calls=calls,
-        lane=_lane(calls.begin_ns - zero, held, computing, bounds, zero),
+        lane=_lane(ready, held, computing, bounds, zero),
     )
 
 
-def _queues(facts: Facts, ids: IntArray, alone: npt.NDArray[np.bool_]) -> IntArray:
-    """Streams or threads; what is handed over on the host, whose span is on the thread that asks, is in none."""
+def _queues(facts: Facts, ids: IntArray, group: IntArray, on_cpu: bool, transfer: npt.NDArray[np.bool_]) -> IntArray:
+    """Streams or threads, and of NCCL's collectives groups: a communicator runs one after the other on any stream.
+
+    What is handed over on the host, whose span is on the thread that asks, is in none.
+    """
     track = facts.rank.spans["track"].to_numpy()[ids].astype(np.int64)
-    return np.where(alone, -1 - np.arange(len(ids)), track)
+    if on_cpu:
+        return np.where(transfer, -1 - np.arange(len(ids)), track)
+    return np.where(group >= 0, len(facts.rank.tracks) + group, track)
+
+
+def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray) -> IntArray:
+    """When calls on a device could have begun, were it not for the one before in their queue.
+
+    A communication stream that was still busy goes on at once; what it then runs was asked for, and the compute that
+    was launched before that was done, earlier: how much earlier does not depend on when other ranks came.
+    """
+    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
+    launch = work.launch[np.searchsorted(work.ids, ids)]
+    own = np.flatnonzero((work.work_class == WorkClass.COMPUTE) & (work.launch >= 0))
+    own = own[np.argsort(start[work.launch[own]], kind="stable")]
+    reached = np.concatenate(([np.iinfo(np.int64).min], np.maximum.accumulate(work.end_ns[own])))
+    before = np.searchsorted(start[work.launch[own]], start[launch], side="left")
+    ready = np.minimum(np.maximum(start[launch], reached[before]), begin)
+    order = np.lexsort((begin, queue))
+    follows = np.zeros(len(ids), dtype=bool)
+    follows[order[1:]] = (queue[order][1:] == queue[order][:-1]) & (begin[order][1:] - end[order][:-1] <= AT_ONCE_NS)
+    return np.where(follows & (launch >= 0), ready, begin)
+
+
+def _asking(facts: Facts, ids: IntArray) -> IntArray:
+    """Of kernels the calls that launched them, where known."""
+    work = device_work(facts)
+    if not len(work.ids):
+        return ids
+    row = np.minimum(np.searchsorted(work.ids, ids), len(work.ids) - 1)
+    known = (work.ids[row] == ids) & (work.launch[row] >= 0)
+    return np.where(known, work.launch[row], ids)
+
+
+def _beside(rank: int, groups: CallGroups, calls: IntArray) -> IntArray:
+    """1 where the other rank of a transfer is the next of its group, -1 where it is the one before, else 0."""
+    found = np.zeros(len(calls), dtype=np.int64)
+    group, peer = groups.group[calls], groups.peer[calls]
+    for number in np.unique(group[(group >= 0) & (peer >= 0)]).tolist():
+        place = {one: at for at, one in enumerate(groups.groups[number].ranks)}
+        for other in np.unique(peer[group == number]).tolist():
+            away = place[other] - place[rank] if other in place and rank in place else 0
+            found[(group == number) & (peer == other)] = away if abs(away) == 1 else 0
+    return found
 
 
 def _machine(facts: Facts) -> int:
@@ -126,13 +177,33 @@ def _threads(facts: Facts) -> IntArray:
     return found.astype(np.int64)
 
 
-def _in_order(facts: Facts, table: CollectiveTable, on_cpu: bool) -> IntArray:
-    """Rows of the table that begin in the used steps, in order of time; on the host no copies of device collectives."""
+def _elements(facts: Facts) -> IntArray:
+    """What ops of the training threads took in each used step, in elements: it does not depend on how fast they are."""
+    bounds, training = steps(facts).bounds_ns, host_threads(facts).training
+    ops = host_spans(facts, SpanKind.OP)
+    inside = (ops.start_ns >= bounds[0]) & (ops.start_ns < bounds[-1])
+    ops = ops.where(inside & np.isin(ops.track, training))
+    position, inputs = recorded_inputs(facts, ops.ids)
+    sizes = np.array([*(sum(one.elements for some in taken for one in some) for taken in inputs), 0], dtype=np.float64)
+    step = np.searchsorted(bounds, ops.start_ns, side="right") - 1
+    return np.bincount(step, weights=sizes[position], minlength=len(bounds) - 1).astype(np.int64)
+
+
+def _in_order(facts: Facts, table: CollectiveTable, carries: Carried, on_cpu: bool) -> IntArray:
+    """Calls that begin in the used steps, in order of time; on the host no copies of device collectives."""
     used = steps(facts)
-    start = table.times.starts
-    mine = (start >= used.start_ns) & (start < used.end_ns) & (table.on_host == on_cpu)
-    rows = np.flatnonzero(mine)
-    return rows[np.argsort(start[rows], kind="stable")][:MOST_CALLS]
+    start, on_host = table.times.starts[carries.row], table.on_host[carries.row]
+    mine = (start >= used.start_ns) & (start < used.end_ns) & (on_host == on_cpu)
+    calls = np.flatnonzero(mine)
+    return calls[np.argsort(start[calls], kind="stable")][:MOST_CALLS]
+
+
+def _operations(facts: Facts, of_table: npt.NDArray[np.object_], told: IntArray) -> npt.NDArray[np.object_]:
+    """What each call does, in small letters; as recorded where it is one of a batch."""
+    column = facts.rank.collectives["operation"].cat
+    recorded = np.array([*column.categories, ""], dtype=object)[np.append(column.codes.to_numpy(), -1)[told]]
+    texts = np.where(told >= 0, recorded, of_table)
+    return np.array([str(one).replace("_", "").lower() for one in texts], dtype=object)
 
 
 def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
@@ -163,18 +234,28 @@ class _Held:
     call: IntArray
 
 
-def _held_on_device(facts: Facts, begin: IntArray, end: IntArray) -> _Held:
-    """Exposed communication: nothing but collectives runs, until one of them is over.
+def _held_on_device(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray) -> _Held:
+    """Exposed communication in which a collective ends: nothing else ran, until the last one of these was over.
 
-    Where other work begins before that, it is that which had to come, from the host.
+    Where none ends, one runs beside compute, and the device is between two kernels.
     """
     pieces = device_time(facts).exposed_communication
     order = np.argsort(end, kind="stable")
-    at = np.searchsorted(end[order], pieces.ends, side="left")
-    call = np.append(order, nesting.NONE)[np.minimum(at, len(order))]
-    known = (call >= 0) & (begin[call] < pieces.ends)
-    known[known] &= end[call[known]] <= pieces.ends[known] + RELEASED_NS
-    return _Held(pieces.starts[known], pieces.ends[known], call[known])
+    at = np.searchsorted(end[order], pieces.ends, side="right") - 1
+    call = np.append(order, nesting.NONE)[at]
+    known = (call >= 0) & (end[call] > pieces.starts) & (begin[call] < pieces.ends)
+    at, call = np.flatnonzero(known), call[known]
+    first, count = _batch_of(ids)
+    whole = np.repeat(at, count[call])  # Who waits for one of a batch waits for all of it.
+    within = np.arange(len(whole)) - np.repeat(np.cumsum(count[call]) - count[call], count[call])
+    return _Held(pieces.starts[whole], pieces.ends[whole], np.repeat(first[call], count[call]) + within)
+
+
+def _batch_of(ids: IntArray) -> tuple[IntArray, IntArray]:
+    """Of each call the first call of its batch, and how many it has. Calls of one are neighbours."""
+    new = np.concatenate(([True], ids[1:] != ids[:-1]))[: len(ids)]
+    batch, first = np.cumsum(new) - 1, np.flatnonzero(new)
+    return first[batch], np.diff(np.append(first, len(ids)))[batch]
 
 
 def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArray, end: IntArray) -> _Held:

@@ -6,7 +6,7 @@ transferring look the same. Every rank gives its `course`, and gets back its `Pe
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import replace
 
 import numpy as np
@@ -15,7 +15,7 @@ from diagnose.facts.communication.meetings import join
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.trace import intervals
 from diagnose.trace.intervals import Intervals
-from diagnose.trace.job import Course, Job
+from diagnose.trace.job import Course, Job, Meeting
 from diagnose.trace.model import Peers
 
 HOW = "Record all ranks at once, as diagnose profile does, and analyse their folder."
@@ -33,11 +33,20 @@ def compare(ranks: Mapping[int, Course | None]) -> dict[int, Peers]:
 
 
 def waited(job: Job) -> intervals.IntArray:
-    """For how long each rank waited for others, in all steps. Shape (ranks,)."""
-    total = np.zeros(len(job.courses), dtype=np.int64)
-    for one in job.meetings:
-        np.add.at(total, one.ranks, one.wait_ns)
-    return total
+    """For how long each rank stood still and waited for others, in all steps. Shape (ranks,)."""
+    rows = [(at, start, start + ns) for one in job.meetings for at, start, ns in _of_each(one) if ns]
+    rank, start, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+    found = []
+    for at, one in enumerate(job.courses):
+        held = Intervals(one.lane.from_ns[one.lane.waits], one.lane.until_ns[one.lane.waits])
+        absent = intervals.union(Intervals(start[rank == at], end[rank == at]))
+        found.append(intervals.intersect(intervals.union(held), absent).total)
+    return np.array(found, dtype=np.int64)
+
+
+def _of_each(one: Meeting) -> Iterable[tuple[int, int, int]]:
+    """(position of the rank, when it arrived, for how long it waited for the last one)."""
+    return zip(one.ranks.tolist(), one.arrived_ns.tolist(), one.wait_ns.tolist(), strict=True)
 
 
 def _peers(job: Job, at: int, compute_ns: intervals.IntArray, waited_ns: intervals.IntArray) -> Peers:

@@ -1,8 +1,9 @@
 """To which side of a pipeline does each send and recv go, the next stage or the one before?
 
 Schedules of several stages a rank name their actions ("PP:2F0": stage, kind, micro-batch; torch 2.9). GPipe and 1F1B
-need no names: what comes out of a forward pass goes to the next stage, what comes out of a backward pass to the one
-before, and a stage receives for its passes in their order.
+need no names: NCCL records the other rank, and stages are ranks in order of their group. Gloo does not: what comes out
+of a forward pass goes to the next stage, what comes out of a backward pass to the one before, and a stage receives for
+its passes in their order.
 """
 
 from __future__ import annotations
@@ -14,6 +15,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts
+from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.names import name_of
 from diagnose.facts.core.spans import HostSpans, host_spans, used_step
@@ -40,8 +42,12 @@ class Sides:
     """1: the next stage, -1: the one before, 0: unknown."""
 
 
-def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object_]) -> Sides:
-    """The sides of the transfers among these collectives of the host, in order of time."""
+def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object_], beside: IntArray) -> Sides:
+    """The sides of the transfers among these collectives, in order of time.
+
+    `ids`: spans on the host, of a kernel the call that launched it. `beside`: 1 where the other rank is recorded and is
+    the next of the group, -1 where it is the one before, else 0.
+    """
     transfers = np.flatnonzero(np.isin(operation, (SEND, RECV)))
     stage, toward = np.full(len(ids), -1), np.zeros(len(ids), dtype=np.int64)
     if not len(transfers):
@@ -50,16 +56,18 @@ def pipeline_sides(facts: Facts, ids: IntArray, operation: npt.NDArray[np.object
     named = _named(facts, mine)
     if (named.toward != 0).all():
         stage[transfers], toward[transfers] = named.stage, named.toward
-    else:
+    elif (beside[transfers] != 0).all():
+        toward[transfers] = beside[transfers]
+    elif not len(device_work(facts).ids):
         toward[transfers] = _by_order(facts, mine, operation[transfers] == SEND)
     return Sides(stage, toward)
 
 
 def _named(facts: Facts, ids: IntArray) -> Sides:
     """By the action around each."""
-    spans = facts.rank.spans
+    spans, asked = facts.rank.spans, _asked(facts, ids)
     actions = host_spans(facts, SpanKind.ANNOTATION, named=lambda name: bool(_ACTION.match(name)))
-    start, track = spans["start_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
+    start, track = spans["start_ns"].to_numpy()[asked], spans["track"].to_numpy()[asked].astype(np.int64)
     at = nesting.innermost_at(start, track, actions.track, actions.start_ns, actions.end_ns)
     stage, toward = [], []
     for one in at.tolist():
@@ -69,9 +77,19 @@ def _named(facts: Facts, ids: IntArray) -> Sides:
     return Sides(np.array(stage, dtype=np.int64), np.array(toward, dtype=np.int64))
 
 
+def _asked(facts: Facts, ids: IntArray) -> IntArray:
+    """Spans on the host: of device work what launched it, where that is known."""
+    work = device_work(facts)
+    if not len(work.ids):
+        return ids
+    at = np.minimum(np.searchsorted(work.ids, ids), len(work.ids) - 1)
+    launch = np.where(work.ids[at] == ids, work.launch[at], -1)
+    return np.where(launch >= 0, launch, ids)
+
+
 def _by_order(facts: Facts, ids: IntArray, sends: npt.NDArray[np.bool_]) -> IntArray:
     """By the passes between which each was asked for, step by step."""
-    step, start = used_step(facts, ids), facts.rank.spans["start_ns"].to_numpy()[ids]
+    step, start = used_step(facts, ids), facts.rank.spans["start_ns"].to_numpy()[_asked(facts, ids)]
     passes = _passes(facts, start)
     toward = np.zeros(len(ids), dtype=np.int64)
     for one in np.unique(step[step >= 0]).tolist():

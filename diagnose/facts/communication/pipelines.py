@@ -10,8 +10,8 @@ from diagnose.trace.job import RECV, SEND, Course, Pipeline
 
 
 def pipelines(courses: Sequence[Course]) -> list[Pipeline]:
-    """The pipelines of a job whose recordings tell sides, but not ranks; none where what is sent is not received."""
-    by_rank = {one.rank: one for one in courses if (one.calls.toward != 0).any()}
+    """The pipelines of a job whose recordings tell sides or ranks; none where what is sent is not received."""
+    by_rank = {one.rank: one for one in courses if ((one.calls.toward != 0) | (one.calls.peer >= 0)).any()}
     if not by_rank:
         return []
     for ranks in _ways(by_rank):
@@ -23,7 +23,9 @@ def pipelines(courses: Sequence[Course]) -> list[Pipeline]:
 
 
 def _ways(courses: dict[int, Course]) -> Iterator[list[tuple[int, ...]]]:
-    """Ways to split the ranks into pipelines: by groups of one use, else all in one."""
+    """Ways to split the ranks into pipelines: by whom they send to, by groups of one use, else all in one."""
+    if joined := _joined(courses):
+        yield joined
     groups = {(group.use, group.ranks) for one in courses.values() for group in one.known_groups}
     uses = sorted({use for use, _ in groups}, key=lambda use: ("pp" not in use and "pipe" not in use.lower(), use))
     for use in uses:
@@ -31,6 +33,25 @@ def _ways(courses: dict[int, Course]) -> Iterator[list[tuple[int, ...]]]:
         if sorted(rank for ranks in some for rank in ranks) == sorted(courses):
             yield some
     yield [tuple(sorted(courses))]
+
+
+def _joined(courses: dict[int, Course]) -> list[tuple[int, ...]]:
+    """Ranks that send to each other, directly or by others; none where that is not recorded."""
+    pipeline_of = {rank: {rank} for rank in courses}
+    for rank, one in courses.items():
+        for peer in np.unique(one.calls.peer[one.calls.peer >= 0]).tolist():
+            if peer not in courses:
+                return []
+            both = pipeline_of[rank] | pipeline_of[peer]
+            pipeline_of |= dict.fromkeys(both, both)
+    found = sorted({tuple(sorted(one)) for one in pipeline_of.values()})
+    return found if all(len(one) > 1 for one in found) else []
+
+
+def _begins_with(one: Course) -> str:
+    """What a rank does first: the last one of a pipeline receives, the first one sends."""
+    names = np.array(one.operations, dtype=object)[one.calls.operation[one.calls.step >= 0]]
+    return next((str(name) for name in names if name in (SEND, RECV)), "")
 
 
 def _made(courses: Sequence[Course]) -> Pipeline | None:
@@ -42,12 +63,12 @@ def _made(courses: Sequence[Course]) -> Pipeline | None:
             if stage in stages:
                 return None
             stages[stage] = one.rank
-    if sorted(stages) != list(range(len(stages))):
-        return None
+    if sorted(stages) != list(range(len(stages))) or _begins_with(courses[0]) == _begins_with(courses[-1]):
+        return None  # In a ring all begin alike.
     made = Pipeline(tuple(one.rank for one in courses), tuple(stages[k] for k in range(len(stages))))
     balance: dict[tuple[int, int], int] = {}
     for one in courses:
-        peers = made.peers(one.rank, one.calls.stage, one.calls.toward)
+        peers = made.peers_of(one)
         names = np.array(one.operations, dtype=object)[one.calls.operation]
         inside = one.calls.step >= 0
         for name, sign in ((SEND, 1), (RECV, -1)):

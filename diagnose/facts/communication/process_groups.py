@@ -13,7 +13,8 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.communication.collectives import collective_table, told_rows
+from diagnose.facts.communication.batches import carried
+from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts, once
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import ProcessGroup
@@ -27,7 +28,7 @@ APART = 4
 
 @dataclass(frozen=True)
 class CallGroups:
-    """Of each row of the table of collectives. Arrays of shape (collectives,)."""
+    """Of each call (`batches`). Arrays of shape (calls,)."""
 
     group: IntArray
     """Position in `groups`; -1 unknown."""
@@ -40,9 +41,10 @@ class CallGroups:
 
 @once
 def call_groups(facts: Facts) -> CallGroups:
-    """The groups of all collectives. Raises Missing like the table."""
+    """The groups of all calls. Raises Missing like the table of collectives."""
     table, told = collective_table(facts), facts.rank.collectives
-    row = told_rows(facts)
+    calls = carried(facts)
+    row, on_host = calls.told, table.on_host[calls.row]
     known = {one.name: one for one in facts.rank.provenance.groups}
     texts = [_texts(told[name], row) for name in ("group", "group_description", "group_ranks")]
     keys = list(zip(*(one.tolist() for one in texts), strict=True))
@@ -50,7 +52,7 @@ def call_groups(facts: Facts) -> CallGroups:
     group = np.array([named.setdefault(key, len(named)) if any(key) else -1 for key in keys], dtype=np.int64)
     groups = [known.get(name) or ProcessGroup(name, use, _ranks(ranks)) for name, use, ranks in named]
     workers = _workers(facts, table.ids[table.on_host])
-    group[table.on_host] = np.where(workers >= 0, workers + len(groups), group[table.on_host])
+    group[on_host] = np.where(workers >= 0, workers + len(groups), group[on_host])
     groups += [ProcessGroup("", "", ()) for _ in range(int(workers.max(initial=-1)) + 1)]
     return CallGroups(
         group=group,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from enum import Enum
 
@@ -62,6 +63,9 @@ NO_CALLS = Missing("runtime calls", "Profile with ProfilerActivity.CPU and Profi
 
 BLOCKING = (ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
 ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)
+TRANSFERS = ("gloo:send", "gloo:recv")
+"""Beginnings of the names of transfers' spans."""
+
 _HOST_KINDS = (SpanKind.OP, SpanKind.LOADER, SpanKind.COLLECTIVE, SpanKind.ANNOTATION)
 
 
@@ -86,9 +90,7 @@ def host_threads(facts: Facts) -> HostThreads:
 
 
 def _named(spans: pd.DataFrame, *activities: Activity) -> npt.NDArray[np.bool_]:
-    names = spans["name"].cat
-    wanted = np.array([kinds.activity(name) in activities for name in names.categories], dtype=bool)
-    return wanted[names.codes.to_numpy()]
+    return _named_like(spans, lambda name: kinds.activity(name) in activities)
 
 
 @dataclass(frozen=True)
@@ -159,8 +161,12 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
     def calls_where(chosen: npt.NDArray[np.bool_]) -> Intervals:
         return Intervals(calls.start_ns[chosen], calls.end_ns[chosen])
 
+    # Transfers of gloo are recorded on the thread that asks, across all it does until it has waited for them.
+    transfer = _named_like(spans, lambda name: name.startswith(TRANSFERS))
+    on_worker = ~on_thread | transfer
+
     def kind_is(*wanted: SpanKind) -> npt.NDArray[np.bool_]:
-        return on_thread & np.isin(kind, [enums.code(one) for one in wanted])
+        return ~on_worker & np.isin(kind, [enums.code(one) for one in wanted])
 
     found = {
         HostActivity.GARBAGE_COLLECTION: spans_where(on_thread & _named(spans, Activity.GARBAGE_COLLECTION)),
@@ -181,7 +187,7 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         own = intervals.union(pieces)
         exclusive[activity] = intervals.subtract(own, taken)
         taken = intervals.merge(taken, own)
-    elsewhere = ~on_thread & (kind == enums.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
+    elsewhere = on_worker & (kind == enums.code(SpanKind.COLLECTIVE)) & _blocking_collective(spans)
     updating = np.sort(start[on_thread & _named(spans, Activity.OPTIMIZER_STEP)])
     known = np.append(updating, np.iinfo(np.int64).max)[np.searchsorted(updating, start[elsewhere])]
     # An optimizer needs what was reduced before it: nobody waits any more, whenever the thread that reduced is through.
@@ -192,9 +198,12 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
 
 
 def _blocking_collective(spans: pd.DataFrame) -> npt.NDArray[np.bool_]:
+    return _named_like(spans, lambda name: name.startswith(("gloo:", "mpi:")) or "barrier" in name)
+
+
+def _named_like(spans: pd.DataFrame, fits: Callable[[str], bool]) -> npt.NDArray[np.bool_]:
     names = spans["name"].cat
-    blocking = [name.startswith(("gloo:", "mpi:")) or "barrier" in name for name in names.categories]
-    return np.array(blocking, dtype=bool)[names.codes.to_numpy()]
+    return np.array([fits(str(name)) for name in names.categories], dtype=bool)[names.codes.to_numpy()]
 
 
 @dataclass(frozen=True)

@@ -8,6 +8,7 @@ import pytest
 
 from diagnose.facts.communication.balance import Balance, balance
 from diagnose.facts.core.base import Missing
+from diagnose.facts.core.host import HostActivity
 from diagnose.synthetic.reading import facts_of
 
 RANK = """
@@ -41,7 +42,6 @@ def test_one_rank_computes_longer_in_every_step() -> None:
     assert (found.longest, found.longest_share) == (2, 1.0)
     assert (found.longest_ns, found.mean_ns) == (83_900_000, 67_900_000)
     assert found.always_ns == found.excess_ns == 16 * MS
-    assert found.always_share == pytest.approx(0.16)
     assert found.in_turn_share == 0.0
 
 
@@ -121,3 +121,33 @@ def test_a_run_of_one_rank_has_nothing_to_compare() -> None:
     for more in ("rank 0 of 2", "gpu 20 allreduce 91-92 @0.3"):
         with pytest.raises(Missing, match="the other ranks' recordings"):
             balance(facts_of(f"{alone}\n{more}"))
+
+
+LATE = """
+4 steps of 100
+rank {rank} of 2
+cpu     {host} | aten::mm {late}-{late}.1 | c10d::allreduce_ {late}.2-{late}.4 | device_sync 31-99.9
+gpu     sgemm {late}.1-{end} @{late}.05
+gpu 20  allreduce {end}-90 @{late}.3 group_size=2
+"""
+
+
+def test_a_rank_whose_host_is_late_computes_no_longer() -> None:
+    fetching = LATE.format(rank=0, host="load 0-18", late=20, end=80)
+    found = balanced(fetching + "---" + LATE.format(rank=1, host="load 0-1", late=2, end=62))
+    assert not found.surely
+    assert found.late is not None
+    assert (found.late.rank, found.late.ns, found.late.others_ns) == (0, 30_100_000, 12_100_000)
+    assert (found.late.share, found.late.why) == (1.0, HostActivity.LOADER)
+    assert found.late.keep.tolist() == [[pytest.approx(12.1 / 30.1)] * 3, [1.0] * 3]
+
+
+def test_what_differs_from_step_to_step_as_much_as_between_ranks_is_chance() -> None:
+    found = of((60, 80), (75, 70))  # 15 ms more, and 10 less
+    assert not found.surely
+    assert found.in_turn
+
+
+@pytest.mark.parametrize(("longer", "surely"), [(62.9, False), (64.0, True)])
+def test_devices_of_one_model_differ_by_some_per_cent(longer: float, surely: bool) -> None:
+    assert of((60, 60), (longer, longer)).surely is surely  # 5 % of 70: both are idle for 10 ms

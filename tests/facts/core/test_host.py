@@ -110,3 +110,13 @@ def test_launches_that_never_were_in_ops_do_not_tell_that_these_stopped() -> Non
     assert HostActivity.NOT_RECORDED not in {
         activity for activity, ns in parts_of(ops_stop(launched_in_ops=False)).items() if ns > 20_000
     }
+
+
+def test_a_transfer_of_gloo_is_a_wait_only_while_its_thread_is_in_no_op() -> None:
+    draw = Drawing().step(0, 0, 100).op("aten::x", 1, 2).step(1, 100, 200)
+    draw.span("user_annotation", "gloo:recv", 110, 180)  # from when it was posted until it was waited for
+    draw.op("aten::mm", 120, 150).op("aten::mm", 160, 190)
+    parts = host_time(draw.facts()).parts
+    assert parts[HostActivity.OPS] == 60_000
+    assert parts[HostActivity.OTHER_RANK] == 20_000
+    assert parts[HostActivity.PYTHON] == 20_000

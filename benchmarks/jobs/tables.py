@@ -1,0 +1,71 @@
+"""The published tables of benchmarks/jobs.json."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from statistics import median
+
+import msgspec
+
+from benchmarks.jobs.judge import Row
+
+RESULTS = Path(__file__).parent.with_suffix(".json")
+LARGE = 0.05
+"""Share of the step from which on a finding of a healthy job is a false promise."""
+
+
+def published() -> tuple[Row, ...]:
+    """What stands in benchmarks/jobs.json."""
+    return msgspec.json.decode(RESULTS.read_bytes(), type=tuple[Row, ...]) if RESULTS.exists() else ()
+
+
+def summary(rows: Sequence[Row]) -> str:
+    """How often the fault is named, and how well its saving is predicted."""
+    faulty, quiet = [one for one in rows if not one.healthy], [one for one in rows if one.healthy]
+    errors = [one.error for one in faulty if one.error is not None]
+    said = [
+        ["jobs of several ranks on the CPU", ""],
+        *(
+            [name, f"{sum((one.place or 99) <= most for one in faulty)} of {len(faulty)}"]
+            for name, most in (("the fault is named first", 1), ("among the first three", 3))
+        ),
+        ["median error of the saving, share of the step", f"{median(errors):.1%}" if errors else "-"],
+        ["measured saving lies in the range", f"{sum(one.in_range for one in faulty)} of {len(errors)}"],
+        [
+            "healthy jobs with a finding of 5 % or more",
+            f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}",
+        ],
+    ]
+    return _table(said, 1)
+
+
+def cases(rows: Sequence[Row]) -> str:
+    """A line for each job."""
+    lines = [["job", "ranks", "findings", "place", "step", "fixed", "saved", "predicted"]]
+    for one in rows:
+        lines.append(
+            [
+                f"{one.title} (`{one.case}`)" if not one.healthy else f"healthy: {one.title} (`{one.case}`)",
+                str(one.ranks),
+                ", ".join(one.found[:3]) or "none",
+                "" if one.healthy else str(one.place or "-"),
+                f"{one.bad if one.bad is not None else one.step:.0f} ms",
+                "" if one.fixed is None else f"{one.fixed:.0f} ms",
+                "" if one.saved is None else f"{one.saved:.0%}",
+                _predicted(one),
+            ]
+        )
+    return _table(lines, 1)
+
+
+def _predicted(one: Row) -> str:
+    if one.predicted is None:
+        return "" if one.healthy else "-"
+    low, likely, high = (part / one.step for part in one.predicted)
+    return f"{likely:.0%} ({low:.0%} to {high:.0%})"
+
+
+def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
+    rule = ["---"] * texts + ["--:"] * (len(rows[0]) - texts)
+    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))

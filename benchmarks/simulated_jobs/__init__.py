@@ -1,0 +1,15 @@
+"""Simulated GPU jobs of many ranks, and whether diagnoses of their traces are right.
+
+Nothing here knows how diagnose measures or replays. `judge` alone imports diagnose, and calls `analyze` only.
+
+    moments     times as the latest of other times, of all ranks together
+    layout      hosts, links, and process groups
+    machine     a rank: its host threads, its streams, and how it communicates
+    model       a transformer's blocks, forward and backward
+    schedules   in which order the ranks of an interleaved pipeline work
+    training    DDP, FSDP, tensor parallelism, pipelines, experts: one step of a rank
+    kineto      the traces that torch.profiler writes of a job
+    cases       jobs with a fault and without
+    judge       what diagnose says of a job's traces, beside what is true
+    tables      the published tables
+"""

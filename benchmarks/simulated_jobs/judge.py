@@ -1,0 +1,102 @@
+"""What diagnose says of a job's traces, beside what the same job takes when its fault is mended."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import diagnose
+from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Recording
+from benchmarks.simulated_jobs import kineto
+from benchmarks.simulated_jobs.cases import Case
+from benchmarks.simulated_jobs.machine import Costs
+
+MS = 1e6
+JITTER = 0.005
+"""Share of the step by which simulated steps vary from run to run."""
+WORTH = 0.03
+"""Share of the step from which on a fault is one that a tool has to name."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """What was said of a case, and what is true. Times in ms."""
+
+    case: str
+    family: str
+    ranks: int
+    expected: tuple[str, ...]
+    """Codes of rules that name the fault."""
+    step: float
+    saving: float | None
+    """By mending the fault; None if there is none."""
+    found: tuple[str, ...]
+    """Codes of the findings, the first first; minor ones are none."""
+    place: int | None
+    """Of the first finding that names the fault, from 1."""
+    predicted: tuple[float, float, float] | None
+    """Low, likely and high, by the finding at `place`."""
+    promised: float
+    """Share of the step that the most promising finding would save."""
+    told: float
+    """The step as diagnose measures it, in the recording."""
+    recorded: float
+    """The same as simulated."""
+
+    @property
+    def counts(self) -> bool:
+        """Whether there is a fault that costs something."""
+        return self.saving is not None and self.saving >= WORTH * self.step
+
+    @property
+    def error(self) -> float | None:
+        """Of the predicted saving, as a share of the step."""
+        if self.predicted is None or self.saving is None:
+            return None
+        return abs(self.predicted[1] - self.saving) / self.step
+
+    @property
+    def in_range(self) -> bool:
+        """Whether the true saving lies between low and high."""
+        if self.predicted is None or self.saving is None:
+            return False
+        low, _, high = self.predicted
+        return low - JITTER * self.step <= self.saving <= high + JITTER * self.step
+
+
+def step_ms(recordings: Sequence[Recording]) -> float:
+    """Mean step of the slowest rank, by when its work is done."""
+    return max((one.done_ns[-1] - one.done_ns[0]) / len(one.steps) for one in recordings) / MS
+
+
+def judge(case: Case) -> Row:
+    """Simulate, analyse, compare."""
+    step = step_ms(case.bad.run(case.recorded, Costs()))
+    saving = step - step_ms(case.good.run(case.recorded, Costs())) if case.fault else None
+    profiled = case.bad.run(case.recorded, Costs(PROFILED_OP_NS, PROFILED_CALL_NS))
+    with tempfile.TemporaryDirectory() as folder:
+        kineto.write(case.bad, profiled, Path(folder))
+        diagnosis = diagnose.analyze(folder)
+    said = [one for one in diagnosis.findings if not one.minor]
+    place = next((at for at, one in enumerate(said, start=1) if one.code in case.codes), None)
+    hit = said[place - 1].saving if place else None
+    return Row(
+        case=case.name,
+        family=case.family,
+        ranks=case.good.layout.world,
+        expected=case.codes,
+        step=round(step, 3),
+        saving=None if saving is None else round(saving, 3),
+        found=tuple(one.code for one in said),
+        place=place,
+        predicted=(_ms(hit.low_ns), _ms(hit.likely_ns), _ms(hit.high_ns)) if hit else None,
+        promised=round(max((one.share_of_step for one in said), default=0.0), 4),
+        told=_ms(diagnosis.steps.step_time_ns.mean if diagnosis.steps else 0),
+        recorded=round(step_ms(profiled), 3),
+    )
+
+
+def _ms(time_ns: float) -> float:
+    return round(time_ns / MS, 3)

@@ -1,0 +1,39 @@
+"""Is what one rank takes longer than others more than chance?"""
+
+from __future__ import annotations
+
+import numpy as np
+import numpy.typing as npt
+
+from diagnose.facts.core.base import Facts
+
+_T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
+"""Quantiles of Student's t for 1 to 9 degrees of freedom: beyond them is chance in 1 of 200 cases. One of several ranks
+is the longest by chance as well, so that it must be rare."""
+
+DEVICE_NOISE, CPU_NOISE, SHARED_NOISE = 0.05, 0.25, 0.5
+"""Of what a rank takes by itself: ranks of equal work differ by as much all the time. Devices of one model do by some
+per cent; of two ranks on two shared cores one took up to 0.22 longer, and 0.33 where both cores were one."""
+
+SIBLINGS = 2
+"""Logical cores that may be one."""
+
+
+def is_certain(excess_ns: npt.NDArray[np.float64]) -> bool:
+    """Whether what is positive on average is so beyond how it differs from step to step. False for a single step."""
+    count = len(excess_ns)
+    if count < 2:
+        return False
+    error = float(excess_ns.std(ddof=1)) / np.sqrt(count)
+    return bool(excess_ns.mean() > _T_995[min(count - 2, len(_T_995) - 1)] * error)
+
+
+def noise(facts: Facts, on_cpu: bool) -> float:
+    """Share of a rank's own time by which equal ranks differ."""
+    if not on_cpu:
+        return DEVICE_NOISE
+    context = facts.rank.context
+    cpus, threads = (context.host.cpus_allowed, context.rank.flags.threads) if context else (None, None)
+    if context is None or not cpus or not threads:
+        return CPU_NOISE
+    return SHARED_NOISE if cpus < SIBLINGS * threads * max(context.ranks, 1) else CPU_NOISE

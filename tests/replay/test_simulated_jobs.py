@@ -1,0 +1,82 @@
+"""The replay of whole jobs against a simulator that shares no code with it: one slow device in NCCL traces."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+from benchmarks.simulated_jobs import kineto
+from benchmarks.simulated_jobs.judge import step_ms
+from benchmarks.simulated_jobs.layout import Layout
+from benchmarks.simulated_jobs.machine import Costs
+from benchmarks.simulated_jobs.model import Model
+from benchmarks.simulated_jobs.training import Training
+from diagnose.facts.communication.course import course
+from diagnose.facts.communication.meetings import join
+from diagnose.facts.core.base import Facts
+from diagnose.replay import job as jobs
+from diagnose.source import ranks
+from diagnose.trace.job import Job
+
+SMALL = Model(blocks=4, tokens=4_096, vocabulary=1_024)
+STAGES = Training(Layout({"pp": 4}), SMALL, "none", 4, "1f1b")
+OLDER = {"numbers_kept": False, "coalesces_all": True}
+SLOW, TIMES = 2, 1.5
+JOBS = {
+    "ddp": Training(Layout({"dp": 4}), SMALL),
+    "ddp_on_two_hosts": Training(Layout({"dp": 4}, gpus=2), SMALL, clocks_ms={1: 8.0}),
+    "fsdp": Training(Layout({"dp": 4}), SMALL, "fsdp"),
+    "split": Training(Layout({"dp": 2, "tp": 2}), replace(SMALL, hidden=4_096, blocks=2)),
+    "experts": Training(Layout({"ep": 4}), replace(SMALL, blocks=2), "none", experts=True),
+    "gpipe": replace(STAGES, schedule="gpipe"),
+    "gpipe_older": replace(STAGES, schedule="gpipe", **OLDER),
+    "1f1b": STAGES,
+    "1f1b_older": replace(STAGES, **OLDER),
+    "interleaved": Training(Layout({"pp": 2}), SMALL, "none", 4, "interleaved", 2),
+    "interleaved_older": Training(Layout({"pp": 2}), SMALL, "none", 4, "interleaved", 2, **OLDER),
+    "pipelines_side_by_side": replace(STAGES, layout=Layout({"pp": 2, "dp": 2}), parallel="ddp"),
+}
+
+
+def job_of(training: Training, folder: Path) -> Job:
+    """As diagnose reads its traces."""
+    kineto.write(training, training.run(3, Costs()), folder)
+    found = join([course(Facts(rank)) for rank in ranks.load([folder]).ranks])
+    assert found is not None
+    return found
+
+
+@pytest.mark.parametrize("name", JOBS)
+def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(name: str, tmp_path: Path) -> None:
+    good = JOBS[name]
+    slow = min(SLOW, good.layout.world - 1)
+    bad = replace(good, slow_devices={slow: TIMES})
+    before, after = (step_ms(one.run(3, Costs())) for one in (bad, good))
+    found = job_of(bad, tmp_path)
+    joined = jobs.join(found)
+    own = joined.own_ns
+    one = found.courses[slow]
+    rest = one.compute_ns.sum() - one.lane.compute_ns.sum()
+    own[slow] = own[slow] - (np.append(one.lane.compute_ns, rest) * (1.0 - 1.0 / TIMES)).astype(np.int64)
+    assert joined.step_ns([joined.own_ns, own]) / 1e6 == pytest.approx([before, after], rel=0.02)
+
+
+@pytest.mark.parametrize("name", ["gpipe", "gpipe_older", "1f1b", "1f1b_older", "interleaved", "interleaved_older"])
+def test_what_is_sent_meets_what_is_received(name: str, tmp_path: Path) -> None:
+    training = JOBS[name]
+    found = job_of(training, tmp_path)
+    pairs = [tuple(one.ranks.tolist()) for one in found.meetings if one.transfer]
+    stages = training.layout.world * training.stages_each
+    steps = len(found.courses[0].numbers)
+    assert len(pairs) == steps * training.micro * 2 * (stages - 1)
+    forward = sum((a + 1) % training.layout.world == b for a, b in pairs)
+    assert forward == len(pairs) // 2 or training.layout.world == 2
+    assert [one.rank_of for one in found.pipelines] == [tuple(range(training.layout.world)) * training.stages_each]
+
+
+def test_clocks_of_hosts_are_told_apart(tmp_path: Path) -> None:
+    found = job_of(JOBS["ddp_on_two_hosts"], tmp_path)
+    assert (found.ahead_ns / 1e6).tolist() == pytest.approx([0.0, 0.0, 8.0, 8.0], abs=0.01)
