@@ -234,6 +234,7 @@ def sharded(
         for number in range(batches):
             if sync_last:
                 model.set_requires_gradient_sync(number == batches - 1)
+                model.set_reshard_after_backward(number == batches - 1)
             (model(torch.randn(8, width)).square().mean() / batches).backward()
         optimizer.step()
 

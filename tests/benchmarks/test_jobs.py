@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+import gzip
+import json
+import re
 import sys
 
 import pytest
@@ -66,3 +69,12 @@ def test_the_published_tables_are_those_of_the_published_rows() -> None:
 def test_the_published_verdict_is_what_is_said_of_the_recording(case: Case) -> None:
     published = next(one for one in tables.published() if one.case == case.name)
     assert judge(case, truths().get(case.name)) == published
+
+
+@pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
+def test_a_recording_names_no_machine_and_no_path_on_it(case: Case) -> None:
+    for path in case.kept.iterdir():
+        raw = path.read_bytes()
+        text = (gzip.decompress(raw) if path.suffix == ".gz" else raw).decode()
+        assert not re.search(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)/", text), path
+        assert json.loads(text).keys().isdisjoint({"host_name", "traceName", "trace_id"})
