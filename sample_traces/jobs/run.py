@@ -70,6 +70,7 @@ def data_parallel(
     model = DistributedDataParallel(_layers(layers, width, ms * _last(run, slow) * rows / 8))
     optimizer = _sgd(model)
     loader = _loader(width, load * _last(run, slow_load)) if load else None
+    gc.freeze()  # What was imported is not looked at.
     heap = [[number] for number in range(garbage)]
     number = 0
 
