@@ -45,7 +45,7 @@ def opened(open_page: Open, tmp_path: Path) -> Opened:
 
 
 def test_the_first_screen_says_what_ran_what_is_lost_and_what_to_do(opened: Opened) -> None:
-    assert opened.text("h1").startswith("One step takes 10.0 ms (mean of 4 of 5 recorded")
+    assert opened.text("h1").startswith("One iteration takes 10.0 ms (mean of 4 of 5 recorded")
     assert opened.text(".lost").startswith("The ")
     first = opened.page.locator(".card").first
     assert "DataLoader loads in the training process (num_workers=0)" in first.inner_text()
