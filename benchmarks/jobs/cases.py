@@ -27,6 +27,8 @@ class Case:
     """Options without the fault."""
     rules: tuple[str, ...] = ()
     """Codes of rules any of which names the fault. Empty: the job is healthy."""
+    says: str = ""
+    """What else the title of a finding that names it has: the rank, or which of a rule's faults it is."""
     steps: int = 4
     """Recorded. Fewer where a step has many ops."""
 
@@ -51,7 +53,16 @@ class Case:
 
 
 CASES = (
-    Case("slow_device", "data_parallel", 4, "DDP: one device is twice as slow", "slow=2", "", ("ST01",)),
+    Case(
+        "slow_device",
+        "data_parallel",
+        4,
+        "DDP: one device is twice as slow",
+        "slow=2",
+        "",
+        ("ST01",),
+        says="Rank 3",
+    ),
     Case(
         "more_samples",
         "data_parallel",
@@ -60,6 +71,7 @@ CASES = (
         "samples=(8,8,8,20)",
         "samples=(11,11,11,11)",
         ("ST01",),
+        says="Rank 3",
     ),
     Case(
         "slow_in_turn",
@@ -102,7 +114,7 @@ CASES = (
         "data_parallel",
         2,
         "DDP: rank 0 runs gc.collect() in every step",
-        "garbage=200_000",
+        "garbage=400_000",
         "",
         ("ST01", "PA02"),
     ),
@@ -114,7 +126,7 @@ CASES = (
         "",
         "no_sync=True",
         ("CO04",),
-        3,
+        steps=3,
     ),
     Case(
         "fp32_wire",
@@ -133,7 +145,7 @@ CASES = (
         "",
         "zero=True",
         ("OP03",),
-        3,
+        steps=3,
     ),
     Case(
         "recomputed_blocks",
@@ -143,7 +155,7 @@ CASES = (
         "",
         "every=0",
         ("ME04",),
-        3,
+        steps=3,
     ),
     Case(
         "same_batch",
@@ -162,7 +174,7 @@ CASES = (
         "",
         "reshard=False",
         ("CO10",),
-        3,
+        steps=3,
     ),
     Case(
         "sharded_finely",
@@ -172,7 +184,7 @@ CASES = (
         "",
         "fine=False",
         ("CO09", "CO06"),
-        3,
+        steps=3,
     ),
     Case(
         "scattered_every_batch",
@@ -182,7 +194,7 @@ CASES = (
         "batches=3 layers=2 width=768 ms=2 reshard=False",
         "batches=3 layers=2 width=768 ms=2 reshard=False sync_last=True",
         ("CO18", "CO04"),
-        3,
+        steps=3,
     ),
     Case(
         "slow_tensor_rank",
@@ -192,7 +204,8 @@ CASES = (
         "slow=1.8",
         "",
         ("ST01",),
-        3,
+        says="Rank 2",
+        steps=3,
     ),
     Case(
         "uneven_stages",
@@ -202,7 +215,8 @@ CASES = (
         "split=(2,1,3) ms=24",
         "split=(2,2,2) ms=24",
         ("CO12",),
-        3,
+        says="computes longer",
+        steps=3,
     ),
     Case(
         "few_micro_batches",
@@ -212,7 +226,8 @@ CASES = (
         "batches=3 ms=30",
         "batches=8 ms=30",
         ("CO12",),
-        3,
+        says="micro-batches",
+        steps=3,
     ),
     Case(
         "loading_stage",
@@ -222,7 +237,7 @@ CASES = (
         "load=60",
         "",
         ("ST01", "ST03", "DL01", "DL02"),
-        3,
+        steps=3,
     ),
     Case(
         "slow_replica",
@@ -232,7 +247,8 @@ CASES = (
         "slow=1.8 ms=14",
         "ms=14",
         ("ST01",),
-        3,
+        says="Rank 3",
+        steps=3,
     ),
     Case(
         "uneven_experts",
@@ -242,7 +258,8 @@ CASES = (
         "first=0.5",
         "",
         ("CO13",),
-        3,
+        says="Rank 0",
+        steps=3,
     ),
     Case("healthy_ddp", "data_parallel", 4, "DDP"),
     Case("healthy_fsdp", "sharded", 2, "FSDP2", "width=128 ms=12 reshard=False layers=3", steps=3),

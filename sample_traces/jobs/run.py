@@ -11,6 +11,7 @@ import argparse
 import ast
 import contextlib
 import gc
+import itertools
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -27,7 +28,7 @@ from torch.distributed.nn.functional import all_to_all_single
 from torch.distributed.optim import ZeroRedundancyOptimizer
 from torch.nn.parallel import DistributedDataParallel
 from torch.utils.checkpoint import checkpoint
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, DistributedSampler
 
 from sample_traces import harness
 from sample_traces.harness import Run
@@ -70,7 +71,8 @@ def data_parallel(
     model = DistributedDataParallel(_layers(layers, width, ms * _last(run, slow) * rows / 8))
     optimizer = _sgd(model)
     loader = _loader(width, load * _last(run, slow_load)) if load else None
-    gc.freeze()  # What was imported is not looked at.
+    if garbage:
+        gc.freeze()  # What was imported is not looked at.
     heap = [[number] for number in range(garbage)]
     number = 0
 
@@ -179,7 +181,7 @@ def recompute(run: Run, every: int = 1, ms: float = 6) -> Step:
     class Model(nn.Module):
         def __init__(self) -> None:
             super().__init__()
-            self.layers = _layers(6, 64, ms)
+            self.layers = nn.ModuleList(nn.Sequential(nn.LayerNorm(64), Layer(64, ms)) for _ in range(6))
 
         def forward(self, x: Tensor) -> Tensor:
             for number, layer in enumerate(self.layers):
@@ -199,15 +201,17 @@ def recompute(run: Run, every: int = 1, ms: float = 6) -> Step:
 
 def same_batch(run: Run, split: bool = False, ms: float = 2) -> Step:
     """DDP of one batch a step: all of it on every rank, or a part on each."""
-    rows = 8 * run.ranks
+    rows = torch.randn(4096, 64, generator=torch.Generator().manual_seed(0))
     model = DistributedDataParallel(_layers(4, 64, ms * (1 if split else run.ranks)))
     optimizer = _sgd(model)
-    drawn = torch.Generator().manual_seed(0)
+    sampler = DistributedSampler(rows, shuffle=False) if split else None  # type: ignore[arg-type]
+    loader = DataLoader(rows, batch_size=8 if split else 8 * run.ranks, sampler=sampler)  # type: ignore[arg-type]
+    batches = itertools.chain.from_iterable(itertools.repeat(loader))
 
     def step() -> None:
-        inputs = torch.randn(rows, 64, generator=drawn)
+        inputs = next(batches)
         optimizer.zero_grad()
-        model(inputs.chunk(run.ranks)[run.rank] if split else inputs).square().mean().backward()
+        model(inputs).square().mean().backward()
         optimizer.step()
 
     return step
