@@ -182,6 +182,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """None without a device."""
     fetched_bytes: int | None = None
     """Memory that the process touched for the first time, per step."""
+    cpu_ns: int | None = None
+    """CPU time of all threads of the process, per step; not that of loader workers."""
     nodes: tuple[int, ...] = ()
     """Nodes of autograd's graph that each step made: how much it did, whatever the machine. Empty if not counted."""
     phases_ns: dict[str, tuple[int, ...]] = {}

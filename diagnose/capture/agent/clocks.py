@@ -26,6 +26,7 @@ class Clock:
         self._nodes = [_nodes()]
         self._ns = [time.perf_counter_ns()]
         self._fetched = [fetched_bytes()] * 2
+        self._cpu_ns = [time.process_time_ns()] * 2
         self._events: list[Any] = []
         self._mark()
 
@@ -44,6 +45,7 @@ class Clock:
         if self._spent_ns:
             self._spent_ns.append(phases.spent_ns())
         self._fetched[1] = fetched_bytes()
+        self._cpu_ns[1] = time.process_time_ns()
         self._mark()
 
     @property
@@ -61,6 +63,11 @@ class Clock:
         """Memory that the process fetched anew, per step."""
         return (self._fetched[1] - self._fetched[0]) // max(self.steps, 1)
 
+    @property
+    def cpu_ns(self) -> int:
+        """CPU time of all threads of the process, per step."""
+        return (self._cpu_ns[1] - self._cpu_ns[0]) // max(self.steps, 1)
+
     def timed(self) -> dict[str, object]:
         """As in `Timed` of the manifest; steps are timed by phase no more. Waits for the device."""
         phases.off()
@@ -71,7 +78,8 @@ class Clock:
             device = [round(before.elapsed_time(after) * 1e6) for before, after in pairs]
         times = {"first_step": self.first_step, "wall_ns": self.wall_ns(), "device_ns": device}
         nodes = [after - before for before, after in pairwise(self._nodes)]
-        return {**times, "nodes": nodes, "fetched_bytes": self.fetched_bytes, "phases_ns": self._phases_ns()}
+        used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns}
+        return {**times, "nodes": nodes, **used, "phases_ns": self._phases_ns()}
 
     def _phases_ns(self) -> dict[str, list[int]]:
         """Of each phase that there was its time in each step."""

@@ -6,6 +6,8 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts
+from diagnose.trace.manifest import RankManifest
+from diagnose.trace.model import Context
 
 _T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
 """Quantiles of Student's t for 1 to 9 degrees of freedom: beyond them is chance in 1 of 200 cases. One of several ranks
@@ -33,7 +35,21 @@ def noise(facts: Facts, on_cpu: bool) -> float:
     if not on_cpu:
         return DEVICE_NOISE
     context = facts.rank.context
-    cpus, threads = (context.host.cpus_allowed, context.rank.flags.threads) if context else (None, None)
-    if context is None or not cpus or not threads:
-        return CPU_NOISE
-    return SHARED_NOISE if cpus < SIBLINGS * threads * max(context.ranks, 1) else CPU_NOISE
+    return SHARED_NOISE if context is not None and cores_shared(context) else CPU_NOISE
+
+
+def cores_shared(context: Context) -> bool:
+    """Whether the ranks of a machine keep more of its cores busy than are surely cores of their own.
+
+    What a rank keeps busy was measured in the steps without the profiler; in recordings that do not say, it is taken
+    for as many cores as the rank has threads. False if neither is known.
+    """
+    cpus, busy = context.host.cpus_allowed, _busy_cores(context.rank)
+    return cpus is not None and busy is not None and cpus < SIBLINGS * busy * max(context.ranks, 1)
+
+
+def _busy_cores(rank: RankManifest) -> float | None:
+    alone = rank.unprofiled
+    if alone is None or alone.cpu_ns is None or not alone.wall_ns:
+        return rank.flags.threads
+    return alone.cpu_ns * len(alone.wall_ns) / max(sum(alone.wall_ns), 1)
