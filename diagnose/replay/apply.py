@@ -10,7 +10,8 @@ from typing import TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts
+from diagnose.facts.communication.host_collectives import host_collectives
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.device import device_work
 from diagnose.facts.run.recording_cost import RecordingCost
 from diagnose.replay.edits import (
@@ -58,6 +59,7 @@ class Scenario:
         self.residual_ns = desk.graph.residual_ns.copy()
         self.of_ranks: list[Even | Rechunk] = []
         """What happens on all ranks: not in this graph, but where ranks are joined."""
+        self._shares: list[tuple[IntArray, npt.NDArray[np.float64]]] = []
 
     @singledispatchmethod
     def apply(self, edit: Edit) -> None:
@@ -70,6 +72,7 @@ class Scenario:
         if isinstance(edit.what, Times):
             self._shorten_host(edit.what.track, edit.what.pieces, keep)
             return
+        self._shares.append((edit.what, np.full(len(edit.what), keep)))
         self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), keep)
         for track, pieces in self.desk.host_time(edit.what):
             self._shorten_host(track, pieces, keep)
@@ -77,6 +80,7 @@ class Scenario:
     @apply.register
     def _(self, edit: Remove) -> None:
         work = self.desk.work_within(edit.what)
+        self._gone(np.concatenate((edit.what, work, self.desk.asked_within(edit.what))))
         self._remove_work(work)
         for track, pieces in self.desk.host_time(np.append(edit.what, self.desk.launches_of(work))):
             self._shorten_host(track, pieces, 0.0)
@@ -116,13 +120,29 @@ class Scenario:
         order = np.lexsort((edit.what, edit.group))
         group = edit.group[order]
         first = np.concatenate(([True], group[1:] != group[:-1])) if len(group) else np.zeros(0, dtype=bool)
+        self._gone(edit.what[order][~first])
         self._remove_work(edit.what[order][~first])
         for track, pieces in self.desk.host_time(self.desk.launches_of(edit.what[order][~first])):
             self._shorten_host(track, pieces, 0.0)
         leading = edit.what[order][first]
         known = np.isin(leading, self.desk.owners(EdgeKind.WORK).span)
         edges = self.desk.owners(EdgeKind.WORK).of(leading[known])
-        self.delay_ns[edges] = edit.dur_ns[self.level][group[first]][known]
+        before_ns, after_ns = self.delay_ns[edges], edit.dur_ns[self.level][group[first]][known]
+        self._shares.append((leading[known], after_ns / np.maximum(before_ns, 1)))
+        self.delay_ns[edges] = after_ns
+
+    def _gone(self, ids: IntArray) -> None:
+        self._shares.append((ids, np.full(len(ids), np.nan)))
+
+    def left_of(self, ids: IntArray) -> npt.NDArray[np.float64]:
+        """Of each of these spans the share that is left of it; NaN: it does not happen."""
+        left = np.ones(len(ids))
+        for changed, shares_left in self._shares:
+            order = np.argsort(changed, kind="stable")
+            at = np.minimum(np.searchsorted(changed[order], ids), max(len(changed) - 1, 0))
+            hit = changed[order][at] == ids if len(changed) else np.zeros(len(ids), dtype=bool)
+            left[hit] *= shares_left[order][at[hit]]
+        return left
 
     def _scale(self, edges: IntArray, keep: float | npt.NDArray[np.float64]) -> None:
         self.delay_ns[edges] = np.rint(self.delay_ns[edges] * keep).astype(np.int64)
@@ -269,6 +289,11 @@ class Desk:
         launch = work.launch[work.launch >= 0]
         launched = work.ids[work.launch >= 0][self._within(launch, ids)]
         return self._all_of(work.ids[self._among(ids)[work.ids]], launched)
+
+    def asked_within(self, ids: IntArray) -> IntArray:
+        """Collectives of the host's own that these ops ask for."""
+        asked = optional(host_collectives, self.facts)
+        return asked.ids[self._among(ids)[asked.op_ids]] if asked is not None else ids[:0]
 
     def launches_of(self, work_ids: IntArray) -> IntArray:
         """Calls of which all launched work is among these."""

@@ -7,6 +7,7 @@ call goes on when it is over. All of that are edges of one graph (`replay.graph`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,9 +17,11 @@ from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, once
 from diagnose.replay import graph as graphs
 from diagnose.replay import simulate
-from diagnose.replay.graph import EdgeKind, Edges, Graph, edges
+from diagnose.replay.graph import OFF, EdgeKind, Edges, Graph, edges
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Course, Job
+
+Shares = npt.NDArray[np.float64]
 
 MOST_EARLY_NS = 20_000_000
 """A rank may be recorded to leave a collective so much before the last one came: spans of gloo end some ms early where
@@ -26,8 +29,19 @@ a machine is busy, and clocks differ."""
 
 
 @dataclass(frozen=True)
+class Change:
+    """What a job's ranks do instead of what they did."""
+
+    own_ns: tuple[IntArray, ...]
+    """Own time of each rank; shapes as `Joined.own_edge`."""
+    keep: Shares
+    """Of each call of each rank in turn the share that is left of its transfer; NaN: it is not asked for. Shape
+    (calls,)."""
+
+
+@dataclass(frozen=True)
 class Joined:
-    """The graph of a job, and where the own time of ranks stands in it."""
+    """The graph of a job, and where the own time and the calls of ranks stand in it."""
 
     graph: Graph
     """Edges of a rank have its number in `lanes` as track, and as owner an event (HOST) or a call.
@@ -39,30 +53,46 @@ class Joined:
     structure: simulate.Structure
     own_edge: tuple[IntArray, ...]
     """Of each rank, the edge of each event's own time, and of what comes after the last. Shape (events + 1,)."""
+    first_call: IntArray
+    """Where the calls of each rank begin, among those of all. Shape (ranks + 1,)."""
+    transfer_edge: IntArray
+    """Transfers: of calls that met from when the last rank came. Shape (transfers,)."""
+    transferred: IntArray
+    """The call of each. Shape (transfers,)."""
+    wait_edge: IntArray
+    """Where ranks wait for calls. Shape (waits,)."""
+    awaited: IntArray
+    """The call of each. Shape (waits,)."""
     starts: IntArray
     """Point where each rank begins."""
     ends: IntArray
     steps: int
 
-    def step_ns(self, own_ns: list[list[IntArray]]) -> IntArray:
-        """The job's mean step: from when the last rank begins to when the last one ends. Shape (sets,).
-
-        `own_ns`: of each set, of each rank, what its own time is instead; shapes as `own_edge`.
-        """
-        delay = np.repeat(self.graph.delay_ns[:, None], len(own_ns), axis=1)
-        for column, ranks in enumerate(own_ns):
-            for edge, own in zip(self.own_edge, ranks, strict=True):
+    def step_ns(self, changes: Sequence[Change]) -> IntArray:
+        """The job's mean step: from when the last rank begins to when the last one ends. Shape (changes,)."""
+        delay = np.repeat(self.graph.delay_ns[:, None], len(changes), axis=1)
+        residual = np.repeat(self.graph.residual_ns[:, None], len(changes), axis=1)
+        for column, change in enumerate(changes):
+            for edge, own in zip(self.own_edge, change.own_ns, strict=True):
                 delay[edge, column] = own
-        residual = np.repeat(self.graph.residual_ns[:, None], len(own_ns), axis=1)
+            gone = np.isnan(change.keep)
+            transfer_ns = delay[self.transfer_edge, column]
+            keep = np.where(gone, 0.0, change.keep)[self.transferred]
+            left_ns = np.rint(transfer_ns * keep).astype(np.int64)
+            delay[self.transfer_edge, column] = np.where(transfer_ns > 0, left_ns, transfer_ns)
+            nobody_waits = self.wait_edge[gone[self.awaited]]
+            delay[nobody_waits, column] = OFF
+            residual[self.graph.edges.target[nobody_waits], column] = 0
         ends = simulate.times(self.graph, self.structure, delay, residual, self.ends).max(axis=0)
         begin = self.graph.observed_ns[self.starts].max()
         found: IntArray = np.rint((ends - begin) / self.steps).astype(np.int64)
         return found
 
     @property
-    def own_ns(self) -> list[IntArray]:
-        """Own time as it was. Of each rank; shapes as `own_edge`."""
-        return [self.graph.delay_ns[edge] for edge in self.own_edge]
+    def recorded(self) -> Change:
+        """What the ranks did."""
+        own = tuple(self.graph.delay_ns[edge] for edge in self.own_edge)
+        return Change(own, np.ones(self.first_call[-1]))
 
 
 @dataclass(frozen=True)
@@ -99,12 +129,21 @@ def join(job: Job) -> Joined:
     observed[meetings] = [met.last_ns for met in job.meetings]
     parts += _met(job, ranks, meetings, observed)
     bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
-    graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, jitter_ns=MOST_EARLY_NS)
+    over = np.concatenate([one.over for one in ranks])
+    graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, over, jitter_ns=MOST_EARLY_NS)
+    call_of = np.full(len(observed), -1)
+    call_of[graph.marks] = np.arange(len(over))
+    transfers, waits = (np.flatnonzero(graph.edges.kind == kind) for kind in (EdgeKind.WORK, EdgeKind.WAIT))
     return Joined(
         graph=graph,
         lanes=np.array([one.event[0] for one in ranks]),
         structure=simulate.folded(graph),
         own_edge=_own_edges(graph, ranks),
+        first_call=np.concatenate(([0], np.cumsum([len(one.over) for one in ranks]))),
+        transfer_edge=transfers,
+        transferred=call_of[graph.edges.target[transfers]],
+        wait_edge=waits,
+        awaited=call_of[graph.edges.source[waits]],
         starts=graph.bounds[: len(ranks)],
         ends=graph.bounds[len(ranks) :],
         steps=len(job.courses[0].numbers),

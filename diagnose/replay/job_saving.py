@@ -22,6 +22,8 @@ from diagnose.replay import job as jobs
 from diagnose.replay.apply import Scenario
 from diagnose.replay.edits import Edit, Estimate, Even, Own, Rechunk, at
 from diagnose.replay.graph import Graph
+from diagnose.replay.job import Change
+from diagnose.replay.job_calls import CallsOfAll, same_calls
 from diagnose.replay.moments import own_stretches
 from diagnose.replay.saving import Quality, Replay
 from diagnose.trace.intervals import IntArray
@@ -39,9 +41,10 @@ class JobReplay(Replay):
         """As a Replay. `job`: the ranks, this one among them, as its `peers` say."""
         self._job, self._joined = job, jobs.joined_ranks(facts)
         self._at = job.ranks.index(facts.rank.index)
-        self._own = [own.astype(np.float64) for own in self._joined.own_ns]
+        self._own = [own.astype(np.float64) for own in self._joined.recorded.own_ns]
+        self._calls = CallsOfAll(job, self._at)
         self._segment = [_segments(one) for one in job.courses]
-        self._alike = [_same_calls(one, job.courses[self._at]) for one in job.courses]
+        self._alike = [same_calls(one, job.courses[self._at]) for one in job.courses]
         self._stretches = own_stretches(facts)
         super().__init__(facts, uncounted, cost)
 
@@ -66,7 +69,9 @@ class JobReplay(Replay):
     def _run(self, made: Sequence[Scenario]) -> IntArray:
         own = self._own_ns(made)
         spared = [self._spared_ns(one, ns) for one, ns in zip(made, own, strict=True)]
-        found: IntArray = self._joined.step_ns(own) - np.array(spared, dtype=np.int64)
+        left = [self._calls.left(one.left_of(self._calls.asked_ids)) for one in made]
+        changes = [Change(tuple(ns), keep) for ns, keep in zip(own, left, strict=True)]
+        found: IntArray = self._joined.step_ns(changes) - np.array(spared, dtype=np.int64)
         return found
 
     def _spared_ns(self, made: Scenario, own: list[IntArray]) -> int:
@@ -123,16 +128,6 @@ def _segments(one: Course) -> IntArray:
     """Which stretch between two calls each own time is in: where ranks wait in between differs. Shape (events + 1,)."""
     asks = ~one.lane.waits
     return np.concatenate(([0], np.cumsum(asks)))
-
-
-def _same_calls(one: Course, other: Course) -> bool:
-    """Whether both ask for the same calls in the same order."""
-
-    def asked(course: Course) -> list[str]:
-        call = course.lane.call[~course.lane.waits]
-        return ["" if k < 0 else course.operations[course.calls.operation[k]] for k in call.tolist()]
-
-    return asked(one) == asked(other)
 
 
 def _evened(one: Course, own: Times, of: Own, keep: Times) -> Times:

@@ -23,8 +23,8 @@ def job_of(*programs: Program) -> Job:
 
 def scaled(joined: Joined, *keep: float) -> int:
     """The job's step if of each rank's own time this share is left."""
-    own = [np.rint(ns * share).astype(np.int64) for ns, share in zip(joined.own_ns, keep, strict=True)]
-    return int(joined.step_ns([own])[0])
+    own = [np.rint(ns * share).astype(np.int64) for ns, share in zip(joined.recorded.own_ns, keep, strict=True)]
+    return int(joined.step_ns([replace(joined.recorded, own_ns=tuple(own))])[0])
 
 
 def one_step_each(*own_ms: float) -> list[Program]:
@@ -120,7 +120,7 @@ def test_without_a_change_the_steps_are_as_long_as_recorded_on_any_clock() -> No
     found = joined_job(moved)
     assert found is not None
     assert found.ahead_ns.tolist() == ahead
-    assert int(join(found).step_ns([join(found).own_ns])[0]) == 32 * MS
+    assert int(join(found).step_ns([join(found).recorded])[0]) == 32 * MS
 
 
 def _ahead(one: Course, by: int) -> Course:
