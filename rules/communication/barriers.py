@@ -50,6 +50,7 @@ def barriers(barriers: Barriers, steps: Steps) -> Verdicts:
             ),
         ),
         edits=(
+            Remove(blocked.ids),
             Shorten(Times(barriers.track, blocked.own), OWN),
             Shorten(Times(barriers.track, blocked.waiting), WAITS),
         ),

@@ -54,7 +54,11 @@ def gathered_results(host_gathers: HostGathers, device_gathers: DeviceGathers, s
                 "ns",
             ),
         ),
-        edits=(Shorten(Times(found.track, blocked.own), OWN), Shorten(Times(found.track, blocked.waiting), WAITS)),
+        edits=(
+            Shorten(blocked.ids, OWN),
+            Shorten(Times(found.track, blocked.own), OWN),
+            Shorten(Times(found.track, blocked.waiting), WAITS),
+        ),
         fixes=(COUNT,),
         confidence=Confidence(Level.MEDIUM, "no gradient goes through them; what they are for is not recorded"),
         basis=Basis.RULE_OF_THUMB,

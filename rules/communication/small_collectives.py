@@ -100,7 +100,11 @@ def small_collectives(
             f"The host waits for {host.calls} small collectives a step, one after the other: {ms(later.ns)}"
             " after the first of each row.",
             host.calls,
-            (Shorten(Times(host.track, later.own), LEFT), Shorten(Times(host.track, later.waiting), WAITS)),
+            (
+                Remove(later.ids),
+                Shorten(Times(host.track, later.own), LEFT),
+                Shorten(Times(host.track, later.waiting), WAITS),
+            ),
             False,
         )
 

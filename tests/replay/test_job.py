@@ -11,6 +11,7 @@ from hypothesis import strategies as st
 
 from diagnose.facts.communication.meetings import join as joined_job
 from diagnose.replay.job import Joined, join
+from diagnose.replay.job_calls import CallsOfAll
 from diagnose.trace.job import Course, Job
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
 
@@ -53,6 +54,43 @@ def test_a_rank_of_a_second_group_is_waited_for_through_a_rank_that_is_in_both()
     assert scaled(joined, 0, 1, 1) == round(70 * MS / 3)
     # Rank 2 comes at 5 ms, then sooner than rank 1 is through with its 10 ms: 5, 15, 25, 35.
     assert scaled(joined, 1, 1, 0.25) == round(35 * MS / 3)
+
+
+def two_meetings(*own_ms: tuple[int, int]) -> list[Program]:
+    """Ranks that compute, meet for 2 ms, compute and meet for 4 ms, in three steps."""
+    everyone = tuple(range(len(own_ms)))
+    return [
+        [Own(first * MS), Meet(everyone, 2 * MS), Own(then * MS), Meet(everyone, 4 * MS), NextStep()] * 3
+        for first, then in own_ms
+    ]
+
+
+def with_calls(joined: Joined, keep: list[float]) -> float:
+    """The job's step in ms if of each rank's calls in a step these shares of the transfer are left."""
+    ranks = len(joined.first_call) - 1
+    return int(joined.step_ns([replace(joined.recorded, keep=np.tile(keep, 3 * ranks))])[0]) / MS
+
+
+def test_a_collective_that_is_not_asked_for_holds_nobody_up() -> None:
+    joined = join(job_of(*two_meetings((10, 5), (4, 20))))
+    assert with_calls(joined, [1, 1]) == (10 + 2) + (20 + 4)
+    assert with_calls(joined, [0, 1]) == 10 + (20 + 4)  # Ranks meet all the same.
+    assert with_calls(joined, [0.5, 0.25]) == (10 + 1) + (20 + 1)
+    assert with_calls(joined, [np.nan, 1]) == max(10 + 5, 4 + 20) + 4
+    # The first is over at 12 ms, then rank 1 comes last, 24 ms later each time, and ends 20 ms after the third.
+    assert with_calls(joined, [1, np.nan]) == (12 + 2 * (24 + 2) + 20) / 3
+
+
+def test_calls_of_ranks_that_run_the_same_change_with_those_of_one() -> None:
+    """Ranks 0 and 1 meet, 2 and 3 do, and 4 has calls of its own and meets all in the end."""
+    everyone = (0, 1, 2, 3, 4)
+    programs: list[Program] = [
+        *([Meet(two), Own(MS), Meet(everyone), NextStep()] * 2 for two in ((0, 1), (0, 1), (2, 3), (2, 3))),
+        [Own(MS), Meet(everyone), NextStep()] * 2,
+    ]
+    calls = CallsOfAll(job_of(*programs), fixed=1)
+    left = calls.left(np.array([0.5, 1.0, np.nan, 0.25]))
+    assert np.array_equal(left, [*[0.5, 1, np.nan, 0.25] * 4, 1, 0.25], equal_nan=True)
 
 
 def gpipe(stages: int, micro: int, forward: int, backward: int) -> list[Program]:

@@ -61,7 +61,8 @@ def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(nam
     one = found.courses[slow]
     rest = one.compute_ns.sum() - one.lane.compute_ns.sum()
     own[slow] = own[slow] - (np.append(one.lane.compute_ns, rest) * (1.0 - 1.0 / TIMES)).astype(np.int64)
-    assert joined.step_ns([joined.recorded, replace(joined.recorded, own_ns=tuple(own))]) / 1e6 == pytest.approx([before, after], rel=0.02)
+    changed = replace(joined.recorded, own_ns=tuple(own))
+    assert joined.step_ns([joined.recorded, changed]) / 1e6 == pytest.approx([before, after], rel=0.02)
 
 
 @pytest.mark.parametrize("name", ["gpipe", "gpipe_older", "1f1b", "1f1b_older", "interleaved", "interleaved_older"])

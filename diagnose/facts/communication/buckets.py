@@ -39,7 +39,7 @@ class Buckets:
     op_ids: IntArray
     """What starts them on the host."""
     ids: IntArray
-    """Collectives on the device."""
+    """The collectives."""
     track: int
     """Of the main thread."""
     waits: Intervals
@@ -87,7 +87,7 @@ def buckets(facts: Facts) -> Buckets:
         least_bytes=int(sizes.min()),
         usual=usual,
         op_ids=ops.ids,
-        ids=table.ids[on_device],
+        ids=table.ids[rows],
         track=host_threads(facts).main,
         waits=waits,
         left=max(1 - spared / max(int(dur.sum()), 1), 0.0),

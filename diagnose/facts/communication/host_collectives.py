@@ -87,6 +87,8 @@ def _bytes(facts: Facts, ops: IntArray) -> IntArray:
 class Blocked:
     """Time of the main thread at collectives. What it waits for other ranks may come back at the next one."""
 
+    ids: IntArray
+    """The collectives that begin and end in it."""
     own: Intervals
     """When all ranks were there."""
     waiting: Intervals
@@ -97,10 +99,16 @@ class Blocked:
 
 def blocked_at(facts: Facts, times: Intervals) -> Blocked:
     """The main thread at collectives, at which it is at these times."""
-    known, used = waits(facts), steps(facts)
+    known, used, every = waits(facts), steps(facts), host_collectives(facts)
+    within = intervals.covered(Intervals(every.begin_ns, every.end_ns), times) == every.end_ns - every.begin_ns
     waiting = times if known is None else intervals.intersect(times, known)
     together = intervals.clip(times, used.start_ns, used.end_ns).total
-    return Blocked(intervals.subtract(times, waiting), waiting, round_half_up(together, used.count))
+    return Blocked(
+        ids=every.ids[within],
+        own=intervals.subtract(times, waiting),
+        waiting=waiting,
+        ns=round_half_up(together, used.count),
+    )
 
 
 @dataclass(frozen=True)
