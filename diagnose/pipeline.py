@@ -22,7 +22,7 @@ from pathlib import Path
 from diagnose import __version__
 from diagnose.facts.communication.peers import awaited, compare
 from diagnose.facts.core.base import Facts, Missing, optional
-from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import digest
 from diagnose.facts.run.program import program
@@ -166,9 +166,7 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     found = fixes_for_programs.fitting(program(facts), found)
     found = library_evidence.added(facts, own_calls.at_their_place(rank.context, found))
     unprofiled_ns = None if cost is None else cost.unprofiled_ns
-    order = ranking.ranked(
-        found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, trains_on_cpu(facts)
-    )
+    order = ranking.ranked(found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, busy_share(facts))
     ended = outcomes.priced(examined.outcomes, examined.findings, found, order)
     placed = spots.on_timeline(facts, order)
     return RankDiagnosis(

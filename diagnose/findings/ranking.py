@@ -40,8 +40,9 @@ NOTHING_SHARE = 0.002
 
 WARMER, WARMEST = 0.3, 0.9
 """Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
-else fills its caches then, and it does not go to sleep. Of 51 recordings of planted faults, of the part to develop on,
-half gained more than 0.63 in this way, a quarter less than 0.35. All were of one machine, so half of it is taken."""
+else fills its caches then, and it does not go to sleep. Only the time in which it is busy does. Of 51 recordings of
+planted faults, of the part to develop on, half gained more than 0.63 in this way, a quarter less than 0.35. All were of
+one machine, so half of it is taken."""
 
 LEFT_SHARE = 0.5
 """Of a saving, that must be left for a finding that names no cause (our choice)."""
@@ -90,8 +91,8 @@ class _Step:
 
     ns: int
     recorded_ns: int
-    on_cpu: bool
-    """The training computes on the CPU."""
+    busy: float
+    """Share of it in which the training is known to compute on the CPU."""
 
     def of(self, recorded_ns: int) -> int:
         """As large a share of this step as the given time is of the recorded one."""
@@ -113,14 +114,15 @@ class _Step:
 
     def others_ns(self, likely_ns: int) -> int:
         """Of a likely saving the part that `saving` has added for other ops: x + times x (1 - x) = likely, in steps."""
-        if not self.on_cpu or likely_ns <= 0:
+        times = WARMER * self.busy
+        if not times or likely_ns <= 0:
             return 0
         share = min(likely_ns / self.ns, 1.0)
-        own = (1 + WARMER - math.sqrt((1 + WARMER) ** 2 - 4 * WARMER * share)) / (2 * WARMER)
+        own = (1 + times - math.sqrt((1 + times) ** 2 - 4 * times * share)) / (2 * times)
         return max(likely_ns - round(own * self.ns), 0)
 
     def _warmer(self, times: float, saved_ns: int, left_ns: int) -> int:
-        return round(times * max(saved_ns, 0) / self.ns * left_ns) if self.on_cpu else 0
+        return round(times * self.busy * max(saved_ns, 0) / self.ns * left_ns)
 
 
 def ranked(
@@ -130,14 +132,14 @@ def ranked(
     rank: int,
     cautions: Sequence[Caution] = (),
     unprofiled_ns: int | None = None,
-    on_cpu: bool = False,
+    busy: float = 0.0,
 ) -> Ranked:
     """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
 
-    `on_cpu`: the training is known to compute on the CPU.
+    `busy`: share of the step in which the training is known to compute on the CPU.
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
-    step = _Step(unprofiled_ns or recorded_ns, recorded_ns, on_cpu)
+    step = _Step(unprofiled_ns or recorded_ns, recorded_ns, busy)
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
     priced = [
         _Priced(page, finding, step.saving(saving, finding.host_bound))
@@ -267,7 +269,7 @@ def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _S
         return []
     fixed = [edit for one in above if one.added_ns for edit in one.finding.edits]
     savings = replay.savings([one.finding.edits for one in small], after=fixed)
-    unwarmed = replace(step, on_cpu=False)  # WARMER is of a whole step, these are of what is left of it
+    unwarmed = replace(step, busy=0.0)  # WARMER is of a whole step, these are of what is left of it
     found = []
     for one, saving in zip(small, savings, strict=True):
         then = unwarmed.saving(saving, one.finding.host_bound)

@@ -190,6 +190,12 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """Time of each step in "loader", "backward", "optimizer", "save" and "collection"; the rest is forward passes and
     Python. Empty if steps were not timed by phase."""
 
+    @property
+    def busy_cores(self) -> float | None:
+        """How many cores the process kept busy, on average; None if that is not known."""
+        wall_ns = sum(self.wall_ns)
+        return None if self.cpu_ns is None or not wall_ns else self.cpu_ns * len(self.wall_ns) / wall_ns
+
 
 class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
     """A thread of Python beside the one that trains."""

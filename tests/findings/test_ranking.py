@@ -62,6 +62,17 @@ def test_what_is_in_line_adds_up() -> None:
     assert [one.share_of_step for one in found.findings] == pytest.approx([0.3, 0.2, 0.1])
 
 
+@pytest.mark.parametrize(("busy", "others_ms"), [(0.0, 0.0), (0.5, 3.15), (1.0, 6.3)])
+def test_what_is_left_gets_faster_as_far_as_it_is_computed_on_the_cpu(busy: float, others_ms: float) -> None:
+    """Of 100 ms 30 are saved, and of the other 70, at full use, 0.3 x 30 %."""
+    facts = facts_of(HOST_BOUND)
+    (found,) = ranking.ranked(
+        [(page("a"), finding(shorter(facts, "a")))], Replay(facts), steps(facts), 0, busy=busy
+    ).findings
+    assert in_ms(found)[1] == pytest.approx(30 + others_ms)
+    assert found.saving.others_ns / 1e6 == pytest.approx(others_ms)
+
+
 def test_what_is_too_much_to_list_is_one_finding() -> None:
     """Seven parts of a rule, of 7 to 1 ms: four are listed, and 3, 2 and 1 ms together."""
     spans = " | ".join(f"p{ms} {10 * ms}-{11 * ms}" for ms in range(1, 8))

@@ -6,7 +6,6 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts
-from diagnose.trace.manifest import RankManifest
 from diagnose.trace.model import Context
 
 _T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
@@ -44,12 +43,6 @@ def cores_shared(context: Context) -> bool:
     What a rank keeps busy was measured in the steps without the profiler; in recordings that do not say, it is taken
     for as many cores as the rank has threads. False if neither is known.
     """
-    cpus, busy = context.host.cpus_allowed, _busy_cores(context.rank)
+    cpus, alone = context.host.cpus_allowed, context.rank.unprofiled
+    busy = alone.busy_cores if alone is not None and alone.cpu_ns is not None else context.rank.flags.threads
     return cpus is not None and busy is not None and cpus < SIBLINGS * busy * max(context.ranks, 1)
-
-
-def _busy_cores(rank: RankManifest) -> float | None:
-    alone = rank.unprofiled
-    if alone is None or alone.cpu_ns is None or not alone.wall_ns:
-        return rank.flags.threads
-    return alone.cpu_ns * len(alone.wall_ns) / max(sum(alone.wall_ns), 1)

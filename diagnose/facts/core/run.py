@@ -57,3 +57,15 @@ def trains_on_cpu(facts: Facts) -> bool:
         return False
     on_host = all(device in ("cpu", "meta") for one in known.optimizers for device in one.devices)
     return on_host and not len(device_work(facts).ids)
+
+
+def busy_share(facts: Facts) -> float:
+    """Share of a step in which a training on the CPU keeps a core busy, at most 1; 0 if it is not known to train there.
+
+    1 in recordings that do not say: it may also sleep, or wait for other ranks.
+    """
+    if not trains_on_cpu(facts):
+        return 0.0
+    alone = manifest(facts).unprofiled
+    busy = None if alone is None else alone.busy_cores
+    return 1.0 if busy is None else min(busy, 1.0)

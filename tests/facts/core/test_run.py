@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.capture.agent import clocks
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.run import environment, launch_blocking, manifest, trains_on_cpu
+from diagnose.facts.core.run import busy_share, environment, launch_blocking, manifest, trains_on_cpu
 from diagnose.facts.core.steps import LONG
 from diagnose.facts.data.loading import Loading, loading
 from diagnose.facts.run.slowdown import Slowdown, Unrecorded, slowdown, unrecorded
@@ -42,6 +42,19 @@ def known(
 def wall(*times_ms: float, device: tuple[float, ...] | None = None) -> Timed:
     on_device = None if device is None else tuple(int(one * MS) for one in device)
     return Timed(first_step=0, wall_ns=tuple(int(one * MS) for one in times_ms), device_ns=on_device)
+
+
+@pytest.mark.parametrize(
+    ("devices", "cpu_ms", "busy"),
+    [("cpu", None, 1.0), ("cpu", 3, 0.2), ("cpu", 40, 1.0), ("cuda", 3, 0.0)],
+)
+def test_how_busy_a_training_on_the_cpu_is(devices: str, cpu_ms: int | None, busy: float) -> None:
+    """Steps of 10 and 20 ms; of 40 ms of CPU time a step, several threads take some."""
+    cpu_ns = None if cpu_ms is None else cpu_ms * MS
+    alone = Timed(first_step=0, wall_ns=(10 * MS, 20 * MS), cpu_ns=cpu_ns)
+    optimizer = Optimizer(name="SGD", devices=(devices,))
+    facts = known("5 steps of 10\ncpu  aten::mm 1-2", unprofiled=alone, optimizers=(optimizer,))
+    assert busy_share(facts) == busy
 
 
 @pytest.mark.parametrize(
