@@ -71,6 +71,28 @@ def test_on_the_host_it_is_held_up_where_it_is_in_no_op_of_its_own_until_a_colle
     assert found.compute_ns.tolist() == [68_900_000] * 2  # 40, 9.9 and 19 ms of ops
 
 
+@pytest.mark.parametrize(
+    ("after", "held"),
+    [
+        ("aten::mul 85-99", (40.5, 80.0)),  # It goes on 5 ms late, of 39.5 for which it stood.
+        ("aten::add 79-79.5 | aten::mul 80.4-99", (40.5, 79.0)),  # Recorded to be over 1 ms late.
+        ("aten::add 60-79 | aten::mul 80.4-99", (79.0, 80.0)),  # Most of it was hidden.
+        ("aten::mul 95-99", None),  # For 15 ms it did something else.
+    ],
+)
+def test_ends_need_not_meet_exactly_where_a_thread_stands_for_long(
+    after: str, held: tuple[float, float] | None
+) -> None:
+    drawn = f"""
+        3 steps of 100
+        2 threads, 4 cores
+        cpu       aten::mm 0-40 | c10d::allreduce_ 40-40.1 | {after}
+        cpu gloo  gloo:all_reduce 40.5-80
+        """
+    waits = [event[2:4] for event in lane(course(facts_of(drawn))) if event[0] == "wait"]
+    assert waits[:1] == ([] if held is None else [pytest.approx(held)])
+
+
 def test_what_it_asks_for_while_it_is_held_up_was_asked_for_before() -> None:
     found = course(
         facts_of(
