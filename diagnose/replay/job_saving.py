@@ -86,7 +86,9 @@ class JobReplay(Replay):
         """The own time of each rank under each scenario."""
         graph = self._desk.graph
         late_ns = self._stretches.moments_ns - graph.observed_ns[graph.marks]
-        begin, end = np.split(self._times(made, graph.marks) + late_ns[:, None], 2)
+        moments = np.stack(np.split(self._times(made, graph.marks) + late_ns[:, None], 2), axis=1)
+        in_order = np.maximum.accumulate(moments.reshape(-1, len(made)), axis=0)  # What is gone holds nothing up.
+        begin, end = in_order[::2], in_order[1::2]
         lasted_ns = self._stretches.until_ns - self._stretches.from_ns
         shorter = lasted_ns[:, None] - np.maximum(end - begin, 0)
         return [self._ranks(shorter[:, k], one) for k, one in enumerate(made)]

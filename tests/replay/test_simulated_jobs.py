@@ -8,6 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import diagnose
 from benchmarks.simulated_jobs import kineto
 from benchmarks.simulated_jobs.judge import step_ms
 from benchmarks.simulated_jobs.layout import Layout
@@ -17,6 +18,7 @@ from benchmarks.simulated_jobs.training import Training
 from diagnose.facts.communication.course import course
 from diagnose.facts.communication.meetings import join
 from diagnose.facts.core.base import Facts
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.replay import job as jobs
 from diagnose.source import ranks
 from diagnose.trace.job import Job
@@ -81,3 +83,16 @@ def test_what_is_sent_meets_what_is_received(name: str, tmp_path: Path) -> None:
 def test_clocks_of_hosts_are_told_apart(tmp_path: Path) -> None:
     found = job_of(JOBS["ddp_on_two_hosts"], tmp_path)
     assert (found.ahead_ns / 1e6).tolist() == pytest.approx([0.0, 0.0, 8.0, 8.0], abs=0.01)
+
+
+def test_without_the_early_reductions_a_job_takes_what_it_takes_when_simulated_so(tmp_path: Path) -> None:
+    """Gradients of 4 micro-batches are reduced each time, over a network that compute does not hide."""
+    good = Training(Layout({"dp": 4}, gpus=2, nic_gb_s=20.0), SMALL, micro=4)
+    bad = replace(good, no_sync=False)
+    before, after = (step_ms(one.run(3, Costs())) for one in (bad, good))
+    kineto.write(bad, bad.run(3, Costs()), tmp_path)
+    diagnosis = diagnose.analyze(tmp_path)
+    saving = next(one.saving for one in diagnosis.findings if one.rule == "missing_no_sync")
+    assert after < 0.9 * before
+    assert saving.likely_ns / 1e6 == pytest.approx(before - after, rel=0.02)
+    assert Diagnosis.from_json(diagnosis.to_json()) == diagnosis

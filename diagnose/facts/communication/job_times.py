@@ -235,7 +235,7 @@ def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:
     found = []
     for at, (group, transfer, operation, ranks) in enumerate(names):
         count, carried, ns, wait, held = (int(one[at]) for one in sums)
-        rate = carried / after[at] * 1e9 if not unknown[at] and after[at] and carried else None
+        rate = carried / int(after[at]) * 1e9 if not unknown[at] and after[at] and carried else None
         members = max(len(ranks), 1)
         of = 1 if transfer else members
         found.append(
