@@ -19,7 +19,7 @@ from diagnose.replay import graph as graphs
 from diagnose.replay import simulate
 from diagnose.replay.graph import OFF, EdgeKind, Edges, Graph, edges
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import Course, Job
+from diagnose.trace.job import Calls, Course, Job
 
 Shares = npt.NDArray[np.float64]
 
@@ -59,10 +59,10 @@ class Joined:
     """Transfers: of calls that met from when the last rank came. Shape (transfers,)."""
     transferred: IntArray
     """The call of each. Shape (transfers,)."""
-    wait_edge: IntArray
-    """Where ranks wait for calls. Shape (waits,)."""
-    awaited: IntArray
-    """The call of each. Shape (waits,)."""
+    bond_edge: IntArray
+    """Where ranks come to meetings, and where they wait for calls. Shape (bonds,)."""
+    bound: IntArray
+    """The call of each. Shape (bonds,)."""
     starts: IntArray
     """Point where each rank begins."""
     ends: IntArray
@@ -80,9 +80,9 @@ class Joined:
             keep = np.where(gone, 0.0, change.keep)[self.transferred]
             left_ns = np.rint(transfer_ns * keep).astype(np.int64)
             delay[self.transfer_edge, column] = np.where(transfer_ns > 0, left_ns, transfer_ns)
-            nobody_waits = self.wait_edge[gone[self.awaited]]
-            delay[nobody_waits, column] = OFF
-            residual[self.graph.edges.target[nobody_waits], column] = 0
+            free = self.bond_edge[gone[self.bound]]
+            delay[free, column] = OFF
+            residual[self.graph.edges.target[free], column] = 0
         ends = simulate.times(self.graph, self.structure, delay, residual, self.ends).max(axis=0)
         begin = self.graph.observed_ns[self.starts].max()
         found: IntArray = np.rint((ends - begin) / self.steps).astype(np.int64)
@@ -129,11 +129,13 @@ def join(job: Job) -> Joined:
     observed[meetings] = [met.last_ns for met in job.meetings]
     parts += _met(job, ranks, meetings, observed)
     bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
-    over = np.concatenate([one.over for one in ranks])
-    graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, over, jitter_ns=MOST_EARLY_NS)
+    over, arrive = (np.concatenate([getattr(one, name) for one in ranks]) for name in ("over", "arrive"))
+    asked = np.concatenate((over, arrive))
+    graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, asked, jitter_ns=MOST_EARLY_NS)
     call_of = np.full(len(observed), -1)
-    call_of[graph.marks] = np.arange(len(over))
-    transfers, waits = (np.flatnonzero(graph.edges.kind == kind) for kind in (EdgeKind.WORK, EdgeKind.WAIT))
+    call_of[graph.marks] = np.tile(np.arange(len(over)), 2)
+    transfers = np.flatnonzero(graph.edges.kind == EdgeKind.WORK)
+    bonds = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.WAIT, EdgeKind.EVENT)))
     return Joined(
         graph=graph,
         lanes=np.array([one.event[0] for one in ranks]),
@@ -142,8 +144,8 @@ def join(job: Job) -> Joined:
         first_call=np.concatenate(([0], np.cumsum([len(one.over) for one in ranks]))),
         transfer_edge=transfers,
         transferred=call_of[graph.edges.target[transfers]],
-        wait_edge=waits,
-        awaited=call_of[graph.edges.source[waits]],
+        bond_edge=bonds,
+        bound=call_of[graph.edges.source[bonds]],
         starts=graph.bounds[: len(ranks)],
         ends=graph.bounds[len(ranks) :],
         steps=len(job.courses[0].numbers),
@@ -199,7 +201,7 @@ def _chain(one: _Rank) -> list[Edges]:
     held = np.where(for_nothing, lane.until_ns - lane.from_ns, 0)
     reached = lane.until_ns[-1] if len(lane.until_ns) else one.course.bounds_ns[0]
     own = np.append(lane.own_ns + held, max(int(one.course.bounds_ns[-1] - reached), 0))
-    queue = _in_queue(one.course.calls.queue, one.course.calls.ids)
+    queue = _in_queue(one.course.calls)
     alone, lane_of = np.flatnonzero(one.alone), int(one.event[0])
     asks, waits = np.flatnonzero(~lane.waits & (lane.call >= 0)), np.flatnonzero(lane.waits)
     asked, awaited = lane.call[asks], lane.call[waits]
@@ -225,14 +227,15 @@ def _chain(one: _Rank) -> list[Edges]:
 
 @dataclass(frozen=True)
 class _Queue:
-    """Calls that follow each other on a stream or thread. Arrays of shape (pairs,)."""
+    """Calls that follow each other on a stream or thread, or wait for one of another. Arrays of shape (pairs,)."""
 
     before: IntArray
     behind: IntArray
 
 
-def _in_queue(queue: IntArray, ids: IntArray) -> _Queue:
+def _in_queue(calls: Calls) -> _Queue:
     """Each call is behind all that the kernel before carries: those of one kernel run at once."""
+    queue, ids, elsewhere = calls.queue, calls.ids, np.flatnonzero(calls.after >= 0)
     order = np.argsort(queue, kind="stable")
     line, kernel = queue[order], ids[order]
     new = np.concatenate(([True], (line[1:] != line[:-1]) | (kernel[1:] != kernel[:-1])))[: len(order)]
@@ -242,7 +245,8 @@ def _in_queue(queue: IntArray, ids: IntArray) -> _Queue:
     behind = np.flatnonzero(follows[batch])
     last = batch[behind] - 1
     within = np.arange(int(count[last].sum())) - np.repeat(np.cumsum(count[last]) - count[last], count[last])
-    return _Queue(order[np.repeat(first[last], count[last]) + within], order[np.repeat(behind, count[last])])
+    before, after = order[np.repeat(first[last], count[last]) + within], order[np.repeat(behind, count[last])]
+    return _Queue(np.append(before, calls.after[elsewhere]), np.append(after, elsewhere))
 
 
 def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:

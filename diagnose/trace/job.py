@@ -58,6 +58,8 @@ class Calls:
     end_ns: IntArray
     queue: IntArray
     """Calls of one number are carried out one after the other: a stream, a thread."""
+    after: IntArray
+    """The call of another queue that this one had to wait for; -1 none."""
 
 
 @dataclass(frozen=True)

@@ -152,6 +152,7 @@ def _course(
             begin_ns=np.array([begin for _, begin, _, _ in asked], dtype=np.int64),
             end_ns=np.array([end for _, _, end, _ in asked], dtype=np.int64),
             queue=-1 - np.arange(count),
+            after=np.full(count, -1),
         ),
         lane=Lane(
             call=lane[:, 0],

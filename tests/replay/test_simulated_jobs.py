@@ -31,6 +31,7 @@ JOBS = {
     "ddp": Training(Layout({"dp": 4}), SMALL),
     "ddp_on_two_hosts": Training(Layout({"dp": 4}, gpus=2), SMALL, clocks_ms={1: 8.0}),
     "fsdp": Training(Layout({"dp": 4}), SMALL, "fsdp"),
+    "hybrid": Training(Layout({"dp_replicate": 2, "dp_shard": 2}, gpus=2), SMALL, "fsdp"),
     "split": Training(Layout({"dp": 2, "tp": 2}), replace(SMALL, hidden=4_096, blocks=2)),
     "experts": Training(Layout({"ep": 4}), replace(SMALL, blocks=2), "none", experts=True),
     "gpipe": replace(STAGES, schedule="gpipe"),

@@ -71,7 +71,8 @@ def course(facts: Facts) -> Course:
         computing = intervals.subtract(computing, intervals.union(Intervals(held.from_ns, held.until_ns)))
     transfer = np.isin(operation, (SEND, RECV))
     queue = _queues(facts, ids, np.where(transfer, -1, groups.group[mine]), on_cpu, transfer)
-    ready = begin if on_cpu else _ready(facts, ids, begin, end, queue)
+    after = np.full(len(ids), -1) if on_cpu else _after(facts, ids, begin, end, queue)
+    ready = begin if on_cpu else _ready(facts, ids, begin, end, queue, after)
     size = told_bytes(facts.rank.collectives, told)
     bounds = used.bounds_ns
     names = tuple(dict.fromkeys(operation.tolist()))
@@ -91,6 +92,7 @@ def course(facts: Facts) -> Course:
         begin_ns=zero + begin,
         end_ns=zero + end,
         queue=queue,
+        after=after,
     )
     return Course(
         rank=rank.index,
@@ -121,8 +123,22 @@ def _queues(facts: Facts, ids: IntArray, group: IntArray, on_cpu: bool, transfer
     return np.where(group >= 0, len(facts.rank.tracks) + group, track)
 
 
-def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray) -> IntArray:
-    """When calls on a device could have begun, were it not for the one before in their queue.
+def _after(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray) -> IntArray:
+    """Of each call on a device the one of another queue that it had to wait for: it began as soon as that was over.
+
+    As an all-reduce between the groups that shards were reduced in.
+    """
+    launch = _asking(facts, ids)
+    order = np.argsort(end, kind="stable")
+    last = order[np.maximum(np.searchsorted(end[order], begin, side="right") - 1, 0)] if len(order) else order
+    at_once = (begin >= end[last]) & (begin - end[last] <= AT_ONCE_NS) & (end[last] > begin[last])
+    start = facts.rank.spans["start_ns"].to_numpy()
+    asked_before = start[launch[last]] < start[launch]
+    return np.where(at_once & asked_before & (queue[last] != queue), last, -1)
+
+
+def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: IntArray, after: IntArray) -> IntArray:
+    """When calls on a device could have begun, were it not for the one before in their queue, or in another.
 
     A communication stream that was still busy goes on at once; what it then runs was asked for, and the compute that
     was launched before that was done, earlier: how much earlier does not depend on when other ranks came.
@@ -137,7 +153,7 @@ def _ready(facts: Facts, ids: IntArray, begin: IntArray, end: IntArray, queue: I
     order = np.lexsort((begin, queue))
     follows = np.zeros(len(ids), dtype=bool)
     follows[order[1:]] = (queue[order][1:] == queue[order][:-1]) & (begin[order][1:] - end[order][:-1] <= AT_ONCE_NS)
-    return np.where(follows & (launch >= 0), ready, begin)
+    return np.where((follows | (after >= 0)) & (launch >= 0), ready, begin)
 
 
 def _asking(facts: Facts, ids: IntArray) -> IntArray:

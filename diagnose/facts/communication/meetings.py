@@ -69,6 +69,8 @@ def _cut(one: Course, numbers: tuple[int, ...]) -> Course:
     parts = {name: getattr(lane, name)[rows] for name in lane.__dataclass_fields__}
     parts["call"] = np.where(parts["call"] >= 0, place[np.maximum(parts["call"], 0)], -1)
     held = {name: getattr(calls, name)[kept] for name in calls.__dataclass_fields__}
+    before = np.maximum(held["after"], 0)
+    held["after"] = np.where((held["after"] >= 0) & kept[before], place[before], -1)
     held["step"] = np.where(held["step"] >= 0, held["step"] - first, -1)
     return replace(
         one,
