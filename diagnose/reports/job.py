@@ -8,6 +8,8 @@ from dataclasses import dataclass
 from itertools import pairwise
 from statistics import median
 
+import numpy as np
+
 from diagnose.facts.communication.job_times import WhyUnmatched
 from diagnose.findings.job import JobGroup, JobRank, JobSummary, JobUnmatched
 from diagnose.replay.job_path import JobPathKind, JobPathPart
@@ -120,20 +122,49 @@ class PathRow:
 
 def path_rows(job: JobSummary) -> list[PathRow]:
     """The largest parts by themselves, the others by kind; they add up to the step."""
-    shown = [one for one in job.critical_path[:MOST_PARTS] if one.share >= LEAST_PART]
+    out, shown, rest = standing_out(job), list[JobPathPart](), defaultdict[JobPathKind, list[JobPathPart]](list)
+    for one in job.critical_path:
+        if len(shown) < MOST_PARTS and one.share >= LEAST_PART and not _common(one, out):
+            shown.append(one)
+        else:
+            rest[one.what].append(one)
     rows = [PathRow(part_told(job, one), one.ns) for one in shown]
-    rest: dict[JobPathKind, list[JobPathPart]] = defaultdict(list)
-    for one in job.critical_path[len(shown) :]:
-        rest[one.what].append(one)
-    others = [PathRow(_others(kind, some), sum(one.ns for one in some)) for kind, some in rest.items()]
-    return rows + sorted(others, key=lambda row: -row.ns)
+    rows += [PathRow(_others(kind, some), sum(one.ns for one in some)) for kind, some in rest.items()]
+    return sorted(rows, key=lambda row: -row.ns)
 
 
 def _others(kind: JobPathKind, some: list[JobPathPart]) -> str:
     count = len({one.rank for one in some if one.rank is not None})
-    if kind in (JobPathKind.COMPUTE, JobPathKind.HOST):
-        return f"other ranks: {KINDS[kind]} ({count:,} rank{'s' * (count != 1)})"
+    if kind in OWN:
+        return f"{KINDS[kind]}, no rank stands out ({count:,} rank{'s' * (count != 1)})"
     return f"other {KINDS[kind]}" if kind is JobPathKind.TRANSFER else KINDS[kind]
+
+
+OWN = {JobPathKind.COMPUTE: "compute_ns", JobPathKind.HOST: "host_ns"}
+"""What ranks do by themselves."""
+
+
+def standing_out(job: JobSummary) -> dict[tuple[int, JobPathKind], int]:
+    """Of ranks on the critical path that take more for their compute, or on their host, how much more than others.
+
+    Than the median of all other ranks, in ns.
+    """
+    found = dict[tuple[int, JobPathKind], int]()
+    for kind, name in OWN.items():
+        taken = np.array([getattr(one, name) for one in job.ranks], dtype=np.float64)
+        on_path = {one.rank for one in job.critical_path if one.what is kind}
+        for at, one in enumerate(job.ranks):
+            if one.rank not in on_path or len(taken) < 2:
+                continue
+            middle = float(np.median(np.delete(taken, at)))
+            if taken[at] >= MUCH_MORE * middle and taken[at] - middle >= LITTLE * job.step_ns:
+                found[one.rank, kind] = round(taken[at] - middle)
+    return found
+
+
+def _common(one: JobPathPart, out: dict[tuple[int, JobPathKind], int]) -> bool:
+    """Own time of a rank that takes no more than the others do."""
+    return one.what in OWN and (one.rank, one.what) not in out
 
 
 def by_kind(job: JobSummary) -> dict[JobPathKind, int]:
@@ -163,45 +194,58 @@ def lost(job: JobSummary) -> str:
 
 
 def awaited(job: JobSummary) -> str:
-    """What the step waits for, the largest parts of its critical path in a sentence."""
-    shown = [one for one in job.critical_path[:MOST_TOLD] if one.share >= LEAST_PART]
+    """What the step waits for, the largest parts of its critical path in a sentence: ranks that stand out first."""
+    out, common = standing_out(job), defaultdict[JobPathKind, int](int)
+    parts = list[tuple[bool, int, str]]()
+    for one in job.critical_path:
+        if _common(one, out):
+            common[one.what] += one.ns
+        else:
+            parts.append((one.what in OWN, one.ns, _waited_for(job, one)))
+    for kind, ns in common.items():
+        what = "compute" if kind is JobPathKind.COMPUTE else "host time"
+        parts.append((False, ns, f"{what} in which no rank stands out"))
+    large = [one for one in sorted(parts, reverse=True) if one[1] >= LEAST_PART * job.step_ns]
+    shown = [f"{duration(ns)} for {what}" for _, ns, what in large[:MOST_TOLD]]
     if not shown:
         return ""
-    parts = [f"{duration(one.ns)} for {_waited_for(job, one)}" for one in shown]
-    return f"The step waits {' and '.join([', '.join(parts[:-1]), parts[-1]] if len(parts) > 1 else parts)}."
+    return f"The step waits {' and '.join([', '.join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)}."
 
 
-def own_on_path_ns(job: JobSummary) -> dict[int, int]:
-    """Of each rank, its own time on the critical path."""
-    own: dict[int, int] = defaultdict(int)
+@dataclass(frozen=True)
+class Culprit:
+    """The rank whose own time makes the step longer than other ranks' would."""
+
+    rank: JobRank
+    kind: JobPathKind
+    """COMPUTE or HOST."""
+    path_ns: int
+    """Of the critical path."""
+
+
+def culprit(job: JobSummary) -> Culprit | None:
+    """The one that stands out by most on the critical path, where ranks wait for each other."""
+    out, on_path = standing_out(job), defaultdict[tuple[int, JobPathKind], int](int)
     for one in job.critical_path:
-        if one.rank is not None and one.what in (JobPathKind.COMPUTE, JobPathKind.HOST):
-            own[one.rank] += one.ns
-    return own
-
-
-def culprit(job: JobSummary) -> JobRank | None:
-    """The rank with most of the critical path as its own time, where ranks wait for each other."""
-    own = own_on_path_ns(job)
-    if not own or (mean_wait_ns(job) or 0) < LITTLE * job.step_ns:
+        if one.rank is not None:
+            on_path[one.rank, one.what] += one.ns
+    if not out or (mean_wait_ns(job) or 0) < LITTLE * job.step_ns:
         return None
-    return next(one for one in job.ranks if one.rank == max(own, key=lambda rank: own[rank]))
+    rank, kind = max(out, key=lambda key: min(out[key], on_path[key]))
+    return Culprit(next(one for one in job.ranks if one.rank == rank), kind, on_path[rank, kind])
 
 
 def why(job: JobSummary) -> str:
     """In what the rank that the step waits for differs from the others; "" where it does not."""
-    if (one := culprit(job)) is None:
+    if (found := culprit(job)) is None:
         return ""
-    others = [other for other in job.ranks if other is not one]
-    middle = [median(getattr(other, name) for other in others) for name in ("compute_ns", "host_ns")]
-    more = [one.compute_ns - middle[0], one.host_ns - middle[1]]
-    at = 0 if more[0] >= more[1] else 1
-    has = (one.compute_ns, one.host_ns)[at]
-    if has < MUCH_MORE * middle[at] or more[at] < LITTLE * job.step_ns:
-        return ""
-    does = ("computes", "is on its host, without computing, for")[at]
-    name = rank_told(job, one.rank)
-    return f"{name[:1].upper()}{name[1:]} {does} {duration(has)} a step, the others {duration(middle[at])} (median)."
+    has, middle = (
+        getattr(found.rank, OWN[found.kind]),
+        median(getattr(other, OWN[found.kind]) for other in job.ranks if other is not found.rank),
+    )
+    does = "computes" if found.kind is JobPathKind.COMPUTE else "is on its host, without computing, for"
+    name = rank_told(job, found.rank.rank)
+    return f"{name[:1].upper()}{name[1:]} {does} {duration(has)} a step, the others {duration(middle)} (median)."
 
 
 def lead(job: JobSummary) -> list[str]:
@@ -219,7 +263,10 @@ def shown_ranks(job: JobSummary) -> tuple[list[JobRank], str]:
     """
     if len(job.ranks) <= MOST_RANKS:
         return list(job.ranks), ABOUT_RANKS
-    on_path = own_on_path_ns(job)
+    on_path = defaultdict[int, int](int)
+    for part in job.critical_path:
+        if part.rank is not None and part.what in OWN:
+            on_path[part.rank] += part.ns
     by_path = sorted(job.ranks, key=lambda one: -on_path[one.rank])
     by_awaited = sorted(job.ranks, key=lambda one: -one.awaited_ns)
     by_wait = sorted(job.ranks, key=lambda one: -(one.wait_ns or 0))

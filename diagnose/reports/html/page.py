@@ -219,10 +219,11 @@ def _job_tiles(job: JobSummary) -> Iterator[Tile]:
             "of it a rank waits for others, on average", least + duration(waits), f"({share(waits, job.step_ns)})"
         )
     if (one := jobs.culprit(job)) is not None:
-        name = jobs.rank_told(job, one.rank)
-        own = jobs.own_on_path_ns(job)[one.rank]
+        name, what = jobs.rank_told(job, one.rank.rank), jobs.KINDS[one.kind]
         yield Tile(
-            f"the step waits {duration(own)} for it", f"{name[:1].upper()}{name[1:]}", f"({share(own, job.step_ns)})"
+            f"the step waits {duration(one.path_ns)} for its {what}",
+            f"{name[:1].upper()}{name[1:]}",
+            f"({share(one.path_ns, job.step_ns)})",
         )
     transfers = jobs.by_kind(job).get(JobPathKind.TRANSFER, 0)
     yield Tile("of it the step waits for transfers", duration(transfers), f"({share(transfers, job.step_ns)})")

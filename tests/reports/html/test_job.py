@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace as dataclass_replace
 from functools import cache
 
 import numpy as np
@@ -65,9 +66,43 @@ def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
     text = page.render(diagnosis)
     first = text[text.index('<section id="job">') : text.index('<h2 id="rank">')]
     assert first.index("Rank 5") < first.index("What its step waits for") < first.index("process groups")
-    assert "the step waits 30.0 ms for it" in first
+    assert "the step waits 30.0 ms for its compute" in first
     assert f"Rank {diagnosis.rank} in detail" in text
     assert text.index('<h2 id="rank">') < text.index('id="fixes"')
+
+
+def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
+    """Three ranks compute for 20 ms; one is on its host for 10 ms besides."""
+    usual: Program = [Own(20 * MS), Meet((0, 1, 2), MS), NextStep()] * 4
+    courses = play([usual, [Own(30 * MS), Meet((0, 1, 2), MS), NextStep()] * 4, usual])
+    late = courses[1]
+    computed = np.where(late.lane.own_ns > 0, 20 * MS, 0)
+    courses[1] = dataclass_replace(
+        late, lane=dataclass_replace(late.lane, compute_ns=computed), compute_ns=np.full(4, 20 * MS)
+    )
+    found = diagnosed(courses).job
+    assert found is not None
+    assert job.lead(found) == [
+        "A rank waits 6.67 ms of 31.0 ms for others, on average (21.5 %).",
+        "The step waits 10.0 ms for rank 1's host, 20.0 ms for compute in which no rank stands out"
+        " and 1.00 ms for the all-reduce of all ranks.",
+        "Rank 1 is on its host, without computing, for 10.0 ms a step, the others 0 (median).",
+    ]
+    labels = {row.label: row.ns for row in job.path_rows(found)}
+    assert labels == {
+        "compute, no rank stands out (1 rank)": 20 * MS,
+        "rank 1: host": 10 * MS,
+        "all-reduce of all ranks": MS,
+    }
+
+
+def test_of_ranks_that_take_alike_none_is_named() -> None:
+    found = diagnosed(play([[Own(20 * MS), Meet((0, 1, 2), MS), NextStep()] * 4] * 3)).job
+    assert found is not None
+    assert job.culprit(found) is None
+    assert job.awaited(found) == (
+        "The step waits 20.0 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks."
+    )
 
 
 @pytest.mark.parametrize("render", [terminal.render, markdown.render])
