@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.machines import share_a_machine
@@ -86,7 +87,7 @@ def bus_rates(facts: Facts) -> tuple[BusRate, ...]:
     keys = np.stack([np.unique(names, return_inverse=True)[1].ravel(), table.bytes[large], table.group_size[large]])
     _, group = np.unique(keys, axis=1, return_inverse=True)
     alike = members(group.ravel(), int(group.max()) + 1)
-    found = [_rate(facts, table, device, str(names[some[0]]), large[some]) for some in alike]
+    found = [_rate(facts, table, device, large[some]) for some in alike]
     told = [one for one in found if one is not None]
     if not told and any(name.startswith(_EACH_WAY + _ONE_WAY) for name in names):
         raise Missing("what of large collectives is waiting", HOW)
@@ -108,15 +109,15 @@ def _groups(table: CollectiveTable, rows: IntArray) -> list[tuple[str, int]]:
     return list(zip(ranks, sizes, strict=True))
 
 
-def _rate(facts: Facts, table: CollectiveTable, device: Peaks, name: str, rows: IntArray) -> BusRate | None:
+def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -> BusRate | None:
     ranks, size = int(table.group_size[rows[0]]), int(table.bytes[rows[0]])
-    times = 2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0
-    transfer, compared = _transfers(facts, table, rows)
+    wire = float(wire_share(table, rows[:1])[0] * size)
+    transfer, compared = transfers(facts, table, rows)
     rows, transfer = rows[transfer > 0], transfer[transfer > 0]
     inside = table.in_steps[rows]
-    if not times or not inside.any():
+    if not wire or not inside.any():
         return None
-    wire, each = times * (ranks - 1) / ranks * size, int(np.median(transfer[inside]))
+    each = int(np.median(transfer[inside]))
     whole = int((table.times.ends - table.times.starts)[rows[inside]].sum())
     return BusRate(
         operation=str(table.operation[rows[0]]),
@@ -126,21 +127,33 @@ def _rate(facts: Facts, table: CollectiveTable, device: Peaks, name: str, rows: 
         calls=int(inside.sum()),
         transfer_ns=each,
         gbps=wire / each,
-        expected_ns=round(START_NS + wire / _links_gbps(device, ranks)),
+        expected_ns=round(START_NS + wire / links_gbps(device, ranks)),
         compared=compared,
         ns=round_half_up(whole, steps(facts).count),
     )
 
 
-def _links_gbps(device: Peaks, ranks: int) -> float:
-    """Bytes per ns. AMD's devices are joined in pairs, each by one of seven links."""
+def wire_share(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
+    """What of its bytes each collective sends over the slowest link, by nccl-tests' definition; 0 unknown."""
+    names = [str(one).replace("_", "").lower() for one in table.operation[rows]]
+    times = np.array([2 if one.startswith(_EACH_WAY) else 1 if one.startswith(_ONE_WAY) else 0 for one in names])
+    ranks = np.maximum(table.group_size[rows], 1)
+    share: npt.NDArray[np.float64] = times * (ranks - 1) / ranks
+    return share
+
+
+def links_gbps(device: Peaks, ranks: int) -> float:
+    """What links within a machine carry at least, in bytes per ns.
+
+    AMD's devices are joined in pairs, each by one of seven links.
+    """
     if device.link_gbps is None:
         return PCIE_4_GBPS * 2.0 ** ((device.pcie_generation or 4) - 4)
     joined = (ranks - 1) / (NODE - 1) if device.name.startswith("MI") else 1.0
     return LINK_SHARE * device.link_gbps * joined
 
 
-def _transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
+def transfers(facts: Facts, table: CollectiveTable, rows: IntArray) -> tuple[IntArray, bool]:
     """What they took without waiting, 0 where that is not known; and whether ranks were compared."""
     lasted = (table.times.ends - table.times.starts)[rows]
     others = optional(peers, facts)
