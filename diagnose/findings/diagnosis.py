@@ -33,6 +33,7 @@ from diagnose.findings.job import JobSummary
 from diagnose.findings.pictures import Pictures
 from diagnose.findings.timeline import Timeline
 from diagnose.replay.critical_path import PathPart
+from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Device, IntegrityNote, Peers
 
@@ -94,6 +95,15 @@ class Steps(msgspec.Struct, frozen=True):
     size_ratio: float  # How many times as much work they do.
 
 
+class RankFinding(msgspec.Struct, frozen=True):
+    """What a rule finds on a rank by itself. Its price is not that of the job, and so is left out."""
+
+    rule: str
+    code: str
+    title: str
+    site: Site | None
+
+
 class RankSummary(msgspec.Struct, frozen=True):
     """One rank's step in brief."""
 
@@ -106,6 +116,9 @@ class RankSummary(msgspec.Struct, frozen=True):
     """Per step that all ranks use; None if ranks could not be compared."""
     waiting_ns: int | None = None
     """For other ranks to come to collectives, hidden or not, per such step; None if that is not known."""
+    host: HostTime | None = None
+    findings: tuple[RankFinding, ...] = ()
+    """Worth a line, in order."""
 
 
 class Diagnosis(msgspec.Struct, frozen=True):
@@ -235,7 +248,7 @@ def of_ranks(
         allocation=shown.allocation,
         ops=shown.ops,
         functions=shown.functions,
-        ranks=tuple(_summary(one, said.peers) for one in digests),
+        ranks=tuple(_summary(one, said.peers) for one in ranks),
         job=said.job,
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
@@ -304,8 +317,18 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     )
 
 
-def _summary(one: RankDigest, peers: Peers | None) -> RankSummary:
-    alone = RankSummary(one.index, _step_time(one), one.breakdown, one.steps.times_ns if one.steps else ())
+def _summary(rank: RankDiagnosis, peers: Peers | None) -> RankSummary:
+    one = rank.digest
+    alone = RankSummary(
+        rank=one.index,
+        step_time_ns=_step_time(one),
+        breakdown=one.breakdown,
+        times_ns=one.steps.times_ns if one.steps else (),
+        host=one.host,
+        findings=tuple(
+            RankFinding(found.rule, found.code, found.title, found.site) for found in rank.findings if not found.minor
+        ),
+    )
     if peers is None:
         return alone
     at, count = peers.ranks.index(one.index), len(peers.steps)

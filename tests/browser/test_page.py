@@ -359,3 +359,15 @@ def test_the_job_is_above_one_rank_and_its_figure_switches_to_waiting(open_page:
     assert opened.page.locator("[data-trace='0']").get_attribute("aria-pressed") == "false"
     assert opened.text("#rank").startswith("Rank ")
     assert not opened.wrong
+
+
+def test_any_rank_is_shown_by_choice_or_by_a_click_on_its_column(open_page: Open) -> None:
+    opened = open_page(eight())
+    figure = "document.querySelector('#panel-job_heat .figure')"
+    opened.until(lambda: bool(opened.page.evaluate(f"Boolean({figure}.dataset.drawn)")))
+    opened.page.select_option("#choose-rank", "5")
+    assert "30.0 ms" in opened.text("#chosen-rank")
+    opened.page.evaluate(f"{figure}.emit('plotly_click', {{ points: [{{ x: '2 to 3' }}] }})")
+    assert opened.page.locator("#choose-rank").input_value() == "2"
+    assert "10.0 ms" in opened.text("#chosen-rank")
+    assert not opened.wrong

@@ -21,7 +21,16 @@ from diagnose.findings.job import JobSummary
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, findings, heading, perfetto
 from diagnose.reports import job as jobs
-from diagnose.reports.html import bundle, cards, job_figures, run_figures, step_figures, timeline_figure, work_figures
+from diagnose.reports.html import (
+    bundle,
+    cards,
+    job_figures,
+    job_ranks,
+    run_figures,
+    step_figures,
+    timeline_figure,
+    work_figures,
+)
 from diagnose.reports.html.style import MARK_COLOURS, plain
 from diagnose.reports.words import CAUSES, OUTCOMES, why_this_rank
 from diagnose.trace.model import Severity
@@ -89,6 +98,7 @@ class JobView:
     heat: Panel
     switches: tuple[str, ...]
     tables: tuple[content.Section, ...]
+    ranks: tuple[job_ranks.RankView, ...]
     rank: str
     """Whose the rest of the page is."""
 
@@ -203,6 +213,7 @@ def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
         heat=_panel(JOB, diagnosis, figures),
         switches=tuple(job_figures.switches(diagnosis)),
         tables=tuple(tables),
+        ranks=tuple(job_ranks.each_rank(diagnosis, diagnosis.job)),
         rank=f"Rank {diagnosis.rank} in detail, {why_this_rank(diagnosis)}",
     )
 

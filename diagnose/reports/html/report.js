@@ -58,11 +58,19 @@
     element.dataset.drawn = "yes";
   }
 
+  // A column stands for one rank, or for several: "696 to 703".
+  const choosing = (figure) => figure.on("plotly_click", ({ points: [{ x }] }) => {
+    const choice = $("#choose-rank");
+    choice.value = String(parseInt(x, 10));
+    choice.dispatchEvent(new Event("change"));
+  });
+
   function lazily(figures) {
     const pending = new Set(all("[data-figure]"));
     const now = (element) => {
       const { data, layout } = figures[element.dataset.figure];
-      return pending.delete(element) ? draw(element, data, layout) : Promise.resolve();
+      if (!pending.delete(element)) return Promise.resolve();
+      return draw(element, data, layout).then(() => element.dataset.figure === "job_heat" && choosing(element));
     };
     const seen = new IntersectionObserver(
       (entries) => entries.filter((entry) => entry.isIntersecting).forEach((entry) => now(entry.target)),
@@ -423,6 +431,10 @@
       all("button[data-trace]", figure.parentElement).forEach((other) => other.setAttribute("aria-pressed", String(other === button)));
       Plotly.restyle(figure, { visible: figure.data.map((_, at) => at === Number(button.dataset.trace)) });
     }));
+    const choice = $("#choose-rank");
+    const chosen = () => $("#chosen-rank").replaceChildren($(`#rank-${choice.value}`).content.cloneNode(true));
+    choice?.addEventListener("change", chosen);
+    if (choice) chosen();
     $("#save-trace")?.addEventListener("click", async () => {
       const link = document.createElement("a");
       link.href = URL.createObjectURL(new Blob([await unpacked("trace")], { type: "application/json" }));

@@ -11,11 +11,13 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose.facts.communication.meetings import join as joined_job
-from diagnose.findings.diagnosis import Diagnosis, RankSummary
+from diagnose.facts.core.host import HostActivity, HostTime
+from diagnose.findings.diagnosis import Diagnosis, RankFinding, RankSummary
 from diagnose.findings.job import summarised
 from diagnose.replay.job import join
 from diagnose.reports import content, job, markdown, terminal
-from diagnose.reports.html import job_figures, page
+from diagnose.reports.html import job_figures, job_ranks, page
+from diagnose.trace.frames import Site
 from diagnose.trace.job import Course
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, play
 from tests.reports.test_reports import of, training
@@ -149,6 +151,29 @@ def test_the_heat_map_of_few_ranks_shows_each() -> None:
 
 def test_the_page_of_very_many_ranks_is_no_larger_than_five_megabytes() -> None:
     assert len(page.render(thousand()).encode()) < 5_000_000
+
+
+def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it() -> None:
+    found = eight()
+    assert found.job is not None
+    said = RankFinding("scalar_syncs", "SY01", "It <waits>", Site("train.py", 12, "step"))
+    host = HostTime(200, {HostActivity.OPS: 150, HostActivity.PYTHON: 50, HostActivity.SYNC: 0})
+    ranks = [replace(one, findings=(said,) * (one.rank == 5), host=host) for one in found.ranks]
+    views = list(job_ranks.each_rank(replace(found, ranks=tuple(ranks)), found.job))
+    assert [one.number for one in views] == list(range(8))
+    assert views[5].times == (
+        ("compute", "30.0 ms"),
+        ("host", "0"),
+        ("waiting", "0"),
+        ("transfer", "5.00 ms"),
+        ("others wait for it", "20.0 ms"),  # Its neighbour, for which the six others wait then.
+    )
+    assert views[5].host == "in framework ops 75.0 %, in Python between ops 25.0 %"
+    assert views[5].findings == (("It <waits>", "train.py:12 (step)"),)
+    assert views[4].findings == ()
+    text = page.render(replace(found, ranks=tuple(ranks)))
+    assert text.count("<template id=") == 8
+    assert "It &lt;waits&gt;" in text
 
 
 def test_one_rank_alone_is_no_job() -> None:
