@@ -58,6 +58,8 @@ class Scenario:
         self.residual_ns = desk.graph.residual_ns.copy()
         self.of_ranks: list[Even | Rechunk] = []
         """What happens on all ranks: not in this graph, but where ranks are joined."""
+        self._removed: list[IntArray] = []
+        self._shortened: list[tuple[IntArray, float]] = []
 
     @singledispatchmethod
     def apply(self, edit: Edit) -> None:
@@ -70,6 +72,7 @@ class Scenario:
         if isinstance(edit.what, Times):
             self._shorten_host(edit.what.track, edit.what.pieces, keep)
             return
+        self._shortened.append((edit.what, keep))
         self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), keep)
         for track, pieces in self.desk.host_time(edit.what):
             self._shorten_host(track, pieces, keep)
@@ -77,6 +80,7 @@ class Scenario:
     @apply.register
     def _(self, edit: Remove) -> None:
         work = self.desk.work_within(edit.what)
+        self._removed.append(edit.what)
         self._remove_work(work)
         for track, pieces in self.desk.host_time(np.append(edit.what, self.desk.launches_of(work))):
             self._shorten_host(track, pieces, 0.0)
@@ -124,10 +128,26 @@ class Scenario:
         edges = self.desk.owners(EdgeKind.WORK).of(leading[known])
         self.delay_ns[edges] = edit.dur_ns[self.level][group[first]][known]
 
+    def happens(self, ids: IntArray) -> npt.NDArray[np.bool_]:
+        """Which of these spans no edit removes. Shape (ids,)."""
+        found: npt.NDArray[np.bool_] = ~np.isin(ids, np.concatenate([ids[:0], *self._removed]))
+        return found
+
+    def share_left(self, ids: IntArray) -> npt.NDArray[np.float64]:
+        """The share of its time that each span keeps: device work, or what threads carry out. Shape (ids,)."""
+        share = np.ones(len(ids))
+        for what, keep in self._shortened:
+            share[np.isin(ids, what)] *= keep
+        known = np.isin(ids, self.desk.owners(EdgeKind.WORK).span)
+        work = self.desk.owners(EdgeKind.WORK).of(ids[known])
+        share[known] = self.delay_ns[work] / np.maximum(self.desk.graph.delay_ns[work], 1)
+        return share
+
     def _scale(self, edges: IntArray, keep: float | npt.NDArray[np.float64]) -> None:
         self.delay_ns[edges] = np.rint(self.delay_ns[edges] * keep).astype(np.int64)
 
     def _remove_work(self, ids: IntArray) -> None:
+        self._removed.append(ids)
         for kind in (EdgeKind.WORK, EdgeKind.STREAM, EdgeKind.LAUNCH):
             edges = self.desk.owners(kind).of(ids)
             self.delay_ns[edges] = np.minimum(self.delay_ns[edges], 0)

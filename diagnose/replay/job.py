@@ -7,6 +7,7 @@ call goes on when it is over. All of that are edges of one graph (`replay.graph`
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -16,13 +17,23 @@ from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, once
 from diagnose.replay import graph as graphs
 from diagnose.replay import simulate
-from diagnose.replay.graph import EdgeKind, Edges, Graph, edges
+from diagnose.replay.graph import OFF, EdgeKind, Edges, Graph, edges
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Course, Job
 
 MOST_EARLY_NS = 20_000_000
 """A rank may be recorded to leave a collective so much before the last one came: spans of gloo end some ms early where
 a machine is busy, and clocks differ."""
+
+
+@dataclass(frozen=True)
+class Left:
+    """What edits leave of a rank's calls. Arrays of shape (calls,)."""
+
+    share: npt.NDArray[np.float64]
+    """Of the transfer."""
+    happens: npt.NDArray[np.bool_]
+    """Not removed: ranks still meet."""
 
 
 @dataclass(frozen=True)
@@ -42,27 +53,57 @@ class Joined:
     starts: IntArray
     """Point where each rank begins."""
     ends: IntArray
+    met_call: IntArray
+    """Each call of each meeting, as its place in the calls of all ranks. Shape (members,)."""
+    met: IntArray
+    """The position in `Job.meetings` of each of these."""
     steps: int
 
-    def step_ns(self, own_ns: list[list[IntArray]]) -> IntArray:
+    def step_ns(self, own_ns: list[list[IntArray]], left: Sequence[Sequence[Left]] = ()) -> IntArray:
         """The job's mean step: from when the last rank begins to when the last one ends. Shape (sets,).
 
-        `own_ns`: of each set, of each rank, what its own time is instead; shapes as `own_edge`.
+        `own_ns`: of each set, of each rank, what its own time is instead; shapes as `own_edge`. `left`: the same of
+        its calls; without, all happen as they did.
         """
         delay = np.repeat(self.graph.delay_ns[:, None], len(own_ns), axis=1)
         for column, ranks in enumerate(own_ns):
             for edge, own in zip(self.own_edge, ranks, strict=True):
                 delay[edge, column] = own
+        for column, calls in enumerate(left):
+            delay[:, column] = self._with(calls, delay[:, column])
         residual = np.repeat(self.graph.residual_ns[:, None], len(own_ns), axis=1)
         ends = simulate.times(self.graph, self.structure, delay, residual, self.ends).max(axis=0)
         begin = self.graph.observed_ns[self.starts].max()
         found: IntArray = np.rint((ends - begin) / self.steps).astype(np.int64)
         return found
 
+    def _with(self, left: Sequence[Left], delay_ns: IntArray) -> IntArray:
+        """Delays where only so much is left of calls: a fix of one rank's call is one of all that meet in it."""
+        some, delay = self.graph.edges, delay_ns.copy()
+        if all(one.happens.all() and (one.share == 1.0).all() for one in left):
+            return delay
+        transfers, joins = (some.kind == EdgeKind.WORK), (some.kind == EdgeKind.EVENT)
+        for rank, lane in enumerate(self.lanes.tolist()):
+            alone = np.flatnonzero(transfers & (some.track == lane))
+            delay[alone] = _scaled(delay[alone], left[rank], some.owner[alone])
+        count = int(self.met.max(initial=-1)) + 1
+        share, happens = np.ones(count), np.ones(count, dtype=bool)
+        np.minimum.at(share, self.met, np.concatenate([one.share for one in left])[self.met_call])
+        np.logical_and.at(happens, self.met, np.concatenate([one.happens for one in left])[self.met_call])
+        together = np.flatnonzero(transfers & (some.track < 0))
+        delay[together] = _scaled(delay[together], Left(share, happens), some.owner[together])
+        delay[joins & ~np.append(happens, True)[np.where(joins, some.owner, -1)]] = OFF
+        return delay
+
     @property
     def own_ns(self) -> list[IntArray]:
         """Own time as it was. Of each rank; shapes as `own_edge`."""
         return [self.graph.delay_ns[edge] for edge in self.own_edge]
+
+
+def _scaled(delay_ns: IntArray, left: Left, of: IntArray) -> IntArray:
+    share = np.where(left.happens, left.share, 0.0)[of]
+    return np.rint(delay_ns * np.where(delay_ns > 0, share, 1.0)).astype(np.int64)
 
 
 @dataclass(frozen=True)
@@ -97,7 +138,8 @@ def join(job: Job) -> Joined:
         observed[one.arrive], observed[one.over] = one.arrived_ns, one.over_ns
         lane[one.event] = one.event[0]
     observed[meetings] = [met.last_ns for met in job.meetings]
-    parts += _met(job, ranks, meetings, observed)
+    at, number = _members(job, ranks)
+    parts += _met(ranks, at, number, meetings, observed)
     bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
     graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, jitter_ns=MOST_EARLY_NS)
     return Joined(
@@ -107,6 +149,8 @@ def join(job: Job) -> Joined:
         own_edge=_own_edges(graph, ranks),
         starts=graph.bounds[: len(ranks)],
         ends=graph.bounds[len(ranks) :],
+        met_call=at,
+        met=number,
         steps=len(job.courses[0].numbers),
     )
 
@@ -134,13 +178,18 @@ def _ranks(job: Job) -> tuple[list[_Rank], int]:
     return found, count
 
 
-def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> list[Edges]:
+def _members(job: Job, ranks: list[_Rank]) -> tuple[IntArray, IntArray]:
+    """Each call of each meeting, as its place in the calls of all ranks, and the meeting's position."""
+    first = np.concatenate(([0], np.cumsum([len(one.arrive) for one in ranks])))
+    at = [first[met.ranks] + met.calls for met in job.meetings]
+    number = np.repeat(np.arange(len(at)), [len(one) for one in at])
+    return np.concatenate([first[:0], *at]), number.astype(np.int64)
+
+
+def _met(ranks: list[_Rank], at: IntArray, number: IntArray, points: IntArray, observed: IntArray) -> list[Edges]:
     """Where ranks meet: who has come to it, and who goes on from it."""
     if not len(points):
         return []
-    first = np.concatenate(([0], np.cumsum([len(one.arrive) for one in ranks])))
-    at = np.concatenate([first[met.ranks] + met.calls for met in job.meetings])
-    number = np.repeat(np.arange(len(points)), [len(met.ranks) for met in job.meetings])
     arrive, over, alone = (
         np.concatenate([getattr(one, name) for one in ranks])[at] for name in ("arrive", "over", "alone")
     )

@@ -2,8 +2,9 @@
 
 A fix is found on one rank, in its code, and its replay says how much shorter each of the rank's own stretches between
 two collectives gets. The other ranks run the same code: a stretch of theirs gets shorter too, by as much at most, and
-not shorter than the one on the rank that was fixed, for what only that rank had is not on theirs. The joined replay
-then says when the last rank is through.
+not shorter than the one on the rank that was fixed, for what only that rank had is not on theirs. A collective that a
+fix removes or shortens is so on all of its ranks: they do not meet in it, or its transfer is shorter. The joined
+replay then says when the last rank is through.
 """
 
 from __future__ import annotations
@@ -66,8 +67,15 @@ class JobReplay(Replay):
     def _run(self, made: Sequence[Scenario]) -> IntArray:
         own = self._own_ns(made)
         spared = [self._spared_ns(one, ns) for one, ns in zip(made, own, strict=True)]
-        found: IntArray = self._joined.step_ns(own) - np.array(spared, dtype=np.int64)
+        left = [self._left(one) for one in made]
+        found: IntArray = self._joined.step_ns(own, left) - np.array(spared, dtype=np.int64)
         return found
+
+    def _left(self, made: Scenario) -> list[jobs.Left]:
+        """What is left of each rank's calls: of those of ranks that do the same as of this one's."""
+        ids = self._job.courses[self._at].calls.ids
+        mine = jobs.Left(made.share_left(ids), made.happens(ids))
+        return [mine if alike else _all_of(one) for alike, one in zip(self._alike, self._job.courses, strict=True)]
 
     def _spared_ns(self, made: Scenario, own: list[IntArray]) -> int:
         """What more micro-batches spare in each step, of ranks that take so much by themselves."""
@@ -111,6 +119,10 @@ class JobReplay(Replay):
         before, left, now = (np.bincount(at, weights=ns) for at, ns in ((mine, ours), (mine, fixed), (its, theirs)))
         shortened: Times = theirs * (_shortened(now, before, left) / np.maximum(now, 1.0))[its]
         return shortened
+
+
+def _all_of(one: Course) -> jobs.Left:
+    return jobs.Left(np.ones(len(one.calls.ids)), np.ones(len(one.calls.ids), dtype=bool))
 
 
 def _shortened(now: Times, before: Times, left: Times) -> Times:

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.facts.communication.meetings import join as joined_job
-from diagnose.replay.job import Joined, join
+from diagnose.replay.job import Joined, Left, join
 from diagnose.trace.job import Course, Job
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
 
@@ -39,6 +39,31 @@ def test_the_slower_of_two_ranks_sets_the_pace_until_the_other_is_the_slower() -
     assert scaled(joined, 1, 0.5) == 17 * MS
     assert scaled(joined, 1, 0.1) == 12 * MS  # now the other one is waited for
     assert scaled(joined, 0, 1) == 32 * MS  # who is never last can be sped up for nothing
+
+
+def with_calls(joined: Joined, own_ms: list[list[int]], share: float, happens: list[bool]) -> int:
+    """The job's step if of all calls this share is left, and only some happen; alike on all ranks."""
+    left = Left(np.full(len(happens), share), np.array(happens))
+    return int(joined.step_ns([[np.array(one) * MS for one in own_ms]], [[left] * len(own_ms)])[0])
+
+
+def test_a_transfer_that_is_shorter_is_so_on_all_of_its_ranks() -> None:
+    joined = join(job_of(*one_step_each(10, 30)))
+    own = [[round(ns / MS) for ns in one] for one in joined.own_ns]
+    assert with_calls(joined, own, 1.0, [True] * 3) == 32 * MS
+    assert with_calls(joined, own, 0.5, [True] * 3) == 31 * MS  # ranks still meet
+
+
+def test_ranks_do_not_wait_for_each_other_in_a_call_that_is_removed() -> None:
+    turns: list[Program] = [
+        [Own(a * MS), Meet((0, 1), 2 * MS), Own(b * MS), Meet((0, 1), 2 * MS), NextStep()] * 2
+        for a, b in ((10, 30), (30, 10))
+    ]
+    joined = join(job_of(*turns))
+    own = [[round(ns / MS) for ns in one] for one in joined.own_ns]
+    assert with_calls(joined, own, 1.0, [True] * 4) == 64 * MS  # 30 + 2 + 30 + 2
+    assert with_calls(joined, own, 1.0, [False, True] * 2) == 42 * MS  # each computes for 40, then they meet
+    assert with_calls(joined, own, 1.0, [False] * 4) == 40 * MS
 
 
 def test_a_rank_of_a_second_group_is_waited_for_through_a_rank_that_is_in_both() -> None:
