@@ -260,26 +260,26 @@ def _batch_of(ids: IntArray) -> tuple[IntArray, IntArray]:
 
 def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArray, end: IntArray) -> _Held:
     """Where the main thread stands until a collective is over."""
-    standing = _standing(facts)
+    stands = standing(facts)
     transfer = np.isin(operation, (SEND, RECV))
     early = np.where(transfer, EARLY_TRANSFER_NS, EARLY_NS)
-    stood = standing.ends - standing.starts
+    stood = stands.ends - stands.starts
     order = np.argsort(end, kind="stable")
-    middle = np.searchsorted(end[order], standing.ends)
-    best, least = np.full(standing.size, -1), np.full(standing.size, np.iinfo(np.int64).max)
+    middle = np.searchsorted(end[order], stands.ends)
+    best, least = np.full(stands.size, -1), np.full(stands.size, np.iinfo(np.int64).max)
     for away in range(-8, 8):
         at = middle + away
-        call = order[np.clip(at, 0, max(len(order) - 1, 0))] if len(order) else np.full(standing.size, -1)
+        call = order[np.clip(at, 0, max(len(order) - 1, 0))] if len(order) else np.full(stands.size, -1)
         if not len(order):
             break
-        after = standing.ends - end[call]
+        after = stands.ends - end[call]
         fits = (
             (at >= 0)
             & (at < len(order))
             & (after <= LATE_NS)
             & (-after <= np.minimum(early[call], np.maximum(stood, EARLY_NS // 2)))
         )
-        fits &= (begin[call] < standing.ends - LEAST_WAIT_NS // 2) & (end[call] > standing.starts)
+        fits &= (begin[call] < stands.ends - LEAST_WAIT_NS // 2) & (end[call] > stands.starts)
         # A send is seen to be over when somebody asks, mostly just before or after the recv that was waited for.
         distance = np.abs(after) + (operation[call] == SEND) * LATE_NS
         better = fits & (distance < least)
@@ -287,15 +287,15 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
     known = best >= 0
     known[:-1] &= best[:-1] != best[1:]  # It went on in between, so that it was not held up before.
     call = best[known]
-    begins = np.maximum(standing.starts[known], begin[call] + 1)
-    return _Held(begins, np.maximum(begins, np.minimum(standing.ends[known], end[call])), call)
+    begins = np.maximum(stands.starts[known], begin[call] + 1)
+    return _Held(begins, np.maximum(begins, np.minimum(stands.ends[known], end[call])), call)
 
 
 _ENGINE = "autograd::engine::evaluate_function"
 _WAITING = ("c10d::", "_c10d", "c10d_functional::")
 
 
-def _standing(facts: Facts) -> Intervals:
+def standing(facts: Facts) -> Intervals:
     """Stretches in which the main thread is in no op of its own: in none, or in one that asks for collectives."""
     main = host_threads(facts).main
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
