@@ -92,7 +92,10 @@ class Joined:
         np.logical_and.at(happens, self.met, np.concatenate([one.happens for one in left])[self.met_call])
         together = np.flatnonzero(transfers & (some.track < 0))
         delay[together] = _scaled(delay[together], Left(share, happens), some.owner[together])
-        delay[joins & ~np.append(happens, True)[np.where(joins, some.owner, -1)]] = OFF
+        gone = ~np.append(happens, True)
+        delay[joins & gone[np.where(joins, some.owner, -1)]] = OFF
+        passed = some.kind == EdgeKind.DELIVERY
+        delay[passed & gone[np.where(passed, some.owner, -1)]] = 0
         return delay
 
     @property
@@ -199,6 +202,8 @@ def _met(ranks: list[_Rank], at: IntArray, number: IntArray, points: IntArray, o
     return [
         edges(EdgeKind.EVENT, arrive, point, 0, number),
         edges(EdgeKind.WORK, point[joint], over[joint], transfer[joint], number[joint]),
+        # Only where the call is removed: what follows it in its queue still follows what came before it.
+        edges(EdgeKind.DELIVERY, arrive[joint], over[joint], 0, number[joint]),
     ]
 
 

@@ -90,8 +90,10 @@ class JobReplay(Replay):
         graph = self._desk.graph
         late_ns = self._stretches.moments_ns - graph.observed_ns[graph.marks]
         begin, end = np.split(self._times(made, graph.marks) + late_ns[:, None], 2)
-        lasted_ns = self._stretches.until_ns - self._stretches.from_ns
-        shorter = lasted_ns[:, None] - np.maximum(end - begin, 0)
+        # A collective that is gone may be over before what came before it: a stretch begins after the one before.
+        in_turn = np.stack((begin, end), axis=1).reshape(-1, len(made))
+        lasted = np.diff(np.maximum.accumulate(in_turn, axis=0), axis=0)[::2]
+        shorter = (self._stretches.until_ns - self._stretches.from_ns)[:, None] - lasted
         return [self._ranks(shorter[:, k], one) for k, one in enumerate(made)]
 
     def _ranks(self, shorter_ns: IntArray, made: Scenario) -> list[IntArray]:
