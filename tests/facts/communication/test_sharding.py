@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from diagnose.facts.communication.sharding import regathers, scattered_rounds, shards
+import pytest
+
+from diagnose.facts.communication.sharding import fine_units, late_gathers, regathers, scattered_rounds, shards
 from diagnose.facts.core.base import Facts
 from diagnose.synthetic.reading import facts_of
 
@@ -138,3 +140,104 @@ def test_a_gather_on_a_device_is_exposed_while_no_kernel_computes() -> None:
     )
     assert (found.traffic.calls, found.traffic.ns, found.traffic.exposed_ns) == (1, 30_000_000, 20_000_000)
     assert found.bytes is None
+
+
+SIZE = "operation=_allgather_base dtype=BFloat16 in_elements"
+
+
+def small(*units: str, elements: str = "2000") -> Facts:
+    """Units whose gathers take 2 ms each, one after the other; a backward range ends the round."""
+    host = [gather(unit, 4 * at) for at, unit in enumerate(units)]
+    work = [f"allgather {50 + 4 * at}-{52 + 4 * at} @{4 * at + 1.2} {SIZE}={elements}" for at in range(len(units))]
+    after = '"FSDP::pre_backward (z)" 40-40.1 | optimizer 42-43'
+    return of(f"cpu  {' | '.join(host)} | {after}", f"gpu 20  {' | '.join(work)}", "gpu  sgemm 90-95 @41")
+
+
+def test_units_of_one_block_need_one_gather_where_it_takes_as_long() -> None:
+    """Of one size: 2 ms are 4 kB's share of 4 kB + 1 MiB in bytes. One of three times as many takes 1.008 as long."""
+    found = fine_units(small("h.0.a", "h.0.b", "h.0.c", "h.1.a"))
+    assert (found.units, found.blocks, found.bytes) == (4, 2, 4_000)
+    assert found.latency_share == pytest.approx((1 << 20) / (4_000 + (1 << 20)))
+    assert (found.needless.calls, found.needless.ns) == (2, 4_000_000)  # of h.0.b and h.0.c
+
+
+def test_the_host_is_in_hooks_of_units_that_are_no_more() -> None:
+    """Those of h.0.b, from 4 to 7 ms; the others' stay."""
+    ((_, times),) = fine_units(small("h.0.a", "h.0.b")).host
+    assert times.total == 4 * 3_000_000
+
+
+@pytest.mark.parametrize(
+    ("units", "blocks"),
+    [
+        (("h.0", "h.1", "h.2", ""), 4),  # a unit for each block, and the root
+        (("0.a", "0.b", "1.a"), 2),
+        (("encoder.layers.0", "decoder.layers.0", "decoder.layers.0.mlp"), 2),
+        (("embed", "norm", "head"), 3),  # without numbers, nobody knows
+    ],
+)
+def test_a_block_is_what_a_number_follows(units: tuple[str, ...], blocks: int) -> None:
+    assert fine_units(small(*units)).blocks == blocks
+
+
+def test_where_sizes_differ_their_times_tell_what_starting_takes() -> None:
+    """1 MB in 2 ms and 3 MB in 4 ms: 1 ms to start and 1 ns a byte. Together they take 5 ms, as 2 of 3 ms do."""
+    facts = of(
+        f"cpu  {gather('h.0.a', 0)} | {gather('h.0.b', 4)}",
+        'cpu  "FSDP::pre_backward (z)" 40-40.1 | optimizer 42-43',
+        f"gpu 20  allgather 50-52 @1.2 {SIZE}=500000 | allgather 54-58 @5.2 {SIZE}=1500000",
+        "gpu  sgemm 90-95 @41",
+    )
+    found = fine_units(facts)
+    assert found.latency_share == pytest.approx(1 / 3)  # the usual one carries 2 MB
+    assert found.needless.calls == 0
+
+
+def test_an_all_reduce_behind_what_is_scattered_is_of_the_same_unit() -> None:
+    facts = of(
+        f'cpu  "FSDP::post_backward_reduce (h.0)" 0-9 | {gather("h.0", 20)} | optimizer 42-43',
+        "cpu  c10d::_reduce_scatter_base_ 1-2 | c10d::allreduce_ 3-4",
+        "gpu 20  reduce_scatter 50-52 @1.2 operation=_reduce_scatter_base dtype=Float in_elements=100",
+        "gpu 20  allreduce 53-55 @3.2 operation=allreduce dtype=Float in_elements=50 | allgather 60-61 @21.2",
+        "gpu  sgemm 90-95 @41",
+    )
+    assert fine_units(facts).needless.calls == 0
+
+
+def test_a_gather_that_begins_once_its_predecessor_s_unit_has_computed_is_late() -> None:
+    """10 ms of nothing else; the 30 of compute before them could hide 27."""
+    found = late_gathers(
+        of(
+            f'cpu  {gather("h.0", 0)} | {gather("h.1", 42)} | "FSDP::pre_backward (h.1)" 46-46.1 | optimizer 47-48',
+            "gpu  sgemm 11-41 @3.5 | sgemm 55-99 @45.5",
+            "gpu 20  allgather 1.5-11 @1.2 operation=_allgather_base | allgather 44-54 @43.2 operation=_allgather_base",
+        )
+    )
+    assert (len(found.ids), found.exposed_ns, found.share) == (3, 10_000_000, 1.0)
+    assert not found.compared
+
+
+def test_what_no_compute_could_hide_is_not_late() -> None:
+    """The first gather has nothing before it; the second begins as soon as the first is over."""
+    found = late_gathers(
+        of(
+            f'cpu  {gather("h.0", 0)} | {gather("h.1", 4)} | "FSDP::pre_backward (h.1)" 9-9.1 | optimizer 10-11',
+            "gpu  sgemm 31-41 @3.5 | sgemm 61-99 @8.5",
+            "gpu 20  allgather 1.5-31 @1.2 operation=_allgather_base | allgather 31-61 @5.2 operation=_allgather_base",
+        )
+    )
+    assert found.exposed_ns == 0
+
+
+def test_one_unit_could_be_hidden_by_all_that_is_computed() -> None:
+    """30 ms of gathering and as many of reducing; each step computes for 38, of which 34.2 could hide something."""
+    found = late_gathers(
+        of(
+            'cpu  "FSDP::pre_forward" 0-1 | "FSDP::all_gather" 0.2-0.8 | c10d::_allgather_base_ 0.4-0.6',
+            'cpu  "FSDP::post_backward_reduce" 2-3 | c10d::_reduce_scatter_base_ 2.4-2.6 | optimizer 4-5',
+            "gpu  sgemm 31-69 @1.5",
+            "gpu 20  allgather 1-31 @0.5 operation=_allgather_base",
+            "gpu 20  reduce_scatter 69-99 @2.5 operation=_reduce_scatter_base",
+        )
+    )
+    assert (found.exposed_ns, found.share) == (60_000_000, 1.0)
