@@ -19,7 +19,7 @@ Sources
     https://docs.pytorch.org/docs/stable/fsdp.html
 """
 
-from diagnose.facts.communication.sharding import ScatteredRounds
+from diagnose.facts.communication.shard_rounds import ScatteredRounds
 from diagnose.facts.device.head_room import HeadRoom
 from diagnose.rulekit.vocabulary import *
 

@@ -18,7 +18,7 @@ Sources
     https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html
 """
 
-from diagnose.facts.communication.sharding import FineUnits, LateGathers
+from diagnose.facts.communication.shard_units import FineUnits, LateGathers
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step (our choice)

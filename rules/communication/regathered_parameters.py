@@ -17,7 +17,7 @@ Sources
     https://docs.pytorch.org/docs/stable/fsdp.html
 """
 
-from diagnose.facts.communication.sharding import Regathers
+from diagnose.facts.communication.shard_rounds import Regathers
 from diagnose.facts.device.head_room import HeadRoom
 from diagnose.rulekit.vocabulary import *
 
@@ -80,6 +80,30 @@ EXAMPLES = [
         gpu 20  allgather 40.01-70 @3.7 operation=_allgather_base
         """,
         saving_ms=(30, 30),
+    ),
+    Fires(  # on the host, of one rank alone: of 20 ms with waiting 8 go at least; the rest of the step gets faster, too
+        """
+        4 steps of 100
+        2 threads, 2 cores
+        rank 0 of 2
+        cpu     "FSDP::pre_forward (h.0)" 0-12 | "FSDP::all_gather (h.0)" 0.5-11 | c10d::_allgather_base_ 0.6-0.8
+        cpu     aten::mm 12-40 | "FSDP::pre_backward (h.0)" 41-62 | "FSDP::all_gather (h.0)" 41.5-61.5
+        cpu     c10d::_allgather_base_ 41.6-41.8 | aten::mm 63-98 | optimizer 98-99
+        cpu threads  gloo:all_gather 1-10.9 | gloo:all_gather 42-61.4
+        """,
+        saving_ms=(8, 30.1),
+    ),
+    Silent(  # there is no room for 80 GB more
+        """
+        4 steps of 100
+        memory 60 of 70 GB
+        cpu     "FSDP::pre_forward (h.0)" 0-2 | "FSDP::all_gather (h.0)" 0.5-1 | c10d::_allgather_base_ 0.6-0.8
+        cpu     wait 2-2.1 | "FSDP::pre_backward (h.0)" 3-5 | "FSDP::all_gather (h.0)" 3.5-4
+        cpu     c10d::_allgather_base_ 3.6-3.8 | wait 5-5.1 | optimizer 6-7 | device_sync 8-99.9
+        gpu     sgemm 20.01-40 @2.5 | sgemm 70.01-99 @5.5
+        gpu 20  allgather 1-20 @0.7 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
+        gpu 20  allgather 40.01-70 @3.7 operation=_allgather_base out_elements=40000000000 dtype=BFloat16
+        """
     ),
     Silent(  # compute hides it
         """

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.facts.communication.sharding import fine_units, late_gathers, regathers, scattered_rounds, shards
+from diagnose.facts.communication.shard_rounds import regathers, scattered_rounds
+from diagnose.facts.communication.shard_units import fine_units, late_gathers
+from diagnose.facts.communication.sharding import shards
 from diagnose.facts.core.base import Facts
 from diagnose.synthetic.reading import facts_of
 
@@ -241,3 +243,14 @@ def test_one_unit_could_be_hidden_by_all_that_is_computed() -> None:
         )
     )
     assert (found.exposed_ns, found.share) == (60_000_000, 1.0)
+
+
+def test_without_a_backward_pass_each_step_is_a_round() -> None:
+    found = fine_units(
+        of(
+            GLOO,
+            f"cpu  {gather('h.0', 0)} | {gather('h.1', 10)}",
+            "cpu threads  gloo:all_gather 2-3 | gloo:all_gather 12-13",
+        )
+    )
+    assert found.units == 2
