@@ -1,7 +1,8 @@
-"""What rules on FSDP say alike: how its collectives are left out, and whether memory suffices to do without them."""
+"""What rules on FSDP say alike: how its collectives are left out, and whether memory suffices for that."""
 
 from __future__ import annotations
 
+from diagnose.facts.communication.shard_units import FineUnits
 from diagnose.facts.communication.sharding import ShardTraffic
 from diagnose.facts.device.head_room import HeadRoom
 from diagnose.findings.finding import Confidence, Level
@@ -20,6 +21,17 @@ def without(traffic: ShardTraffic) -> tuple[Edit, ...]:
     if traffic.compared:
         return Remove(traffic.host_ids), Remove(traffic.ids), waits
     return Shorten(traffic.host_ids, ALONE_LEFT), Remove(traffic.ids), waits
+
+
+def merged(units: FineUnits) -> tuple[Edit, ...]:
+    """The units of each block are one: no collectives of the others, and no hooks."""
+    needless = units.needless
+    left = ALONE_LEFT if needless.on_host and not needless.compared else 0.0
+    return (
+        *(Shorten(Times(track, times), left) for track, times in units.host),
+        Remove(needless.ids),
+        Shorten(Times(needless.track, needless.waits), ALONE_LEFT),
+    )
 
 
 def suffices(room: HeadRoom | None, needed: int | None) -> bool | None:

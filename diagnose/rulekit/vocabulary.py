@@ -46,7 +46,7 @@ from diagnose.rulekit.loading_advice import (
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import ELEMENTWISE, rewrite
 from diagnose.rulekit.rewritten import Found
-from diagnose.rulekit.shard_advice import memory_confidence, suffices, without
+from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.long_steps import seen_again
@@ -111,6 +111,7 @@ __all__ = [
     "known",
     "loading_evidence",
     "memory_confidence",
+    "merged",
     "more_batches",
     "mostly_sampling",
     "ms",

@@ -1,15 +1,15 @@
 """FSDP's units are too small, or gathered too late.
 
-A unit is what `fully_shard` or FullyShardedDataParallel wraps: it is gathered by one collective. Each collective takes
-some time to start, whatever it carries; and the gather of a unit can run only beside what is computed before it.
+A unit is what `fully_shard` or FullyShardedDataParallel wraps. One collective gathers its parameters. A collective
+takes some time to start, whatever it carries. It costs nothing only where compute runs beside it.
 
 Why it costs
-    Small units are all start: one gather of their block would take hardly longer than one of theirs. Gathers that
-    begin when their unit is to compute are waited for, and so is one unit of the whole model.
+    Collectives of small units take mostly the time to start. One for their whole block takes hardly longer.
+    A gather that starts when its unit is to compute is waited for. So is the gather of a model that is one unit.
 
 How to fix
-    Wrap each block of the model, and the model around them. Where the host cannot run ahead, as it waits for the
-    device in each block, ask for the next block's gather explicitly.
+    Wrap each block of the model, and the model around them. Where the host waits for the device in each block, ask for
+    the next block's gather explicitly (`set_modules_to_forward_prefetch`).
 
 Ignore when
     units belong to different process groups, as experts do.
@@ -27,7 +27,6 @@ LINK = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 LEFT_OF_ONE = Between(0.5, 0.2, 0.05)  # of what is exposed, with 2, 5 or 20 blocks of which one cannot be hidden
 LEFT_OF_FINE = Between(0.9, 0.5, 0.1)  # the same with units as large as blocks (our choice)
 LEFT_OF_LATE = Between(0.5, 0.1, 0.0)  # the same with explicit prefetching (our choice)
-HOOKS_LEFT = 0.0  # of the host's time in hooks of units that are no more
 WRAP = Fix(
     "Wrap each block, not parts of it (FSDP1: `transformer_auto_wrap_policy`).",
     before="for part in block.children():\n    fully_shard(part)",
@@ -48,7 +47,8 @@ PREFETCH = Fix(
     safety=Safety.SAME_NUMBERS,
     link=LINK,
 )
-COMPARED = Confidence(Level.MEDIUM, "what the other units would hide is estimated")
+FITTED = Confidence(Level.MEDIUM, "what larger collectives take is fitted to those that were recorded")
+COMPARED = Confidence(Level.MEDIUM, "how much compute would hide is estimated")
 ALONE = Confidence(Level.LOW, "one rank alone does not tell transfer from waiting for other ranks: record all")
 
 
@@ -68,7 +68,6 @@ def fsdp_units(fine_units: FineUnits, late_gathers: LateGathers, steps: Steps) -
 
 def _too_small(fine: FineUnits, steps: Steps) -> Finding:
     size = "" if fine.bytes is None else f" of {bytes_(fine.bytes)}"
-    hooks = (Shorten(Times(track, times), HOOKS_LEFT) for track, times in fine.host)
     return Finding(
         title="FSDP wraps parts of blocks: its collectives are bound by latency",
         evidence=(
@@ -84,9 +83,9 @@ def _too_small(fine: FineUnits, steps: Steps) -> Finding:
                 fine.units,
             ),
         ),
-        edits=(*hooks, Remove(fine.needless.ids), *without(fine.needless)[2:]),
+        edits=merged(fine),
         fixes=(WRAP,),
-        confidence=COMPARED if fine.needless.compared else ALONE,
+        confidence=FITTED if fine.needless.compared else ALONE,
     )
 
 

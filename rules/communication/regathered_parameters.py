@@ -49,7 +49,7 @@ def regathered_parameters(regathers: Regathers, steps: Steps, head_room: HeadRoo
     elif suffices(head_room, found.bytes) is False:
         yield Clean(f"parameters of {bytes_(found.bytes or 0)} are gathered again: more memory than is free")
     else:
-        size = "" if found.bytes is None else f" of {bytes_(found.bytes)}"
+        size = "" if found.bytes is None else f" ({bytes_(found.bytes)} together)"
         yield Finding(
             evidence=(
                 Evidence(
@@ -59,7 +59,9 @@ def regathered_parameters(regathers: Regathers, steps: Steps, head_room: HeadRoo
                     "ns",
                 ),
                 Evidence(
-                    f"{found.units} of {found.forward_units} units{size} are gathered twice in each pass.", found.units
+                    f"{found.units} of {found.forward_units} units{size} are gathered for the forward pass, and again"
+                    " for the backward pass.",
+                    found.units,
                 ),
             ),
             edits=without(gathers),
