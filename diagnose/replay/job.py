@@ -63,6 +63,10 @@ class Joined:
     """Where ranks come to meetings, and where they wait for calls. Shape (bonds,)."""
     bound: IntArray
     """The call of each. Shape (bonds,)."""
+    pass_edge: IntArray
+    """Only where a call is not asked for: what follows in its queue still follows what came before. Shape (passes,)."""
+    passed: IntArray
+    """The call of each. Shape (passes,)."""
     starts: IntArray
     """Point where each rank begins."""
     ends: IntArray
@@ -82,6 +86,7 @@ class Joined:
             delay[self.transfer_edge, column] = np.where(transfer_ns > 0, left_ns, transfer_ns)
             free = self.bond_edge[gone[self.bound]]
             delay[free, column] = OFF
+            delay[self.pass_edge[gone[self.passed]], column] = 0
             residual[self.graph.edges.target[free], column] = 0
         ends = simulate.times(self.graph, self.structure, delay, residual, self.ends).max(axis=0)
         begin = self.graph.observed_ns[self.starts].max()
@@ -136,6 +141,7 @@ def join(job: Job) -> Joined:
     call_of[graph.marks] = np.tile(np.arange(len(over)), 2)
     transfers = np.flatnonzero(graph.edges.kind == EdgeKind.WORK)
     bonds = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.WAIT, EdgeKind.EVENT)))
+    passes = np.flatnonzero(graph.edges.kind == EdgeKind.DELIVERY)
     return Joined(
         graph=graph,
         lanes=np.array([one.event[0] for one in ranks]),
@@ -146,6 +152,8 @@ def join(job: Job) -> Joined:
         transferred=call_of[graph.edges.target[transfers]],
         bond_edge=bonds,
         bound=call_of[graph.edges.source[bonds]],
+        pass_edge=passes,
+        passed=call_of[graph.edges.source[passes]],
         starts=graph.bounds[: len(ranks)],
         ends=graph.bounds[len(ranks) :],
         steps=len(job.courses[0].numbers),
@@ -191,6 +199,7 @@ def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> 
     return [
         edges(EdgeKind.EVENT, arrive, point, 0, number),
         edges(EdgeKind.WORK, point[joint], over[joint], transfer[joint], number[joint]),
+        edges(EdgeKind.DELIVERY, arrive[joint], over[joint]),
     ]
 
 

@@ -46,6 +46,7 @@ from diagnose.rulekit.loading_advice import (
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import ELEMENTWISE, rewrite
 from diagnose.rulekit.rewritten import Found
+from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.long_steps import seen_again
@@ -109,6 +110,8 @@ __all__ = [
     "in_workers",
     "known",
     "loading_evidence",
+    "memory_confidence",
+    "merged",
     "more_batches",
     "mostly_sampling",
     "ms",
@@ -116,7 +119,9 @@ __all__ = [
     "rewrite",
     "rule",
     "seen_again",
+    "suffices",
     "torchs_own",
     "toward",
     "wasted",
+    "without",
 ]

@@ -107,6 +107,9 @@ FIXES = {
 }
 """Of what no rule of its own speaks about: pipelines, barriers, results, buffers and norms have causes of their own."""
 
+SHARDED = (Role.SHARD_GATHER, Role.SHARD_REDUCE)
+"""Of these other rules know causes: too small units, late gathers, needless ones."""
+
 TITLES = {
     Role.BUCKET: "DDP's gradient reduction is not overlapped with compute",
     Role.GRADIENT: "Gradients are reduced without overlap with the backward pass",
@@ -163,6 +166,7 @@ def _found(exposure: Exposure, one: ExposedRole, of_it: str) -> Finding:
         fixes=fixes[::-1] if bound else fixes,
         confidence=ALONE if alone else COMPARED,
         basis=Basis.RULE_OF_THUMB,
+        unless_above=one.role in SHARDED,
     )
 
 

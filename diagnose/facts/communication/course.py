@@ -280,19 +280,19 @@ def _batch_of(ids: IntArray) -> tuple[IntArray, IntArray]:
 
 def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntArray, end: IntArray) -> _Held:
     """Where the main thread stands until a collective is over."""
-    standing, none = _standing(facts), np.zeros(0, dtype=np.int64)
-    if not len(end) or not standing.size:
+    stands, none = standing(facts), np.zeros(0, dtype=np.int64)
+    if not len(end) or not stands.size:
         return _Held(none, none, none)
     early = np.where(np.isin(operation, (SEND, RECV)), EARLY_TRANSFER_NS, EARLY_NS)
-    stood = standing.ends - standing.starts
+    stood = stands.ends - stands.starts
     order = np.argsort(end, kind="stable")
-    middle = np.searchsorted(end[order], standing.ends)
-    best, least = np.full(standing.size, -1), np.full(standing.size, np.iinfo(np.int64).max)
+    middle = np.searchsorted(end[order], stands.ends)
+    best, least = np.full(stands.size, -1), np.full(stands.size, np.iinfo(np.int64).max)
     for away in range(-8, 8):
         at = middle + away
         call = order[np.clip(at, 0, len(order) - 1)]
-        after = standing.ends - end[call]
-        together = np.minimum(standing.ends, end[call]) - np.maximum(standing.starts, begin[call])
+        after = stands.ends - end[call]
+        together = np.minimum(stands.ends, end[call]) - np.maximum(stands.starts, begin[call])
         inexact = np.maximum(INEXACT * together, 0).astype(np.int64)
         fits = (
             (at >= 0)
@@ -300,7 +300,7 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
             & (after <= np.maximum(LATE_NS, inexact))
             & (-after <= np.minimum(early[call], np.maximum(stood, EARLY_NS // 2)))
         )
-        fits &= (begin[call] < standing.ends - LEAST_WAIT_NS // 2) & (end[call] > standing.starts)
+        fits &= (begin[call] < stands.ends - LEAST_WAIT_NS // 2) & (end[call] > stands.starts)
         # A send is seen to be over when somebody asks, mostly just before or after the recv that was waited for.
         distance = np.maximum(np.abs(after) - inexact, 0) + (operation[call] == SEND) * LATE_NS
         better = fits & (distance < least)
@@ -310,15 +310,15 @@ def _held_on_host(facts: Facts, operation: npt.NDArray[np.object_], begin: IntAr
     place = place[np.lexsort((-stood[place], least[place], best[place]))]
     place = np.sort(place[np.concatenate(([True], np.diff(best[place]) != 0))[: len(place)]])
     call = best[place]
-    begins = np.maximum(standing.starts[place], begin[call] + 1)
-    return _Held(begins, np.maximum(begins, np.minimum(standing.ends[place], end[call])), call)
+    begins = np.maximum(stands.starts[place], begin[call] + 1)
+    return _Held(begins, np.maximum(begins, np.minimum(stands.ends[place], end[call])), call)
 
 
 _ENGINE = "autograd::engine::evaluate_function"
 _WAITING = ("c10d::", "_c10d", "c10d_functional::")
 
 
-def _standing(facts: Facts) -> Intervals:
+def standing(facts: Facts) -> Intervals:
     """Stretches in which the main thread is in no op of its own: in none, or in one that asks for collectives."""
     main = host_threads(facts).main
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)

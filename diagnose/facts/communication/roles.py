@@ -62,7 +62,7 @@ def roles(facts: Facts) -> npt.NDArray[np.object_]:
     Raises Missing like the table.
     """
     table = collective_table(facts)
-    asked = _asked(facts, table)
+    asked = asked_by(facts, table)
     at = _Place(facts, asked)
     plain = np.array([str(one).replace("_", "").lower() for one in table.operation], dtype=str)
     reduces, gathers = (np.char.startswith(plain, one) for one in ("allreduce", "allgather"))
@@ -96,7 +96,7 @@ def roles(facts: Facts) -> npt.NDArray[np.object_]:
     return found
 
 
-def _asked(facts: Facts, table: CollectiveTable) -> IntArray:
+def asked_by(facts: Facts, table: CollectiveTable) -> IntArray:
     """Span on a thread of the program that started each: a launching call, or the op of one on the host. Or -1."""
     work, found = device_work(facts), np.full(len(table.ids), nesting.NONE, dtype=np.int64)
     device = np.flatnonzero(~table.on_host)

@@ -1,0 +1,43 @@
+"""How much memory is free where the training computes."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.device.head_room import HeadRoom, head_room
+from diagnose.rulekit.vocabulary import Level, memory_confidence, suffices
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.manifest import Host, RankManifest
+from diagnose.trace.model import Context
+
+DEVICE = "3 steps of 10\ndevice A100\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"
+
+
+def test_of_a_device_it_is_what_its_allocator_never_reserved() -> None:
+    """5 of an A100's 85.2 GB were reserved in the end."""
+    found = head_room(facts_of(f"memory 1 of 3 GB, 1 GB more a step\n{DEVICE}"))
+    assert found == HeadRoom(85_198_045_184 - 5_000_000_000, on_host=False)
+
+
+def test_of_a_machine_it_is_half_of_a_rank_s_part() -> None:
+    facts = facts_of("3 steps of 10\ncpu aten::mm 0-1")
+    known = Context(RankManifest(rank=0), Host(memory_bytes=64_000), 4)
+    assert head_room(Facts(replace(facts.rank, context=known))) == HeadRoom(8_000, on_host=True)
+
+
+@pytest.mark.parametrize("drawn", [DEVICE, "3 steps of 10\ncpu aten::mm 0-1"])
+def test_without_a_record_it_is_not_known(drawn: str) -> None:
+    with pytest.raises(Missing, match="memory"):
+        head_room(facts_of(drawn))
+
+
+def test_a_fix_that_needs_memory_is_as_sure_as_memory_is_known() -> None:
+    room = HeadRoom(100, on_host=False)
+    assert suffices(room, 100) is True
+    assert suffices(room, 101) is False
+    assert suffices(None, 100) is suffices(room, None) is None
+    assert memory_confidence(room, 100).level is Level.MEDIUM
+    assert memory_confidence(None, 100).level is memory_confidence(room, None).level is Level.LOW

@@ -1,0 +1,72 @@
+"""What fixes of collectives save of a job's step, on its devices and on the host."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from diagnose.facts.communication.collectives import collective_table
+from diagnose.facts.communication.peers import peers
+from diagnose.facts.core.base import Facts
+from diagnose.replay.edits import Edit, Remove, Shorten
+from diagnose.replay.job_saving import JobReplay
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.intervals import IntArray
+
+DEVICE = """
+    4 steps of 100
+    rank {rank} of 2
+    cpu     c10d::_allgather_base_ 0.2-0.4 | aten::mm 0.5-1 | wait 1.1-1.2 | aten::mm 1.3-2
+    cpu     c10d::allreduce_ 2.2-2.4 | wait 2.5-2.6 | optimizer 3-4 | device_sync 5-99.9
+    gpu     sgemm 1-31 @0.6 | sgemm 41-71 @1.4 | adam 91-99 @3.5
+    gpu 20  allgather 1-41 @0.3 operation=_allgather_base | allreduce 71-91 @2.3 operation=allreduce
+"""
+"""A gather beside which 30 ms are computed, 30 ms that need it, and a reduction of 20 ms that needs those."""
+
+QUEUE = """
+    4 steps of 100
+    rank {rank} of 2
+    cpu     c10d::_allgather_base_ 0.2-0.4 | c10d::allreduce_ 0.5-0.7 | c10d::_reduce_scatter_base_ 0.8-1
+    cpu     wait 1.1-1.2 | aten::mm 1.3-2 | optimizer 3-4 | device_sync 5-99.9
+    gpu     sgemm 71-91 @1.4 | adam 91-99 @3.5
+    gpu 20  allgather 1-41 @0.3 operation=_allgather_base | allreduce 41-51 @0.6 operation=allreduce
+    gpu 20  reduce_scatter 51-71 @0.9 operation=_reduce_scatter_base
+"""
+"""Three that follow each other on their stream, and compute that waits for the last."""
+
+
+def ranks(text: str) -> Facts:
+    """Two that do the same."""
+    return facts_of("---".join(text.format(rank=rank) for rank in (0, 1)))
+
+
+def saved_ms(facts: Facts, *edits: Edit) -> float:
+    (saving,) = JobReplay(facts, peers(facts).job).savings([edits])
+    return saving.likely_ns / 1e6
+
+
+def calls(facts: Facts, operation: str) -> IntArray:
+    table = collective_table(facts)
+    return table.ids[np.char.startswith(table.operation.astype(str), operation)]
+
+
+def test_a_collective_that_is_removed_is_so_on_all_ranks() -> None:
+    facts = ranks(DEVICE)
+    assert saved_ms(facts, Remove(calls(facts, "allreduce"))) == pytest.approx(20, abs=0.1)
+
+
+def test_work_does_not_last_longer_because_what_it_waited_for_is_gone() -> None:
+    """The gather's end, from which the second 30 ms were counted, comes before the end of the first 30 then."""
+    facts = ranks(DEVICE)
+    assert saved_ms(facts, Remove(calls(facts, "_allgather"))) == pytest.approx(10, abs=0.1)
+
+
+def test_a_collective_that_is_shortened_takes_less_on_all_ranks() -> None:
+    facts = ranks(DEVICE)
+    assert saved_ms(facts, Shorten(calls(facts, "allreduce"), 0.25)) == pytest.approx(15, abs=0.1)
+    assert saved_ms(facts, Shorten(calls(facts, "_allgather"), 0.5)) == pytest.approx(10, abs=0.1)
+
+
+def test_what_follows_a_removed_collective_in_its_queue_still_follows_what_came_before() -> None:
+    facts = ranks(QUEUE)
+    assert saved_ms(facts, Remove(calls(facts, "allreduce"))) == pytest.approx(10, abs=0.1)
