@@ -188,11 +188,10 @@ class _Program:
             def again() -> None:
                 kept, torch.tape = torch.tape, []
                 sequence = self.rank.next_sequence()
+                node = "CheckpointFunctionBackward"
                 with (
-                    self.rank.op(
-                        "autograd::engine::evaluate_function: CheckpointFunctionBackward", None, 2_000, sequence
-                    ),
-                    self.rank.op("CheckpointFunctionBackward", None, 50_000, sequence),
+                    self.rank.op(f"autograd::engine::evaluate_function: {node}", None, 2_000, sequence, True),
+                    self.rank.op(node, None, 50_000, sequence, True),
                 ):
                     torch.block(self.tokens)
                 torch.tape = kept
