@@ -30,6 +30,13 @@ class Case:
         """With the fault."""
         return replace(self.good, **self.fault)
 
+    def followed(self, code: str) -> Training | None:
+        """The job after the advice of a rule; None where that cannot be simulated."""
+        if code != "CO12" or self.bad.micro < 2:
+            return None
+        model = replace(self.bad.model, tokens=self.bad.model.tokens // 2)
+        return replace(self.bad, micro=2 * self.bad.micro, model=model)
+
 
 SMALL = Model(blocks=3)
 WIDE = Model(hidden=8_192, blocks=2, tokens=4_096)

@@ -16,6 +16,8 @@ from benchmarks.simulated_jobs.machine import Costs
 MS = 1e6
 JITTER = 0.005
 """Share of the step by which simulated steps vary from run to run."""
+LARGE = 0.05
+"""Share of the step from which on a finding of a healthy job is a false promise."""
 WORTH = 0.03
 """Share of the step from which on a fault is one that a tool has to name."""
 
@@ -40,6 +42,8 @@ class Row:
     """Low, likely and high, by the finding at `place`."""
     promised: float
     """Share of the step that the most promising finding would save."""
+    kept: float | None
+    """What following that finding saves, as simulated; None where that cannot be simulated, or there is a fault."""
     told: float
     """The step as diagnose measures it, in the recording."""
     recorded: float
@@ -49,6 +53,11 @@ class Row:
     def counts(self) -> bool:
         """Whether there is a fault that costs something."""
         return self.saving is not None and self.saving >= WORTH * self.step
+
+    @property
+    def is_false(self) -> bool:
+        """Whether a healthy job is promised LARGE or more beyond what following the advice saves."""
+        return self.saving is None and self.promised - (self.kept or 0.0) >= LARGE
 
     @property
     def error(self) -> float | None:
@@ -82,6 +91,9 @@ def judge(case: Case) -> Row:
     said = [one for one in diagnosis.findings if not one.minor]
     place = next((at for at, one in enumerate(said, start=1) if one.code in case.codes), None)
     hit = said[place - 1].saving if place else None
+    most = max(said, key=lambda one: one.share_of_step, default=None)
+    followed = case.followed(most.code) if most is not None and not case.fault else None
+    kept = 1.0 - step_ms(followed.run(case.recorded, Costs())) / step if followed is not None else None
     return Row(
         case=case.name,
         family=case.family,
@@ -92,7 +104,8 @@ def judge(case: Case) -> Row:
         found=tuple(one.code for one in said),
         place=place,
         predicted=(_ms(hit.low_ns), _ms(hit.likely_ns), _ms(hit.high_ns)) if hit else None,
-        promised=round(max((one.share_of_step for one in said), default=0.0), 4),
+        promised=round(most.share_of_step if most is not None else 0.0, 4),
+        kept=None if kept is None else round(kept, 4),
         told=_ms(diagnosis.steps.step_time_ns.mean if diagnosis.steps else 0),
         recorded=round(step_ms(profiled), 3),
     )

@@ -11,8 +11,6 @@ import msgspec
 from benchmarks.simulated_jobs.judge import Row
 
 RESULTS = Path(__file__).parent.with_suffix(".json")
-LARGE = 0.05
-"""Share of the step from which on a finding of a healthy job is a false promise."""
 
 
 def published() -> tuple[Row, ...]:
@@ -38,7 +36,7 @@ def _line(name: str, rows: Sequence[Row]) -> list[str]:
     )
     error = f"{median(errors):.1%}" if errors else "-"
     covered = f"{sum(one.in_range for one in faulty)} of {len(errors)}" if errors else "-"
-    false = f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}" if quiet else "-"
+    false = f"{sum(one.is_false for one in quiet)} of {len(quiet)}" if quiet else "-"
     return [name, first, three, error, covered, false]
 
 
@@ -46,7 +44,7 @@ def each(rows: Sequence[Row]) -> str:
     """A line for each job with a fault that counts, and each healthy one with a false promise."""
     lines = [["simulated job", "ranks", "true saving", "predicted", "findings"]]
     for one in rows:
-        if one.counts or (one.saving is None and one.promised >= LARGE):
+        if one.counts or one.is_false:
             true = "none" if one.saving is None else f"{one.saving / one.step:.0%}"
             said = f"{one.predicted[1] / one.step:.0%}" if one.predicted else "-"
             found = ", ".join(f"`{code}`" for code in one.found[:3]) or "none"
