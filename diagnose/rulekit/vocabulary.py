@@ -10,7 +10,18 @@ from __future__ import annotations
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
-from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
+from diagnose.findings.finding import (
+    Caution,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fix,
+    Level,
+    NotApplicable,
+    Risk,
+    Safety,
+)
 from diagnose.replay.edits import (
     Between,
     Detach,
@@ -88,6 +99,7 @@ __all__ = [
     "Rechunk",
     "Remove",
     "Replace",
+    "Risk",
     "RuleError",
     "Safety",
     "Shorten",
