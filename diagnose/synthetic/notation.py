@@ -20,6 +20,7 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2
     ignored 7 of 8 rows, 500 classes        it saw that the loss ignores so many
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
+    cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
     equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel
     values aten::mm | aten::mul as 0        it saw which ops of a step make equal values: the second what op 0 made.
                                             Or `gives 0`, which it took; `takes 0,1`; `always`, in each step; `back`;
