@@ -132,6 +132,13 @@ def _rate(facts: Facts, table: CollectiveTable, device: Peaks, name: str, rows: 
     )
 
 
+def all_reduce_ns(facts: Facts, ranks: int, bytes_: int, calls: int) -> int:
+    """What all-reduces take at most over the devices' links, or over PCIe 4 where their rates are not known."""
+    known = optional(peaks, facts)
+    rate = PCIE_4_GBPS if known is None else _links_gbps(known, ranks)
+    return round(calls * START_NS + 2 * (ranks - 1) / ranks * bytes_ / rate)
+
+
 def _links_gbps(device: Peaks, ranks: int) -> float:
     """Bytes per ns. AMD's devices are joined in pairs, each by one of seven links."""
     if device.link_gbps is None:

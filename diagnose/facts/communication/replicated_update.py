@@ -9,9 +9,10 @@ import numpy as np
 from diagnose.facts.communication.accumulation import accumulation
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table
 from diagnose.facts.communication.host_collectives import host_collectives
+from diagnose.facts.communication.machines import ranks_together
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.communication.roles import Role, roles
-from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.spans import in_used_steps
@@ -79,7 +80,7 @@ def replicated_update(facts: Facts) -> ReplicatedUpdate:
     main, begun = host_threads(facts).main, updates(facts)
     updated = max(sum(one.total_calls for one in found), 1)
     return ReplicatedUpdate(
-        ranks=_ranks(facts, table, rows),
+        ranks=ranks_together(facts, table.group_size[rows]),
         sharded=any((role_of == one).any() for one in _SHARDED) or _has_a_part(facts, table, rows),
         split=bool(np.isin(role_of.astype(str), [str(Role.ACTIVATION), str(Role.STAGE)]).any()),
         optimizers=tuple(one.optimizer for one in found),
@@ -108,19 +109,6 @@ def _sizes(facts: Facts, table: CollectiveTable) -> IntArray:
         size = dict(zip(known.ids.tolist(), known.bytes.tolist(), strict=True))
         found[table.on_host] = [size.get(one, -1) for one in table.ids[table.on_host].tolist()]
     return found
-
-
-def _ranks(facts: Facts, table: CollectiveTable, rows: IntArray) -> int:
-    """The fewest ranks that share some gradients: experts' may have fewer than the others."""
-    told = table.group_size[rows]
-    if (told > 0).all():
-        return int(told.min())
-    groups = {len(one.ranks) for one in facts.rank.provenance.groups if len(one.ranks) > 1}
-    if len(groups) == 1:
-        return groups.pop()
-    if groups or not facts.rank.provenance.world_size:
-        raise Missing("how many ranks reduce gradients together", "Record with PyTorch 2.2 or newer and NCCL.")
-    return facts.rank.provenance.world_size
 
 
 def _has_a_part(facts: Facts, table: CollectiveTable, rows: IntArray) -> bool:
