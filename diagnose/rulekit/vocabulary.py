@@ -53,6 +53,7 @@ from diagnose.rulekit.loading_advice import (
     loading_evidence,
     more_batches,
     mostly_sampling,
+    what_takes_it,
 )
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import ELEMENTWISE, rewrite
@@ -131,4 +132,5 @@ __all__ = [
     "torchs_own",
     "toward",
     "wasted",
+    "what_takes_it",
 ]

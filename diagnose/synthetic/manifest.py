@@ -34,7 +34,10 @@ _TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
 _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
 _IGNORED = _line(r"ignored (?P<ignored>\d+) of (?P<rows>\d+) rows, (?P<classes>\d+) classes")
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
-_MADE = _line(rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})")
+_MADE = _line(
+    rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})"
+    rf"(?:, computing (?P<computing>{TIME}))?(?:, by (?P<workers>\d+) workers)?"
+)
 _COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
 _BENCHMARK = _line(r"cudnn\.benchmark (?P<value>on|off)")
@@ -144,8 +147,22 @@ def _loaders(text: str) -> tuple[Loader, ...]:
         rows, length, needed, filled = map(int, said.groups())
         places = {"places": rows * length, "to_longest": rows * needed, "used": rows * filled}
         sequences = RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
-    fetch_ns, wait_ns = (ns(made["made"]), ns(made["waited"])) if made else (None, None)
-    return (Loader(dataset="Drawn", asked=1, looks=1, sequences=sequences, fetch_ns=fetch_ns, wait_ns=wait_ns),)
+    fetch_ns, wait_ns, cpu_ns = (
+        ns(made[name]) if made and made[name] else None for name in ("made", "waited", "computing")
+    )
+    workers = int(made["workers"] or 0) if made else 0
+    return (
+        Loader(
+            dataset="Drawn",
+            num_workers=workers,
+            asked=1,
+            looks=1,
+            sequences=sequences,
+            fetch_ns=fetch_ns,
+            fetch_cpu_ns=cpu_ns,
+            wait_ns=wait_ns,
+        ),
+    )
 
 
 def ns(text: str) -> int:

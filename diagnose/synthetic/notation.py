@@ -17,7 +17,8 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
-    batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2
+    batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2. There may follow
+                                            `, computing 0.1`, its CPU time, and `, by 2 workers`
     ignored 7 of 8 rows, 500 classes        it saw that the loss ignores so many
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
     cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
