@@ -20,7 +20,7 @@ Sources
 from diagnose.facts.device.convolutions import Convolutions
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.1  # of the step in convolutions: of less a tenth is not worth a line (our choice)
+WORTH_SHARE = 0.01  # of the step in convolutions (our choice)
 REACHED = 0.4  # of what the GPU can do: kernels that reach it are good ones (rule catalogue KE07)
 GENERIC_SHARE = 0.1  # of convolutions' time in kernels for any size (our choice)
 LEFT = Between(1.0, 0.9, 0.7)  # of convolutions' time: reports say 0 to 30 % less (rule catalogue KE07)

@@ -21,7 +21,7 @@ Sources
 from diagnose.facts.communication.replicated_update import ReplicatedUpdate
 from diagnose.rulekit.vocabulary import *
 
-WORTH_SHARE = 0.05  # of the step in updates: what the wrapper does on the host takes some of the gain (our choice)
+WORTH_SHARE = 0.01  # of the step in updates (our choice)
 LEAST_NS = 1_000_000  # a step in updates: a fused one of less is quick enough (our choice)
 UNEVEN = Between(1.5, 1.1, 1.0)  # of one n-th: parameters are shared out whole, by their sizes (our choice)
 LAUNCHES = Between(1.0, 0.8, 0.5)  # of host time for what runs on a device: fewer parameters, but more calls
