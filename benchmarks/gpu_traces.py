@@ -45,6 +45,7 @@ ANSWERS = {
     "layout_conversions": ("layout_conversions",),
     "unfused_attention": ("unfused_attention", "slow_attention_backend"),
     "slow_matmul": ("gemm_tuning", "conv_algorithm"),
+    "cudnn_benchmark": ("conv_algorithm",),
     "misaligned_dimensions": ("misaligned_dimensions",),
     "allocator_churn": ("allocator", "memory_pressure"),
     "unfused_optimizer": ("optimizer_per_parameter",),

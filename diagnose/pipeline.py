@@ -37,6 +37,7 @@ from diagnose.findings import (
     own_calls,
     ranking,
     recording_hints,
+    risks,
 )
 from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.findings.finding import ReplayQuality
@@ -154,13 +155,21 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     drawn, sampled, job = optional(timeline, facts), optional(pictures, facts), optional(job_summary, facts)
     examined = engine.examine(facts, rules)
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, examined.cautions)))
+    ahead = risks.shown(examined.risks, rank.index)
     try:
         replay = baseline(facts)
     except Missing as missing:
-        ended = outcomes.unpriced(examined.outcomes, missing)
+        ended = outcomes.unpriced(examined.outcomes, examined.findings, missing)
         ended = recording_hints.in_outcomes(rank.provenance.format, ended)
         return RankDiagnosis(
-            brief, outcomes=ended, slowdown=cost, timeline=drawn, pictures=sampled, job=job, peers=rank.peers
+            brief,
+            outcomes=ended,
+            slowdown=cost,
+            timeline=drawn,
+            pictures=sampled,
+            job=job,
+            peers=rank.peers,
+            risks=ahead,
         )
     found = fixes_in_force.dropped(rank.context, examined.findings)
     found = fixes_for_programs.fitting(program(facts), found)
@@ -180,4 +189,5 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         critical_path=path_parts(facts),
         job=job,
         peers=rank.peers,
+        risks=ahead,
     )

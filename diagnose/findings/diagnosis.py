@@ -28,7 +28,8 @@ from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.slowdown import Slowdown
-from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage
+from diagnose.findings import risks
+from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage, ShownRisk
 from diagnose.findings.job import JobSummary
 from diagnose.findings.pictures import Pictures
 from diagnose.findings.timeline import Timeline
@@ -174,6 +175,8 @@ class Diagnosis(msgspec.Struct, frozen=True):
     """What the steps of `rank` wait for; adds up to the mean step. None: nothing could be replayed."""
     flops: AchievedFlops | None = None
     """Achieved FLOP/s and MFU of the recorded steps of `rank`."""
+    risks: tuple[ShownRisk, ...] = ()
+    """What may end the run and costs no time now; of all ranks."""
 
     @property
     def conclusive(self) -> bool:
@@ -213,6 +216,7 @@ class RankDiagnosis:
     job: JobSummary | None = None
     peers: Peers | None = None
     """What the other ranks tell, where it was looked at with that: they wait for this one."""
+    risks: tuple[ShownRisk, ...] = ()
 
 
 def of_ranks(
@@ -260,6 +264,7 @@ def of_ranks(
         pictures=said.pictures,
         critical_path=said.critical_path,
         flops=shown.flops,
+        risks=risks.of_all(one.risks for one in ranks),
     )
 
 

@@ -110,6 +110,19 @@ class Finding:
 
 
 @dataclass(frozen=True)
+class Risk:
+    """Something that costs no time now, and may end the run: it has no price."""
+
+    evidence: tuple[Evidence, ...]
+    """The first is the primary one."""
+    fixes: tuple[Fix, ...]
+    confidence: Confidence
+    site: Site | None = None
+    title: str = ""
+    """One line; empty: the rule's own title."""
+
+
+@dataclass(frozen=True)
 class Caution:
     """Something about the measurement that makes findings less sure."""
 
@@ -211,6 +224,20 @@ class RankedFinding(msgspec.Struct, frozen=True):
     def sure(self) -> bool:
         """Whether its confidence is high or medium: then it counts in what all would save together."""
         return self.confidence.level is not Level.LOW
+
+
+class ShownRisk(msgspec.Struct, frozen=True):
+    """A risk with its rule; what reports and other programs see. It saves nothing, and has no place in the order."""
+
+    rule: str
+    code: str
+    title: str
+    ranks: tuple[int, ...]
+    """On which it was found; the rest is of the first."""
+    evidence: tuple[Evidence, ...]
+    confidence: Confidence
+    fixes: tuple[Fix, ...]
+    site: Site | None
 
 
 class RuleThreshold(msgspec.Struct, frozen=True):

@@ -9,11 +9,14 @@ from diagnose.findings.finding import Finding, Outcome, OutcomeKind, RuleName
 from diagnose.findings.ranking import Ranked
 
 
-def unpriced(outcomes: Iterable[Outcome], missing: Missing) -> tuple[Outcome, ...]:
+def unpriced(
+    outcomes: Iterable[Outcome], before: Sequence[tuple[RuleName, Finding]], missing: Missing
+) -> tuple[Outcome, ...]:
     """The outcomes where nothing can be replayed: a finding whose price is unknown is none."""
+    priceless = {page.id for page, _ in before}
     return tuple(
         Outcome(one.rule, one.code, OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it)
-        if one.outcome is OutcomeKind.FOUND
+        if one.outcome is OutcomeKind.FOUND and one.rule in priceless
         else one
         for one in outcomes
     )

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 from diagnose.facts.core.steps import Measure
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Fix, OutcomeKind, RankedFinding, Together
+from diagnose.findings.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, safety
@@ -21,6 +21,10 @@ HIDDEN = "Once those are fixed"
 """Over findings that pay only then."""
 
 
+RISKS = "Risks"
+"""Over what costs no time, and may end the run."""
+
+
 @dataclass(frozen=True)
 class Card:
     """One finding."""
@@ -30,7 +34,7 @@ class Card:
     code: str
     """Of its rule: `diagnose rules show` has its page."""
     saving: str
-    """What it saves, shortly: `40.9 ms (26.0 %)`, with "up to" where the replay explains too little."""
+    """What it saves: `40.9 ms (26.0 %)`, with "up to" where the replay explains too little. Empty of a risk."""
     detail: str
     """Range, what it adds to those above, and what the estimate rests on."""
     evidence: tuple[str, ...]
@@ -45,6 +49,11 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings worth a card, in order."""
     shown = [one for one in diagnosis.findings if not one.minor]
     return [_card(number, one, diagnosis) for number, one in enumerate(shown, start=1)]
+
+
+def risks(diagnosis: Diagnosis) -> list[Card]:
+    """What may end the run, in order."""
+    return [_risk(number, one, diagnosis) for number, one in enumerate(diagnosis.risks, start=1)]
 
 
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
@@ -94,22 +103,49 @@ def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     elif number > 1 and saving.after_above_ns is not None:
         parts.append(f"{duration(saving.after_above_ns)} once those above are fixed")
     parts.append(BASES[saving.basis])
-    if len(diagnosis.ranks) > 1:
-        parts.append("on all ranks" if len(one.where.ranks) == len(diagnosis.ranks) else _on(one.where.ranks))
+    if on := _on(one.where.ranks, diagnosis):
+        parts.append(on)
     return Card(
         number=number,
         title=one.title,
         code=one.code,
         saving=_short(one, _step_ns(diagnosis)) + " per sample" * one.per_sample,
-        detail=(text := "; ".join(parts))[:1].upper() + text[1:],
+        detail=_sentence("; ".join(parts)),
         evidence=tuple(evidence.text for evidence in one.evidence),
         fixes=tuple((fix, safety(diagnosis, fix.safety)) for fix in one.fixes),
         place=place(one.site) if one.site else "",
-        confidence=f"{one.confidence.level.value} ({one.confidence.why})",
+        confidence=_told(one.confidence),
     )
 
 
-def _on(ranks: tuple[int, ...]) -> str:
+def _risk(number: int, one: ShownRisk, diagnosis: Diagnosis) -> Card:
+    return Card(
+        number=number,
+        title=one.title,
+        code=one.code,
+        saving="",
+        detail=_sentence("; ".join(filter(None, ("it costs no time now", _on(one.ranks, diagnosis))))),
+        evidence=tuple(evidence.text for evidence in one.evidence),
+        fixes=tuple((fix, safety(diagnosis, fix.safety)) for fix in one.fixes),
+        place=place(one.site) if one.site else "",
+        confidence=_told(one.confidence),
+    )
+
+
+def _told(confidence: Confidence) -> str:
+    return f"{confidence.level.value} ({confidence.why})"
+
+
+def _sentence(text: str) -> str:
+    return text[:1].upper() + text[1:]
+
+
+def _on(ranks: tuple[int, ...], diagnosis: Diagnosis) -> str:
+    """On which ranks, in words; empty if there is one only."""
+    if len(diagnosis.ranks) <= 1:
+        return ""
+    if len(ranks) == len(diagnosis.ranks):
+        return "on all ranks"
     shown = ", ".join(map(str, ranks[:8]))
     return f"on rank{'s' * (len(ranks) > 1)} {shown}{', ...' * (len(ranks) > 8)}"
 
@@ -226,7 +262,7 @@ def _longest_function(diagnosis: Diagnosis) -> str:
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
     ended = Counter(one.outcome for one in diagnosis.outcomes)
-    fixable = {one.rule for one in diagnosis.findings}
+    fixable = {one.rule for one in diagnosis.findings} | {one.rule for one in diagnosis.risks}
     about = sum(one.outcome is OutcomeKind.FOUND and one.rule not in fixable for one in diagnosis.outcomes)
     words = {
         **OUTCOMES,

@@ -17,12 +17,12 @@ def render(diagnosis: Diagnosis) -> str:
     lines = [f"## {escaped(heading.headline(diagnosis))}", "", escaped(heading.subject(diagnosis)), ""]
     if lost := findings.lost(diagnosis):
         lines += [f"**{escaped(lost)}**", ""]
-    if cards := findings.cards(diagnosis):
-        lines += ["### What to fix", "", *(line for card in cards for line in _card(card)), ""]
+    lines += _cards("What to fix", findings.cards(diagnosis))
     if minor := findings.minor(diagnosis):
         lines += ["### Minor", "", *(f"- {escaped(title)}: {escaped(saving)}" for title, saving in minor), ""]
     if hidden := findings.hidden(diagnosis):
         lines += [f"### {findings.HIDDEN}", "", *(f"- {escaped(title)}: {escaped(then)}" for title, then in hidden), ""]
+    lines += _cards(findings.RISKS, findings.risks(diagnosis))
     for section in content.sections(diagnosis):
         lines += _table(section)
     if unchecked := list(findings.unchecked(diagnosis)):
@@ -43,9 +43,15 @@ def escaped(text: str) -> str:
     return _ACTIVE.sub(r"\\\1", text).replace("@", "@\u200b").replace("://", ":\u200b//")
 
 
+def _cards(title: str, cards: list[Card]) -> list[str]:
+    """A section of findings; nothing if there are none."""
+    return [f"### {title}", "", *(line for card in cards for line in _card(card)), ""] if cards else []
+
+
 def _card(card: Card) -> list[str]:
     """A finding as an item of a numbered list."""
-    lines = [f"{card.number}. **{escaped(card.title)}** saves **{escaped(card.saving)}**"]
+    saves = f" saves **{escaped(card.saving)}**" if card.saving else ""
+    lines = [f"{card.number}. **{escaped(card.title)}**{saves}"]
     lines += [f"   {escaped(evidence)}" for evidence in card.evidence]
     if card.place:
         lines.append(f"   At {escaped(card.place)}.")

@@ -53,6 +53,8 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
         parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
     if hidden := findings.hidden(diagnosis):
         parts.append(_bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
+    if risks := findings.risks(diagnosis):
+        parts += [_title(findings.RISKS), *(_card(card, len(risks), width) for card in risks)]
     parts += [_section(section, width) for section in content.sections(diagnosis)]
     if unchecked := list(findings.unchecked(diagnosis)):
         parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
@@ -78,12 +80,14 @@ def _code(text: str, width: int) -> Iterator[str]:
 
 
 def _card(card: Card, cards: int, width: int) -> RenderableType:
-    """One of several findings: its title with what it saves, the evidence, the fix, and how sure both are."""
-    lines: list[RenderableType] = [
-        Text.assemble(
-            (card.title, "bold"), (f" ({card.code})", "dim"), ("  saves ", "dim"), (card.saving, "bold green")
-        )
-    ]
+    """One of several findings: its title with what it saves, the evidence, the fix, and how sure both are.
+
+    A risk saves nothing.
+    """
+    title = Text.assemble((card.title, "bold"), (f" ({card.code})", "dim"))
+    if card.saving:
+        title.append_text(Text.assemble(("  saves ", "dim"), (card.saving, "bold green")))
+    lines: list[RenderableType] = [title]
     lines += [Text(evidence) for evidence in card.evidence]
     if card.place:
         lines.append(Text(f"at {units.clipped_left(card.place, PLACE_WIDTH)}", style="cyan"))

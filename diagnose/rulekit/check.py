@@ -9,9 +9,9 @@ from typing import TypeAlias
 
 from diagnose import facts
 from diagnose.facts.core.base import FACTS
-from diagnose.findings.finding import Caution, Clean, Finding, NotApplicable
+from diagnose.findings.finding import Caution, Clean, Finding, NotApplicable, Risk
 
-Verdicts: TypeAlias = "Iterator[Finding | Caution | Clean | NotApplicable]"
+Verdicts: TypeAlias = "Iterator[Finding | Risk | Caution | Clean | NotApplicable]"
 
 WHOLE = "facts"
 """The parameter that gets all facts of the rank, to ask those that are not known before."""

@@ -21,6 +21,7 @@ from diagnose.findings.finding import (
     NotApplicable,
     Outcome,
     OutcomeKind,
+    Risk,
     RulePage,
     RuleThreshold,
 )
@@ -163,17 +164,19 @@ class Examined:
     outcomes: tuple[Outcome, ...]
     findings: tuple[tuple[Page, Finding], ...]
     cautions: tuple[Caution, ...]
+    risks: tuple[tuple[Page, Risk], ...]
 
 
 def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
     """Run every rule. Nothing that a rule does keeps the others from running."""
-    outcomes, findings, cautions = [], [], []
+    outcomes, findings, cautions, risks = [], [], [], []
     for one in rules:
         outcome, said = _ask(facts, one)
         outcomes.append(outcome)
         findings += [(one.page, verdict) for verdict in said if isinstance(verdict, Finding)]
         cautions += [verdict for verdict in said if isinstance(verdict, Caution)]
-    return Examined(tuple(outcomes), tuple(findings), tuple(cautions))
+        risks += [(one.page, verdict) for verdict in said if isinstance(verdict, Risk)]
+    return Examined(tuple(outcomes), tuple(findings), tuple(cautions), tuple(risks))
 
 
 def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
@@ -197,7 +200,7 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
 
 def _said(said: list[Any]) -> tuple[OutcomeKind, str]:
     """How a rule that ran has ended, and why."""
-    if found := sum(isinstance(verdict, Finding | Caution) for verdict in said):
+    if found := sum(isinstance(verdict, Finding | Risk | Caution) for verdict in said):
         return OutcomeKind.FOUND, f"{found} found"
     if why := next((verdict.why for verdict in said if isinstance(verdict, NotApplicable)), ""):
         return OutcomeKind.NOT_APPLICABLE, why

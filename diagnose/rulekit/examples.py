@@ -7,7 +7,10 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True)
 class Fires:
-    """A drawing on which the rule fires, once; with `saving_ms`, what the fix saves: (low, high), within 5 %."""
+    """A drawing on which the rule fires, once; with `saving_ms`, what the fix saves: (low, high), within 5 %.
+
+    A risk saves nothing, so that its drawing states no saving.
+    """
 
     drawing: str
     saving_ms: tuple[float, float] | None = None

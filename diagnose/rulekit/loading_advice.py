@@ -65,11 +65,49 @@ def in_workers(count: int) -> Fix:
     )
 
 
-def more_batches(loading: Loading | None) -> Iterator[Fix]:
-    """What to do where workers do not keep up; of unknown loaders as torch has them by default."""
+def what_takes_it(loading: Loading | None) -> tuple[Evidence, ...]:
+    """That making a batch waits, or that it computes and there are no cores for that; nothing of what is not known."""
+    if loading is not None and loading.waits_for_storage:
+        waiting_ns = round(loading.waiting_share * loading.fetch_ns)
+        what = f"For {ms(waiting_ns)} of making it a worker waits for storage or a network."
+        return (Evidence(what, waiting_ns, "ns"),)
+    if loading is not None and loading.computes and not loading.hideable:
+        cpu_ns = loading.loader.fetch_cpu_ns or 0
+        part = {"items": ", mostly to read, decode and transform items", "collate": ", mostly in collation", "": ""}
+        return (Evidence(f"That takes {ms(cpu_ns)} of CPU time{part[loading.most_in]}.", cpu_ns, "ns"),)
+    return ()
+
+
+CLOSER = Fix(
+    "Read from nearer storage: copy the data to a local disk or into memory once, or read large shards in order.",
+    after="# for instance webdataset: samples in tar files of some 100 MB\n"
+    'dataset = wds.WebDataset("/local/train-{000000..000099}.tar", shardshuffle=100).shuffle(1000).decode("pil")',
+    effort=2,
+    link="https://github.com/webdataset/webdataset",
+)
+ON_GPU = Fix(
+    "Decode and augment on the GPU: workers only read, and the GPU transforms a whole batch at once.",
+    before="transforms.Compose([RandomResizedCrop(224), RandomHorizontalFlip(), Normalize(mean, std)])",
+    after='# in the loop; for JPEG files torchvision.io.decode_jpeg(data, device="cuda"), or NVIDIA DALI\n'
+    "augment = v2.Compose([v2.RandomResizedCrop(224), v2.RandomHorizontalFlip(),\n"
+    "    v2.ToDtype(torch.float32, scale=True), v2.Normalize(mean, std)])\n"
+    'images = augment(images.to("cuda", non_blocking=True))',
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/vision/stable/transforms.html",
+)
+
+
+def more_batches(loading: Loading | None, on_gpu: bool = False) -> Iterator[Fix]:
+    """What to do where workers do not keep up; of unknown loaders as torch has them by default.
+
+    `on_gpu`: the training computes on one, which can take over what items compute.
+    """
     present, count = (0, 8) if loading is None else (loading.loader.num_workers, loading.best)
     queued = 2 if loading is None else loading.loader.prefetch_factor or 2
     if loading is not None and not loading.hideable:
+        if on_gpu and loading.computes and loading.most_in != "collate":
+            yield ON_GPU
         yield cheaper_batches(loading)
     elif count <= present:
         yield Fix(
@@ -88,6 +126,8 @@ def more_batches(loading: Loading | None) -> Iterator[Fix]:
             link=DOCS,
             trial=f"patch:DataLoader(num_workers={count})",
         )
+    if loading is not None and loading.waits_for_storage:
+        yield CLOSER
 
 
 def batches_that_wait(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:

@@ -84,6 +84,8 @@ def _wrong_saving(example: Fires, said: RankDiagnosis) -> str | None:
         low_ms, high_ms = example.saving_ms
     except (TypeError, ValueError):
         return f"saving_ms is {example.saving_ms!r}; it is a pair of ms, (low, high)"
+    if not said.findings:
+        return "it states a saving, but what the rule found has none"
     saving = said.findings[0].saving
     found = (saving.low_ns / 1e6, saving.high_ns / 1e6)
     if all(abs(a - b) <= TOLERANCE * max(b, 0.001) for a, b in zip(found, (low_ms, high_ms), strict=True)):

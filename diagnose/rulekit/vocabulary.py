@@ -10,7 +10,18 @@ from __future__ import annotations
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
-from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Safety
+from diagnose.findings.finding import (
+    Caution,
+    Clean,
+    Confidence,
+    Evidence,
+    Finding,
+    Fix,
+    Level,
+    NotApplicable,
+    Risk,
+    Safety,
+)
 from diagnose.replay.edits import (
     Between,
     Detach,
@@ -42,6 +53,7 @@ from diagnose.rulekit.loading_advice import (
     loading_evidence,
     more_batches,
     mostly_sampling,
+    what_takes_it,
 )
 from diagnose.rulekit.patterns import Match, Op, Takers
 from diagnose.rulekit.rewrites import ELEMENTWISE, rewrite
@@ -89,6 +101,7 @@ __all__ = [
     "Rechunk",
     "Remove",
     "Replace",
+    "Risk",
     "RuleError",
     "Safety",
     "Shorten",
@@ -123,5 +136,6 @@ __all__ = [
     "torchs_own",
     "toward",
     "wasted",
+    "what_takes_it",
     "without",
 ]

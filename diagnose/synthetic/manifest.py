@@ -34,10 +34,14 @@ _TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
 _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
 _IGNORED = _line(r"ignored (?P<ignored>\d+) of (?P<rows>\d+) rows, (?P<classes>\d+) classes")
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
-_MADE = _line(rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})")
+_MADE = _line(
+    rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})"
+    rf"(?:, computing (?P<computing>{TIME}))?(?:, by (?P<workers>\d+) workers)?"
+)
 _COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
-_NOTED = (_THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPARED, _VALUES)
+_BENCHMARK = _line(r"cudnn\.benchmark (?P<value>on|off)")
+_NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPARED, _VALUES)
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
@@ -53,12 +57,13 @@ def is_noted(text: str) -> bool:
 def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     """Of this rank of a drawing, whose steps come each period."""
     said, timed, compared = _THREADS.search(text), _TIMED.search(text), _COMPARED.search(text)
+    searches = _BENCHMARK.search(text)
     threads, cores = map(int, said.groups()) if said else (None, None)
     times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
     known = RankManifest(
         rank=rank,
         world_size=int(world["ranks"]) if (world := _WORLD.search(text)) else ranks,
-        flags=Flags(threads=threads),
+        flags=Flags(threads=threads, cudnn_benchmark=None if searches is None else searches["value"] == "on"),
         unprofiled=Timed(first_step=0, wall_ns=times, fetched_bytes=_fetched(text)) if said or timed else None,
         python_threads=tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text)),
         loaders=_loaders(text),
@@ -142,8 +147,22 @@ def _loaders(text: str) -> tuple[Loader, ...]:
         rows, length, needed, filled = map(int, said.groups())
         places = {"places": rows * length, "to_longest": rows * needed, "used": rows * filled}
         sequences = RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
-    fetch_ns, wait_ns = (ns(made["made"]), ns(made["waited"])) if made else (None, None)
-    return (Loader(dataset="Drawn", asked=1, looks=1, sequences=sequences, fetch_ns=fetch_ns, wait_ns=wait_ns),)
+    fetch_ns, wait_ns, cpu_ns = (
+        ns(made[name]) if made and made[name] else None for name in ("made", "waited", "computing")
+    )
+    workers = int(made["workers"] or 0) if made else 0
+    return (
+        Loader(
+            dataset="Drawn",
+            num_workers=workers,
+            asked=1,
+            looks=1,
+            sequences=sequences,
+            fetch_ns=fetch_ns,
+            fetch_cpu_ns=cpu_ns,
+            wait_ns=wait_ns,
+        ),
+    )
 
 
 def ns(text: str) -> int:

@@ -17,9 +17,11 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
-    batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2
+    batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2. There may follow
+                                            `, computing 0.1`, its CPU time, and `, by 2 workers`
     ignored 7 of 8 rows, 500 classes        it saw that the loss ignores so many
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
+    cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
     equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel
     values aten::mm | aten::mul as 0        it saw which ops of a step make equal values: the second what op 0 made.
                                             Or `gives 0`, which it took; `takes 0,1`; `always`, in each step; `back`;

@@ -7,7 +7,8 @@ Why it costs
 
 How to fix
     Use more workers: the time to load one batch over the step time, rounded up, and at most the cores for each GPU.
-    If only some batches are late, set a larger `prefetch_factor`. Without more cores, make transforms cheaper.
+    If only some batches are late, set a larger `prefetch_factor`. Without more cores, make transforms cheaper, or do
+    them on the GPU. Where workers wait for storage, read from a local disk, from memory, or in large shards.
 
 Ignore when
     the loop waits on purpose, as for an environment or a rate limit.
@@ -51,9 +52,9 @@ def dataloader_starvation(
         how = why[fetches.pattern] if fetches.pattern else ""
         what = f"The {who} waits {ms(waited)} a step for batches from worker processes. {how}"
         yield Finding(
-            evidence=(Evidence(what.strip(), waited, "ns"), *loading_evidence(loading)),
+            evidence=(Evidence(what.strip(), waited, "ns"), *loading_evidence(loading), *what_takes_it(loading)),
             edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(loading), fetches.ready_ns),),
-            fixes=tuple(more_batches(loading)),
+            fixes=tuple(more_batches(loading, on_gpu=input_wait.exposed_ns is not None)),
             confidence=Confidence(Level.MEDIUM, "the waits are recorded; how the workers scale is not"),
         )
 
@@ -76,6 +77,26 @@ EXAMPLES = [
         gpu  sgemm 60.01-100 @60
         """,
         saving_ms=(20, 59.5),  # with a quarter more workers, and with enough: a batch every 80 ms, and one always there
+    ),
+    Fires(  # decoding keeps both cores busy
+        """
+        5 steps of 100
+        1 threads, 2 cores
+        batches made in 200 of 60, computing 190, by 2 workers
+        cpu  next 0-60
+        gpu  sgemm 60.01-100 @60
+        """,
+        saving_ms=(20, 59.5),
+    ),
+    Fires(  # two workers wait for storage, and 14 cores have nothing to do: five would keep up
+        """
+        5 steps of 100
+        1 threads, 16 cores
+        batches made in 200 of 60, computing 20, by 2 workers
+        cpu  next 0-60
+        gpu  sgemm 60.01-100 @60
+        """,
+        saving_ms=(42.9, 59.5),  # with 1.75 times as many a batch every 57 ms
     ),
     Silent(
         """

@@ -29,7 +29,7 @@ MEASURE = Fix(
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
     trial="wrap:torch.compile(mode=max-autotune)",
 )
-TRY = Fix(
+TRY = Fix(  # Where it is known to be off, cudnn_benchmark speaks of it.
     "Let cuDNN or MIOpen try its kernels once for each size, if sizes stay the same.",
     after="torch.backends.cudnn.benchmark = True  # on AMD as well",
     safety=Safety.ROUNDING,
@@ -40,7 +40,7 @@ TRY = Fix(
 @rule("KE05")
 def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     convolutions = roofline.slow_conv_share >= MOSTLY
-    tuned = manifest is not None and manifest.flags.cudnn_benchmark
+    known = manifest is not None and manifest.flags.cudnn_benchmark is not None
     if roofline.slow_floor is None or roofline.slow_ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"of {ms(roofline.known_ns)} a step in products of known size {ms(roofline.slow_ns)} are slow")
     else:
@@ -56,7 +56,7 @@ def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None 
                 ),
             ),
             edits=(Shorten(roofline.slow_ids, toward(roofline.slow_floor)),),
-            fixes=(TRY, MEASURE) if convolutions and not tuned else (MEASURE,),
+            fixes=(TRY, MEASURE) if convolutions and not known else (MEASURE,),
             confidence=Confidence(Level.LOW, "what a better kernel reaches on these sizes is not known"),
             basis=Basis.RULE_OF_THUMB,
         )

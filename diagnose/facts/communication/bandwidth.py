@@ -142,6 +142,13 @@ def wire_share(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64
     return share
 
 
+def all_reduce_ns(facts: Facts, ranks: int, bytes_: int, calls: int) -> int:
+    """What all-reduces take at most over the devices' links, or over PCIe 4 where their rates are not known."""
+    known = optional(peaks, facts)
+    rate = PCIE_4_GBPS if known is None else links_gbps(known, ranks)
+    return round(calls * START_NS + 2 * (ranks - 1) / ranks * bytes_ / rate)
+
+
 def links_gbps(device: Peaks, ranks: int) -> float:
     """What links within a machine carry at least, in bytes per ns.
 

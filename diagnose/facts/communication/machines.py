@@ -7,7 +7,8 @@ import re
 import numpy as np
 
 from diagnose.facts.communication.peers import peers
-from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.trace.intervals import IntArray
 
 _RANK = re.compile(r"\d+")
 
@@ -28,6 +29,21 @@ def share_a_machine(facts: Facts, group_ranks: str, group_size: int) -> bool | N
     if ranks is not None:
         return len({rank // each for rank in ranks}) == 1
     return False if group_size > each else True if 0 < _world(facts) <= each else None
+
+
+def ranks_together(facts: Facts, told: IntArray) -> int:
+    """The fewest ranks of some collectives' groups, by the sizes that were recorded (-1 unknown): experts have fewer.
+
+    Else of the only groups there are, else of the job. Raises Missing if that is not known.
+    """
+    if len(told) and (told > 0).all():
+        return int(told.min())
+    groups = {len(one.ranks) for one in facts.rank.provenance.groups if len(one.ranks) > 1}
+    if len(groups) == 1:
+        return groups.pop()
+    if groups or not _world(facts):
+        raise Missing("how many ranks communicate together", "Record with PyTorch 2.2 or newer and NCCL.")
+    return _world(facts)
 
 
 def _ranks(facts: Facts, group_ranks: str, group_size: int) -> list[int] | None:

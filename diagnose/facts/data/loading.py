@@ -17,6 +17,12 @@ SIBLINGS = 2
 """Logical cores that may be one."""
 
 
+MOSTLY = 0.6
+"""Of the time to make a batch, from which on it is what making batches is about (rule catalogue, DL05 and DL06)."""
+BUSY_SHARE = 0.5
+"""Of the cores: where more of them are busy, a worker may have waited for one (our choice)."""
+
+
 @dataclass(frozen=True)
 class Loading:
     """What it takes to make batches as fast as the training uses them."""
@@ -49,6 +55,17 @@ class Loading:
         """
         cpu_ns = self.loader.fetch_cpu_ns
         return 0.0 if cpu_ns is None else max(self.fetch_ns - cpu_ns, 0) / self.fetch_ns
+
+    @property
+    def waits_for_storage(self) -> bool:
+        """Whether making a batch is known to be mostly waiting, and not for a core."""
+        busy = (self.threads or 1) + self.loader.num_workers * (1 - self.waiting_share)
+        return self.waiting_share >= MOSTLY and self.cpus is not None and busy <= BUSY_SHARE * self.cpus
+
+    @property
+    def computes(self) -> bool:
+        """Whether making a batch is known to be mostly computing: decoding, transforms, collation."""
+        return self.loader.fetch_cpu_ns is not None and 1 - self.waiting_share >= MOSTLY
 
     @property
     def beside_training(self) -> bool | None:

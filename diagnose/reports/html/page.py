@@ -124,6 +124,8 @@ def render(diagnosis: Diagnosis) -> str:
         job=job,
         tiles=list(_tiles(diagnosis)),
         cards=list(cards.shown(diagnosis)),
+        risks=findings.risks(diagnosis),
+        risks_heading=findings.RISKS,
         minor=findings.minor(diagnosis),
         hidden=findings.hidden(diagnosis),
         hidden_heading=findings.HIDDEN,

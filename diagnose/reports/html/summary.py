@@ -33,6 +33,8 @@ def render(diagnosis: Diagnosis) -> str:
         bar_text=bar_text,
         lost=findings.lost(diagnosis),
         cards=findings.cards(diagnosis),
+        risks=findings.risks(diagnosis),
+        risks_heading=findings.RISKS,
         unchecked=list(findings.unchecked(diagnosis)),
         checked=findings.checked(diagnosis),
     )

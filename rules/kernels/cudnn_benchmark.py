@@ -1,0 +1,114 @@
+"""cudnn.benchmark is off, and input sizes are fixed.
+
+cuDNN and MIOpen pick a convolution's kernel by rules of thumb. Told to, they time all of them once for each size, and
+keep the fastest.
+
+Why it costs
+    The kernels that run now suit any size, or stay far below what the GPU can do.
+
+How to fix
+    `torch.backends.cudnn.benchmark = True`, once, before training. The first step with each size gets longer.
+
+Ignore when
+    input sizes change often: each new one is searched for. Or results have to be the same from run to run.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+    https://docs.pytorch.org/docs/stable/notes/randomness.html#cuda-convolution-benchmarking
+"""
+
+from diagnose.facts.device.convolutions import Convolutions
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step in convolutions (our choice)
+REACHED = 0.4  # of what the GPU can do: kernels that reach it are good ones (rule catalogue KE07)
+GENERIC_SHARE = 0.1  # of convolutions' time in kernels for any size (our choice)
+LEFT = Between(1.0, 0.9, 0.7)  # of convolutions' time: reports say 0 to 30 % less (rule catalogue KE07)
+SEARCH = Fix(
+    "Let the library search for the fastest kernels.",
+    after="torch.backends.cudnn.benchmark = True  # once, before training; on AMD as well",
+    safety=Safety.ROUNDING,
+    link="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
+)
+
+
+@rule("KE07")
+def cudnn_benchmark(convolutions: Convolutions, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
+    one, share = convolutions, convolutions.ns / max(steps.mean_ns, 1)
+    is_on = manifest.flags.cudnn_benchmark if manifest else None
+    reached = "" if one.reached is None else f" They reach {percent(one.reached)} of what the GPU can do."
+    if not one.ns:
+        yield NotApplicable("there are no convolutions on the device")
+    elif share < WORTH_SHARE:
+        yield Clean(f"convolutions take {percent(share)} of the step")
+    elif is_on:
+        yield Clean("cudnn.benchmark is on")
+    elif one.fixed is None:
+        raise Missing("whether input sizes are fixed", "Record several steps.")
+    elif not one.fixed:
+        yield Clean("convolutions differ from step to step: each new size would be searched for")
+    elif one.reached is not None and one.reached >= REACHED:
+        yield Clean(f"convolutions reach {percent(one.reached)} of what the GPU can do")
+    elif is_on is None:
+        raise Missing("whether cudnn.benchmark is on", "Record with diagnose profile.")
+    elif one.reached is None and one.generic_ns < GENERIC_SHARE * one.ns:
+        yield Clean("convolutions run kernels that are made for sizes like theirs")
+    else:
+        yield Finding(
+            evidence=(
+                Evidence(
+                    f"Convolutions take {ms(one.ns)} a step, {percent(share)} of it, with the same sizes in all"
+                    f" steps.{reached}",
+                    one.ns,
+                    "ns",
+                ),
+                *(
+                    [Evidence(f"{ms(one.generic_ns)} of that are in kernels for any size, such as `{one.generic[0]}`.")]
+                    if one.generic
+                    else []
+                ),
+            ),
+            edits=(Shorten(one.ids, LEFT),),
+            fixes=(SEARCH,),
+            confidence=Confidence(Level.LOW, "whether a search finds faster kernels for these sizes is not known"),
+            basis=Basis.RULE_OF_THUMB,
+        )
+
+
+EXAMPLES = [
+    Fires(  # of 60 ms none, 6 or 18
+        """
+        4 steps of 100
+        cudnn.benchmark off
+        cpu  aten::convolution 0-1 | sync 2-99.9
+        gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60.02 @0.01
+        gpu  pointwise 60.03-99.8 @0.5
+        """,
+        saving_ms=(0, 18),
+    ),
+    Silent(  # sizes change
+        """
+        4 steps of 100
+        cudnn.benchmark off
+        cpu  aten::convolution 0-1 | sync 2-99.9
+        gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60 @0.01 in 0,1 blocks=200
+        gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60 @0.01 in 2,3 blocks=300
+        """
+    ),
+    Silent(  # it is on already
+        """
+        4 steps of 100
+        cudnn.benchmark on
+        cpu  aten::convolution 0-1 | sync 2-99.9
+        gpu  "void wgrad_alg0_engine<float, 128, 6, 7, 3, 3, 5, false, 512>(int)" 0.02-60 @0.01
+        """
+    ),
+    CannotTell(
+        """
+        4 steps of 100
+        cpu  aten::convolution 0-1 | sync 2-99.9
+        gpu  conv 0.02-60 @0.01
+        """,
+        because="whether cudnn.benchmark is on",
+    ),
+]

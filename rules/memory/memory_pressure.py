@@ -1,0 +1,163 @@
+"""GPU memory is nearly full, or grows with every step.
+
+The training may end with "CUDA out of memory": tensors take nearly all of the GPU's memory, or each step leaves more of
+them behind than the one before.
+
+Why it costs
+    No time by itself: it is a risk, without a saving. A run that stops has to go on from its last checkpoint.
+
+How to fix
+    Of a leak: keep numbers, not tensors with their graph, as `loss.item()` or `loss.detach()`. Of full memory: compute
+    activations again in the backward pass, compute in 16 bits, use smaller micro-batches, or shard the model.
+
+Ignore when
+    the memory is filled on purpose, and no step needs more than those that were recorded.
+
+Sources
+    https://pytorch.org/blog/understanding-gpu-memory-1
+    https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management
+"""
+
+from diagnose.facts.device.memory import Memory
+from diagnose.facts.device.memory_growth import MemoryGrowth
+from diagnose.rulekit.vocabulary import *
+
+FULL_SHARE = 0.9  # of the device's memory: the context, libraries and fragments take some (as TensorBoard's plugin)
+LEAST_GROWTH = 100_000  # bytes a step: a hundred thousand steps of it are 10 GB (our choice)
+NOTES = "https://docs.pytorch.org/docs/stable/notes/cuda.html#memory-management"
+DETACH = Fix(
+    "Keep numbers, not tensors: a loss that is kept keeps the graph of its step.",
+    before="losses.append(loss)",
+    after="losses.append(loss.detach())  # losses.append(loss.item()) makes the host wait",
+    safety=Safety.SAME_NUMBERS,
+    link="https://docs.pytorch.org/docs/stable/notes/faq.html",
+)
+SNAPSHOT = Fix(
+    "Or see in a snapshot which lines made what is still there.",
+    after="torch.cuda.memory._record_memory_history()\n# some steps later\n"
+    'torch.cuda.memory._dump_snapshot("memory.pickle")  # open it at pytorch.org/memory_viz',
+    safety=Safety.SAME_NUMBERS,
+    link="https://docs.pytorch.org/docs/stable/torch_cuda_memory.html",
+)
+AGAIN = Fix(
+    "Compute the activations of some blocks again in the backward pass.",
+    before="x = block(x)",
+    after="x = torch.utils.checkpoint.checkpoint(block, x, use_reentrant=False)",
+    safety=Safety.SAME_NUMBERS,
+    link="https://docs.pytorch.org/docs/stable/checkpoint.html",
+)
+SMALLER = Fix(
+    "Or use smaller micro-batches, and accumulate their gradients.",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/notes/amp_examples.html#gradient-accumulation",
+)
+SEGMENTS = Fix(
+    "Let the allocator extend its segments, so that fragments take less.",
+    after="PYTORCH_CUDA_ALLOC_CONF=expandable_segments:True python train.py",
+    safety=Safety.SAME_NUMBERS,
+    link=NOTES,
+)
+
+
+@rule("ME03")
+def memory_pressure(
+    memory: tuple[Memory, ...],
+    memory_growth: MemoryGrowth | None = None,
+    manifest: RankManifest | None = None,
+) -> Verdicts:
+    retries = manifest.allocator.get("retries", 0) if manifest else 0
+    known = [one for one in memory if one.capacity_bytes and one.peak_allocated_bytes is not None]
+    full = [one for one in known if _share(one) >= FULL_SHARE or (retries and _held(one) >= FULL_SHARE)]
+    grows = memory_growth is not None and memory_growth.step_bytes >= LEAST_GROWTH
+    if memory_growth is not None and grows:
+        yield _leak(memory_growth, memory)
+    if full:
+        yield _full(max(full, key=_share), retries)
+    elif not known and not grows:
+        raise Missing("how much memory the device has", "Record with a current PyTorch.")
+    elif not grows:
+        fullest = max(known, key=_share)
+        unknown = "; whether that grows was not recorded" * (memory_growth is None)
+        yield Clean(f"tensors take at most {_of_all(fullest)}{unknown}")
+
+
+def _share(one: Memory) -> float:
+    return (one.peak_allocated_bytes or 0) / (one.capacity_bytes or 1)
+
+
+def _of_all(one: Memory) -> str:
+    return f"{bytes_(one.peak_allocated_bytes or 0)} of {bytes_(one.capacity_bytes or 0)}"
+
+
+def _held(one: Memory) -> float:
+    return 1 - (one.free_share if one.free_share is not None else 1.0)
+
+
+def _leak(growth: MemoryGrowth, memory: tuple[Memory, ...]) -> Risk:
+    ends = growth.ends_bytes
+    capacity = next((one.capacity_bytes for one in memory if one.device == growth.device), None)
+    peak = next((one.peak_allocated_bytes for one in memory if one.device == growth.device), None)
+    more = f" It is full after about {(capacity - peak) // growth.step_bytes:,} more." if capacity and peak else ""
+    kept = growth.kept
+    by = f" by `{kept.op}`" if kept and kept.op else ""
+    return Risk(
+        title="GPU memory in use grows with every step",
+        evidence=(
+            Evidence(
+                f"Each of {len(ends)} steps leaves {bytes_(growth.step_bytes)} more in use on GPU {growth.device}:"
+                f" from {bytes_(ends[0])} to {bytes_(ends[-1])}.{more}",
+                growth.step_bytes,
+                "bytes",
+            ),
+            *([Evidence(f"{bytes_(kept.bytes)} of it a step are tensors of a size allocated{by}.")] if kept else []),
+        ),
+        fixes=(DETACH, SNAPSHOT),
+        confidence=Confidence(Level.MEDIUM, "it rises evenly in all recorded steps; later steps were not seen"),
+        site=kept.site if kept else None,
+    )
+
+
+def _full(one: Memory, retries: int) -> Risk:
+    again = f"The allocator gave its cache back and tried again {retries:,} times, as nothing was free."
+    return Risk(
+        title="GPU memory is nearly full" if _share(one) >= FULL_SHARE else "The GPU's memory has run out at times",
+        evidence=(
+            Evidence(
+                f"Tensors take up to {_of_all(one)} on GPU {one.device}: {percent(_share(one))}.",
+                _share(one),
+            ),
+            *([Evidence(again, retries, "retries")] if retries else []),
+        ),
+        fixes=(AGAIN, SMALLER, SEGMENTS),
+        confidence=Confidence(Level.HIGH, "the allocator's own numbers; longer batches than these were not seen"),
+    )
+
+
+EXAMPLES = [
+    Fires(  # 0.5 GB more in each step
+        """
+        6 steps of 10
+        memory 10 of 20 GB, 0.5 GB more a step
+        cpu  aten::mm 0-1 | sync 2-9.9
+        gpu  sgemm 1-9.8 @0.5
+        """
+    ),
+    Fires(  # 80 of 85 GB
+        """
+        4 steps of 10
+        memory 80 of 82 GB
+        cpu  aten::mm 0-1 | sync 2-9.9
+        gpu  sgemm 1-9.8 @0.5
+        """
+    ),
+    Silent(  # the cache holds much, tensors take little
+        """
+        6 steps of 10
+        memory 10 of 82 GB
+        cpu  aten::mm 0-1 | sync 2-9.9
+        gpu  sgemm 1-9.8 @0.5
+        """
+    ),
+    CannotTell("4 steps of 10\ncpu  aten::mm 0-1\ngpu  sgemm 1-9.8 @0.5", because="memory events"),
+]

@@ -1,0 +1,136 @@
+"""Every data-parallel rank updates all parameters.
+
+The ranks have reduced the same gradients, and then each makes the same update of all parameters.
+
+Why it costs
+    An optimizer reads and writes each parameter and its statistics several times. Of n ranks, each could do so for one
+    n-th. The statistics take memory on every rank, too.
+
+How to fix
+    Share the update out: `ZeroRedundancyOptimizer` around the optimizer, or `fully_shard` in place of
+    DistributedDataParallel. Then ranks exchange the parameters that they have updated.
+
+Ignore when
+    the update is a small part of the step, or the links are slow: the parameters travel once more.
+
+Sources
+    https://docs.pytorch.org/docs/stable/distributed.optim.html
+    https://arxiv.org/abs/1910.02054
+"""
+
+from diagnose.facts.communication.replicated_update import ReplicatedUpdate
+from diagnose.rulekit.vocabulary import *
+
+WORTH_SHARE = 0.01  # of the step in updates (our choice)
+LEAST_NS = 1_000_000  # a step in updates: a fused one of less is quick enough (our choice)
+UNEVEN = Between(1.5, 1.1, 1.0)  # of one n-th: parameters are shared out whole, by their sizes (our choice)
+LAUNCHES = Between(1.0, 0.8, 0.5)  # of host time for what runs on a device: fewer parameters, but more calls
+FULLY = Fix(
+    "Shard parameters, gradients and the optimizer's statistics with FSDP.",
+    after="for block in model.blocks:\n    fully_shard(block)\nfully_shard(model)",
+    safety=Safety.ROUNDING,
+    effort=2,
+    link="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+)
+
+
+@rule("OP03")
+def replicated_optimizer(replicated_update: ReplicatedUpdate, steps: Steps) -> Verdicts:
+    one = replicated_update
+    if one.ranks < 2:
+        yield NotApplicable("no ranks reduce gradients together")
+    elif one.sharded:
+        yield Clean("each rank updates a part of the parameters")
+    elif one.update_ns < max(WORTH_SHARE * steps.mean_ns, LEAST_NS):
+        yield Clean(f"the update of all parameters takes {ms(one.update_ns)} a step")
+    elif _left(one).likely >= 1.0:
+        yield Clean(f"gathering what {one.ranks} ranks have updated would take as long as is spared")
+    else:
+        yield _found(one, steps)
+
+
+def _left(one: ReplicatedUpdate) -> Between:
+    """Of the update's time: the own part of a rank, and gathering the others'."""
+    parts = [times / one.ranks for times in (UNEVEN.low, UNEVEN.likely, UNEVEN.high)]
+    low, likely, high = (part + ns / one.update_ns for part, ns in zip(parts, one.gather_ns[::-1], strict=True))
+    return Between(low, likely, high)
+
+
+def _found(one: ReplicatedUpdate, steps: Steps) -> Finding:
+    left, size = _left(one), "" if one.gradient_bytes is None else f" of {bytes_(one.gradient_bytes)}"
+    edits = (
+        (Shorten(Times(one.track, one.times), left),)
+        if one.on_cpu
+        else (Shorten(one.work_ids, left), Shorten(one.op_ids, LAUNCHES))
+    )
+    return Finding(
+        evidence=(
+            Evidence(
+                f"Each of {one.ranks} ranks updates all parameters: {ms(one.update_ns)} a step,"
+                f" {percent(one.update_ns / steps.mean_ns)} of it.",
+                one.update_ns,
+                "ns",
+            ),
+            Evidence(
+                f"1/{one.ranks} of that would be left on each. Gathering the parameters{size} takes about"
+                f" {ms(one.gather_ns[1])}, half of what reducing their gradients takes.",
+                one.gather_ns[1],
+                "ns",
+            ),
+            Evidence(f"The optimizer's statistics would take 1/{one.ranks} of their memory on each rank."),
+        ),
+        edits=edits,
+        fixes=(FULLY,) if one.split else (_zero(one.optimizers[0]), FULLY),
+        confidence=Confidence(Level.MEDIUM, "that ranks share parameters out evenly is assumed"),
+        basis=Basis.REPLAYED,
+    )
+
+
+def _zero(optimizer: str) -> Fix:
+    return Fix(
+        "Let each rank update its part: wrap the optimizer in ZeroRedundancyOptimizer.",
+        before=f"optimizer = {optimizer}(model.parameters(), lr=lr)",
+        after="from torch.distributed.optim import ZeroRedundancyOptimizer\n"
+        f"optimizer = ZeroRedundancyOptimizer(model.parameters(), {optimizer}, parameters_as_bucket_view=True, lr=lr)",
+        safety=Safety.SAME_NUMBERS,
+        link="https://docs.pytorch.org/docs/stable/distributed.optim.html",
+    )
+
+
+EXAMPLES = [
+    Fires(  # of 40 ms on 4 ranks 10 stay, 11 or 15, and 5 to gather, 5 or 10
+        """
+        4 steps of 100
+        rank 0 of 4
+        cpu     DistributedDataParallel.forward 0-0.5 | optimizer 2-3 | aten::_fused_adamw_ 2.1-2.9 | sync 4-99.99
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.6 | c10d::allreduce_ 1.1-1.5
+        gpu     bf16_gemm 0.45-59.94 @0.4 | adam 59.95-99.95 @2.2
+        gpu 20  allreduce 49.9-59.9 @1.2 operation=allreduce in_elements=100000000 dtype=Float group_size=4
+        """,
+        saving_ms=(15, 25),
+    ),
+    Silent(  # each rank updates a part, and sends it to the others
+        """
+        4 steps of 100
+        rank 0 of 4
+        cpu     DistributedDataParallel.forward 0-0.5 | device_sync 4-99.9
+        cpu     "Optimizer.step#ZeroRedundancyOptimizer.step" 2-3.5 | optimizer 2.05-2.95
+        cpu     aten::_fused_adamw_ 2.1-2.9 | c10d::broadcast_ 3-3.2
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.5 | c10d::allreduce_ 1.1-1.4
+        gpu     bf16_gemm 0.5-49 @0.4 | adam 59.8-79.8 @2.2
+        gpu 20  allreduce 49-59 @1.2 operation=allreduce in_elements=100000000 dtype=Float group_size=4
+        gpu 20  nccl 80-85 @3.1 operation=broadcast in_elements=25000000 dtype=Float group_size=4
+        """
+    ),
+    Silent(  # over slow links gathering takes longer
+        """
+        4 steps of 100
+        rank 0 of 4
+        cpu     DistributedDataParallel.forward 0-0.5 | optimizer 2-3 | aten::_fused_adamw_ 2.1-2.9 | device_sync 4-99.9
+        cpu     "autograd::engine::evaluate_function: MmBackward0" 1-1.5 | c10d::allreduce_ 1.1-1.4
+        gpu     bf16_gemm 0.5-9 @0.4 | adam 89.9-99.8 @2.2
+        gpu 20  allreduce 9-89 @1.2 operation=allreduce in_elements=100000000 dtype=Float group_size=4
+        """
+    ),
+    CannotTell("4 steps of 100\ncpu  optimizer 0-10", because="device work"),
+]

@@ -1,0 +1,74 @@
+"""Memory in use that grows from step to step, and the tensors that are kept."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.device.memory_growth import Kept, MemoryGrowth, memory_growth
+from diagnose.synthetic.reading import facts_of
+from tests.drawing import Drawing
+
+MB = 1_000_000
+
+
+def drawn(steps: int, leaks: list[int]) -> Facts:
+    """Steps of 1 ms. Each allocates 8 MB in a forward op and frees them in a backward op, and 2 MB, which are kept.
+
+    `leaks`: MB that each step keeps besides, of tensors of 1 MB.
+    """
+    drawing, total = Drawing(), 100 * MB
+    drawing.frame("train.py(1): main", 0, 1000 * steps)
+
+    def event(ts: float, size: int) -> None:
+        nonlocal total
+        total += size
+        args = {"Device Type": 1, "Device Id": 0, "Addr": 1, "Bytes": size}
+        args |= {"Total Allocated": total, "Total Reserved": 400 * MB}
+        drawing.events.append(
+            {"ph": "i", "cat": "cpu_instant_event", "s": "t", "name": "[memory]", "pid": 100, "tid": 100, "ts": ts}
+            | {"args": args}
+        )
+
+    for step in range(steps):
+        at = 1000 * step
+        drawing.step(step, at, at + 999).op("aten::linear", at + 100, at + 200).op("aten::mm", at + 110, at + 190)
+        drawing.op("aten::mul", at + 300, at + 400).op("MmBackward0", at + 500, at + 600)
+        event(at + 120, 8 * MB)
+        event(at + 310, 2 * MB)
+        for k in range(leaks[step]):
+            event(at + 320 + k, MB)
+        event(at + 510, -8 * MB)
+    return Facts(drawing.rank())
+
+
+def test_even_growth_and_what_is_kept() -> None:
+    found = memory_growth(drawn(6, [0] * 6))
+    assert found.ends_bytes == tuple((100 + 2 * step) * MB for step in range(1, 7))
+    assert found.step_bytes == 2 * MB
+    assert found.kept is not None
+    assert (found.kept.bytes, found.kept.op) == (2 * MB, "aten::mul")
+
+
+def test_most_of_it_is_named() -> None:
+    found = memory_growth(drawn(5, [3] * 5))
+    assert (found.step_bytes, found.kept) == (5 * MB, Kept(3 * MB, "aten::mul", found.kept and found.kept.site))
+
+
+def test_uneven_growth_is_none() -> None:
+    """Rises of 2, 12, 2, 12 and 2 MB: the median is 2, so that all count; of 12, 2, 12, 12 and 12 not."""
+    assert memory_growth(drawn(6, [0, 0, 10, 0, 10, 0])).step_bytes == 6 * MB
+    found = memory_growth(drawn(6, [0, 10, 0, 10, 10, 10]))
+    assert (found.step_bytes, found.kept) == (0, None)
+
+
+def test_totals_at_the_ends_of_steps() -> None:
+    found = memory_growth(facts_of("5 steps of 10\nmemory 1 of 3 GB\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"))
+    assert found == MemoryGrowth(0, (1_000_000_000,) * 5, 0, None)
+
+
+def test_what_is_missing() -> None:
+    with pytest.raises(Missing, match="memory events"):
+        memory_growth(facts_of("5 steps of 10\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"))
+    with pytest.raises(Missing, match="memory of 5 steps"):
+        memory_growth(facts_of("4 steps of 10\nmemory 1 of 3 GB\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"))
