@@ -28,7 +28,7 @@ class JobPathKind(str, Enum):
     TRANSFER = "transfer"
     """In a collective or transfer, after its last rank has come."""
     UNMATCHED = "unmatched"
-    """In a collective or transfer whose other ranks are not known: transfer, or waiting for them."""
+    """In a collective or transfer of which not all ranks are known: transfer, or waiting for the others."""
     UNEXPLAINED = "unexplained"
     """The recordings do not show what is waited for."""
 
@@ -39,7 +39,7 @@ class JobPathPart:
 
     what: JobPathKind
     rank: int | None
-    """None of transfers."""
+    """None of transfers, and of what ranks without a recording may have held up."""
     ns: int
     """Per step."""
     share: float
@@ -119,7 +119,7 @@ def _meeting(job: Job, number: int) -> _Key:
     first = job.courses[int(met.ranks[0])]
     operation = first.operations[int(first.calls.operation[met.calls[0]])]
     who = tuple(job.courses[at].rank for at in ranks.tolist())
-    return JobPathKind.TRANSFER, -1, met.group, operation, who
+    return JobPathKind.TRANSFER if met.whole else JobPathKind.UNMATCHED, -1, met.group, operation, who
 
 
 def _computed(job: Job, at: int, event: int, ns: int) -> int:

@@ -88,6 +88,8 @@ def part_told(job: JobSummary, part: JobPathPart) -> str:
         return f"transfer from rank {part.ranks[0]} to rank {part.ranks[1]}"
     if part.what is JobPathKind.TRANSFER:
         return f"{operation(part.operation)} of {_among(job, part.group, part.ranks)}"
+    if part.rank is None and part.what is JobPathKind.UNMATCHED:
+        return f"{operation(part.operation)}: transfer, or ranks that are not recorded"
     if part.rank is None:
         return KINDS[part.what]
     who = rank_told(job, part.rank)
@@ -100,6 +102,8 @@ def part_told(job: JobSummary, part: JobPathPart) -> str:
 
 def _waited_for(job: JobSummary, part: JobPathPart) -> str:
     """The same in a sentence, after "for"."""
+    if part.rank is None and part.what is JobPathKind.UNMATCHED:
+        return f"the {operation(part.operation)}, or for ranks that are not recorded"
     if part.rank is None:
         return f"the {part_told(job, part)}" if part.what is JobPathKind.TRANSFER else "what no recording explains"
     rank, _, stage = rank_told(job, part.rank).partition(" (")

@@ -150,6 +150,8 @@ class Meeting:
     """Which call of each."""
     arrived_ns: IntArray
     ended_ns: IntArray
+    whole: bool = True
+    """All ranks that took part were recorded. Else the last one may have come later than the last recorded one."""
 
     @property
     def last_ns(self) -> int:

@@ -52,6 +52,33 @@ def test_a_step_waits_for_the_slow_rank_and_the_transfer() -> None:
     assert found.wait_ns == ((20 * MS,) * 3, (0,) * 3)
 
 
+def test_without_a_recording_of_each_rank_waiting_is_bounded_from_below() -> None:
+    """Rank 3 comes last, after 40 ms, and is not recorded: of the others rank 1 comes last, after 30 ms."""
+    found = summary_of(play(one_step_each(10, 30, 20, 40))[:3])
+    assert found.step_ns == 42 * MS
+    assert [spent(one) for one in found.ranks] == [
+        (10 * MS, 0, 20 * MS, 0, 12 * MS),
+        (30 * MS, 0, 0, 0, 12 * MS),
+        (20 * MS, 0, 10 * MS, 0, 12 * MS),
+    ]
+    assert path(found) == {("compute", 1): 30 * MS, ("unmatched", None): 12 * MS}
+    assert [one.awaited_ns for one in found.ranks] == [0, 30 * MS, 0]
+    (apart,) = found.unmatched
+    assert (apart.why, apart.missing, apart.held_ns) == (WhyUnmatched.NOT_RECORDED, (3,), 12 * MS)
+    assert found.groups == ()
+
+
+def test_of_two_ranks_in_different_groups_nothing_is_bounded() -> None:
+    everyone = play(
+        [
+            [Own(ms * MS), Meet(group, 2 * MS), NextStep()] * 3
+            for ms, group in zip((10, 30, 20, 40), ((0, 1), (0, 1), (2, 3), (2, 3)), strict=True)
+        ]
+    )
+    found = summary_of([everyone[0], everyone[2]])
+    assert [spent(one) for one in found.ranks] == [(10 * MS, 0, 0, 0, 22 * MS), (20 * MS, 0, 0, 0, 22 * MS)]
+
+
 def on_host(one: Course) -> Course:
     """The same, but a rank that does not compute."""
     return replace(one, compute_ns=0 * one.compute_ns, lane=replace(one.lane, compute_ns=0 * one.lane.compute_ns))

@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
@@ -48,6 +49,8 @@ class Calls:
     """For how long the rank is held up before that."""
     transfer_ns: IntArray
     """For how long it is held up after that. Of what is unmatched, all."""
+    whole: npt.NDArray[np.bool_]
+    """Matched, with all ranks that took part: the others may wait for ranks without a recording after that."""
 
 
 @dataclass(frozen=True)
@@ -92,13 +95,15 @@ def _calls(job: Job) -> tuple[Calls, IntArray]:
     counts = [len(one.calls.ids) for one in job.courses]
     first = np.concatenate(([0], np.cumsum(counts)))
     meeting, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
+    whole = np.zeros(first[-1], dtype=bool)
     for number, met in enumerate(job.meetings):
         at = first[met.ranks] + met.calls
         meeting[at], last[at], awaited[at] = number, met.last_ns, met.ranks[met.arrived_ns.argmax()]
+        whole[at] = met.whole
     rank = np.repeat(np.arange(len(counts)), counts)
     none = np.zeros(first[-1], dtype=np.int64)
     call = np.arange(first[-1]) - first[rank]
-    return Calls(rank, call, meeting, last, awaited, none, none.copy()), first
+    return Calls(rank, call, meeting, last, awaited, none, none.copy(), whole), first
 
 
 @dataclass(frozen=True)
@@ -120,7 +125,8 @@ def _rank(one: Course, calls: Calls, first: int) -> _Waits:
     np.add.at(calls.wait_ns, at, come - begin)
     np.add.at(calls.transfer_ns, at, end - come)
     every = Intervals(one.bounds_ns[:-1], one.bounds_ns[1:])
-    parts = ((begin, come), (come[matched], end[matched]), (begin[~matched], end[~matched]))
+    whole = calls.whole[at]
+    parts = ((begin, come), (come[whole], end[whole]), (come[~whole], end[~whole]))
     wait, transfer, unmatched = (intervals.covered(every, intervals.union(Intervals(*part))) for part in parts)
     return _Waits(begin, come, calls.awaited[at], (wait, transfer, unmatched))
 
@@ -208,12 +214,14 @@ class Unmatched:
 def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:
     """The groups with what meets in them, longest held up first."""
     calls = times.calls
-    rows = np.flatnonzero(calls.meeting >= 0)
+    rows = np.flatnonzero(calls.whole)
     if not len(rows):
         return []
     number: dict[tuple[int, bool, str, tuple[int, ...]], int] = {}
     of_meeting = np.zeros(len(job.meetings), dtype=np.int64)
     for at, one in enumerate(job.meetings):
+        if not one.whole:
+            continue
         who = tuple(job.courses[rank].rank for rank in one.ranks.tolist())
         course = job.courses[int(one.ranks[0])]
         operation = course.operations[int(course.calls.operation[one.calls[0]])]
@@ -277,7 +285,7 @@ def unmatched(job: Job, times: JobTimes) -> list[Unmatched]:
 def _unmatched(job: Job, times: JobTimes) -> Iterator[tuple[int, tuple[WhyUnmatched, str, tuple[int, ...], int]]]:
     calls, recorded = times.calls, set(job.ranks)
     world = max(len(job.courses), *(one.world_size for one in job.courses))
-    for row in np.flatnonzero(calls.meeting < 0).tolist():
+    for row in np.flatnonzero(~calls.whole).tolist():
         at, call = int(calls.rank[row]), int(calls.call[row])
         course = job.courses[at]
         if course.calls.step[call] < 0:

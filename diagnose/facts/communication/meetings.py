@@ -40,7 +40,7 @@ def join(courses: Sequence[Course]) -> Job | None:
     pairs = _transfers(cut, laid)
     shift, error = offsets_ns(cut, calls, pairs)
     moved = [_shifted(one, int(by)) for one, by in zip(cut, shift, strict=True)]
-    met = [*_met(moved, calls, transfer=False), *_met(moved, pairs, transfer=True)]
+    met = [*_met(moved, groups, calls, transfer=False), *_met(moved, groups, pairs, transfer=True)]
     return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(laid), shift, error)
 
 
@@ -184,7 +184,7 @@ Matched = list[tuple[int, list[tuple[int, int]]]]
 
 
 def _collectives(courses: Sequence[Course], groups: Sequence[ProcessGroup], group_of: Sequence[IntArray]) -> Matched:
-    """Those that all recorded ranks of their group came to."""
+    """Those that all recorded ranks of their group came to: at least two, and known to be all that were recorded."""
     together: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
     for at, one in enumerate(courses):
         turns: dict[tuple[object, ...], int] = defaultdict(int)
@@ -198,16 +198,21 @@ def _collectives(courses: Sequence[Course], groups: Sequence[ProcessGroup], grou
             key = (group, sequence) if group in rising else (*place, turns[place])
             turns[place] += 1
             together[key].append((at, row))
-    everyone = max(len(courses), *(one.world_size for one in courses))
+    recorded = {one.rank for one in courses}
     found: Matched = []
     for members in together.values():
         at, row = members[0]
         group = int(group_of[at][row])
-        known = len(groups[group].ranks) if group >= 0 else 0
-        wanted = known or max(int(courses[at].calls.members[row]), 0) or everyone
+        size = max(int(courses[at].calls.members[row]), 0)
+        known = len(recorded & set(groups[group].ranks)) if group >= 0 else 0
+        wanted = known or (size if 0 < size < _world(courses) else len(courses))
         if len(members) == wanted > 1:
             found.append((group, members))
     return found
+
+
+def _world(courses: Sequence[Course]) -> int:
+    return max(len(courses), *(one.world_size for one in courses))
 
 
 def _rising(one: Course, group_of: IntArray) -> set[int]:
@@ -252,7 +257,9 @@ def _peers(one: Course, laid: Sequence[Pipeline]) -> IntArray:
     return np.where(one.calls.peer >= 0, one.calls.peer, by_stage)
 
 
-def _met(courses: Sequence[Course], matched: Matched, transfer: bool) -> Iterable[Meeting]:
+def _met(
+    courses: Sequence[Course], groups: Sequence[ProcessGroup], matched: Matched, transfer: bool
+) -> Iterable[Meeting]:
     """The meetings, without those of a group whose ranks leave before others have come."""
     made: dict[int, list[Meeting]] = defaultdict(list)
     lasted, late = dict[int, int](), dict[int, int]()
@@ -265,7 +272,9 @@ def _met(courses: Sequence[Course], matched: Matched, transfer: bool) -> Iterabl
         late[group] = late.get(group, 0) + max(int(begin.max()) - first_out, 0)
         if transfer and courses[int(ranks[0])].on_cpu:
             end[0] = min(end[0], end[1])  # It is seen to be over only when somebody asks.
-        made[group].append(Meeting(group, transfer, ranks, calls, begin, end))
+        size = len(groups[group].ranks) if group >= 0 else 0
+        size = size or max(int(courses[int(ranks[0])].calls.members[calls[0]]), 0) or _world(courses)
+        made[group].append(Meeting(group, transfer, ranks, calls, begin, end, transfer or len(members) >= size))
     for group, some in made.items():
         if late[group] <= MOST_UNSOUND_SHARE * lasted[group]:
             yield from some

@@ -54,6 +54,7 @@ def _peers(job: Job, at: int, compute_ns: intervals.IntArray, waited_ns: interva
     rows = [
         (int(own.calls.ids[call]), int(began) + int(job.ahead_ns[at]), int(waits))
         for met in job.meetings
+        if met.whole
         for rank, call, began, waits in zip(met.ranks, met.calls, met.arrived_ns, met.wait_ns, strict=True)
         if rank == at
     ]
