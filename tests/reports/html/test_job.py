@@ -107,6 +107,39 @@ def test_of_ranks_that_take_alike_none_is_named() -> None:
     )
 
 
+def in_turn(more_ms: int) -> list[Course]:
+    """Each of four ranks computes for 40 ms in one step of four, else for 20; the last for longer in all of them."""
+    meet = Meet((0, 1, 2, 3), MS)
+    programs: list[Program] = []
+    for rank in range(4):
+        own = [(40 if step == rank else 20) + more_ms * (rank == 3) for step in range(4)]
+        programs.append([one for ms in own for one in (Own(ms * MS), meet, NextStep())])
+    return play(programs)
+
+
+def test_a_rank_that_explains_little_of_the_waiting_is_not_named() -> None:
+    """It takes 3 ms more than the others' 25. The ranks wait for 15: mostly for the one whose turn it is."""
+    found = diagnosed(in_turn(3)).job
+    assert found is not None
+    assert job.lead(found) == [
+        "A rank waits 15.0 ms of 41.8 ms for others, on average (35.9 %).",
+        "The step waits 40.8 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks.",
+    ]
+
+
+def test_a_rank_that_explains_much_of_the_waiting_is_named() -> None:
+    found = diagnosed(in_turn(15)).job
+    assert found is not None
+    assert job.why(found) == "Rank 3 computes 40.0 ms a step, the others 25.0 ms (median)."
+
+
+def test_where_nobody_waits_no_rank_stands_out() -> None:
+    """Ranks that meet nowhere: one takes longer, and holds nobody up."""
+    found = diagnosed(play([[Own(ms * MS), NextStep()] * 4 for ms in (20, 24, 20)])).job
+    assert found is not None
+    assert job.standing_out(found) == {}
+
+
 @pytest.mark.parametrize("render", [terminal.render, markdown.render])
 def test_texts_have_the_job_before_the_ranks(render: object) -> None:
     assert callable(render)
