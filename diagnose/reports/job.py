@@ -26,8 +26,6 @@ LEAST_PART = 0.005
 """Of the step, for a row of the critical path's table (our choice)."""
 LITTLE = 0.01
 """Of the step: ranks that wait for less are not said to lose by it (our choice)."""
-MUCH_MORE = 1.05
-"""Times the median rank's, for a rank to be said to need more (our choice)."""
 EXPLAINS = 1 / 3
 """Of the mean rank's waiting, for what a rank needs more to be said to cause it (our choice)."""
 
@@ -149,21 +147,20 @@ OWN = {JobPathKind.COMPUTE: "compute_ns", JobPathKind.HOST: "host_ns"}
 def standing_out(job: JobSummary) -> dict[tuple[int, JobPathKind], int]:
     """Of ranks that keep others waiting by more compute, or more time on their host, how much more they take.
 
-    Than the median of all other ranks, in ns. Where waiting is not known, of all ranks on the critical path.
+    Than the median of all other ranks, in ns, and beyond chance. Where waiting is not known, of all ranks on the
+    critical path.
     """
     waits, found = mean_wait_ns(job), dict[tuple[int, JobPathKind], int]()
-    if waits is not None and waits < LITTLE * job.step_ns:
+    if len(job.ranks) < 2 or (waits is not None and waits < LITTLE * job.step_ns):
         return found
-    on_path = _own_on_path(job)
-    for kind, name in OWN.items():
-        taken = np.array([getattr(one, name) for one in job.ranks], dtype=np.float64)
-        for at, one in enumerate(job.ranks):
-            if (one.rank, kind) not in on_path or len(taken) < 2:
-                continue
-            middle = float(np.median(np.delete(taken, at)))
-            more, saved = taken[at] - middle, min(taken[at] - middle, on_path[one.rank, kind])
-            if taken[at] >= MUCH_MORE * middle and more >= LITTLE * job.step_ns and saved >= EXPLAINS * (waits or 0):
-                found[one.rank, kind] = round(more)
+    own = np.array([[one.compute_ns, one.host_ns] for one in job.ranks], dtype=np.float64)
+    place, kinds = {one.rank: at for at, one in enumerate(job.ranks)}, list(OWN)
+    for (rank, kind), path_ns in _own_on_path(job).items():
+        others = np.delete(own, place[rank], axis=0)
+        least = max(job.noise * np.median(others.sum(axis=1)), LITTLE * job.step_ns)
+        more = float(own[place[rank], kinds.index(kind)] - np.median(others[:, kinds.index(kind)]))
+        if more >= least and min(more, path_ns) >= EXPLAINS * (waits or 0):
+            found[rank, kind] = round(more)
     return found
 
 

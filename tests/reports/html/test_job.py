@@ -15,6 +15,7 @@ from diagnose.facts.core.host import HostActivity, HostTime
 from diagnose.findings.diagnosis import Diagnosis, RankFinding, RankSummary
 from diagnose.findings.job import summarised
 from diagnose.replay.job import join
+from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, job, markdown, terminal
 from diagnose.reports.html import job_figures, job_ranks, page
 from diagnose.trace.frames import Site
@@ -131,6 +132,18 @@ def test_a_rank_that_explains_much_of_the_waiting_is_named() -> None:
     found = diagnosed(in_turn(15)).job
     assert found is not None
     assert job.why(found) == "Rank 3 computes 40.0 ms a step, the others 25.0 ms (median)."
+
+
+def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() -> None:
+    """It takes 22 ms, the others 20: much on GPUs, and nothing on a CPU, where the rules do not speak of it either."""
+    courses = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
+    on_gpu, on_cpu = (
+        diagnosed([dataclass_replace(one, on_cpu=is_cpu) for one in courses]).job for is_cpu in (False, True)
+    )
+    assert on_gpu is not None
+    assert on_cpu is not None
+    assert list(job.standing_out(on_gpu)) == [(1, JobPathKind.COMPUTE)]
+    assert job.standing_out(on_cpu) == {}
 
 
 def test_where_nobody_waits_no_rank_stands_out() -> None:
