@@ -7,7 +7,7 @@ at: causes with what a fix would save, in order, and advice that would be wrong.
 from __future__ import annotations
 
 import argparse
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
 import msgspec
@@ -110,20 +110,25 @@ def published() -> tuple[Judged, ...]:
     return msgspec.json.decode((HERE / "gpu_traces.json").read_bytes(), type=tuple[Judged, ...])
 
 
-def judged(verdict: Verdict, diagnosis: Diagnosis) -> Judged:
-    """A diagnosis against a verdict."""
+def answers(finding: RankedFinding) -> set[str]:
+    """The causes that a finding names."""
+    return set(ANSWERS.get(finding.rule, ()))
+
+
+def judged(verdict: Verdict, diagnosis: Diagnosis, answers: Callable[[RankedFinding], set[str]] = answers) -> Judged:
+    """A diagnosis against a verdict. `answers`: the causes that a finding names."""
     causes = [one for one in verdict.causes if one.cause not in ABOUT_THE_RECORDING]
     first = {one.cause for one in causes if one.share[1] >= causes[0].share[0]} if causes else set()
     said = [one for one in diagnosis.findings if one.share_of_step >= WORTH_SHARE]
-    answers = [set(ANSWERS.get(one.rule, ())) for one in said]
+    answered = [answers(one) for one in said]
     must_not, listed = {one.cause for one in verdict.must_not}, {one.cause for one in causes}
     return Judged(
         trace=verdict.trace,
         named=tuple(one.cause for one in causes),
         said=tuple((one.rule, round(one.share_of_step, 3)) for one in said),
-        place=next((place for place, some in enumerate(answers, start=1) if some & first), None),
-        wrong=tuple(_rules(said, [bool(some) and some <= must_not for some in answers])),
-        unshared=tuple(_rules(said, [bool(some) and not some & (listed | must_not) for some in answers])),
+        place=next((place for place, some in enumerate(answered, start=1) if some & first), None),
+        wrong=tuple(_rules(said, [bool(some) and some <= must_not for some in answered])),
+        unshared=tuple(_rules(said, [bool(some) and not some & (listed | must_not) for some in answered])),
     )
 
 
@@ -134,28 +139,38 @@ def _rules(said: list[RankedFinding], chosen: list[bool]) -> Iterator[str]:
 def table(found: tuple[Judged, ...] | None = None) -> str:
     """In numbers, then trace by trace, as Markdown."""
     rows = published() if found is None else found
-    sick, healthy = [one for one in rows if one.named], [one for one in rows if not one.named]
-    wrong, unshared = (
-        sum(bool(some) for some in each) for each in zip(*((one.wrong, one.unshared) for one in rows), strict=True)
-    )
     lines = [
         "| of public GPU traces | |",
         "| --- | --: |",
-        f"| the reviewer's first cause is the first finding | {_count(sick, 1)} of {len(sick)} |",
-        f"| it is among the first three | {_count(sick, 3)} of {len(sick)} |",
-        f"| traces with a finding of 2 % or more that is wrong | {wrong} of {len(rows)} |",
-        f"| with one that the reviewer does not name | {unshared} of {len(rows)} |",
-        f"| nothing to name, and nothing of 2 % is | {sum(not one.said for one in healthy)} of {len(healthy)} |",
+        *counts(rows, "traces"),
         "",
         "| trace | the reviewer's causes, in order | findings of 2 % or more | place | wrong |",
         "| --- | --- | --- | --: | --- |",
     ]
     for one in rows:
-        said = ", ".join(f"{rule} {share:.0%}" for rule, share in one.said)
-        place = one.place or ("-" if one.named else "")
         name = one.trace.removeprefix("kineto/").split(".")[0]
-        lines.append(f"| {name} | {', '.join(one.named)} | {said} | {place} | {', '.join(one.wrong)} |")
+        lines.append(f"| {name} | {said(one)} |")
     return "\n".join(lines).replace("_", "\\_")
+
+
+def counts(rows: Sequence[Judged], what: str) -> list[str]:
+    """In how many of these traces, or `what` they are called, findings are right: lines of a table."""
+    sick, healthy = [one for one in rows if one.named], [one for one in rows if not one.named]
+    wrong, unshared = sum(bool(one.wrong) for one in rows), sum(bool(one.unshared) for one in rows)
+    return [
+        f"| the reviewer's first cause is the first finding | {_count(sick, 1)} of {len(sick)} |",
+        f"| it is among the first three | {_count(sick, 3)} of {len(sick)} |",
+        f"| {what} with a finding of 2 % or more that is wrong | {wrong} of {len(rows)} |",
+        f"| with one that the reviewer does not name | {unshared} of {len(rows)} |",
+        f"| nothing to name, and nothing of 2 % is | {sum(not one.said for one in healthy)} of {len(healthy)} |",
+    ]
+
+
+def said(one: Judged) -> str:
+    """The reviewer's causes, findings, the place, and what is wrong: cells of a row."""
+    findings = ", ".join(f"{rule} {share:.0%}" for rule, share in one.said)
+    place = one.place or ("-" if one.named else "")
+    return f"{', '.join(one.named)} | {findings} | {place} | {', '.join(one.wrong)}"
 
 
 def _count(rows: list[Judged], most: int) -> int:

@@ -17,7 +17,7 @@ from pathlib import Path
 import click
 from click.testing import CliRunner
 
-from benchmarks import accuracy, accuracy_tables, gpu_traces, load, nsight
+from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight
 from benchmarks.jobs import tables as job_tables
 from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
@@ -57,6 +57,7 @@ def _accuracy() -> Iterator[Text]:
         "rounds": partial(accuracy_tables.rounds, first.rows),
         "others": partial(accuracy_tables.of_others, others, found.rows),
         "gpu-traces": gpu_traces.table,
+        "multi-rank-traces": multi_rank_traces.table,
         "naming": partial(accuracy_tables.naming, found, first),
         "specific": partial(accuracy_tables.specific, found.rows),
         "predictions": partial(accuracy_tables.predictions, found.rows, first.rows),

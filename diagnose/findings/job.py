@@ -7,6 +7,7 @@ import re
 import msgspec
 import numpy as np
 
+from diagnose.facts.communication.certainty import CPU_NOISE, DEVICE_NOISE
 from diagnose.facts.communication.job_times import (
     GroupTimes,
     JobTimes,
@@ -124,6 +125,8 @@ class JobSummary(msgspec.Struct, frozen=True):
     """Of each rank, in each step."""
     wait_ns: tuple[tuple[int, ...] | None, ...]
     """Of each rank, in each step; None if nothing is known of its waiting."""
+    noise: float
+    """Share of what a rank takes by itself by which ranks of equal work differ by chance, with cores of their own."""
 
 
 def job_summary(facts: Facts) -> JobSummary:
@@ -153,6 +156,7 @@ def summarised(job: Job, joined: Joined) -> JobSummary:
         wait_ns=tuple(
             None if one.wait_ns is None else row for one, row in zip(ranks, _rows(times.wait_ns), strict=True)
         ),
+        noise=CPU_NOISE if job.courses[0].on_cpu else DEVICE_NOISE,
     )
 
 

@@ -26,8 +26,8 @@ LEAST_PART = 0.005
 """Of the step, for a row of the critical path's table (our choice)."""
 LITTLE = 0.01
 """Of the step: ranks that wait for less are not said to lose by it (our choice)."""
-MUCH_MORE = 1.05
-"""Times the median rank's, for a rank to be said to need more (our choice)."""
+EXPLAINS = 1 / 3
+"""Of the mean rank's waiting, for what a rank needs more to be said to cause it (our choice)."""
 
 _COLLECTIVES = {
     "allreduce": "all-reduce",
@@ -88,10 +88,9 @@ def part_told(job: JobSummary, part: JobPathPart) -> str:
         return f"transfer from rank {part.ranks[0]} to rank {part.ranks[1]}"
     if part.what is JobPathKind.TRANSFER:
         return f"{operation(part.operation)} of {_among(job, part.group, part.ranks)}"
-    if part.rank is None and part.what is JobPathKind.UNMATCHED:
-        return f"{operation(part.operation)}: transfer, or ranks that are not recorded"
     if part.rank is None:
-        return KINDS[part.what]
+        unrecorded = part.what is JobPathKind.UNMATCHED
+        return f"{operation(part.operation)}, or ranks not recorded" if unrecorded else KINDS[part.what]
     who = rank_told(job, part.rank)
     if part.what is JobPathKind.UNMATCHED:
         return f"{who}: {operation(part.operation)}, not matched"
@@ -149,21 +148,32 @@ OWN = {JobPathKind.COMPUTE: "compute_ns", JobPathKind.HOST: "host_ns"}
 
 
 def standing_out(job: JobSummary) -> dict[tuple[int, JobPathKind], int]:
-    """Of ranks on the critical path that take more for their compute, or on their host, how much more than others.
+    """Of ranks that keep others waiting by more compute, or more time on their host, how much more they take.
 
-    Than the median of all other ranks, in ns.
+    Than the median of all other ranks, in ns, and beyond chance. Where waiting is not known, of all ranks on the
+    critical path.
     """
-    found = dict[tuple[int, JobPathKind], int]()
-    for kind, name in OWN.items():
-        taken = np.array([getattr(one, name) for one in job.ranks], dtype=np.float64)
-        on_path = {one.rank for one in job.critical_path if one.what is kind}
-        for at, one in enumerate(job.ranks):
-            if one.rank not in on_path or len(taken) < 2:
-                continue
-            middle = float(np.median(np.delete(taken, at)))
-            if taken[at] >= MUCH_MORE * middle and taken[at] - middle >= LITTLE * job.step_ns:
-                found[one.rank, kind] = round(taken[at] - middle)
+    waits, found = mean_wait_ns(job), dict[tuple[int, JobPathKind], int]()
+    if len(job.ranks) < 2 or (waits is not None and waits < LITTLE * job.step_ns):
+        return found
+    own = np.array([[one.compute_ns, one.host_ns] for one in job.ranks], dtype=np.float64)
+    place, kinds = {one.rank: at for at, one in enumerate(job.ranks)}, list(OWN)
+    for (rank, kind), path_ns in _own_on_path(job).items():
+        others = np.delete(own, place[rank], axis=0)
+        least = max(job.noise * np.median(others.sum(axis=1)), LITTLE * job.step_ns)
+        more = float(own[place[rank], kinds.index(kind)] - np.median(others[:, kinds.index(kind)]))
+        if more >= least and min(more, path_ns) >= EXPLAINS * (waits or 0):
+            found[rank, kind] = round(more)
     return found
+
+
+def _own_on_path(job: JobSummary) -> dict[tuple[int, JobPathKind], int]:
+    """What ranks do by themselves on the critical path, in ns."""
+    found = defaultdict[tuple[int, JobPathKind], int](int)
+    for one in job.critical_path:
+        if one.rank is not None and one.what in OWN:
+            found[one.rank, one.what] += one.ns
+    return dict(found)
 
 
 def _common(one: JobPathPart, out: dict[tuple[int, JobPathKind], int]) -> bool:
@@ -228,12 +238,9 @@ class Culprit:
 
 
 def culprit(job: JobSummary) -> Culprit | None:
-    """The one that stands out by most on the critical path, where ranks wait for each other."""
-    out, on_path = standing_out(job), defaultdict[tuple[int, JobPathKind], int](int)
-    for one in job.critical_path:
-        if one.rank is not None:
-            on_path[one.rank, one.what] += one.ns
-    if not out or (mean_wait_ns(job) or 0) < LITTLE * job.step_ns:
+    """The one that stands out by most on the critical path, where ranks are known to wait for each other."""
+    out, on_path = standing_out(job), _own_on_path(job)
+    if not out or mean_wait_ns(job) is None:
         return None
     rank, kind = max(out, key=lambda key: min(out[key], on_path[key]))
     return Culprit(next(one for one in job.ranks if one.rank == rank), kind, on_path[rank, kind])

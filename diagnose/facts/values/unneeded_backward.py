@@ -41,14 +41,15 @@ _MAY_BE_READ = Missing("whether the script reads the gradient", "Record with dia
 _UNKNOWN = Missing("which weights the optimizer updates", "torch.profiler records them in lists of up to 30.")
 
 LEAST = 2
-"""Gradients a step that a script hardly uses itself (our choice)."""
+"""Gradients a step, and a pass, that a script hardly uses itself (our choice)."""
 
 
 @finds(Cause.UNUSED_GRADIENT)
 def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     """What backward passes run after the last gradient that an optimizer uses.
 
-    A single gradient is in doubt unless values tell that nothing reads it: a script may well use that of its input.
+    A single gradient is in doubt unless values tell that nothing reads it: a script may well use that of its input. So
+    is one of each pass: micro-batches have inputs of their own.
 
     Raises Missing like backward_nodes, without shapes or marked steps of an optimizer, and if weights are sharded.
     And where nothing was found, but not all that the optimizers update is known. Weights are told apart by their
@@ -83,10 +84,12 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
         if any(one.updated is None for one in turns):
             raise _UNKNOWN
         return
-    adding = in_used_steps(facts, nodes.spans.ids[chosen & nodes.adds])
-    many = round_half_up(int(adding.sum()), steps(facts).count)
-    kind = "single" if many < LEAST else "cleared" if (cleared & chosen).any() else ""
-    sure = many >= LEAST or _only_added_to(facts, nodes, np.flatnonzero(chosen & nodes.adds))
+    adding = np.flatnonzero(chosen & nodes.adds)
+    seen = adding[in_used_steps(facts, nodes.spans.ids[adding])]
+    many = round_half_up(len(seen), steps(facts).count)
+    single = many < LEAST or len(seen) < LEAST * len(np.unique(nodes.passed[seen]))
+    kind = "single" if single else "cleared" if (cleared & chosen).any() else ""
+    sure = not single or _only_added_to(facts, nodes, adding)
     detail = "1 gradient" if many == 1 else f"{many} gradients"
     doubt = None if sure else _MAY_BE_READ
     yield replace(of_spans(facts, nodes.spans.ids[chosen]), kind=kind, detail=detail, doubt=doubt)

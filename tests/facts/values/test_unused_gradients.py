@@ -59,6 +59,13 @@ def test_a_net_that_only_the_optimizer_does_not_train() -> None:
     assert (found.steps_seen, found.kind, found.doubt) == (1, "", None)
 
 
+def test_of_micro_batches_each_has_the_gradient_of_its_input() -> None:
+    """Two passes before a step: one gradient each, which the script may use itself, as of a single pass."""
+    (found,) = of(backward(0, "[4,8]", "[64,8]"), backward(20, "[4,8]", "[64,8]", number=2), update(50, "[4,8]"))
+    assert (found.times, found.detail, found.kind) == (4, "2 gradients", "single")
+    assert found.doubt is not None
+
+
 def test_what_comes_before_the_last_gradient_that_is_used_may_be_needed_for_it() -> None:
     assert of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,64]")) == ()
     (found,) = of(backward(0, "[4,8]", "[64,8]", "[64,64]"), update(50, "[64,8]"))

@@ -15,6 +15,7 @@ from diagnose.facts.core.host import HostActivity, HostTime
 from diagnose.findings.diagnosis import Diagnosis, RankFinding, RankSummary
 from diagnose.findings.job import summarised
 from diagnose.replay.job import join
+from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, job, markdown, terminal
 from diagnose.reports.html import job_figures, job_ranks, page
 from diagnose.trace.frames import Site
@@ -105,6 +106,51 @@ def test_of_ranks_that_take_alike_none_is_named() -> None:
     assert job.awaited(found) == (
         "The step waits 20.0 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks."
     )
+
+
+def in_turn(more_ms: int) -> list[Course]:
+    """Each of four ranks computes for 40 ms in one step of four, else for 20; the last for longer in all of them."""
+    meet = Meet((0, 1, 2, 3), MS)
+    programs: list[Program] = []
+    for rank in range(4):
+        own = [(40 if step == rank else 20) + more_ms * (rank == 3) for step in range(4)]
+        programs.append([one for ms in own for one in (Own(ms * MS), meet, NextStep())])
+    return play(programs)
+
+
+def test_a_rank_that_explains_little_of_the_waiting_is_not_named() -> None:
+    """It takes 3 ms more than the others' 25. The ranks wait for 15: mostly for the one whose turn it is."""
+    found = diagnosed(in_turn(3)).job
+    assert found is not None
+    assert job.lead(found) == [
+        "A rank waits 15.0 ms of 41.8 ms for others, on average (35.9 %).",
+        "The step waits 40.8 ms for compute in which no rank stands out and 1.00 ms for the all-reduce of all ranks.",
+    ]
+
+
+def test_a_rank_that_explains_much_of_the_waiting_is_named() -> None:
+    found = diagnosed(in_turn(15)).job
+    assert found is not None
+    assert job.why(found) == "Rank 3 computes 40.0 ms a step, the others 25.0 ms (median)."
+
+
+def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() -> None:
+    """It takes 22 ms, the others 20: much on GPUs, and nothing on a CPU, where the rules do not speak of it either."""
+    courses = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
+    on_gpu, on_cpu = (
+        diagnosed([dataclass_replace(one, on_cpu=is_cpu) for one in courses]).job for is_cpu in (False, True)
+    )
+    assert on_gpu is not None
+    assert on_cpu is not None
+    assert list(job.standing_out(on_gpu)) == [(1, JobPathKind.COMPUTE)]
+    assert job.standing_out(on_cpu) == {}
+
+
+def test_where_nobody_waits_no_rank_stands_out() -> None:
+    """Ranks that meet nowhere: one takes longer, and holds nobody up."""
+    found = diagnosed(play([[Own(ms * MS), NextStep()] * 4 for ms in (20, 24, 20)])).job
+    assert found is not None
+    assert job.standing_out(found) == {}
 
 
 @pytest.mark.parametrize("render", [terminal.render, markdown.render])
