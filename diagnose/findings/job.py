@@ -109,7 +109,7 @@ class JobSummary(msgspec.Struct, frozen=True):
     step_ns: int
     """Mean, from when the last rank begins to when the last one ends."""
     steps: tuple[int, ...]
-    """Their numbers."""
+    """Their numbers; () if no steps are marked: then the recorded window stands for one."""
     ranks: tuple[JobRank, ...]
     groups: tuple[JobGroup, ...]
     """Longest held up first."""
@@ -141,7 +141,7 @@ def summarised(job: Job, joined: Joined) -> JobSummary:
     by_number = {one.rank: one for one in ranks}
     return JobSummary(
         step_ns=job.step_ns,
-        steps=job.courses[0].numbers,
+        steps=() if job.window else job.courses[0].numbers,
         ranks=ranks,
         groups=tuple(_group(job, one, count) for one in group_times(job, times)),
         pipelines=tuple(

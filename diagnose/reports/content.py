@@ -366,14 +366,15 @@ def _job(job: JobSummary) -> Iterator[Section]:
         for why in [jobs.why_unmatched(one)]
     )
     note = "For whom ranks wait in these is not known. They count as neither waiting nor transfer."
-    columns = ("", "calls", "of ranks", "held up per step", "why")
+    columns = ("", "calls", "of ranks", "held up" + " per step" * bool(job.steps), "why")
     yield Section("Calls that could not be matched", columns, unmatched, note, words=True)
 
 
 def _job_stages(job: JobSummary) -> Section:
     heads, rows = jobs.stage_table(job)
     made = tuple(Row(label, cells) for label, cells in rows)
-    return Section("The job's pipeline stages", ("", *heads), made, "Per step, mean of a stage's ranks.")
+    note = f"{'Per step, mean' if job.steps else 'Mean'} of a stage's ranks."
+    return Section("The job's pipeline stages", ("", *heads), made, note)
 
 
 def _job_groups(job: JobSummary) -> Section:
@@ -387,9 +388,11 @@ def _job_groups(job: JobSummary) -> Section:
 
 def _job_path(job: JobSummary) -> Section:
     rows = [_timed(one.label, one.ns, job.step_ns) for one in jobs.path_rows(job)]
-    rows.append(Row("the job's step (mean)", (duration(job.step_ns), share(1, 1))))
+    whole = "the job's step (mean)" if job.steps else "the recorded window"
+    rows.append(Row(whole, (duration(job.step_ns), share(1, 1))))
     note = " ".join([*jobs.lead(job), jobs.clocks(job)]).strip()
-    return Section("The job: what its step waits for", ("", "per step", "share"), tuple(rows), note)
+    columns = ("", "per step" if job.steps else "time", "share")
+    return Section(f"The job: what its {jobs.unit(job)} waits for", columns, tuple(rows), note)
 
 
 def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
@@ -399,7 +402,7 @@ def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
         Row(f"rank {one.rank}", (duration(means[one.rank]) if one.rank in means else "-", *jobs.rank_cells(one)))
         for one in shown
     ]
-    return Section("Ranks", ("", "step", *jobs.RANK_COLUMNS), tuple(rows), note)
+    return Section("Ranks", ("", "step" if job.steps else "window", *jobs.RANK_COLUMNS), tuple(rows), note)
 
 
 def _ranks(diagnosis: Diagnosis) -> Section:

@@ -195,6 +195,16 @@ def mean_wait_ns(job: JobSummary) -> float | None:
     return sum(known) / len(known) if known else None
 
 
+def unit(job: JobSummary) -> str:
+    """What times are of."""
+    return "step" if job.steps else "recorded window"
+
+
+def per_step(job: JobSummary) -> str:
+    """After a time, in a sentence."""
+    return " a step" if job.steps else ""
+
+
 def lost(job: JobSummary) -> str:
     """How long ranks wait for each other."""
     waits, whole = mean_wait_ns(job), job.step_ns
@@ -223,7 +233,7 @@ def awaited(job: JobSummary) -> str:
     shown = [f"{duration(ns)} for {what}" for _, ns, what in large[:MOST_TOLD]]
     if not shown:
         return ""
-    return f"The step waits {' and '.join([', '.join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)}."
+    return f"The {unit(job)} waits {' and '.join([', '.join(shown[:-1]), shown[-1]] if len(shown) > 1 else shown)}."
 
 
 @dataclass(frozen=True)
@@ -256,7 +266,9 @@ def why(job: JobSummary) -> str:
     )
     does = "computes" if found.kind is JobPathKind.COMPUTE else "is on its host, without computing, for"
     name = rank_told(job, found.rank.rank)
-    return f"{name[:1].upper()}{name[1:]} {does} {duration(has)} a step, the others {duration(middle)} (median)."
+    return (
+        f"{name[:1].upper()}{name[1:]} {does} {duration(has)}{per_step(job)}, the others {duration(middle)} (median)."
+    )
 
 
 def lead(job: JobSummary) -> list[str]:
@@ -325,7 +337,8 @@ def groups_note(job: JobSummary) -> str:
     cut = f"The {MOST_GROUPS} of {len(job.groups):,} that hold ranks up longest. " if over > 0 else ""
     several = any(one.kind == "p2p" for one in job.groups)
     both = " Between two ranks, the sum of both sides." if several else ""
-    return f"{cut}Per step, mean of the group's ranks.{both} Wait and transfer are exposed: nothing hides them."
+    mean = "Per step, mean" if job.steps else "Mean"
+    return f"{cut}{mean} of the group's ranks.{both} Wait and transfer are exposed: nothing hides them."
 
 
 def stage_table(job: JobSummary) -> tuple[tuple[str, ...], list[tuple[str, tuple[str, ...]]]]:

@@ -95,7 +95,9 @@ class Course:
     """Index of the device that it computes on; -1 none or several."""
     on_cpu: bool
     numbers: tuple[int, ...]
-    """Of the used steps."""
+    """Of the used steps; (0,) of a window."""
+    window: bool
+    """No steps are marked: the recorded window stands for one."""
     bounds_ns: IntArray
     """Unix ns. Shape (steps + 1,)."""
     compute_ns: IntArray
@@ -189,6 +191,11 @@ class Job:
     def ranks(self) -> tuple[int, ...]:
         """Their numbers."""
         return tuple(one.rank for one in self.courses)
+
+    @property
+    def window(self) -> bool:
+        """No steps are marked: the recorded window stands for one."""
+        return any(one.window for one in self.courses)
 
     @property
     def step_ns(self) -> int:

@@ -130,6 +130,7 @@ def _course(
         device=-1,
         on_cpu=True,
         numbers=tuple(range(len(bounds) - 1)),
+        window=False,
         bounds_ns=edges,
         compute_ns=compute.astype(np.int64),
         threads=np.zeros(len(bounds) - 1, dtype=np.int64),

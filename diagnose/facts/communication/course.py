@@ -53,11 +53,11 @@ EARLY_TRANSFER_NS = 400_000
 
 @fact
 def course(facts: Facts) -> Course:
-    """The rank between its collectives. Raises Missing without marked steps and without collectives."""
-    used, rank = steps(facts), facts.rank
-    if used.measure is Measure.WINDOW:
+    """The rank between its collectives. Raises Missing like the table, and without steps where there are none."""
+    used, rank, table = steps(facts), facts.rank, collective_table(facts)
+    if used.measure is Measure.WINDOW and not len(table.ids):
         raise Missing("marked steps", "Call prof.step() after each step.")
-    table, carries, groups = collective_table(facts), carried(facts), call_groups(facts)
+    carries, groups = carried(facts), call_groups(facts)
     on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
     mine = _in_order(facts, table, carries, on_cpu)
     rows, told = carries.row[mine], carries.told[mine]
@@ -101,6 +101,7 @@ def course(facts: Facts) -> Course:
         device=rank.provenance.devices[0].index if len(rank.provenance.devices) == 1 else -1,
         on_cpu=on_cpu,
         numbers=used.numbers,
+        window=used.measure is Measure.WINDOW,
         bounds_ns=zero + bounds,
         compute_ns=intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing),
         threads=_elements(facts) if on_cpu else _threads(facts),

@@ -27,11 +27,14 @@ ALIKE_NS = 5_000_000
 
 
 def join(courses: Sequence[Course]) -> Job | None:
-    """The job that these ranks are. None if there are fewer than two, or no step that all of them use."""
+    """The job that these ranks are. None if there are fewer than two, or no step that all of them use.
+
+    Nor are steps of some the recorded window of others.
+    """
     ordered = sorted(courses, key=lambda one: one.rank)
     common = set.intersection(*(set(one.numbers) for one in ordered)) if ordered else set()
     numbers = _run(sorted(common))
-    if len(ordered) < 2 or not numbers:
+    if len(ordered) < 2 or not numbers or len({one.window for one in ordered}) > 1:
         return None
     cut = [_cut(one, numbers) for one in ordered]
     laid = pipelines(cut)

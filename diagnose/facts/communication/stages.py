@@ -71,6 +71,8 @@ def stages(facts: Facts) -> Stages | None:
     laid = job.pipelines
     if not laid:
         return None
+    if job.window:
+        raise Missing("marked steps", "Call prof.step() after each step.")
     held = [tuple(tuple(k for k, rank in enumerate(one.rank_of) if rank == mine) for mine in one.ranks) for one in laid]
     counts = {_micro_batches(job, one) for one in laid}
     if len(set(held)) != 1 or len(counts) != 1 or not min(counts):

@@ -34,7 +34,7 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
     that others wait for. Raises Missing without a job.
     """
     job = _job(diagnosis)
-    steps = len(job.steps)
+    steps = len(job.compute_ns[0])
     made = figure(min(26 * steps, 260) + 74, margin={"l": 8, "r": 8, "t": 4, "b": 8})
     size = _band(job)
     axis = "ranks" if size > 1 else "rank"
@@ -54,7 +54,7 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
         made.add_heatmap(
             name=what,
             x=names,
-            y=list(map(str, job.steps)),
+            y=list(map(str, job.steps)) or ["window"],
             z=values,
             visible=what == COMPUTE,
             colorscale=HEAT,
@@ -115,7 +115,7 @@ def _shown(job: JobSummary, size: int) -> dict[str, Values]:
 def _columns(
     job: JobSummary, rows: Sequence[tuple[int, ...] | None], size: int, of_several: Callable[..., Values]
 ) -> Values:
-    unknown = (np.nan,) * len(job.steps)
+    unknown = (np.nan,) * len(job.compute_ns[0])
     values = np.array([unknown if row is None else row for row in rows], dtype=np.float64) / 1e6
     found: Values = of_several(values, np.arange(0, len(rows), size), axis=0).T
     return found

@@ -93,6 +93,8 @@ class JobView:
     """The first screen of many ranks."""
 
     tiles: tuple[Tile, ...]
+    unit: str
+    """What its times are of: a step, or the recorded window."""
     lead: tuple[str, ...]
     path: content.Section
     heat: Panel
@@ -210,6 +212,7 @@ def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
     note = " ".join(filter(None, (PATH_NOTE, jobs.clocks(diagnosis.job))))
     return JobView(
         tiles=tuple(_job_tiles(diagnosis.job)),
+        unit=jobs.unit(diagnosis.job),
         lead=tuple(jobs.lead(diagnosis.job)[jobs.mean_wait_ns(diagnosis.job) is not None :]),
         path=replace(path, note=note),
         heat=_panel(JOB, diagnosis, figures),
@@ -224,7 +227,8 @@ PATH_NOTE = "The critical path through the ranks: what is not on it can get fast
 
 
 def _job_tiles(job: JobSummary) -> Iterator[Tile]:
-    yield Tile("the job's mean step", duration(job.step_ns), f"({len(job.ranks):,} ranks)")
+    whole = "the job's mean step" if job.steps else "the recorded window"
+    yield Tile(whole, duration(job.step_ns), f"({len(job.ranks):,} ranks)")
     waits = jobs.mean_wait_ns(job)
     least = "at least " * any(one.unmatched_ns for one in job.ranks)
     if waits is not None:
@@ -234,12 +238,14 @@ def _job_tiles(job: JobSummary) -> Iterator[Tile]:
     if (one := jobs.culprit(job)) is not None:
         name, what = jobs.rank_told(job, one.rank.rank), jobs.KINDS[one.kind]
         yield Tile(
-            f"the step waits {duration(one.path_ns)} for its {what}",
+            f"the {jobs.unit(job)} waits {duration(one.path_ns)} for its {what}",
             f"{name[:1].upper()}{name[1:]}",
             f"({share(one.path_ns, job.step_ns)})",
         )
     transfers = jobs.by_kind(job).get(JobPathKind.TRANSFER, 0)
-    yield Tile("of it the step waits for transfers", duration(transfers), f"({share(transfers, job.step_ns)})")
+    yield Tile(
+        f"of it the {jobs.unit(job)} waits for transfers", duration(transfers), f"({share(transfers, job.step_ns)})"
+    )
 
 
 def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:

@@ -111,8 +111,16 @@ def test_what_it_asks_for_while_it_is_held_up_was_asked_for_before() -> None:
 
 
 def test_without_collectives_or_steps_there_is_no_course() -> None:
-    with pytest.raises(Missing):
+    with pytest.raises(Missing, match="marked steps"):
         course(facts_of("cpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
     alone = course(facts_of("3 steps of 100\ncpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
     assert not len(alone.calls.ids)
     assert np.diff(alone.bounds_ns).tolist() == [100 * MS] * 2
+
+
+def test_without_steps_the_window_stands_for_one() -> None:
+    found = course(
+        facts_of("cpu aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4\ngpu sgemm 0.1-70 @0.05\ngpu 20 allreduce 60-90 @0.3")
+    )
+    assert (found.window, found.numbers) == (True, (0,))
+    assert [event[:2] for event in lane(found)] == [("ask", 0), ("wait", 0)]
