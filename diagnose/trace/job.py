@@ -83,6 +83,18 @@ class Lane:
 
 
 @dataclass(frozen=True)
+class Work:
+    """What a rank is asked to compute in the mean step, by kind of kernel or op. Arrays of shape (kinds,)."""
+
+    kind: IntArray
+    """CRC-32 of the name."""
+    size: npt.NDArray[np.float64]
+    """Threads of kernels; on the CPU elements that ops take, 0 unknown."""
+    ns: npt.NDArray[np.float64]
+    """What it takes on this rank."""
+
+
+@dataclass(frozen=True)
 class Course:
     """One rank of a job, from the begin of its first used step to the end of its last one."""
 
@@ -102,9 +114,7 @@ class Course:
     """Unix ns. Shape (steps + 1,)."""
     compute_ns: IntArray
     """Shape (steps,)."""
-    threads: IntArray
-    """How much work it is: threads of the kernels that compute; on the CPU, elements that ops took; 0 unknown. Shape
-    (steps,)."""
+    work: Work
     operations: tuple[str, ...]
     groups: tuple[ProcessGroup, ...]
     """Of the calls. Where names are not recorded, `ranks` may be empty: not known."""

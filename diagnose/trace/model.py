@@ -135,11 +135,6 @@ class Peers:
     """Index of the device that each rank computes on; -1 none or several. Shape (ranks,)."""
     compute_ns: IntArray
     """For how long each rank computed in each step. Shape (ranks, steps)."""
-    threads: IntArray
-    """Of the kernels that computed there, on all of the device: as many if ranks do the same. Shape (ranks,).
-
-    On the CPU the elements that ops took; 0 unknown.
-    """
     waited_ns: IntArray
     """For how long each rank waited for others at collectives, in all these steps. Shape (ranks,)."""
     met: IntArray

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.trace.job import RECV, SEND, Calls, Course, Lane, ProcessGroup
+from diagnose.trace.job import RECV, SEND, Calls, Course, Lane, ProcessGroup, Work
 
 MS = 1_000_000
 
@@ -133,7 +133,7 @@ def _course(
         window=False,
         bounds_ns=edges,
         compute_ns=compute.astype(np.int64),
-        threads=np.zeros(len(bounds) - 1, dtype=np.int64),
+        work=Work(np.zeros(0, dtype=np.int64), np.zeros(0), np.zeros(0)),
         operations=names,
         groups=tuple(ProcessGroup(str(ranks), "", ranks) for ranks in groups),
         known_groups=(),

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import reduce
 
 import numpy as np
 import numpy.typing as npt
@@ -29,7 +30,11 @@ MOST_STEPS = 0.5
 """A rank is late if it comes last in more of the steps."""
 
 MORE_WORK = 0.25
-"""A rank that computes longer does the same work if its kernels have so little of that more threads (our choice)."""
+"""A rank that computes longer does the same work if others would take so little of that longer for its kernels' threads
+(our choice)."""
+
+COVERED = 0.5
+"""Of the others' computing, that has to be of kinds of kernels or ops that the longest rank has, too (our choice)."""
 
 
 @dataclass(frozen=True)
@@ -260,9 +265,21 @@ def kinds_of_ranks(job: Job) -> IntArray:
 
 
 def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
-    if (others.threads[[longest, *rest]] <= 0).any():
+    """How many times as long the others would take for what the longest is asked to do, of the kinds that all have.
+
+    None if these are less than COVERED of their time, or their sizes are not known.
+    """
+    own, theirs = others.job.courses[longest].work, [others.job.courses[at].work for at in rest.tolist()]
+    kinds = reduce(np.intersect1d, [one.kind[one.size > 0] for one in theirs], own.kind[own.size > 0])
+    size, ns = np.zeros(len(kinds)), np.zeros(len(kinds))
+    for one in theirs:
+        at = np.searchsorted(one.kind, kinds, sorter=(order := np.argsort(one.kind)))
+        size += one.size[order][at] / len(theirs)
+        ns += one.ns[order][at] / len(theirs)
+    asked = own.size[(order := np.argsort(own.kind))][np.searchsorted(own.kind, kinds, sorter=order)]
+    if ns.sum() < COVERED * np.mean([one.ns.sum() for one in theirs]) or not len(kinds):
         return None
-    return float(others.threads[longest] / others.threads[rest].mean())
+    return float((ns * asked / size).sum() / ns.sum())
 
 
 def _same_work(others: Peers, longest: int, rest: IntArray) -> bool:

@@ -11,8 +11,8 @@ from dataclasses import dataclass
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 
+from diagnose.facts.communication.asked_work import asked_work
 from diagnose.facts.communication.batches import Carried, carried
 from diagnose.facts.communication.collectives import CollectiveTable, collective_table, told_bytes
 from diagnose.facts.communication.pipeline_sides import pipeline_sides
@@ -104,7 +104,7 @@ def course(facts: Facts) -> Course:
         window=used.measure is Measure.WINDOW,
         bounds_ns=zero + bounds,
         compute_ns=intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing),
-        threads=_elements(facts) if on_cpu else _threads(facts),
+        work=asked_work(facts, on_cpu),
         operations=names,
         groups=groups.groups,
         known_groups=rank.provenance.groups,
@@ -184,30 +184,6 @@ def _machine(facts: Facts) -> int:
     context, told = facts.rank.context, facts.rank.provenance.machine
     alone = context is not None and context.rank.peers in (None, context.rank.world_size)
     return told if told >= 0 or not alone else 0
-
-
-def _threads(facts: Facts) -> IntArray:
-    """What kernels are asked to do in each used step does not depend on how fast the device is."""
-    bounds, work = steps(facts).bounds_ns, device_work(facts)
-    row = facts.rank.kernels.index.get_indexer(pd.Index(work.ids[work.work_class == WorkClass.COMPUTE]))
-    kernels = facts.rank.kernels.iloc[row[row >= 0]]
-    sizes = kernels[["grid_x", "grid_y", "grid_z", "block_x", "block_y", "block_z"]].to_numpy().astype(np.int64)
-    step = np.searchsorted(bounds, facts.rank.spans["start_ns"].to_numpy()[kernels.index.to_numpy()], side="right") - 1
-    inside = (step >= 0) & (step < len(bounds) - 1)
-    found = np.bincount(step[inside], weights=sizes.prod(axis=1)[inside], minlength=len(bounds) - 1)
-    return found.astype(np.int64)
-
-
-def _elements(facts: Facts) -> IntArray:
-    """What ops of the training threads took in each used step, in elements: it does not depend on how fast they are."""
-    bounds, training = steps(facts).bounds_ns, host_threads(facts).training
-    ops = host_spans(facts, SpanKind.OP)
-    inside = (ops.start_ns >= bounds[0]) & (ops.start_ns < bounds[-1])
-    ops = ops.where(inside & np.isin(ops.track, training))
-    position, inputs = recorded_inputs(facts, ops.ids)
-    sizes = np.array([*(sum(one.elements for some in taken for one in some) for taken in inputs), 0], dtype=np.float64)
-    step = np.searchsorted(bounds, ops.start_ns, side="right") - 1
-    return np.bincount(step, weights=sizes[position], minlength=len(bounds) - 1).astype(np.int64)
 
 
 def _in_order(facts: Facts, table: CollectiveTable, carries: Carried, on_cpu: bool) -> IntArray:

@@ -80,7 +80,6 @@ def _cut(one: Course, numbers: tuple[int, ...]) -> Course:
         numbers=numbers,
         bounds_ns=bounds,
         compute_ns=one.compute_ns[first : first + len(numbers)],
-        threads=one.threads[first : first + len(numbers)],
         calls=Calls(**held),
         lane=replace(lane, **parts),
     )

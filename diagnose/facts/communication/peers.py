@@ -65,7 +65,6 @@ def _peers(job: Job, at: int, compute_ns: intervals.IntArray, waited_ns: interva
         steps=own.numbers,
         machines=np.array([one.machine for one in job.courses], dtype=np.int64),
         devices=np.array([one.device for one in job.courses], dtype=np.int64),
-        threads=np.array([one.threads.sum() for one in job.courses], dtype=np.int64),
         compute_ns=compute_ns,
         waited_ns=waited_ns,
         met=table[:, 0],

@@ -151,3 +151,18 @@ def test_what_differs_from_step_to_step_as_much_as_between_ranks_is_chance() -> 
 @pytest.mark.parametrize(("longer", "surely"), [(62.9, False), (64.0, True)])
 def test_devices_of_one_model_differ_by_some_per_cent(longer: float, surely: bool) -> None:
     assert of((60, 60), (longer, longer)).surely is surely  # 5 % of 70: both are idle for 10 ms
+
+
+def test_what_takes_little_time_does_not_hide_that_one_rank_is_asked_to_do_more() -> None:
+    """Kernels of 1,000 blocks take 1 ms on both ranks; those that take long have 10 blocks, or 20 where they take 60."""
+    rank = """
+        4 steps of 100
+        rank {rank} of 2
+        cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+        gpu     fill 0.1-1.1 @0.03 blocks=1000 | sgemm 1.1-{end} @0.05 blocks={blocks}
+        gpu 20  allreduce {end}-90 @0.3 group_size=2
+        """
+    found = balanced("---".join(rank.format(rank=at, end=31.1 + 30 * at, blocks=10 + 10 * at) for at in range(2)))
+    assert found.longest == 1
+    assert not found.same_work
+    assert found.more_work == pytest.approx((1 + 2 * 30) / (1 + 30))
