@@ -154,7 +154,7 @@ def test_devices_of_one_model_differ_by_some_per_cent(longer: float, surely: boo
 
 
 def test_what_takes_little_time_does_not_hide_that_one_rank_is_asked_to_do_more() -> None:
-    """Kernels of 1,000 blocks take 1 ms on both ranks; those that take long have 10 blocks, or 20 where they take 60."""
+    """Of 1,000 blocks kernels take 1 ms on both ranks; those that take long have 10, or 20 where they take 60 ms."""
     rank = """
         4 steps of 100
         rank {rank} of 2
