@@ -4,6 +4,7 @@ Each takes a Diagnosis and raises `diagnose.facts.core.base.Missing` (what, how_
 cannot give the figure.
 """
 
+from diagnose.reports.html.job_figures import job_heat, job_path
 from diagnose.reports.html.run_figures import communication, memory, ranks
 from diagnose.reports.html.step_figures import idle_lines, savings, step_bar
 from diagnose.reports.html.timeline_figure import timeline
@@ -13,6 +14,8 @@ __all__ = [
     "communication",
     "copies",
     "idle_lines",
+    "job_heat",
+    "job_path",
     "kernel_tree",
     "launches",
     "memory",

@@ -21,7 +21,7 @@ from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up, shared_out
 from diagnose.replay.job import Joined, joined_ranks
-from diagnose.replay.job_path import JobPathPart, job_path
+from diagnose.replay.job_path import JobPathPart, JobPathStretch, job_path
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job
 
@@ -116,6 +116,8 @@ class JobSummary(msgspec.Struct, frozen=True):
     pipelines: tuple[tuple[JobStage, ...], ...]
     critical_path: tuple[JobPathPart, ...]
     """What the step waits for, longest first; adds up to `step_ns`."""
+    path_lane: tuple[JobPathStretch, ...]
+    """The same of the last step, in order of time."""
     unmatched: tuple[JobUnmatched, ...]
     clocks: int
     """How many machines' clocks were aligned."""
@@ -136,7 +138,7 @@ def job_summary(facts: Facts) -> JobSummary:
 
 def summarised(job: Job, joined: Joined) -> JobSummary:
     """A job in brief. `joined`: its graph."""
-    times, count = job_times(job), max(len(job.courses[0].numbers), 1)
+    times, count, path = job_times(job), max(len(job.courses[0].numbers), 1), job_path(job, joined)
     ranks = tuple(_rank(job, times, at, count) for at in range(len(job.courses)))
     by_number = {one.rank: one for one in ranks}
     return JobSummary(
@@ -148,7 +150,8 @@ def summarised(job: Job, joined: Joined) -> JobSummary:
             tuple(_stage(by_number[rank], one.rank_of) for rank in one.ranks if rank in by_number)
             for one in job.pipelines
         ),
-        critical_path=job_path(job, joined),
+        critical_path=path.parts,
+        path_lane=path.lane,
         unmatched=tuple(_unmatched(one, count) for one in unmatched(job, times)),
         clocks=len({one.machine if one.machine >= 0 else -1 - one.rank for one in job.courses}),
         clock_error_ns=job.clock_error_ns if any(not one.transfer for one in job.meetings) else None,

@@ -52,14 +52,45 @@ class JobPathPart:
     """What the program says that their process group is for, such as "mesh_tp"."""
 
 
-def job_path(job: Job, joined: Joined) -> tuple[JobPathPart, ...]:
-    """The path by what it waits for, longest first; the parts add up to the job's step exactly."""
+@dataclass(frozen=True)
+class JobPathStretch:
+    """What the job waits for from one moment to another of one step."""
+
+    from_ns: int
+    """Since the step began."""
+    ns: int
+    what: JobPathKind
+    rank: int | None
+    operation: str = ""
+
+
+MOST_STRETCHES = 400
+"""Of a step: shorter ones than a pixel of a wide screen are parts of their neighbours."""
+
+
+@dataclass(frozen=True)
+class JobPath:
+    """The critical path of a job."""
+
+    parts: tuple[JobPathPart, ...]
+    """By what it waits for, longest first; they add up to the job's step exactly."""
+    lane: tuple[JobPathStretch, ...]
+    """The same of the last step, in order of time."""
+
+
+def job_path(job: Job, joined: Joined) -> JobPath:
+    """The path through all steps, and its course in the last one."""
     graph = joined.graph
     first = joined.starts[graph.observed_ns[joined.starts].argmax()]
     last = joined.ends[graph.observed_ns[joined.ends].argmax()]
     found = chain(replace(graph, bounds=np.array([first, last])))
+    pieces = _pieces(job, joined, found)
+    return JobPath(_parts(job, joined, pieces), _lane(job, pieces, int(graph.observed_ns[last])))
+
+
+def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[JobPathPart, ...]:
     total: dict[_Key, int] = defaultdict(int)
-    for key, ns in _pieces(job, joined, found):
+    for key, ns in pieces:
         total[key] += ns
     order = sorted(total, key=lambda key: (-total[key], key[0].value, key[1:]))
     done, parts = 0, []
@@ -68,6 +99,30 @@ def job_path(job: Job, joined: Joined) -> tuple[JobPathPart, ...]:
         if ns := done // joined.steps - before:
             parts.append(_part(job, key, ns))
     return tuple(sorted(parts, key=lambda part: -part.ns))
+
+
+def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPathStretch, ...]:
+    """What of the path, which ends then, is in the last step; neighbours that are alike, or short, are one."""
+    begin_ns = max(int(one.bounds_ns[-2]) for one in job.courses)
+    least_ns = (end_ns - begin_ns) / MOST_STRETCHES
+    found, reached = list[tuple[_Key, int]](), end_ns - sum(ns for _, ns in pieces)
+    for key, ns in pieces:
+        inside = reached + ns - max(reached, begin_ns)
+        reached += ns
+        if inside <= 0:
+            continue
+        if found and (found[-1][0] == key or inside < least_ns):
+            found[-1] = found[-1][0], found[-1][1] + inside
+        elif found and found[-1][1] < least_ns:
+            found[-1] = key, found[-1][1] + inside
+        else:
+            found.append((key, inside))
+    stretches, at_ns = list[JobPathStretch](), 0
+    for (kind, at, _, operation, _), ns in found:
+        rank = job.courses[at].rank if at >= 0 else None
+        stretches.append(JobPathStretch(at_ns, ns, kind, rank, operation))
+        at_ns += ns
+    return tuple(stretches)
 
 
 _Key = tuple[JobPathKind, int, int, str, tuple[int, ...]]

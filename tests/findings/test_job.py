@@ -11,7 +11,7 @@ from diagnose.facts.communication.job_times import WhyUnmatched
 from diagnose.facts.communication.meetings import join as joined_job
 from diagnose.findings.job import JobRank, JobSummary, summarised
 from diagnose.replay.job import join
-from diagnose.replay.job_path import JobPathKind
+from diagnose.replay.job_path import MOST_STRETCHES, JobPathKind
 from diagnose.trace.job import Course
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
 
@@ -50,6 +50,29 @@ def test_a_step_waits_for_the_slow_rank_and_the_transfer() -> None:
     assert (fast.awaited_ns, slow.compute_late_ns, slow.host_late_ns, slow.held_late_ns) == (0, 20 * MS, 0, 0)
     assert found.compute_ns == ((10 * MS,) * 3, (30 * MS,) * 3)
     assert found.wait_ns == ((20 * MS,) * 3, (0,) * 3)
+
+
+def lane(found: JobSummary) -> list[tuple[float, float, str, int | None]]:
+    return [(one.from_ns / MS, one.ns / MS, one.what.value, one.rank) for one in found.path_lane]
+
+
+def test_the_path_of_the_last_step_is_told_in_order_of_time() -> None:
+    found = summary(*one_step_each(10, 30))
+    assert lane(found) == [(0, 30, "compute", 1), (30, 2, "transfer", None)]
+    handed = summary(
+        [Own(10 * MS), Send(1, 2 * MS), Own(40 * MS), Meet((0, 1)), NextStep()],
+        [Recv(0, 2 * MS), Own(30 * MS), Meet((0, 1)), NextStep()],
+    )
+    # Rank 1 is through 42 ms after the start, rank 0 after 52.
+    assert lane(handed) == [(0, 10, "compute", 0), (10, 2, "transfer", None), (12, 40, "compute", 0)]
+
+
+def test_stretches_of_the_path_that_nobody_would_see_are_parts_of_their_neighbours() -> None:
+    """Of a step of 1 s a 400th is 2.5 ms: 500 pieces of 2 ms each, on two ranks in turn."""
+    both = [Own(MS), Meet((0, 1), MS)] * 500
+    found = summary([*both, NextStep()] * 2, [*both, NextStep()] * 2)
+    assert len(found.path_lane) <= MOST_STRETCHES
+    assert sum(one.ns for one in found.path_lane) == 1_000 * MS
 
 
 def test_without_a_recording_of_each_rank_waiting_is_bounded_from_below() -> None:

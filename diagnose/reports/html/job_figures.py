@@ -1,18 +1,21 @@
-"""The job in figures: what each rank does in each step."""
+"""The job in figures: what each rank does in each step, and what the step waits for in order of time."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from itertools import pairwise
 
 import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
 from diagnose.facts.core.base import Missing
+from diagnose.facts.core.idle import IdleCause
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.job import JobSummary
-from diagnose.reports.html.style import HEAT, figure
-from diagnose.reports.job import rank_told
+from diagnose.replay.job_path import JobPathKind, JobPathStretch
+from diagnose.reports.html.style import CAUSE_COLOURS, COMMUNICATION, COMPUTE, DARK, HEAT, figure
+from diagnose.reports.job import KINDS, operation, rank_told, unit
 from diagnose.trace.units import duration
 
 MOST_COLUMNS = 128
@@ -22,9 +25,77 @@ MOST_TEXTS = 48
 
 MOST_LABELS = 8
 """Bands that are named by their first rank."""
-COMPUTE, WAITING = "compute", "waiting for others"
+COMPUTING, WAITING = "compute", "waiting for others"
 
 Values = npt.NDArray[np.float64]
+
+
+MOST_LANES = 12
+"""Ranks with a lane of their own; the others share one."""
+LANE_HEIGHT = 24
+OTHERS, BETWEEN = "other ranks", "between ranks"
+PATH_COLOURS = {
+    JobPathKind.COMPUTE: COMPUTE,
+    JobPathKind.HOST: CAUSE_COLOURS[IdleCause.PYTHON],
+    JobPathKind.TRANSFER: COMMUNICATION,
+    JobPathKind.UNMATCHED: CAUSE_COLOURS[IdleCause.OTHER_RANK],
+    JobPathKind.UNEXPLAINED: DARK,
+}
+
+
+def job_path(diagnosis: Diagnosis) -> go.Figure:
+    """What the last step waits for from left to right: on which rank, or between ranks.
+
+    Raises Missing without a job.
+    """
+    job = _job(diagnosis)
+    lanes = path_lanes(job)
+    made = figure(LANE_HEIGHT * len(lanes) + 74, margin={"l": 8, "r": 8, "t": 4, "b": 8}, barmode="overlay")
+    made.update_xaxes(title={"text": f"ms since the {unit(job)} began"}, rangemode="tozero")
+    made.update_yaxes(type="category", categoryorder="array", categoryarray=lanes[::-1], fixedrange=True)
+    for kind, colour in PATH_COLOURS.items():
+        some = [one for one in job.path_lane if one.what is kind]
+        if some:
+            made.add_bar(
+                name=KINDS[kind],
+                orientation="h",
+                base=[one.from_ns / 1e6 for one in some],
+                x=[one.ns / 1e6 for one in some],
+                y=[_lane(job, one, lanes) for one in some],
+                marker={"color": colour, "line": {"width": 0}},
+                customdata=[[operation(one.operation) if one.operation else KINDS[kind]] for one in some],
+                hovertemplate="%{y}: %{customdata[0]}<br>%{x:.4~g} ms from %{base:.4~g} ms on<extra></extra>",
+            )
+    return made
+
+
+def path_lanes(job: JobSummary) -> list[str]:
+    """From top to bottom: ranks in order, those that hold the path for longest; what several share."""
+    total = dict[int, int]()
+    for one in job.path_lane:
+        if one.rank is not None:
+            total[one.rank] = total.get(one.rank, 0) + one.ns
+    most = sorted(sorted(total, key=lambda rank: (-total[rank], rank))[:MOST_LANES])
+    shared = [OTHERS] * (len(total) > MOST_LANES) + [BETWEEN] * any(one.rank is None for one in job.path_lane)
+    return [rank_told(job, rank) for rank in most] + shared
+
+
+def _lane(job: JobSummary, one: JobPathStretch, lanes: list[str]) -> str:
+    name = BETWEEN if one.rank is None else rank_told(job, one.rank)
+    return name if name in lanes else OTHERS
+
+
+def job_path_sentence(diagnosis: Diagnosis) -> str:
+    """What to see in it."""
+    job = _job(diagnosis)
+    hops = sum(a.rank != b.rank for a, b in pairwise(one for one in job.path_lane if one.rank is not None))
+    which = "the last recorded step" if job.steps else "the recorded window"
+    moved = "stays on one rank" if not hops else f"goes from one rank to another {_times(hops)}"
+    return f"The critical path of {which}, from left to right: it {moved}."
+
+
+def _times(count: int) -> str:
+    return "once" if count == 1 else f"{count:,} times"
 
 
 def job_heat(diagnosis: Diagnosis) -> go.Figure:
@@ -56,7 +127,7 @@ def job_heat(diagnosis: Diagnosis) -> go.Figure:
             x=names,
             y=list(map(str, job.steps)) or ["window"],
             z=values,
-            visible=what == COMPUTE,
+            visible=what == COMPUTING,
             colorscale=HEAT,
             colorbar={"title": {"text": "ms"}, "thickness": 8, "outlinewidth": 0, "len": 1, "nticks": 4},
             hovertemplate=f"{axis} %{{x}}, step %{{y}}<br>{what}: %{{z:.4~g}} ms<extra></extra>",
@@ -106,7 +177,7 @@ def _name(job: JobSummary, at: int, size: int) -> str:
 
 def _shown(job: JobSummary, size: int) -> dict[str, Values]:
     """In ms, of shape (steps, columns)."""
-    found = {COMPUTE: _columns(job, job.compute_ns, size, np.fmax.reduceat)}
+    found = {COMPUTING: _columns(job, job.compute_ns, size, np.fmax.reduceat)}
     if any(row is not None for row in job.wait_ns):
         found[WAITING] = _columns(job, job.wait_ns, size, np.fmin.reduceat)
     return found

@@ -52,6 +52,9 @@ _BAR = partial(step_figures.step_bar, legend=False)
 
 STEP = Picture("step", "Where a step's time goes", _BAR, step_figures.step_bar_sentence)
 SAVINGS = Picture("savings", "What the fixes would leave", step_figures.savings, step_figures.savings_sentence)
+JOB_PATH = Picture(
+    "job_path", "What it waits for, in order of time", job_figures.job_path, job_figures.job_path_sentence
+)
 JOB = Picture("job_heat", "What each rank does in each step", job_figures.job_heat, job_figures.job_heat_sentence)
 PICTURES = (
     Picture("idle", "Why the GPU was idle, by line", step_figures.idle_lines, step_figures.idle_lines_sentence),
@@ -97,6 +100,7 @@ class JobView:
     """What its times are of: a step, or the recorded window."""
     lead: tuple[str, ...]
     path: content.Section
+    lane: Panel
     heat: Panel
     switches: tuple[str, ...]
     tables: tuple[content.Section, ...]
@@ -215,6 +219,7 @@ def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
         unit=jobs.unit(diagnosis.job),
         lead=tuple(jobs.lead(diagnosis.job)[jobs.mean_wait_ns(diagnosis.job) is not None :]),
         path=replace(path, note=note),
+        lane=_panel(JOB_PATH, diagnosis, figures),
         heat=_panel(JOB, diagnosis, figures),
         switches=tuple(job_figures.switches(diagnosis)),
         tables=tuple(tables),

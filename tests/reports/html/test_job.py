@@ -195,6 +195,31 @@ def test_the_heat_map_of_few_ranks_shows_each() -> None:
     assert np.array(waiting.z)[0].tolist() == [20.0] * 5 + [0.0] + [20.0] * 2
 
 
+def test_the_path_is_drawn_on_the_ranks_that_hold_it() -> None:
+    made = job_figures.job_path(eight())
+    drawn = {one.name: list(zip(one.base, one.x, one.y, strict=True)) for one in made.data}
+    assert drawn == {
+        "compute": [(0, 15, "rank 5"), (16, 15, "rank 5")],
+        "transfers": [(15, 1, "between ranks"), (31, 1, "between ranks"), (32, 3, "between ranks")],
+    }
+    assert list(made.layout.yaxis.categoryarray) == ["between ranks", "rank 5"]
+    assert job_figures.job_path_sentence(eight()) == (
+        "The critical path of the last recorded step, from left to right: it stays on one rank."
+    )
+
+
+def test_ranks_that_hold_the_path_for_a_moment_share_a_lane() -> None:
+    """Of 14 ranks each computes before the next one may: the last one for longest."""
+    hops: list[Program] = [[] for _ in range(14)]
+    for first in range(13):
+        for rank in (first, first + 1):
+            hops[rank] += [Own((10 + first) * MS)] * (rank == first) + [Meet((first, first + 1), MS)]
+    found = diagnosed(play([[*one, Meet(tuple(range(14))), NextStep()] * 2 for one in hops]))
+    assert found.job is not None
+    lanes = job_figures.path_lanes(found.job)
+    assert lanes == [*(f"rank {rank}" for rank in range(1, 13)), "other ranks", "between ranks"]
+
+
 def test_the_page_of_very_many_ranks_is_no_larger_than_five_megabytes() -> None:
     assert len(page.render(thousand()).encode()) < 5_000_000
 
