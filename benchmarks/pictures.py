@@ -13,15 +13,17 @@ from pathlib import Path
 from playwright.sync_api import Browser, Page, sync_playwright
 
 import diagnose
-from benchmarks.texts import PUBLIC, SITE
+from benchmarks.texts import PUBLIC, ROOT, SITE
 from diagnose.reports.html import page
 
 FOLDER = SITE / "pictures"
 WIDE, NARROW = (1280, 1000), (390, 844)
+JOB = ROOT / "sample_traces" / "jobs" / "few_micro_batches"
+"""A pipeline of three stages, recorded by diagnose."""
 
 
 def main() -> None:
-    """Write page-1280.png, page-timeline.png and page-390.png."""
+    """Write page-1280.png, page-timeline.png, page-390.png and page-job.png."""
     chromium = shutil.which("chromium") or shutil.which("google-chrome")
     if chromium is None:
         sys.exit("Install Chromium first.")
@@ -35,14 +37,17 @@ def main() -> None:
         wide.wait_for_timeout(1000)
         wide.locator("#timeline").screenshot(path=FOLDER / "page-timeline.png")
         _opened(browser, file, NARROW).screenshot(path=FOLDER / "page-390.png")
+        file.write_text(page.render(diagnose.analyze(JOB)), encoding="utf-8")
+        _opened(browser, file, WIDE, "job_path").screenshot(path=FOLDER / "page-job.png")
         browser.close()
 
 
-def _opened(browser: Browser, file: Path, size: tuple[int, int]) -> Page:
+def _opened(browser: Browser, file: Path, size: tuple[int, int], drawn: str = "step") -> Page:
+    """The page, as soon as this figure of its first screen is drawn."""
     one = browser.new_page(viewport={"width": size[0], "height": size[1]})
     one.goto(file.as_uri())
     one.locator("html[data-ready=yes]").wait_for()
-    one.locator("[data-figure=step][data-drawn]").wait_for()
+    one.locator(f"[data-figure={drawn}][data-drawn]").wait_for()
     return one
 
 
