@@ -30,7 +30,7 @@ from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import RECV, SEND, Calls, Course, Lane
 
 MOST_CALLS = 20_000
-"""Collectives of one rank that a job is put together from: about 2 MB."""
+"""Collectives of one rank that a job is put together from: about 2 MB. Of more, the first steps are taken."""
 
 LEAST_WAIT_NS = 60_000
 """A thread that stands for less is not held up by a collective: it dispatches (chosen on recordings of gloo)."""
@@ -60,6 +60,8 @@ def course(facts: Facts) -> Course:
     carries, groups = carried(facts), call_groups(facts)
     on_cpu = bool(table.on_host.all()) and not len(device_work(facts).ids)
     mine = _in_order(facts, table, carries, on_cpu)
+    bounds = used.bounds_ns[: _whole_steps(used.bounds_ns, table.times.starts[carries.row[mine]]) + 1]
+    mine = mine[table.times.starts[carries.row[mine]] < bounds[-1]]
     rows, told = carries.row[mine], carries.told[mine]
     ids, begin, end = table.ids[rows], table.times.starts[rows], table.times.ends[rows]
     operation = _operations(facts, table.operation[rows], told)
@@ -74,7 +76,6 @@ def course(facts: Facts) -> Course:
     after = np.full(len(ids), -1) if on_cpu else _after(facts, ids, begin, end, queue)
     ready = begin if on_cpu else _ready(facts, ids, begin, end, queue, after)
     size = told_bytes(facts.rank.collectives, told)
-    bounds = used.bounds_ns
     names = tuple(dict.fromkeys(operation.tolist()))
     zero = rank.zero_unix_ns
     sides = pipeline_sides(facts, _asking(facts, ids), operation, _beside(rank.index, groups, mine))
@@ -100,7 +101,7 @@ def course(facts: Facts) -> Course:
         machine=_machine(facts),
         device=rank.provenance.devices[0].index if len(rank.provenance.devices) == 1 else -1,
         on_cpu=on_cpu,
-        numbers=used.numbers,
+        numbers=used.numbers[: len(bounds) - 1],
         window=used.measure is Measure.WINDOW,
         bounds_ns=zero + bounds,
         compute_ns=intervals.covered(Intervals(bounds[:-1], bounds[1:]), computing),
@@ -192,7 +193,17 @@ def _in_order(facts: Facts, table: CollectiveTable, carries: Carried, on_cpu: bo
     start, on_host = table.times.starts[carries.row], table.on_host[carries.row]
     mine = (start >= used.start_ns) & (start < used.end_ns) & (on_host == on_cpu)
     calls = np.flatnonzero(mine)
-    return calls[np.argsort(start[calls], kind="stable")][:MOST_CALLS]
+    return calls[np.argsort(start[calls], kind="stable")]
+
+
+def _whole_steps(bounds_ns: IntArray, begin_ns: IntArray) -> int:
+    """How many of the first steps hold MOST_CALLS at most. Raises Missing if not even one does."""
+    if len(begin_ns) <= MOST_CALLS:
+        return len(bounds_ns) - 1
+    count = int(np.searchsorted(bounds_ns, begin_ns[MOST_CALLS], side="right")) - 1
+    if not count:
+        raise Missing(f"a step of {MOST_CALLS:,} collectives at most", "Record fewer steps, and mark them.")
+    return count
 
 
 def _operations(facts: Facts, of_table: npt.NDArray[np.object_], told: IntArray) -> npt.NDArray[np.object_]:

@@ -13,6 +13,14 @@ from diagnose.trace.job import Course
 MS = 1_000_000
 
 
+TWO_A_STEP = """
+    4 steps of 100
+    cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | c10d::allreduce_ 0.5-0.6 | device_sync 1-99.9
+    gpu     sgemm 0.1-50 @0.05
+    gpu 20  allreduce 50-70 @0.3 group_size=2 | allreduce 71-90 @0.55 group_size=2
+"""
+
+
 def lane(found: Course) -> list[tuple[str, int, float, float, float]]:
     """Events as (what, call, from, until, own) in ms from the first used step on."""
     zero = int(found.bounds_ns[0])
@@ -124,3 +132,19 @@ def test_without_steps_the_window_stands_for_one() -> None:
     )
     assert (found.window, found.numbers) == (True, (0,))
     assert [event[:2] for event in lane(found)] == [("ask", 0), ("wait", 0)]
+
+
+@pytest.mark.parametrize(("most", "steps"), [(6, 3), (5, 2), (4, 2), (2, 1)])
+def test_of_very_many_collectives_those_of_whole_steps_are_taken(
+    monkeypatch: pytest.MonkeyPatch, most: int, steps: int
+) -> None:
+    monkeypatch.setattr("diagnose.facts.communication.course.MOST_CALLS", most)
+    found = course(facts_of(TWO_A_STEP))
+    assert len(found.numbers) == len(found.compute_ns) == len(found.bounds_ns) - 1 == steps
+    assert len(found.calls.ids) == 2 * steps
+
+
+def test_of_too_many_collectives_in_a_step_none_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.facts.communication.course.MOST_CALLS", 1)
+    with pytest.raises(Missing, match="a step of 1 collectives at most"):
+        course(facts_of(TWO_A_STEP))
