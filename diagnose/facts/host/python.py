@@ -11,10 +11,11 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import HostActivity, api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.source_lines import sites_at
 from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, members, require_ops, whole_idle
-from diagnose.facts.core.steps import steps
+from diagnose.facts.core.steps import Steps, steps
 from diagnose.facts.run.garbage import garbage_collections
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
@@ -156,23 +157,46 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
 
 
+@dataclass(frozen=True)
+class _OwnPauses:
+    """Pauses of a thread between all that it does otherwise. Arrays of shape (pauses,)."""
+
+    times: Intervals
+    own_ns: IntArray
+    """Without collections of garbage."""
+    inside: Mask
+    """It is of a used step: that which has more of it."""
+
+    @property
+    def middle_ns(self) -> IntArray:
+        return (self.times.starts + self.times.ends) // 2
+
+    def where(self, which: Mask) -> _OwnPauses:
+        times = Intervals(self.times.starts[which], self.times.ends[which])
+        return _OwnPauses(times, self.own_ns[which], self.inside[which])
+
+
+def _own_pauses(active: Intervals, collecting: Intervals, used: Steps) -> _OwnPauses:
+    times = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
+    own_ns = times.ends - times.starts - intervals.covered(times, collecting)
+    middle = (times.starts + times.ends) // 2
+    return _OwnPauses(times, own_ns, (middle >= used.start_ns) & (middle < used.end_ns))
+
+
 def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     """The pauses of the main thread that are work, by line; a collection of garbage interrupts none."""
     require_ops(facts)
     used, main, activities = steps(facts), host_threads(facts).main, dict(host_activities(facts))
     collecting = activities.pop(HostActivity.GARBAGE_COLLECTION)
     blocked = activities.pop(HostActivity.BLOCKED)
-    active = intervals.merge(*activities.values())
-    pauses = intervals.gaps(active, int(active.starts.min(initial=0)), int(active.ends.max(initial=0)))
-    own_ns = pauses.ends - pauses.starts - intervals.covered(pauses, collecting)
-    python_ns = int(own_ns[(pauses.starts >= used.start_ns) & (pauses.starts < used.end_ns)].sum())
+    every = _own_pauses(intervals.merge(*activities.values()), collecting, used)
+    python_ns = int(every.own_ns[every.inside].sum())
     work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
-    pieces = own_ns >= PIECE_NS
-    pauses, own_ns = Intervals(pauses.starts[pieces], pauses.ends[pieces]), own_ns[pieces]
-    sites = sites_at(facts, (pauses.starts + pauses.ends) // 2, np.full(pauses.size, main, dtype=np.int64))
+    some = every.where(every.own_ns >= PIECE_NS)
+    pauses, own_ns, inside = some.times, some.own_ns, some.inside
+    sites = sites_at(facts, some.middle_ns, np.full(pauses.size, main, dtype=np.int64))
     numbers: dict[Site | None, int] = {}
     of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
-    inside = (pauses.starts >= used.start_ns) & (pauses.starts < used.end_ns)
     ours = np.array([site is not None for site in numbers], dtype=bool)
     _, rounds = np.unique(np.stack((of_site, _next_op(facts, main, pauses))), axis=1, return_inverse=True)
     rounds = rounds.reshape(-1)
@@ -199,7 +223,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
                 waiting_ns=round_half_up(int(waiting[mine].sum()), used.count),
                 share=ns / max(used.window_ns, 1),
                 gaps=len(mine),
-                steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, pauses.starts[mine], side="right"))),
+                steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, some.middle_ns[mine], side="right"))),
                 optimizer_share=float(in_optimizer[mine].sum()) / max(ns, 1),
                 on_cpu=True,
                 times=((main, times),),

@@ -130,6 +130,13 @@ def test_where_the_cpu_trains_a_pause_is_work_by_its_length_or_share(step: int, 
     assert [round(one.idle_ns, -3) for one in found] == [round(pause * 1_000_000)] * counts
 
 
+def test_where_the_cpu_trains_a_pause_across_the_end_of_a_step_is_of_the_step_that_has_more_of_it() -> None:
+    """A line that runs right after the optimizer, whose last op ends 0.5 ms before the step does: 4 ms in each step."""
+    ops = 'cpu  aten::mm 3.5-9.5 | "train.py(24): log" 0-3.5 | "train.py(24): log" 9.5-10'
+    (found,) = python_pauses(facts_of(f"6 steps of 10\n1 threads, 2 cores\n{ops}"))
+    assert (found.gaps, found.steps_seen, round(found.idle_ns, -3)) == (5, 5, 4_000_000)
+
+
 @pytest.mark.parametrize(
     ("pauses", "each", "counts"), [(10, 0.13, True), (3, 0.5, False), (6, 0.13, False), (14, 0.09, False)]
 )
