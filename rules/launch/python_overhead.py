@@ -72,7 +72,7 @@ def python_overhead(
         yield Clean(f"Python that runs between ops again and again takes {percent(total)} of the step")
         return
     for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
-        ns, each_ns = pause.idle_ns, pause.idle_ns * steps.count / pause.gaps
+        ns, each_ns, often = pause.idle_ns, pause.idle_ns * steps.count / pause.gaps, pause.gaps / steps.count
         many = each_ns < SHORT_NS and not pause.on_cpu
         left = LEFT if many else LEFT_OF_WORK
         where = (
@@ -85,7 +85,7 @@ def python_overhead(
             title="Python between ops takes time from computing" if pause.on_cpu else "",
             evidence=(
                 Evidence(f"{idle} {ms(ns)} a step while Python runs between ops{where}.{makes}", ns, "ns"),
-                Evidence(f"{pause.gaps / steps.count:,.3g} pauses a step, {ms(each_ns)} each{waits}.", each_ns, "ns"),
+                Evidence(f"{often:,.3g} pause{'s' * (often != 1)} a step, {ms(each_ns)} each{waits}.", each_ns, "ns"),
             ),
             edits=(*(Shorten(Times(*one), left) for one in pause.times), Shorten(pause.collections, left)),
             fixes=(

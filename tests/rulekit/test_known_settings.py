@@ -250,7 +250,7 @@ def test_a_collection_of_garbage_does_not_interrupt_python() -> None:
     (found,) = said("python_overhead", drawing, own).findings
     assert found.evidence[0].value == 30 * MS
     assert found.evidence[0].text.endswith("Garbage of what is made is collected for 30.0 ms more.")
-    assert found.evidence[1].text == "1 pauses a step, 30.0 ms each."
+    assert found.evidence[1].text == "1 pause a step, 30.0 ms each."
     assert found.saving.low_ns == 12 * MS
     unknown = drawing.replace('"/home/me/train.py(30): prepare" 0-100 |', "")
     assert said("python_overhead", unknown, own).findings[0].saving.low_ns == 6 * MS
