@@ -1,4 +1,4 @@
-"""What diagnose says of a job's traces, beside what the same job takes when its fault is mended."""
+"""What diagnose says of a job's traces, beside what the same job takes when its fault is fixed."""
 
 from __future__ import annotations
 

@@ -59,10 +59,10 @@ class Joined:
     """Transfers: of calls that met from when the last rank came. Shape (transfers,)."""
     transferred: IntArray
     """The call of each. Shape (transfers,)."""
-    bond_edge: IntArray
-    """Where ranks come to meetings, and where they wait for calls. Shape (bonds,)."""
-    bound: IntArray
-    """The call of each. Shape (bonds,)."""
+    sync_edge: IntArray
+    """Where ranks come to meetings, and where they wait for calls. Shape (syncs,)."""
+    synced: IntArray
+    """The call of each. Shape (syncs,)."""
     pass_edge: IntArray
     """Only where a call is not asked for: what follows in its queue still follows what came before. Shape (passes,)."""
     passed: IntArray
@@ -84,7 +84,7 @@ class Joined:
             keep = np.where(gone, 0.0, change.keep)[self.transferred]
             left_ns = np.rint(transfer_ns * keep).astype(np.int64)
             delay[self.transfer_edge, column] = np.where(transfer_ns > 0, left_ns, transfer_ns)
-            free = self.bond_edge[gone[self.bound]]
+            free = self.sync_edge[gone[self.synced]]
             delay[free, column] = OFF
             delay[self.pass_edge[gone[self.passed]], column] = 0
             residual[self.graph.edges.target[free], column] = 0
@@ -140,7 +140,7 @@ def join(job: Job) -> Joined:
     call_of = np.full(len(observed), -1)
     call_of[graph.marks] = np.tile(np.arange(len(over)), 2)
     transfers = np.flatnonzero(graph.edges.kind == EdgeKind.WORK)
-    bonds = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.WAIT, EdgeKind.EVENT)))
+    syncs = np.flatnonzero(np.isin(graph.edges.kind, (EdgeKind.WAIT, EdgeKind.EVENT)))
     passes = np.flatnonzero(graph.edges.kind == EdgeKind.DELIVERY)
     return Joined(
         graph=graph,
@@ -150,8 +150,8 @@ def join(job: Job) -> Joined:
         first_call=np.concatenate(([0], np.cumsum([len(one.over) for one in ranks]))),
         transfer_edge=transfers,
         transferred=call_of[graph.edges.target[transfers]],
-        bond_edge=bonds,
-        bound=call_of[graph.edges.source[bonds]],
+        sync_edge=syncs,
+        synced=call_of[graph.edges.source[syncs]],
         pass_edge=passes,
         passed=call_of[graph.edges.source[passes]],
         starts=graph.bounds[: len(ranks)],

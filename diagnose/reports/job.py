@@ -338,7 +338,7 @@ def groups_note(job: JobSummary) -> str:
     several = any(one.kind == "p2p" for one in job.groups)
     both = " Between two ranks, the sum of both sides." if several else ""
     mean = "Per step, mean" if job.steps else "Mean"
-    return f"{cut}{mean} of the group's ranks.{both} Wait and transfer are exposed: nothing hides them."
+    return f"{cut}{mean} of the group's ranks.{both} Wait and transfer are exposed."
 
 
 def stage_table(job: JobSummary) -> tuple[tuple[str, ...], list[tuple[str, tuple[str, ...]]]]:

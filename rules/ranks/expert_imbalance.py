@@ -61,7 +61,7 @@ def expert_imbalance(balance: Balance | None) -> Verdicts:
         evidence=(Evidence(evidence, balance.excess_ns, "ns"),),
         edits=(Even(balance.dealt, EVENED),),
         fixes=(ROUTE, PLACE),
-        confidence=Confidence(Level.MEDIUM, "all ranks were recorded; how many rows each expert gets was not"),
+        confidence=Confidence(Level.MEDIUM, "how many rows each expert gets was not recorded"),
         basis=Basis.REPLAYED,
     )
 

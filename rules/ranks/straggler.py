@@ -74,6 +74,7 @@ LATE: dict[HostActivity | None, tuple[str, tuple[Fix, ...]]] = {
     HostActivity.CHECKPOINT: ("saves a checkpoint while the others wait", (AS_OTHERS,)),
 }
 ALL = Confidence(Level.HIGH, "all ranks were recorded in the same steps")
+SOME = Confidence(Level.MEDIUM, "not all ranks were recorded: another one may take even longer")
 HOST = Confidence(Level.MEDIUM, "that its host does nothing that it must is assumed")
 
 
@@ -116,9 +117,9 @@ def slower(balance: Balance) -> Finding:
                 "ns",
             ),
         ),
-        edits=(Even(balance.mended if alike else balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
+        edits=(Even(balance.evened if alike else balance.dealt, CPU_EVENED if balance.shared_cores else EVENED),),
         fixes=fixes,
-        confidence=ALL,
+        confidence=ALL if balance.complete else SOME,
         basis=Basis.REPLAYED,
     )
 

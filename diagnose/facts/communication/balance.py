@@ -9,7 +9,7 @@ from functools import reduce
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.communication.certainty import SHARED_NOISE, is_certain, noise
+from diagnose.facts.communication.certainty import SHARED_NOISE, is_certain, noise, require_steps
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.own_time import own_time_ns
 from diagnose.facts.communication.peers import peers
@@ -61,6 +61,8 @@ class Balance:
     rank: int
     """This one."""
     ranks: tuple[int, ...]
+    complete: bool
+    """These are all ranks of the job, as far as is known."""
     longest: int
     """The rank that exceeds the mean of those that do the same by most, over all steps."""
     longest_share: float
@@ -95,7 +97,7 @@ class Balance:
     """Share of what a rank takes by itself by which equal ranks differ."""
     dealt: npt.NDArray[np.float64] = field(repr=False)
     """What is left of each rank's computing if work is dealt out evenly. Shape (ranks, steps)."""
-    mended: npt.NDArray[np.float64] = field(repr=False)
+    evened: npt.NDArray[np.float64] = field(repr=False)
     """The same if the longest one computes for no longer than the others."""
 
     @property
@@ -123,7 +125,8 @@ class Balance:
 def balance(facts: Facts) -> Balance | None:
     """Computing on all ranks in the steps that all of them use; None if no two do the same, or the run has one rank.
 
-    Raises Missing like peers, and if it is not known which stage of a pipeline ranks are.
+    Raises Missing like peers, if it is not known which stage of a pipeline ranks are, and if they differ by much in a
+    single step.
     """
     if _alone(facts):
         return None
@@ -143,13 +146,15 @@ def balance(facts: Facts) -> Balance | None:
     excess = np.where(several[:, None], compute - mean, 0.0)
     longest = int(excess.sum(axis=1).argmax())
     most = _most_of_others(compute, alike, longest)
-    mended = np.ones(compute.shape)
-    mended[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
+    evened = np.ones(compute.shape)
+    evened[longest] = np.minimum(most / np.maximum(compute[longest], 1), 1.0)
     own_ns = float(own[alike == alike[longest]].mean())
     more = compute[longest] - most
+    require_steps(more, usual * own_ns)
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
+        complete=max(one.world_size for one in others.job.courses) <= len(others.ranks),
         longest=others.ranks[longest],
         longest_share=float((excess.argmax(axis=0) == longest).mean()),
         longest_ns=round_half_up(int(compute[longest].sum()), count),
@@ -168,7 +173,7 @@ def balance(facts: Facts) -> Balance | None:
         on_cpu=on_cpu,
         noise=usual,
         dealt=np.where(several[:, None], mean / np.maximum(compute, 1), 1.0),
-        mended=mended,
+        evened=evened,
     )
 
 
@@ -207,6 +212,7 @@ def _late(facts: Facts, others: Peers, alike: IntArray, taken: _Own) -> Late | N
     last = own_ns[rank] > _most_of_others(own_ns, alike, rank)  # Others may compute for as much longer.
     share = float((last & (more > 0)).mean())
     usual_ns = float(own_ns[_rest(alike, rank)].mean())
+    require_steps(more, taken.noise * usual_ns)
     if share <= MOST_STEPS or not is_certain(more) or more.mean() < taken.noise * usual_ns:
         return None
     keep = np.ones(own_ns.shape)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts
+from diagnose.facts.core.base import Facts, Missing
 from diagnose.trace.model import Context
 
 _T_995 = (63.66, 9.925, 5.841, 4.604, 4.032, 3.707, 3.499, 3.355, 3.250)
@@ -27,6 +27,12 @@ def is_certain(excess_ns: npt.NDArray[np.float64]) -> bool:
         return False
     error = float(excess_ns.std(ddof=1)) / np.sqrt(count)
     return bool(excess_ns.mean() > _T_995[min(count - 2, len(_T_995) - 1)] * error)
+
+
+def require_steps(excess_ns: npt.NDArray[np.float64], least_ns: float) -> None:
+    """Raises Missing if so much is known of a single step only: it may be chance, and it may be none."""
+    if len(excess_ns) < 2 and float(excess_ns.mean()) >= least_ns:
+        raise Missing("whether ranks differ by more than chance", "Record several steps, and mark them.")
 
 
 def noise(facts: Facts, on_cpu: bool) -> float:

@@ -143,7 +143,7 @@ def _hooks(facts: Facts, found: Shards, chosen: Mask) -> tuple[tuple[int, Interv
 
 @dataclass(frozen=True)
 class LateGathers:
-    """FSDP's collectives on the device that nothing hides, although compute could. Numbers are per step."""
+    """FSDP's exposed collectives on the device that compute could hide. Numbers are per step."""
 
     ids: IntArray
     exposed_ns: int

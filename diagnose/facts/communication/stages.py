@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.communication.certainty import is_certain, noise
+from diagnose.facts.communication.certainty import is_certain, noise, require_steps
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, Missing, fact, optional
@@ -63,7 +63,8 @@ class Stages:
 def stages(facts: Facts) -> Stages | None:
     """The stages in the steps that all ranks use; None if this rank, or no rank, hands anything on.
 
-    Raises Missing like peers, and if it is not known which rank is which stage.
+    Raises Missing like peers, if it is not known which rank is which stage, and if they differ by much in a single
+    step.
     """
     if not _hands_on(facts):
         return None
@@ -86,7 +87,8 @@ def stages(facts: Facts) -> Stages | None:
         even[list(one)] = (mean.mean() / np.maximum(mean, 1.0))[:, None]
     longest, count = int(mean.argmax()), counts.pop()
     excess = of_place[longest] - of_place.mean(axis=0)
-    on_cpu = job.courses[0].on_cpu
+    usual_ns = noise(facts, job.courses[0].on_cpu) * float(mean.mean())
+    require_steps(excess, usual_ns)
     return Stages(
         ranks=tuple(zip(*(one.ranks for one in laid), strict=True)),
         held=held[0],
@@ -95,7 +97,7 @@ def stages(facts: Facts) -> Stages | None:
         micro_batches=count,
         cost_ns=_cost_ns(mean, job.step_ns, count, max(len(one) for one in held[0])),
         step_ns=job.step_ns,
-        uneven=is_certain(excess) and float(excess.mean()) >= noise(facts, on_cpu) * float(mean.mean()),
+        uneven=is_certain(excess) and float(excess.mean()) >= usual_ns,
         even=even,
     )
 

@@ -63,7 +63,7 @@ def test_a_slower_device_could_do_the_same_work_as_fast_as_the_slowest_of_the_ot
     assert found.same_work
     assert found.others_ns == 66_900_000  # 69.9 and 63.9 ms in turn
     left = [pytest.approx(63.9 / 79.9), pytest.approx(69.9 / 79.9)] * 2
-    assert found.mended.tolist() == [[1.0] * 4, [1.0] * 4, left]
+    assert found.evened.tolist() == [[1.0] * 4, [1.0] * 4, left]
 
 
 @pytest.mark.parametrize(("blocks", "same"), [(100, True), (107, True), (108, False), (130, False), (90, False)])
@@ -166,3 +166,25 @@ def test_what_takes_little_time_does_not_hide_that_one_rank_is_asked_to_do_more(
     assert found.longest == 1
     assert not found.same_work
     assert found.more_work == pytest.approx((1 + 2 * 30) / (1 + 30))
+
+
+ONE_STEP = """
+rank {rank} of {ranks}
+cpu     aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4 | device_sync 1-99.9
+gpu     sgemm 0.1-{end} @0.05
+gpu 20  allreduce {end}-90 @0.3 group_size={ranks}
+"""
+
+
+def test_of_a_single_step_it_is_not_known_whether_ranks_differ_by_chance() -> None:
+    """20 ms of 60 may be chance; 1 ms of it is what equal devices differ by."""
+    with pytest.raises(Missing, match="more than chance"):
+        balance(facts_of("---".join(ONE_STEP.format(rank=at, ranks=2, end=60 + 20 * at) for at in range(2))))
+    alike = balanced("---".join(ONE_STEP.format(rank=at, ranks=2, end=60 + at) for at in range(2)))
+    assert not alike.surely
+
+
+def test_a_rank_without_a_recording_may_take_longer_than_the_longest_recorded_one() -> None:
+    assert of((60, 60), (80, 80)).complete
+    drawn = "---".join(RANK.format(rank=at, ranks=3, even=60 + 20 * at, odd=60, blocks=100) for at in range(2))
+    assert not balanced(drawn).complete
