@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -177,17 +178,28 @@ def _count(rows: list[Judged], most: int) -> int:
     return sum(one.place is not None and one.place <= most for one in rows)
 
 
-def main() -> None:
-    """Judge all traces, print the table, and keep it if asked."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
+Row = TypeVar("Row")
+
+
+def run(name: str, judge_all: Callable[[Path], tuple[Row, ...]], shown: Callable[[tuple[Row, ...]], str]) -> None:
+    """Judge all traces of a corpus, print the table, and keep the rows in the file of that name if asked."""
+    parser = argparse.ArgumentParser(description=run.__doc__)
     parser.add_argument("corpus", type=Path)
     parser.add_argument("--write", action="store_true")
     given = parser.parse_args()
-    found = tuple(judged(one, diagnose.analyze(given.corpus / one.trace)) for one in verdicts())
-    print(table(found))
+    found = judge_all(given.corpus)
+    print(shown(found))
     if given.write:
-        text = msgspec.json.format(msgspec.json.encode(found), indent=1)
-        (HERE / "gpu_traces.json").write_bytes(text + b"\n")
+        (HERE / name).write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+
+
+def main() -> None:
+    """Judge all traces, print the table, and keep it if asked."""
+    run(
+        "gpu_traces.json",
+        lambda corpus: tuple(judged(one, diagnose.analyze(corpus / one.trace)) for one in verdicts()),
+        table,
+    )
 
 
 if __name__ == "__main__":

@@ -8,7 +8,6 @@ out.
 
 from __future__ import annotations
 
-import argparse
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -156,15 +155,11 @@ def _ranks(some: Sequence[int]) -> str:
 
 def main() -> None:
     """Judge all recordings, print the table, and keep it if asked."""
-    parser = argparse.ArgumentParser(description=main.__doc__)
-    parser.add_argument("corpus", type=Path)
-    parser.add_argument("--write", action="store_true")
-    given = parser.parse_args()
-    found = tuple(judged(one, diagnose.analyze(given.corpus / one.trace)) for one in verdicts())
-    print(table(found))
-    if given.write:
-        text = msgspec.json.format(msgspec.json.encode(found), indent=1)
-        (HERE / "multi_rank_traces.json").write_bytes(text + b"\n")
+    gpu_traces.run(
+        "multi_rank_traces.json",
+        lambda corpus: tuple(judged(one, diagnose.analyze(corpus / one.trace)) for one in verdicts()),
+        table,
+    )
 
 
 if __name__ == "__main__":

@@ -1,4 +1,4 @@
-"""Groups that meet in every layer lie across machines.
+"""Tensor, context or expert parallel groups span machines.
 
 Tensor, context and expert parallelism exchange activations or tokens in every layer, and compute waits for them. Ranks
 of such a group are on several machines, though a machine has enough devices for all of them.
@@ -35,16 +35,16 @@ INSIDE = Fix(
 @rule("CO21")
 def groups_across_machines(crossings: tuple[Crossing, ...]) -> Verdicts:
     if not crossings:
-        yield NotApplicable("no group that communicates in every layer lies across machines and would fit one")
+        yield NotApplicable("no tensor, context or expert parallel group spans machines and would fit one")
     for one in crossings:
         keep = Between(*(1.0 - share * (1.0 - one.left) for share in (SURE.low, SURE.likely, SURE.high)))
         there = (Replace(one.others_ids, one.others_group, one.others_ns),) if len(one.others_ids) else ()
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Groups of {one.group_size} ranks, for {one.role.value}, lie across machines, each of which has"
-                    f" {one.machine_ranks}. They communicate for {ms(one.ns)} a step, with {one.gbps:.2g} GB/s (bus"
-                    f" bandwidth); within a machine {percent(one.left)} of a transfer is usual.",
+                    f"Collectives of {one.role.value} take {ms(one.ns)} a step, at {one.gbps:.2g} GB/s (bus bandwidth)."
+                    f" Their groups of {one.group_size} ranks span machines of {one.machine_ranks} ranks. Over links"
+                    f" within a machine a transfer usually takes {percent(one.left)} of that time.",
                     one.gbps,
                     "GB/s",
                 ),

@@ -45,7 +45,7 @@ def regathered_parameters(regathers: Regathers, steps: Steps, head_room: HeadRoo
     if not gathers.calls:
         yield NotApplicable("FSDP gathers nothing twice here")
     elif gathers.exposed_ns < WORTH_SHARE * steps.mean_ns:
-        yield Clean(f"compute hides all but {ms(gathers.exposed_ns)} a step of the gathers for the backward pass")
+        yield Clean(f"gathers for the backward pass are exposed for {ms(gathers.exposed_ns)} a step")
     elif suffices(head_room, found.bytes) is False:
         yield Clean(f"parameters of {bytes_(found.bytes or 0)} are gathered again: more memory than is free")
     else:
