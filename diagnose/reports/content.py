@@ -365,7 +365,7 @@ def _job(job: JobSummary) -> Iterator[Section]:
         for one in job.unmatched[:MOST_ROWS]
         for why in [jobs.why_unmatched(one)]
     )
-    note = "For whom ranks wait in these is not known. They count as neither waiting nor transfer."
+    note = "How much of that is waiting is not known: it counts as neither waiting nor transfer."
     columns = ("", "calls", "of ranks", "held up" + " per step" * bool(job.steps), "why")
     yield Section("Calls that could not be matched", columns, unmatched, note, words=True)
 

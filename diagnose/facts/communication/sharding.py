@@ -14,7 +14,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.communication.collectives import collective_table
-from diagnose.facts.communication.course import standing
+from diagnose.facts.communication.held import standing
 from diagnose.facts.communication.peers import waits
 from diagnose.facts.communication.roles import Role, asked_by, roles
 from diagnose.facts.core.base import Facts, once
