@@ -172,7 +172,7 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     ddp_made: tuple[Made, ...] = ()
 
 
-class Timed(msgspec.Struct, frozen=True, kw_only=True):
+class Timed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """How long steps took, by the process's own clock and, on a GPU, by events on the device."""
 
     first_step: int
@@ -216,13 +216,19 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
     """Of these."""
 
 
-class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
+class RankManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
     """What one process of the run knows of itself."""
 
     rank: int
     world_size: int = 1
     peers: int | None = None
     """Ranks on its machine, itself included; None in recordings that do not say."""
+    node: int | None = None
+    """Number of its machine as the launcher counts them, else in the order of ranks; never a name."""
+    machine: int | None = None
+    """Tells machines apart, each of which has one clock; None in recordings that do not say."""
+    recorded: bool = True
+    """False: it was only timed, as --ranks does not name it."""
     pid: int | None = None
     trace: str | None = None
     """Name of the timing recording in the same folder; None if there is none."""

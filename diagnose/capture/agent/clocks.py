@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from .heap import fetched_bytes
-from .phases import phases
+from .phases import BACKWARD, phases
 
 
 class Clock:
@@ -57,6 +57,12 @@ class Clock:
         """Of each step, or of the last ones."""
         ends = self._ns if last is None else self._ns[-last - 1 :]
         return [after - before for before, after in pairwise(ends)]
+
+    @property
+    def own_ns(self) -> int:
+        """Median time of a step outside backward passes, in which gradients wait for other ranks."""
+        waiting = self._phases_ns().get(BACKWARD, [0] * self.steps)
+        return int(statistics.median(wall - some for wall, some in zip(self.wall_ns(), waiting, strict=True)))
 
     @property
     def fetched_bytes(self) -> int:

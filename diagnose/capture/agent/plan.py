@@ -7,7 +7,10 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 WORK = ".work"
-"""Folder in the recording for what the processes tell each other; gone once the recording is complete."""
+"""Folder in the recording for what processes and commands tell each other; gone once the recording is complete."""
+
+RECORDING = "DIAGNOSE_RECORDING"
+"""Variable that names the folder of a part to the processes it records."""
 
 INTERRUPTED = "interrupted"
 """What a script posts when an interrupt ends it."""
@@ -26,6 +29,36 @@ ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one command records of a run: all, or one machine or rank where each of them starts a command."""
+
+    recording: Path
+    """The folder of the whole recording."""
+    name: str = "alone-0"
+    """Of the run, the same in all its parts, and of this part."""
+
+    @staticmethod
+    def at(work: Path) -> Part:
+        """The part of that working folder."""
+        return Part(work.parent.parent, work.name)
+
+    @property
+    def run(self) -> str:
+        """What tells this run from any other."""
+        return self.name.partition("-")[0]
+
+    @property
+    def shared(self) -> Path:
+        """Working folder of all commands of the run."""
+        return self.recording / WORK
+
+    @property
+    def work(self) -> Path:
+        """Working folder of this command."""
+        return self.shared / self.name
+
+
+@dataclass(frozen=True)
 class Plan:
     """How much to record."""
 
@@ -39,6 +72,8 @@ class Plan:
     """What records: "torch" (torch.profiler) or "nsys" (Nsight Systems)."""
     keep_running: bool = False
     """Let the script go on after recording."""
+    ranks: str = "auto"
+    """Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15"."""
     most_bytes: int = 200_000_000
     """Of one trace, before compression."""
     calls_after_s: float = 30.0
@@ -48,12 +83,12 @@ class Plan:
     window_after_s: float = 120.0
     """Without any step for so long, a stretch of time is recorded instead."""
 
-    def write(self, recording: Path) -> None:
-        """Into the recording's folder."""
-        (recording / WORK).mkdir(parents=True, exist_ok=True)
-        (recording / WORK / "plan.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+    def write(self, part: Part) -> None:
+        """Into the part's working folder."""
+        part.work.mkdir(parents=True, exist_ok=True)
+        (part.work / "plan.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @staticmethod
-    def read(recording: Path) -> Plan:
-        """The plan of a recording's folder."""
-        return Plan(**json.loads((recording / WORK / "plan.json").read_text(encoding="utf-8")))
+    def read(part: Part) -> Plan:
+        """The plan of a part."""
+        return Plan(**json.loads((part.work / "plan.json").read_text(encoding="utf-8")))

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .agreement import Agreement, Course
+from . import about
+from .agreement import Agreement, Course, Lost, Over
 from .board import Board
 from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
 from .foreign import turns
@@ -17,7 +19,7 @@ from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
-from .plan import ENDINGS, FILES, GRAPH, VALUES, WORK, Plan
+from .plan import ENDINGS, FILES, GRAPH, VALUES, Part, Plan
 from .recordings import Recording
 from .threads import CompetingThreads
 from .values import values_of_two_steps
@@ -46,10 +48,16 @@ class _Open:
 class Session:
     """What one process records. `step_ended(number)` moves it on; it raises nothing."""
 
-    def __init__(self, folder: Path, plan: Plan, here: Place) -> None:
-        self.folder, self.plan, self.here = folder, plan, here
-        self.board = Board(folder / WORK)
-        self._ranks = Agreement(self.board, here, lambda: self._number)
+    def __init__(self, part: Part, plan: Plan, here: Place) -> None:
+        self.folder, self.plan, self.here = part.recording, plan, here
+        self._part, self._number = part, -1
+        self.machine = about.machine()
+        self.board = Board(part.work)
+        self._ranks = Agreement(self._board_of_the_machine(), here, lambda: self._number, self._tell)
+        self.refused = False
+        """The recording is of another run, of which this rank is none."""
+        self.may_end = True
+        """All ranks end the run at the same step."""
         self.settled = False
         """Warm-up is over: what counts as a step must not change any more."""
         self.undisturbed = True
@@ -60,10 +68,28 @@ class Session:
         """Of each kind of recording in the folder the memory that its steps fetched."""
         self.notes: list[str] = []
         self._finished = self._broken = False
-        self._number, self._fetched = -1, 0
+        self._fetched = self._own_ns = 0
         self._open: _Open | None = None
         self._cycle = Cycle()
-        self._course = self._phases()
+        self._course = self._whole()
+
+    def join(self) -> bool:
+        """Take part as this rank. False if another process is recorded as it already."""
+        first = Board(self._part.shared).claim(f"rank{self.here.rank}", self._part.name)
+        self.board.post(f"rank{self.here.rank}" if first else f"ignored.{os.getpid()}")
+        self._ranks.join(self._part.run if first else "")
+        return first
+
+    def _board_of_the_machine(self) -> Board:
+        folder = self._part.shared / f"machine-{self.machine:x}"
+        with suppress(OSError):
+            folder.mkdir(exist_ok=True)
+        return Board(folder)
+
+    def _tell(self, what: str, steps: int) -> None:
+        """The command that started this process, which tells the user."""
+        if self.board.read(what) is None:
+            self.board.post(what, steps=steps)
 
     def step_ended(self, number: int) -> bool:
         """The step of this number has ended. Returns whether nothing is left to record, so that the run may end."""
@@ -72,10 +98,13 @@ class Session:
         try:
             self._heed()
             next(self._course, None)
-        except _Hopeless as error:
-            self._give_up(f"Recording stopped: {error}.")
+        except Lost:
+            self.may_end = False
+            self._give_up("Recording stopped: the other ranks cannot be reached any more.")
+            self._finished = True
         except Exception as error:
             self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
+            self._finished = True
         return self._finished
 
     def note(self, sentence: str) -> None:
@@ -115,21 +144,46 @@ class Session:
             raise
         time.sleep(seconds)
         target = self._file("timing")
-        recording.end(target)
+        recording.end(target, self._part.work)
         self.found[FILES["timing"]] = target.name
 
     def _give_up(self, why: str) -> None:
         self.note(why)
-        self._finished = True
         try:
             self._abandoned()
         except Exception as error:
             self.note(f"The profiler did not stop: {type(error).__name__}: {error}.")
 
+    def _whole(self) -> Course[None]:
+        """All phases; a rank that cannot record waits for the others to end all the same."""
+        run = yield from self._ranks.joined()
+        if not run:
+            self.board.post(f"ignored.{os.getpid()}")
+            self.refused, self.may_end, self._finished = True, False, True
+            return
+        if run != self._part.run:
+            self.board.post("apart")
+        try:
+            yield from self._phases()
+        except Over:
+            pass
+        except Lost:
+            raise
+        except _Hopeless as error:
+            self._give_up(f"Recording stopped: {error}.")
+        except Exception as error:
+            self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
+        self.board.post(f"done.{os.getpid()}")
+        yield from self._ranks.end(self.note)
+        self._finished = True
+
     def _phases(self) -> Course[None]:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         yield from self._timed(steps)
+        if self.here.rank not in (yield from self._ranks.choose(self.plan.ranks, self._own_ns)):
+            self.found["recorded"] = False
+            return
         self.undisturbed = False
         yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
         if self.plan.tracer == "torch" or tells_ops():
@@ -138,12 +192,10 @@ class Session:
             self.note(NO_OPS)
         self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
         self.found["values"] = yield from values_of_two_steps(self.folder / f"rank{self.here.rank}.{VALUES}")
-        yield from self._ranks.end(self.note)
-        self._finished = True
 
     def _warmed_up(self) -> Course[int]:
         """Until steps are steady. Only the leader judges; to it, how many steps to time without a profiler."""
-        if not self.here.leads:
+        if not self._ranks.leads:
             return 0
         while True:
             clock, self._broken = Clock(self._number + 1), False
@@ -169,9 +221,10 @@ class Session:
                 clock.tick()
             if clock.steps >= steps:
                 self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
-                if (every := self._cycle.every) > 1 and self.here.leads:
+                if (every := self._cycle.every) > 1 and self._ranks.leads:
                     self.note(self._cycle.said)
-                self.found |= {"python_threads": competing_threads.found(), "unprofiled": clock.timed(), "cycle": every}
+                timed, self._own_ns = clock.timed(), clock.own_ns
+                self.found |= {"python_threads": competing_threads.found(), "unprofiled": timed, "cycle": every}
                 return
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
@@ -211,14 +264,14 @@ class Session:
         assert isinstance(probe.recording, Recording)
         probe.clock.tick()
         make_room(probe.clock.fetched_bytes, self._fetched, steps + 1)
-        return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
+        return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self._part.work), 1))
 
     def _had_room(self, made: _Open) -> bool:
         """Whether a recording for times took no memory as it went; else that is fetched, for a better one.
 
         The first one stays until that is whole: the training may end before.
         """
-        if made.kind != "timing" or not self.here.alone or self._tracer(made.kind) == "nsys":
+        if made.kind != "timing" or not self._ranks.alone or self._tracer(made.kind) == "nsys":
             return True
         return make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) == 0
 
@@ -264,9 +317,9 @@ class Session:
         self._open = None
         phases.off()
         if made.clock.fetched_bytes > self.kept.get(made.kind, sys.maxsize):
-            return made.recording.end(None)
+            return made.recording.end(None, self._part.work)
         target, timed = self._file(made.kind), made.clock.timed()
-        made.recording.end(target)
+        made.recording.end(target, self._part.work)
         self.found |= {made.kind: timed, FILES[made.kind]: target.name}
         if made.recording.marks_collections:
             self.found["marked"] = ["garbage_collection", "checkpoint", "text"]
@@ -277,7 +330,7 @@ class Session:
         made, self._open = self._open, None
         phases.off()
         if made is not None:
-            made.recording.end(None)
+            made.recording.end(None, self._part.work)
         return made is not None
 
     def _apart(self) -> Course[None]:
@@ -290,7 +343,7 @@ class Session:
         for _ in range(FOREIGN_STEPS):
             if not turns.foreign:
                 return
-            if self.here.leads and self.board.read("foreign") is None:
+            if self._ranks.leads and self.board.read("foreign") is None:
                 self.board.post("foreign")
             yield
         raise _Hopeless(_OCCUPIED)

@@ -1,0 +1,87 @@
+"""Bringing together what the ranks of a run have left, where machines or ranks start commands of their own."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from itertools import groupby
+
+import msgspec
+
+from diagnose.capture import folders
+from diagnose.capture.agent.plan import Part
+from diagnose.trace.manifest import RankManifest
+
+POLL_S = 0.5
+
+
+def completes(part: Part) -> bool:
+    """Whether the command of this part completes the recording: the one of rank 0, else the one that began it."""
+    if (part.work / "rank0.post").exists():
+        return True
+    return not (part.shared / "rank0.claim").exists() and _first(part)
+
+
+def leave(part: Part) -> None:
+    """The command of this part has ended, and another one completes the recording."""
+    with suppress(OSError):
+        (part.work / folders.LEFT).touch()
+
+
+def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
+    """Until all ranks and commands of other machines have said their last, or for as long as files may take to be seen.
+
+    What is looked for is opened by its name: folders that machines share list new files late.
+    """
+    several = folders.begun(part).job is not None
+    known = rank(part, 0)
+    if not several and (known is None or known.peers in (None, known.world_size)):
+        return  # All have ended with the command.
+    until, told = time.monotonic() + folders.APPEARS_S, False
+    missing = set(range(known.world_size)) if known is not None else set[int]()
+    while (missing := {one for one in missing if _may_come(part, one)}) or any(_others(part)):
+        if time.monotonic() > until:
+            break
+        if missing and not told and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
+            told = True
+            say(f"waiting up to {folders.APPEARS_S:.0f} s for what {named(missing)} of other commands leave")
+        time.sleep(POLL_S)
+
+
+def rank(part: Part, number: int) -> RankManifest | None:
+    """What a rank has said of itself; None if that is not there. Raises msgspec.MsgspecError."""
+    try:
+        return msgspec.json.decode((part.shared / f"rank{number}.json").read_bytes(), type=RankManifest)
+    except OSError:
+        return None
+
+
+def _may_come(part: Part, number: int) -> bool:
+    """Whether a rank has not said its last, and its command is still there."""
+    with suppress(msgspec.MsgspecError):
+        said = rank(part, number)
+        if said is not None and said.ended is not None:
+            return False
+    try:
+        claimed = (part.shared / f"rank{number}.claim").read_text(encoding="utf-8")
+    except OSError:
+        return True
+    return claimed != part.name and folders.is_alive(part.shared / claimed)
+
+
+def _others(part: Part) -> Iterable[Part]:
+    """Other commands that are still there."""
+    return (Part(part.recording, work.name) for work in folders.alive(part.recording) if work.name != part.name)
+
+
+def _first(part: Part) -> bool:
+    return folders.begun(part).first == part.name
+
+
+def named(ranks: Iterable[int]) -> str:
+    """As in "rank 3" or "ranks 0-3, 8"."""
+    numbers = sorted(ranks)
+    runs = [[one for _, one in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
+    listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"rank{'s' if len(numbers) > 1 else ''} {listed}"
