@@ -14,7 +14,7 @@ from uuid import uuid4
 
 import msgspec
 
-from diagnose.capture.agent.plan import WORK, Part, Plan
+from diagnose.capture.agent.plan import LEFT, WORK, Part, Plan
 from diagnose.capture.limits import CannotRecord
 
 _RECORDING = re.compile(r"rank\d+\.(trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep")
@@ -33,8 +33,8 @@ by default (acdirmax in nfs(5))."""
 APPEARS_S = 90.0
 """How long a file that is there may take to be seen from another machine (the same, with some reserve)."""
 
-OWNER, LEFT = "owner.json", "left"
-"""Files of a part: which process it belongs to, and that this has ended."""
+OWNER = "owner.json"
+"""File of a part that says which process it belongs to."""
 
 JOB, LOCK = "job.json", ".diagnose-lock"
 """What a run says of itself, and a folder that is there while a command looks for its place."""

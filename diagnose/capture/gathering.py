@@ -5,12 +5,12 @@ from __future__ import annotations
 import time
 from collections.abc import Callable, Iterable
 from contextlib import suppress
-from itertools import groupby
 
 import msgspec
 
 from diagnose.capture import folders
-from diagnose.capture.agent.plan import Part
+from diagnose.capture.agent.plan import LEFT, Part
+from diagnose.trace import units
 from diagnose.trace.manifest import RankManifest
 
 POLL_S = 0.5
@@ -26,7 +26,7 @@ def completes(part: Part) -> bool:
 def leave(part: Part) -> None:
     """The command of this part has ended, and another one completes the recording."""
     with suppress(OSError):
-        (part.work / folders.LEFT).touch()
+        (part.work / LEFT).touch()
 
 
 def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
@@ -45,7 +45,7 @@ def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
             break
         if missing and not told and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
             told = True
-            say(f"waiting up to {folders.APPEARS_S:.0f} s for what {named(missing)} of other commands leave")
+            say(f"waiting up to {folders.APPEARS_S:.0f} s for what {units.ranks(missing)} of other commands leave")
         time.sleep(POLL_S)
 
 
@@ -77,11 +77,3 @@ def _others(part: Part) -> Iterable[Part]:
 
 def _first(part: Part) -> bool:
     return folders.begun(part).first == part.name
-
-
-def named(ranks: Iterable[int]) -> str:
-    """As in "rank 3" or "ranks 0-3, 8"."""
-    numbers = sorted(ranks)
-    runs = [[one for _, one in run] for _, run in groupby(enumerate(numbers), lambda pair: pair[1] - pair[0])]
-    listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
-    return f"rank{'s' if len(numbers) > 1 else ''} {listed}"

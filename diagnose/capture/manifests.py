@@ -13,7 +13,9 @@ import msgspec
 from diagnose.capture import gathering
 from diagnose.capture.agent import steps
 from diagnose.capture.agent.board import Board
+from diagnose.capture.agent.chosen import MOST
 from diagnose.capture.agent.plan import Part
+from diagnose.trace import units
 from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest
 from diagnose.version import __version__
 
@@ -146,7 +148,7 @@ def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest
 
 def _absent(ranks: Iterable[int], folder: Path) -> str:
     return (
-        f"{gathering.named(ranks).capitalize()} left nothing in {folder}. Do all machines share this folder, and does"
+        f"{units.ranks(ranks).capitalize()} left nothing in {folder}. Do all machines share this folder, and does"
         " the launcher pass PYTHONPATH on to them?"
     )
 
@@ -169,5 +171,6 @@ def _left_by(folder: Path, number: int) -> RankManifest:
 
 def _write(folder: Path, manifest: Manifest) -> None:
     written = folder / f"{NAME}.tmp"
-    written.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    indent = 2 if len(manifest.ranks) <= MOST else -1
+    written.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=indent) + b"\n")
     written.replace(folder / NAME)

@@ -16,7 +16,7 @@ from types import FrameType
 
 from diagnose.capture import folders, gathering, manifests, nsys
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import INTERRUPTED, RECORDING, Part, Plan
+from diagnose.capture.agent.plan import INTERRUPTED, RECORDING, REFUSED, Part, Plan
 from diagnose.capture.limits import CannotRecord as CannotRecord
 from diagnose.trace.manifest import Manifest
 
@@ -49,6 +49,7 @@ ASKED = 0
 """Among the signals that came: that we ourselves asked the command to end."""
 
 NEWS = {
+    REFUSED: "another run is being recorded in this folder, so this one is not. Name a new folder for it",
     "foreign": "the script's own torch.profiler is recording; waiting for it to end",
     "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
     "timing": "recording {steps:.0f} steps",
@@ -124,8 +125,11 @@ def run(command: Sequence[str], part: Part, plan: Plan, say: Callable[[str], Non
         child = subprocess.Popen(command, env=environment)
     except OSError as error:
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
-    with _signals_for(child, Board(part.work)) as received:
-        ended_by_us = _watch(child, part, plan, say, received)
+    board = Board(part.work)
+    with _signals_for(child, board) as received:
+        ended_by_us = _watch(child, part, board, plan, say, received)
+    if board.read(REFUSED) is not None:
+        raise CannotRecord(f"Another run is recorded in {part.recording}. Name a new folder for this one.")
     if ended_by_us or signal.SIGINT in received:
         _end_orphans(part)
     code = _shell_code(child.returncode)
@@ -156,14 +160,24 @@ def _completed(part: Part, plan: Plan, code: int | None, say: Callable[[str], No
 
 
 def _watch(
-    child: subprocess.Popen[bytes], part: Part, plan: Plan, say: Callable[[str], None], received: list[int]
+    child: subprocess.Popen[bytes],
+    part: Part,
+    board: Board,
+    plan: Plan,
+    say: Callable[[str], None],
+    received: list[int],
 ) -> bool:
     """Wait for the end of the child. Returns whether it ended because all was recorded."""
-    board, told, over, alive = Board(part.work), set[str](), 0.0, folders.Heartbeat(part)
+    told, over, alive = set[str](), 0.0, folders.Heartbeat(part)
     alone = folders.begun(part).job is None
     while child.poll() is None:
         alive.beat()
-        _tell_news(board, told, plan, say if alone or board.read("rank0") is not None else _unheard)
+        _tell_news(
+            board,
+            told,
+            plan,
+            say if alone or any(board.read(one) is not None for one in ("rank0", REFUSED)) else _unheard,
+        )
         if "end" in told:
             over = over or time.monotonic()
             waited = time.monotonic() - over

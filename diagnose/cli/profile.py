@@ -121,7 +121,7 @@ def command(
         recorded = run(words, part, plan, say)
     except CannotRecord as error:
         raise click.ClickException(str(error)) from error
-    _leave_early(recorded, say)
+    _leave_early(recorded, folder, say)
     for note in (*recorded.manifest.notes, *(note for rank in recorded.manifest.ranks for note in rank.notes)):
         say(note)
     if recorded.interrupted:
@@ -136,10 +136,10 @@ def command(
     raise click.exceptions.Exit(recorded.exit_code)
 
 
-def _leave_early(recorded: Recorded, say: Callable[[str], None]) -> None:
+def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -> None:
     """Exit where there is nothing to tell: another command does, or the script's own error stands alone."""
     if not recorded.completed:
-        say(f"the command of rank 0 completes the recording in {recorded.folder}")
+        say(f"the command of rank 0 completes the recording in {folder}")
     if not recorded.completed or _failed_by_itself(recorded):
         raise click.exceptions.Exit(recorded.exit_code)
 

@@ -17,6 +17,7 @@ from diagnose.source.columns import printable
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
+from diagnose.trace import units
 from diagnose.trace.joining import joined
 from diagnose.trace.loaders import equal_batches
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
@@ -24,8 +25,8 @@ from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
 
 MANIFEST = "manifest.json"
 
-MOST_BYTES = 16 << 20
-"""A rank's part takes some kilobytes."""
+MOST_BYTES = 256 << 20
+"""A rank's part takes some kilobytes, and there may be ten thousand."""
 
 RECORD_AGAIN = "Record again to have them."
 
@@ -206,13 +207,20 @@ def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
             "The recording did not come to its end.", "What is missing was not recorded any more.", Severity.WARNING
         )
     for one in manifest.ranks:
-        if one.rank not in used:
+        if one.rank not in used and one.recorded:
             yield from _absent(one)
+    if timed := [one.rank for one in manifest.ranks if not one.recorded]:
+        yield _timed_only(timed)
 
 
 def _absent(rank: RankManifest) -> Iterator[IntegrityNote]:
     said = " ".join(rank.notes[:MOST_NOTES])[:LONGEST_NOTE]
     yield IntegrityNote(f"Rank {rank.rank} left no trace.", said, Severity.WARNING)
+
+
+def _timed_only(ranks: Sequence[int]) -> IntegrityNote:
+    said = f"{units.ranks(ranks).capitalize()} {'were' if len(ranks) > 1 else 'was'} timed and not recorded."
+    return IntegrityNote(said[:LONGEST_NOTE], "diagnose profile --ranks chooses.", Severity.NOTE)
 
 
 def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:

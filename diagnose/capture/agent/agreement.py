@@ -14,9 +14,6 @@ from .place import Place
 LEAD = 5
 """Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
 
-PATIENCE_S = 60.0
-"""How long the leader waits for the recordings of other ranks, while the training goes on (our choice)."""
-
 T = TypeVar("T")
 Course = Generator[None, None, T]
 """Yields to let the script make one step."""
@@ -77,9 +74,12 @@ class Agreement:
         if self.leads:
             step = self._number() + self._lead()
             self._words.post(what, step=step + (wait(step + 1) if wait else 0), steps=steps)
-        while (word := self._heard(what)) is None:
+        while True:
+            word = self._heard(what)
             if what != END and self._heard(END) is not None:
                 raise Over
+            if word is not None:
+                break
             yield
         self._words.rest()
         self._told(what, word["steps"])
@@ -87,35 +87,35 @@ class Agreement:
             yield
         return int(word["steps"])
 
-    def choose(self, asked: str, own_ns: int) -> Course[frozenset[int]]:
+    def choose(self, asked: str, most: int, own_ns: int) -> Course[frozenset[int]]:
         """The ranks to record; the first of them leads from now on. `own_ns`: how long this rank's own step takes.
 
         Raises like `begin`.
         """
-        some = chosen.named(asked, self._here.world_size)
+        some = chosen.named(asked, self._here.world_size, most)
         if some is None:
-            some = yield from self._chosen(own_ns)
+            some = yield from self._chosen(most, own_ns)
         self._leader = min(some.intersection(self.ranks), default=self._leader)
         return some
 
-    def _chosen(self, own_ns: int) -> Course[frozenset[int]]:
+    def _chosen(self, most: int, own_ns: int) -> Course[frozenset[int]]:
         """By the first rank, from its process groups and from what all say of their steps."""
         self._words.offer("own", self._here.rank, own_ns)
         if self.leads:
             for _ in range(self._lead()):
                 yield
             slowest = self._words.greatest("own")
-            some = chosen.of_groups(self._here.world_size) | ({slowest} if slowest is not None else set())
+            some = chosen.of_groups(self._here.world_size, most) | ({slowest} if slowest is not None else set())
             self._words.post("ranks", some=",".join(map(str, sorted(some))))
         while (word := self._heard("ranks")) is None:
             yield
         self._words.rest()
         return frozenset(map(int, word["some"].split(",")))
 
-    def end(self, note: Callable[[str], None]) -> Course[None]:
-        """Wait until no rank leaves while another still needs it. Raises Lost."""
+    def end(self, patience_s: float, note: Callable[[str], None]) -> Course[None]:
+        """Wait until no rank leaves while another still needs it, for as long as patience lasts. Raises Lost."""
         self._words.count("done")
-        until = time.monotonic() + PATIENCE_S
+        until = time.monotonic() + patience_s
         while self.leads and self._words.counted("done") < len(self.ranks) and time.monotonic() < until:
             yield
         if self.leads and (done := self._words.counted("done")) < len(self.ranks):

@@ -9,15 +9,17 @@ MOST = 64
 """Ranks that are all recorded: what they write fits the disk and the patience of a laptop (our choice)."""
 
 FEW = 8
-"""Of a larger group so many are: the ranks of one machine, usually (our choice)."""
+"""Of a larger group the first are: an eighth of MOST, as many as a machine has usually (our choice)."""
 
 
-def named(asked: str, world_size: int) -> frozenset[int] | None:
+def named(asked: str, world_size: int, most: int = MOST) -> frozenset[int] | None:
     """The ranks that are asked for, "all" or as in "0,1,8-15", or that "auto" stands for; None if it depends.
+
+    `most`: of a run of so many all are recorded by "auto".
 
     Raises ValueError with a sentence if the text is no list of ranks.
     """
-    if asked == "all" or (asked == "auto" and world_size <= MOST):
+    if asked == "all" or (asked == "auto" and world_size <= most):
         return frozenset(range(world_size))
     if asked == "auto":
         return None
@@ -32,15 +34,16 @@ def _ranges(asked: str) -> Iterator[tuple[int, int]]:
         yield int(first), int(last or first)
 
 
-def of_groups(world_size: int) -> frozenset[int]:
-    """The ranks of each process group of this rank, and of one of more than MOST ranks the first.
+def of_groups(world_size: int, most: int = MOST) -> frozenset[int]:
+    """The ranks of each process group of this rank, and of one of more than `most` ranks the first.
 
     So each way in which the training is parallel is there once: a pipeline has all of its stages, a tensor-parallel
     group all of its shards.
     """
-    found = set(range(min(FEW, world_size)))
+    few = max(most // FEW, 1)
+    found = set(range(min(few, world_size)))
     for ranks in _groups():
-        found.update(sorted(ranks)[: len(ranks) if len(ranks) <= MOST else FEW])
+        found.update(sorted(ranks)[: len(ranks) if len(ranks) <= most else few])
     return frozenset(found)
 
 

@@ -6,11 +6,19 @@ import json
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .chosen import MOST
+
 WORK = ".work"
 """Folder in the recording for what processes and commands tell each other; gone once the recording is complete."""
 
 RECORDING = "DIAGNOSE_RECORDING"
 """Variable that names the folder of a part to the processes it records."""
+
+LEFT = "left"
+"""File of a part whose command has ended, or has no place in the run."""
+
+REFUSED = "refused"
+"""What a process posts that finds another run recorded in the folder."""
 
 INTERRUPTED = "interrupted"
 """What a script posts when an interrupt ends it."""
@@ -74,8 +82,12 @@ class Plan:
     """Let the script go on after recording."""
     ranks: str = "auto"
     """Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15"."""
+    most_ranks: int = MOST
+    """Of a run of so many all are recorded, unless `ranks` says otherwise."""
     most_bytes: int = 200_000_000
     """Of one trace, before compression."""
+    patience_s: float = 60.0
+    """For so long, while the training goes on, the run is not ended as other ranks have not come to the end."""
     calls_after_s: float = 30.0
     """Without any step for so long, calls of the model are counted, too."""
     hint_after_s: float = 60.0

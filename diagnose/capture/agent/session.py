@@ -19,7 +19,7 @@ from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
-from .plan import ENDINGS, FILES, GRAPH, VALUES, Part, Plan
+from .plan import ENDINGS, FILES, GRAPH, LEFT, REFUSED, VALUES, Part, Plan
 from .recordings import Recording
 from .threads import CompetingThreads
 from .values import values_of_two_steps
@@ -158,15 +158,14 @@ class Session:
         """All phases; a rank that cannot record waits for the others to end all the same."""
         run = yield from self._ranks.joined()
         if not run:
-            self.board.post(f"ignored.{os.getpid()}")
-            self.refused, self.may_end, self._finished = True, False, True
+            self._leave_the_place()
             return
         if run != self._part.run:
             self.board.post("apart")
         try:
             yield from self._phases()
         except Over:
-            pass
+            self.note("The other ranks had ended the recording before this one came to it.")
         except Lost:
             raise
         except _Hopeless as error:
@@ -174,14 +173,21 @@ class Session:
         except Exception as error:
             self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
         self.board.post(f"done.{os.getpid()}")
-        yield from self._ranks.end(self.note)
+        yield from self._ranks.end(self.plan.patience_s, self.note)
         self._finished = True
+
+    def _leave_the_place(self) -> None:
+        """To the run that is recorded in the folder, which is another."""
+        self.board.post(REFUSED)
+        (self._part.shared / f"rank{self.here.rank}.claim").unlink(missing_ok=True)
+        (self._part.work / LEFT).touch()
+        self.refused, self.may_end, self._finished = True, False, True
 
     def _phases(self) -> Course[None]:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         yield from self._timed(steps)
-        if self.here.rank not in (yield from self._ranks.choose(self.plan.ranks, self._own_ns)):
+        if self.here.rank not in (yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)):
             self.found["recorded"] = False
             return
         self.undisturbed = False
