@@ -48,6 +48,8 @@ class Owner(msgspec.Struct, frozen=True):
 
     host: str
     pid: int
+    started: str = ""
+    """When, as /proc counts: a container that starts anew gives the same number again. Empty where nothing tells."""
 
     def alive(self, file: Path) -> bool:
         """Whether it may still be there; on other machines its `file` tells, which it touches all the time."""
@@ -61,7 +63,15 @@ class Owner(msgspec.Struct, frozen=True):
             return False
         except OSError:
             return True
-        return True
+        return not self.started or started(self.pid) in ("", self.started)
+
+
+def started(pid: int) -> str:
+    """When a process started, in ticks since the machine did (proc(5), field 22); empty where nothing tells."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
 
 class Begun(msgspec.Struct, frozen=True):
@@ -161,7 +171,7 @@ def _part(folder: Path, run: str) -> Part:
     """A new part of a run, which belongs to this process."""
     part = Part(folder, f"{run}-{uuid4().hex[:8]}")
     part.work.mkdir()
-    _write(part.work / OWNER, Owner(socket.gethostname(), os.getpid()))
+    _write(part.work / OWNER, Owner(socket.gethostname(), os.getpid(), started(os.getpid())))
     return part
 
 

@@ -40,7 +40,7 @@ def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
         return  # All have ended with the command.
     until, told = time.monotonic() + folders.APPEARS_S, False
     missing = set(range(known.world_size)) if known is not None else set[int]()
-    while (missing := {one for one in missing if _may_come(part, one)}) or any(_others(part)):
+    while (missing := {one for one in missing if _may_come(part, one, several)}) or any(_others(part)):
         if time.monotonic() > until:
             break
         if missing and not told and time.monotonic() > until - folders.APPEARS_S + 2 * POLL_S:
@@ -57,8 +57,8 @@ def rank(part: Part, number: int) -> RankManifest | None:
         return None
 
 
-def _may_come(part: Part, number: int) -> bool:
-    """Whether a rank has not said its last, and its command is still there."""
+def _may_come(part: Part, number: int, several: bool) -> bool:
+    """Whether a rank has not said its last, and may still; `several` commands record the job."""
     with suppress(msgspec.MsgspecError):
         said = rank(part, number)
         if said is not None and said.ended is not None:
@@ -67,7 +67,9 @@ def _may_come(part: Part, number: int) -> bool:
         claimed = (part.shared / f"rank{number}.claim").read_text(encoding="utf-8")
     except OSError:
         return True
-    return claimed != part.name and folders.is_alive(part.shared / claimed)
+    if claimed == part.name:
+        return not several  # On another machine, whose last words may not be seen here yet.
+    return folders.is_alive(part.shared / claimed)
 
 
 def _others(part: Part) -> Iterable[Part]:

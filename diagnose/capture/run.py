@@ -39,6 +39,9 @@ PATIENCE_S = 5.0
 
 POLL_S = 0.1
 
+LOOK_S = 0.5
+"""Between two looks at what the processes have agreed on: many commands may share a file system (our choice)."""
+
 HEARD_S = 0.5
 """In which a script that was interrupted by itself has said so (our choice)."""
 
@@ -168,20 +171,19 @@ def _watch(
     received: list[int],
 ) -> bool:
     """Wait for the end of the child. Returns whether it ended because all was recorded."""
-    told, over, alive = set[str](), 0.0, folders.Heartbeat(part)
-    alone = folders.begun(part).job is None
+    over, looked, alive = 0.0, 0.0, folders.Heartbeat(part)
+    news = _News(board, plan, say, alone=folders.begun(part).job is None)
     while child.poll() is None:
+        if time.monotonic() - looked < LOOK_S:
+            time.sleep(POLL_S)
+            continue
+        looked = time.monotonic()
         alive.beat()
-        _tell_news(
-            board,
-            told,
-            plan,
-            say if alone or any(board.read(one) is not None for one in ("rank0", REFUSED)) else _unheard,
-        )
-        if "end" in told:
+        news.tell()
+        if "end" in news.told:
             over = over or time.monotonic()
             waited = time.monotonic() - over
-            grace_s = 0.0 if "window" in told else GRACE_S  # Without steps it knows no moment to end at.
+            grace_s = 0.0 if "window" in news.told else GRACE_S  # Without steps it knows no moment to end at.
             if waited > grace_s + GRACE_S:
                 _signal(child, part, plan, signal.SIGKILL)
             elif waited > grace_s and ASKED not in received:
@@ -192,20 +194,26 @@ def _watch(
             if waited > WRITING_S:
                 child.kill()
         time.sleep(POLL_S)
+    news.tell()
     return board.read("end") is not None and not plan.keep_running and signal.SIGINT not in received
 
 
-def _unheard(what: str) -> None:
-    """Of several commands one tells."""
+class _News:
+    """What the run's processes have agreed on. Of several commands of a job the one of rank 0 tells the user."""
 
+    def __init__(self, board: Board, plan: Plan, say: Callable[[str], None], alone: bool) -> None:
+        self._board, self._plan, self._say, self._alone = board, plan, say, alone
+        self.told: set[str] = set()
 
-def _tell_news(board: Board, told: set[str], plan: Plan, say: Callable[[str], None]) -> None:
-    """Say what the run's processes have agreed on since the last time."""
-    for name, words in NEWS.items():
-        post = board.read(name)
-        if name not in told and post is not None and not (name == "end" and plan.keep_running):
-            told.add(name)
-            say(words.format(**post))
+    def tell(self) -> None:
+        """All that is new."""
+        heard = self._alone or any(self._board.read(name) is not None for name in ("rank0", REFUSED))
+        for name, words in NEWS.items():
+            post = self._board.read(name)
+            if name not in self.told and post is not None and not (name == "end" and self._plan.keep_running):
+                self.told.add(name)
+                if heard:
+                    self._say(words.format(**post))
 
 
 def _signal(child: subprocess.Popen[bytes], part: Part, plan: Plan, number: int) -> None:

@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
+import gzip
+import json
 import os
+import shutil
 import subprocess
 import sys
 import time
@@ -257,3 +260,59 @@ for one in ranks:
     one.wait()
 """
 """Starts three ranks; unlike torchrun it does not end the others if one is killed."""
+
+
+AHEAD = """
+#define _GNU_SOURCE
+#include <dlfcn.h>
+#include <time.h>
+int clock_gettime(clockid_t id, struct timespec *now) {
+  int (*real)(clockid_t, struct timespec *) = (int (*)(clockid_t, struct timespec *))dlsym(RTLD_NEXT, "clock_gettime");
+  int done = real(id, now);
+  if (id == CLOCK_REALTIME) now->tv_sec += 3;
+  return done;
+}
+"""
+"""A machine whose clock is 3 s ahead."""
+
+
+@pytest.fixture
+def ahead(tmp_path: Path) -> Path:
+    """A library that puts the clock ahead; skips where no machine can be played."""
+    (tmp_path / "ahead.c").write_text(AHEAD)
+    library = tmp_path / "ahead.so"
+    namespace = ["unshare", "--user", "--map-root-user", "--mount", "--uts", "true"]
+    build = ["gcc", "-shared", "-fPIC", "-o", str(library), str(tmp_path / "ahead.c"), "-ldl"]
+    for words in (namespace, build):
+        if shutil.which(words[0]) is None or subprocess.run(words, capture_output=True).returncode:
+            pytest.skip(f"{words[0]} does not work here")
+    return library
+
+
+def test_machines_are_told_apart_and_their_clocks_aligned(tmp_path: Path, free_port: int, ahead: Path) -> None:
+    """Both are called alike, as virtual machines may be; one has a clock that is 3 s ahead."""
+    script(tmp_path, DDP)
+    children = []
+    for number in (0, 1):
+        (tmp_path / f"boot{number}").write_text(f"{number}2345678-1111-2222-3333-444455556666")
+        play = f"mount --bind boot{number} /proc/sys/kernel/random/boot_id && hostname same && exec " + '"$@"'
+        machine = ["unshare", "--user", "--map-root-user", "--mount", "--uts", "sh", "-c", play, "sh"]
+        words = [*machine, *command("-o", "out", "--steps", 3, "--no-analyze", "--"), *node(number, free_port, 1)]
+        children.append(started(tmp_path, *words, **({"LD_PRELOAD": ahead} if number else {})))
+    done = ended(*children)
+    assert done.codes == [0, 0], done.said
+    first, second = manifest(tmp_path / "out").ranks
+    assert (first.node, second.node) == (0, 1)
+    assert None not in (first.machine, second.machine)
+    assert first.machine != second.machine
+    begins = [first_step_us(tmp_path / "out" / f"rank{rank}.trace.json.gz") for rank in (0, 1)]
+    assert begins[1] - begins[0] > 2_000_000
+    job = diagnose.analyze(tmp_path / "out").job
+    assert job is not None
+    assert job.clocks == 2
+    assert all(one.wait_ns + one.transfer_ns < 1_000_000_000 for one in job.ranks)
+
+
+def first_step_us(trace: Path) -> float:
+    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
+    return min(one["ts"] for one in events if str(one.get("name", "")).startswith("ProfilerStep#"))

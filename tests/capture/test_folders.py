@@ -130,3 +130,12 @@ def test_of_commands_that_begin_at_once_one_is_first(tmp_path: Path) -> None:
     assert sum(first for _, first in taken) == 1
     assert len({part.run for part, _ in taken}) == 1
     assert len({part.name for part, _ in taken}) == 8
+
+
+@pytest.mark.skipif(not folders.started(os.getpid()), reason="only /proc tells")
+def test_a_process_that_has_the_number_of_one_that_ended_is_another(tmp_path: Path) -> None:
+    """As the first process of a container that starts anew."""
+    left_by(tmp_path, Owner(socket.gethostname(), os.getpid(), "1"))
+    take(tmp_path)
+    with pytest.raises(CannotRecord, match=BUSY):
+        take(tmp_path)
