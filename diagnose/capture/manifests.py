@@ -7,6 +7,7 @@ import shutil
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
@@ -171,6 +172,14 @@ def _left_by(folder: Path, number: int) -> RankManifest:
 
 def _write(folder: Path, manifest: Manifest) -> None:
     written = folder / f"{NAME}.tmp"
+    told = msgspec.to_builtins(manifest)
+    told["ranks"] = [one if one["recorded"] else _known(one) for one in told["ranks"]]
     indent = 2 if len(manifest.ranks) <= MOST else -1
-    written.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=indent) + b"\n")
+    written.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=indent) + b"\n")
     written.replace(folder / NAME)
+
+
+def _known(told: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not known: of ranks that were only timed there may be thousands."""
+    inner = {name: _known(value) if isinstance(value, dict) else value for name, value in told.items()}
+    return {name: value for name, value in inner.items() if value not in (None, {}, [], ())}

@@ -172,7 +172,7 @@ class Distributed(msgspec.Struct, frozen=True, kw_only=True):
     ddp_made: tuple[Made, ...] = ()
 
 
-class Timed(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class Timed(msgspec.Struct, frozen=True, kw_only=True):
     """How long steps took, by the process's own clock and, on a GPU, by events on the device."""
 
     first_step: int
@@ -216,7 +216,7 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
     """Of these."""
 
 
-class RankManifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
+class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     """What one process of the run knows of itself."""
 
     rank: int

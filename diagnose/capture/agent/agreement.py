@@ -105,7 +105,9 @@ class Agreement:
             for _ in range(self._lead()):
                 yield
             slowest = self._words.greatest("own")
-            some = chosen.of_groups(self._here.world_size, most) | ({slowest} if slowest is not None else set())
+            some = chosen.of_groups(self._here.rank, self._here.world_size, most) | (
+                {slowest} if slowest is not None else set()
+            )
             self._words.post("ranks", some=",".join(map(str, sorted(some))))
         while (word := self._heard("ranks")) is None:
             yield

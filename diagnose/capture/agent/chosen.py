@@ -34,21 +34,21 @@ def _ranges(asked: str) -> Iterator[tuple[int, int]]:
         yield int(first), int(last or first)
 
 
-def of_groups(world_size: int, most: int = MOST) -> frozenset[int]:
-    """The ranks of each process group of this rank, and of one of more than `most` ranks the first.
+def of_groups(rank: int, world_size: int, most: int = MOST) -> frozenset[int]:
+    """The ranks of each process group of a rank, this one, and of one of more than `most` ranks the first.
 
     So each way in which the training is parallel is there once: a pipeline has all of its stages, a tensor-parallel
     group all of its shards.
     """
     few = max(most // FEW, 1)
     found = set(range(min(few, world_size)))
-    for ranks in _groups():
+    for ranks in _groups(rank):
         found.update(sorted(ranks)[: len(ranks) if len(ranks) <= most else few])
     return frozenset(found)
 
 
-def _groups() -> list[list[int]]:
-    """The ranks of each process group of this rank; none where torch does not tell."""
+def _groups(rank: int) -> list[list[int]]:
+    """The ranks of each process group that this rank is in; none where torch does not tell."""
     distributed = sys.modules.get("torch.distributed.distributed_c10d")
     known = getattr(getattr(distributed, "_world", None), "pg_group_ranks", {})
-    return [list(ranks) for ranks in known.values()]
+    return [list(ranks) for ranks in known.values() if rank in ranks]
