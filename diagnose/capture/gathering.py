@@ -35,7 +35,9 @@ def wait_for_all(part: Part, say: Callable[[str], None]) -> None:
     What is looked for is opened by its name: folders that machines share list new files late.
     """
     several = folders.begun(part).job is not None
-    known = rank(part, 0)
+    known = None
+    with suppress(msgspec.MsgspecError):
+        known = rank(part, 0)
     if not several and (known is None or known.peers in (None, known.world_size)):
         return  # All have ended with the command.
     until, told = time.monotonic() + folders.APPEARS_S, False

@@ -195,7 +195,8 @@ def _context(trace: Path, manifest: Manifest | None) -> Context | None:
     own = next(iter(by_name + by_number), None)
     if own is None:
         return None
-    everyone, here = manifest.ranks, own.peers or len(manifest.ranks)
+    everyone = [one for one in manifest.ranks if one.recorded]
+    here = own.peers or len(manifest.ranks)
     return Context(own, manifest.host, here, manifest.environment, equal_batches(everyone), manifest.command)
 
 

@@ -114,9 +114,8 @@ def test_a_store_that_hangs_or_dies_is_not_asked_again(
     os.kill(process.pid, how)
     assert words.read("end") is None
     assert words.lost
-    begun = time.monotonic()
-    assert [words.read("end") for _ in range(20)] == [None] * 20
-    assert time.monotonic() - begun < boards.ANSWER_S  # Asked once more, it would have waited.
+    monkeypatch.setattr(boards, "ANSWER_S", threading.TIMEOUT_MAX)  # Asked once more, it would hang.
+    assert words.read("end") is None
     assert words.read("timing") == {"step": 1}
 
 

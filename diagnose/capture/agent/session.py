@@ -187,7 +187,10 @@ class Session:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         yield from self._timed(steps)
-        if self.here.rank not in (yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)):
+        some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
+        if not some and self._ranks.leads:
+            self.note(f"No rank is recorded: the run has {self.here.world_size}, and --ranks names {self.plan.ranks}.")
+        if self.here.rank not in some:
             self.found["recorded"] = False
             return
         self.undisturbed = False
