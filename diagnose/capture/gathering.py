@@ -9,6 +9,7 @@ from contextlib import suppress
 import msgspec
 
 from diagnose.capture import folders
+from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import LEFT, Part
 from diagnose.trace import units
 from diagnose.trace.manifest import RankManifest
@@ -65,9 +66,8 @@ def _may_come(part: Part, number: int, several: bool) -> bool:
         said = rank(part, number)
         if said is not None and said.ended is not None:
             return False
-    try:
-        claimed = (part.shared / f"rank{number}.claim").read_text(encoding="utf-8")
-    except OSError:
+    claimed = Board(part.shared).claimed(f"rank{number}")
+    if not claimed:
         return True
     if claimed == part.name:
         return not several  # On another machine, whose last words may not be seen here yet.

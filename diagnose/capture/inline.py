@@ -14,18 +14,23 @@ from uuid import uuid4
 import msgspec
 
 from diagnose.capture import folders, gathering, manifests
-from diagnose.capture.agent import place
+from diagnose.capture.agent import chosen, place
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.recorder import Recorder
 from diagnose.capture.run import CannotRecord, prepare
 
 
-def recording(folder: str | PathLike[str], *, steps: int, warmup: int, memory: bool, overwrite: bool) -> Recording:
-    """A recording of a training that goes on when it is over. Raises ValueError if there are no steps to record."""
+def recording(
+    folder: str | PathLike[str], *, steps: int, warmup: int, memory: bool, overwrite: bool, ranks: str = "auto"
+) -> Recording:
+    """A recording of a training that goes on when it is over. Raises ValueError if there are no steps to record, or
+    `ranks` are none."""
+    chosen.named(ranks, 1)
     if steps < 1 or warmup < 1:
         raise ValueError("steps and warmup are at least 1")
-    return Recording(Path(folder), Plan(warmup=warmup, steps=steps, memory=memory, keep_running=True), overwrite)
+    plan = Plan(warmup=warmup, steps=steps, memory=memory, ranks=ranks, keep_running=True)
+    return Recording(Path(folder), plan, overwrite)
 
 
 class Recording:

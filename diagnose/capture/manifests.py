@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import re
 import shutil
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
@@ -155,10 +156,17 @@ def _absent(ranks: Iterable[int], folder: Path) -> str:
 
 
 def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
-    """Machines are numbered in the order of their ranks, where the launcher has not."""
-    order = {machine: number for number, machine in enumerate(dict.fromkeys(one.machine for one in ranks))}
+    """Machines are numbered in the order of their ranks, and these are counted, where the launcher has not."""
+    of = Counter(one.machine for one in ranks if one.machine is not None)
+    order = {machine: number for number, machine in enumerate(of)}
     return [
-        one if one.node is not None or one.machine is None else msgspec.structs.replace(one, node=order[one.machine])
+        one
+        if one.machine is None
+        else msgspec.structs.replace(
+            one,
+            node=order[one.machine] if one.node is None else one.node,
+            peers=of[one.machine] if len(of) > 1 and one.peers == one.world_size else one.peers,
+        )
         for one in ranks
     ]
 

@@ -184,6 +184,17 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
     assert not list((tmp_path / "out").glob("rank[23].*"))
 
 
+def test_a_second_attempt_of_an_elastic_launcher_is_left_alone(tmp_path: Path) -> None:
+    """Its first attempt fails before anything is recorded; what counts is that the training goes on and is told."""
+    fails = '    if i == 15 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)\n'
+    script(tmp_path, DDP.replace("100_000", "60") + fails)
+    words = command("-o", "out", "--no-analyze", "--")
+    again = launcher("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "train.py")
+    done = ended(started(tmp_path, *words, *again))
+    assert done.codes == [2], done.said
+    assert "2 more processes trained under a rank that was recorded already; they are not in here." in done.said[0]
+
+
 def recorded(folder: Path, plan: Plan, *words: object) -> Manifest:
     """What `diagnose profile` records of a command with such a plan."""
     given = [str(word) for word in words]

@@ -54,12 +54,12 @@ class Agreement:
         return len(self.ranks) <= 1
 
     def join(self, run: str) -> None:
-        """Say, as the first rank, to which run all belong; "" is none. Those of one folder see that for themselves."""
-        if self.leads and (run or isinstance(self._words, StoreBoard)):
+        """Say, as the first rank, to which run all belong. On one machine the first that says it is heard."""
+        if self.leads and self._words.read("run") is None:
             self._words.post("run", name=run)
 
     def joined(self) -> Course[str]:
-        """The run that the first rank has joined, "" if none. Raises Lost."""
+        """The run that the first rank has joined. Raises Lost."""
         while (word := self._heard("run")) is None:
             yield
         self._words.rest()

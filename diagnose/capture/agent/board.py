@@ -109,6 +109,13 @@ class Board:
         os.close(file)
         return True
 
+    def claimed(self, name: str) -> str:
+        """For whom it is claimed; empty if that is not known."""
+        try:
+            return (self._folder / f"{name}.claim").read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
 
 ANSWER_S = 5.0
 """How long a rank waits for the store; one that takes longer is not asked again (our choice)."""

@@ -33,6 +33,9 @@ ATTEMPTS = 4
 FOREIGN_STEPS = 1_000
 """Steps to wait for the end of a profiler that the script itself has started (our choice)."""
 
+NONE, AGAIN = "none", "again"
+"""What the first rank joins if another command is recorded as it, or an earlier attempt of its own command."""
+
 _OCCUPIED = "the script records itself with torch.profiler; run it without, or analyze its own trace"
 
 
@@ -74,11 +77,19 @@ class Session:
         self._course = self._whole()
 
     def join(self) -> bool:
-        """Take part as this rank. False if another process is recorded as it already."""
-        first = Board(self._part.shared).claim(f"rank{self.here.rank}", self._part.name)
-        self.board.post(f"rank{self.here.rank}" if first else f"ignored.{os.getpid()}")
-        self._ranks.join(self._part.run if first else "")
-        return first
+        """Take part as this rank. False if another process is recorded as it already, of this command or another."""
+        board, name = Board(self._part.shared), f"rank{self.here.rank}"
+        if board.claim(name, self._part.name):
+            self.board.post(name)
+            self._ranks.join(self._part.run)
+            return True
+        if board.claimed(name) == self._part.name:
+            self.board.post(f"ignored.{os.getpid()}")
+            self._ranks.join(AGAIN)
+        else:
+            self._leave_the_place()
+            self._ranks.join(NONE)
+        return False
 
     def _board_of_the_machine(self) -> Board:
         folder = self._part.shared / f"machine-{self.machine:x}"
@@ -157,7 +168,8 @@ class Session:
     def _whole(self) -> Course[None]:
         """All phases; a rank that cannot record waits for the others to end all the same."""
         run = yield from self._ranks.joined()
-        if not run:
+        if run == NONE:
+            (self._part.shared / f"rank{self.here.rank}.claim").unlink(missing_ok=True)
             self._leave_the_place()
             return
         if run != self._part.run:
@@ -179,7 +191,6 @@ class Session:
     def _leave_the_place(self) -> None:
         """To the run that is recorded in the folder, which is another."""
         self.board.post(REFUSED)
-        (self._part.shared / f"rank{self.here.rank}.claim").unlink(missing_ok=True)
         (self._part.work / LEFT).touch()
         self.refused, self.may_end, self._finished = True, False, True
 
