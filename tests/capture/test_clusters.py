@@ -247,6 +247,34 @@ def test_a_rank_that_hangs_before_the_recording_holds_nobody_up(tmp_path: Path) 
     assert not whole.complete
 
 
+def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_path: Path) -> None:
+    """With it goes the store, so that the others cannot agree any more: they train on to their own end."""
+    kill = "    if rank == 0 and i == 5: os.kill(os.getpid(), 9)\n"
+    script(tmp_path, APART.replace("    if rank == 1 and i ==", kill + "    if rank == 1 and i =="))
+    whole = recorded(tmp_path, Plan(steps=2), sys.executable, "-c", STARTED, "train.py", "100", "-1", "0")
+    assert [(one.rank, one.ended) for one in whole.ranks] == [(0, None), (1, "recorded"), (2, "recorded")]
+    assert [one.steps_made for one in whole.ranks[1:]] != [None, None]
+    for one in whole.ranks[1:]:
+        assert one.notes == ("Recording stopped: the other ranks cannot be reached any more.",)
+
+
+def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
+    """Its file's name is taken. Would it leave at once, the other would fail in its next all-reduce."""
+    script(tmp_path, DDP.replace("for i in", "if rank == 1: os.mkdir('out/rank1.trace.json.gz')\nfor i in"))
+    done = ended(
+        started(
+            tmp_path,
+            *command("-o", "out", "--steps", 2, "--no-analyze", "--"),
+            *launcher("--standalone", "--nproc-per-node", 2, "train.py"),
+        )
+    )
+    assert done.codes == [0], done.said
+    first, second = manifest(tmp_path / "out").ranks
+    assert (first.trace, second.trace) == ("rank0.trace.json.gz", None)
+    assert second.notes[0].startswith("Recording stopped: IsADirectoryError: ")
+    assert first.steps_made == second.steps_made
+
+
 def test_a_rank_that_is_killed_while_recording_leaves_the_others_theirs(tmp_path: Path) -> None:
     kill = "    if rank == 1 and i > 20 and os.path.exists('out/rank1.trace.json.gz'): os.kill(os.getpid(), 9)\n"
     script(tmp_path, APART.replace("    if rank == 1 and i ==", kill + "    if rank == 1 and i =="))
