@@ -65,8 +65,12 @@ def analyze(
     rules: Sequence[str | PathLike[str]] = (),
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
+    cluster: str | None = None,
 ) -> Diagnosis:
     """Diagnose traces (files, folders, glob patterns).
+
+    Many ranks are read by `jobs` processes here (default 1), or by the workers of `cluster`, the address of a Dask
+    scheduler; "local" starts `jobs` of them.
 
     `steps` uses only the recorded steps from its first to its last. `rules` are folders of rules beside the built-in
     ones; `select` and `ignore` name rules, their codes or beginnings of codes.
@@ -81,7 +85,7 @@ def analyze(
 
     folders = (*known_folders(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))
-    return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen)
+    return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen, cluster=cluster)
 
 
 def record(

@@ -77,6 +77,11 @@ class Share(click.ParamType[float]):
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
 @click.option("--steps", type=StepRange(), help="Use only these recorded steps.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
+)
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
@@ -92,6 +97,7 @@ def command(
     fail_over: float | None,
     steps: tuple[int, int] | None,
     jobs: int | None,
+    cluster: str | None,
     open_it: bool,
     quiet: bool,
 ) -> None:
@@ -115,7 +121,7 @@ def command(
         refuse_unwritable(list(files.values()), read)
         with shown("Reading traces", quiet) as progress:
             rules = asked_rules(read[0], folders, select, ignore)
-            diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress, rules)
+            diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress, rules, cluster)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     for form, name in files.items():

@@ -56,6 +56,12 @@ class RankFiles:
     """Which ops made equal ones."""
     context: Context | None = None
 
+    def absolute(self) -> RankFiles:
+        """The same for a process that runs in another folder."""
+        paths = {name: getattr(self, name) for name in ("detail", "graph", "values")}
+        beside = {name: path.absolute() for name, path in paths.items() if path is not None}
+        return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), **beside)
+
 
 @dataclass(frozen=True)
 class Recordings:
