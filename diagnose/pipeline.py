@@ -52,7 +52,7 @@ from diagnose.rulekit import engine
 from diagnose.rulekit.engine import LoadedRule, RuleSet
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
-from diagnose.source.recording import RankFiles
+from diagnose.source.recording import RankFiles, Recordings
 from diagnose.trace.model import IntegrityNote, Peers
 
 StepRange = tuple[int, int]
@@ -63,18 +63,20 @@ _loaded = lru_cache(maxsize=1)(engine.load)
 
 
 def diagnose(
-    paths: Sequence[str | Path],
+    paths: Sequence[str | Path] | Recordings,
     step_range: StepRange | None = None,
     jobs: int | None = None,
     progress: Progress = lambda done, total: None,
     rules: RuleSet | None = None,
 ) -> Diagnosis:
-    """Diagnose the run in `paths` with up to `jobs` processes (default 1); `progress` gets (done, total) files.
+    """Diagnose the run in `paths`, or what was found there, with up to `jobs` processes (default 1).
 
+    `progress` gets (done, total) files.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     notebook.register()
-    given, rules = recording.find(paths), rules or RuleSet()
+    given = paths if isinstance(paths, Recordings) else recording.find(paths)
+    rules = rules or RuleSet()
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
     pages = [engine.shown(one) for one in _loaded(rules)]
     study = partial(diagnose_files, step_range=step_range, rules=rules)
