@@ -80,8 +80,8 @@ def _of_kind(error: BaseException) -> StorageError:
         return missing()
     if isinstance(error, PermissionError) or _OF_RIGHTS.search(name):
         return forbidden()
-    if isinstance(error, IsADirectoryError):
-        return StorageError(errno.EISDIR, "it is a folder")
+    if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
+        return StorageError(errno.EISDIR, "a folder is where a file is to be, or a file where a folder is")
     if isinstance(error, _NOT_PASSING) or _OF_WORDS.search(name):
         return StorageError(errno.EINVAL, f"its storage does not accept it ({name}). Check the URL")
     return passing("the connection fails, or ends early")
@@ -101,5 +101,6 @@ def _status(error: BaseException) -> int | None:
         metadata = response.get("ResponseMetadata")
         found = [metadata.get("HTTPStatusCode")] if isinstance(metadata, dict) else []
     else:
-        found = [getattr(error, name, None) for name in ("status", "status_code", "code")]
+        names = ("code",) if type(error).__name__ == "HttpError" else ("status", "status_code")  # The first is gcsfs'.
+        found = [getattr(error, name, None) for name in names]
     return next((one for one in found if isinstance(one, int) and 400 <= one < 600), None)

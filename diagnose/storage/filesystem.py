@@ -44,31 +44,43 @@ def filesystem(url: str) -> tuple[Any, str]:
     Raises StorageError with what to install, or what is wrong with the URL.
     """
     kind = urls.scheme(url)
-    package = PACKAGES.get(kind)
     try:
+        known = _known(kind)
         import fsspec
 
-        _quieten()
-        known = fsspec.get_filesystem_class(kind)
         options = {**known._get_kwargs_from_urls(url), **(_web_options(fsspec.config.conf) if urls.is_web(url) else {})}
         return fsspec.filesystem(kind, **options), known._strip_protocol(url)
     except ImportError:
-        needed = f"fsspec {package}" if package else "fsspec and its package"
-        raise StorageError(
-            errno.ENOSYS, f"{kind}:// needs packages that are not installed. Run: pip install {needed}"
-        ) from None
+        raise _not_installed(kind) from None
     except Exception as error:
-        known_schemes = ", ".join(f"{one}://" for one in ("s3", "gs", "az", "abfs", "hdfs", "https"))
-        if isinstance(error, ValueError) and package is None:
-            raise StorageError(
-                errno.EINVAL, f"{kind}:// is no storage that is known here. Among others there are {known_schemes}"
-            ) from None
         failure = failures.in_words(error)
         if failure.may_pass:
             failure = StorageError(
                 errno.EIO, f"{kind}:// cannot be set up ({type(error).__name__}). Check fsspec's settings for it"
             )
         raise failure from None
+
+
+def _known(kind: str) -> Any:
+    """fsspec's class for a scheme. Raises StorageError if there is none, ImportError if its package is missing."""
+    import fsspec
+
+    _quieten()
+    try:
+        return fsspec.get_filesystem_class(kind)
+    except ValueError:
+        if kind in PACKAGES:
+            raise _not_installed(kind) from None
+        raise StorageError(
+            errno.EINVAL, f"fsspec knows no {kind}://. Among others it knows s3://, gs://, az://, hdfs:// and https://"
+        ) from None
+
+
+def _not_installed(kind: str) -> StorageError:
+    package = PACKAGES.get(kind, "and what it needs for that")
+    return StorageError(
+        errno.ENOSYS, f"{kind}:// needs packages that are not installed. Run: pip install fsspec {package}"
+    )
 
 
 def attempt(call: Callable[[], T]) -> T:

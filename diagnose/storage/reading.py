@@ -76,6 +76,10 @@ class RemoteFile(io.RawIOBase):
         self._at += len(found)
         return len(found)
 
+    def readall(self) -> bytes:
+        """What is left. Raises StorageError."""
+        return b"".join(iter(lambda: self.read(BLOCK_BYTES) or b"", b""))
+
     def close(self) -> None:
         """Raises StorageError if more than the first block was read, and the file is another now."""
         if self.closed:

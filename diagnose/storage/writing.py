@@ -41,6 +41,7 @@ def is_taken(folder: str) -> bool:
 
 def write(url: str, content: bytes) -> None:
     """Put a file at a URL, in place of one that is there. Raises StorageError."""
+    refuse(url)
     storage, path = filesystem(url)
     _put(storage, url, path, lambda target: storage.pipe_file(target, content))
 
