@@ -5,7 +5,7 @@ from __future__ import annotations
 import functools
 import http.client
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
@@ -23,8 +23,12 @@ class Request:
     method: str
     path: str
     """With its query."""
-    range: str
-    """As in bytes=0-99; empty if all was asked for."""
+    headers: Mapping[str, str]
+
+    @property
+    def range(self) -> str:
+        """As in bytes=0-99; empty if all was asked for."""
+        return self.headers.get("Range", "")
 
     @property
     def key(self) -> str:
@@ -80,7 +84,7 @@ def proxy(target: int) -> Iterator[Proxy]:
 
         def passed_on(self) -> None:
             body = self.rfile.read(int(self.headers.get("Content-Length", 0)))
-            request = Request(self.command, self.path, self.headers.get("Range", ""))
+            request = Request(self.command, self.path, dict(self.headers))
             seen.requests.append(request)
             what = seen.fault(request)
             if what is not None and what > 0:

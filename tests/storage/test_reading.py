@@ -16,7 +16,7 @@ from diagnose.storage.failures import StorageError
 from diagnose.storage.listing import Listings
 from diagnose.storage.remote import Remote
 from tests.storage.conftest import Bucket
-from tests.storage.network import Request, times, web_server
+from tests.storage.network import Request, proxy, times, web_server
 
 CONTENT = random.Random(0).randbytes(400_000)
 TRACE = Path(__file__).parents[2] / "sample_traces" / "recorded" / "cpu_mlp" / "trace.json.gz"
@@ -196,6 +196,24 @@ def test_a_folder_on_a_web_server(tmp_path: Path) -> None:
             ranks.load([f"{url}/none/"])
         with pytest.raises(InputError, match=r"/none\.json does not exist"):
             ranks.load([f"{url}/none.json"])
+
+
+def test_a_url_that_is_signed_for_reading_only(tmp_path: Path) -> None:
+    (tmp_path / "x.bin").write_bytes(CONTENT)
+    with web_server(tmp_path) as server, proxy(int(server.rpartition(":")[2])) as seen:
+        seen.fault = times(1000, 403, "HEAD", "x.bin")
+        assert content(listed(f"{seen.url}/x.bin?sig=abc")) == CONTENT
+
+
+def test_settings_of_fsspec_are_used_for_web_servers(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    import fsspec
+
+    (tmp_path / "x.bin").write_bytes(CONTENT)
+    monkeypatch.setitem(fsspec.config.conf, "http", {"headers": {"Authorization": "Bearer abc"}})
+    with web_server(tmp_path) as server, proxy(int(server.rpartition(":")[2])) as seen:
+        assert content(listed(f"{seen.url}/x.bin")) == CONTENT
+        assert {one.headers["Authorization"] for one in seen.requests} == {"Bearer abc"}
+        assert {one.headers["Accept-Encoding"] for one in seen.requests} == {"identity"}
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:
