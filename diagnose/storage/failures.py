@@ -83,7 +83,9 @@ def _of_kind(error: BaseException) -> StorageError:
     if isinstance(error, (IsADirectoryError, NotADirectoryError, FileExistsError)):
         return StorageError(errno.EISDIR, "a folder is where a file is to be, or a file where a folder is")
     if isinstance(error, _NOT_PASSING) or _OF_WORDS.search(name):
-        return StorageError(errno.EINVAL, f"its storage does not accept it ({name}). Check the URL")
+        return StorageError(
+            errno.EINVAL, f"its storage does not accept it ({name}). Check the URL and the storage's settings"
+        )
     return passing("the connection fails, or ends early")
 
 

@@ -18,6 +18,9 @@ TRIES = 6
 FIRST_WAIT_S, LONGEST_WAIT_S = 0.25, 20.0
 """Between tries: twice as long each time, and up to half of it less by chance, so that ranks do not come together."""
 
+GIVE_UP_S = 300.0
+"""No try begins later: packages have tries of their own, some of which take minutes."""
+
 SILENCE_S = 60.0
 """A web server that sends nothing for so long has lost us. fsspec's own limit is for a whole file."""
 
@@ -88,21 +91,19 @@ def attempt(call: Callable[[], T]) -> T:
 
     Raises StorageError.
     """
-    for tried in range(1, TRIES):
+    begin, tried = time.monotonic(), 0
+    while True:
+        tried += 1
         try:
             return call()
         except Exception as error:
             failure = failures.in_words(error)
-            if not failure.may_pass:
-                raise failure from None
+        if not failure.may_pass:
+            raise failure
+        if tried == TRIES or time.monotonic() - begin >= GIVE_UP_S:
+            raise StorageError(errno.EIO, f"{failure.strerror} ({tried} {'try' if tried == 1 else 'tries'})")
         longest = min(FIRST_WAIT_S * 2 ** (tried - 1), LONGEST_WAIT_S)
         time.sleep(longest * random.uniform(0.5, 1))
-    try:
-        return call()
-    except Exception as error:
-        failure = failures.in_words(error)
-        said = f"{failure.strerror} ({TRIES} tries)" if failure.may_pass else failure.strerror
-        raise StorageError(failure.errno, said) from None
 
 
 def fresh(known: Any, call: Callable[[], T]) -> T:

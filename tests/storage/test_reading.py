@@ -98,6 +98,14 @@ def test_tries_are_bounded(bucket: Bucket) -> None:
     assert len(bucket.proxy.asked("GET", "x.bin")) == filesystem.TRIES
 
 
+def test_no_try_begins_after_minutes(bucket: Bucket, monkeypatch: pytest.MonkeyPatch) -> None:
+    remote = listed(bucket.put("x.bin", CONTENT))
+    monkeypatch.setattr(filesystem, "GIVE_UP_S", 0.0)
+    bucket.proxy.fault = times(1000, 503, "GET", "x.bin")
+    with pytest.raises(StorageError, match=r"HTTP 503 \(1 try\)$"):
+        content(remote)
+
+
 @pytest.mark.parametrize(("status", "words"), [(404, "it is not there, or not any more"), (403, "access is denied")])
 def test_what_does_not_pass_is_final_at_once(bucket: Bucket, status: int, words: str) -> None:
     remote = listed(bucket.put("x.bin", CONTENT))
