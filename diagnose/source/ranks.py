@@ -131,7 +131,7 @@ def _at_url(url: str, listings: Listings) -> list[Remote]:
 
 def _in_folder(folder: Place, listings: Listings) -> list[Place]:
     inside = _remote_files(folder, listings) if isinstance(folder, Remote) else _local_files(folder)
-    files = [inside[name] for name in sorted(inside, key=_natural) if not _NOT_TRACES.search(name)]
+    files = [inside[name] for name in sorted(sorted(inside), key=_natural) if not _NOT_TRACES.search(name)]
     if not files:
         raise InputError(
             f"{folder} holds no trace (no *.json, *.json.gz or *.sqlite). Record one with torch.profiler, "

@@ -117,8 +117,7 @@ class RemoteFile(io.RawIOBase):
         """Raises StorageError if this is the version of another file."""
         if self._version.differs(found):
             raise failures.changed()
-        if self._version.tag is None or self._version.bytes is None:
-            self._version = found
+        self._version = self._version.completed(found)
 
     def _open(self) -> None:
         """Opens the file where it is to be read on."""

@@ -23,6 +23,10 @@ class Version:
         sizes = None not in (self.bytes, other.bytes) and self.bytes != other.bytes
         return sizes or bool(self.tag and other.tag and self.tag[0] == other.tag[0] and self.tag != other.tag)
 
+    def completed(self, other: Version) -> Version:
+        """With what only the other knows."""
+        return Version(other.bytes if self.bytes is None else self.bytes, self.tag or other.tag)
+
 
 UNKNOWN = Version()
 

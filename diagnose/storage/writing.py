@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable
-from pathlib import Path
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
 from typing import Any
 
 from diagnose.storage import urls
@@ -40,10 +40,13 @@ def is_taken(folder: str) -> bool:
 
 
 def write(url: str, content: bytes) -> None:
-    """Put a file at a URL, in place of one that is there. Raises StorageError."""
+    """Put a file at a URL, in place of one that is there. Raises StorageError, OSError if there is no room here."""
     refuse(url)
     storage, path = filesystem(url)
-    _put(storage, url, path, lambda target: storage.pipe_file(target, content))
+    with TemporaryDirectory(prefix="diagnose-") as folder:
+        local = Path(folder) / f"content{PurePosixPath(path).suffix}"  # Storages tell a file's type by that.
+        local.write_bytes(content)
+        _put(storage, url, local, path)
 
 
 def upload(folder: Path, url: str, last: str) -> None:
@@ -51,27 +54,22 @@ def upload(folder: Path, url: str, last: str) -> None:
 
     Raises StorageError; what has been put by then stays.
     """
+    refuse(url)
     storage, root = filesystem(url)
-    files = [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
-    for name in sorted(files, key=lambda name: (name == last, name)):
-        local = str(folder / name)
-        _put(
-            storage,
-            url,
-            f"{root.rstrip('/')}/{name}",
-            lambda target, local=local: storage.put_file(local, target),  # type: ignore[misc]
-        )
+    names = [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
+    for name in sorted(names, key=lambda name: (name == last, name)):
+        _put(storage, url, folder / name, f"{root.rstrip('/')}/{name}")
 
 
-def _put(storage: Any, url: str, path: str, put: Callable[[str], None]) -> None:
+def _put(storage: Any, url: str, local: Path, path: str) -> None:
     if urls.scheme(url) in _PUT_WHOLE:
-        attempt(lambda: put(path))
+        attempt(lambda: storage.put_file(str(local), path))
         return
     folder, _, name = path.rpartition("/")
     beside = f"{folder}/.{name}.part"
     attempt(lambda: storage.makedirs(folder, exist_ok=True))
     try:
-        attempt(lambda: put(beside))
+        attempt(lambda: storage.put_file(str(local), beside))
         attempt(lambda: storage.mv(beside, path))
     except BaseException:
         _remove(storage, beside)

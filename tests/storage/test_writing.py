@@ -17,6 +17,7 @@ def test_a_file_is_put_and_replaced(bucket: Bucket) -> None:
         writing.write(f"{bucket.url}/reports/a.html", content)
         assert bucket.get("reports/a.html") == content
     assert bucket.keys() == ["reports/a.html"]
+    assert bucket.client.head_object(Bucket=bucket.name, Key="reports/a.html")["ContentType"] == "text/html"
 
 
 @pytest.mark.parametrize("answer", [503, -10])
