@@ -56,7 +56,7 @@ from diagnose.rulekit.engine import LoadedRule, RuleSet
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
-from diagnose.source.recording import RankFiles
+from diagnose.source.recording import RankFiles, Recordings
 from diagnose.trace.model import IntegrityNote, Peers
 
 StepRange = tuple[int, int]
@@ -67,20 +67,22 @@ _loaded = lru_cache(maxsize=1)(engine.load)
 
 
 def diagnose(
-    paths: Sequence[str | Path],
+    paths: Sequence[str | Path] | Recordings,
     step_range: StepRange | None = None,
     jobs: int | None = None,
     progress: Progress = lambda done, total: None,
     rules: RuleSet | None = None,
     cluster: str | None = None,
 ) -> Diagnosis:
-    """Diagnose the run in `paths` with up to `jobs` processes (default 1); `progress` gets (done, total) files.
+    """Diagnose the run in `paths`, or what was found there, with up to `jobs` processes (default 1).
 
+    `progress` gets (done, total) files.
     `cluster`: the address of a Dask scheduler whose workers do it, or "local" for `jobs` of them here.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     notebook.register()
-    given, rules = recording.find(paths), rules or RuleSet()
+    given = paths if isinstance(paths, Recordings) else recording.find(paths)
+    rules = rules or RuleSet()
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
     pages = [engine.shown(one) for one in _loaded(rules)]
     study = partial(diagnose_files, step_range=step_range, rules=rules)
@@ -115,16 +117,23 @@ def _of_many(
 ) -> Known:
     """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
     read, notes = _readable(files, briefly, progress)
-    arranged = ranks.arrange([one.provenance for one in read.values()])
-    placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
-    briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
-    others, left_out = compared({index: one.course for index, one in briefs.items()})
-    shown = None if others is None else others.awaited
-    shown = diagnosis.slowest(list(briefs.values())).index if shown is None else shown
-    peers = None if others is None or shown not in others.job.ranks else others.peers(shown)
-    said = _sound(study(files[placed[shown]], index=shown, others=peers))
-    briefs[shown] = in_brief(said, len(files))
-    return said, list(briefs.values()), [*arranged.integrity, *left_out, *notes]
+    while True:
+        arranged = ranks.arrange([one.provenance for one in read.values()])
+        placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
+        briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
+        others, left_out = compared({index: one.course for index, one in briefs.items()})
+        shown = None if others is None else others.awaited
+        shown = diagnosis.slowest(list(briefs.values())).index if shown is None else shown
+        peers = None if others is None or shown not in others.job.ranks else others.peers(shown)
+        again = files[placed[shown]]
+        said = study(again, index=shown, others=peers)
+        if not isinstance(said, InputError):
+            briefs[shown] = in_brief(said, len(files))
+            return said, list(briefs.values()), [*arranged.integrity, *left_out, *notes]
+        del read[placed[shown]]  # It was readable a moment ago.
+        if again.trace.named or not read:
+            raise said
+        notes.append(ranks.unreadable(said))
 
 
 def _sound(said: RankDiagnosis | InputError) -> RankDiagnosis:

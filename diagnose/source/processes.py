@@ -14,6 +14,7 @@ from typing import Any, TypeVar
 from diagnose.source import cluster as clusters
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles
+from diagnose.storage.remote import Remote
 
 T = TypeVar("T")
 Work = Callable[[RankFiles], T]
@@ -85,7 +86,7 @@ def _cluster(address: str, jobs: int) -> Iterator[Workplace]:
 
 @contextmanager
 def _here(jobs: int, files: Sequence[RankFiles]) -> Iterator[Workplace]:
-    if jobs == 1 or len(files) == 1 or sum(map(_size, files)) < POOL_BYTES:
+    if jobs == 1 or not _worth_a_pool(files):
         yield Workplace(ThisProcess(), ahead=1)
         return
     with _pool(min(jobs, len(files))) as pool:
@@ -139,6 +140,12 @@ def _one_by_one(work: Work[T], files: Sequence[RankFiles], left: list[int]) -> I
 
 def _killed(files: RankFiles) -> InputError:
     return InputError(f"The process that read {files.trace.path} was killed, perhaps for memory. Record fewer steps.")
+
+
+def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
+    """Whether they are large, or are waited for: those elsewhere."""
+    elsewhere = any(isinstance(one.trace.path, Remote) for one in files)
+    return len(files) > 1 and (elsewhere or sum(map(_size, files)) >= POOL_BYTES)
 
 
 def _size(files: RankFiles) -> int:
