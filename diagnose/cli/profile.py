@@ -15,6 +15,7 @@ from diagnose.capture.agent.chosen import MOST, named
 from diagnose.capture.agent.clocks import needed
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
+from diagnose.cli import upload
 from diagnose.cli.analyze import asked_rules
 from diagnose.cli.files import write
 from diagnose.cli.results import open_page, rendered
@@ -56,9 +57,9 @@ class Launching(click.Command):
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=upload.OutFolder(),
     metavar="DIR",
-    help="Where the recording goes.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
+    help="Where the recording goes; it may be a URL.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
 )
 @click.option(
     "--warmup", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to skip, at least."
@@ -86,7 +87,7 @@ class Launching(click.Command):
 @click.pass_context
 def command(
     ctx: click.Context,
-    out: Path | None,
+    out: Path | str | None,
     warmup: int,
     steps: int,
     tracer: str,
@@ -113,8 +114,8 @@ def command(
             click.echo(f"diagnose: {what}", err=True)
 
     name, words = _command(ctx.meta[_COMMAND])
-    job = job_of(words, os.environ)
-    folder = out or _new_folder(name, job)
+    job, url = job_of(words, os.environ), upload.checked(out)
+    folder = out if isinstance(out, Path) else _new_folder(name, job)
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running, ranks=ranks)
     try:
         part = prepare(folder, plan, words, overwrite, job)
@@ -131,8 +132,9 @@ def command(
         click.echo(f"Error: {_why_nothing(recorded, plan)}", err=True)
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")
-    if not no_analyze:
-        _analyze(folder, open_it, say)
+    with upload.put_at_the_end(folder, url, say):
+        if not no_analyze:
+            _analyze(folder, open_it, say)
     raise click.exceptions.Exit(recorded.exit_code)
 
 
@@ -146,7 +148,7 @@ def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -
 
 def _new_folder(name: str, job: str | None) -> Path:
     if job is not None:
-        raise click.UsageError("Several commands record this job. Name one folder for all, with --out.")
+        raise click.UsageError("Several commands record this job. Name one folder that their machines share, with --out.")
     return Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 

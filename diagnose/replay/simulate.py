@@ -1,12 +1,14 @@
 """Replay: the earliest times that a graph's edges allow, for many sets of delays at once, in one pass.
 
 Most points have a single edge into them, so they are a fixed time after another point: chains of such points are
-summed up as arrays, and only points where edges meet are visited one by one.
+summed up as arrays, and only points where edges meet are visited: one by one, or in a graph of many ranks all at once
+that need nothing of each other.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
+from itertools import pairwise
 
 import numpy as np
 
@@ -35,10 +37,12 @@ class Structure:
     """Edges into visited point k are met_edges[first_edge[k]:first_edge[k + 1]]. Shape (visited + 1,)."""
     met_edges: IntArray
     """Edges into meeting points."""
+    level: IntArray
+    """Visited points level[k]:level[k + 1] need only those before them; empty: they are visited one by one."""
 
 
-def folded(graph: Graph) -> Structure:
-    """The structure of a graph; it depends on no delay."""
+def folded(graph: Graph, wide: bool = False) -> Structure:
+    """The structure of a graph; it depends on no delay. `wide`: many lanes run side by side, as ranks of a job do."""
     count, target = len(graph.observed_ns), graph.edges.target
     degree = np.bincount(target, minlength=count)
     only_edge = np.full(count, -1, dtype=np.int64)
@@ -52,22 +56,41 @@ def folded(graph: Graph) -> Structure:
     while (up[up] != up).any():
         depth += depth[up]
         up = up[up]
-    visited = np.flatnonzero(~on_chain)
+    visited, met, level = np.flatnonzero(~on_chain), np.flatnonzero(~on_chain[target]), np.zeros(0, dtype=np.int64)
+    if wide:
+        visited, level = _by_level(visited, up[graph.edges.source[met]], target[met])
     place = np.full(count, -1, dtype=np.int64)
     place[visited] = np.arange(len(visited))
+    met = met[np.argsort(place[target[met]], kind="stable")]
     chain_order = np.lexsort((depth, up))
     heads = up[chain_order]
     starts = np.flatnonzero(np.concatenate(([True], heads[1:] != heads[:-1])))
-    met = np.flatnonzero(~on_chain[target])
     return Structure(
         meeting=place[up],
         chain_order=chain_order,
         chain_edge=np.where(on_chain[chain_order], only_edge[chain_order], -1),
         chain_start=np.repeat(starts, np.diff(np.append(starts, count))),
         visited=visited,
-        first_edge=np.searchsorted(target[met], np.append(visited, count)),
+        first_edge=np.searchsorted(place[target[met]], np.arange(len(visited) + 1)),
         met_edges=met,
+        level=level,
     )
+
+
+def _by_level(points: IntArray, source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
+    """The points by how many edges lead to them one after the other at most, and where each level begins and ends."""
+    needed = np.bincount(target, minlength=int(points.max(initial=-1)) + 1)
+    order = np.argsort(source, kind="stable")
+    follower, first = target[order], np.searchsorted(source[order], np.arange(len(needed) + 1))
+    front, found = points[needed[points] == 0], list[IntArray]()
+    while len(front):
+        found.append(front)
+        counts = first[front + 1] - first[front]
+        edges = np.repeat(first[front] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
+        followers = follower[edges]
+        np.subtract.at(needed, followers, 1)
+        front = np.unique(followers[needed[followers] == 0])
+    return np.concatenate([points[:0], *found]), np.concatenate(([0], np.cumsum([len(one) for one in found])))
 
 
 def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: IntArray, at: IntArray) -> IntArray:
@@ -85,7 +108,10 @@ def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: I
     begun[np.diff(structure.first_edge) == 0] = graph.observed_ns[
         structure.visited[np.diff(structure.first_edge) == 0], None
     ]
-    _visit(begun, total, structure.meeting[source].tolist(), structure.first_edge.tolist())
+    if len(structure.level):
+        _visit_levels(begun, total, structure.meeting[source], structure)
+    else:
+        _visit(begun, total, structure.meeting[source].tolist(), structure.first_edge.tolist())
     found: IntArray = begun[structure.meeting[at]] + offset[at]
     return found
 
@@ -113,6 +139,15 @@ def _visit(begun: IntArray, total: IntArray, source: list[int], first_edge: list
             for edge in range(first + 1, end):
                 add(rows[source[edge]], totals[edge], out=late)
                 latest(row, late, out=row)
+
+
+def _visit_levels(begun: IntArray, total: IntArray, source: IntArray, structure: Structure) -> None:
+    """The same, a level at a time; the points of the first have no edges into them."""
+    first_edge, level = structure.first_edge, structure.level.tolist()
+    for begin, end in pairwise(level[1:]):
+        some = slice(first_edge[begin], first_edge[end])
+        demanded = begun[source[some]] + total[some]
+        begun[begin:end] = np.maximum.reduceat(demanded, first_edge[begin:end] - some.start, axis=0)
 
 
 def pure(graph: Graph, structure: Structure) -> IntArray:
