@@ -10,7 +10,7 @@ import msgspec
 
 from diagnose.capture import folders
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import LEFT, Part
+from diagnose.capture.agent.plan import APART, LEFT, Part
 from diagnose.trace import units
 from diagnose.trace.manifest import RankManifest
 
@@ -68,7 +68,7 @@ def _may_come(part: Part, number: int, several: bool) -> bool:
             return False
     claimed = Board(part.shared).claimed(f"rank{number}")
     if not claimed:
-        return True
+        return Board(part.work).read(APART) is None
     if claimed == part.name:
         return not several  # On another machine, whose last words may not be seen here yet.
     return folders.is_alive(part.shared / claimed)

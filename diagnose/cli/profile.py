@@ -148,7 +148,9 @@ def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -
 
 def _new_folder(name: str, job: str | None) -> Path:
     if job is not None:
-        raise click.UsageError("Several commands record this job. Name one folder that their machines share, with --out.")
+        raise click.UsageError(
+            "Several commands record this job. Name one folder that their machines share, with --out."
+        )
     return Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
 
 

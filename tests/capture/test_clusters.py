@@ -149,6 +149,25 @@ def test_a_command_for_each_rank_as_srun_starts_them(tmp_path: Path, free_port: 
     assert [said.count("recording") for said in done.said] == [1, 3], done.said  # Only rank 0's tells the course.
 
 
+def test_machines_that_share_no_folder(tmp_path: Path, free_port: int) -> None:
+    """Each has a recording of its own ranks, of the same steps; together they are the job's."""
+    script(tmp_path, DDP)
+    children = [
+        started(tmp_path, *command("-o", f"out{number}", "--steps", 3, "--no-analyze", "--"), *node(number, free_port))
+        for number in (0, 1)
+    ]
+    done = ended(*children)
+    assert done.codes == [0, 0], done.said
+    assert not any("waiting up to" in said for said in done.said)
+    parts = [manifest(tmp_path / f"out{number}") for number in (0, 1)]
+    assert [[one.rank for one in part.ranks] for part in parts] == [[0, 1], [2, 3]]
+    assert [part.notes[0].partition(" left")[0] for part in parts] == ["Ranks 2-3", "Ranks 0-1"]
+    assert len(first_steps((*parts[0].ranks, *parts[1].ranks))) == 1
+    job = diagnose.analyze(tmp_path / "out0", tmp_path / "out1").job
+    assert job is not None
+    assert len(job.ranks) == 4
+
+
 def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_path: Path) -> None:
     script(tmp_path, DDP)
     words = command("-o", "out", "--steps", 3, "--no-analyze", "--")

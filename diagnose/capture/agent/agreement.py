@@ -65,6 +65,14 @@ class Agreement:
         self._words.rest()
         return str(word["name"])
 
+    def write_elsewhere(self) -> None:
+        """This rank has the folder of another run: the machines share none."""
+        self._words.count("elsewhere")
+
+    def some_write_elsewhere(self) -> bool:
+        """Whether any rank has said so."""
+        return self._words.counted("elsewhere") > 0
+
     def begin(self, what: str, steps: int, wait: Callable[[int], int] | None = None) -> Course[int]:
         """Wait for the step at which all ranks begin something; to the number of steps that the leader says.
 

@@ -17,6 +17,9 @@ RECORDING = "DIAGNOSE_RECORDING"
 LEFT = "left"
 """File of a part whose command has ended, or has no place in the run."""
 
+APART = "apart"
+"""What a process posts that knows of ranks which write into another folder."""
+
 REFUSED = "refused"
 """What a process posts that finds another run recorded in the folder."""
 

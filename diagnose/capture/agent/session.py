@@ -19,7 +19,7 @@ from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
-from .plan import ENDINGS, FILES, GRAPH, LEFT, REFUSED, VALUES, Part, Plan
+from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, REFUSED, VALUES, Part, Plan
 from .recordings import Recording
 from .threads import CompetingThreads
 from .values import values_of_two_steps
@@ -173,7 +173,7 @@ class Session:
             self._leave_the_place()
             return
         if run != self._part.run:
-            self.board.post("apart")
+            self._ranks.write_elsewhere()
         try:
             yield from self._phases()
         except Over:
@@ -185,6 +185,8 @@ class Session:
         except Exception as error:
             self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
         self.board.post(f"done.{os.getpid()}")
+        if self._ranks.some_write_elsewhere():
+            self.board.post(APART)
         yield from self._ranks.end(self.plan.patience_s, self.note)
         self._finished = True
 
