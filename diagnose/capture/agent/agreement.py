@@ -14,6 +14,9 @@ from .place import Place
 LEAD = 5
 """Steps between an announcement and what it announces, so that all ranks hear of it in time (our choice)."""
 
+END = "end"
+"""The last word: at its step all leave."""
+
 T = TypeVar("T")
 Course = Generator[None, None, T]
 """Yields to let the script make one step."""
@@ -82,6 +85,10 @@ class Agreement:
         if self.leads:
             step = self._number() + self._lead()
             self._words.post(what, step=step + (wait(step + 1) if wait else 0), steps=steps)
+        return int((yield from self._awaited(what))["steps"])
+
+    def _awaited(self, what: str) -> Course[dict[str, Any]]:
+        """A word of the leader, once the step has ended that it names. Raises Over and Lost."""
         while True:
             word = self._heard(what)
             if what != END and self._heard(END) is not None:
@@ -90,10 +97,10 @@ class Agreement:
                 break
             yield
         self._words.rest()
-        self._told(what, word["steps"])
+        self._told(what, word.get("steps", 0))
         while self._number() < word["step"]:
             yield
-        return int(word["steps"])
+        return word
 
     def choose(self, asked: str, most: int, own_ns: int) -> Course[frozenset[int]]:
         """The ranks to record; the first of them leads from now on. `own_ns`: how long this rank's own step takes.
@@ -113,14 +120,10 @@ class Agreement:
             for _ in range(self._lead()):
                 yield
             slowest = self._words.greatest("own")
-            some = chosen.of_groups(self._here.rank, self._here.world_size, most) | (
-                {slowest} if slowest is not None else set()
-            )
-            self._words.post("ranks", some=",".join(map(str, sorted(some))))
-        while (word := self._heard("ranks")) is None:
-            yield
-        self._words.rest()
-        return frozenset(map(int, word["some"].split(",")))
+            some = chosen.of_groups(self._here.rank, self._here.world_size, most)
+            some |= {slowest} if slowest is not None else set()
+            self._words.post("ranks", step=self._number() + self._lead(), some=",".join(map(str, sorted(some))))
+        return frozenset(map(int, (yield from self._awaited("ranks"))["some"].split(",")))
 
     def end(self, patience_s: float, note: Callable[[str], None]) -> Course[None]:
         """Wait until no rank leaves while another still needs it, for as long as patience lasts. Raises Lost."""
@@ -143,9 +146,6 @@ class Agreement:
     def _heard(self, what: str) -> dict[str, Any] | None:
         """A word, if it has been said. Raises Lost."""
         word = self._words.read(what)
-        if word is None and getattr(self._words, "lost", False):
+        if word is None and self._words.lost:
             raise Lost
         return word
-
-
-END = "end"

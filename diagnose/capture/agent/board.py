@@ -23,6 +23,9 @@ T = TypeVar("T")
 class Words(Protocol):
     """Words by name. Each is said once, whole, and never changes."""
 
+    lost: bool
+    """Nothing can be heard any more."""
+
     def post(self, name: str, /, **values: float | str) -> None:
         """Let all know."""
 
@@ -53,6 +56,7 @@ class Board:
     """Words in a folder."""
 
     delay_s = 0.0
+    lost = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
