@@ -21,6 +21,8 @@ def completes(part: Part) -> bool:
     """Whether the command of this part completes the recording: the one of rank 0, else the one that began it."""
     if (part.work / "rank0.post").exists():
         return True
+    if not part.shared.exists() and (part.recording / "manifest.json").exists():
+        return False  # It has been completed, without waiting for this one any longer.
     return not (part.shared / "rank0.claim").exists() and _first(part)
 
 

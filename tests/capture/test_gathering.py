@@ -127,3 +127,15 @@ def test_a_rank_that_was_only_timed_takes_little_of_the_manifest(tmp_path: Path)
     assert found.complete
     (_, written) = json.loads((tmp_path / "manifest.json").read_text())["ranks"]
     assert written == {**timed, "cycle": 1, "ended": "recorded"}
+
+
+def test_a_command_that_outlives_the_recording_leaves_it_alone(parts: list[Part]) -> None:
+    other, mine = parts
+    for rank, part in ((1, other), (0, mine)):
+        says(part, rank)
+    manifests.complete(mine, exit_code=0)
+    assert not gathering.completes(other)
+    gathering.leave(other)
+    assert sorted(path.name for path in mine.recording.iterdir()) == [
+        *("manifest.json", "rank0.trace.json.gz", "rank1.trace.json.gz")
+    ]
