@@ -176,8 +176,11 @@ def _part(folder: Path, run: str) -> Part:
 
 
 def alive(folder: Path) -> Iterator[Path]:
-    """Working folders of parts whose commands may still run."""
-    return (work for work in [path.parent for path in (folder / WORK).glob(f"*/{OWNER}")] if is_alive(work))
+    """Working folders of parts whose commands may still run; the first is known by name, if not listed yet."""
+    parts = {path.parent for path in (folder / WORK).glob(f"*/{OWNER}")}
+    with suppress(OSError, msgspec.MsgspecError):
+        parts.add(Part(folder, begun(Part(folder)).first).work)
+    return (work for work in parts if is_alive(work))
 
 
 def is_alive(work: Path) -> bool:

@@ -81,7 +81,7 @@ def _numbers(part: Part, pattern: str) -> set[int]:
     """Ranks of which there are such files, and all that there should be: a shared folder may not list all yet."""
     listed = {int(digits[1]) for path in part.shared.glob(pattern) if (digits := re.match(r"rank(\d+)\.", path.name))}
     try:
-        known = next((found for number in sorted(listed) if (found := gathering.rank(part, number))), None)
+        known = next((found for number in sorted({0, *listed}) if (found := gathering.rank(part, number))), None)
     except msgspec.MsgspecError:
         known = None
     return listed | set(range(known.world_size if known is not None else 0))

@@ -139,3 +139,19 @@ def test_a_command_that_outlives_the_recording_leaves_it_alone(parts: list[Part]
     assert sorted(path.name for path in mine.recording.iterdir()) == [
         *("manifest.json", "rank0.trace.json.gz", "rank1.trace.json.gz")
     ]
+
+
+def test_what_a_shared_folder_does_not_list_yet_is_found_by_name(
+    parts: list[Part], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No NFS is here to list late: this folder lists nothing."""
+    other, mine = parts
+    for rank, part in ((1, other), (0, mine)):
+        says(part, rank)
+    monkeypatch.setattr(Path, "glob", lambda *_: iter(()))
+    with pytest.raises(folders.CannotRecord, match="Another recording is being made"):
+        folders.take(mine.recording, Plan(), "other job", False)
+    gathering.leave(other)
+    found = completed(mine, [])
+    assert [(one.rank, one.trace) for one in found.ranks] == [(0, "rank0.trace.json.gz"), (1, "rank1.trace.json.gz")]
+    assert found.complete
