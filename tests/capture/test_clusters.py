@@ -185,8 +185,8 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
     """Rank 0 of the second finds its place taken, and tells its other ranks, of which the first job has fewer."""
     script(tmp_path, DDP)
     same = {"MASTER_ADDR": "127.0.0.1", "WORLD_SIZE": 2, "TORCHELASTIC_RUN_ID": "same", "MASTER_PORT": free_port}
-    words = command("-o", "out", "--steps", 3, "--no-analyze", "--")
-    first = started(tmp_path, *words, *launcher("--standalone", "--nproc-per-node", 2, "train.py"), **same)
+    words = command("-o", "out", "--warmup", 400, "--steps", 3, "--no-analyze", "--")  # The first is there for long.
+    first = started(tmp_path, *words, *launcher("--standalone", "--nproc-per-node", 2, "train.py"), **same, SLOW=0)
     while not (tmp_path / "out" / WORK / "rank0.claim").exists():
         time.sleep(0.02)
     second = started(tmp_path, *words, *launcher("--standalone", "--nproc-per-node", 4, "train.py"), **same)
