@@ -19,7 +19,7 @@ import diagnose
 from diagnose.capture.agent.plan import WORK, Plan
 from diagnose.capture.run import prepare, run
 from diagnose.trace.manifest import Manifest, RankManifest
-from tests.capture.scripts import command, environment, script
+from tests.capture.scripts import STEP, command, environment, script
 
 pytest.importorskip("torch")
 pytestmark = pytest.mark.slow
@@ -205,8 +205,8 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
 
 def test_a_second_attempt_of_an_elastic_launcher_is_left_alone(tmp_path: Path) -> None:
     """Its first attempt fails before anything is recorded; what counts is that the training goes on and is told."""
-    fails = '    if i == 15 and os.environ["TORCHELASTIC_RESTART_COUNT"] == "0": sys.exit(3)\n'
-    script(tmp_path, DDP.replace("100_000", "60") + fails)
+    fails = 'sys.exit(3 if os.environ["TORCHELASTIC_RESTART_COUNT"] == "0" else 0)\n'
+    script(tmp_path, STEP + "for i in range(30):\n    step()\n" + fails)
     words = command("-o", "out", "--no-analyze", "--")
     again = launcher("--standalone", "--nproc-per-node", 2, "--max-restarts", 1, "train.py")
     done = ended(started(tmp_path, *words, *again))
