@@ -77,6 +77,7 @@ class Share(click.ParamType[float]):
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
 @click.option("--steps", type=StepRange(), help="Use only these recorded steps.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
+@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
@@ -92,6 +93,7 @@ def command(
     fail_over: float | None,
     steps: tuple[int, int] | None,
     jobs: int | None,
+    no_cache: bool,
     open_it: bool,
     quiet: bool,
 ) -> None:
@@ -105,7 +107,7 @@ def command(
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import ranks
+    from diagnose.source import cache, ranks
     from diagnose.source.base import InputError
 
     asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "perfetto": perfetto_file}
@@ -113,7 +115,7 @@ def command(
     try:
         read = [file.path for file in ranks.find(paths)]
         refuse_unwritable(list(files.values()), read)
-        with shown("Reading traces", quiet) as progress:
+        with shown("Reading traces", quiet) as progress, cache.unused(no_cache):
             rules = asked_rules(read[0], folders, select, ignore)
             diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress, rules)
     except (InputError, RuleError, SettingsError) as error:

@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.source import jobs, nsys_export, stream
+from diagnose.source import cache, jobs, nsys_export, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
@@ -108,6 +108,10 @@ def _natural(path: Path) -> list[tuple[int, int, str]]:
 
 def read(path: Path, part: int | None = None) -> Rank:
     """The rank in one file, or one of several. Raises InputError with the reason if it cannot be had."""
+    return cache.read(path, part, _read)
+
+
+def _read(path: Path, part: int | None) -> Rank:
     if path.is_dir():
         raise InputError(f"{path} is a folder, not a trace.")
     if path.exists() and not path.is_file():
