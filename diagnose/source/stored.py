@@ -66,7 +66,8 @@ def write(rank: Rank, file: BinaryIO) -> None:
         )
     except (msgspec.MsgspecError, OverflowError, TypeError) as error:
         raise ValueError(str(error)) from error
-    parts = [np.frombuffer(header, dtype=np.uint8), *(np.ascontiguousarray(one).view(np.uint8) for _, _, one in arrays)]
+    parts = [np.frombuffer(header, dtype=np.uint8)]
+    parts += [np.ascontiguousarray(values).view(np.uint8) for _, _, values in arrays]
     file.write(_HEAD.pack(_MARK, len(header), sum(map(_sum, parts)) % (1 << 64)))
     for part in parts:
         file.write(part.data)
@@ -89,7 +90,9 @@ def read(path: Path) -> Rank:
         end = at + length * np.dtype(dtype).itemsize
         columns.setdefault(table, {})[column] = body[at:end].view(dtype)
         at = end + _padding(end - at)
-    tables: dict[str, Any] = {one.name: _frame(one, columns.get(one.name, {}), header.texts[one.name]) for one in schema.TABLES}
+    tables: dict[str, Any] = {
+        one.name: _frame(one, columns.get(one.name, {}), header.texts[one.name]) for one in schema.TABLES
+    }
     return Rank(
         index=header.index,
         zero_unix_ns=header.zero_unix_ns,

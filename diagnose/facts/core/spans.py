@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.base import Facts, Missing, once, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.graph_holes import graph_holes
@@ -54,18 +54,24 @@ _NONE = np.zeros(0, dtype=np.int64)
 NO_SPANS = HostSpans(_NONE, _NONE, _NONE, _NONE)
 
 
+@once
+def _by_kind(facts: Facts) -> list[IntArray]:
+    """Ids of the spans of each kind, by its code."""
+    codes = facts.rank.spans["kind"].cat.codes.to_numpy()
+    return [np.flatnonzero(codes == enums.code(kind)) for kind in SpanKind]
+
+
 def host_spans(facts: Facts, *span_kinds: SpanKind, named: Callable[[str], bool] | None = None) -> HostSpans:
     """Spans of these kinds, on any thread, whose names `named` accepts (asked once per distinct name)."""
-    spans = facts.rank.spans
-    chosen = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(kind) for kind in span_kinds])
+    spans, by_kind = facts.rank.spans, _by_kind(facts)
+    ids = np.sort(np.concatenate([by_kind[enums.code(kind)] for kind in {*span_kinds}]))
     if named is not None:
         names = spans["name"].cat
-        codes = names.codes.to_numpy()
-        accepted = np.zeros(len(names.categories), dtype=bool)
-        for code in np.unique(codes[chosen]):
-            accepted[code] = named(str(names.categories[code]))
-        chosen &= accepted[codes]
-    ids = np.flatnonzero(chosen)
+        labels, codes = names.categories, names.codes.to_numpy()[ids]
+        accepted = np.zeros(len(labels), dtype=bool)
+        for code in np.flatnonzero(np.bincount(codes, minlength=len(labels))).tolist():
+            accepted[code] = named(str(labels[code]))
+        ids = ids[accepted[codes]]
     start = spans["start_ns"].to_numpy()[ids]
     end = start + spans["dur_ns"].to_numpy()[ids]
     return HostSpans(ids, start, end, spans["track"].to_numpy()[ids].astype(np.int64))
