@@ -8,6 +8,7 @@
     findings    what is said: findings with their fixes, their order, and the Diagnosis
     rulekit     what a rule is made of and what runs it; the rules are files beside the package
     source      bytes to trace: one reader per file format
+    storage     files at URLs: listed, read and written
     capture     running a training so that it records itself
     reports     a Diagnosis as text, as a page, and as figures
     synthetic   traces drawn in text
@@ -49,7 +50,7 @@ def __getattr__(name: str) -> Any:
 
 
 def load(*paths: str | PathLike[str]) -> Run:
-    """Read traces (files, folders, glob patterns) as tables: `load("rank0.json.gz").ranks[0].spans`.
+    """Read traces (files, folders, glob patterns, URLs) as tables: `load("rank0.json.gz").ranks[0].spans`.
 
     Raises `diagnose.source.base.InputError` if there is nothing sound to read.
     """
@@ -65,8 +66,12 @@ def analyze(
     rules: Sequence[str | PathLike[str]] = (),
     select: Sequence[str] = (),
     ignore: Sequence[str] = (),
+    cluster: str | None = None,
 ) -> Diagnosis:
-    """Diagnose traces (files, folders, glob patterns).
+    """Diagnose traces (files, folders, glob patterns, URLs).
+
+    Many ranks are read by `jobs` processes here (default 1), or by the workers of `cluster`, the address of a Dask
+    scheduler; "local" starts `jobs` of them.
 
     `steps` uses only the recorded steps from its first to its last. `rules` are folders of rules beside the built-in
     ones; `select` and `ignore` name rules, their codes or beginnings of codes.
@@ -81,7 +86,7 @@ def analyze(
 
     folders = (*known_folders(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))
-    return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen)
+    return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen, cluster=cluster)
 
 
 def record(

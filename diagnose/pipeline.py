@@ -14,13 +14,15 @@ What happens on the way, and where something new goes:
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+import os
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
+from typing import Any
 
 from diagnose import __version__
-from diagnose.facts.communication.peers import awaited, compare
+from diagnose.facts.communication.kept import compared
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
@@ -39,9 +41,10 @@ from diagnose.findings import (
     recording_hints,
     risks,
 )
-from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import ReplayQuality
 from diagnose.findings.job import job_summary
+from diagnose.findings.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
 from diagnose.reports import notebook
@@ -50,9 +53,10 @@ from diagnose.reports.timeline.drawing import timeline
 from diagnose.reports.timeline.pictures import pictures
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import LoadedRule, RuleSet
+from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
-from diagnose.source.recording import RankFiles
+from diagnose.source.recording import RankFiles, Recordings
 from diagnose.trace.model import IntegrityNote, Peers
 
 StepRange = tuple[int, int]
@@ -63,82 +67,139 @@ _loaded = lru_cache(maxsize=1)(engine.load)
 
 
 def diagnose(
-    paths: Sequence[str | Path],
+    paths: Sequence[str | Path] | Recordings,
     step_range: StepRange | None = None,
     jobs: int | None = None,
     progress: Progress = lambda done, total: None,
     rules: RuleSet | None = None,
+    cluster: str | None = None,
 ) -> Diagnosis:
-    """Diagnose the run in `paths` with up to `jobs` processes (default 1); `progress` gets (done, total) files.
+    """Diagnose the run in `paths`, or what was found there, with up to `jobs` processes (default 1).
 
+    `progress` gets (done, total) files.
+    `cluster`: the address of a Dask scheduler whose workers do it, or "local" for `jobs` of them here.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     notebook.register()
-    given, rules = recording.find(paths), rules or RuleSet()
+    given = paths if isinstance(paths, Recordings) else recording.find(paths)
+    rules = rules or RuleSet()
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
     pages = [engine.shown(one) for one in _loaded(rules)]
     study = partial(diagnose_files, step_range=step_range, rules=rules)
-    with processes.executor(jobs or 1, given.ranks) as pool:
-        read, unreadable = _readable(given.ranks, pool.map(study, given.ranks), progress)
-    arranged = ranks.arrange([one.said.digest.provenance for one in read])
-    placed = sorted((index, one) for index, one in zip(arranged.indexes, read, strict=True) if index is not None)
-    said = {index: replace(one.said, digest=replace(one.said.digest, index=index)) for index, one in placed}
-    said |= _compared(said, {index: one.files for index, one in placed}, study)
-    notes = [*given.integrity, *arranged.integrity, *unreadable]
-    return diagnosis.of_ranks(list(said.values()), notes, __version__, given.manifest, pages)
+    if len(given.ranks) == 1:
+        said, briefs, notes = _of_one(given.ranks[0], study, progress)
+    else:
+        brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks))
+        briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
+        said, briefs, notes = _of_many(given.ranks, briefly, study, progress)
+    return diagnosis.of_ranks(said, briefs, [*given.integrity, *notes], __version__, given.manifest, pages)
 
 
-@dataclass(frozen=True)
-class _Read:
-    files: RankFiles
-    said: RankDiagnosis
+Study = Callable[..., RankDiagnosis | InputError]
+Known = tuple[RankDiagnosis, list[RankBrief], list[IntegrityNote]]
+"""The rank that is shown, all in brief, and what is wrong with their files."""
+
+
+def _of_one(files: RankFiles, study: Study, progress: Progress) -> Known:
+    """Raises InputError."""
+    said = _sound(study(files))
+    progress(1, 1)
+    arranged = ranks.arrange([said.digest.provenance])
+    said = replace(said, digest=replace(said.digest, index=arranged.indexes[0] or 0))
+    return said, [in_brief(said, 1)], list(arranged.integrity)
+
+
+def _of_many(
+    files: Sequence[RankFiles],
+    briefly: Iterable[tuple[int, RankBrief | InputError]],
+    study: Study,
+    progress: Progress,
+) -> Known:
+    """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
+    read, notes = _readable(files, briefly, progress)
+    while True:
+        arranged = ranks.arrange([one.provenance for one in read.values()])
+        placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
+        briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
+        others, left_out = compared({index: one.course for index, one in briefs.items()})
+        shown = None if others is None else others.awaited
+        shown = diagnosis.slowest(list(briefs.values())).index if shown is None else shown
+        peers = None if others is None or shown not in others.job.ranks else others.peers(shown)
+        again = files[placed[shown]]
+        said = study(again, index=shown, others=peers)
+        if not isinstance(said, InputError):
+            briefs[shown] = in_brief(said, len(files))
+            return said, list(briefs.values()), [*arranged.integrity, *left_out, *notes]
+        del read[placed[shown]]  # It was readable a moment ago.
+        if again.trace.named or not read:
+            raise said
+        notes.append(ranks.unreadable(said))
+
+
+def _sound(said: RankDiagnosis | InputError) -> RankDiagnosis:
+    """Raises InputError."""
+    if isinstance(said, InputError):
+        raise said
+    return said
 
 
 def _readable(
-    files: Sequence[RankFiles], results: Iterable[RankDiagnosis | InputError], progress: Progress
-) -> tuple[list[_Read], list[IntegrityNote]]:
-    """What is known of each file, and notes on those of a folder that cannot be read. Raises InputError."""
-    read, notes = list[_Read](), list[IntegrityNote]()
-    for done, (one, result) in enumerate(zip(files, results, strict=True), start=1):
-        if isinstance(result, RankDiagnosis):
-            read.append(_Read(one, result))
-        elif one.trace.named:
+    files: Sequence[RankFiles], results: Iterable[tuple[int, RankBrief | InputError]], progress: Progress
+) -> tuple[dict[int, RankBrief], list[IntegrityNote]]:
+    """What is known of each file by position, and notes on those of a folder that cannot be read. Raises InputError."""
+    read, lost, known = dict[int, RankBrief](), dict[int, InputError](), dict[object, Any]()
+    for done, (at, result) in enumerate(results, start=1):
+        if isinstance(result, RankBrief):
+            read[at] = shared(_as_given(result, files[at]), known)
+        elif files[at].trace.named:
             raise result
         else:
-            notes.append(ranks.unreadable(result))
+            lost[at] = result
         progress(done, len(files))
+    notes = [ranks.unreadable(lost[at]) for at in sorted(lost)]
     if not read:
         raise InputError(notes[0].what)
-    return read, notes
+    return {at: read[at] for at in sorted(read)}, notes
 
 
-def _compared(
-    said: Mapping[int, RankDiagnosis],
-    files: Mapping[int, RankFiles],
-    study: Callable[..., RankDiagnosis | InputError],
-) -> dict[int, RankDiagnosis]:
-    """The rank that the others wait for, once more with what they tell; none if they do not wait. Raises InputError."""
-    others = compare({index: one.digest.course for index, one in said.items()})
-    if not others:
-        return {}
-    index = awaited(others)
-    index = diagnosis.slowest(list(said.values())).digest.index if index is None else index
-    again = study(files[index], others=others[index])
-    if isinstance(again, InputError):
-        raise again
-    return {index: again}
+def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
+    """The brief with paths as the user named them, wherever they were read."""
+    detail = brief.provenance.detail and str(files.detail)
+    return replace(brief, provenance=replace(brief.provenance, path=str(files.trace.path), detail=detail))
+
+
+def brief_of_files(
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int
+) -> RankBrief | InputError:
+    """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
+    try:
+        said = diagnose_files(files, step_range, rules)
+    except RuleError:
+        raise
+    except Exception as error:
+        if os.environ.get("DIAGNOSE_DEBUG"):
+            raise
+        alone = f"DIAGNOSE_DEBUG=1 diagnose analyze {files.trace.path}"
+        return InputError(
+            f"diagnose itself failed on {files.trace.path} ({type(error).__name__}). Please report {alone}"
+        )
+    return said if isinstance(said, InputError) else in_brief(said, ranks)
 
 
 def diagnose_files(
-    files: RankFiles, step_range: StepRange | None, rules: RuleSet, others: Peers | None = None
+    files: RankFiles,
+    step_range: StepRange | None,
+    rules: RuleSet,
+    index: int | None = None,
+    others: Peers | None = None,
 ) -> RankDiagnosis | InputError:
-    """What is known of one rank, or why it cannot be read; runs in a process of its own, so that nothing is raised."""
+    """What is known of one rank, or why it cannot be read. `index`: its number, where that is known by now."""
     try:
         rank = recording.read(files)
     except InputError as error:
         return error
-    if others is not None:
-        rank = replace(rank, index=others.rank, peers=others)
+    if index is not None:
+        rank = replace(rank, index=index, peers=others)
     facts = Facts(rank, step_range)
     if step_range is not None:
         try:

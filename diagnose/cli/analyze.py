@@ -14,6 +14,7 @@ from diagnose.cli.results import open_page, rendered
 
 if TYPE_CHECKING:
     from diagnose.rulekit.engine import RuleSet
+    from diagnose.storage.remote import Place
 
 TOO_SLOW = 1
 INCONCLUSIVE = 3
@@ -77,6 +78,11 @@ class Share(click.ParamType[float]):
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
 @click.option("--steps", type=StepRange(), help="Use only these recorded steps.")
 @click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
+@click.option(
+    "--cluster",
+    metavar="ADDRESS",
+    help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
+)
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
@@ -93,6 +99,7 @@ def command(
     fail_over: float | None,
     steps: tuple[int, int] | None,
     jobs: int | None,
+    cluster: str | None,
     no_cache: bool,
     open_it: bool,
     quiet: bool,
@@ -100,24 +107,25 @@ def command(
     """Say what to fix in recorded training steps, and what each fix would save.
 
     PATH is a trace that torch.profiler wrote (plain or .gz), an SQLite export of Nsight Systems, a folder of one file
-    per rank, or a glob pattern.
+    per rank, or a glob pattern. It may be a URL (s3://, gs://, az://, hdfs://, https://), and so may FILE.
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import cache, ranks
+    from diagnose.source import cache, recording
     from diagnose.source.base import InputError
 
     asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "perfetto": perfetto_file}
     files = {form: output(name) for form, name in asked.items() if name}
     try:
-        read = [file.path for file in ranks.find(paths)]
+        given = recording.find(paths)
+        read = [one.trace.path for one in given.ranks]
         refuse_unwritable(list(files.values()), read)
         with shown("Reading traces", quiet) as progress, cache.unused(no_cache):
             rules = asked_rules(read[0], folders, select, ignore)
-            diagnosis = diagnose(paths, steps, jobs or os.cpu_count() or 1, progress, rules)
+            diagnosis = diagnose(given, steps, jobs or os.cpu_count() or 1, progress, rules, cluster)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     for form, name in files.items():
@@ -138,12 +146,15 @@ def command(
         raise click.exceptions.Exit(TOO_SLOW)
 
 
-def asked_rules(trace: Path, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...]) -> RuleSet:
-    """The rules to run: what the command line says, else what the settings near the trace say, else all."""
+def asked_rules(trace: Place, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...]) -> RuleSet:
+    """The rules to run: what the command line says, else what the settings near the trace say, else all.
+
+    Of a trace at a URL the settings near the current folder are used.
+    """
     from diagnose.rulekit import settings
     from diagnose.rulekit.engine import RuleSet, known_folders
 
-    near = settings.near(trace)
+    near = settings.near(trace if isinstance(trace, Path) else Path())
     return RuleSet(
         folders=(*known_folders(), *map(Path, folders)),
         select=settings.names(select) or near.select,

@@ -12,6 +12,11 @@ from pathlib import Path
 
 import click
 
+from diagnose.storage import writing
+from diagnose.storage.failures import StorageError
+from diagnose.storage.remote import Place, Remote
+from diagnose.storage.urls import is_url, shown
+
 STDOUT = "-"
 
 
@@ -29,12 +34,13 @@ def _stands_alone(there: os.stat_result) -> bool:
     return stat.S_ISCHR(there.st_mode) and not os.isatty(1)
 
 
-def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Path]) -> None:
+def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
     """Raise a ClickException if an output cannot be written, or is one of the inputs: before any work is done."""
     if outputs.count(STDOUT) > 1:
         raise click.ClickException("Only one result can go to standard output (-). Give the others a file name.")
-    read = {os.path.realpath(path) for path in inputs}
-    files = [name for name in outputs if name != STDOUT and not _is_stream(name)]
+    _refuse_urls([name for name in outputs if is_url(name)], inputs)
+    read = {os.path.realpath(path) for path in inputs if isinstance(path, Path)}
+    files = [name for name in outputs if name != STDOUT and not is_url(name) and not _is_stream(name)]
     targets = [os.path.realpath(name) for name in files]
     for name, target in zip(files, targets, strict=True):
         folder = Path(target).parent
@@ -52,8 +58,29 @@ def refuse_unwritable(outputs: Sequence[str], inputs: Sequence[Path]) -> None:
             raise click.ClickException(f"The folder {folder} is not writable. Choose another one.")
 
 
+def _refuse_urls(outputs: Sequence[str], inputs: Sequence[Place]) -> None:
+    """The same of outputs that are URLs."""
+    targets = [_target(url) for url in outputs]
+    read = {writing.address(path.url) for path in inputs if outputs and isinstance(path, Remote)}
+    for name, target in zip(map(shown, outputs), targets, strict=True):
+        if target in read:
+            raise click.ClickException(f"{name} is a trace to be read: writing there would destroy it. Choose another.")
+        if targets.count(target) > 1:
+            raise click.ClickException(f"Two results would go to {name}. Give each a file of its own.")
+        if name.endswith("/"):
+            raise click.ClickException(f"{name} is a folder. Name a file.")
+
+
+def _target(url: str) -> tuple[str, str]:
+    try:
+        writing.refuse(url)
+        return writing.address(url)
+    except StorageError as error:
+        raise click.ClickException(f"Cannot write {shown(url)}: {error.strerror}.") from error
+
+
 def write(name: str, text: str) -> None:
-    """Write a result to standard output (`-`), a file, or whatever else can be written to.
+    """Write a result to standard output (`-`), a file, a URL, or whatever else can be written to.
 
     A file gets all of the text or none, an older one stays until then, and links to it stay links. Devices and pipes
     are written to as they are. Raises a ClickException if that fails.
@@ -62,6 +89,8 @@ def write(name: str, text: str) -> None:
         if name == STDOUT:
             click.echo(text, nl=False)
             sys.stdout.flush()
+        elif is_url(name):
+            writing.write(name, text.encode())
         elif _is_stream(name):
             with Path(name).open("w", encoding="utf-8") as stream:
                 stream.write(text)
@@ -75,7 +104,7 @@ def write(name: str, text: str) -> None:
             f"{what} was closed before the whole result was written. Write to a file."
         ) from error
     except OSError as error:
-        raise click.ClickException(f"Cannot write {name}: {error.strerror or error}.") from error
+        raise click.ClickException(f"Cannot write {shown(name)}: {error.strerror or error}.") from error
 
 
 def _is_stream(name: str) -> bool:

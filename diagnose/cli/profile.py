@@ -13,6 +13,7 @@ import click
 
 from diagnose.capture.agent.clocks import needed
 from diagnose.capture.agent.plan import Plan
+from diagnose.cli import upload
 from diagnose.cli.analyze import asked_rules
 from diagnose.cli.files import write
 from diagnose.cli.results import open_page, rendered
@@ -54,9 +55,9 @@ class Launching(click.Command):
 @click.option(
     "--out",
     "-o",
-    type=click.Path(path_type=Path),
+    type=upload.OutFolder(),
     metavar="DIR",
-    help="Where the recording goes.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
+    help="Where the recording goes; it may be a URL.  [default: diagnose-runs/SCRIPT-DATE-TIME]",
 )
 @click.option(
     "--warmup", type=click.IntRange(min=1), default=10, show_default=True, metavar="N", help="Steps to skip, at least."
@@ -76,7 +77,7 @@ class Launching(click.Command):
 @click.pass_context
 def command(
     ctx: click.Context,
-    out: Path | None,
+    out: Path | str | None,
     warmup: int,
     steps: int,
     tracer: str,
@@ -102,7 +103,8 @@ def command(
             click.echo(f"diagnose: {what}", err=True)
 
     name, words = _command(ctx.meta[_COMMAND])
-    folder = out or Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+    url = upload.checked(out)
+    folder = out if isinstance(out, Path) else Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running)
     try:
         prepare(folder, plan, words, overwrite)
@@ -120,8 +122,9 @@ def command(
         click.echo(f"Error: {_why_nothing(recorded, plan)}", err=True)
         raise click.exceptions.Exit(recorded.exit_code or 2)
     say(f"the recording is in {folder}")
-    if not no_analyze:
-        _analyze(folder, open_it, say)
+    with upload.put_at_the_end(folder, url, say):
+        if not no_analyze:
+            _analyze(folder, open_it, say)
     raise click.exceptions.Exit(recorded.exit_code)
 
 

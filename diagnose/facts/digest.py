@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
@@ -137,18 +137,18 @@ MOST_LISTED = 8
 """Ranks that a note names one by one."""
 
 
-def merged_notes(digests: Sequence[RankDigest], shown: int) -> list[IntegrityNote]:
+def merged_notes(ranks: Mapping[int, Sequence[IntegrityNote]], shown: int) -> list[IntegrityNote]:
     """The ranks' notes. Those that differ in numbers only are given once, as rank `shown` has it, with their ranks."""
-    if len(digests) == 1:
-        return list(digests[0].integrity)
+    if len(ranks) == 1:
+        return list(ranks[shown])
     alike: dict[tuple[str, str, int], dict[int, IntegrityNote]] = {}
-    for one in digests:
+    for index, notes in ranks.items():
         seen: Counter[tuple[str, str]] = Counter()
-        for note in one.integrity:
+        for note in notes:
             text = _NUMBERS.sub("#", note.what), _NUMBERS.sub("#", note.effect)
-            alike.setdefault((*text, seen[text]), {})[one.index] = note
+            alike.setdefault((*text, seen[text]), {})[index] = note
             seen[text] += 1
-    return [_labelled(notes, shown, len(digests)) for notes in alike.values()]
+    return [_labelled(notes, shown, len(ranks)) for notes in alike.values()]
 
 
 def _labelled(notes: dict[int, IntegrityNote], shown: int, ranks: int) -> IntegrityNote:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import statistics
 from collections.abc import Sequence
-from dataclasses import dataclass
 
 import msgspec
 
@@ -22,7 +21,7 @@ from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.copies import Copies
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.device.memory import AllocationCalls, Memory
-from diagnose.facts.digest import Absent, RankDigest, merged_notes
+from diagnose.facts.digest import Absent, RankDigest, StepTimes, merged_notes
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
@@ -32,9 +31,9 @@ from diagnose.findings import risks
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage, ShownRisk
 from diagnose.findings.job import JobSummary
 from diagnose.findings.pictures import Pictures
+from diagnose.findings.rank_diagnosis import RankBrief, RankDiagnosis, RankFinding
 from diagnose.findings.timeline import Timeline
 from diagnose.replay.critical_path import PathPart
-from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Device, IntegrityNote, Peers
 
@@ -94,15 +93,6 @@ class Steps(msgspec.Struct, frozen=True):
     overhead_ratio: float | None
     """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
     size_ratio: float  # How many times as much work they do.
-
-
-class RankFinding(msgspec.Struct, frozen=True):
-    """What a rule finds on a rank by itself. Its price is not that of the job, and so is left out."""
-
-    rule: str
-    code: str
-    title: str
-    site: Site | None
 
 
 class RankSummary(msgspec.Struct, frozen=True):
@@ -200,40 +190,23 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return msgspec.json.decode(text, type=cls)
 
 
-@dataclass(frozen=True)
-class RankDiagnosis:
-    """All that leaves a rank's process: its facts in brief and what the rules say of them."""
-
-    digest: RankDigest
-    findings: tuple[RankedFinding, ...] = ()
-    outcomes: tuple[Outcome, ...] = ()
-    replay: ReplayQuality | None = None
-    slowdown: Slowdown | None = None
-    """What recording cost; None where that was not measured."""
-    timeline: Timeline | None = None
-    pictures: Pictures | None = None
-    critical_path: tuple[PathPart, ...] | None = None
-    job: JobSummary | None = None
-    peers: Peers | None = None
-    """What the other ranks tell, where it was looked at with that: they wait for this one."""
-    risks: tuple[ShownRisk, ...] = ()
-
-
 def of_ranks(
-    ranks: Sequence[RankDiagnosis],
+    said: RankDiagnosis,
+    ranks: Sequence[RankBrief],
     integrity: Sequence[IntegrityNote],
     tool_version: str,
     manifest: Manifest | None = None,
     rules: Sequence[RulePage] = (),
 ) -> Diagnosis:
-    """The Diagnosis of a run from its ranks, in order of rank; `integrity` is what is wrong with their set."""
-    digests = [one.digest for one in ranks]
-    said = next((one for one in ranks if one.peers is not None), None) or slowest(ranks)
+    """The Diagnosis of a run: of the rank that it is about, and of all in brief, that one too, in order of rank.
+
+    `integrity` is what is wrong with their set.
+    """
     shown = said.digest
     return Diagnosis(
         schema_version=SCHEMA_VERSION,
         tool_version=tool_version,
-        provenance=_provenance(digests, manifest),
+        provenance=_provenance(ranks, manifest),
         rank=shown.index,
         steps=_steps(shown, said.slowdown),
         program=shown.program,
@@ -252,12 +225,12 @@ def of_ranks(
         allocation=shown.allocation,
         ops=shown.ops,
         functions=shown.functions,
-        ranks=tuple(_summary(one, said.peers) for one in ranks),
+        ranks=_summaries(ranks, said.peers),
         job=said.job,
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,
-        integrity=(*integrity, *merged_notes(digests, shown.index)),
+        integrity=(*integrity, *merged_notes({one.index: one.integrity for one in ranks}, shown.index)),
         replay=said.replay,
         rules=tuple(rules),
         timeline=said.timeline,
@@ -268,21 +241,21 @@ def of_ranks(
     )
 
 
-def slowest(ranks: Sequence[RankDiagnosis]) -> RankDiagnosis:
+def slowest(ranks: Sequence[RankBrief]) -> RankBrief:
     """The rank with the longest median step; the first of several."""
-    return max(ranks, key=lambda one: statistics.median(one.digest.steps.times_ns) if one.digest.steps else -1)
+    return max(ranks, key=lambda one: statistics.median(one.steps.times_ns) if one.steps else -1)
 
 
-def _with_ranks(finding: RankedFinding, ranks: Sequence[RankDiagnosis]) -> RankedFinding:
+def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFinding:
     """The finding with all ranks on which its rule found something at the same place."""
     place = finding.rule, finding.site
-    same = {one.digest.index for one in ranks if place in [(found.rule, found.site) for found in one.findings]}
+    same = {one.index for one in ranks if place in [(found.rule, found.site) for found in one.findings]}
     where = msgspec.structs.replace(finding.where, ranks=tuple(sorted(same)))
     return msgspec.structs.replace(finding, where=where)
 
 
-def _provenance(digests: Sequence[RankDigest], manifest: Manifest | None) -> Provenance:
-    devices = {(device.name, device.index): device for one in digests for device in one.provenance.devices}
+def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
+    devices = {(device.name, device.index): device for one in ranks for device in one.provenance.devices}
     return Provenance(
         sources=tuple(
             Source(
@@ -295,18 +268,18 @@ def _provenance(digests: Sequence[RankDigest], manifest: Manifest | None) -> Pro
                 detail=one.provenance.detail,
                 from_detail=tuple(sorted(one.provenance.joined)),
             )
-            for one in digests
+            for one in ranks
         ),
         devices=tuple(devices.values()),
-        world_size=max((one.provenance.world_size or 0 for one in digests), default=0) or None,
-        backend=digests[0].provenance.backend,
-        framework=digests[0].provenance.versions,
+        world_size=max((one.provenance.world_size or 0 for one in ranks), default=0) or None,
+        backend=ranks[0].provenance.backend,
+        framework=ranks[0].provenance.versions,
         manifest=manifest,
     )
 
 
 def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
-    time = _step_time(shown)
+    time = _step_time(shown.steps)
     if shown.steps is None or time is None:
         return None
     return Steps(
@@ -322,27 +295,30 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     )
 
 
-def _summary(rank: RankDiagnosis, peers: Peers | None) -> RankSummary:
-    one = rank.digest
+def _summaries(ranks: Sequence[RankBrief], peers: Peers | None) -> tuple[RankSummary, ...]:
+    places = {} if peers is None else {rank: at for at, rank in enumerate(peers.ranks)}
+    return tuple(_compared(one, peers, places.get(one.index)) for one in ranks)
+
+
+def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummary:
+    """A rank, with what it computes and waits if it is among those compared, at this position."""
     alone = RankSummary(
         rank=one.index,
-        step_time_ns=_step_time(one),
+        step_time_ns=_step_time(one.steps),
         breakdown=one.breakdown,
         times_ns=one.steps.times_ns if one.steps else (),
         host=one.host,
-        findings=tuple(
-            RankFinding(found.rule, found.code, found.title, found.site) for found in rank.findings if not found.minor
-        ),
+        findings=one.findings[: one.worth_a_line],
     )
-    if peers is None:
+    if peers is None or at is None:
         return alone
-    at, count = peers.ranks.index(one.index), len(peers.steps)
+    count = len(peers.steps)
     computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (peers.compute_ns, peers.waited_ns))
     return msgspec.structs.replace(alone, computing_ns=computing, waiting_ns=waiting if len(peers.met) else None)
 
 
-def _step_time(one: RankDigest) -> StepTime | None:
-    times = one.steps.times_ns if one.steps else ()
+def _step_time(steps: StepTimes | None) -> StepTime | None:
+    times = steps.times_ns if steps else ()
     if not times:
         return None
     return StepTime(round(statistics.median(times)), round_half_up(sum(times), len(times)), min(times), max(times))

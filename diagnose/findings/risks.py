@@ -28,9 +28,7 @@ def shown(found: Iterable[tuple[RuleName, Risk]], rank: int) -> tuple[ShownRisk,
 
 def of_all(ranks: Iterable[tuple[ShownRisk, ...]]) -> tuple[ShownRisk, ...]:
     """The risks of all ranks, in their order: what a rule says of several at the same place is one."""
-    found: dict[tuple[object, ...], ShownRisk] = {}
+    found: dict[tuple[object, ...], tuple[ShownRisk, set[int]]] = {}
     for one in (one for some in ranks for one in some):
-        place = one.rule, one.title, one.site
-        first = found.setdefault(place, one)
-        found[place] = msgspec.structs.replace(first, ranks=tuple(sorted({*first.ranks, *one.ranks})))
-    return tuple(found.values())
+        found.setdefault((one.rule, one.title, one.site), (one, set()))[1].update(one.ranks)
+    return tuple(msgspec.structs.replace(first, ranks=tuple(sorted(on))) for first, on in found.values())

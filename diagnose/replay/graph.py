@@ -169,21 +169,30 @@ def _order(
 
     It grows along each lane and with time, but within `jitter_ns` a target is put behind its source.
     """
-    ticks = _along_lanes(observed_ns * _TICKS, lane)
+    rows, number = _shared_lanes(lane)
+    ticks = _along_lanes(observed_ns * _TICKS, rows, number)
     possible = observed_ns[some.source] <= observed_ns[some.target] + jitter_ns
     for _ in range(_MOST_ROUNDS):
         late = np.flatnonzero(possible & (ticks[some.source] >= ticks[some.target]))
         if not len(late):
             break
         np.maximum.at(ticks, some.target[late], ticks[some.source[late]] + 1)
-        ticks = _along_lanes(ticks, lane)
+        ticks = _along_lanes(ticks, rows, number)
     return ticks, ticks[some.source] < ticks[some.target]
 
 
-def _along_lanes(ticks: IntArray, lane: IntArray) -> IntArray:
+def _shared_lanes(lane: IntArray) -> tuple[IntArray, IntArray]:
+    """The points that are not alone in their lane, and these lanes numbered: small enough for a factor of times."""
+    follows = np.concatenate(([False], lane[1:] == lane[:-1]))[: len(lane)]
+    rows = np.flatnonzero(follows | np.append(follows[1:], False)[: len(lane)])
+    return rows, np.cumsum(~follows[rows])
+
+
+def _along_lanes(ticks: IntArray, rows: IntArray, number: IntArray) -> IntArray:
     """The least numbers that are no smaller and grow along every lane."""
-    place = np.arange(len(ticks))
-    low = ticks - place
-    apart = (lane - lane.min(initial=0)) * (np.ptp(low) + 1 if len(low) else 0)
-    grown: IntArray = np.maximum.accumulate(low + apart) - apart + place
-    return grown
+    place = np.arange(len(rows))
+    low = ticks[rows] - place
+    apart = number * (np.ptp(low) + 1 if len(low) else 0)
+    found = ticks.copy()
+    found[rows] = np.maximum.accumulate(low + apart) - apart + place
+    return found

@@ -28,6 +28,10 @@ MOST_EARLY_NS = 20_000_000
 a machine is busy, and clocks differ."""
 
 
+WIDE = 8
+"""Ranks from which on it is quicker to go through a job's graph level by level (measured)."""
+
+
 @dataclass(frozen=True)
 class Change:
     """What a job's ranks do instead of what they did."""
@@ -145,7 +149,7 @@ def join(job: Job) -> Joined:
     return Joined(
         graph=graph,
         lanes=np.array([one.event[0] for one in ranks]),
-        structure=simulate.folded(graph),
+        structure=simulate.folded(graph, wide=len(ranks) >= WIDE),
         own_edge=_own_edges(graph, ranks),
         first_call=np.concatenate(([0], np.cumsum([len(one.over) for one in ranks]))),
         transfer_edge=transfers,

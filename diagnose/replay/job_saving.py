@@ -48,6 +48,10 @@ class JobReplay(Replay):
         self._stretches = own_stretches(facts)
         super().__init__(facts, uncounted, cost)
 
+    @property
+    def _edges(self) -> int:
+        return super()._edges + len(self._joined.graph.delay_ns)
+
     def _measured_ns(self) -> int:
         return self._job.step_ns
 
@@ -99,14 +103,28 @@ class JobReplay(Replay):
         own = [fixed if at == self._at else self._like(at, fixed) for at in range(len(self._own))]
         for edit in made.of_ranks:
             if isinstance(edit, Even):
-                much = at(edit.much, made.level)
-                own = [
-                    _evened(one, ns, edit.of, 1.0 - much * (1.0 - keep)) for one, ns, keep in self._zipped(own, edit)
-                ]
+                keep = 1.0 - at(edit.much, made.level) * (1.0 - edit.keep)
+                less = self._evened(edit.of, keep)
+                own = [np.maximum(ns - spared, 0.0) for ns, spared in zip(own, less, strict=True)]
         return [np.rint(one).astype(np.int64) for one in own]
 
-    def _zipped(self, own: list[Times], edit: Even) -> list[tuple[Course, Times, Times]]:
-        return list(zip(self._job.courses, own, edit.keep, strict=True))
+    def _evened(self, of: Own, keep: Times) -> list[Times]:
+        """What of the own time of each rank goes if the share `keep` of it is left in each step.
+
+        It goes first where a rank takes longer than others that do the same, between the same two calls.
+        """
+        parts = [_part_ns(one, of) for one in self._job.courses]
+        alike = [rank for rank, same in enumerate(self._alike) if same]
+        stretches = np.stack([np.bincount(self._segment[rank], weights=parts[rank]) for rank in alike])
+        others = (stretches.sum(axis=0) - stretches) / max(len(alike) - 1, 1)
+        more = np.clip(stretches - others, 0.0, None) / np.maximum(stretches, 1.0) * (len(alike) > 1)
+        excess = [np.zeros(len(part)) for part in parts]
+        for rank, share in zip(alike, more, strict=True):
+            excess[rank] = parts[rank] * share[self._segment[rank]]
+        return [
+            _spread(part, first, begun(one), 1.0 - left)
+            for one, part, first, left in zip(self._job.courses, parts, excess, keep, strict=True)
+        ]
 
     def _like(self, other: int, fixed: Times) -> Times:
         """The own time of another rank, shortened like this one's where it does the same."""
@@ -132,11 +150,19 @@ def _segments(one: Course) -> IntArray:
     return np.concatenate(([0], np.cumsum(asks)))
 
 
-def _evened(one: Course, own: Times, of: Own, keep: Times) -> Times:
-    """Own time of which the share `keep` of what it is to be `of` is left in each step."""
+def _part_ns(one: Course, of: Own) -> Times:
     all_of_it, computing = stretches_ns(one)
-    part = computing if of is Own.COMPUTE else np.maximum(all_of_it - computing, 0)
-    return np.maximum(own - part * (1.0 - keep[begun(one)]), 0.0)
+    return computing if of is Own.COMPUTE else np.maximum(all_of_it - computing, 0)
+
+
+def _spread(part: Times, excess: Times, step: IntArray, share: Times) -> Times:
+    """The share of each step's sum of `part`, spread over its stretches: first as `excess`, then as the rest."""
+    whole, most = (np.bincount(step, weights=ns, minlength=len(share)) for ns in (part, excess))
+    gone = whole * share
+    first = np.clip(gone, 0.0, most)
+    of_excess, of_rest = first / np.maximum(most, 1.0), (gone - first) / np.maximum(whole - most, 1.0)
+    found: Times = excess * of_excess[step] + (part - excess) * of_rest[step]
+    return found
 
 
 def _spared_ns(edit: Rechunk, computing_ns: Times, level: Estimate) -> float:

@@ -96,6 +96,11 @@ class Replay:
             unexplained_share=unexplained_ns / window,
         )
 
+    @property
+    def _edges(self) -> int:
+        """That a scenario gives a delay to."""
+        return len(self._desk.graph.delay_ns)
+
     def _measured_ns(self) -> int:
         return round_half_up(self._used.window_ns, self._used.count)
 
@@ -117,7 +122,7 @@ class Replay:
         they begin earlier by more than they end, the device had lived on work queued before: nothing is saved then.
         """
         found: list[int] = []
-        at_once = max(1, MOST_CELLS // max(len(self._desk.graph.delay_ns), 1))
+        at_once = max(1, MOST_CELLS // max(self._edges, 1))
         for begin in range(0, len(cases), at_once):
             made = [self._scenario(edits, level) for edits, level in cases[begin : begin + at_once]]
             found += self._run(made).tolist()

@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from diagnose.facts.core.base import Facts
-from diagnose.findings.diagnosis import RankDiagnosis
 from diagnose.findings.finding import OutcomeKind
+from diagnose.findings.rank_diagnosis import RankDiagnosis
 from diagnose.rulekit import engine, page
 from diagnose.rulekit.engine import LoadedRule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent

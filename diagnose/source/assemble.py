@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -15,6 +14,7 @@ from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, printable
 from diagnose.source.header import Header
 from diagnose.source.tables import category, sampled_lines, side_tables
+from diagnose.storage.remote import Place
 from diagnose.trace import enums, kinds, schema, steps
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.intervals import IntArray
@@ -25,7 +25,7 @@ from diagnose.trace.model import Device, Provenance, Rank
 class Recording:
     """One file as read, before it becomes a Rank."""
 
-    path: Path
+    path: Place
     format: str
     events: int
     header: Header

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from diagnose.source.columns import printable
 from diagnose.source.packed import check_size, unpacked, within
+from diagnose.storage.remote import Place
 from diagnose.trace.model import AutogradGraph
 
 _LARGEST = 1 << 62
@@ -23,7 +22,7 @@ class _Content(msgspec.Struct, frozen=True):
     optimizer: list[int] | None = None
 
 
-def read_graph(path: Path) -> AutogradGraph:
+def read_graph(path: Place) -> AutogradGraph:
     """The graph in a file. Raises ValueError, in a few words, and OSError."""
     found = unpacked(path, _Content, _WHAT)
     nodes, edges = len(found.name), len(found.uses)

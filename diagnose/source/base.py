@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Protocol
 
+from diagnose.storage.remote import Place
 from diagnose.trace.model import Rank
 
 
@@ -18,13 +18,13 @@ class Reader(Protocol):
 
     format: str
 
-    def claims(self, path: Path, head: bytes) -> bool:
+    def claims(self, path: Place, head: bytes) -> bool:
         """Whether a file that starts with `head` (decompressed) is of this format."""
 
-    def parts(self, path: Path) -> tuple[int, ...]:
+    def parts(self, path: Place) -> tuple[int, ...]:
         """What to ask `read` for, where a file may hold several ranks; nothing if it holds one. Raises InputError."""
 
-    def read(self, path: Path, part: int | None = None) -> Rank:
+    def read(self, path: Place, part: int | None = None) -> Rank:
         """The rank in the file, or one of them. Raises InputError when nothing sound can be got from it."""
 
 

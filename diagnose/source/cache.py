@@ -22,6 +22,7 @@ from stat import S_ISREG
 import msgspec
 
 from diagnose.source import stored
+from diagnose.storage.remote import Place, Remote
 from diagnose.trace.model import Rank
 from diagnose.version import __version__
 
@@ -39,10 +40,9 @@ _END_BYTES = 64 << 10
 _SUFFIX = ".tables"
 
 
-def read(path: Path, part: int | None, reader: Callable[[Path, int | None], Rank]) -> Rank:
-    """What `reader` reads of a file, or read of it before. Raises what it raises."""
-    place = None if os.environ.get(_OFF) else _place(path, part)
-    if place is None:
+def read(path: Place, part: int | None, reader: Callable[[Place, int | None], Rank]) -> Rank:
+    """What `reader` reads of a file, or read of it before; of a URL it is always read. Raises what `reader` raises."""
+    if isinstance(path, Remote) or os.environ.get(_OFF) or (place := _place(path, part)) is None:
         return reader(path, part)
     found = _kept(place)
     if found is not None:

@@ -13,13 +13,13 @@ import re
 from collections import deque
 from collections.abc import Callable, Iterator
 from concurrent.futures import Future
-from pathlib import Path
 from typing import Any, Generic, Protocol, TypeVar
 
 import msgspec
 
 from diagnose.source.base import Damage, InputError
 from diagnose.source.mending import UNREADABLE, EventDecoder
+from diagnose.storage.remote import Place
 
 E = TypeVar("E")
 T = TypeVar("T")
@@ -52,7 +52,7 @@ class TraceText(Generic[E, T]):
     def __init__(
         self,
         pieces: Iterator[bytes],
-        path: Path,
+        path: Place,
         event: type[E],
         gather: Callable[[list[E]], T],
         header_keys: frozenset[str],

@@ -13,7 +13,6 @@ import re
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, closing, nullcontext
 from functools import partial
-from pathlib import Path
 
 from diagnose.source import stream
 from diagnose.source.assemble import Recording, assemble
@@ -24,6 +23,7 @@ from diagnose.source.document import TraceText
 from diagnose.source.events import event_type
 from diagnose.source.header import HEADER_KEYS, read_header
 from diagnose.source.workers import Workers
+from diagnose.storage.remote import Place
 from diagnose.trace.model import Rank
 
 _TIMES_PAST_DOUBLE = re.compile(rb'"ts"\s*:\s*"?\d{16,}\.\d')
@@ -35,15 +35,15 @@ class KinetoReader:
 
     format = "kineto"
 
-    def claims(self, path: Path, head: bytes) -> bool:
+    def claims(self, path: Place, head: bytes) -> bool:
         """Any JSON text; what kind of JSON shows only on reading it."""
         return head.lstrip(b"\xef\xbb\xbf \t\r\n")[:1] in (b"{", b"[")
 
-    def parts(self, path: Path) -> tuple[int, ...]:
+    def parts(self, path: Place) -> tuple[int, ...]:
         """A file holds one rank."""
         return ()
 
-    def read(self, path: Path, part: int | None = None) -> Rank:
+    def read(self, path: Place, part: int | None = None) -> Rank:
         """The rank in the file at `path`, as far as the file is sound. Raises InputError when nothing is."""
         damage, columns = Damage(), Columns()
         # Closed here: left to the garbage collector, it would wait for its thread wherever that happens to run.
@@ -83,11 +83,12 @@ GZIP_RATIO = 12  # of Kineto's traces, typically
 MOST_WORKERS = 4  # more wait for the process that puts their columns together, and each holds some 90 MB
 
 
-def _workers(path: Path, exact: bool) -> AbstractContextManager[Workers | None]:
+def _workers(path: Place, exact: bool) -> AbstractContextManager[Workers | None]:
     """Decoding processes for a big file, on a machine with cores to spare, unless this is such a process itself."""
-    size = path.stat().st_size * (GZIP_RATIO if stream.head(path, 2, raw=True) == stream.GZIP_MAGIC else 1)
-    cores = os.cpu_count() or 1
-    if size < WORTH_WORKERS_BYTES or cores == 1 or multiprocessing.parent_process() is not None:
+    size, cores = path.stat().st_size, os.cpu_count() or 1
+    if size * GZIP_RATIO < WORTH_WORKERS_BYTES or cores == 1 or multiprocessing.parent_process() is not None:
+        return nullcontext()
+    if size < WORTH_WORKERS_BYTES and stream.head(path, 2, raw=True) != stream.GZIP_MAGIC:
         return nullcontext()
     return Workers(min(cores, MOST_WORKERS), exact)
 

@@ -6,8 +6,6 @@ Tables exist only if they had rows, and columns come and go: the file is asked. 
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 
 from diagnose.source import nvtx
@@ -19,6 +17,7 @@ from diagnose.source.nsight_events import GRAPH, KERNEL, MEMCPY, MEMSET, OF_HOST
 from diagnose.source.nsight_system import add_system
 from diagnose.source.python_samples import add_samples
 from diagnose.source.sqlite import UNKNOWN, Database, text_of
+from diagnose.storage.remote import Place
 from diagnose.trace.model import Device, Rank
 
 _ON_DEVICE, _ON_HOST = (KERNEL, MEMCPY, MEMSET, GRAPH), (RUNTIME, nvtx.TABLE)
@@ -34,16 +33,16 @@ class NsightReader:
 
     format = "nsight"
 
-    def claims(self, path: Path, head: bytes) -> bool:
+    def claims(self, path: Place, head: bytes) -> bool:
         """Any SQLite database; what kind shows only on reading it."""
         return head.startswith(b"SQLite format 3\0")
 
-    def parts(self, path: Path) -> tuple[int, ...]:
+    def parts(self, path: Place) -> tuple[int, ...]:
         """The processes that used a GPU, else those that did anything, by device and process id."""
         with Database(path) as db:
             return _processes(db)
 
-    def read(self, path: Path, part: int | None = None) -> Rank:
+    def read(self, path: Place, part: int | None = None) -> Rank:
         """The rank of one process, of the first if none is said. Raises InputError if there is nothing of a GPU job."""
         with Database(path) as db:
             processes = _processes(db)

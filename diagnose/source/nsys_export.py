@@ -5,19 +5,25 @@ from __future__ import annotations
 import atexit
 import shutil
 import tempfile
-from pathlib import Path
+from pathlib import Path, PurePath
 
 from diagnose.source.base import InputError
 from diagnose.source.columns import printable
+from diagnose.storage.remote import Place, Remote
 from diagnose.trace import nsys_files
 
 SUFFIXES = (".nsys-rep", ".qdrep")
 
 
-def exported(report: Path) -> Path:
+def exported(report: Place) -> Path:
     """The SQLite export of a report, in a folder of ours until this process ends. Raises InputError with what to do."""
+    by_hand = f"nsys export --type sqlite --output {PurePath(report.name).stem}.sqlite {report.name}"
+    if isinstance(report, Remote):
+        raise InputError(
+            f"{report} is a report that only Nsight Systems can read, and only from a file."
+            f" Download it, or run where it is: {by_hand}"
+        )
     nsys = shutil.which("nsys")
-    by_hand = f"nsys export --type sqlite --output {report.stem}.sqlite {report.name}"
     if nsys is None:
         raise InputError(
             f"{report} is a report that only Nsight Systems can read, and there is no nsys on this machine."

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import gzip
 import zlib
-from pathlib import Path
 from typing import TypeVar
 
 import msgspec
 import numpy as np
 
+from diagnose.storage.remote import Place
 from diagnose.trace.intervals import IntArray
 
 MOST_BYTES = 64 << 20
@@ -23,10 +23,10 @@ MOST_ITEMS, MOST_EDGES = 200_000, 4_000_000
 T = TypeVar("T", bound=msgspec.Struct)
 
 
-def unpacked(path: Path, content: type[T], what: str) -> T:
+def unpacked(path: Place, content: type[T], what: str) -> T:
     """What a file holds. Raises ValueError, in a few words, and OSError."""
     try:
-        with gzip.open(path) as file:
+        with path.open("rb") as packed, gzip.open(packed) as file:
             raw = file.read(MOST_BYTES + 1)
         if len(raw) > MOST_BYTES:
             raise ValueError(f"is larger than {MOST_BYTES >> 20} MB")

@@ -1,44 +1,151 @@
-"""Where files are worked on: in this process, or in several where that is faster. Both are executors."""
+"""Where files are worked on: in this process, in several, or on a cluster. Results come as they are done."""
 
 from __future__ import annotations
 
 import multiprocessing
-from collections.abc import Callable, Iterable, Iterator, Sequence
-from concurrent.futures import Executor, ProcessPoolExecutor
-from concurrent.futures.process import BrokenProcessPool
-from contextlib import contextmanager
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
+from itertools import islice
+from queue import SimpleQueue
 from typing import Any, TypeVar
 
+from diagnose.source import cluster as clusters
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles
+from diagnose.storage.remote import Remote
 
 T = TypeVar("T")
+Work = Callable[[RankFiles], T]
 
 POOL_BYTES = 4 << 20
 """Files that are smaller together are read faster than worker processes start."""
 
+AHEAD = 1_024
+"""Pieces of work that are handed to a cluster before the first is done: enough for so many workers."""
+
+
+@dataclass(frozen=True)
+class Workplace:
+    """Where work is done, and how much of it is handed over before some is done."""
+
+    executor: Executor
+    ahead: int
+    killed: tuple[type[BaseException], ...] = ()
+    """What work ends with whose process was killed."""
+    again: bool = False
+    """Whether such work may have been a bystander, and is worth another try."""
+
 
 class ThisProcess(Executor):
-    """Maps without any pool: each piece of work is done when its result is asked for."""
+    """Does each piece of work when it is handed over."""
 
-    def map(self, fn: Callable[..., T], *iterables: Iterable[Any], **_: Any) -> Iterator[T]:
-        """The results in order. Nothing is done ahead, so there is nothing to wait for or to divide."""
-        return map(fn, *iterables)
+    def submit(self, fn: Callable[..., T], /, *args: Any, **kwargs: Any) -> Future[T]:
+        """What has been done."""
+        done: Future[T] = Future()
+        try:
+            done.set_result(fn(*args, **kwargs))
+        except Exception as error:
+            done.set_exception(error)
+        return done
+
+
+def results(
+    work: Work[T], files: Sequence[RankFiles], jobs: int, cluster: str | None = None
+) -> Iterator[tuple[int, T | InputError]]:
+    """(position of the files, what the work makes of them) as they are done, in up to `jobs` processes.
+
+    `cluster` is the address of a Dask scheduler, or "local". If a process is killed, what it worked on is an
+    InputError. Raises what the work raises, and InputError if the cluster cannot be used.
+    """
+    killed = list[int]()
+    handed = files if cluster is None else [one.absolute() for one in files]  # Workers run in folders of their own.
+    with _workplace(jobs, files, cluster) as place:
+        for at, done in _streamed(place, work, handed):
+            if not isinstance(done.exception(), place.killed):
+                yield at, done.result()
+            elif place.again:
+                killed.append(at)
+            else:
+                yield at, _killed(files[at])
+    yield from _one_by_one(work, files, sorted(killed))
+
+
+def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> AbstractContextManager[Workplace]:
+    if cluster is not None:
+        return _cluster(cluster, jobs)
+    return _here(jobs, files)
 
 
 @contextmanager
-def executor(jobs: int, files: Sequence[RankFiles]) -> Iterator[Executor]:
-    """An executor for work on these files, in up to `jobs` processes. Raises InputError if one of them is killed."""
-    if jobs == 1 or len(files) == 1 or sum(map(_size, files)) < POOL_BYTES:
-        yield ThisProcess()
+def _cluster(address: str, jobs: int) -> Iterator[Workplace]:
+    with clusters.executor(address, jobs) as (executor, killed):
+        yield Workplace(executor, AHEAD, killed)
+
+
+@contextmanager
+def _here(jobs: int, files: Sequence[RankFiles]) -> Iterator[Workplace]:
+    if jobs == 1 or not _worth_a_pool(files):
+        yield Workplace(ThisProcess(), ahead=1)
         return
-    with ProcessPoolExecutor(min(jobs, len(files)), multiprocessing.get_context("spawn")) as pool:
+    with _pool(min(jobs, len(files))) as pool:
+        yield Workplace(pool, 2 * jobs, (BrokenExecutor,), again=True)
+
+
+@contextmanager
+def _pool(processes: int) -> Iterator[Executor]:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
         try:
             yield pool
-        except BrokenProcessPool as error:
-            raise InputError("A reading process was killed, perhaps for memory. Try a smaller --jobs.") from error
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> Iterator[tuple[int, Future[T]]]:
+    """(position, finished work) in the order in which it is done."""
+    waiting, pending, finished = iter(enumerate(files)), dict[Future[T], int](), SimpleQueue[Future[T]]()
+    while True:
+        for at, one in islice(waiting, place.ahead - len(pending)):
+            handed = _submitted(place.executor, work, one)
+            pending[handed] = at
+            handed.add_done_callback(finished.put)
+        if not pending:
+            return
+        done = finished.get()
+        yield pending.pop(done), done
+
+
+def _submitted(executor: Executor, work: Work[T], files: RankFiles) -> Future[T]:
+    try:
+        return executor.submit(work, files)
+    except BrokenExecutor as error:
+        broken: Future[T] = Future()
+        broken.set_exception(error)
+        return broken
+
+
+def _one_by_one(work: Work[T], files: Sequence[RankFiles], left: list[int]) -> Iterator[tuple[int, T | InputError]]:
+    """Work during which a process of the pool was killed: whoever is killed again has itself to blame."""
+    while left:
+        with _pool(1) as pool:
+            while left:
+                at = left.pop(0)
+                done = _submitted(pool, work, files[at])
+                if isinstance(done.exception(), BrokenExecutor):
+                    yield at, _killed(files[at])
+                    break
+                yield at, done.result()
+
+
+def _killed(files: RankFiles) -> InputError:
+    return InputError(f"The process that read {files.trace.path} was killed, perhaps for memory. Record fewer steps.")
+
+
+def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
+    """Whether they are large, or are waited for: those elsewhere."""
+    elsewhere = any(isinstance(one.trace.path, Remote) for one in files)
+    return len(files) > 1 and (elsewhere or sum(map(_size, files)) >= POOL_BYTES)
 
 
 def _size(files: RankFiles) -> int:

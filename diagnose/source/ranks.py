@@ -5,14 +5,20 @@ from __future__ import annotations
 import glob
 import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, replace
+from fnmatch import fnmatchcase
 from pathlib import Path
 
 from diagnose.source import cache, jobs, nsys_export, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
+from diagnose.storage import urls
+from diagnose.storage.failures import StorageError
+from diagnose.storage.listing import Listings
+from diagnose.storage.remote import Place, Remote
 from diagnose.trace.model import IntegrityNote, Provenance, Rank, Run, Severity
 
 READERS: tuple[Reader, ...] = (KinetoReader(), NsightReader())
@@ -22,6 +28,12 @@ _NOT_TRACES = re.compile(
     r"(^|/)(manifest|report|about|expected)\.json$|\.(detail|graph|values)\.(json(\.gz)?|sqlite)$|\.tmp$|(^|/)\.work/"
 )
 _RANK_IN_NAME = re.compile(r"(?:rank|worker|gpu|node)[-_.]?(\d{1,6})(?!\d)", re.IGNORECASE)
+_EXPORT = ".sqlite"
+"""The one kind of file that may hold several ranks."""
+
+MOST_FETCHED = 4
+"""Exports that are fetched at a time to ask for their ranks: each is a copy on this disk."""
+
 MAX_NAMED = 8  # ranks or files listed in a sentence before it says how many more there are
 
 _OTHER_FORMATS = (
@@ -40,43 +52,62 @@ _OTHER_FORMATS = (
 class TraceFile:
     """A file to read as one rank."""
 
-    path: Path
+    path: Place
     named: bool
     """The user named this very file, so it must be readable; otherwise it was found in a folder."""
     part: int | None = None
     """Which of the ranks in it; None if it holds one."""
 
 
-def find(paths: Sequence[str | Path]) -> tuple[TraceFile, ...]:
-    """The trace files that the paths (files, folders, glob patterns) stand for, in a stable order.
+def find(paths: Sequence[str | Path], listings: Listings | None = None) -> tuple[TraceFile, ...]:
+    """The trace files that the paths (files, folders, glob patterns, URLs of them) stand for, in a stable order.
 
+    `listings` keeps what is listed of folders at URLs on the way.
     Raises InputError if a path does not exist or holds no trace.
     """
     found: dict[str, TraceFile] = {}
+    listings = listings or Listings()
     for given in paths:
-        for path in _expanded(given):
+        for path in _expanded(given, listings):
             if path.is_dir():
-                for inside in _in_folder(path):
-                    found.setdefault(os.path.realpath(inside), TraceFile(inside, named=False))
+                for inside in _in_folder(path, listings):
+                    found.setdefault(_identity(inside), TraceFile(inside, named=False))
             else:
                 read = nsys_export.exported(path) if path.suffix in nsys_export.SUFFIXES else path
-                found[os.path.realpath(path)] = TraceFile(read, named=True)
+                found[_identity(path)] = TraceFile(read, named=True)
     if not found:
         raise InputError("No trace was given. Name a file of torch.profiler or Nsight Systems, or a folder of them.")
-    return tuple(part for one in found.values() for part in _parts(one))
+    return tuple(part for parts in _all_parts(list(found.values())) for part in parts)
+
+
+def _identity(path: Place) -> str:
+    """What is equal for all paths that lead to a file."""
+    return path.url if isinstance(path, Remote) else os.path.realpath(path)
+
+
+def _all_parts(files: Sequence[TraceFile]) -> list[list[TraceFile]]:
+    """The ranks in each file. Files at URLs are asked side by side, and only those that may hold several."""
+    if not any(isinstance(file.path, Remote) for file in files):
+        return [_parts(file) for file in files]
+    with ThreadPoolExecutor(MOST_FETCHED, thread_name_prefix="diagnose-parts") as pool:
+        return list(pool.map(_parts, files))
 
 
 def _parts(file: TraceFile) -> list[TraceFile]:
     """The ranks in a file, each by itself. What cannot be read is one, and says so when it is read."""
+    if isinstance(file.path, Remote) and file.path.suffix != _EXPORT:
+        return [file]
     try:
-        head = stream.head(file.path) if file.path.is_file() else b""
+        head = b"" if isinstance(file.path, Path) and not file.path.is_file() else stream.head(file.path)
         parts = next((one.parts(file.path) for one in READERS if head and one.claims(file.path, head)), ())
     except InputError:
         parts = ()
     return [replace(file, part=part) for part in parts] or [file]
 
 
-def _expanded(given: str | Path) -> list[Path]:
+def _expanded(given: str | Path, listings: Listings) -> Sequence[Place]:
+    if urls.is_url(str(given)):
+        return _at_url(str(given), listings)
     path = Path(given)
     try:
         if path.exists():
@@ -88,9 +119,19 @@ def _expanded(given: str | Path) -> list[Path]:
     raise InputError(f"{given} does not exist. Check the path.")
 
 
-def _in_folder(folder: Path) -> list[Path]:
-    files = sorted({file for pattern in _TRACE_NAMES for file in folder.rglob(pattern) if file.is_file()}, key=_natural)
-    files = [file for file in files if not _NOT_TRACES.search(file.relative_to(folder).as_posix())]
+def _at_url(url: str, listings: Listings) -> list[Remote]:
+    """What a URL stands for. Raises InputError if that is nothing, or its storage does not say."""
+    try:
+        if found := listings.named(url):
+            return found
+    except StorageError as error:
+        raise InputError(f"Cannot read {urls.shown(url)}: {error.strerror}.") from error
+    raise InputError(f"{urls.shown(url)} does not exist. Check the URL.")
+
+
+def _in_folder(folder: Place, listings: Listings) -> list[Place]:
+    inside = _remote_files(folder, listings) if isinstance(folder, Remote) else _local_files(folder)
+    files = [inside[name] for name in sorted(sorted(inside), key=_natural) if not _NOT_TRACES.search(name)]
     if not files:
         raise InputError(
             f"{folder} holds no trace (no *.json, *.json.gz or *.sqlite). Record one with torch.profiler, "
@@ -100,22 +141,36 @@ def _in_folder(folder: Path) -> list[Path]:
     return files
 
 
-def _natural(path: Path) -> list[tuple[int, int, str]]:
+def _local_files(folder: Path) -> Mapping[str, Place]:
+    """Files named like traces in a folder and those inside it, by their path from there."""
+    files = (file for pattern in _TRACE_NAMES for file in folder.rglob(pattern) if file.is_file())
+    return {file.relative_to(folder).as_posix(): file for file in files}
+
+
+def _remote_files(folder: Remote, listings: Listings) -> Mapping[str, Place]:
+    """The same of a folder at a URL. Raises InputError."""
+    try:
+        files = listings.inside(folder)
+    except StorageError as error:
+        raise InputError(f"Cannot read {folder}: {error.strerror}.") from error
+    return {
+        name: file for name, file in files.items() if any(fnmatchcase(file.name, pattern) for pattern in _TRACE_NAMES)
+    }
+
+
+def _natural(path: str) -> list[tuple[int, int, str]]:
     """Sort key that puts rank2 before rank10."""
-    parts = re.split(r"(\d+)", path.as_posix())
+    parts = re.split(r"(\d+)", path)
     return [(1, int(part), "") if part.isascii() and part.isdigit() else (0, 0, part) for part in parts]
 
 
-def read(path: Path, part: int | None = None) -> Rank:
+def read(path: Place, part: int | None = None) -> Rank:
     """The rank in one file, or one of several. Raises InputError with the reason if it cannot be had."""
     return cache.read(path, part, _read)
 
 
-def _read(path: Path, part: int | None) -> Rank:
-    if path.is_dir():
-        raise InputError(f"{path} is a folder, not a trace.")
-    if path.exists() and not path.is_file():
-        raise InputError(f"{path} is a pipe or a device, and a trace is read more than once. Save it to a file first.")
+def _read(path: Place, part: int | None) -> Rank:
+    path = _a_file(path)
     head = stream.head(path)
     if not head:
         raise InputError(f"{path} is empty, or its compressed content is broken from the start. Record it again.")
@@ -129,6 +184,20 @@ def _read(path: Path, part: int | None) -> Rank:
         if head.startswith(magic):
             raise InputError(f"{path} is {what}.")
     raise InputError(f"{path} is not a profiler trace: it is not JSON, and no SQLite export.")
+
+
+def _a_file(path: Place) -> Place:
+    """The same file, of a URL with its version. Raises InputError if it is anything else."""
+    if path.is_dir():
+        raise InputError(f"{path} is a folder, not a trace.")
+    if isinstance(path, Remote):
+        try:
+            return path.looked_up()
+        except StorageError as error:
+            raise InputError(f"Cannot read {path}: {error.strerror}.") from error
+    if path.exists() and not path.is_file():
+        raise InputError(f"{path} is a pipe or a device, and a trace is read more than once. Save it to a file first.")
+    return path
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,8 @@ from diagnose.source.columns import printable
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
+from diagnose.storage.listing import Listings
+from diagnose.storage.remote import Place
 from diagnose.trace.joining import joined
 from diagnose.trace.loaders import equal_batches
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
@@ -48,13 +50,19 @@ class RankFiles:
     """What is read as one rank."""
 
     trace: TraceFile
-    detail: Path | None = None
+    detail: Place | None = None
     """The detail recording."""
-    graph: Path | None = None
+    graph: Place | None = None
     """Of autograd."""
-    values: Path | None = None
+    values: Place | None = None
     """Which ops made equal ones."""
     context: Context | None = None
+
+    def absolute(self) -> RankFiles:
+        """The same for a process that runs in another folder."""
+        paths = {name: getattr(self, name) for name in ("detail", "graph", "values")}
+        beside = {name: path.absolute() for name, path in paths.items() if path is not None}
+        return replace(self, trace=replace(self.trace, path=self.trace.path.absolute()), **beside)
 
 
 @dataclass(frozen=True)
@@ -69,19 +77,22 @@ class Recordings:
 
 def find(paths: Sequence[str | Path]) -> Recordings:
     """The recordings in the paths. A trace that was named, rather than its folder, is used alone. Raises InputError."""
-    manifests: dict[Path, Manifest | None] = {}
+    listings = Listings()
+    manifests: dict[Place, Manifest | None] = {}
     notes: list[IntegrityNote] = []
     found: list[RankFiles] = []
-    for trace in ranks.find(paths):
+    for trace in ranks.find(paths, listings):
         if trace.named:
             found.append(RankFiles(trace))
             continue
         folder = trace.path.parent
         if folder not in manifests:
-            manifests[folder], problems = read_manifest(folder / MANIFEST)
+            manifests[folder], problems = _manifest_beside(trace.path, listings)
             notes += problems
-        detail, graph, values = (_beside(trace.path, names) for names in (_DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES))
-        found.append(RankFiles(trace, detail, graph, values, _context(trace.path, manifests[folder])))
+        detail, graph, values = (
+            _beside(trace.path, names, listings) for names in (_DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES)
+        )
+        found.append(RankFiles(trace, detail, graph, values, _context(trace.path.name, manifests[folder])))
     known = [one for one in manifests.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
     notes += [note for one in known for note in _run_notes(one, used)]
@@ -109,13 +120,16 @@ def read(files: RankFiles) -> Rank:
     return replace(rank, integrity=tuple(note for note in rank.integrity if note not in obsolete))
 
 
-def read_manifest(path: Path) -> tuple[Manifest | None, list[IntegrityNote]]:
-    """The manifest at `path` and what is wrong with it; None if there is none that can be used.
+def _manifest_beside(trace: Place, listings: Listings) -> tuple[Manifest | None, list[IntegrityNote]]:
+    path = listings.there(trace.with_name(MANIFEST))
+    return (None, []) if path is None else read_manifest(path)
+
+
+def read_manifest(path: Place) -> tuple[Manifest | None, list[IntegrityNote]]:
+    """The manifest at `path` and what is wrong with it; None if it cannot be used.
 
     Only what the schema names is kept, with text made printable.
     """
-    if not path.is_file():
-        return None, []
     try:
         return _decoded(path), []
     except _Unusable as error:
@@ -134,11 +148,13 @@ class _Unusable(Exception):
     """What is wrong with a manifest, and what to do."""
 
 
-def _decoded(path: Path) -> Manifest:
+def _decoded(path: Place) -> Manifest:
     """The manifest. Raises _Unusable, OSError, RecursionError, or ValueError if it is none."""
-    if path.stat().st_size > MOST_BYTES:
+    with path.open("rb") as file:
+        content = file.read(MOST_BYTES + 1)
+    if len(content) > MOST_BYTES:
         raise _Unusable(f"is larger than {MOST_BYTES >> 20} MB", RECORD_AGAIN)
-    raw = msgspec.json.decode(path.read_bytes())
+    raw = msgspec.json.decode(content)
     version = raw.get("schema_version", SCHEMA_VERSION) if isinstance(raw, dict) else None
     if type(version) is int and version > SCHEMA_VERSION:
         newer = f"has schema version {version}, and this version of diagnose knows {SCHEMA_VERSION}"
@@ -159,15 +175,15 @@ def _clean(value: Any) -> Any:
     return value
 
 
-def _add_graph(rank: Rank, path: Path) -> Rank:
+def _add_graph(rank: Rank, path: Place) -> Rank:
     return replace(rank, graph=read_graph(path))
 
 
-def _add_values(rank: Rank, path: Path) -> Rank:
+def _add_values(rank: Rank, path: Place) -> Rank:
     return replace(rank, values=read_values(path))
 
 
-def _with(rank: Rank, path: Path, added: Callable[[Rank, Path], Rank], lost: str) -> Rank:
+def _with(rank: Rank, path: Place, added: Callable[[Rank, Place], Rank], lost: str) -> Rank:
     """The rank with what a file adds, or with a note of what is lost."""
     try:
         return added(rank, path)
@@ -177,19 +193,19 @@ def _with(rank: Rank, path: Path, added: Callable[[Rank, Path], Rank], lost: str
         return replace(rank, integrity=(*rank.integrity, note))
 
 
-def _beside(trace: Path, names: Sequence[str]) -> Path | None:
+def _beside(trace: Place, names: Sequence[str], listings: Listings) -> Place | None:
     """What lies beside a trace, by its name: rank0.detail.json.gz beside rank0.trace.json.gz."""
     found = _TRACE_NAME.search(trace.name)
     beside = [trace.with_name(trace.name[: found.start()] + name) for name in names] if found else []
-    return next((path for path in beside if path.is_file()), None)
+    return next((file for file in map(listings.there, beside) if file is not None), None)
 
 
-def _context(trace: Path, manifest: Manifest | None) -> Context | None:
+def _context(trace: str, manifest: Manifest | None) -> Context | None:
     """What the manifest says of the rank of a trace: the one that names the file, else the one of its number."""
     if manifest is None:
         return None
-    index = ranks.rank_in_name(trace.name)
-    by_name = [one for one in manifest.ranks if one.trace == trace.name]
+    index = ranks.rank_in_name(trace)
+    by_name = [one for one in manifest.ranks if one.trace == trace]
     by_number = [one for one in manifest.ranks if one.rank == index]
     own = next(iter(by_name + by_number), None)
     if own is None:

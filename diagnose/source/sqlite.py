@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import sqlite3
 from collections.abc import Sequence
+from contextlib import ExitStack
 from itertools import chain
-from pathlib import Path
 from types import TracebackType
 from urllib.parse import quote
 
@@ -13,6 +13,9 @@ import numpy as np
 
 from diagnose.source.base import InputError
 from diagnose.source.columns import Array
+from diagnose.storage import copies
+from diagnose.storage.failures import StorageError
+from diagnose.storage.remote import Place
 
 UNKNOWN = -1
 
@@ -20,17 +23,23 @@ UNKNOWN = -1
 class Database:
     """An open file. Use it with `with`; sqlite3.Error while reading becomes InputError there."""
 
-    def __init__(self, path: Path) -> None:
+    def __init__(self, path: Place) -> None:
         """Raises InputError if it cannot be opened or its list of tables is damaged."""
         self.path = path
+        self._open = ExitStack()
         try:
+            file = self._open.enter_context(copies.local(path))
             # immutable: no lock, no journal, nothing is ever written beside the user's file.
-            where = f"file:{quote(str(path.absolute()))}?mode=ro&immutable=1"
+            where = f"file:{quote(str(file.absolute()))}?mode=ro&immutable=1"
             self._connection = sqlite3.connect(where, uri=True)
+            self._open.callback(self._connection.close)
             self._connection.text_factory = bytes
             self._connection.execute("PRAGMA trusted_schema = OFF")
             self.tables = self._ordinary_tables()
+        except StorageError as error:
+            raise InputError(f"Cannot read {path}: {error.strerror}.") from error
         except sqlite3.Error as error:
+            self._open.close()
             raise self._damaged(error) from error
 
     def __enter__(self) -> Database:
@@ -39,7 +48,7 @@ class Database:
     def __exit__(
         self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
     ) -> None:
-        self._connection.close()
+        self._open.close()
         if isinstance(error, sqlite3.Error):
             raise self._damaged(error) from error
 

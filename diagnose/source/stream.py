@@ -5,10 +5,10 @@ from __future__ import annotations
 import zlib
 from collections.abc import Generator, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import BinaryIO
 
 from diagnose.source.base import Damage, InputError
+from diagnose.storage.remote import Place
 
 PIECE_BYTES = 1 << 20
 """Small enough to stay in a core's cache with what is decoded of it: events of 4 MB take 1.5 times as long each."""
@@ -19,7 +19,7 @@ BOMB_BYTES = 1 << 30
 BOMB_RATIO = 250  # real traces shrink 8 to 50 times under gzip; a bomb about 1000 times
 
 
-def pieces(path: Path, damage: Damage) -> Generator[bytes, None, None]:
+def pieces(path: Place, damage: Damage) -> Generator[bytes, None, None]:
     """The file's content in order, about PIECE_BYTES at a time, inflated if gzip; never an empty piece.
 
     Reading and inflating run one piece ahead on another thread (zlib and file reads release the interpreter lock). It
@@ -37,11 +37,12 @@ def pieces(path: Path, damage: Damage) -> Generator[bytes, None, None]:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
 
 
-def head(path: Path, size: int = 4096, raw: bool = False) -> bytes:
+def head(path: Place, size: int = 4096, raw: bool = False) -> bytes:
     """The first bytes of the content, inflated if gzip and not `raw`. Raises InputError if the file cannot be read."""
     try:
         with path.open("rb") as file:
-            content = _gathered(_inflated(file, path, Damage())) if not raw and _is_gzip(file) else _plain(file)
+            inflated = not raw and _is_gzip(file)
+            content = _gathered(_inflated(file, path, Damage()), size) if inflated else iter([file.read(size)])
             return next(content, b"")[:size]
     except OSError as error:
         raise InputError(f"Cannot read {path}: {error.strerror or error}.") from error
@@ -58,20 +59,20 @@ def _plain(file: BinaryIO) -> Iterator[bytes]:
         yield piece
 
 
-def _gathered(parts: Iterator[bytes]) -> Iterator[bytes]:
-    """The parts, joined until they are PIECE_BYTES long: gzip members may be tiny."""
+def _gathered(parts: Iterator[bytes], enough: int = PIECE_BYTES) -> Iterator[bytes]:
+    """The parts, joined until they are long enough: gzip members may be tiny."""
     held, size = list[bytes](), 0
     for part in parts:
         held.append(part)
         size += len(part)
-        if size >= PIECE_BYTES:
+        if size >= enough:
             yield b"".join(held)
             held, size = [], 0
     if held:
         yield b"".join(held)
 
 
-def _inflated(file: BinaryIO, path: Path, damage: Damage) -> Iterator[bytes]:
+def _inflated(file: BinaryIO, path: Place, damage: Damage) -> Iterator[bytes]:
     engine, in_member = zlib.decompressobj(wbits=31), False
     read = written = 0
     raw, before = b"", engine
@@ -110,7 +111,7 @@ def _before_the_error(engine: zlib._Decompress, raw: bytes) -> Iterator[bytes]:
             engine = before
 
 
-def _refuse_bomb(path: Path, read: int, written: int) -> None:
+def _refuse_bomb(path: Place, read: int, written: int) -> None:
     if written > BOMB_BYTES and written > BOMB_RATIO * read:
         raise InputError(
             f"{path} expands more than {BOMB_RATIO} times, as no trace does: it looks like a compression bomb. "

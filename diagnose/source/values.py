@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import msgspec
 
 from diagnose.source.columns import printable
 from diagnose.source.packed import check_size, unpacked, within
+from diagnose.storage.remote import Place
 from diagnose.trace.model import RowCounts, ValueGraph
 
 _WHAT = "list of ops"
@@ -37,7 +36,7 @@ class _Content(msgspec.Struct, frozen=True):
     read: list[int] | None = None
 
 
-def read_values(path: Path) -> ValueGraph:
+def read_values(path: Place) -> ValueGraph:
     """What is in a file. Raises ValueError, in a few words, and OSError."""
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)

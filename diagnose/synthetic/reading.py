@@ -7,7 +7,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from diagnose.facts.communication.course import course
-from diagnose.facts.communication.peers import awaited, compare
+from diagnose.facts.communication.peers import compare
 from diagnose.facts.core.base import Facts, optional
 from diagnose.source import ranks
 from diagnose.synthetic import notation
@@ -20,10 +20,10 @@ def facts_of(text: str) -> Facts:
     """
     drawn = facts_of_ranks(text)
     others = compare({facts.rank.index: optional(course, facts) for facts in drawn})
-    if not others:
+    if others is None:
         return drawn[0]
-    index = awaited(others) or 0
-    return Facts(replace(drawn[index].rank, peers=others[index]))
+    index = others.awaited or 0
+    return Facts(replace(drawn[index].rank, peers=others.peers(index)))
 
 
 def facts_of_ranks(text: str) -> list[Facts]:

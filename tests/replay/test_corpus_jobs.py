@@ -12,7 +12,7 @@ import pytest
 
 from diagnose.facts.communication.course import course
 from diagnose.facts.communication.meetings import join as joined_job
-from diagnose.facts.communication.peers import awaited, compare
+from diagnose.facts.communication.peers import compare
 from diagnose.facts.core.base import Facts
 from diagnose.findings.job import summarised
 from diagnose.replay.edits import Even
@@ -109,7 +109,8 @@ def test_the_job_without_what_was_planted_takes_as_long_as_the_job_recorded_with
     twin, keep = FIXES[name]
     facts = facts_of_job(corpus / "distributed" / name)
     others = compare({one.rank.index: course(one) for one in facts})
-    peers: Peers = others[awaited(others) or 0]
+    assert others is not None
+    peers: Peers = others.peers(others.awaited or 0)
     own = Facts(replace(facts[peers.rank].rank, peers=peers))
     replay = JobReplay(own, peers.job)
     (saving,) = replay.savings([[Even(keep(peers.compute_ns.astype(np.float64)))]])

@@ -49,9 +49,9 @@ def one_by_one(graph: Graph, delay_ns: IntArray, residual_ns: IntArray) -> IntAr
     return found
 
 
-@given(graphs(), st.integers(0, 2**32 - 1))
+@given(graphs(), st.integers(0, 2**32 - 1), st.booleans())
 @settings(max_examples=100, deadline=None)
-def test_all_points_at_once_are_as_one_by_one(graph: Graph, seed: int) -> None:
+def test_all_points_at_once_are_as_one_by_one(graph: Graph, seed: int, wide: bool) -> None:
     assume(len(graph.edges.source))
     random = np.random.default_rng(seed)
     delay = np.repeat(graph.delay_ns[:, None], SCENARIOS, axis=1)
@@ -59,7 +59,7 @@ def test_all_points_at_once_are_as_one_by_one(graph: Graph, seed: int) -> None:
     may_be_off = np.isin(graph.edges.kind, (EdgeKind.WAIT, EdgeKind.TRACK))
     delay[may_be_off, 2] = np.where(random.random(may_be_off.sum()) < 0.5, OFF, 100)
     residual = random.integers(0, 300, (len(graph.residual_ns), SCENARIOS))
-    found = times(graph, folded(graph), delay, residual, np.arange(len(graph.observed_ns)))
+    found = times(graph, folded(graph, wide), delay, residual, np.arange(len(graph.observed_ns)))
     for scenario in range(SCENARIOS):
         expected = one_by_one(graph, delay[:, scenario], residual[:, scenario])
         known = expected != OFF

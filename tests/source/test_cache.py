@@ -16,6 +16,7 @@ from click.testing import CliRunner
 import diagnose
 from diagnose.cli import group
 from diagnose.source import cache, ranks, stored
+from diagnose.storage.remote import Place
 from diagnose.trace import schema
 from diagnose.trace.model import Rank
 
@@ -34,11 +35,11 @@ def kept(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
 
 
 @pytest.fixture
-def reads(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[Place]:
     """The files that were read, rather than found in the cache."""
-    really, found = ranks._read, list[Path]()
+    really, found = ranks._read, list[Place]()
 
-    def read(path: Path, part: int | None) -> Rank:
+    def read(path: Place, part: int | None) -> Rank:
         found.append(path)
         return really(path, part)
 
@@ -82,7 +83,7 @@ def test_every_recording_of_others_is_kept_as_it_was_read(corpus: Path, tmp_path
         assert_equal(stored.read(tmp_path / "kept"), rank)
 
 
-def test_a_file_is_read_once(kept: Path, reads: list[Path], trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_file_is_read_once(kept: Path, reads: list[Place], trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     first = ranks.read(trace)
     assert_equal(ranks.read(trace), first)
     assert reads == [trace]
@@ -91,13 +92,13 @@ def test_a_file_is_read_once(kept: Path, reads: list[Path], trace: Path, monkeyp
     assert reads == [trace]
 
 
-def test_a_diagnosis_of_what_is_kept_is_the_same(kept: Path, reads: list[Path], trace: Path) -> None:
+def test_a_diagnosis_of_what_is_kept_is_the_same(kept: Path, reads: list[Place], trace: Path) -> None:
     first = diagnose.analyze(trace)
     assert diagnose.analyze(trace).to_json() == first.to_json()
     assert reads == [trace]
 
 
-def test_a_file_that_changed_is_read_again(kept: Path, reads: list[Path], trace: Path) -> None:
+def test_a_file_that_changed_is_read_again(kept: Path, reads: list[Place], trace: Path) -> None:
     ranks.read(trace)
     about, content = trace.stat(), bytearray(trace.read_bytes())
     content[4] ^= 1  # the time in gzip's header: as long as before, and as sound
@@ -108,7 +109,7 @@ def test_a_file_that_changed_is_read_again(kept: Path, reads: list[Path], trace:
 
 
 def test_code_that_changed_reads_again(
-    kept: Path, reads: list[Path], trace: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, reads: list[Place], trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     ranks.read(trace)
     monkeypatch.setattr(cache, "_code", lambda: "other")
@@ -117,7 +118,7 @@ def test_code_that_changed_reads_again(
 
 
 @pytest.mark.parametrize("damage", ["empty", "cut", "header", "array", "foreign"])
-def test_what_is_damaged_is_read_again(kept: Path, reads: list[Path], trace: Path, damage: str) -> None:
+def test_what_is_damaged_is_read_again(kept: Path, reads: list[Place], trace: Path, damage: str) -> None:
     first = ranks.read(trace)
     (file,) = kept.iterdir()
     content = bytearray(file.read_bytes())
@@ -134,7 +135,7 @@ def test_what_is_damaged_is_read_again(kept: Path, reads: list[Path], trace: Pat
 
 
 @pytest.mark.skipif(sys.platform == "win32", reason="modes of files")
-def test_it_is_for_the_user_alone(kept: Path, reads: list[Path], trace: Path) -> None:
+def test_it_is_for_the_user_alone(kept: Path, reads: list[Place], trace: Path) -> None:
     ranks.read(trace)
     (file,) = kept.iterdir()
     assert stat.S_IMODE(kept.stat().st_mode) == 0o700
@@ -145,7 +146,7 @@ def test_it_is_for_the_user_alone(kept: Path, reads: list[Path], trace: Path) ->
 
 
 def test_what_was_not_used_for_longest_goes_first(
-    kept: Path, reads: list[Path], trace: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, reads: list[Place], trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     others = [trace.with_name(f"other{k}.json.gz") for k in range(2)]
     for other in others:
@@ -177,7 +178,7 @@ def test_a_file_that_has_just_changed_is_not_kept(kept: Path, trace: Path, monke
 
 
 def test_a_folder_that_cannot_be_made_keeps_nothing(
-    kept: Path, reads: list[Path], trace: Path, monkeypatch: pytest.MonkeyPatch
+    kept: Path, reads: list[Place], trace: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(cache, "folder", lambda: trace / "cache")
     ranks.read(trace)
@@ -194,7 +195,7 @@ def test_many_at_once_find_it_whole(kept: Path, trace: Path) -> None:
     assert file.suffix == ".tables"
 
 
-def test_no_cache(kept: Path, reads: list[Path], trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_no_cache(kept: Path, reads: list[Place], trace: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for _ in range(2):
         assert CliRunner().invoke(group, ["analyze", str(trace), "--no-cache", "-q"]).exit_code == 0
     assert not kept.exists()

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
+import numpy.typing as npt
 
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Course
@@ -48,35 +49,41 @@ def _by_ends(host: IntArray, table: IntArray, hosts: int) -> tuple[IntArray, Int
         if part[start] < 0:
             part[start] = start
             _spread_from(start, found, part, on, meeting, end)
+    free = part != np.arange(hosts)
     for _ in range(ROUNDS if len(table) else 0):
         left = end - found[on]
-        middle = _median_of(meeting, left)
-        for one in np.flatnonzero(part != np.arange(hosts)).tolist():
-            mine = on == one
-            difference = left[mine] - middle[meeting[mine]]
-            found[one] += int(np.median(difference))
-    for one in np.unique(on).tolist():
-        mine = on == one
-        left = (end - found[on])[mine] - _median_of(meeting, end - found[on])[meeting[mine]]
-        if abs(found[one] - found[part[one]]) <= CERTAIN * np.median(np.abs(left)):
-            found[one] = found[part[one]]
+        off = _halfway(on, left - _median_of(meeting, left)[meeting], hosts)
+        found += np.where(free, np.trunc(off), 0).astype(np.int64)
+    left = end - found[on]
+    spread = _halfway(on, np.abs(left - _median_of(meeting, left)[meeting]), hosts)
+    found = np.where(np.abs(found - found[part]) <= CERTAIN * spread, found[part], found)
     ahead: IntArray = found - found[part]
     return ahead, part
 
 
 def _spread_from(start: int, found: IntArray, part: IntArray, on: IntArray, meeting: IntArray, end: IntArray) -> None:
-    """Places all hosts that are connected to one, each by those placed before it: clocks may be seconds apart."""
+    """Places all hosts that are connected to one, by those placed before them: clocks may be seconds apart."""
+    nowhere = np.iinfo(np.int64).min
     while True:
         known = part[on] == start
-        first = np.full(int(meeting.max(initial=-1)) + 1, np.iinfo(np.int64).min)
+        first = np.full(int(meeting.max(initial=-1)) + 1, nowhere)
         first[meeting[known]] = (end - found[on])[known]
-        reachable = (part[on] < 0) & (first[meeting] > np.iinfo(np.int64).min)
-        if not reachable.any():
+        rows = np.flatnonzero((part[on] < 0) & (first[meeting] > nowhere))
+        if not len(rows):
             return
-        new = int(on[reachable][0])
-        mine = reachable & (on == new)
-        found[new] = int(np.median(end[mine] - first[meeting[mine]]))
+        new = np.unique(on[rows])
+        found[new] = np.trunc(_halfway(on[rows], end[rows] - first[meeting[rows]], len(found)))[new].astype(np.int64)
         part[new] = start
+
+
+def _halfway(group: IntArray, values: IntArray, groups: int) -> npt.NDArray[np.float64]:
+    """The median of each group's values, the mean of two in the middle; 0 of none. Shape (groups,)."""
+    order = np.lexsort((values, group))
+    count = np.bincount(group, minlength=groups)
+    first = np.cumsum(count) - count
+    some = np.append(values[order], 0)
+    low, high = (np.minimum(first + (count + odd) // 2, len(values)) for odd in (-1, 0))
+    return np.where(count > 0, (some[np.maximum(low, first)] + some[high]) / 2, 0.0)
 
 
 def _median_of(group: IntArray, values: IntArray) -> IntArray:

@@ -13,6 +13,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.facts.core.spans import members
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import BARRIERS, RECV, SEND, Course, Job
@@ -137,8 +138,9 @@ def _caused(job: Job, waits: list[_Waits]) -> IntArray:
         np.concatenate([getattr(one, name) for one in waits]) for name in ("from_ns", "until_ns", "awaited")
     )
     found = np.zeros((len(job.courses), 3), dtype=np.int64)
-    for at, one in enumerate(job.courses):
-        mine = np.flatnonzero((whom == at) & (end > begin))
+    late = np.flatnonzero((end > begin) & (whom >= 0))
+    for at, (one, rows) in enumerate(zip(job.courses, members(whom[late], len(job.courses)), strict=True)):
+        mine = late[rows]
         if not len(mine):
             continue
         moments, compute, own = _progress(one)

@@ -36,13 +36,13 @@ def join(courses: Sequence[Course]) -> Job | None:
     numbers = _run(sorted(common))
     if len(ordered) < 2 or not numbers or len({one.window for one in ordered}) > 1:
         return None
-    cut = [_cut(one, numbers) for one in ordered]
-    laid = pipelines(cut)
-    groups, group_of = _groups(cut, laid)
-    calls = _collectives(cut, groups, group_of)
-    pairs = _transfers(cut, laid)
-    shift, error = offsets_ns(cut, calls, pairs)
-    moved = [_shifted(one, int(by)) for one, by in zip(cut, shift, strict=True)]
+    same = [cut(one, numbers) for one in ordered]
+    laid = pipelines(same)
+    groups, group_of = _groups(same, laid)
+    calls = _collectives(same, groups, group_of)
+    pairs = _transfers(same, laid)
+    shift, error = offsets_ns(same, calls, pairs)
+    moved = [_shifted(one, int(by)) for one, by in zip(same, shift, strict=True)]
     met = [*_met(moved, groups, calls, transfer=False), *_met(moved, groups, pairs, transfer=True)]
     return Job(tuple(moved), groups, tuple(group_of), tuple(met), tuple(laid), shift, error)
 
@@ -57,8 +57,8 @@ def _run(numbers: list[int]) -> tuple[int, ...]:
     return tuple(best)
 
 
-def _cut(one: Course, numbers: tuple[int, ...]) -> Course:
-    """The course in these steps alone."""
+def cut(one: Course, numbers: tuple[int, ...]) -> Course:
+    """The course in these steps alone, which follow each other."""
     if one.numbers == numbers:
         return one
     first = one.numbers.index(numbers[0])

@@ -6,78 +6,89 @@ transferring look the same. Every rank gives its `course`, and gets back its `Pe
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
-from dataclasses import replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 
 import numpy as np
 
 from diagnose.facts.communication.meetings import join
 from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.spans import members
 from diagnose.trace import intervals
-from diagnose.trace.intervals import Intervals
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.job import Course, Job, Meeting
 from diagnose.trace.model import Peers
 
 HOW = "Record all ranks at once, as diagnose profile does, and analyse their folder."
 
 
-def compare(ranks: Mapping[int, Course | None]) -> dict[int, Peers]:
-    """What the others tell of each rank; empty if fewer than two ranks, or no step of all of them, can be compared."""
+@dataclass(frozen=True)
+class Compared:
+    """Ranks side by side."""
+
+    job: Job
+    waited_ns: IntArray
+    """For how long each rank stood still and waited for others, in all steps. Shape (ranks,)."""
+
+    @property
+    def awaited(self) -> int | None:
+        """The rank that waits least for the others: they wait for it. None if nothing is known of waiting."""
+        return self.job.ranks[int(self.waited_ns.argmin())] if self.job.meetings else None
+
+    def peers(self, rank: int) -> Peers:
+        """What the others tell of a rank."""
+        job, at = self.job, self.job.ranks.index(rank)
+        met = _arrivals([one for one in job.meetings if one.whole])
+        own = met.rank == at
+        rows = np.stack((job.courses[at].calls.ids[met.call[own]], met.arrived_ns[own], met.wait_ns[own]), axis=1)
+        ids, arrived_ns, wait_ns = rows[np.lexsort(rows.T[::-1])].T
+        return Peers(
+            rank=rank,
+            ranks=job.ranks,
+            steps=job.courses[at].numbers,
+            machines=np.array([one.machine for one in job.courses], dtype=np.int64),
+            devices=np.array([one.device for one in job.courses], dtype=np.int64),
+            compute_ns=np.stack([one.compute_ns for one in job.courses]),
+            waited_ns=self.waited_ns,
+            met=ids,
+            from_ns=arrived_ns + int(job.ahead_ns[at]),
+            waits_ns=wait_ns,
+            job=job,
+        )
+
+
+def compare(ranks: Mapping[int, Course | None]) -> Compared | None:
+    """The ranks side by side; None if fewer than two, or no step of all of them, can be compared."""
     known = [replace(one, rank=rank) for rank, one in ranks.items() if one is not None]
     job = join(known) if len(known) == len(ranks) else None
-    if job is None:
-        return {}
-    waited_ns = waited(job)
-    compute_ns = np.stack([one.compute_ns for one in job.courses])
-    return {one.rank: _peers(job, at, compute_ns, waited_ns) for at, one in enumerate(job.courses)}
+    return None if job is None else Compared(job, _waited_ns(job))
 
 
-def waited(job: Job) -> intervals.IntArray:
-    """For how long each rank stood still and waited for others, in all steps. Shape (ranks,)."""
-    rows = [(at, start, start + ns) for one in job.meetings for at, start, ns in _of_each(one) if ns]
-    rank, start, end = np.array(rows, dtype=np.int64).reshape(-1, 3).T
+@dataclass(frozen=True)
+class _Arrivals:
+    """Each rank that came to each of some meetings. Arrays of shape (arrivals,)."""
+
+    rank: IntArray
+    """Position of its course."""
+    call: IntArray
+    arrived_ns: IntArray
+    wait_ns: IntArray
+
+
+def _arrivals(meetings: Sequence[Meeting]) -> _Arrivals:
+    none = np.zeros(0, dtype=np.int64)
+    rows = [(none,) * 4, *((one.ranks, one.calls, one.arrived_ns, one.wait_ns) for one in meetings)]
+    return _Arrivals(*(np.concatenate(column) for column in zip(*rows, strict=True)))
+
+
+def _waited_ns(job: Job) -> IntArray:
+    met = _arrivals(job.meetings)
     found = []
-    for at, one in enumerate(job.courses):
+    for one, rows in zip(job.courses, members(met.rank, len(job.courses)), strict=True):
         held = Intervals(one.lane.from_ns[one.lane.waits], one.lane.until_ns[one.lane.waits])
-        absent = intervals.union(Intervals(start[rank == at], end[rank == at]))
-        found.append(intervals.intersect(intervals.union(held), absent).total)
+        absent = Intervals(met.arrived_ns[rows], met.arrived_ns[rows] + met.wait_ns[rows])
+        found.append(intervals.intersect(intervals.union(held), intervals.union(absent)).total)
     return np.array(found, dtype=np.int64)
-
-
-def _of_each(one: Meeting) -> Iterable[tuple[int, int, int]]:
-    """(position of the rank, when it arrived, for how long it waited for the last one)."""
-    return zip(one.ranks.tolist(), one.arrived_ns.tolist(), one.wait_ns.tolist(), strict=True)
-
-
-def _peers(job: Job, at: int, compute_ns: intervals.IntArray, waited_ns: intervals.IntArray) -> Peers:
-    own = job.courses[at]
-    rows = [
-        (int(own.calls.ids[call]), int(began) + int(job.ahead_ns[at]), int(waits))
-        for met in job.meetings
-        if met.whole
-        for rank, call, began, waits in zip(met.ranks, met.calls, met.arrived_ns, met.wait_ns, strict=True)
-        if rank == at
-    ]
-    table = np.array(sorted(rows), dtype=np.int64).reshape(-1, 3)
-    return Peers(
-        rank=own.rank,
-        ranks=job.ranks,
-        steps=own.numbers,
-        machines=np.array([one.machine for one in job.courses], dtype=np.int64),
-        devices=np.array([one.device for one in job.courses], dtype=np.int64),
-        compute_ns=compute_ns,
-        waited_ns=waited_ns,
-        met=table[:, 0],
-        from_ns=table[:, 1],
-        waits_ns=table[:, 2],
-        job=job,
-    )
-
-
-def awaited(others: Mapping[int, Peers]) -> int | None:
-    """The rank that waits least for the others: they wait for it. None if nothing is known of waiting."""
-    known = next((one for one in others.values() if one.job.meetings), None)
-    return None if known is None else known.ranks[int(known.waited_ns.argmin())]
 
 
 @fact

@@ -131,7 +131,8 @@ def test_other_ranks_tell_what_was_waiting() -> None:
 def compared(*drawn: str) -> Iterator[Facts]:
     ranks = facts_of_ranks("---\n".join(drawn))
     told = compare({number: course(facts) for number, facts in enumerate(ranks)})
-    return (Facts(replace(facts.rank, peers=told[number])) for number, facts in enumerate(ranks))
+    assert told is not None
+    return (Facts(replace(facts.rank, peers=told.peers(number))) for number, facts in enumerate(ranks))
 
 
 def test_ranks_that_name_other_machines_use_the_network() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.facts.communication.course import course
 from diagnose.facts.communication.overlap import exposure
-from diagnose.facts.communication.peers import awaited, compare, peers, waits
+from diagnose.facts.communication.peers import Compared, compare, peers, waits
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
 from diagnose.trace.job import Course
@@ -32,7 +32,19 @@ def pair(first: int, second: int) -> str:
 
 
 def compared(text: str) -> dict[int, Peers]:
-    return compare({facts.rank.index: course(facts) for facts in facts_of_ranks(text)})
+    return of_each({facts.rank.index: course(facts) for facts in facts_of_ranks(text)})
+
+
+def of_each(courses: dict[int, Course]) -> dict[int, Peers]:
+    """What the others tell of each rank."""
+    found = together(courses)
+    return {rank: found.peers(rank) for rank in courses}
+
+
+def together(courses: dict[int, Course]) -> Compared:
+    found = compare(courses)
+    assert found is not None
+    return found
 
 
 def shifted(one: Course, ns: int) -> Course:
@@ -55,7 +67,7 @@ def test_who_comes_first_waits_for_who_comes_last() -> None:
     assert last.waits_ns.tolist() == [0] * 3
     assert first.waited_ns.tolist() == last.waited_ns.tolist() == [60 * MS, 0]
     assert first.compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
-    assert awaited({0: first, 1: last}) == 1
+    assert together({facts.rank.index: course(facts) for facts in facts_of_ranks(pair(60, 80))}).awaited == 1
 
 
 def test_what_is_not_waiting_is_transfer() -> None:
@@ -87,7 +99,7 @@ def test_without_the_other_ranks_nobody_knows_who_waited() -> None:
 
 def test_clocks_that_differ_are_set_by_the_ends_of_collectives() -> None:
     one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
-    found = compare({0: one, 1: shifted(other, 7_000_000_000)})
+    found = of_each({0: one, 1: shifted(other, 7_000_000_000)})
     assert found[0].waits_ns.tolist() == [20 * MS] * 3
     assert found[1].waits_ns.tolist() == [0] * 3
 
@@ -100,13 +112,13 @@ def test_clocks_of_several_machines_are_set_by_collectives(peers: int | None, wa
     told = [Context(RankManifest(rank=k, world_size=2, peers=peers), Host(), 2) for k in (0, 1)]
     known = {k: course(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
     longer = {k: replace(one.calls, end_ns=one.calls.end_ns + 100 * MS) for k, one in known.items()}
-    found = compare({k: replace(one, calls=longer[k]) for k, one in known.items()})
+    found = of_each({k: replace(one, calls=longer[k]) for k, one in known.items()})
     assert found[0].waits_ns.tolist() == [waits_ms * MS] * 3
 
 
 def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs() -> None:
     one, other = (replace(course(facts), machine=7) for facts in facts_of_ranks(pair(60, 80)))
-    found = compare({0: one, 1: shifted(other, 50 * MS)})
+    found = of_each({0: one, 1: shifted(other, 50 * MS)})
     assert len(found[0].met) == len(found[1].met) == 0
     assert found[0].compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
 
@@ -114,25 +126,25 @@ def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs(
 def test_a_group_of_which_a_rank_is_missing_is_not_compared() -> None:
     one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
     of_four = [of_size(rank, 4) for rank in (one, other)]
-    assert len(compare(dict(enumerate(of_four)))[0].met) == 0
+    assert len(of_each(dict(enumerate(of_four)))[0].met) == 0
     unknown = [of_size(rank, -1, world_size=3) for rank in (one, other)]
-    assert len(compare(dict(enumerate(unknown)))[0].met) == 0
+    assert len(of_each(dict(enumerate(unknown)))[0].met) == 0
 
 
 def test_only_steps_of_all_ranks_are_compared() -> None:
     one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
     later = replace(other, numbers=(2, 3, 4))
-    found = compare({0: one, 1: later})
+    found = of_each({0: one, 1: later})
     assert found[0].steps == (2, 3)
     assert len(found[0].met) == 2
-    assert compare({0: one, 1: replace(other, numbers=(7, 8, 9))}) == {}
+    assert compare({0: one, 1: replace(other, numbers=(7, 8, 9))}) is None
 
 
 def test_nothing_is_compared_if_a_rank_cannot_be() -> None:
     one = course(facts_of_ranks(pair(60, 80))[0])
-    assert compare({0: one}) == {}
-    assert compare({0: one, 1: None}) == {}
-    assert compare({}) == {}
+    assert compare({0: one}) is None
+    assert compare({0: one, 1: None}) is None
+    assert compare({}) is None
 
 
 def test_barriers_and_gathers_meet_but_broadcasts_do_not() -> None:

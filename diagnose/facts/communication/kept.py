@@ -1,0 +1,123 @@
+"""Which collectives of a job of many ranks are kept, so that its memory is bounded however many there are.
+
+Fewer steps are better than fewer ranks: in each step all meet. Where not even one step of all ranks fits, those ranks
+are kept that share a group with the first one (a replica of each dimension that the job is parallel in), and, by turns,
+those that are held up least: the others wait for them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from itertools import chain
+
+import numpy as np
+
+from diagnose.facts.communication.meetings import cut
+from diagnose.facts.communication.peers import Compared, compare
+from diagnose.trace.job import Course
+from diagnose.trace.model import IntegrityNote, Severity
+from diagnose.trace.packing import packed, unpacked
+
+MOST_CALLS_OF_JOB = 4_000_000
+"""Collectives of all ranks that are put together to a job: some 4 GB (measured by `make bench-scale`)."""
+
+
+@dataclass(frozen=True)
+class KeptCourse:
+    """A rank's course in few bytes, and what tells whether it has to be kept."""
+
+    data: bytes
+    calls: int
+    recorded_steps: int
+    steps: int
+    """Of these the first, as many as are kept."""
+    held_share: float
+    """Share of its steps for which the rank is held up by others or by transfers."""
+    near: bool
+    """It shares a group, other than that of all, with the first rank."""
+
+    def course(self, rank: int) -> Course:
+        """The course, of the rank with this number."""
+        return replace(unpacked(self.data), rank=rank)
+
+
+def kept(course: Course, ranks: int) -> KeptCourse:
+    """What is kept of a course if there are so many ranks: whole steps, at least one."""
+    some = _within(course, MOST_CALLS_OF_JOB // max(ranks, 1))
+    held = some.lane.until_ns - some.lane.from_ns
+    groups = [one.ranks for one in course.known_groups if 1 < len(one.ranks) < max(course.world_size, ranks)]
+    return KeptCourse(
+        data=packed(some),
+        calls=len(some.calls.ids),
+        recorded_steps=len(course.numbers),
+        steps=len(some.numbers),
+        held_share=float(held.sum()) / max(int(some.bounds_ns[-1] - some.bounds_ns[0]), 1),
+        near=any(0 in one for one in groups),
+    )
+
+
+def _within(course: Course, most_calls: int) -> Course:
+    begins = np.searchsorted(np.sort(course.calls.begin_ns), course.bounds_ns[1:])
+    fitting = int((begins <= most_calls).sum())
+    return cut(course, course.numbers[: max(fitting, 1)])
+
+
+def chosen(courses: Mapping[int, KeptCourse], most_calls: int = MOST_CALLS_OF_JOB) -> list[int]:
+    """The ranks whose collectives are put together; all, if they are no more than `most_calls`."""
+    if sum(one.calls for one in courses.values()) <= most_calls:
+        return sorted(courses)
+    replica = sorted(courses, key=lambda rank: (not courses[rank].near, rank))
+    awaited = sorted(courses, key=lambda rank: (courses[rank].held_share, rank))
+    found, calls = list[int](), 0
+    for rank in dict.fromkeys(chain.from_iterable(zip(replica, awaited, strict=True))):
+        calls += courses[rank].calls
+        if calls > most_calls:
+            break
+        found.append(rank)
+    return sorted(found)
+
+
+def compared(
+    ranks: Mapping[int, KeptCourse | None], most_calls: int = MOST_CALLS_OF_JOB
+) -> tuple[Compared | None, list[IntegrityNote]]:
+    """The ranks side by side, as far as they can be and are no more than `most_calls`, and notes on what is left out.
+
+    None if fewer than two can be compared.
+    """
+    known = {rank: one for rank, one in ranks.items() if one is not None}
+    some = chosen(known, most_calls)
+    found = compare({rank: known[rank].course(rank) for rank in some})
+    return found, list(_left_out(ranks, known, some)) if found else []
+
+
+MOST_NAMED = 8
+"""Ranks that a sentence names one by one."""
+
+
+def _left_out(
+    ranks: Mapping[int, KeptCourse | None], known: Mapping[int, KeptCourse], some: Sequence[int]
+) -> Iterator[IntegrityNote]:
+    if strange := [str(rank) for rank in ranks if rank not in known]:
+        more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""
+        yield IntegrityNote(
+            f"Not compared with the other ranks: {', '.join(strange[:MOST_NAMED])}{more}.",
+            "Their recordings show no step, or no collective that can be compared. Whether the others wait for them is"
+            " not known.",
+            Severity.NOTE,
+        )
+    recorded, steps = (max(getattr(one, name) for one in known.values()) for name in ("recorded_steps", "steps"))
+    if steps < recorded:
+        yield IntegrityNote(
+            f"Ranks are compared in the first {steps} of {recorded} recorded steps: there are too many collectives for"
+            " all.",
+            "What differs in later steps only is not seen.",
+            Severity.NOTE,
+        )
+    if len(some) < len(known):
+        yield IntegrityNote(
+            f"The collectives of {len(some):,} of {len(known):,} ranks are compared: of the first rank's groups, and of"
+            " the ranks that are held up least.",
+            "Whether the others wait for one that is not among them is not known.",
+            Severity.NOTE,
+        )

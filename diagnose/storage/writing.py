@@ -1,0 +1,84 @@
+"""Writing to URLs: a file is there whole or not at all, and a folder's most important file comes last."""
+
+from __future__ import annotations
+
+import errno
+from pathlib import Path, PurePosixPath
+from tempfile import TemporaryDirectory
+from typing import Any
+
+from diagnose.storage import urls
+from diagnose.storage.failures import StorageError
+from diagnose.storage.filesystem import attempt, filesystem, fresh
+
+_PUT_WHOLE = ("s3", "s3a", "gs", "gcs", "az", "abfs", "abfss")
+"""Stores that show a file once all of it has come. Elsewhere it is written beside, and renamed."""
+
+
+def address(url: str) -> tuple[str, str]:
+    """What is equal for all spellings of a place: its kind of storage, and the path there. Raises StorageError."""
+    storage, path = filesystem(url)
+    return type(storage).__name__, path
+
+
+def refuse(url: str) -> None:
+    """Raises StorageError if nothing can be written to such a URL: before any work is done."""
+    if urls.is_web(url):
+        raise StorageError(errno.EROFS, "web servers take no files. Name a file, or a URL such as s3://bucket/report")
+    filesystem(url)
+
+
+def is_taken(folder: str) -> bool:
+    """Whether there is anything in a folder. Raises StorageError."""
+    storage, path = filesystem(folder)
+    try:
+        return bool(fresh(storage, lambda: storage.ls(path, detail=False)))
+    except StorageError as error:
+        if error.is_missing:
+            return False
+        raise
+
+
+def write(url: str, content: bytes) -> None:
+    """Put a file at a URL, in place of one that is there. Raises StorageError, OSError if there is no room here."""
+    refuse(url)
+    storage, path = filesystem(url)
+    with TemporaryDirectory(prefix="diagnose-") as folder:
+        local = Path(folder) / f"content{PurePosixPath(path).suffix}"  # Storages tell a file's type by that.
+        local.write_bytes(content)
+        _put(storage, url, local, path)
+
+
+def upload(folder: Path, url: str, last: str) -> None:
+    """Put all files of a folder to a URL, and the one that is called `last` when the others are there.
+
+    Raises StorageError; what has been put by then stays.
+    """
+    refuse(url)
+    storage, root = filesystem(url)
+    names = [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
+    for name in sorted(names, key=lambda name: (name == last, name)):
+        _put(storage, url, folder / name, f"{root.rstrip('/')}/{name}")
+
+
+def _put(storage: Any, url: str, local: Path, path: str) -> None:
+    if urls.scheme(url) in _PUT_WHOLE:
+        attempt(lambda: storage.put_file(str(local), path))
+        return
+    folder, _, name = path.rpartition("/")
+    beside = f"{folder}/.{name}.part"
+    attempt(lambda: storage.makedirs(folder, exist_ok=True))
+    try:
+        attempt(lambda: storage.put_file(str(local), beside))
+        attempt(lambda: storage.mv(beside, path))
+    except BaseException:
+        _remove(storage, beside)
+        raise
+
+
+def _remove(storage: Any, path: str) -> None:
+    """Best effort: what failed before is what is told."""
+    try:
+        storage.rm_file(path)
+    except Exception:
+        return

@@ -1,0 +1,51 @@
+"""What is a URL, and what of it may be seen."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.storage import urls
+from diagnose.storage.remote import Remote
+
+
+@pytest.mark.parametrize("text", ["s3://b/run", "https://h/x.json", "abfs://c@a.dfs.core.windows.net/x", "hdfs:///run"])
+def test_urls(text: str) -> None:
+    assert urls.is_url(text)
+    assert urls.shown(text) == text
+
+
+@pytest.mark.parametrize("text", ["run", "/run/x.json", "C:\\run", "s3:/run", "a/b://c", "-", ""])
+def test_paths(text: str) -> None:
+    assert not urls.is_url(text)
+    assert urls.shown(text) == text
+
+
+@pytest.mark.parametrize(
+    ("url", "shown"),
+    [
+        ("https://h/run/x.json?X-Amz-Signature=SECRET&b=c/d", "https://h/run/x.json"),
+        ("https://h/run/x.json#SECRET", "https://h/run/x.json"),
+        ("https://h/run/x.json?SECRET", "https://h/run/x.json"),
+        ("https://me:SECRET@h:8080/x.json", "https://h:8080/x.json"),
+        ("https://SECRET@h/x.json", "https://h/x.json"),
+        ("https://me:SEC/RET@h/x.json", "https://h/x.json"),
+        ("http://[::1]:80/x@y.json", "http://[::1]:80/x@y.json"),
+        ("s3://KEY:SECRET@b/x.json", "s3://b/x.json"),
+        ("s3://b/x.json?X-Amz-Security-Token=SECRET", "s3://b/x.json"),
+        ("s3://b/rank?.json", "s3://b/rank?.json"),
+        ("s3://b/me@home/x.json", "s3://b/me@home/x.json"),
+        ("hdfs://me@node:8020/x.json", "hdfs://node:8020/x.json"),
+        ("abfs://run:SECRET@a/x.json", "abfs://a/x.json"),
+        ("s3://b/a\x1b[31m.json", "s3://b/a\N{REPLACEMENT CHARACTER}[31m.json"),
+    ],
+)
+def test_what_may_be_a_secret_is_not_shown(url: str, shown: str) -> None:
+    assert urls.shown(url) == shown
+    assert str(Remote(url)) == shown
+    assert "SECRET" not in repr(Remote(url))
+
+
+def test_the_parts_that_readers_ask_for() -> None:
+    remote = Remote("https://h/run/rank0.trace.json.gz?sig=SECRET")
+    assert (remote.name, remote.suffix, str(remote.parent)) == ("rank0.trace.json.gz", ".gz", "https://h/run")
+    assert remote.with_name("manifest.json") == Remote("https://h/run/manifest.json")
