@@ -17,7 +17,7 @@ from diagnose.trace.intervals import IntArray
 def sole_ops(facts: Facts, calls: IntArray) -> IntArray:
     """The outermost op around each call in which no device work but that of these calls is started, or -1."""
     ops, launch = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), device_work(facts).launch
-    up = np.append(nesting.parents(ops.track, ops.start_ns, ops.end_ns), nesting.NONE)
+    up = np.append(ops.parents, nesting.NONE)
     others = enclosing_op(facts, np.setdiff1d(launch[launch >= 0], calls))
     mixed = np.append(np.zeros(len(ops.ids), dtype=bool), True)
     at = np.searchsorted(ops.ids, np.unique(others[others >= 0]))

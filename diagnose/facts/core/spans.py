@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
@@ -41,7 +42,12 @@ class HostSpans:
 
     def outermost(self) -> HostSpans:
         """Those that lie in no other of them."""
-        return self.where(nesting.parents(self.track, self.start_ns, self.end_ns) < 0)
+        return self.where(self.parents < 0)
+
+    @cached_property
+    def parents(self) -> IntArray:
+        """Position of the innermost of them that contains each one on its thread, or -1."""
+        return nesting.parents(self.track, self.start_ns, self.end_ns)
 
     def in_steps(self, facts: Facts) -> HostSpans:
         """Those of the used steps, as `in_used_steps`."""
@@ -54,24 +60,33 @@ _NONE = np.zeros(0, dtype=np.int64)
 NO_SPANS = HostSpans(_NONE, _NONE, _NONE, _NONE)
 
 
-@once
-def _by_kind(facts: Facts) -> list[IntArray]:
-    """Ids of the spans of each kind, by its code."""
-    codes = facts.rank.spans["kind"].cat.codes.to_numpy()
-    return [np.flatnonzero(codes == enums.code(kind)) for kind in SpanKind]
-
-
 def host_spans(facts: Facts, *span_kinds: SpanKind, named: Callable[[str], bool] | None = None) -> HostSpans:
     """Spans of these kinds, on any thread, whose names `named` accepts (asked once per distinct name)."""
-    spans, by_kind = facts.rank.spans, _by_kind(facts)
-    ids = np.sort(np.concatenate([by_kind[enums.code(kind)] for kind in {*span_kinds}]))
-    if named is not None:
-        names = spans["name"].cat
-        labels, codes = names.categories, names.codes.to_numpy()[ids]
-        accepted = np.zeros(len(labels), dtype=bool)
-        for code in np.flatnonzero(np.bincount(codes, minlength=len(labels))).tolist():
-            accepted[code] = named(str(labels[code]))
-        ids = ids[accepted[codes]]
+    known, kinds_asked = _known(facts), frozenset(span_kinds)
+    if kinds_asked not in known:
+        known[kinds_asked] = _of_kinds(facts, kinds_asked)
+    every = known[kinds_asked]
+    if named is None:
+        return every
+    names = facts.rank.spans["name"].cat
+    labels, codes = names.categories, names.codes.to_numpy()[every.ids]
+    accepted = np.zeros(len(labels), dtype=bool)
+    for code in np.flatnonzero(np.bincount(codes, minlength=len(labels))).tolist():
+        accepted[code] = named(str(labels[code]))
+    return every.where(accepted[codes])
+
+
+@once
+def _known(facts: Facts) -> dict[frozenset[SpanKind], HostSpans]:
+    """All spans of the kinds that were asked for: many ask for the same, and for what contains what."""
+    return {}
+
+
+def _of_kinds(facts: Facts, span_kinds: frozenset[SpanKind]) -> HostSpans:
+    spans = facts.rank.spans
+    codes, wanted = spans["kind"].cat.codes.to_numpy(), np.zeros(len(SpanKind), dtype=bool)
+    wanted[[enums.code(kind) for kind in span_kinds]] = True
+    ids = np.flatnonzero(wanted[codes])
     start = spans["start_ns"].to_numpy()[ids]
     end = start + spans["dur_ns"].to_numpy()[ids]
     return HostSpans(ids, start, end, spans["track"].to_numpy()[ids].astype(np.int64))

@@ -254,7 +254,7 @@ def host_born(facts: Facts) -> tuple[HostBorn, ...]:
 
 def _neighbours(ops: HostSpans) -> tuple[IntArray, IntArray]:
     """Positions of the op before and after each one, within the same op or in none on the same thread; -1 for none."""
-    up = nesting.parents(ops.track, ops.start_ns, ops.end_ns)
+    up = ops.parents
     before, after = np.full((2, len(up)), nesting.NONE, dtype=np.int64)
     order = np.lexsort((up, ops.track))
     first, second = order[:-1], order[1:]

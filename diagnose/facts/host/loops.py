@@ -277,7 +277,7 @@ def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
     every = on_training_threads(facts, host_spans(facts, SpanKind.OP))
     names = facts.rank.spans["name"].cat
     codes = names.codes.to_numpy()[every.ids]
-    around = nesting.parents(every.track, every.start_ns, every.end_ns)
+    around = every.parents
     of_engine = np.array([one.startswith(BACKWARD) for one in names.categories], dtype=bool)
     by_engine = (around >= 0) & of_engine[codes[around]]
     adds = every.where(names.categories.isin(_ADDS)[codes] & by_engine)
