@@ -13,11 +13,11 @@ import pytest
 import diagnose
 from diagnose import docs, pipeline
 from diagnose.facts.core.steps import Measure
-from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
 from diagnose.source import processes
 from diagnose.source.base import InputError
+from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
 
@@ -117,7 +117,7 @@ def test_a_window_counts_no_steps() -> None:
 def of(drawing: Drawing) -> Diagnosis:
     from diagnose.facts.core.base import Facts
 
-    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
+    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
 
 
 def test_json_round_trip(run: Path) -> None:

@@ -139,7 +139,11 @@ def job_summary(facts: Facts) -> JobSummary:
 def summarised(job: Job, joined: Joined) -> JobSummary:
     """A job in brief. `joined`: its graph."""
     times, count, path = job_times(job), max(len(job.courses[0].numbers), 1), job_path(job, joined)
-    ranks = tuple(_rank(job, times, at, count) for at in range(len(job.courses)))
+    calls, met = (
+        np.bincount(times.calls.rank[some], minlength=len(job.courses))
+        for some in (slice(None), times.calls.meeting >= 0)
+    )
+    ranks = tuple(_rank(job, times, at, bool(met[at] or not calls[at]), count) for at in range(len(job.courses)))
     by_number = {one.rank: one for one in ranks}
     return JobSummary(
         step_ns=job.step_ns,
@@ -167,11 +171,10 @@ def _rows(values: IntArray) -> tuple[tuple[int, ...], ...]:
     return tuple(map(tuple, values.tolist()))
 
 
-def _rank(job: Job, times: JobTimes, at: int, count: int) -> JobRank:
+def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRank:
+    """`known`: of some of its calls it is known who waits for whom, or it has none."""
     parts = (times.compute_ns, times.host_ns, times.wait_ns, times.transfer_ns, times.unmatched_ns)
     compute, host, wait, transfer, apart = shared_out([int(one[at].sum()) for one in parts], count)
-    mine = times.calls.meeting[times.calls.rank == at]
-    known = not len(mine) or bool((mine >= 0).any())
     late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
     return JobRank(
         rank=job.courses[at].rank,

@@ -17,7 +17,7 @@ import numpy.typing as npt
 from diagnose.trace.job import Course, ProcessGroup
 
 _Array = npt.NDArray[Any]
-_INTEGERS = (np.int8, np.int16, np.int32, np.int64)
+_INTEGERS = tuple((np.iinfo(one).max, one) for one in (np.int8, np.int16, np.int32, np.int64))
 
 
 def packed(course: Course) -> bytes:
@@ -54,7 +54,7 @@ def _narrowed(values: _Array) -> tuple[int, bool, str, bytes]:
 
 def _narrow(values: _Array) -> _Array:
     low, high = (int(values.min()), int(values.max())) if len(values) else (0, 0)
-    return values.astype(next(one for one in _INTEGERS if np.iinfo(one).min <= low and high <= np.iinfo(one).max))
+    return values.astype(next(one for most, one in _INTEGERS if -most <= low + 1 and high <= most))
 
 
 def _array(first: int, differ: bool, dtype: str, data: bytes) -> _Array:

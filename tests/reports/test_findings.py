@@ -9,7 +9,6 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.findings.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQuality, Together
 from diagnose.replay.saving import Basis
@@ -18,6 +17,7 @@ from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
+from tests.diagnoses import of_ranks
 from tests.rules import SLOW, folder, rule
 
 GOLDEN = Path(__file__).parents[1] / "golden"
@@ -42,7 +42,7 @@ def said(tmp_path: Path) -> RankDiagnosis:
 
 @pytest.fixture
 def found(said: RankDiagnosis) -> Diagnosis:
-    return diagnosis.of_ranks([said], [], "test")
+    return of_ranks(said)
 
 
 @pytest.mark.parametrize(("form", "suffix"), [("terminal", "txt"), ("markdown", "md")])
@@ -120,7 +120,7 @@ def test_the_ranks_it_was_found_on(said: RankDiagnosis) -> None:
             digest = msgspec.convert(index, int)
             brief = said.digest.__class__(**{**vars(said.digest), "index": digest})
             made.append(RankDiagnosis(brief, said.findings if index in ranks else (), said.outcomes, said.replay))
-        return diagnosis.of_ranks(made, [], "test")
+        return of_ranks(*made)
 
     assert of(0, 1, 2, 3).findings[0].where.ranks == (0, 1, 2, 3)
     assert "on all ranks" in terminal.render(of(0, 1, 2, 3), 200)
@@ -149,9 +149,7 @@ def test_where_to_look_for_what_no_rule_knows() -> None:
         4 steps of 100
         cpu  "/home/me/train.py(3): main" 0-100 | "/home/me/net.py(8): solve" 10-80 | aten::mm 20-70
     """
-    made = diagnosis.of_ranks(
-        [pipeline.diagnose_rank(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",))))], [], "test"
-    )
+    made = of_ranks(pipeline.diagnose_rank(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",)))))
     assert made.functions is not None
     assert [one.site.function for one in made.functions if one.site] == ["solve", "main"]
     assert findings.lost(made).endswith(" The longest function of your own is solve, with 70.0 % of a step.")
@@ -212,9 +210,7 @@ def test_the_ratio_is_that_of_the_two_numbers_beside_it(unprofiled: Diagnosis) -
 def test_no_fix_is_not_said_without_how_many_rules_could_not_look() -> None:
     """On the CPU alone most have nothing to look at."""
     rules = engine.load(RuleSet())
-    found = diagnosis.of_ranks(
-        [pipeline.diagnose_rank(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules)], [], "test"
-    )
+    found = of_ranks(pipeline.diagnose_rank(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
     blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in found.outcomes)
     assert blind > 20
     assert findings.lost(found) == (

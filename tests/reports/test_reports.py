@@ -10,19 +10,19 @@ from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.facts.core.base import Facts
-from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import heading, markdown, terminal
 from diagnose.reports.html import step_figures
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Manifest
+from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
 GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
+    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
 
 
 def training() -> Drawing:
@@ -161,7 +161,7 @@ def test_all_reports_say_the_same_of_a_hole_in_a_graph() -> None:
         gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
         """
     )
-    found = diagnosis.of_ranks([pipeline.diagnose_rank(facts, [])], [], "test")
+    found = of_ranks(pipeline.diagnose_rank(facts, []))
     (part,) = [one for one in step_figures.parts(found) if one.label == "inside a CUDA graph, not recorded"]
     assert part.ns == 200_000
     assert re.search(r"inside a CUDA graph, not recorded\W+200 us\W+50\.0 %", terminal.render(found))

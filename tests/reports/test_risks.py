@@ -7,13 +7,13 @@ from pathlib import Path
 import pytest
 
 from diagnose import pipeline
-from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
 from diagnose.reports import findings, markdown, terminal
 from diagnose.reports.html import page, summary
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of_ranks
+from tests.diagnoses import of_ranks
 from tests.rules import folder, rule
 
 BODY = """yield Risk(
@@ -31,7 +31,7 @@ def said(path: Path, drawing: str) -> list[RankDiagnosis]:
 
 @pytest.fixture
 def found(tmp_path: Path) -> Diagnosis:
-    return diagnosis.of_ranks(said(tmp_path, ONE.format(0)), [], "test")
+    return of_ranks(*said(tmp_path, ONE.format(0)))
 
 
 def test_a_risk_has_no_price_and_is_found(found: Diagnosis) -> None:
@@ -63,6 +63,6 @@ def test_it_is_told_also_where_nothing_can_be_replayed(tmp_path: Path) -> None:
 
 
 def test_of_several_ranks_it_is_one(tmp_path: Path) -> None:
-    both = diagnosis.of_ranks(said(tmp_path, f"{ONE.format(0)}\n---\n{ONE.format(1)}"), [], "test")
+    both = of_ranks(*said(tmp_path, f"{ONE.format(0)}\n---\n{ONE.format(1)}"))
     assert [one.ranks for one in both.risks] == [(0, 1)]
     assert "It costs no time now; on all ranks." in terminal.render(both, 100)

@@ -19,12 +19,12 @@ from hypothesis import strategies as st
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.digest import digest
-from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import RankDiagnosis
 from diagnose.source import document, ranks, stream
 from diagnose.source.base import InputError
 from diagnose.trace import laws
 from diagnose.trace.model import Rank, Severity
+from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
 EVENTS = 60
@@ -68,7 +68,7 @@ def analysed(path: Path) -> None:
         refusal = str(error)
     else:
         assert laws.broken(rank) == ()
-        assert diagnosis.of_ranks([RankDiagnosis(found)], [], "test").to_json()
+        assert of_ranks(RankDiagnosis(found)).to_json()
         return
     assert refusal
     assert "\n" not in refusal

@@ -19,8 +19,8 @@ from diagnose.trace.job import Course
 from diagnose.trace.model import IntegrityNote, Severity
 from diagnose.trace.packing import packed, unpacked
 
-MOST_CALLS_OF_JOB = 4_000_000
-"""Collectives of all ranks that are put together to a job: some 4 GB (measured by `make bench-scale`)."""
+MOST_CALLS_OF_JOB = 1_000_000
+"""Collectives of all ranks that are put together to a job: some 2.5 GB (`make bench-scale`)."""
 
 
 @dataclass(frozen=True)

@@ -95,19 +95,23 @@ def _shifted(one: Course, by_ns: int) -> Course:
 
 def _groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
     """All groups of the job, and which of them each call is of."""
-    found: dict[tuple[object, ...], int] = {}
+    found: dict[tuple[int, str | int], int] = {}
     groups: list[ProcessGroup] = []
     of_rank = []
     threads = _thread_groups(courses, laid)
+    numbers: dict[tuple[object, ...], int] = {}
+    number_of: dict[int, int] = {}  # By identity: ranks share groups of thousands of ranks.
     for at, one in enumerate(courses):
         place = np.full(len(one.groups) + 1, -1)
-        seen: dict[tuple[object, ...], int] = defaultdict(int)
+        seen: dict[int, int] = defaultdict(int)
         for k, group in enumerate(one.groups):
             told = threads.get((at, k)) if not group.name and not group.ranks else group
             if told is None:
                 continue
-            alike = (told.ranks or told.name, told.use)
-            key = (*alike, told.name if threads else seen[alike])
+            if id(told) not in number_of:
+                number_of[id(told)] = numbers.setdefault((told.ranks or told.name, told.use), len(numbers))
+            alike = number_of[id(told)]
+            key = alike, told.name if threads else seen[alike]
             seen[alike] += 1
             if key not in found:
                 found[key] = len(groups)
@@ -201,12 +205,13 @@ def _collectives(courses: Sequence[Course], groups: Sequence[ProcessGroup], grou
             turns[place] += 1
             together[key].append((at, row))
     recorded = {one.rank for one in courses}
+    recorded_of = [len(recorded.intersection(group.ranks)) for group in groups]
     found: Matched = []
     for members in together.values():
         at, row = members[0]
         group = int(group_of[at][row])
         size = max(int(courses[at].calls.members[row]), 0)
-        known = len(recorded & set(groups[group].ranks)) if group >= 0 else 0
+        known = recorded_of[group] if group >= 0 else 0
         wanted = known or (size if 0 < size < _world(courses) else len(courses))
         if len(members) == wanted > 1:
             found.append((group, members))

@@ -20,13 +20,13 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.idle import IdleCause, IdleShare
 from diagnose.facts.core.steps import Measure
-from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.findings.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
 from diagnose.findings.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.replay.saving import Basis
 from diagnose.reports.html import run_figures, step_figures, style, work_figures
 from diagnose.trace.frames import Site
+from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
 Draw = Callable[[Diagnosis], go.Figure]
@@ -43,7 +43,7 @@ EVIL = ("</script><b>x", "a<b>(c&d)")
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
+    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
 
 
 def training(op: str = "aten::mm") -> Drawing:

@@ -10,7 +10,6 @@ import pytest
 
 from diagnose import pipeline
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.findings import diagnosis
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.timeline import MarkTable
 from diagnose.reports.html import timeline_figure
@@ -18,11 +17,12 @@ from diagnose.reports.html.timeline_figure import MOST_SHOWN, PIXELS, chosen, le
 from diagnose.reports.timeline.marks import Marks
 from diagnose.source import recording
 from diagnose.trace.units import duration
+from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return diagnosis.of_ranks([pipeline.diagnose_rank(Facts(drawing.rank()), [])], [], "test")
+    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
 
 
 def steps() -> Drawing:
@@ -110,7 +110,7 @@ def test_a_step_known_in_detail_is_used_only_within_it() -> None:
 def test_levels_are_few_and_together_bounded(corpus: Path) -> None:
     for path in ("tensorboard/resnet50_autograd_0_workers", "hta/nccl_a100_rank0_of_2", "param/linear"):
         facts = Facts(recording.read(recording.find([str(corpus / f"kineto/{path}.json.gz")]).ranks[0]))
-        shown = timeline_figure.drawn(diagnosis.of_ranks([pipeline.diagnose_rank(facts, [])], [], "test"))
+        shown = timeline_figure.drawn(of_ranks(pipeline.diagnose_rank(facts, [])))
         found = levels(shown)
         sizes = [Marks.of(one).size for one in found]
         assert sum(sizes) < 50_000
