@@ -14,8 +14,8 @@ from diagnose.replay.graph import OFF, Graph
 from diagnose.replay.meetings import Levels, Runs, levels, runs
 from diagnose.trace.intervals import IntArray
 
-MOST_CELLS = 6_000_000
-"""Delays held at once, edges x scenarios: 48 MB."""
+MOST_CELLS = 1_000_000
+"""Delays held at once, edges x scenarios: 8 MB, which memory that was used before can hold."""
 
 
 @dataclass(frozen=True)
