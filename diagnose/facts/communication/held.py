@@ -125,7 +125,7 @@ def standing(facts: Facts) -> Intervals:
     while len(around := np.unique(up[around][up[around] >= 0])):
         own[around] = False
     used = steps(facts)
-    moments = np.unique(np.concatenate((ops.start_ns, ops.end_ns, [used.start_ns, used.end_ns])))
+    moments = intervals.distinct(np.concatenate((ops.start_ns, ops.end_ns, [used.start_ns, used.end_ns])))
     last = np.full(len(moments), main)
     at = nesting.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
     busy = (at >= 0) & own[at]

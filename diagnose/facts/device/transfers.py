@@ -236,7 +236,7 @@ def host_born(facts: Facts) -> tuple[HostBorn, ...]:
     ops = ops.where(np.argsort(ops.track, kind="stable"))
     to = host_spans(facts, SpanKind.OP, named=lambda name: name == "aten::to")
     copied = np.isin(device_work(facts).ids, copies.index[copies["direction"] == Direction.H2D.value])
-    inside = np.unique(launched_in(facts, to)[copied])
+    inside = intervals.distinct(launched_in(facts, to)[copied])
     move = np.flatnonzero(np.isin(ops.ids, to.ids[inside[inside >= 0]]))
     name = np.append(facts.rank.spans["name"].iloc[ops.ids].astype(object), "")
     before, after = _neighbours(ops)
