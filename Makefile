@@ -5,11 +5,11 @@ CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check texts docs pictures accuracy truth gpu bench clean
+.PHONY: help demo test test-all check texts docs pictures accuracy truth gpu bench bench-scale clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-8s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / { printf "make %-11s  %s\n", $$1, $$2 }' $(MAKEFILE_LIST)
 
 demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
 	$(BIN)/diagnose profile sample_traces/trainings/image_classifier/train.py
@@ -60,6 +60,10 @@ bench: .venv/full  ## measure loading beside HTA and plain SQL, publish it, and 
 	$(BIN)/python -m benchmarks.nsight --write
 	$(BIN)/python -m benchmarks.texts --write
 	$(BIN)/python -m benchmarks.recording
+
+bench-scale: .venv/full  ## measure what very many ranks take, and publish it
+	$(BIN)/python -m benchmarks.scale --write
+	$(BIN)/python -m benchmarks.texts --write
 
 clean:  ## remove the virtual environment, caches and build output
 	rm -rf .venv build dist site *.egg-info .hypothesis .import_linter_cache .mypy_cache .pytest_cache .ruff_cache

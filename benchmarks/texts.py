@@ -19,6 +19,7 @@ from click.testing import CliRunner
 
 from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight
 from benchmarks.jobs import tables as job_tables
+from benchmarks.scale import tables as scale
 from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
 from diagnose import docs
@@ -82,6 +83,8 @@ def _accuracy() -> Iterator[Text]:
 def _speed() -> Iterator[Text]:
     yield Text(SITE / "benchmarks.md", load.table, "load")
     yield Text(SITE / "benchmarks.md", nsight.sentence, "nsight")
+    yield Text(SITE / "benchmarks.md", scale.mapped, "scale-mapped")
+    yield Text(SITE / "benchmarks.md", scale.reduced, "scale-reduced")
 
 
 def _help() -> Iterator[Text]:

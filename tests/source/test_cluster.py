@@ -3,9 +3,11 @@
 from __future__ import annotations
 
 import os
+import signal
 import subprocess
 import sys
-from collections.abc import Iterator
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -143,3 +145,27 @@ def test_relative_paths_are_found_by_workers_that_run_elsewhere(address: str, mo
     )
     assert elsewhere.exit_code == 0
     assert elsewhere.output == alone.output
+
+
+def test_ctrl_c_takes_back_what_has_not_been_done(address: str, tmp_path: Path) -> None:
+    trace = (SAMPLE / "rank0.trace.json.gz").read_bytes()
+    for rank in range(200):
+        (tmp_path / f"rank{rank}.trace.json.gz").write_bytes(trace)
+    words = [sys.executable, "-m", "diagnose", "analyze", "-q", str(tmp_path), "--cluster", address]
+    with distributed.Client(address) as client, subprocess.Popen(words, stderr=subprocess.PIPE, text=True) as run:
+
+        def handed_over() -> int:
+            return int(client.run_on_scheduler(lambda dask_scheduler: len(dask_scheduler.tasks)))
+
+        until(lambda: handed_over() > 0)
+        run.send_signal(signal.SIGINT)
+        _, said = run.communicate(timeout=60)
+        assert (run.returncode, said.strip()) == (130, "Interrupted.")
+        until(lambda: handed_over() == 0)
+
+
+def until(true: Callable[[], bool]) -> None:
+    deadline = time.monotonic() + 60
+    while not true():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
