@@ -8,11 +8,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from diagnose.capture import folders, manifests, nsys
 from diagnose.capture.agent.board import Board
@@ -42,8 +44,8 @@ HEARD_S = 0.5
 INSISTING_S = 1.0
 """Between two interrupts, from which on the second one is meant as one (our choice)."""
 
-ASKED = 0
-"""Among the signals that came: that we ourselves asked the command to end."""
+ASKED, OVERDUE = 0, -1
+"""Among the signals that came: that we ourselves asked the command to end, as it was done or took too long."""
 
 NEWS = {
     "foreign": "the script's own torch.profiler is recording; waiting for it to end",
@@ -72,6 +74,8 @@ class Recorded:
     exit_code: int
     """Of the command, as a shell would give it; 0 where it was ended after recording."""
     interrupted: bool
+    signals: tuple[int, ...] = ()
+    """That came, in order, with ASKED and OVERDUE."""
 
 
 def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = False) -> None:
@@ -95,21 +99,34 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = 
         )
 
 
-def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], None]) -> Recorded:
-    """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start."""
-    environment = dict(os.environ, DIAGNOSE_RECORDING=str(folder.resolve()))
+def run(
+    command: Sequence[str],
+    folder: Path,
+    plan: Plan,
+    say: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+    limit_s: float = inf,
+) -> Recorded:
+    """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start.
+
+    `variables` are added to its environment. With `output`, which gets all that it prints, it has no input. It is ended
+    once it has run for `limit_s` seconds.
+    """
+    environment = {**os.environ, **(variables or {}), "DIAGNOSE_RECORDING": str(folder.resolve())}
+    streams = {} if output is None else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
     if plan.tracer == "nsys":
         environment.update([nsys.HEARS_PLAIN_NAMES])
         command = nsys.command(nsys.find(), folder, command, say)
     try:
-        child = subprocess.Popen(command, env=environment)
+        child = subprocess.Popen(command, env=environment, **streams)
     except OSError as error:
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
     with _signals_for(child, Board(folder / WORK)) as received:
-        ended_by_us = _watch(child, folder, plan, say, received)
-    if ended_by_us or signal.SIGINT in received:
-        _end_orphans(folder)
+        ended_by_us = _watch(child, folder, plan, say, received, limit_s)
+    if ended_by_us or OVERDUE in received or signal.SIGINT in received:
+        end_orphans(folder)
     code = _shell_code(child.returncode)
     ended_well = ended_by_us and (code == 0 or ASKED in received)
     try:
@@ -122,15 +139,24 @@ def run(command: Sequence[str], folder: Path, plan: Plan, say: Callable[[str], N
     except OSError as error:
         raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. What it holds may be incomplete.") from error
     failed = bool(code) or plan.tracer == "nsys"  # An nsys that is interrupted exits with 0.
-    return Recorded(folder, manifest, 0 if ended_well else code, failed and signal.SIGINT in received)
+    interrupted = failed and signal.SIGINT in received
+    return Recorded(folder, manifest, 0 if ended_well else code, interrupted, tuple(received))
 
 
 def _watch(
-    child: subprocess.Popen[bytes], folder: Path, plan: Plan, say: Callable[[str], None], received: list[int]
+    child: subprocess.Popen[bytes],
+    folder: Path,
+    plan: Plan,
+    say: Callable[[str], None],
+    received: list[int],
+    limit_s: float,
 ) -> bool:
     """Wait for the end of the child. Returns whether it ended because all was recorded."""
-    board, told, over = Board(folder / WORK), set[str](), 0.0
+    board, told, over, begun = Board(folder / WORK), set[str](), 0.0, time.monotonic()
     while child.poll() is None:
+        if time.monotonic() - begun > limit_s + (PATIENCE_S if OVERDUE in received else 0):
+            _signal(child, folder, plan, signal.SIGKILL if OVERDUE in received else signal.SIGTERM)
+            received.append(OVERDUE)
         for name, words in NEWS.items():
             post = board.read(name)
             if name not in told and post is not None and not (name == "end" and plan.keep_running):
@@ -220,7 +246,7 @@ def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _end_orphans(folder: Path) -> None:
+def end_orphans(folder: Path) -> None:
     """End processes of the run that are still there: first by patience, then by asking, then by force."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         for process in _processes_of(folder) if number is not None else ():

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
@@ -47,6 +48,12 @@ class Plan:
     """Without any step for so long, the user is told how to mark them."""
     window_after_s: float = 120.0
     """Without any step for so long, a stretch of time is recorded instead."""
+    timed: int | None = None
+    """Time at least so many steps and record none, as an arm of a trial does; None: record."""
+    timed_s: float = 0.0
+    """Of such an arm: go on timing for so long, if the script makes that many steps."""
+    fixes: Sequence[str] = ()
+    """What to inject, as in `Fix.trial`."""
 
     def write(self, recording: Path) -> None:
         """Into the recording's folder."""

@@ -62,6 +62,7 @@ class Session:
         self._finished = self._broken = False
         self._number, self._fetched = -1, 0
         self._open: _Open | None = None
+        self._timing: Clock | None = None
         self._cycle = Cycle()
         self._course = self._phases()
 
@@ -96,6 +97,8 @@ class Session:
                 self._keep(self._open)
             else:
                 self._abandoned()
+        if self._timing is not None and self._timing.steps >= (self.plan.timed or sys.maxsize):
+            self.found["unprofiled"] = self._timing.timed()
         with suppress(ValueError):  # It is at work: a signal has come while a step was ending.
             self._course.close()
 
@@ -130,6 +133,13 @@ class Session:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         yield from self._timed(steps)
+        if self.plan.timed is None:
+            yield from self._recordings()
+        yield from self._ranks.end(self.note)
+        self._finished = True
+
+    def _recordings(self) -> Course[None]:
+        """All of them."""
         self.undisturbed = False
         yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
         if self.plan.tracer == "torch" or tells_ops():
@@ -138,8 +148,6 @@ class Session:
             self.note(NO_OPS)
         self.found["graph"] = yield from graph_of_a_step(self.folder / f"rank{self.here.rank}.{GRAPH}")
         self.found["values"] = yield from values_of_two_steps(self.folder / f"rank{self.here.rank}.{VALUES}")
-        yield from self._ranks.end(self.note)
-        self._finished = True
 
     def _warmed_up(self) -> Course[int]:
         """Until steps are steady. Only the leader judges; to it, how many steps to time without a profiler."""
@@ -157,17 +165,20 @@ class Session:
                     self.found |= {"warm_up": clock.timed(), "steady": is_steady}
                     if not is_steady:
                         self.note("Step times had not become steady before they were measured.")
-                    return to_be_timed(clock, self.plan.warmup, self.plan.steps)
+                    usual = to_be_timed(clock, self.plan.warmup, self.plan.steps)
+                    return usual if self.plan.timed is None else max(self.plan.timed, clock.fitting(self.plan.timed_s))
 
     def _timed(self, steps: int) -> Course[None]:
         """Steps without any profiler."""
         while True:
             yield from self._alone_with_the_profiler()
             clock, competing_threads, self._broken = Clock(self._number + 1, by_phase=True), CompetingThreads(), False
+            self._timing = clock
             while clock.steps < steps and not self._broken and not turns.foreign:
                 yield
                 clock.tick()
             if clock.steps >= steps:
+                self._timing = None
                 self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
                 if (every := self._cycle.every) > 1 and self.here.leads:
                     self.note(self._cycle.said)

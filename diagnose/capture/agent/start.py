@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from . import backwards, loops, models
+from . import backwards, injection, loops, models, writes
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
@@ -49,6 +49,7 @@ class Script:
         self._folder, self._plan = folder, Plan.read(folder)
         Board(folder / WORK).claim("python")
         self._exits = 0
+        injection.inject(self._plan.fixes)
         self._begin()
         self._optimizers = watch_optimizers(self._optimizer_stepped)
         when_imported("torch", self._wait_for_steps)
@@ -188,6 +189,7 @@ def start(recording: str) -> None:
     """Make this process ready to be recorded."""
     global _script
     _script = Script(Path(recording))
+    writes.watch(Path(recording))
 
 
 _script: Script | None = None
