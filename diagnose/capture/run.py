@@ -114,13 +114,13 @@ def run(
     once it has run for `limit_s` seconds.
     """
     environment = {**os.environ, **(variables or {}), "DIAGNOSE_RECORDING": str(folder.resolve())}
-    streams = {} if output is None else {"stdin": subprocess.DEVNULL, "stdout": output, "stderr": output}
+    no_input = None if output is None else subprocess.DEVNULL
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
     if plan.tracer == "nsys":
         environment.update([nsys.HEARS_PLAIN_NAMES])
         command = nsys.command(nsys.find(), folder, command, say)
     try:
-        child = subprocess.Popen(command, env=environment, **streams)
+        child = subprocess.Popen(command, env=environment, stdin=no_input, stdout=output, stderr=output)
     except OSError as error:
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
     with _signals_for(child, Board(folder / WORK)) as received:
@@ -154,9 +154,7 @@ def _watch(
     """Wait for the end of the child. Returns whether it ended because all was recorded."""
     board, told, over, begun = Board(folder / WORK), set[str](), 0.0, time.monotonic()
     while child.poll() is None:
-        if time.monotonic() - begun > limit_s + (PATIENCE_S if OVERDUE in received else 0):
-            _signal(child, folder, plan, signal.SIGKILL if OVERDUE in received else signal.SIGTERM)
-            received.append(OVERDUE)
+        _end_overdue(child, time.monotonic() - begun - limit_s, received)
         for name, words in NEWS.items():
             post = board.read(name)
             if name not in told and post is not None and not (name == "end" and plan.keep_running):
@@ -177,6 +175,15 @@ def _watch(
                 child.kill()
         time.sleep(POLL_S)
     return board.read("end") is not None and not plan.keep_running and signal.SIGINT not in received
+
+
+def _end_overdue(child: subprocess.Popen[bytes], over_s: float, received: list[int]) -> None:
+    """Ask a run that takes too long to end, and end it if it does not."""
+    if over_s > 0 and OVERDUE not in received:
+        received.append(OVERDUE)
+        child.terminate()
+    elif over_s > PATIENCE_S:
+        child.kill()
 
 
 def _signal(child: subprocess.Popen[bytes], folder: Path, plan: Plan, number: int) -> None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import shlex
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -30,7 +31,7 @@ SAFETIES = {"same": "same_numbers", "rounding": "rounding", "precision": "precis
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
 
-class Duration(click.ParamType):
+class Duration(click.ParamType[float]):
     """A time such as 90s, 10m or 1h, in seconds."""
 
     name = "duration"
@@ -177,10 +178,10 @@ def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
         return
     if yes:
         say(what)
-    elif not click.get_text_stream("stdin").isatty():
+    elif not sys.stdin.isatty():
         raise CannotTry(f"{what} If it may, add --yes.")
     elif not click.confirm(f"{what} Go on?", err=True):
-        raise CannotTry("Nothing was run.")
+        raise click.Abort
 
 
 def _measure(
@@ -188,6 +189,7 @@ def _measure(
 ) -> bool:
     """Try all, and print what came of it. Returns whether it was interrupted. Raises CannotTry."""
     from diagnose.trials import text
+    from diagnose.trials.report import NotTried
 
     combined, complete = None, False
     with suppress(KeyboardInterrupt):
@@ -201,7 +203,8 @@ def _measure(
     if len(bench.without) < 2:
         click.echo("Interrupted. Nothing had been measured yet.", err=True)
         return True
-    report = bench.report(combined, others, complete)
+    rest = [NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in candidates[len(bench.trials) :]]
+    report = bench.report(combined, [*others, *rest], complete)
     if json_file:
         write(json_file, msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
     if json_file != STDOUT:

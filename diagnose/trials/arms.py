@@ -101,7 +101,7 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     """Run one in a folder that is new. Raises Void, KeyboardInterrupt, or CannotTry if the command does not start."""
     plan = Plan(warmup=size.warmup, steps=1, timed=size.timed, timed_s=size.timed_s, fixes=fixes)
     trials = [trial for fix in fixes if (trial := parsed(fix)) is not None]
-    variables = {trial.name: str(trial.value) for trial in trials if trial.kind == "env"}
+    variables = dict(pair for trial in trials for pair in trial.variables)
     limit_s = PATIENCE * size.expected_s + COMPILING_S * any(trial.name == "torch.compile" for trial in trials)
     begun_s, printed = time.monotonic(), folder.with_suffix(".log")
     try:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
+
 from diagnose.capture.agent.injection import Trial, parsed
 from diagnose.trace.manifest import RankManifest
 
@@ -14,15 +16,8 @@ def why_none(fix: str, rank: RankManifest) -> str:
         if trial.kind == "env":
             return f"the script sets {trial.name} itself"
         return "no line of the script was met that it changes"
-    if trial.name == "DataLoader":
-        return _of_loaders(trial, rank)
-    if trial.name == "torch.optim" and not any(one.fused for one in rank.optimizers):
-        return "no optimizer that stepped is fused"
-    if trial.name == "OMP_NUM_THREADS" and rank.flags.threads != int(trial.value):
-        return f"torch computes with {rank.flags.threads} threads, which the script sets itself"
-    if trial.name == "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE" and rank.flags.cuda_matmul_allow_tf32 is False:
-        return "torch does not allow TF32 all the same"
-    return ""
+    check = CHECKS.get(trial.name)
+    return "" if check is None else check(trial, rank)
 
 
 def _of_loaders(trial: Trial, rank: RankManifest) -> str:
@@ -31,3 +26,25 @@ def _of_loaders(trial: Trial, rank: RankManifest) -> str:
     if any(getattr(one, trial.argument) == trial.value for one in used):
         return ""
     return f"no DataLoader that gave batches has {trial.argument}={trial.value}"
+
+
+def _of_optimizers(trial: Trial, rank: RankManifest) -> str:
+    return "" if any(one.fused for one in rank.optimizers) else "no optimizer that stepped is fused"
+
+
+def _of_threads(trial: Trial, rank: RankManifest) -> str:
+    threads = rank.flags.threads
+    return "" if threads == int(trial.value) else f"torch computes with {threads} threads, which the script sets itself"
+
+
+def _of_tf32(trial: Trial, rank: RankManifest) -> str:
+    return "torch does not allow TF32 all the same" if rank.flags.cuda_matmul_allow_tf32 is False else ""
+
+
+CHECKS: dict[str, Callable[[Trial, RankManifest], str]] = {
+    "DataLoader": _of_loaders,
+    "torch.optim": _of_optimizers,
+    "OMP_NUM_THREADS": _of_threads,
+    "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": _of_tf32,
+}
+"""By what a fix changes: a clause on why it is not in force all the same. Of the others the changed lines tell."""

@@ -15,11 +15,15 @@ from diagnose.trials import arms, losses
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.report import Baseline, Both, NotTried, Range, Report, Trial, Verdict
-from diagnose.trials.selection import CannotTry, Candidate
+from diagnose.trials.selection import Candidate, CannotTry
 from diagnose.version import __version__
 
 BUSY_SHARE = 0.05
 """Noise from which on it is said (our choice)."""
+
+
+LONGER_S = 1.0
+"""By which a start has to be longer to count: starts of Python differ as well (our choice)."""
 
 
 @dataclass
@@ -65,7 +69,7 @@ class Bench:
 
     def _pairs(self, some: Sequence[Candidate], pairs: list[tuple[Arm, Arm]]) -> str:
         """Fill `pairs` until enough is known. Returns a sentence on why it ended before that, if it did."""
-        fixes, with_first = [one.trial for one in some], random.random() < 0.5  # noqa: S311
+        fixes, with_first = [one.trial for one in some], random.random() < 0.5
         name = " and ".join(one.rule for one in some)
         while True:
             if self.left_s < 2 * self.size.expected_s and len(pairs) < self.least_pairs:
@@ -111,7 +115,7 @@ class Bench:
         numbers = [one.losses for one in self.without[:2]]
         same = losses.compared(numbers[0], numbers[1], last.losses) if last else None
         warm_up, memory = _both(pairs, lambda one: one.warmup_s), _both(pairs, lambda one: one.peak_bytes)
-        concluded = verdict or _verdict(some, measured, same, why)
+        concluded: Verdict = verdict or _verdict(some, measured, same, why)
         return Trial(
             rule=" + ".join(one.rule for one in some),
             numbers=tuple(one.number for one in some),
@@ -165,9 +169,10 @@ def _pays_after(pairs: Sequence[tuple[Arm, Arm]]) -> int | None:
     """Steps that make up for a longer start; what warming up trains is no loss."""
     step_ns = _both(pairs, lambda one: one.step_ns)
     start_ns = _both(pairs, lambda one: 1e9 * one.warmup_s - one.first_step * one.step_ns)
-    if step_ns is None or start_ns is None or start_ns.with_ <= start_ns.without or step_ns.with_ >= step_ns.without:
+    if step_ns is None or start_ns is None:
         return None
-    return math.ceil((start_ns.with_ - start_ns.without) / (step_ns.without - step_ns.with_))
+    longer_ns, shorter_ns = start_ns.with_ - start_ns.without, step_ns.without - step_ns.with_
+    return math.ceil(longer_ns / shorter_ns) if longer_ns > LONGER_S * 1e9 and shorter_ns > 0 else None
 
 
 def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None, why: str) -> Verdict:

@@ -12,9 +12,7 @@ import msgspec
 SCHEMA_VERSION = 1
 
 Losses = Literal["same", "rounding", "differ", "not_deterministic"]
-Verdict = Literal[
-    "keep", "no_gain", "slower", "changes_numbers", "not_injected", "out_of_memory", "inconclusive"
-]
+Verdict = Literal["keep", "no_gain", "slower", "changes_numbers", "not_injected", "out_of_memory", "inconclusive"]
 
 
 class Range(msgspec.Struct, frozen=True):

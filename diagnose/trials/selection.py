@@ -30,9 +30,7 @@ class Candidate:
     predicted: Range | None
 
 
-def select(
-    diagnosis: Diagnosis, asked: Sequence[str], safety: Safety
-) -> tuple[list[Candidate], list[NotTried]]:
+def select(diagnosis: Diagnosis, asked: Sequence[str], safety: Safety) -> tuple[list[Candidate], list[NotTried]]:
     """Those to try, in the order of the findings. `asked`: numbers, or rules' ids or codes; empty: all that fit.
 
     Raises CannotTry if one of these names no finding.
@@ -64,24 +62,19 @@ def _names(asked: str, finding: RankedFinding) -> bool:
 
 def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:
     """The fix of a finding to try, or one that is not to be and why."""
-    if not finding.fixes:
-        return Fix(finding.title), "there is no fix that could be injected"
     with_trial = [one for one in finding.fixes if one.trial is not None]
     if not with_trial:
-        return finding.fixes[0], "it needs an edit of the script"
+        return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
     known = [one for one in with_trial if injection.parsed(one.trial or "") is not None]
     if not known:
         return with_trial[0], f"there is no injection of {with_trial[0].trial} yet"
-    if by_name:
-        return known[0], ""
-    if finding.minor:
-        return known[0], f"it would save less than 1 % (--fix {finding.rank_order} tries it)"
     allowed = BY_THEMSELVES[: BY_THEMSELVES.index(safety) + 1]
-    safe = [one for one in known if one.safety in allowed]
-    if not safe:
-        how = known[0].safety.value.replace("_", " ")
-        return known[0], f"its change of numbers is of the kind '{how}' (--fix {finding.rank_order} tries it)"
-    return safe[0], ""
+    safe = [one for one in known if by_name or one.safety in allowed]
+    how = known[0].safety.value.replace("_", " ")
+    why_not = "" if safe else f"its change of numbers is of the kind '{how}' (--fix {finding.rank_order} tries it)"
+    if finding.minor and not by_name:
+        why_not = f"it would save less than 1 % (--fix {finding.rank_order} tries it)"
+    return (safe or known)[0], why_not
 
 
 def _predicted(finding: RankedFinding, diagnosis: Diagnosis) -> Range | None:

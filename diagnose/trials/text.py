@@ -64,8 +64,7 @@ def conclusion(report: Report) -> str:
     now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.measured.likely
     predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
     return (
-        f"Keep {names}: {units.duration(now)} -> {units.duration(then)} a step"
-        f" ({_factors(best.measured)}{predicted})."
+        f"Keep {names}: {units.duration(now)} -> {units.duration(then)} a step ({_factors(best.measured)}{predicted})."
     )
 
 
@@ -76,7 +75,9 @@ def _trial(one: Trial) -> Iterator[str]:
         "fix": one.fix,
         "injected": one.injected,
         "predicted": None if one.predicted is None else _factors(one.predicted),
-        "measured": None if one.measured is None else f"{_factors(one.measured)}, {one.pairs} pairs of {one.steps} steps",
+        "measured": None
+        if one.measured is None
+        else _factors(one.measured) + f", {one.pairs} pairs of {one.steps} steps",
         "losses": None if one.losses is None else LOSSES[one.losses].format(count=one.losses_compared),
         "memory": None if one.peak_bytes is None else _both(one.peak_bytes, units.size),
         "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + _pays(one),

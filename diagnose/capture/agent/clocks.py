@@ -13,7 +13,6 @@ from typing import Any
 from .heap import fetched_bytes
 from .phases import phases
 
-
 _STARTED_NS = time.perf_counter_ns()
 """When this process loaded the agent."""
 

@@ -1,7 +1,8 @@
 """Fixes that are made in a running script, without editing it: for the arms of a trial.
 
-A fix is named as in `Fix.trial`: `env:NAME=VALUE`, `patch:Name(argument=value)` or `wrap:...`. Each notes the lines at
-which it changes something. A fix that has noted none has not been made.
+A fix is named as in `Fix.trial`: `env:NAME=VALUE` (of several variables with blanks between them),
+`patch:Name(argument=value)` or `wrap:...`. Each notes the lines at which it changes something. A fix that has noted
+none has not been made.
 """
 
 from __future__ import annotations
@@ -36,6 +37,8 @@ class Trial(NamedTuple):
     argument: str = ""
     value: Any = None
     """Of the argument, or of the environment variable."""
+    variables: tuple[tuple[str, str], ...] = ()
+    """All of the environment that it sets."""
 
 
 class Injection:
@@ -53,21 +56,29 @@ class Injection:
         """Sentences on where it took effect."""
         if self.trial.kind != "env":
             return list(self._lines)
-        name, value = self.trial.name, self.trial.value
-        return [f"{name}={value} in the environment"] if os.environ.get(name) == value else []
+        wanted = self.trial.variables
+        if any(os.environ.get(name) != value for name, value in wanted):
+            return []  # The script has set another value.
+        return [f"{' '.join(f'{name}={value}' for name, value in wanted)} in the environment"]
 
 
 def parsed(trial: str) -> Trial | None:
     """A fix by its name; None if there is no such injection."""
     kind, _, rest = trial.partition(":")
     if kind == "env":
-        name, equals, value = rest.partition("=")
-        return Trial(kind, name, value=value) if equals and name in VARIABLES else None
+        variables = dict(one.partition("=")[::2] for one in rest.split())
+        known = bool(variables) and VARIABLES.issuperset(variables)
+        return _of_environment(variables) if known else None
     found = _NAMED.fullmatch(trial)
     if found is None:
         return None
     one = Trial(kind, found["name"], found["argument"] or "", _value(found["value"]))
     return one if (one.name, one.argument) in FORMS or _of_constructor(one) else None
+
+
+def _of_environment(variables: dict[str, str]) -> Trial:
+    first, *_ = pairs = tuple(variables.items())
+    return Trial("env", first[0], value=first[1], variables=pairs)
 
 
 def inject(fixes: Sequence[str]) -> None:
@@ -111,7 +122,7 @@ def _change_argument(
 
     `what(arguments)` names what is called. `fits` may change arguments that the new one excludes.
     """
-    original, (_, _, name, value) = getattr(owner, function), injection.trial
+    original, name, value = getattr(owner, function), injection.trial.argument, injection.trial.value
     signature = inspect.signature(original)
     if name not in signature.parameters:
         return
@@ -278,6 +289,8 @@ VARIABLES = frozenset(
     {
         "OMP_NUM_THREADS",
         "CUDA_LAUNCH_BLOCKING",
+        "MALLOC_MMAP_THRESHOLD_",
+        "MALLOC_TRIM_THRESHOLD_",
         "PYTORCH_ALLOC_CONF",
         "PYTORCH_CUDA_ALLOC_CONF",
         "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
