@@ -87,7 +87,7 @@ def command(
     from diagnose.findings.finding import Safety
     from diagnose.trials import arms
     from diagnose.trials.protocol import Bench
-    from diagnose.trials.selection import CannotTry, select
+    from diagnose.trials.selection import CannotTry, select, step_of
 
     def say(what: str) -> None:
         if not quiet:
@@ -100,7 +100,7 @@ def command(
     refuse_unwritable([json_file] if json_file else [], [])
     try:
         words = _command(run, manifest, command_)
-        candidates, others = select(diagnosis, fixes, Safety(SAFETIES[safety]))
+        candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, Safety(SAFETIES[safety]))
         size = arms.first_size(manifest)
         if dry_run:
             return click.echo("\n".join(_plan(words, candidates, others, pairs, size.expected_s)))

@@ -30,17 +30,20 @@ class Candidate:
     predicted: Range | None
 
 
-def select(diagnosis: Diagnosis, asked: Sequence[str], safety: Safety) -> tuple[list[Candidate], list[NotTried]]:
-    """Those to try, in the order of the findings. `asked`: numbers, or rules' ids or codes; empty: all that fit.
+def select(
+    findings: Sequence[RankedFinding], step_ns: int | None, asked: Sequence[str], safety: Safety
+) -> tuple[list[Candidate], list[NotTried]]:
+    """Those to try, in the order of the findings.
 
+    `step_ns`: the step that their savings are of. `asked`: numbers, or rules' ids or codes; empty: all that fit.
     Raises CannotTry if one of these names no finding.
     """
-    unknown = [one for one in asked if not any(_names(one, finding) for finding in diagnosis.findings)]
+    unknown = [one for one in asked if not any(_names(one, finding) for finding in findings)]
     if unknown:
-        there = ", ".join(f"{one.rank_order} {one.rule}" for one in diagnosis.findings) or "none"
+        there = ", ".join(f"{one.rank_order} {one.rule}" for one in findings) or "none"
         raise CannotTry(f"--fix {unknown[0]} names no finding of this run. There are: {there}.")
     tried, others, known = list[Candidate](), list[NotTried](), dict[str, int]()
-    for finding in diagnosis.findings:
+    for finding in findings:
         by_name = any(_names(one, finding) for one in asked)
         if asked and not by_name:
             continue
@@ -51,7 +54,7 @@ def select(diagnosis: Diagnosis, asked: Sequence[str], safety: Safety) -> tuple[
             others.append(NotTried(finding.rule, finding.rank_order, fix.do, why_not))
             continue
         known[fix.trial] = finding.rank_order
-        predicted = _predicted(finding, diagnosis)
+        predicted = _predicted(finding, step_ns)
         tried.append(Candidate(finding.rule, finding.rank_order, fix, fix.trial, predicted))
     return tried, others
 
@@ -77,13 +80,16 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
     return (safe or known)[0], why_not
 
 
-def _predicted(finding: RankedFinding, diagnosis: Diagnosis) -> Range | None:
-    """The speed-up that analysis predicts, of the step that its savings are of."""
-    steps, saving = diagnosis.steps, finding.saving
-    if steps is None or finding.per_sample:
-        return None
-    step_ns = steps.unprofiled_step_time_ns or steps.step_time_ns.mean
-    if saving.high_ns >= step_ns:
+def _predicted(finding: RankedFinding, step_ns: int | None) -> Range | None:
+    """The speed-up that analysis predicts; None where it predicts none of the step, or all of it."""
+    saving = finding.saving
+    if step_ns is None or finding.per_sample or saving.high_ns >= step_ns:
         return None
     low, likely, high = (step_ns / (step_ns - ns) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
     return Range(low, likely, high)
+
+
+def step_of(diagnosis: Diagnosis) -> int | None:
+    """The step that savings are of, in ns."""
+    steps = diagnosis.steps
+    return None if steps is None else steps.unprofiled_step_time_ns or steps.step_time_ns.mean
