@@ -21,7 +21,7 @@ if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
     from diagnose.trace.manifest import Manifest
     from diagnose.trials.protocol import Bench
-    from diagnose.trials.report import NotTried
+    from diagnose.findings.trials import NotTried
     from diagnose.trials.selection import Candidate
 
 INTERRUPTED = 130
@@ -188,8 +188,8 @@ def _measure(
     bench: Bench, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool, json_file: str | None
 ) -> bool:
     """Try all, and print what came of it. Returns whether it was interrupted. Raises CannotTry."""
-    from diagnose.trials import text
-    from diagnose.trials.report import NotTried
+    from diagnose.findings.trials import NotTried
+    from diagnose.reports import trials
 
     combined, complete = None, False
     with suppress(KeyboardInterrupt):
@@ -208,7 +208,7 @@ def _measure(
     if json_file:
         write(json_file, msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
     if json_file != STDOUT:
-        click.echo(text.render(report), nl=False)
+        click.echo(trials.render(report), nl=False)
     if not complete:
         click.echo("Interrupted. What had been measured stands above.", err=True)
     return not complete

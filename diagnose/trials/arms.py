@@ -17,7 +17,7 @@ from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
 from diagnose.trace.manifest import Manifest, RankManifest
 from diagnose.trials.effects import why_none
-from diagnose.trials.report import Verdict
+from diagnose.findings.trials import Verdict
 from diagnose.trials.selection import CannotTry
 
 QUIET = {

@@ -14,7 +14,7 @@ from pathlib import Path
 from diagnose.trials import arms, losses
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size, Void
-from diagnose.trials.report import Baseline, Both, NotTried, Range, Report, Trial, Verdict
+from diagnose.findings.trials import Baseline, Both, NotTried, Range, Report, Trial, Verdict
 from diagnose.trials.selection import Candidate, CannotTry
 from diagnose.version import __version__
 

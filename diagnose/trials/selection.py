@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from diagnose.capture.agent import injection
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import Fix, RankedFinding, Safety
-from diagnose.trials.report import NotTried, Range
+from diagnose.findings.trials import NotTried, Range
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
 """Changes of numbers in order, up to which fixes may be tried without being asked for."""

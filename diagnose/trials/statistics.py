@@ -6,7 +6,7 @@ import math
 import statistics
 from collections.abc import Sequence
 
-from diagnose.trials.report import Range
+from diagnose.findings.trials import Range
 
 ALPHA = 0.05
 """What all looks at one fix together may be wrong: intervals are of 95 %."""

@@ -6,7 +6,7 @@ import pytest
 
 from diagnose.findings.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Safety, Where
 from diagnose.replay.saving import Basis
-from diagnose.trials.report import Range
+from diagnose.findings.trials import Range
 from diagnose.trials.selection import CannotTry, select
 
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")

@@ -10,7 +10,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.trials import statistics as looks
-from diagnose.trials.report import Range
+from diagnose.findings.trials import Range
 
 RATIOS = st.lists(st.floats(-1, 1), min_size=3, max_size=12).filter(lambda some: max(some) - min(some) > 1e-6)
 

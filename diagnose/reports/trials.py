@@ -6,7 +6,7 @@ import textwrap
 from collections.abc import Callable, Iterator
 
 from diagnose.trace import units
-from diagnose.trials.report import Both, Range, Report, Trial
+from diagnose.findings.trials import Both, Range, Report, Trial
 
 WIDTH = 100
 
