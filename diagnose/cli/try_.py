@@ -19,9 +19,9 @@ from diagnose.cli.files import STDOUT, refuse_unwritable, write
 
 if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.findings.trials import NotTried
     from diagnose.trace.manifest import Manifest
     from diagnose.trials.protocol import Bench
-    from diagnose.findings.trials import NotTried
     from diagnose.trials.selection import Candidate
 
 INTERRUPTED = 130
@@ -109,7 +109,7 @@ def command(
             raise click.exceptions.Exit(0)
         _ask(manifest, yes, say)
         with tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True) as folder:
-            bench = Bench(words, Path(folder), size, pairs, budget, lambda what: say(f"running {what}"))
+            bench = Bench(words, Path(folder), size, pairs, budget, say)
             interrupted = _measure(bench, candidates, others, together, json_file)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
@@ -195,7 +195,7 @@ def _measure(
     with suppress(KeyboardInterrupt):
         bench.begin()
         for one in candidates:
-            bench.measure([one], one.predicted)
+            bench.say(trials.brief(bench.measure([one], one.predicted)))
         kept = [one for one, trial in zip(candidates, bench.trials, strict=True) if trial.verdict == "keep"]
         if together and len(kept) > 1:
             combined = bench.measure(kept, None)

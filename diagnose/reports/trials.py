@@ -5,8 +5,8 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator
 
-from diagnose.trace import units
 from diagnose.findings.trials import Both, Range, Report, Trial
+from diagnose.trace import units
 
 WIDTH = 100
 
@@ -66,6 +66,12 @@ def conclusion(report: Report) -> str:
     return (
         f"Keep {names}: {units.duration(now)} -> {units.duration(then)} a step ({_factors(best.measured)}{predicted})."
     )
+
+
+def brief(one: Trial) -> str:
+    """One line on a fix, while others are still being tried."""
+    measured = "" if one.measured is None else f"{_factors(one.measured)}, "
+    return f"{one.rule}: {measured}{VERDICTS[one.verdict]}"
 
 
 def _trial(one: Trial) -> Iterator[str]:

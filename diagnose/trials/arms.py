@@ -15,9 +15,9 @@ from diagnose.capture.agent.injection import parsed
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
+from diagnose.findings.trials import Verdict
 from diagnose.trace.manifest import Manifest, RankManifest
 from diagnose.trials.effects import why_none
-from diagnose.findings.trials import Verdict
 from diagnose.trials.selection import CannotTry
 
 QUIET = {

@@ -37,14 +37,25 @@ def _of_threads(trial: Trial, rank: RankManifest) -> str:
     return "" if threads == int(trial.value) else f"torch computes with {threads} threads, which the script sets itself"
 
 
+def _of_anomalies(trial: Trial, rank: RankManifest) -> str:
+    return "anomaly detection is on all the same" if rank.flags.anomaly_mode else ""
+
+
 def _of_tf32(trial: Trial, rank: RankManifest) -> str:
     return "torch does not allow TF32 all the same" if rank.flags.cuda_matmul_allow_tf32 is False else ""
+
+
+def _of_benchmark(trial: Trial, rank: RankManifest) -> str:
+    return "" if rank.flags.cudnn_benchmark else "the script switches cudnn.benchmark off"
 
 
 CHECKS: dict[str, Callable[[Trial, RankManifest], str]] = {
     "DataLoader": _of_loaders,
     "torch.optim": _of_optimizers,
     "OMP_NUM_THREADS": _of_threads,
+    "torch.set_num_threads": _of_threads,
+    "set_detect_anomaly": _of_anomalies,
+    "torch.backends.cudnn": _of_benchmark,
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": _of_tf32,
 }
 """By what a fix changes: a clause on why it is not in force all the same. Of the others the changed lines tell."""

@@ -11,10 +11,10 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
+from diagnose.findings.trials import Baseline, Both, NotTried, Range, Report, Trial, Verdict
 from diagnose.trials import arms, losses
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size, Void
-from diagnose.findings.trials import Baseline, Both, NotTried, Range, Report, Trial, Verdict
 from diagnose.trials.selection import Candidate, CannotTry
 from diagnose.version import __version__
 
@@ -46,10 +46,10 @@ class Bench:
     def begin(self) -> None:
         """The script as it is, twice: A/A. Raises CannotTry if it cannot be timed."""
         try:
-            self.say("the script as it is")
+            self.say("running the script as it is")
             self.without.append(self._run(()))
             self.size = arms.next_size(self.size, self.without[0])
-            self.say("the script as it is, again")
+            self.say("running it again")
             self.without.append(self._run(()))
         except Void as error:
             raise CannotTry(f"Without any fix nothing could be measured. {error}") from error
@@ -74,7 +74,7 @@ class Bench:
         while True:
             if self.left_s < 2 * self.size.expected_s and len(pairs) < self.least_pairs:
                 return "The budget was spent before it could be measured."
-            self.say(f"{name}: pair {len(pairs) + 1}")
+            self.say(f"running {name}: pair {len(pairs) + 1}")
             turned = with_first ^ (len(pairs) % 2 == 1)
             both = [self._run(fixes if with_fix else ()) for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))

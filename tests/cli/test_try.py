@@ -109,7 +109,8 @@ def test_a_dry_run_says_what_would_be_run_and_runs_nothing(recorded: Path) -> No
 
 def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorded: Path) -> None:
     changed = LOADER.replace("DataLoader(Stored(), batch_size=16, shuffle=True)", "batches()").replace(
-        "def main", "def batches():\n    while True:\n        yield torch.ones(16, 64), torch.ones(16).long()\n\n\ndef main"
+        "def main",
+        "def batches():\n    while True:\n        yield torch.ones(16, 64), torch.ones(16).long()\n\n\ndef main",
     )
     script(recorded, changed, "changed.py")
     words = ["out", "--fix", "1", "--yes", "--json", "-", "--", sys.executable, "changed.py"]

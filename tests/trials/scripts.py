@@ -38,6 +38,37 @@ if __name__ == "__main__":
 """
 """It does what many fixes change, and prints whether they are made."""
 
+MORE = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(2)
+torch.autograd.set_detect_anomaly(True)
+
+
+def main():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.ReLU(), torch.nn.Linear(64, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    loader = DataLoader(TensorDataset(torch.randn(256, 64)), batch_size=8, num_workers=1)
+    for epoch in range(1000):
+        for number, (rows,) in enumerate(loader):
+            optimizer.zero_grad()
+            given = model(rows)
+            given.float().square().mean().backward()
+            optimizer.step()
+            if number == 3:
+                torch.save(model.state_dict(), "model.pt")
+                settings = loader.prefetch_factor, loader.persistent_workers
+                compiled = model._compiled_call_impl is not None
+                print(*settings, torch.get_num_threads(), torch.is_anomaly_enabled(), given.dtype, compiled, flush=True)
+
+
+if __name__ == "__main__":
+    main()
+"""
+"""As MANY, of what other fixes change."""
+
 STEADY = """
 import sys, time
 import torch

@@ -2,22 +2,30 @@
 
 from __future__ import annotations
 
+import shutil
 import subprocess
 import sys
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
+import torch
 
 from diagnose.trials.arms import Arm, Size, Void, run_arm
 from diagnose.trials.losses import compared
 from diagnose.trials.selection import CannotTry
 from tests.capture.scripts import script
-from tests.trials.scripts import MANY, steady
+from tests.trials.scripts import MANY, MORE, steady
 
 pytestmark = pytest.mark.slow
 
 SIZE = Size(warmup=3, timed=8, timed_s=0.0, expected_s=40.0)
+
+
+@pytest.fixture(autouse=True)
+def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Scripts write into their working folder."""
+    monkeypatch.chdir(tmp_path)
 
 
 def arm(folder: Path, text: str, *fixes: str, size: Size = SIZE, words: Sequence[str] = ()) -> Arm:
@@ -47,6 +55,33 @@ def test_fixes_are_made_and_say_where(tmp_path: Path) -> None:
     assert printed(tmp_path) == "2 True False True True False"
     for line, wanted in zip(changed.injected, fixes.values(), strict=True):
         assert line.startswith(wanted)
+
+
+def test_other_fixes_are_made_and_say_where(tmp_path: Path) -> None:
+    fixes = {
+        "patch:DataLoader(prefetch_factor=8)": "DataLoader at train.py:13: prefetch_factor None -> 8",
+        "patch:DataLoader(persistent_workers=True)": "DataLoader at train.py:13: persistent_workers False -> True",
+        "patch:torch.set_num_threads(threads=1)": "torch.set_num_threads at train.py:6: 2 -> 1",
+        "patch:set_detect_anomaly(mode=False)": "set_detect_anomaly at train.py:7: mode True -> False",
+        "patch:torch.save(in_background)": "torch.save at train.py:21: written by a thread",
+        "patch:torch.backends.cudnn(benchmark=True)": "torch.backends.cudnn.benchmark is on from the start",
+        "wrap:torch.autocast": "Sequential at train.py:12: forward() in autocast to bfloat16",
+    }
+    arm(tmp_path, MORE)
+    assert printed(tmp_path) == "2 False 2 True torch.float32 False"
+    changed = arm(tmp_path, MORE, *fixes)
+    assert printed(tmp_path) == "8 True 1 False torch.bfloat16 False"
+    assert [line for line in changed.injected if not line.startswith("torch computes")] == [*fixes.values()]
+    assert sorted(torch.load(tmp_path / "model.pt")) == ["0.bias", "0.weight", "2.bias", "2.weight"]
+
+
+@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
+def test_a_model_is_compiled(tmp_path: Path) -> None:
+    before = arm(tmp_path, MORE)
+    changed = arm(tmp_path, MORE, "wrap:torch.compile")
+    assert printed(tmp_path).endswith(" True")
+    assert changed.injected == ("Sequential at train.py:12: compiled when it is called",)
+    assert compared(before.losses, before.losses, changed.losses) in ("same", "rounding")
 
 
 def test_two_runs_and_one_with_workers_have_the_same_losses(tmp_path: Path) -> None:

@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.findings.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Safety, Where
-from diagnose.replay.saving import Basis
 from diagnose.findings.trials import Range
+from diagnose.replay.saving import Basis
 from diagnose.trials.selection import CannotTry, select
 
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")

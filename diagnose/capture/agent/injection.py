@@ -8,12 +8,14 @@ none has not been made.
 from __future__ import annotations
 
 import ast
+import copy
 import functools
 import gc
 import inspect
 import os
 import re
 import sys
+import threading
 from collections.abc import Callable, Sequence
 from pathlib import Path
 from types import ModuleType
@@ -51,6 +53,10 @@ class Injection:
         """It has changed something that the line of the user's which runs now does."""
         if len(self._lines) < MOST_LINES and (place := made.running()) is not None:
             self._lines[f"{what} at {_shown(place.file)}:{place.line}: {change}"] = None
+
+    def note_everywhere(self, change: str) -> None:
+        """It has changed something of the whole process."""
+        self._lines[change] = None
 
     def effects(self) -> list[str]:
         """Sentences on where it took effect."""
@@ -198,6 +204,68 @@ def _compile_dynamically(injection: Injection) -> None:
     when_imported("torch", lambda module: _change_argument(module, "compile", injection, lambda given: "torch.compile"))
 
 
+def _switch_anomaly_detection(injection: Injection) -> None:
+    def act(module: ModuleType) -> None:
+        _change_argument(module.set_detect_anomaly, "__init__", injection, lambda given: "set_detect_anomaly")
+
+    when_imported("torch.autograd.anomaly_mode", act)
+
+
+def _search_for_kernels(injection: Injection) -> None:
+    def act(module: Any) -> None:
+        module.backends.cudnn.benchmark = True
+        injection.note_everywhere("torch.backends.cudnn.benchmark is on from the start")
+
+    when_imported("torch", act)
+
+
+def _set_threads(injection: Injection) -> None:
+    """At once, and wherever the script sets another number. What torch sets in its workers stays."""
+
+    def act(module: ModuleType) -> None:
+        original, wanted, before = module.set_num_threads, injection.trial.value, module.get_num_threads()
+
+        @functools.wraps(original)
+        def set_num_threads(threads: int) -> None:
+            own = made.is_users(sys._getframe(1).f_code.co_filename)
+            if own and threads != wanted:
+                injection.note("torch.set_num_threads", f"{threads} -> {wanted}")
+            original(wanted if own else threads)
+
+        module.set_num_threads = set_num_threads  # type: ignore[attr-defined]
+        if before != wanted:
+            original(wanted)
+            injection.note_everywhere(f"torch computes with {wanted} threads from the start, not with {before}")
+
+    when_imported("torch", act)
+
+
+def _save_in_background(injection: Injection) -> None:
+    """Copy what is saved, and have a thread write it; the next save waits for that."""
+
+    def act(module: ModuleType) -> None:
+        original, writing = module.save, list[threading.Thread]()
+
+        @functools.wraps(original)
+        def save(obj: Any, f: Any, *args: Any, **kwargs: Any) -> None:
+            while writing:
+                writing.pop().join()
+            try:
+                copied = copy.deepcopy(obj) if isinstance(f, str | Path) else None
+            except Exception:  # Whatever the classes of what is saved raise.
+                copied = None
+            if copied is None:
+                original(obj, f, *args, **kwargs)
+                return
+            injection.note("torch.save", "written by a thread")
+            writing.append(threading.Thread(target=original, args=(copied, f, *args), kwargs=kwargs))
+            writing[0].start()
+
+        module.save = save  # type: ignore[attr-defined]
+
+    when_imported("torch.serialization", act)
+
+
 def _call_seldom(module: str, function: str, injection: Injection) -> None:
     """Leave out calls that stand in files of the user's, but for each `value`-th of them."""
     trial = injection.trial
@@ -302,6 +370,10 @@ FORMS: dict[tuple[str, str], Callable[[Injection], None]] = {
     ("torch.optim", "fused"): _fuse_optimizers,
     ("zero_grad", "set_to_none"): _set_gradients_to_none,
     ("torch.compile", "dynamic"): _compile_dynamically,
+    ("set_detect_anomaly", "mode"): _switch_anomaly_detection,
+    ("torch.set_num_threads", "threads"): _set_threads,
+    ("torch.backends.cudnn", "benchmark"): _search_for_kernels,
+    ("torch.save", "in_background"): _save_in_background,
     ("gc.collect", "every"): _collect_seldom,
     ("torch.cuda.synchronize", ""): _leave_out_cuda,
     ("torch.cuda.empty_cache", ""): _leave_out_cuda,
