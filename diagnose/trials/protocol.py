@@ -76,7 +76,7 @@ class Bench:
                 return "The budget was spent before it could be measured."
             self.say(f"running {name}: pair {len(pairs) + 1}")
             turned = with_first ^ (len(pairs) % 2 == 1)
-            both = [self._run(fixes if with_fix else ()) for with_fix in (turned, not turned)]
+            both = [self._run(fixes) if with_fix else self._run_without() for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
             self.without.append(pairs[-1][0])
             if len(pairs) < self.least_pairs or len(pairs) < 2:
@@ -94,6 +94,12 @@ class Bench:
     def _run(self, fixes: Sequence[str]) -> Arm:
         self._count += 1
         return arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes)
+
+    def _run_without(self) -> Arm:
+        try:
+            return self._run(())
+        except Void as error:
+            raise Void("inconclusive", f"Without the fix: {error}") from error
 
     @property
     def left_s(self) -> float:
