@@ -72,24 +72,22 @@ class Bench:
         fixes, with_first = [one.trial for one in some], random.random() < 0.5
         name = " and ".join(one.rule for one in some)
         while True:
-            if self.left_s < 2 * self.size.expected_s and len(pairs) < self.least_pairs:
-                return "The budget was spent before it could be measured."
+            if self.left_s < 2 * self.size.expected_s:
+                early = len(pairs) < self.least_pairs
+                return "The budget was spent before it could be measured." if early else "The budget was spent."
             self.say(f"running {name}: pair {len(pairs) + 1}")
             turned = with_first ^ (len(pairs) % 2 == 1)
             both = [self._run(fixes) if with_fix else self._run_without() for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
             self.without.append(pairs[-1][0])
-            if len(pairs) < self.least_pairs or len(pairs) < 2:
-                continue
-            ratios, look = _log_ratios(pairs), len(pairs) - self.least_pairs + 1
-            if looks.enough(looks.interval(ratios, look)):
-                return ""
-            if looks.hopeless(ratios, look):
-                return f"Equal arms differ by {looks.noise([one.step_ns for one in self.without]):.1%}."
-            if len(pairs) >= looks.MOST_PAIRS:
-                return f"{len(pairs)} pairs were not enough."
-            if self.left_s < 2 * self.size.expected_s:
-                return "The budget was spent."
+            if len(pairs) in looks.schedule(self.least_pairs):
+                ratios, look = _log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs)
+                if looks.enough(looks.interval(ratios, look)):
+                    return ""
+                if looks.hopeless(ratios, look):
+                    return f"Equal runs differ by {looks.noise([one.step_ns for one in self.without]):.1%}."
+                if len(pairs) >= looks.MOST_PAIRS:
+                    return f"{len(pairs)} pairs were not enough."
 
     def _run(self, fixes: Sequence[str]) -> Arm:
         self._count += 1
@@ -116,7 +114,7 @@ class Bench:
     ) -> Trial:
         measured = None
         if len(pairs) > 1:
-            measured = looks.interval(_log_ratios(pairs), max(len(pairs) - self.least_pairs + 1, 1))
+            measured = looks.interval(_log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs))
         last = pairs[-1][1] if pairs else None
         numbers = [one.losses for one in self.without[:2]]
         same = losses.compared(numbers[0], numbers[1], last.losses) if last else None
@@ -198,7 +196,7 @@ def _notes(baseline: Baseline) -> list[str]:
     notes = list[str]()
     if baseline.noise_share > BUSY_SHARE:
         notes.append(
-            f"Equal arms differ by {baseline.noise_share:.0%}: other work runs on this machine, or the steps vary."
+            f"Equal runs differ by {baseline.noise_share:.0%}: other work runs on this machine, or the steps vary."
             " Smaller gains than that may not be seen."
         )
     load, cpus = (os.getloadavg()[1] if hasattr(os, "getloadavg") else 0.0), os.cpu_count() or 1

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import statistics
+from bisect import bisect_left
 from collections.abc import Sequence
 
 from diagnose.findings.trials import Range
@@ -19,6 +20,23 @@ MARGIN = 0.01
 
 MOST_PAIRS = 12
 """Of one fix (our choice)."""
+
+
+GROWTH = 1.5
+"""Times as many pairs at each look as at the one before: few looks cost little of ALPHA (our choice)."""
+
+
+def look_of(pairs: int, least: int) -> int:
+    """The number of the look at so many pairs, from 1; between two looks it is that of the later one."""
+    return bisect_left(schedule(least), pairs) + 1
+
+
+def schedule(least: int) -> list[int]:
+    """After how many pairs it is looked: 3, 5, 8 and 12."""
+    numbers = [least]
+    while numbers[-1] < MOST_PAIRS:
+        numbers.append(min(math.ceil(GROWTH * numbers[-1]), MOST_PAIRS))
+    return numbers
 
 
 def alpha_of(look: int) -> float:

@@ -96,14 +96,20 @@ def test_equal_arms_show_a_difference_in_at_most_5_of_100() -> None:
     """However often it is looked. 2000 trials of a fix that changes nothing, on drawn noise."""
     draw, wrong = random.Random(5), 0
     for _ in range(2000):
-        ratios = [draw.gauss(0, 0.03) for _ in range(2)]
-        for look in range(1, looks.MOST_PAIRS - 1):
-            ratios.append(draw.gauss(0, 0.03))
-            found = looks.interval(ratios, look)
+        ratios = [draw.gauss(0, 0.03) for _ in range(looks.MOST_PAIRS)]
+        for look, pairs in enumerate(looks.schedule(3), 1):
+            found = looks.interval(ratios[:pairs], look)
             if not found.low < 1 < found.high:
                 wrong += 1
                 break
     assert wrong <= 0.05 * 2000
+
+
+def test_each_look_has_half_as_many_pairs_again() -> None:
+    assert looks.schedule(3) == [3, 5, 8, 12]
+    assert looks.schedule(2) == [2, 3, 5, 8, 12]
+    assert looks.schedule(12) == [12]
+    assert [looks.look_of(pairs, 3) for pairs in range(2, 13)] == [1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
 
 
 def test_noise_is_the_deviation_of_equal_arms() -> None:
