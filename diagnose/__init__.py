@@ -90,7 +90,13 @@ def analyze(
 
 
 def record(
-    folder: str | PathLike[str], *, steps: int = 5, warmup: int = 10, memory: bool = False, overwrite: bool = False
+    folder: str | PathLike[str],
+    *,
+    steps: int = 5,
+    warmup: int = 10,
+    memory: bool = False,
+    ranks: str = "auto",
+    overwrite: bool = False,
 ) -> Recording:
     """Record some steps of a loop of your own, as `diagnose profile` would:
 
@@ -102,14 +108,15 @@ def record(
     `folder` is new, empty, or left by an attempt that recorded nothing; with `overwrite` it may hold an earlier
     recording, which is replaced, so that a cell of a notebook can be run again. `warmup` steps are skipped, at least;
     then some are timed without a profiler, `steps` recorded, and some recorded with call stacks, with allocations if
-    `memory`. The loop goes on; `recording.finished` tells when it need not.
+    `memory`. `ranks` are recorded: "all", "auto", or numbers, as in "0,1,8-15". The loop goes on;
+    `recording.finished` tells when it need not.
 
     Raises `diagnose.capture.run.CannotRecord` on entering if the folder cannot be used or another recording is being
-    made, ValueError if there are no steps to record.
+    made, ValueError if there are no steps or ranks to record.
     """
     from diagnose.capture import inline
 
-    return inline.recording(folder, steps=steps, warmup=warmup, memory=memory, overwrite=overwrite)
+    return inline.recording(folder, steps=steps, warmup=warmup, memory=memory, ranks=ranks, overwrite=overwrite)
 
 
 def to_hta(run: Run) -> Any:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import signal
 from pathlib import Path
 
@@ -26,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with interrupts ignored, and so would be the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["DIAGNOSE_NO_CACHE"] = "1"  # tests leave the user's cache alone
     folder: Path | None = config.getoption("--corpus")
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--corpus: no folder at {folder}")

@@ -14,53 +14,16 @@ import subprocess
 import sys
 import tempfile
 import time
-from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from benchmarks.scale.made import ROOT, Straggler, make
+import msgspec
 
-RESULTS = Path(__file__).parent.with_name("scale.json")
+from benchmarks.scale.made import ROOT, Straggler, make
+from benchmarks.scale.tables import RESULTS, Mapped, Published, Reduced
+
 RANKS = (256, 512, 1_024)
 REDUCED = (1_024, 2_048, 4_096, 8_192, 16_384)
 LATE_US = 30_000.0
-
-
-@dataclass(frozen=True)
-class Mapped:
-    """A folder of ranks, diagnosed."""
-
-    ranks: int
-    by: str
-    seconds: float
-    reducer_bytes: int
-    """Peak of the process that puts the ranks together."""
-    worker_bytes: int
-    """Peak of the largest process besides."""
-    file_bytes: int
-    """Of all traces."""
-    straggler: int
-    first: str
-    """What is to be fixed first."""
-    found: tuple[int, ...]
-    """On which ranks."""
-    step_ns: int
-    saving_ns: int
-
-
-@dataclass(frozen=True)
-class Reduced:
-    """Ranks put together."""
-
-    ranks: int
-    calls: int
-    """Collectives of one rank."""
-    compared_calls: int
-    """Of one rank, after what does not fit was left out."""
-    packed_bytes: int
-    """What one rank's collectives take on the way."""
-    seconds: float
-    bytes: int
-    """Peak of the process."""
 
 
 def main() -> None:
@@ -73,12 +36,8 @@ def main() -> None:
     mapped = [one for ranks in asked.ranks for one in _mapped(ranks, pool=ranks == max(asked.ranks))]
     reduced = [_reduced(ranks, repeats) for repeats in (1, 20) for ranks in asked.reduced]
     if asked.write:
-        told = {
-            "cores": os.cpu_count(),
-            "mapped": [asdict(one) for one in mapped],
-            "reduced": [asdict(one) for one in reduced],
-        }
-        RESULTS.write_text(json.dumps(told, indent=1) + "\n", encoding="utf-8")
+        told = Published(os.cpu_count() or 1, mapped, reduced)
+        RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=1) + b"\n")
 
 
 def _mapped(ranks: int, pool: bool) -> list[Mapped]:
@@ -86,14 +45,13 @@ def _mapped(ranks: int, pool: bool) -> list[Mapped]:
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
         make(job, ranks, straggler)
-        size = sum(path.stat().st_size for path in job.iterdir())
-        found = [_analyzed(job, ranks, straggler.rank, size, "Dask", ["--cluster", "local"])]
+        found = [_analyzed(job, ranks, straggler.rank, "Dask", ["--cluster", "local"])]
         if pool:
-            found.append(_analyzed(job, ranks, straggler.rank, size, "processes", []))
+            found.append(_analyzed(job, ranks, straggler.rank, "processes", []))
     return found
 
 
-def _analyzed(job: Path, ranks: int, straggler: int, size: int, by: str, options: list[str]) -> Mapped:
+def _analyzed(job: Path, ranks: int, straggler: int, by: str, options: list[str]) -> Mapped:
     said = job.parent / f"{by}.json"
     words = ["analyze", str(job), "-q", "--json", str(said), *options]
     program = (
@@ -116,7 +74,6 @@ def _analyzed(job: Path, ranks: int, straggler: int, size: int, by: str, options
         seconds=round(seconds, 1),
         reducer_bytes=reducer,
         worker_bytes=worker,
-        file_bytes=size,
         straggler=straggler,
         first=first["code"],
         found=tuple(first["where"]["ranks"]),

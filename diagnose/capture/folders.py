@@ -1,4 +1,4 @@
-"""Which folders a recording may go to: new ones, empty ones, and those that an earlier attempt has left."""
+"""Which folders a recording may go to: new and empty ones, what an earlier attempt left, that of the same job."""
 
 from __future__ import annotations
 
@@ -6,11 +6,15 @@ import os
 import re
 import shutil
 import socket
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager, suppress
 from pathlib import Path
+from uuid import uuid4
 
 import msgspec
 
-from diagnose.capture.agent.plan import WORK
+from diagnose.capture.agent.plan import LEFT, WORK, Part, Plan
 from diagnose.capture.limits import CannotRecord
 
 _RECORDING = re.compile(r"rank\d+\.(trace|detail)\.(json\.gz|sqlite)|.*\.nsys-rep")
@@ -19,16 +23,39 @@ _RECORDING = re.compile(r"rank\d+\.(trace|detail)\.(json\.gz|sqlite)|.*\.nsys-re
 _BESIDE = re.compile(r"manifest\.json(\.tmp)?|report\.(html|json)|rank\d+\.(graph|values)\.json\.gz")
 """Files that we write beside them."""
 
+HEARTBEAT_S = 10.0
+"""Between two signs of life of a command."""
+
+SILENT_S = 180.0
+"""A command on another machine that gave no sign of life for so long has ended: NFS shows changes after 60 s at most
+by default (acdirmax in nfs(5))."""
+
+APPEARS_S = 90.0
+"""How long a file that is there may take to be seen from another machine (the same, with some reserve)."""
+
+OWNER = "owner.json"
+"""File of a part that says which process it belongs to."""
+
+JOB, LOCK = "job.json", ".diagnose-lock"
+"""What a run says of itself, and a folder that is there while a command looks for its place."""
+
+LOCKED_S = 10.0
+"""After which such a folder is taken for one that was left behind: nobody needs it for a second (our choice)."""
+
 
 class Owner(msgspec.Struct, frozen=True):
-    """The process that began a recording."""
+    """The process of a command that records."""
 
     host: str
     pid: int
+    started: str = ""
+    """When, as /proc counts: a container that starts anew gives the same number again. Empty where nothing tells."""
 
-    def alive(self) -> bool:
-        """Whether it may still be there; on other machines nobody can tell, so it may."""
+    def alive(self, file: Path) -> bool:
+        """Whether it may still be there; on other machines its `file` tells, which it touches all the time."""
         if self.host != socket.gethostname():
+            with suppress(OSError):
+                return _now_s(file.parent) - file.stat().st_mtime < SILENT_S
             return True
         try:
             os.kill(self.pid, 0)
@@ -36,38 +63,147 @@ class Owner(msgspec.Struct, frozen=True):
             return False
         except OSError:
             return True
-        return True
+        return not self.started or started(self.pid) in ("", self.started)
 
 
-def take(folder: Path, overwrite: bool = False) -> None:
-    """Make the folder, empty, and ours. What an attempt without a recording has left goes.
+def started(pid: int) -> str:
+    """When a process started, in ticks since the machine did (proc(5), field 22); empty where nothing tells."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return ""
 
+
+class Begun(msgspec.Struct, frozen=True):
+    """What a run says of itself to other commands of its job."""
+
+    run: str
+    first: str
+    """The part that began it."""
+    job: str | None
+    plan: Plan
+
+
+def take(folder: Path, plan: Plan, job: str | None, overwrite: bool = False) -> tuple[Part, bool]:
+    """Make the folder, empty, and ours; of a job that other commands record, too, join them.
+
+    Returns this command's part, and whether it is the first. What an attempt without a recording has left goes;
     `overwrite`: an earlier recording goes, too. Nothing but files of ours is ever removed. Raises CannotRecord if the
     folder holds anything else, or if another recording is being made there; OSError if it cannot be written.
     """
     folder.mkdir(parents=True, exist_ok=True)
-    names = sorted(path.name for path in folder.iterdir())
-    foreign = [
-        name for name in names if name != WORK and not _BESIDE.fullmatch(name) and not _RECORDING.fullmatch(name)
-    ]
-    if foreign:
-        raise CannotRecord(f"{folder} is not empty. Name a new folder.")
-    if WORK in names and _owner(folder).alive():
-        raise CannotRecord(f"Another recording is being made in {folder}. Name a new folder, or wait for its end.")
-    if any(map(_RECORDING.fullmatch, names)) and not overwrite:
-        raise CannotRecord(f"{folder} holds a recording. Name a new folder, or use overwrite to replace it.")
-    for name in names:
-        if name == WORK:
-            shutil.rmtree(folder / WORK)
-        else:
+    with _one_at_a_time(folder):
+        if any(alive(folder)):
+            return _joined(folder, plan, job), False
+        names = sorted(path.name for path in folder.iterdir() if path.name not in (WORK, LOCK))
+        if not all(_BESIDE.fullmatch(name) or _RECORDING.fullmatch(name) for name in names):
+            raise CannotRecord(f"{folder} is not empty. Name a new folder.")
+        if any(map(_RECORDING.fullmatch, names)) and not overwrite:
+            raise CannotRecord(f"{folder} holds a recording. Name a new folder, or use overwrite to replace it.")
+        shutil.rmtree(folder / WORK, ignore_errors=True)
+        for name in names:
             (folder / name).unlink()
-    (folder / WORK).mkdir()
-    (folder / WORK / "owner.json").write_bytes(msgspec.json.encode(Owner(socket.gethostname(), os.getpid())))
+        (folder / WORK).mkdir()
+        part = _part(folder, uuid4().hex)
+        _write(part.shared / JOB, Begun(part.run, part.name, job, plan))
+        return part, True
 
 
-def _owner(folder: Path) -> Owner:
-    """Who began what is in there; if that is not known, a process that cannot be asked."""
+def join(folder: Path) -> Part:
+    """A part of the run that another process has begun. Raises OSError or msgspec.MsgspecError if there is none."""
+    run = begun(Part(folder)).run
+    if not any(alive(folder)):
+        raise FileNotFoundError(folder / WORK)
+    return _part(folder, run)
+
+
+def begun(part: Part) -> Begun:
+    """What the run of a part says of itself. Raises OSError or msgspec.MsgspecError."""
+    return msgspec.json.decode((part.shared / JOB).read_bytes(), type=Begun)
+
+
+class Heartbeat:
+    """Signs of life of a part's command, for those on other machines."""
+
+    def __init__(self, part: Part) -> None:
+        self._file, self._last_s = part.work / OWNER, time.monotonic()
+
+    def beat(self) -> None:
+        """The command is still there; may be called often."""
+        if time.monotonic() - self._last_s > HEARTBEAT_S:
+            self._last_s = time.monotonic()
+            with suppress(OSError):
+                os.utime(self._file)
+
+
+@contextmanager
+def _one_at_a_time(folder: Path) -> Iterator[None]:
+    """Of commands that begin at the same time each looks at what the one before it has done."""
+    lock, until = folder / LOCK, time.monotonic() + LOCKED_S
+    while True:
+        try:
+            lock.mkdir()
+            break
+        except FileExistsError:
+            if time.monotonic() > until:  # Whoever made it was killed.
+                break
+            time.sleep(0.05)
     try:
-        return msgspec.json.decode((folder / WORK / "owner.json").read_bytes(), type=Owner)
+        yield
+    finally:
+        with suppress(OSError):
+            lock.rmdir()
+
+
+def _joined(folder: Path, plan: Plan, job: str | None) -> Part:
+    """A part of what another command has begun. Raises CannotRecord if that is of another job."""
+    known: Begun | None = None
+    with suppress(OSError, msgspec.MsgspecError):
+        known = begun(Part(folder))
+    if known is None or job is None or known.job != job:
+        raise CannotRecord(f"Another recording is being made in {folder}. Name a new folder, or wait for its end.")
+    if known.plan != plan:
+        raise CannotRecord(f"Other commands of this job record into {folder} with other options. Give all the same.")
+    return _part(folder, known.run)
+
+
+def _part(folder: Path, run: str) -> Part:
+    """A new part of a run, which belongs to this process."""
+    part = Part(folder, f"{run}-{uuid4().hex[:8]}")
+    part.work.mkdir()
+    _write(part.work / OWNER, Owner(socket.gethostname(), os.getpid(), started(os.getpid())))
+    return part
+
+
+def alive(folder: Path) -> Iterator[Path]:
+    """Working folders of parts whose commands may still run; the first is known by name, if not listed yet."""
+    parts = {path.parent for path in (folder / WORK).glob(f"*/{OWNER}")}
+    with suppress(OSError, msgspec.MsgspecError):
+        parts.add(Part(folder, begun(Part(folder)).first).work)
+    return (work for work in parts if is_alive(work))
+
+
+def is_alive(work: Path) -> bool:
+    """Whether the command of a part may still run; of one that says nothing of itself, nobody can tell."""
+    try:
+        owner = msgspec.json.decode((work / OWNER).read_bytes(), type=Owner)
     except (OSError, msgspec.MsgspecError):
-        return Owner("", 0)
+        owner = Owner("", 0)
+    return not (work / LEFT).exists() and owner.alive(work / OWNER)
+
+
+def _now_s(folder: Path) -> float:
+    """The time by the clock of the file system."""
+    mark = folder / f"now-{uuid4().hex}"
+    mark.touch()
+    try:
+        return mark.stat().st_mtime
+    finally:
+        mark.unlink()
+
+
+def _write(path: Path, what: msgspec.Struct) -> None:
+    """Whole or not at all."""
+    written = path.with_suffix(f".{uuid4().hex}")
+    written.write_bytes(msgspec.json.encode(what))
+    written.replace(path)

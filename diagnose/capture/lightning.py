@@ -20,10 +20,11 @@ class Record(Callback):  # type: ignore[misc]  # Any, where lightning is not ins
         steps: int = 5,
         warmup: int = 10,
         memory: bool = False,
+        ranks: str = "auto",
         stop: bool = False,
         overwrite: bool = False,
     ) -> None:
-        self._recording = recording(folder, steps=steps, warmup=warmup, memory=memory, overwrite=overwrite)
+        self._recording = recording(folder, steps=steps, warmup=warmup, memory=memory, ranks=ranks, overwrite=overwrite)
         self._stop = stop
         self._seen = 0
 

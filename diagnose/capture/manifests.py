@@ -4,15 +4,20 @@ from __future__ import annotations
 
 import re
 import shutil
-from collections.abc import Mapping, Sequence
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
 from datetime import datetime, timezone
 from pathlib import Path
+from typing import Any
 
 import msgspec
 
+from diagnose.capture import gathering
 from diagnose.capture.agent import steps
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import WORK
+from diagnose.capture.agent.chosen import MOST
+from diagnose.capture.agent.plan import Part
+from diagnose.trace import units
 from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest
 from diagnose.version import __version__
 
@@ -59,55 +64,70 @@ def _without_secrets(command: Sequence[str]) -> list[str]:
     return shown
 
 
-def said(folder: Path) -> tuple[list[RankManifest], list[str]]:
+def said(part: Part) -> tuple[list[RankManifest], list[str]]:
     """What the processes of a run have said of themselves, by rank, and sentences on what cannot be read of it."""
     ranks, notes = list[RankManifest](), list[str]()
-    for path in sorted((folder / WORK).glob("rank*.json")):
+    for number in sorted(_numbers(part, "rank*.json")):
         try:
-            ranks.append(msgspec.json.decode(path.read_bytes(), type=RankManifest))
-        except (OSError, msgspec.MsgspecError) as error:
-            notes.append(f"What {path.stem} says of itself cannot be read: {error}.")
-    return sorted(ranks, key=lambda one: one.rank), notes
+            found = gathering.rank(part, number)
+        except msgspec.MsgspecError as error:
+            notes.append(f"What rank{number} says of itself cannot be read: {error}.")
+        else:
+            ranks += [] if found is None else [found]
+    return ranks, notes
 
 
-def complete(folder: Path, exit_code: int | None, notes: Sequence[str] = ()) -> Manifest:
+def _numbers(part: Part, pattern: str) -> set[int]:
+    """Ranks of which there are such files, and all that there should be: a shared folder may not list all yet."""
+    listed = {int(digits[1]) for path in part.shared.glob(pattern) if (digits := re.match(r"rank(\d+)\.", path.name))}
+    try:
+        known = next((found for number in sorted({0, *listed}) if (found := gathering.rank(part, number))), None)
+    except msgspec.MsgspecError:
+        known = None
+    return listed | set(range(known.world_size if known is not None else 0))
+
+
+def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Manifest:
     """Add what the processes have left and notes of the run, and remove their working files."""
+    folder, work, (ranks, unreadable) = part.recording, part.work, said(part)
     begun = msgspec.json.decode((folder / NAME).read_bytes(), type=Manifest)
-    work, (ranks, unreadable) = folder / WORK, said(folder)
     notes = [*notes, *unreadable]
-    trained = {path.stem for path in work.glob("rank*.claim")}
-    if silent := sorted(trained - {f"rank{one.rank}" for one in ranks if one.ended is not None}):
-        notes.append(f"{', '.join(silent)} ended without a word: killed, or left by os._exit.")
+    here = {one.rank for one in ranks}
+    trained = {number for number in _numbers(part, "rank*.claim") if (part.shared / f"rank{number}.claim").exists()}
+    if silent := sorted(trained - {one.rank for one in ranks if one.ended is not None}):
+        notes.append(f"{', '.join(f'rank{one}' for one in silent)} ended without a word: killed, or left by os._exit.")
+    if absent := set(range(max((one.world_size for one in ranks), default=0))) - here - trained:
+        notes.append(_absent(absent, folder))
     if unseen := sorted({name for rank in ranks for one in rank.optimizers for name in one.devices} - SEEN):
         notes.append(f"The training computes on {' and '.join(unseen)}, of which nothing is recorded.")
     ranks = [_with_files_that_are_there(folder, one) for one in ranks]
-    ranks += [_left_by(folder, name) for name in sorted(trained - {f"rank{one.rank}" for one in ranks})]
+    ranks = sorted([*ranks, *(_left_by(folder, number) for number in trained - here)], key=lambda one: one.rank)
     if (work / "compiled.post").exists():
         notes.append("The optimizer steps within torch.compile, where it cannot be observed: use diagnose.record.")
     elif (seen := Board(work).read("seen")) is not None:
         notes.append(_too_few(seen))
-    if not list(work.glob("python*")):
+    if not ranks and not list(part.shared.glob("*/python*")):
         notes.append("No Python of this command could be observed: does it run with -I or -E, or in a container?")
-    if ignored := len(list(work.glob("ignored.*.post"))):
+    if ignored := len(list(part.shared.glob("*/ignored.*.post"))):
         notes.append(f"{ignored} more processes trained under a rank that was recorded already; they are not in here.")
     try:
-        run = msgspec.json.decode((work / "run.json").read_bytes(), type=_Run)
+        run = msgspec.json.decode((part.shared / "run.json").read_bytes(), type=_Run)
     except (OSError, msgspec.MsgspecError):
         run = _Run()
     found = msgspec.structs.replace(
         begun,
-        complete=bool(ranks) and all(one.trace is not None for one in ranks),
+        complete=bool(ranks) and not absent and all(one.trace is not None or not one.recorded for one in ranks),
         exit_code=exit_code,
         host=run.host,
         versions=run.versions,
         environment=run.environment,
         devices=run.devices,
         links=run.links,
-        ranks=tuple(ranks),
+        ranks=tuple(_with_nodes(ranks)),
         notes=(*begun.notes, *notes),
     )
     _write(folder, found)
-    shutil.rmtree(work, ignore_errors=True)
+    shutil.rmtree(part.shared, ignore_errors=True)
     return found
 
 
@@ -128,14 +148,46 @@ def _with_files_that_are_there(folder: Path, rank: RankManifest) -> RankManifest
     return msgspec.structs.replace(rank, trace=there.get("trace"), detail=there.get("detail"))
 
 
-def _left_by(folder: Path, name: str) -> RankManifest:
+def _absent(ranks: Iterable[int], folder: Path) -> str:
+    return (
+        f"{units.ranks(ranks).capitalize()} left nothing in {folder}. Do all machines share this folder, and does"
+        " the launcher pass PYTHONPATH on to them?"
+    )
+
+
+def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
+    """Machines are numbered in the order of their ranks, and these are counted, where the launcher has not."""
+    of = Counter(one.machine for one in ranks if one.machine is not None)
+    order = {machine: number for number, machine in enumerate(of)}
+    return [
+        one
+        if one.machine is None
+        else msgspec.structs.replace(
+            one,
+            node=order[one.machine] if one.node is None else one.node,
+            peers=of[one.machine] if len(of) > 1 and one.peers == one.world_size else one.peers,
+        )
+        for one in ranks
+    ]
+
+
+def _left_by(folder: Path, number: int) -> RankManifest:
     """What a rank that could say nothing has left on disk."""
-    files = {kind: f"{name}.{kind}.json.gz" for kind in ("trace", "detail")}
+    files = {kind: f"rank{number}.{kind}.json.gz" for kind in ("trace", "detail")}
     there = {kind: file for kind, file in files.items() if (folder / file).exists()}
-    return RankManifest(rank=int(name.removeprefix("rank")), trace=there.get("trace"), detail=there.get("detail"))
+    return RankManifest(rank=number, trace=there.get("trace"), detail=there.get("detail"))
 
 
 def _write(folder: Path, manifest: Manifest) -> None:
     written = folder / f"{NAME}.tmp"
-    written.write_bytes(msgspec.json.format(msgspec.json.encode(manifest), indent=2) + b"\n")
+    told = msgspec.to_builtins(manifest)
+    told["ranks"] = [one if one["recorded"] else _known(one) for one in told["ranks"]]
+    indent = 2 if len(manifest.ranks) <= MOST else -1
+    written.write_bytes(msgspec.json.format(msgspec.json.encode(told), indent=indent) + b"\n")
     written.replace(folder / NAME)
+
+
+def _known(told: dict[str, Any]) -> dict[str, Any]:
+    """Without what is not known: of ranks that were only timed there may be thousands."""
+    inner = {name: _known(value) if isinstance(value, dict) else value for name, value in told.items()}
+    return {name: value for name, value in inner.items() if value not in (None, {}, [], ())}

@@ -13,7 +13,7 @@ from pathlib import Path
 from diagnose.capture import limits
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.nsys import CAPTURE, POSTED, SESSION
-from diagnose.capture.agent.plan import WORK
+from diagnose.capture.agent.plan import Part
 from diagnose.capture.limits import CannotRecord
 from diagnose.trace import nsys_files
 from diagnose.trace.manifest import RankManifest
@@ -90,18 +90,19 @@ def command(nsys: str, folder: Path, run: Sequence[str], say: Callable[[str], No
     ]
 
 
-def collect(folder: Path, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[str]:
+def collect(part: Part, nsys: str, ranks: Sequence[RankManifest]) -> Iterator[str]:
     """Make the files that the ranks name of what nsys recorded. Yields what went wrong, in sentences."""
     wanted = {rank.trace: rank for rank in ranks if rank.trace is not None}
-    post = Board(folder / WORK).read(POSTED)
+    post = Board(part.work).read(POSTED)
     if wanted and post is not None:
-        yield from _collected(folder, nsys, f"{post['number']:.0f}", wanted)
-    for report in folder.glob(f"{REPORT}*.nsys-rep"):
+        yield from _collected(part, nsys, f"{post['number']:.0f}", wanted)
+    for report in part.recording.glob(f"{REPORT}*.nsys-rep"):
         report.unlink()  # Of recordings that were interrupted, and made again.
 
 
-def _collected(folder: Path, nsys: str, number: str, wanted: Mapping[str, RankManifest]) -> Iterator[str]:
+def _collected(part: Part, nsys: str, number: str, wanted: Mapping[str, RankManifest]) -> Iterator[str]:
     """The same of one report, by its number. `wanted`: ranks by the names of their files."""
+    folder = part.recording
     report = folder / f"{REPORT}.{number}.nsys-rep"
     if number == "1" and not report.is_file():
         report = folder / f"{REPORT}.nsys-rep"  # A single one has no number.
@@ -110,7 +111,7 @@ def _collected(folder: Path, nsys: str, number: str, wanted: Mapping[str, RankMa
         why = f": it could not convert {raw.name}, as parts of it are not installed" if raw else ""
         yield f"Nsight Systems left no report{why}."
         return
-    export = folder / WORK / "trace.sqlite"
+    export = part.work / "trace.sqlite"
     failure = nsys_files.export(nsys, report, export)
     report.rename(folder / "trace.nsys-rep")
     if failure:

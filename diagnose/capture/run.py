@@ -16,13 +16,16 @@ from pathlib import Path
 from types import FrameType
 from typing import IO
 
-from diagnose.capture import folders, manifests, nsys
+from diagnose.capture import folders, gathering, manifests, nsys
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import INTERRUPTED, WORK, Plan
+from diagnose.capture.agent.plan import INTERRUPTED, RECORDING, REFUSED, Part, Plan
 from diagnose.capture.limits import CannotRecord as CannotRecord
 from diagnose.trace.manifest import Manifest
 
-BOOTSTRAP = Path(__file__).parent / "bootstrap"
+BOOTSTRAP, AGENT = (Path(__file__).resolve().parent / name for name in ("bootstrap", "agent"))
+
+SITE = "site"
+"""Folder of a part that is put on PYTHONPATH."""
 
 GRACE_S = 30.0
 """Between the end of recording and asking the command to end, which it should do by itself (our choice)."""
@@ -38,6 +41,9 @@ PATIENCE_S = 5.0
 
 POLL_S = 0.1
 
+LOOK_S = 0.5
+"""Between two looks at what the processes have agreed on: many commands may share a file system (our choice)."""
+
 HEARD_S = 0.5
 """In which a script that was interrupted by itself has said so (our choice)."""
 
@@ -48,6 +54,7 @@ ASKED, OVERDUE = 0, -1
 """Among the signals that came: that we ourselves asked the command to end, as it was done or took too long."""
 
 NEWS = {
+    REFUSED: "another run is being recorded in this folder, so this one is not. Name a new folder for it",
     "foreign": "the script's own torch.profiler is recording; waiting for it to end",
     "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
     "timing": "recording {steps:.0f} steps",
@@ -74,21 +81,28 @@ class Recorded:
     exit_code: int
     """Of the command, as a shell would give it; 0 where it was ended after recording."""
     interrupted: bool
+    completed: bool = True
+    """By this command; else another one of the same job, the one that started rank 0, completes the recording."""
     signals: tuple[int, ...] = ()
     """That came, in order, with ASKED and OVERDUE."""
 
 
-def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = False) -> None:
+def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = False, job: str | None = None) -> Part:
     """Make the folder and put into it what the processes need. Raises CannotRecord.
 
-    `overwrite`: a recording that is there is replaced.
+    Where other commands of the same `job` record into it, this one joins them. `overwrite`: a recording that is there
+    is replaced.
     """
     if plan.tracer == "nsys":
         nsys.find()
+        if job is not None:
+            raise CannotRecord("Nsight Systems can be used where one command records all. Leave --tracer out.")
     try:
-        folders.take(folder, overwrite)
-        plan.write(folder)
-        manifests.begin(folder, command)
+        part, first = folders.take(folder.resolve(), plan, job, overwrite)
+        plan.write(part)
+        _lay_bootstrap(part)
+        if first:
+            manifests.begin(folder, command)
         free = shutil.disk_usage(folder).free
     except OSError as error:
         raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. Name another folder with --out.") from error
@@ -97,11 +111,19 @@ def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = 
             f"{folder} has {free / 1e6:,.0f} MB free, and {LEAST_FREE_BYTES / 1e6:,.0f} MB may be needed while a"
             " recording is written. Free some, or name another folder with --out."
         )
+    return part
+
+
+def _lay_bootstrap(part: Part) -> None:
+    """What PYTHONPATH leads to lies in the recording, so that other machines find it as well."""
+    (part.work / SITE).mkdir()
+    shutil.copy(BOOTSTRAP / "sitecustomize.py", part.work / SITE)
+    (part.work / SITE / "agent.txt").write_text(str(AGENT), encoding="utf-8")
 
 
 def run(
     command: Sequence[str],
-    folder: Path,
+    part: Part,
     plan: Plan,
     say: Callable[[str], None],
     variables: Mapping[str, str] | None = None,
@@ -113,67 +135,85 @@ def run(
     `variables` are added to its environment. With `output`, which gets all that it prints, it has no input. It is ended
     once it has run for `limit_s` seconds.
     """
-    environment = {**os.environ, **(variables or {}), "DIAGNOSE_RECORDING": str(folder.resolve())}
+    environment = {**os.environ, **(variables or {}), RECORDING: str(part.work)}
     no_input = None if output is None else subprocess.DEVNULL
-    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(BOOTSTRAP), os.environ.get("PYTHONPATH")]))
+    environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(part.work / SITE), os.environ.get("PYTHONPATH")]))
     if plan.tracer == "nsys":
         environment.update([nsys.HEARS_PLAIN_NAMES])
-        command = nsys.command(nsys.find(), folder, command, say)
+        command = nsys.command(nsys.find(), part.recording, command, say)
     try:
         child = subprocess.Popen(command, env=environment, stdin=no_input, stdout=output, stderr=output)
     except OSError as error:
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
-    with _signals_for(child, Board(folder / WORK)) as received:
-        ended_by_us = _watch(child, folder, plan, say, received, limit_s)
+    board = Board(part.work)
+    with _signals_for(child, board) as received:
+        ended_by_us = _watch(child, part, board, plan, say, received, limit_s)
+    if board.read(REFUSED) is not None:
+        raise CannotRecord(f"Another run is recorded in {part.recording}. Name a new folder for this one.")
     if ended_by_us or OVERDUE in received or signal.SIGINT in received:
-        end_orphans(folder)
+        end_orphans(part)
     code = _shell_code(child.returncode)
     ended_well = ended_by_us and (code == 0 or ASKED in received)
     try:
-        notes: list[str] = []
-        if plan.tracer == "nsys":
-            notes += nsys.collect(folder, nsys.find(), manifests.said(folder)[0])
-            if any(folder.glob("*.nsys-rep")):
-                say("its *.nsys-rep are for Nsight Systems itself; they hold the environment of all processes here")
-        manifest = manifests.complete(folder, exit_code=None if ended_well else code, notes=notes)
+        manifest, completed = _completed(part, plan, None if ended_well else code, say)
     except OSError as error:
-        raise CannotRecord(f"Cannot write to {folder}: {error.strerror}. What it holds may be incomplete.") from error
+        raise CannotRecord(
+            f"Cannot write to {part.recording}: {error.strerror}. What it holds may be incomplete."
+        ) from error
     failed = bool(code) or plan.tracer == "nsys"  # An nsys that is interrupted exits with 0.
     interrupted = failed and signal.SIGINT in received
-    return Recorded(folder, manifest, 0 if ended_well else code, interrupted, tuple(received))
+    return Recorded(part.recording, manifest, 0 if ended_well else code, interrupted, completed, tuple(received))
+
+
+def _completed(part: Part, plan: Plan, code: int | None, say: Callable[[str], None]) -> tuple[Manifest, bool]:
+    """The manifest with all that the ranks have left, and whether this command is the one to complete it."""
+    if not gathering.completes(part):
+        gathering.leave(part)
+        return Manifest(), False
+    gathering.wait_for_all(part, say)
+    notes: list[str] = []
+    if plan.tracer == "nsys":
+        notes += nsys.collect(part, nsys.find(), manifests.said(part)[0])
+        if any(part.recording.glob("*.nsys-rep")):
+            say("its *.nsys-rep are for Nsight Systems itself; they hold the environment of all processes here")
+    return manifests.complete(part, exit_code=code, notes=notes), True
 
 
 def _watch(
     child: subprocess.Popen[bytes],
-    folder: Path,
+    part: Part,
+    board: Board,
     plan: Plan,
     say: Callable[[str], None],
     received: list[int],
     limit_s: float,
 ) -> bool:
     """Wait for the end of the child. Returns whether it ended because all was recorded."""
-    board, told, over, begun = Board(folder / WORK), set[str](), 0.0, time.monotonic()
+    over, looked, begun, alive = 0.0, 0.0, time.monotonic(), folders.Heartbeat(part)
+    news = _News(board, plan, say, alone=folders.begun(part).job is None)
     while child.poll() is None:
-        _end_overdue(child, time.monotonic() - begun - limit_s, received)
-        for name, words in NEWS.items():
-            post = board.read(name)
-            if name not in told and post is not None and not (name == "end" and plan.keep_running):
-                told.add(name)
-                say(words.format(**post))
-        if "end" in told:
+        if time.monotonic() - looked < LOOK_S:
+            time.sleep(POLL_S)
+            continue
+        looked = time.monotonic()
+        _end_overdue(child, looked - begun - limit_s, received)
+        alive.beat()
+        news.tell()
+        if "end" in news.told:
             over = over or time.monotonic()
             waited = time.monotonic() - over
-            grace_s = 0.0 if "window" in told else GRACE_S  # Without steps it knows no moment to end at.
+            grace_s = 0.0 if "window" in news.told else GRACE_S  # Without steps it knows no moment to end at.
             if waited > grace_s + GRACE_S:
-                _signal(child, folder, plan, signal.SIGKILL)
+                _signal(child, part, plan, signal.SIGKILL)
             elif waited > grace_s and ASKED not in received:
                 if grace_s:
                     say("the run does not end by itself; asking it to")
                 received.append(ASKED)
-                _signal(child, folder, plan, signal.SIGTERM)
+                _signal(child, part, plan, signal.SIGTERM)
             if waited > WRITING_S:
                 child.kill()
         time.sleep(POLL_S)
+    news.tell()
     return board.read("end") is not None and not plan.keep_running and signal.SIGINT not in received
 
 
@@ -186,19 +226,37 @@ def _end_overdue(child: subprocess.Popen[bytes], over_s: float, received: list[i
         child.kill()
 
 
-def _signal(child: subprocess.Popen[bytes], folder: Path, plan: Plan, number: int) -> None:
+class _News:
+    """What the run's processes have agreed on. Of several commands of a job the one of rank 0 tells the user."""
+
+    def __init__(self, board: Board, plan: Plan, say: Callable[[str], None], alone: bool) -> None:
+        self._board, self._plan, self._say, self._alone = board, plan, say, alone
+        self.told: set[str] = set()
+
+    def tell(self) -> None:
+        """All that is new."""
+        heard = self._alone or any(self._board.read(name) is not None for name in ("rank0", REFUSED))
+        for name, words in NEWS.items():
+            post = self._board.read(name)
+            if name not in self.told and post is not None and not (name == "end" and self._plan.keep_running):
+                self.told.add(name)
+                if heard:
+                    self._say(words.format(**post))
+
+
+def _signal(child: subprocess.Popen[bytes], part: Part, plan: Plan, number: int) -> None:
     """To the run; under nsys to its training processes, as nsys itself has reports to write when they have ended."""
     if plan.tracer == "torch":
         child.send_signal(number)
         return
-    for process in _trained(folder).intersection(_processes_of(folder)):  # One that has ended may have left its number.
+    for process in _trained(part).intersection(_processes_of(part)):  # One that has ended may have left its number.
         with suppress(ProcessLookupError, PermissionError):
             os.kill(process, number)
 
 
-def _trained(folder: Path) -> set[int]:
+def _trained(part: Part) -> set[int]:
     """Processes that were recorded."""
-    return {int(path.name.split(".")[1]) for path in (folder / WORK).glob("done.*.post")}
+    return {int(path.name.split(".")[1]) for path in part.work.glob("done.*.post")}
 
 
 @contextmanager
@@ -253,14 +311,14 @@ def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def end_orphans(folder: Path) -> None:
+def end_orphans(part: Part) -> None:
     """End processes of the run that are still there: first by patience, then by asking, then by force."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
-        for process in _processes_of(folder) if number is not None else ():
+        for process in _processes_of(part) if number is not None else ():
             with suppress(ProcessLookupError, PermissionError):
                 os.kill(process, number or 0)
         until = time.monotonic() + PATIENCE_S
-        while _processes_of(folder):
+        while _processes_of(part):
             if time.monotonic() > until:
                 break
             time.sleep(POLL_S)
@@ -268,13 +326,13 @@ def end_orphans(folder: Path) -> None:
             return
 
 
-def _processes_of(folder: Path) -> list[int]:
-    """Other processes whose environment names this recording; none where there is no /proc to tell.
+def _processes_of(part: Part) -> list[int]:
+    """Other processes whose environment names this part; none where there is no /proc to tell.
 
     One that has left this session is meant to outlive the run, unless it trained.
     """
-    wanted, found = f"DIAGNOSE_RECORDING={folder.resolve()}".encode(), []
-    trained = _trained(folder)
+    wanted, found = f"{RECORDING}={part.work}".encode(), []
+    trained = _trained(part)
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             number = int(entry.name)

@@ -23,10 +23,11 @@ class Record(TrainerCallback):  # type: ignore[misc]  # Any, where transformers 
         steps: int = 5,
         warmup: int = 10,
         memory: bool = False,
+        ranks: str = "auto",
         stop: bool = False,
         overwrite: bool = False,
     ) -> None:
-        self._recording = recording(folder, steps=steps, warmup=warmup, memory=memory, overwrite=overwrite)
+        self._recording = recording(folder, steps=steps, warmup=warmup, memory=memory, ranks=ranks, overwrite=overwrite)
         self._stop = stop
 
     def on_train_begin(self, *_: Any, **__: Any) -> None:

@@ -83,6 +83,7 @@ class Share(click.ParamType[float]):
     metavar="ADDRESS",
     help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
 )
+@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
@@ -99,6 +100,7 @@ def command(
     steps: tuple[int, int] | None,
     jobs: int | None,
     cluster: str | None,
+    no_cache: bool,
     open_it: bool,
     quiet: bool,
 ) -> None:
@@ -112,7 +114,7 @@ def command(
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import recording
+    from diagnose.source import cache, recording
     from diagnose.source.base import InputError
 
     asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "perfetto": perfetto_file}
@@ -121,7 +123,7 @@ def command(
         given = recording.find(paths)
         read = [one.trace.path for one in given.ranks]
         refuse_unwritable(list(files.values()), read)
-        with shown("Reading traces", quiet) as progress:
+        with shown("Reading traces", quiet) as progress, cache.unused(no_cache):
             rules = asked_rules(read[0], folders, select, ignore)
             diagnosis = diagnose(given, steps, jobs or os.cpu_count() or 1, progress, rules, cluster)
     except (InputError, RuleError, SettingsError) as error:

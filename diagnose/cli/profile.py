@@ -11,8 +11,10 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.capture.agent.chosen import MOST, named
 from diagnose.capture.agent.clocks import needed
 from diagnose.capture.agent.plan import Plan
+from diagnose.capture.job import of as job_of
 from diagnose.cli import upload
 from diagnose.cli.analyze import asked_rules
 from diagnose.cli.files import write
@@ -68,6 +70,14 @@ class Launching(click.Command):
 @click.option(
     "--tracer", type=click.Choice(["torch", "nsys"]), default="torch", show_default=True, help="What records."
 )
+@click.option(
+    "--ranks",
+    default="auto",
+    show_default=True,
+    metavar="RANKS",
+    callback=lambda ctx, option, value: _ranks(value),
+    help=f"Ranks to record: all, numbers as in 0,1,8-15, or auto (all up to {MOST}, else some of each group).",
+)
 @click.option("--memory", is_flag=True, help="Also record allocations.")
 @click.option("--keep-running", is_flag=True, help="Let the run go on after recording, instead of ending it.")
 @click.option("--overwrite", is_flag=True, help="Replace a recording that is in DIR.")
@@ -81,6 +91,7 @@ def command(
     warmup: int,
     steps: int,
     tracer: str,
+    ranks: str,
     memory: bool,
     keep_running: bool,
     overwrite: bool,
@@ -103,16 +114,15 @@ def command(
             click.echo(f"diagnose: {what}", err=True)
 
     name, words = _command(ctx.meta[_COMMAND])
-    url = upload.checked(out)
-    folder = out if isinstance(out, Path) else Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
-    plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running)
+    job, url = job_of(words, os.environ), upload.checked(out)
+    folder = out if isinstance(out, Path) else _new_folder(name, job)
+    plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running, ranks=ranks)
     try:
-        prepare(folder, plan, words, overwrite)
-        recorded = run(words, folder, plan, say)
+        part = prepare(folder, plan, words, overwrite, job)
+        recorded = run(words, part, plan, say)
     except CannotRecord as error:
         raise click.ClickException(str(error)) from error
-    if _failed_by_itself(recorded):  # Its own error stands alone.
-        raise click.exceptions.Exit(recorded.exit_code)
+    _leave_early(recorded, folder, say)
     for note in (*recorded.manifest.notes, *(note for rank in recorded.manifest.ranks for note in rank.notes)):
         say(note)
     if recorded.interrupted:
@@ -126,6 +136,30 @@ def command(
         if not no_analyze:
             _analyze(folder, open_it, say)
     raise click.exceptions.Exit(recorded.exit_code)
+
+
+def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -> None:
+    """Exit where there is nothing to tell: another command does, or the script's own error stands alone."""
+    if not recorded.completed:
+        say(f"the command of rank 0 completes the recording in {folder}")
+    if not recorded.completed or _failed_by_itself(recorded):
+        raise click.exceptions.Exit(recorded.exit_code)
+
+
+def _new_folder(name: str, job: str | None) -> Path:
+    if job is not None:
+        raise click.UsageError(
+            "Several commands record this job. Name one folder that their machines share, with --out."
+        )
+    return Path("diagnose-runs") / f"{name}-{datetime.now():%Y%m%d-%H%M%S}"
+
+
+def _ranks(asked: str) -> str:
+    try:
+        named(asked, 1)
+    except ValueError as error:
+        raise click.BadParameter(str(error)) from None
+    return asked
 
 
 def _command(words: Sequence[str]) -> tuple[str, list[str]]:

@@ -169,7 +169,7 @@ def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
 
     say("runs get no input, and W&B, MLflow, Comet, Neptune and ClearML stay offline in them")
     written = list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))
-    unknown = any(rank.writes is None for rank in manifest.ranks)
+    unknown = all(rank.writes is None for rank in manifest.ranks)
     if written:
         what = f"The script writes {', '.join(written)}; each run writes there again."
     elif unknown:

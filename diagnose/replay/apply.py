@@ -49,6 +49,20 @@ class Owners:
         return edges
 
 
+@dataclass(frozen=True)
+class Reach:
+    """What shortening or removing spans reaches, at every level. Edges are positions in the graph's."""
+
+    work: IntArray
+    """Edges of device work."""
+    host: list[tuple[int, Intervals]]
+    """By thread, the time that is shortened."""
+    gone: IntArray
+    """Spans that do not happen."""
+    waits: IntArray
+    """Edges by which the host no longer waits."""
+
+
 class Scenario:
     """Delays and residuals of a graph under edits, at one level. Edits add up; `finish` comes after the last."""
 
@@ -72,26 +86,25 @@ class Scenario:
         if isinstance(edit.what, Times):
             self._shorten_host(edit.what.track, edit.what.pieces, keep)
             return
+        reach = self.desk.reach(edit)
         self._shares.append((edit.what, np.full(len(edit.what), keep)))
-        self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), keep)
-        for track, pieces in self.desk.host_time(edit.what):
+        self._scale(reach.work, keep)
+        for track, pieces in reach.host:
             self._shorten_host(track, pieces, keep)
 
     @apply.register
     def _(self, edit: Remove) -> None:
-        work = self.desk.work_within(edit.what)
-        self._gone(np.concatenate((edit.what, work, self.desk.asked_within(edit.what))))
-        self._remove_work(work)
-        for track, pieces in self.desk.host_time(np.append(edit.what, self.desk.launches_of(work))):
+        reach = self.desk.reach(edit)
+        self._gone(reach.gone)
+        self._remove(reach.work)
+        for track, pieces in reach.host:
             self._shorten_host(track, pieces, 0.0)
-        self._stop_waiting(self.desk.calls_within(edit.what))
+        self._turn_off(reach.waits)
 
     @apply.register
     def _(self, edit: Detach) -> None:
-        self._stop_waiting(edit.what)
-        events = self.desk.owners(EdgeKind.EVENT).of(edit.what)
-        self.delay_ns[events] = OFF
-        self.residual_ns[self.desk.graph.edges.target[events]] = 0
+        for kind in (EdgeKind.WAIT, EdgeKind.EVENT):
+            self._turn_off(self.desk.owners(kind).of(edit.what))
 
     @apply.register
     def _(self, edit: Move) -> None:
@@ -101,7 +114,7 @@ class Scenario:
         self.residual_ns[self.desk.graph.edges.target[tracks]] = 0
         self.delay_ns[self.desk.owners(EdgeKind.DELIVERY).of(edit.what)] = 0
         self._scale(self.desk.owners(EdgeKind.WORK).of(edit.what), 0.0)
-        self._stop_waiting(edit.what)
+        self._turn_off(self.desk.owners(EdgeKind.WAIT).of(edit.what))
         for track, spans in self.desk.spans_on_host(edit.what):
             edges, stretches = self.desk.host_edges(track)
             place = np.searchsorted(spans.starts, stretches.starts, side="right") - 1
@@ -121,7 +134,7 @@ class Scenario:
         group = edit.group[order]
         first = np.concatenate(([True], group[1:] != group[:-1])) if len(group) else np.zeros(0, dtype=bool)
         self._gone(edit.what[order][~first])
-        self._remove_work(edit.what[order][~first])
+        self._remove(self.desk.edges_of_work(edit.what[order][~first]))
         for track, pieces in self.desk.host_time(self.desk.launches_of(edit.what[order][~first])):
             self._shorten_host(track, pieces, 0.0)
         leading = edit.what[order][first]
@@ -147,14 +160,11 @@ class Scenario:
     def _scale(self, edges: IntArray, keep: float | npt.NDArray[np.float64]) -> None:
         self.delay_ns[edges] = np.rint(self.delay_ns[edges] * keep).astype(np.int64)
 
-    def _remove_work(self, ids: IntArray) -> None:
-        for kind in (EdgeKind.WORK, EdgeKind.STREAM, EdgeKind.LAUNCH):
-            edges = self.desk.owners(kind).of(ids)
-            self.delay_ns[edges] = np.minimum(self.delay_ns[edges], 0)
-            self.residual_ns[self.desk.graph.edges.target[edges]] = 0
+    def _remove(self, edges: IntArray) -> None:
+        self.delay_ns[edges] = np.minimum(self.delay_ns[edges], 0)
+        self.residual_ns[self.desk.graph.edges.target[edges]] = 0
 
-    def _stop_waiting(self, calls: IntArray) -> None:
-        edges = self.desk.owners(EdgeKind.WAIT).of(calls)
+    def _turn_off(self, edges: IntArray) -> None:
         self.delay_ns[edges] = OFF
         self.residual_ns[self.desk.graph.edges.target[edges]] = 0
 
@@ -165,24 +175,29 @@ class Scenario:
     def finish(self) -> None:
         """Carry out what was collected: on host edges, and on what calls do after waiting."""
         for track, cuts in self._cuts.items():
+            clock = self.desk.own_time(track)
+            at, lost = _lost(cuts, clock)
             for edges, stretches in (self.desk.host_edges(track), self.desk.wait_edges(track)):
                 on = self.delay_ns[edges] != OFF
-                on_track = Intervals(stretches.starts[on], stretches.ends[on])
-                self._scale(edges[on], _left(on_track, cuts, self.desk.own_time(track)))
+                begins, ends = clock(stretches.starts[on]), clock(stretches.ends[on])
+                gone = np.interp(ends, at, lost) - np.interp(begins, at, lost)
+                self._scale(edges[on], np.clip(1.0 - gone / np.maximum(ends - begins, 1.0), 0.0, 1.0))
         self._cuts = {}
 
 
 Clock: TypeAlias = "Callable[[IntArray], npt.NDArray[np.float64]]"
 
 
-def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]], own_ns: Clock) -> npt.NDArray[np.float64]:
-    """The share of each stretch that is left if each cut keeps a share of its pieces; where cuts meet, the product.
+def _lost(
+    cuts: list[tuple[Intervals, float]], own_ns: Clock
+) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
+    """Moments, and the time lost until each if each cut keeps a share of its pieces; where cuts meet, the product.
 
     Time is counted as `own_ns` of moments counts it.
     """
     moments = np.sort(np.concatenate([np.concatenate(pieces) for pieces, _ in cuts]))
     if not len(moments):
-        return np.ones(stretches.size)
+        return np.zeros(1), np.zeros(1)
     moments = moments[np.concatenate(([True], moments[1:] > moments[:-1]))]
     kept = np.ones(len(moments))
     for pieces, keep in cuts:
@@ -190,11 +205,7 @@ def _left(stretches: Intervals, cuts: list[tuple[Intervals, float]], own_ns: Clo
         closed = np.bincount(np.searchsorted(moments, pieces.ends), minlength=len(moments))
         kept[np.cumsum(opened - closed) > 0] *= keep
     at = own_ns(moments)
-    begins, ends = own_ns(stretches.starts), own_ns(stretches.ends)
-    lost = np.concatenate(([0.0], np.cumsum((1.0 - kept[:-1]) * np.diff(at))))
-    gone = np.interp(ends, at, lost) - np.interp(begins, at, lost)
-    share: npt.NDArray[np.float64] = 1.0 - gone / np.maximum(ends - begins, 1.0)
-    return np.clip(share, 0.0, 1.0)
+    return at, np.concatenate(([0.0], np.cumsum((1.0 - kept[:-1]) * np.diff(at))))
 
 
 class Desk:
@@ -207,6 +218,7 @@ class Desk:
         self._owners: dict[EdgeKind, Owners] = {}
         self._host: dict[int, tuple[IntArray, Intervals]] = {}
         self._waits: dict[int, tuple[IntArray, Intervals]] = {}
+        self._reach: dict[Shorten | Remove, Reach] = {}
 
     def scenario(self, edits: Sequence[Edit], level: Estimate) -> Scenario:
         """The graph's delays after all edits, in turn."""
@@ -215,6 +227,25 @@ class Desk:
             made.apply(edit)
         made.finish()
         return made
+
+    def reach(self, edit: Shorten | Remove) -> Reach:
+        """What an edit of spans reaches."""
+        if edit not in self._reach:
+            assert not isinstance(edit.what, Times)
+            self._reach[edit] = self._removal(edit.what) if isinstance(edit, Remove) else self._shortening(edit.what)
+        return self._reach[edit]
+
+    def _shortening(self, ids: IntArray) -> Reach:
+        return Reach(self.owners(EdgeKind.WORK).of(ids), self.host_time(ids), gone=ids[:0], waits=ids[:0])
+
+    def _removal(self, ids: IntArray) -> Reach:
+        work = self.work_within(ids)
+        return Reach(
+            work=self.edges_of_work(work),
+            host=self.host_time(np.append(ids, self.launches_of(work))),
+            gone=np.concatenate((ids, work, self.asked_within(ids))),
+            waits=self.owners(EdgeKind.WAIT).of(self.calls_within(ids)),
+        )
 
     def own_time(self, track: int) -> Clock:
         """How a thread's own time goes on."""
@@ -238,6 +269,11 @@ class Desk:
             edges = edges[np.argsort(self.graph.edges.owner[edges], kind="stable")]
             self._owners[kind] = Owners(self.graph.edges.owner[edges], edges)
         return self._owners[kind]
+
+    def edges_of_work(self, ids: IntArray) -> IntArray:
+        """The edges of device operations: their time, and what they wait for on their stream and for their launch."""
+        kinds = (EdgeKind.WORK, EdgeKind.STREAM, EdgeKind.LAUNCH)
+        return np.concatenate([self.owners(kind).of(ids) for kind in kinds])
 
     def host_edges(self, track: int) -> tuple[IntArray, Intervals]:
         """The host edges of a thread and the time that each stands for."""

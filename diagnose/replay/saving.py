@@ -84,6 +84,7 @@ class Replay:
         self._desk = Desk(facts, graph, cost)
         self._structure = simulate.folded(graph)
         self._cost = cost
+        self._busy = _busy_edges(graph)
         self.quality = self._quality(graph, unexplained(recorded_chain(facts)))
 
     def _quality(self, graph: Graph, unexplained_ns: int) -> Quality:
@@ -168,10 +169,14 @@ class Replay:
 
     def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""
-        graph, made = self._desk.graph, self._scenario(edits, level)
-        some = graph.edges
-        begin, end = int(graph.observed_ns[graph.bounds[0]]), int(graph.observed_ns[graph.bounds[-1]])
-        owned = np.isin(some.kind, (EdgeKind.HOST, EdgeKind.WORK))
-        inside = owned & (graph.observed_ns[some.source] >= begin) & (graph.observed_ns[some.target] <= end)
-        busy = np.bincount(some.track[inside], weights=made.delay_ns[inside].astype(float))
+        own_ns = self._scenario(edits, level).delay_ns[self._busy]
+        busy = np.bincount(self._desk.graph.edges.track[self._busy], weights=own_ns.astype(float))
         return int(busy.max(initial=0.0)) // self._used.count
+
+
+def _busy_edges(graph: Graph) -> IntArray:
+    """Edges within the used steps that stand for what a thread or stream has to do."""
+    some = graph.edges
+    begin, end = int(graph.observed_ns[graph.bounds[0]]), int(graph.observed_ns[graph.bounds[-1]])
+    owned = (some.kind == EdgeKind.HOST) | (some.kind == EdgeKind.WORK)
+    return np.flatnonzero(owned & (graph.observed_ns[some.source] >= begin) & (graph.observed_ns[some.target] <= end))

@@ -124,6 +124,6 @@ def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
     what = edit.what
     if isinstance(what, Times):
         return what.pieces, what.track
-    ids, spans = np.unique(what), facts.rank.spans
+    ids, spans = intervals.distinct(what), facts.rank.spans
     start = spans["start_ns"].to_numpy()[ids]
     return Intervals(start, start + spans["dur_ns"].to_numpy()[ids]), ids

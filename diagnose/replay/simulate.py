@@ -1,22 +1,21 @@
 """Replay: the earliest times that a graph's edges allow, for many sets of delays at once, in one pass.
 
 Most points have a single edge into them, so they are a fixed time after another point: chains of such points are
-summed up as arrays, and only points where edges meet are visited: one by one, or in a graph of many ranks all at once
-that need nothing of each other.
+summed up as arrays. What is left is points where edges meet, see `replay.meetings`.
 """
 
 from __future__ import annotations
 
 from dataclasses import dataclass
-from itertools import pairwise
 
 import numpy as np
 
 from diagnose.replay.graph import OFF, Graph
+from diagnose.replay.meetings import Levels, Runs, levels, runs
 from diagnose.trace.intervals import IntArray
 
-MOST_CELLS = 6_000_000
-"""Delays held at once, edges x scenarios: 48 MB."""
+MOST_CELLS = 1_000_000
+"""Delays held at once, edges x scenarios: 8 MB, which memory that was used before can hold."""
 
 
 @dataclass(frozen=True)
@@ -25,20 +24,17 @@ class Structure:
 
     meeting: IntArray
     """Position in `visited` of the meeting point that each point's chain starts from. Shape (points,)."""
-    chain_order: IntArray
-    """Points so that each chain is contiguous, its meeting point first. Shape (points,)."""
+    chained: IntArray
+    """The points on chains, chain by chain, without meeting points."""
     chain_edge: IntArray
-    """The only edge into each point of `chain_order`; -1 for the meeting point itself."""
+    """The only edge into each of them."""
     chain_start: IntArray
-    """Position in `chain_order` of the first point of each point's chain, in `chain_order`'s order."""
+    """Position in `chained` where the chain of each of them starts."""
     visited: IntArray
-    """Meeting points in topological order."""
-    first_edge: IntArray
-    """Edges into visited point k are met_edges[first_edge[k]:first_edge[k + 1]]. Shape (visited + 1,)."""
+    """Meeting points in the order of `meetings`."""
     met_edges: IntArray
     """Edges into meeting points."""
-    level: IntArray
-    """Visited points level[k]:level[k + 1] need only those before them; empty: they are visited one by one."""
+    meetings: Runs | Levels
 
 
 def folded(graph: Graph, wide: bool = False) -> Structure:
@@ -56,41 +52,26 @@ def folded(graph: Graph, wide: bool = False) -> Structure:
     while (up[up] != up).any():
         depth += depth[up]
         up = up[up]
-    visited, met, level = np.flatnonzero(~on_chain), np.flatnonzero(~on_chain[target]), np.zeros(0, dtype=np.int64)
-    if wide:
-        visited, level = _by_level(visited, up[graph.edges.source[met]], target[met])
+    met, visited = np.flatnonzero(~on_chain[target]), np.flatnonzero(~on_chain)
     place = np.full(count, -1, dtype=np.int64)
     place[visited] = np.arange(len(visited))
-    met = met[np.argsort(place[target[met]], kind="stable")]
-    chain_order = np.lexsort((depth, up))
-    heads = up[chain_order]
-    starts = np.flatnonzero(np.concatenate(([True], heads[1:] != heads[:-1])))
+    source, into = place[up[graph.edges.source[met]]], place[target[met]]
+    meetings = levels(source, into, len(visited)) if wide else runs(source, into, graph.edges.kind[met], len(visited))
+    visited = visited[meetings.order]
+    place[visited] = np.arange(len(visited))
+    chained = np.lexsort((depth, up))
+    chained = chained[on_chain[chained]]
+    heads = up[chained]
+    starts = np.flatnonzero(np.diff(heads, prepend=-1))
     return Structure(
         meeting=place[up],
-        chain_order=chain_order,
-        chain_edge=np.where(on_chain[chain_order], only_edge[chain_order], -1),
-        chain_start=np.repeat(starts, np.diff(np.append(starts, count))),
+        chained=chained,
+        chain_edge=only_edge[chained],
+        chain_start=np.repeat(starts, np.diff(np.append(starts, len(heads)))),
         visited=visited,
-        first_edge=np.searchsorted(place[target[met]], np.arange(len(visited) + 1)),
         met_edges=met,
-        level=level,
+        meetings=meetings,
     )
-
-
-def _by_level(points: IntArray, source: IntArray, target: IntArray) -> tuple[IntArray, IntArray]:
-    """The points by how many edges lead to them one after the other at most, and where each level begins and ends."""
-    needed = np.bincount(target, minlength=int(points.max(initial=-1)) + 1)
-    order = np.argsort(source, kind="stable")
-    follower, first = target[order], np.searchsorted(source[order], np.arange(len(needed) + 1))
-    front, found = points[needed[points] == 0], list[IntArray]()
-    while len(front):
-        found.append(front)
-        counts = first[front + 1] - first[front]
-        edges = np.repeat(first[front] - np.cumsum(counts) + counts, counts) + np.arange(int(counts.sum()))
-        followers = follower[edges]
-        np.subtract.at(needed, followers, 1)
-        front = np.unique(followers[needed[followers] == 0])
-    return np.concatenate([points[:0], *found]), np.concatenate(([0], np.cumsum([len(one) for one in found])))
 
 
 def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: IntArray, at: IntArray) -> IntArray:
@@ -101,53 +82,27 @@ def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: I
     """
     offset = _along_chains(structure, delay_ns, residual_ns)
     met, edges = structure.met_edges, graph.edges
-    source, target = edges.source[met], edges.target[met]
-    total = delay_ns[met] + offset[source] + residual_ns[target]
-    total[delay_ns[met] == OFF] = OFF
-    begun = np.full((len(structure.visited), delay_ns.shape[1]), OFF, dtype=np.int64)
-    begun[np.diff(structure.first_edge) == 0] = graph.observed_ns[
-        structure.visited[np.diff(structure.first_edge) == 0], None
-    ]
-    if len(structure.level):
-        _visit_levels(begun, total, structure.meeting[source], structure)
-    else:
-        _visit(begun, total, structure.meeting[source].tolist(), structure.first_edge.tolist())
+    total = delay_ns[met]
+    off = total == OFF
+    total += offset[edges.source[met]]
+    total += residual_ns[edges.target[met]]
+    total[off] = OFF
+    source = structure.meeting[edges.source[met]]
+    begun = structure.meetings.latest(total, source, graph.observed_ns[structure.visited])
     found: IntArray = begun[structure.meeting[at]] + offset[at]
     return found
 
 
 def _along_chains(structure: Structure, delay_ns: IntArray, residual_ns: IntArray) -> IntArray:
     """How long after its meeting point each point comes. Shape (points, scenarios)."""
-    steps = np.where((structure.chain_edge >= 0)[:, None], delay_ns[structure.chain_edge], 0)
-    on_chain = structure.chain_edge >= 0
-    steps[on_chain] += residual_ns[structure.chain_order[on_chain]]
+    steps = delay_ns[structure.chain_edge]
+    steps += residual_ns[structure.chained]
     summed = np.cumsum(steps, axis=0)
-    offset = np.empty_like(summed)
-    offset[structure.chain_order] = summed - summed[structure.chain_start]
+    steps -= summed  # what was summed up before each point, negative
+    summed += steps[structure.chain_start]
+    offset = np.zeros_like(residual_ns)
+    offset[structure.chained] = summed
     return offset
-
-
-def _visit(begun: IntArray, total: IntArray, source: list[int], first_edge: list[int]) -> None:
-    """Fill in the meeting points' times, in order: the latest that an edge into each demands."""
-    add, latest = np.add, np.maximum
-    rows, totals = list(begun), list(total)
-    late = np.empty(begun.shape[1], dtype=np.int64)
-    for k in range(len(rows)):
-        row, first, end = rows[k], first_edge[k], first_edge[k + 1]
-        if first < end:
-            add(rows[source[first]], totals[first], out=row)
-            for edge in range(first + 1, end):
-                add(rows[source[edge]], totals[edge], out=late)
-                latest(row, late, out=row)
-
-
-def _visit_levels(begun: IntArray, total: IntArray, source: IntArray, structure: Structure) -> None:
-    """The same, a level at a time; the points of the first have no edges into them."""
-    first_edge, level = structure.first_edge, structure.level.tolist()
-    for begin, end in pairwise(level[1:]):
-        some = slice(first_edge[begin], first_edge[end])
-        demanded = begun[source[some]] + total[some]
-        begun[begin:end] = np.maximum.reduceat(demanded, first_edge[begin:end] - some.start, axis=0)
 
 
 def pure(graph: Graph, structure: Structure) -> IntArray:

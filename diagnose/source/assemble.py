@@ -222,7 +222,7 @@ def _provenance(
 ) -> Provenance:
     header = recording.header
     present = set(spans["kind"].unique())
-    used = {*tables["kernels"]["device"], *tables["copies"]["device"]}
+    used = {int(device) for name in ("kernels", "copies") for device in tables[name]["device"].unique()}
     recorded = {
         "shapes": bool(len(tables["ops"]) and (tables["ops"]["shapes"] != "").any()),
         "stacks": _has_frames(spans) or bool((tables["ops"]["stack"] != "").any()),

@@ -111,7 +111,7 @@ def executor(address: str, jobs: int) -> Iterator[tuple[Executor, tuple[type[Bas
         try:
             scheduler = address
             if address == LOCAL:
-                cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=None)
+                cluster = LocalCluster(n_workers=jobs, threads_per_worker=1, dashboard_address=":0")
                 scheduler = opened.enter_context(cluster)
             client = opened.enter_context(Client(scheduler, timeout=CONNECT_S))
         except (OSError, ValueError) as error:

@@ -121,7 +121,8 @@ def _side(columns: Columns, kind: SpanKind, args: list[Args]) -> dict[str, Array
 
 
 def _text(columns: Columns, name: str, args: Sequence[Args], attribute: str) -> Array:
-    return columns.texts[name].codes(texts(args, attribute), len(args))
+    values = texts(args, attribute)
+    return columns.texts[name].codes(values, len(values)) if values else np.zeros(len(args), dtype=np.int32)
 
 
 _COLLECTIVE_TEXTS = ("operation", "group", "group_description", "group_ranks", "dtype")

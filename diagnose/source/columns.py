@@ -115,7 +115,10 @@ class Columns:
 
 def is_kind(codes: Array, kinds: Iterable[SpanKind]) -> npt.NDArray[np.bool_]:
     """Which of the kind codes are one of `kinds`."""
-    return np.isin(codes, [_KINDS.index(kind) for kind in kinds])
+    found = np.zeros(len(codes), dtype=np.bool_)
+    for kind in kinds:
+        found |= codes == _KINDS.index(kind)
+    return found
 
 
 def printable(text: str) -> str:

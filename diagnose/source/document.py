@@ -42,8 +42,8 @@ class Ahead(Protocol[T]):
 
     count: int
 
-    def submit(self, text: bytes) -> Future[T | None]:
-        """What a JSON list of events comes to, some time; None if it does not decode."""
+    def submit(self, text: memoryview) -> Future[T | None]:
+        """What the events of a JSON list, without its brackets, come to, some time; None if it does not decode."""
 
 
 class TraceText(Generic[E, T]):
@@ -187,7 +187,7 @@ class TraceText(Generic[E, T]):
 
         Guessed boundaries are taken on trust until their batch comes back.
         """
-        flying: deque[tuple[bytes, Future[T | None]]] = deque()
+        flying: deque[tuple[memoryview, Future[T | None]]] = deque()
         going = True
         while going:
             going = self._fill()
@@ -195,8 +195,8 @@ class TraceText(Generic[E, T]):
             if cut is None:
                 going = False
             else:
-                text = b"".join((b"[", memoryview(self._buffer)[: cut.start() + 1], b"]"))
-                flying.append((self._buffer[: cut.end()], ahead.submit(text)))
+                text = memoryview(self._buffer)
+                flying.append((text[: cut.end()], ahead.submit(text[: cut.start() + 1])))
                 self._at = cut.end()
             while flying and (len(flying) > ahead.count or not going):
                 batch = flying[0][1].result()

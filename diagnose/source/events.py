@@ -18,28 +18,31 @@ Scalar = int | float | str | None
 
 
 class Args(msgspec.Struct, frozen=True, gc=False):
-    """What is read of an event's `args`; every other key is passed over."""
+    """What is read of an event's `args`; every other key is passed over.
+
+    In the order in which Kineto writes the keys of ops and kernels: msgspec looks for a key behind the one before it.
+    """
 
     external_id: Scalar = msgspec.field(name="External id", default=-1)
-    external_id_2021: Scalar = msgspec.field(name="external id", default=-1)
-    correlation: Scalar = -1
-    device: Scalar = -1
-    stream: Scalar = -1
-    bytes: Any = -1
-    grid: Any = (0, 0, 0)
-    block: Any = (0, 0, 0)
-    registers: Scalar = msgspec.field(name="registers per thread", default=-1)
-    shared_bytes: Any = msgspec.field(name="shared memory", default=-1)
-    occupancy_percent: Scalar = msgspec.field(name="est. achieved occupancy %", default=float("nan"))
-    graph_id: Scalar = msgspec.field(name="graph id", default=0)
     sequence: Scalar = msgspec.field(name="Sequence number", default=-1)
     forward_thread: Scalar = msgspec.field(name="Fwd thread id", default=-1)
-    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
-    shapes_2021: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw(b""))
     dtypes: msgspec.Raw = msgspec.field(name="Input type", default=msgspec.Raw(b""))
     strides: msgspec.Raw = msgspec.field(name="Input Strides", default=msgspec.Raw(b""))
+    shapes: msgspec.Raw = msgspec.field(name="Input Dims", default=msgspec.Raw(b""))
+    shapes_2021: msgspec.Raw = msgspec.field(name="Input dims", default=msgspec.Raw(b""))
     stack: Any = msgspec.field(name="Call stack", default="")
     finished: bool | str | None = True
+    device: Scalar = -1
+    stream: Scalar = -1
+    correlation: Scalar = -1
+    registers: Scalar = msgspec.field(name="registers per thread", default=-1)
+    shared_bytes: Any = msgspec.field(name="shared memory", default=-1)
+    grid: Any = (0, 0, 0)
+    block: Any = (0, 0, 0)
+    occupancy_percent: Scalar = msgspec.field(name="est. achieved occupancy %", default=float("nan"))
+    graph_id: Scalar = msgspec.field(name="graph id", default=0)
+    bytes: Any = -1
+    external_id_2021: Scalar = msgspec.field(name="external id", default=-1)
     python_id: Any = msgspec.field(name="Python id", default=None)
     operation: Any = msgspec.field(name="Collective name", default="")
     dtype: Any = ""
@@ -122,13 +125,24 @@ def ints(rows: Rows, attribute: str, default: int) -> Array:
         return np.array([_number(value, int, default) for value in map(attrgetter(attribute), rows)], dtype=np.int64)
 
 
-def texts(args: Sequence[Args], attribute: str) -> Iterable[bytes | str]:
-    """An argument of each event as text; raw JSON as bytes, which `Vocabulary.labels` decodes once per value."""
-    values = map(attrgetter(attribute), args)
-    return map(bytes, values) if attribute in _RAW else map(str, values)
+def texts(args: Sequence[Args], attribute: str) -> Sequence[bytes | str]:
+    """An argument of each event as text; raw JSON as bytes, which `Vocabulary.labels` decodes once per value.
+
+    Nothing where no event has it.
+    """
+    values = list(map(attrgetter(attribute), args))
+    if values.count(getattr(NO_ARGS, attribute)) == len(values):
+        return ()
+    return _bytes(values) if attribute in _RAW else list(map(str, values))
 
 
 _RAW = ("shapes", "shapes_2021", "dtypes", "strides")
+
+
+def _bytes(values: Sequence[msgspec.Raw]) -> Sequence[bytes]:
+    """Each as bytes. Valid JSON holds no NUL, and to join and split costs less than to convert one by one."""
+    joined = b"\0".join(values).split(b"\0")
+    return joined if len(joined) == len(values) else list(map(bytes, values))
 
 
 def finished(args: Sequence[Args]) -> Array:
@@ -141,7 +155,7 @@ class _Finished(dict[object, bool]):
         return True
 
 
-_FINISHED = _Finished({False: False, "false": False})
+_FINISHED = _Finished({True: True, False: False, "false": False})
 
 
 def triples(args: Sequence[Args], name: str) -> dict[str, Array]:

@@ -77,7 +77,7 @@ class KinetoReader:
 
 
 WORTH_WORKERS_BYTES = 64 << 20
-"""Text that one process decodes in about half a second, twice what it takes to start others."""
+"""Text that one process decodes in a quarter of a second, more than twice what it takes to start others."""
 
 GZIP_RATIO = 12  # of Kineto's traces, typically
 MOST_WORKERS = 4  # more wait for the process that puts their columns together, and each holds some 90 MB

@@ -19,6 +19,7 @@ from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
 from diagnose.storage.listing import Listings
 from diagnose.storage.remote import Place
+from diagnose.trace import units
 from diagnose.trace.joining import joined
 from diagnose.trace.loaders import equal_batches
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
@@ -26,8 +27,8 @@ from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
 
 MANIFEST = "manifest.json"
 
-MOST_BYTES = 16 << 20
-"""A rank's part takes some kilobytes."""
+MOST_BYTES = 256 << 20
+"""A rank's part takes some kilobytes, and there may be ten thousand."""
 
 RECORD_AGAIN = "Record again to have them."
 
@@ -78,7 +79,7 @@ class Recordings:
 def find(paths: Sequence[str | Path]) -> Recordings:
     """The recordings in the paths. A trace that was named, rather than its folder, is used alone. Raises InputError."""
     listings = Listings()
-    manifests: dict[Place, Manifest | None] = {}
+    told: dict[Place, _Told | None] = {}
     notes: list[IntegrityNote] = []
     found: list[RankFiles] = []
     for trace in ranks.find(paths, listings):
@@ -86,17 +87,20 @@ def find(paths: Sequence[str | Path]) -> Recordings:
             found.append(RankFiles(trace))
             continue
         folder = trace.path.parent
-        if folder not in manifests:
-            manifests[folder], problems = _manifest_beside(trace.path, listings)
+        if folder not in told:
+            manifest, problems = _manifest_beside(trace.path, listings)
+            told[folder] = None if manifest is None else _Told(manifest)
             notes += problems
         detail, graph, values = (
             _beside(trace.path, names, listings) for names in (_DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES)
         )
-        found.append(RankFiles(trace, detail, graph, values, _context(trace.path.name, manifests[folder])))
-    known = [one for one in manifests.values() if one is not None]
+        known = told[folder]
+        context = None if known is None else known.context(trace.path.name)
+        found.append(RankFiles(trace, detail, graph, values, context))
+    manifests = [one.manifest for one in told.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
-    notes += [note for one in known for note in _run_notes(one, used)]
-    return Recordings(tuple(found), known[0] if known else None, tuple(notes))
+    notes += [note for one in manifests for note in _run_notes(one, used)]
+    return Recordings(tuple(found), manifests[0] if manifests else None, tuple(notes))
 
 
 def read(files: RankFiles) -> Rank:
@@ -200,18 +204,23 @@ def _beside(trace: Place, names: Sequence[str], listings: Listings) -> Place | N
     return next((file for file in map(listings.there, beside) if file is not None), None)
 
 
-def _context(trace: str, manifest: Manifest | None) -> Context | None:
-    """What the manifest says of the rank of a trace: the one that names the file, else the one of its number."""
-    if manifest is None:
-        return None
-    index = ranks.rank_in_name(trace)
-    by_name = [one for one in manifest.ranks if one.trace == trace]
-    by_number = [one for one in manifest.ranks if one.rank == index]
-    own = next(iter(by_name + by_number), None)
-    if own is None:
-        return None
-    everyone, here = manifest.ranks, own.peers or len(manifest.ranks)
-    return Context(own, manifest.host, here, manifest.environment, equal_batches(everyone), manifest.command)
+class _Told:
+    """What a manifest says of the rank of each trace."""
+
+    def __init__(self, manifest: Manifest) -> None:
+        self.manifest = manifest
+        self._by_name = {one.trace: one for one in reversed(manifest.ranks)}
+        self._by_number = {one.rank: one for one in reversed(manifest.ranks)}
+        self._equal_batches = equal_batches([one for one in manifest.ranks if one.recorded])
+
+    def context(self, trace: str) -> Context | None:
+        """Of the rank that names the file, else of the one of its number."""
+        told, index = self.manifest, ranks.rank_in_name(trace)
+        own = self._by_name.get(trace) or (None if index is None else self._by_number.get(index))
+        if own is None:
+            return None
+        here = own.peers or len(told.ranks)
+        return Context(own, told.host, here, told.environment, self._equal_batches, told.command)
 
 
 def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
@@ -222,13 +231,20 @@ def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
             "The recording did not come to its end.", "What is missing was not recorded any more.", Severity.WARNING
         )
     for one in manifest.ranks:
-        if one.rank not in used:
+        if one.rank not in used and one.recorded:
             yield from _absent(one)
+    if timed := [one.rank for one in manifest.ranks if not one.recorded]:
+        yield _timed_only(timed)
 
 
 def _absent(rank: RankManifest) -> Iterator[IntegrityNote]:
     said = " ".join(rank.notes[:MOST_NOTES])[:LONGEST_NOTE]
     yield IntegrityNote(f"Rank {rank.rank} left no trace.", said, Severity.WARNING)
+
+
+def _timed_only(ranks: Sequence[int]) -> IntegrityNote:
+    said = f"{units.ranks(ranks).capitalize()} {'were' if len(ranks) > 1 else 'was'} timed and not recorded."
+    return IntegrityNote(said[:LONGEST_NOTE], "diagnose profile --ranks chooses.", Severity.NOTE)
 
 
 def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:

@@ -79,9 +79,10 @@ _SYNC_KINDS = {
 
 
 def _side(columns: dict[str, list[Array]], id_of: IntArray) -> pd.DataFrame:
-    frame = pd.DataFrame({name: np.concatenate(pieces) for name, pieces in columns.items()})
-    frame.index = pd.Index(id_of[frame.pop("row").to_numpy()], name="id")
-    return frame[frame.index >= 0].sort_index()
+    ids = id_of[np.concatenate(columns.pop("row"))]
+    order = np.argsort(ids, kind="stable")[np.count_nonzero(ids < 0) :]
+    found = {name: np.concatenate(pieces)[order] for name, pieces in columns.items()}
+    return pd.DataFrame(found, index=pd.Index(ids[order], name="id"), copy=False)
 
 
 def _typed(frame: pd.DataFrame | None, table: schema.Table, texts: dict[str, Vocabulary]) -> pd.DataFrame:
@@ -97,7 +98,7 @@ def _typed(frame: pd.DataFrame | None, table: schema.Table, texts: dict[str, Voc
             columns[name] = pd.Categorical([], dtype=dtype) if frame is None else values
         else:
             columns[name] = _cast(np.asarray(values), np.dtype(column.dtype))
-    return pd.DataFrame(columns, index=index)
+    return pd.DataFrame(columns, index=index, copy=False)
 
 
 def _cast(values: Array, dtype: np.dtype[Any]) -> Array:

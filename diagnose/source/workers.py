@@ -24,6 +24,7 @@ from diagnose.source.columns import Columns
 from diagnose.source.events import event_type
 
 _LENGTH = struct.Struct("<Q")
+_PIPE_BYTES = 1 << 20  # the most that Linux gives without privileges; elsewhere the size is not changed
 _PROGRAM = "import json, sys; sys.path[:] = json.loads(sys.argv[1]); from diagnose.source.workers import serve; serve()"
 
 
@@ -37,7 +38,12 @@ class Workers:
         environment = {**os.environ, "OPENBLAS_NUM_THREADS": "1"}  # numpy only moves data here
         self._processes = [
             subprocess.Popen(
-                command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, stderr=subprocess.DEVNULL, env=environment
+                command,
+                stdin=subprocess.PIPE,
+                stdout=subprocess.PIPE,
+                stderr=subprocess.DEVNULL,
+                pipesize=_PIPE_BYTES,
+                env=environment,
             )
             for _ in range(count)
         ]
@@ -57,16 +63,19 @@ class Workers:
             with suppress(BrokenPipeError), process:  # closing flushes what a dead worker never took
                 pass
 
-    def submit(self, text: bytes) -> Future[Columns | None]:
-        """The columns of a JSON list of events, some time; None if it does not decode, or the worker is gone."""
+    def submit(self, text: memoryview) -> Future[Columns | None]:
+        """The columns of the events of a JSON list, without its brackets, some time.
+
+        None if it does not decode, or the worker is gone.
+        """
         return self._threads.submit(self._columns, text)
 
-    def _columns(self, text: bytes) -> Columns | None:
+    def _columns(self, text: memoryview) -> Columns | None:
         process = self._idle.get()
         try:
             assert process.stdin is not None
             assert process.stdout is not None
-            _send(process.stdin, text)
+            _send(process.stdin, b"[", text, b"]")
             reply = _receive(cast(BinaryIO, process.stdout))
             return pickle.loads(reply) if reply else None
         except OSError:
@@ -75,10 +84,11 @@ class Workers:
             self._idle.put(process)
 
 
-def _send(stream: object, data: bytes) -> None:
+def _send(stream: object, *parts: bytes | memoryview) -> None:
+    """A message of these parts."""
     out = cast(BinaryIO, stream)
-    out.write(_LENGTH.pack(len(data)))
-    out.write(data)
+    out.write(_LENGTH.pack(sum(map(len, parts))))
+    out.writelines(parts)
     out.flush()
 
 

@@ -121,12 +121,18 @@ def covered(pieces: Intervals, a: Intervals) -> IntArray:
     return within
 
 
+def distinct(values: IntArray) -> IntArray:
+    """The values in order, each once. numpy's `unique` hashes since 2.3, which takes fifty times as long for many."""
+    ordered = np.sort(values)
+    return ordered[np.concatenate(([True], ordered[1:] != ordered[:-1]))[: len(ordered)]]
+
+
 def cut(pieces: Intervals, moments: IntArray) -> tuple[Intervals, IntArray]:
     """Pieces, none of which are empty, cut in two at every moment within them (any order, may repeat).
 
     Returns what they become, piece by piece, and the position of the piece that each comes from.
     """
-    edges = np.unique(moments)
+    edges = distinct(moments)
     first = np.searchsorted(edges, pieces.starts, side="right")
     count = np.searchsorted(edges, pieces.ends, side="left") - first + 1
     owner = np.repeat(np.arange(pieces.size), count)

@@ -236,6 +236,12 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int = 1
     peers: int | None = None
     """Ranks on its machine, itself included; None in recordings that do not say."""
+    node: int | None = None
+    """Number of its machine as the launcher counts them, else in the order of ranks; never a name."""
+    machine: int | None = None
+    """Tells machines apart, each of which has one clock; None in recordings that do not say."""
+    recorded: bool = True
+    """False: it was only timed, as --ranks does not name it."""
     pid: int | None = None
     trace: str | None = None
     """Name of the timing recording in the same folder; None if there is none."""

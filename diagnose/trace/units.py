@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+from itertools import groupby
+
 
 def duration(ns: int | float) -> str:
     """Three significant digits and a unit: 222 ms, 14.7 ms, 850 us, 1.24 s. Below 1 us in ns; nothing is 0."""
@@ -61,3 +64,11 @@ def clipped(text: str, width: int) -> str:
 def clipped_left(text: str, width: int) -> str:
     """The text in at most `width` characters, its beginning replaced by an ellipsis: for paths."""
     return text if len(text) <= width else "…" + text[len(text) - width + 1 :]
+
+
+def ranks(numbers: Iterable[int]) -> str:
+    """Ranks in order, those that follow each other as one: rank 3; ranks 0-3, 8."""
+    ordered = sorted(numbers)
+    runs = [[one for _, one in run] for _, run in groupby(enumerate(ordered), lambda pair: pair[1] - pair[0])]
+    listed = ", ".join(f"{run[0]}-{run[-1]}" if len(run) > 1 else str(run[0]) for run in runs)
+    return f"rank{'s' if len(ordered) > 1 else ''} {listed}"

@@ -12,7 +12,7 @@ from math import ceil
 from pathlib import Path
 
 from diagnose.capture.agent.injection import parsed
-from diagnose.capture.agent.plan import Plan
+from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
 from diagnose.findings.trials import Verdict
@@ -99,20 +99,15 @@ def next_size(size: Size, arm: Arm) -> Size:
 
 def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str]) -> Arm:
     """Run one in a folder that is new. Raises Void, KeyboardInterrupt, or CannotTry if the command does not start."""
-    plan = Plan(warmup=size.warmup, steps=1, timed=size.timed, timed_s=size.timed_s, fixes=fixes)
+    plan = Plan(warmup=size.warmup, steps=1, timed=size.timed, timed_s=size.timed_s, fixes=tuple(fixes))
     trials = [trial for fix in fixes if (trial := parsed(fix)) is not None]
     variables = dict(pair for trial in trials for pair in trial.variables)
     limit_s = PATIENCE * size.expected_s + COMPILING_S * any(trial.name == "torch.compile" for trial in trials)
     begun_s, printed = time.monotonic(), folder.with_suffix(".log")
     try:
-        prepare(folder, plan, command)
-        with printed.open("wb") as output:
-            recorded = run(command, folder, plan, lambda said: None, {**QUIET, **variables}, output, limit_s)
+        recorded = _run(command, prepare(folder, plan, command), plan, {**QUIET, **variables}, printed, limit_s)
     except CannotRecord as error:
         raise CannotTry(str(error)) from error
-    except BaseException:
-        end_orphans(folder)
-        raise
     if {signal.SIGINT, signal.SIGTERM} & set(recorded.signals):
         raise KeyboardInterrupt
     ranks = recorded.manifest.ranks
@@ -122,6 +117,17 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
         if why := next(filter(None, (why_none(fix, rank) for rank in ranks)), ""):
             raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
     return _measured(ranks, time.monotonic() - begun_s)
+
+
+def _run(
+    command: Sequence[str], part: Part, plan: Plan, variables: dict[str, str], printed: Path, limit_s: float
+) -> Recorded:
+    try:
+        with printed.open("wb") as output:
+            return run(command, part, plan, lambda said: None, variables, output, limit_s)
+    except KeyboardInterrupt:  # Where the run has not begun to listen for it.
+        end_orphans(part)
+        raise
 
 
 def _measured(ranks: Sequence[RankManifest], seconds: float) -> Arm:

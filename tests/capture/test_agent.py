@@ -13,7 +13,7 @@ from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.clocks import Clock, Cycle, cycle, steady
 from diagnose.capture.agent.imports import when_imported
 from diagnose.capture.agent.place import Place, find
-from diagnose.capture.agent.plan import Plan
+from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.steps import Steps
 
 
@@ -146,8 +146,9 @@ def test_what_one_process_posts_another_reads(tmp_path: Path) -> None:
 
 def test_the_plan_is_read_as_written(tmp_path: Path) -> None:
     plan = Plan(warmup=3, steps=7, memory=True, keep_running=True, most_bytes=5, window_after_s=1.5)
-    plan.write(tmp_path)
-    assert Plan.read(tmp_path) == plan
+    part = Part(tmp_path, "run-1")
+    plan.write(part)
+    assert Plan.read(Part.at(part.work)) == plan
 
 
 STEP = {"SLURM_STEP_NUM_TASKS": "11", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}
@@ -156,16 +157,16 @@ STEP = {"SLURM_STEP_NUM_TASKS": "11", "SLURM_STEP_TASKS_PER_NODE": "4(x2),3"}
 @pytest.mark.parametrize(
     ("environment", "place"),
     [
-        ({}, Place(0, 1, 1, True)),
-        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, Place(3, 4, 4, False)),
-        ({"RANK": "8", "WORLD_SIZE": "16", "LOCAL_RANK": "0", "LOCAL_WORLD_SIZE": "8"}, Place(8, 16, 8, True)),
-        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Place(1, 2, 2, False)),
-        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Place(0, 1, 1, True)),  # a batch script, not srun
-        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2"}, Place(1, 2, 2, False)),
-        ({**STEP, "SLURM_PROCID": "5", "SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, Place(5, 11, 4, False)),
-        ({**STEP, "SLURM_PROCID": "8", "SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, Place(8, 11, 3, True)),
-        ({"RANK": "2"}, Place(0, 1, 1, True)),
-        ({"RANK": "x", "WORLD_SIZE": ""}, Place(0, 1, 1, True)),
+        ({}, Place(0, 1, 1)),
+        ({"RANK": "3", "WORLD_SIZE": "4", "LOCAL_RANK": "3", "LOCAL_WORLD_SIZE": "4"}, Place(3, 4, 4)),
+        ({"RANK": "9", "WORLD_SIZE": "16", "LOCAL_RANK": "1", "LOCAL_WORLD_SIZE": "8"}, Place(9, 16, 8, 8)),
+        ({"OMPI_COMM_WORLD_RANK": "1", "OMPI_COMM_WORLD_SIZE": "2"}, Place(1, 2, 2)),
+        ({"SLURM_PROCID": "0", "SLURM_NTASKS": "4"}, Place(0, 1, 1)),  # a batch script, not srun
+        ({"SLURM_PROCID": "1", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_TASKS": "2"}, Place(1, 2, 2)),
+        ({**STEP, "SLURM_PROCID": "5", "SLURM_NODEID": "1", "SLURM_LOCALID": "1"}, Place(5, 11, 4, 4, 1)),
+        ({**STEP, "SLURM_PROCID": "8", "SLURM_NODEID": "2", "SLURM_LOCALID": "0"}, Place(8, 11, 3, 8, 2)),
+        ({"RANK": "2"}, Place(0, 1, 1)),
+        ({"RANK": "x", "WORLD_SIZE": ""}, Place(0, 1, 1)),
     ],
 )
 def test_places(environment: dict[str, str], place: Place) -> None:

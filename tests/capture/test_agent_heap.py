@@ -11,7 +11,7 @@ import pytest
 
 from diagnose.capture.agent import heap
 from diagnose.capture.agent.place import Place
-from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.session import Session
 from tests.capture.scripts import profile
 
@@ -26,7 +26,7 @@ FILLS = """
 import torch
 from diagnose.capture.agent import heap
 from diagnose.capture.agent.place import Place
-from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.plan import WORK, Part, Plan
 from diagnose.capture.agent.session import Session
 from tests.capture.scripts import profile
 
@@ -108,8 +108,9 @@ def test_a_recording_that_took_more_memory_than_the_one_before_is_not_kept(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
-    (tmp_path / WORK).mkdir()
-    session = Session(tmp_path, Plan(warmup=2, steps=3), Place(0, 1, 1, True))
+    Part(tmp_path).work.mkdir(parents=True)
+    session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
+    assert session.join()
     number, memory, first = 0, [], None
     while "attribution" not in session.kept:
         if "timing" in session.kept:
@@ -126,8 +127,9 @@ def test_the_first_recording_stays_if_the_training_ends_during_the_second(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr("diagnose.capture.agent.session.make_room", lambda *_: 1)
-    (tmp_path / WORK).mkdir()
-    session = Session(tmp_path, Plan(warmup=2, steps=3), Place(0, 1, 1, True))
+    Part(tmp_path).work.mkdir(parents=True)
+    session = Session(Part(tmp_path), Plan(warmup=2, steps=3), Place(0, 1, 1))
+    assert session.join()
     number = 0
     while "timing" not in session.kept or session._open is None or session._open.clock.steps < 2:
         torch.ones(8).sum()

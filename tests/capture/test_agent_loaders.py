@@ -68,7 +68,7 @@ def folder(tmp_path: Path) -> Path:
 @pytest.fixture
 def install(folder: Path) -> Iterator[Callable[..., LoaderWatch]]:
     """Watches loaders until the test ends."""
-    yield lambda on_batch=lambda: None: loaders.install(folder, on_batch)
+    yield lambda on_batch=lambda: None: loaders.install(folder / WORK, on_batch)
     loaders._watch = None
     assert imports.failures == []
 
@@ -421,7 +421,7 @@ def run(folder: Path, watched: bool) -> dict[str, Any]:
     (folder / "sitecustomize.py").write_text(
         "from pathlib import Path\n"
         "from diagnose.capture.agent import imports, loaders\n"
-        f"watch, asked = loaders.install(Path({str(folder)!r}), lambda: asked.append(1)), []\n"
+        f"watch, asked = loaders.install(Path({str(folder / WORK)!r}), lambda: asked.append(1)), []\n"
     )
     path = [str(folder), str(ROOT)] if watched else [str(ROOT)]
     environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}

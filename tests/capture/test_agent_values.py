@@ -12,7 +12,7 @@ import pytest
 
 from diagnose.capture.agent import values
 from diagnose.capture.agent.place import Place
-from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.session import Session
 from diagnose.capture.agent.values import values_of_two_steps
 from diagnose.source.values import read_values
@@ -225,8 +225,9 @@ def test_nobody_looks_on_where_the_training_ends_before_the_steps(tmp_path: Path
 def test_a_session_that_ends_before_the_steps_leaves_torch_as_it_was(tmp_path: Path) -> None:
     from torch.utils._python_dispatch import _get_current_dispatch_mode
 
-    (tmp_path / WORK).mkdir()
-    session = Session(tmp_path, Plan(warmup=2, steps=2), Place(0, 1, 1, True))
+    Part(tmp_path).work.mkdir(parents=True)
+    session = Session(Part(tmp_path), Plan(warmup=2, steps=2), Place(0, 1, 1))
+    assert session.join()
     number = 0
     while _get_current_dispatch_mode() is None:
         torch.ones(8).sum()

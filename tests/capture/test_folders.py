@@ -1,4 +1,4 @@
-"""Which folders a recording may go to."""
+"""Which folders a recording may go to, and which commands share one."""
 
 from __future__ import annotations
 
@@ -6,27 +6,36 @@ import os
 import socket
 import subprocess
 import sys
+import time
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import msgspec
 import pytest
 
-from diagnose.capture.folders import Owner, take
+from diagnose.capture import folders
+from diagnose.capture.agent.plan import Part, Plan
+from diagnose.capture.folders import Heartbeat, Owner, begun
 from diagnose.capture.run import CannotRecord
 
 OURS = ["manifest.json", "report.html", "report.json", "rank0.graph.json.gz", "rank0.values.json.gz"]
+BUSY = r"Another recording is being made in .*\. Name a new folder, or wait for its end\."
+
+
+def take(folder: Path, overwrite: bool = False, job: str | None = None, plan: Plan | None = None) -> Part:
+    return folders.take(folder, plan or Plan(), job, overwrite)[0]
 
 
 def names(folder: Path) -> list[str]:
     return sorted(path.name for path in folder.iterdir())
 
 
-def left_by(folder: Path, owner: Owner) -> None:
-    """As a process leaves it that is killed before anything has been recorded."""
-    (folder / ".work").mkdir(parents=True)
-    (folder / ".work" / "owner.json").write_bytes(msgspec.json.encode(owner))
-    (folder / ".work" / "plan.json").write_text("{}")
+def left_by(folder: Path, owner: Owner, job: str | None = None) -> Path:
+    """As a process leaves it that is killed before anything has been recorded. Returns its sign of life."""
+    part = take(folder, job=job)
     (folder / "manifest.json").write_text("{}")
+    (part.work / folders.OWNER).write_bytes(msgspec.json.encode(owner))
+    return part.work / folders.OWNER
 
 
 def ended_process() -> int:
@@ -67,19 +76,66 @@ def test_files_of_others_are_never_removed(tmp_path: Path, name: str) -> None:
 @pytest.mark.parametrize("owner", [Owner(socket.gethostname(), os.getpid()), Owner("another-machine", 1)])
 def test_a_recording_that_may_still_be_made_is_left_alone(tmp_path: Path, owner: Owner) -> None:
     left_by(tmp_path, owner)
-    with pytest.raises(CannotRecord, match="Another recording is being made"):
+    with pytest.raises(CannotRecord, match=BUSY):
         take(tmp_path, overwrite=True)
     assert names(tmp_path) == [".work", "manifest.json"]
 
 
 def test_what_a_killed_attempt_has_left_goes(tmp_path: Path) -> None:
-    left_by(tmp_path, Owner(socket.gethostname(), ended_process()))
-    take(tmp_path)
+    before = left_by(tmp_path, Owner(socket.gethostname(), ended_process()))
+    part = take(tmp_path)
     assert names(tmp_path) == [".work"]
-    assert names(tmp_path / ".work") == ["owner.json"]
+    assert names(tmp_path / ".work") == sorted(["job.json", part.name])
+    assert not before.exists()
+
+
+def test_a_command_on_another_machine_is_there_as_long_as_it_gives_signs_of_life(tmp_path: Path) -> None:
+    sign = left_by(tmp_path, Owner("another-machine", 1))
+    silent = time.time() - folders.SILENT_S - 5
+    os.utime(sign, (silent, silent))
+    beats = Heartbeat(Part.at(sign.parent))
+    beats._last_s -= folders.HEARTBEAT_S + 1
+    beats.beat()
+    with pytest.raises(CannotRecord, match=BUSY):
+        take(tmp_path)
+    os.utime(sign, (silent, silent))
+    beats.beat()  # Too early for the next one.
+    take(tmp_path)
+    assert not sign.exists()
 
 
 def test_one_folder_is_taken_once(tmp_path: Path) -> None:
     take(tmp_path / "new")
-    with pytest.raises(CannotRecord, match="Another recording is being made"):
+    with pytest.raises(CannotRecord, match=BUSY):
         take(tmp_path / "new", overwrite=True)
+
+
+def test_commands_of_one_job_share_a_folder_and_those_of_another_are_refused(tmp_path: Path) -> None:
+    first, second = take(tmp_path, job="4711.0"), take(tmp_path, job="4711.0", overwrite=True)
+    assert (first.run, first.recording) == (second.run, second.recording)
+    assert first.work != second.work
+    assert begun(second).first == first.name
+    for other in ("4712.0", None):
+        with pytest.raises(CannotRecord, match=BUSY):
+            take(tmp_path, job=other, overwrite=True)
+    with pytest.raises(CannotRecord, match="with other options"):
+        take(tmp_path, job="4711.0", plan=Plan(steps=7))
+
+
+def test_of_commands_that_begin_at_once_one_is_first(tmp_path: Path) -> None:
+    """Over what an attempt of the same job has left."""
+    left_by(tmp_path, Owner(socket.gethostname(), ended_process()), job="4711.0")
+    with ThreadPoolExecutor(8) as pool:
+        taken = list(pool.map(lambda _: folders.take(tmp_path, Plan(), "4711.0"), range(8)))
+    assert sum(first for _, first in taken) == 1
+    assert len({part.run for part, _ in taken}) == 1
+    assert len({part.name for part, _ in taken}) == 8
+
+
+@pytest.mark.skipif(not folders.started(os.getpid()), reason="only /proc tells")
+def test_a_process_that_has_the_number_of_one_that_ended_is_another(tmp_path: Path) -> None:
+    """As the first process of a container that starts anew."""
+    left_by(tmp_path, Owner(socket.gethostname(), os.getpid(), "1"))
+    take(tmp_path)
+    with pytest.raises(CannotRecord, match=BUSY):
+        take(tmp_path)

@@ -82,9 +82,9 @@ def test_one_recording_at_a_time_in_a_process(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("wrong", [{"steps": 0}, {"warmup": 0}])
-def test_no_steps_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
-    with pytest.raises(ValueError, match="at least 1"):
+@pytest.mark.parametrize("wrong", [{"steps": 0}, {"warmup": 0}, {"ranks": "some"}])
+def test_no_steps_and_no_ranks_are_refused(tmp_path: Path, wrong: dict[str, int]) -> None:
+    with pytest.raises(ValueError, match=r"at least 1|are no ranks"):
         diagnose.record(tmp_path, **wrong)  # type: ignore[arg-type]
     assert list(tmp_path.iterdir()) == []
 

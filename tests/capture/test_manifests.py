@@ -10,15 +10,16 @@ import pytest
 
 from diagnose.capture import manifests
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import WORK, Plan
+from diagnose.capture.agent.plan import WORK, Part, Plan
 from diagnose.trace.manifest import Manifest
 
 
 @pytest.fixture
 def folder(tmp_path: Path) -> Path:
-    Plan().write(tmp_path)
+    part = Part(tmp_path)
+    Plan().write(part)
     manifests.begin(tmp_path, ["python", "train.py"])
-    Board(tmp_path / WORK).claim("python")
+    Board(part.work).claim("python")
     return tmp_path
 
 
@@ -48,7 +49,7 @@ def test_what_the_ranks_say_is_merged_in_order(folder: Path) -> None:
     left(folder, rank10={"trace": "c"}, rank2={"trace": "b", "notes": ["It was late."]}, rank0={"trace": "a"})
     written(folder, "a", "b", "c")
     (folder / WORK / "run.json").write_text(json.dumps({"host": {"cpus": 4}, "versions": {"torch": "2.13"}}))
-    found = manifests.complete(folder, exit_code=3)
+    found = manifests.complete(Part(folder), exit_code=3)
     assert [rank.trace for rank in found.ranks] == ["a", "b", "c"]
     assert (found.complete, found.exit_code, found.host.cpus, found.versions) == (True, 3, 4, {"torch": "2.13"})
     assert found.ranks[1].notes == ("It was late.",)
@@ -60,7 +61,7 @@ def test_devices_of_which_nothing_is_recorded_are_noted(folder: Path) -> None:
     left(
         folder, rank0={"optimizers": [{"name": "SGD", "devices": ["cpu", "mps"]}, {"name": "SGD", "devices": ["cuda"]}]}
     )
-    assert manifests.complete(folder, exit_code=0).notes[0] == (
+    assert manifests.complete(Part(folder), exit_code=0).notes[0] == (
         "The training computes on mps, of which nothing is recorded."
     )
 
@@ -69,7 +70,7 @@ def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
     Board(folder / WORK).claim("rank1")
     left(folder, rank0={"trace": "rank0.trace.json.gz"})
     written(folder, "rank0.trace.json.gz", "rank1.trace.json.gz")
-    found = manifests.complete(folder, exit_code=None)
+    found = manifests.complete(Part(folder), exit_code=None)
     assert [(rank.rank, rank.trace, rank.detail) for rank in found.ranks] == [
         (0, "rank0.trace.json.gz", None),
         (1, "rank1.trace.json.gz", None),
@@ -80,7 +81,7 @@ def test_a_rank_that_was_killed_is_in_it_with_its_files(folder: Path) -> None:
 def test_a_rank_that_was_killed_later_is_in_it_with_what_it_had_said(folder: Path) -> None:
     left(folder, rank0={"ended": None, "steps_by": "optimizer", "trace": "rank0.trace.json.gz"})
     written(folder, "rank0.trace.json.gz")
-    found = manifests.complete(folder, exit_code=137)
+    found = manifests.complete(Part(folder), exit_code=137)
     assert found.notes == ("rank0 ended without a word: killed, or left by os._exit.",)
     assert [(rank.steps_by, rank.trace) for rank in found.ranks] == [("optimizer", "rank0.trace.json.gz")]
 
@@ -88,29 +89,29 @@ def test_a_rank_that_was_killed_later_is_in_it_with_what_it_had_said(folder: Pat
 def test_a_file_that_is_not_there_is_not_named(folder: Path) -> None:
     left(folder, rank0={"trace": "rank0.trace.json.gz", "detail": "rank0.detail.json.gz"})
     written(folder, "rank0.detail.json.gz")
-    found = manifests.complete(folder, exit_code=None)
+    found = manifests.complete(Part(folder), exit_code=None)
     assert [(rank.trace, rank.detail) for rank in found.ranks] == [(None, "rank0.detail.json.gz")]
     assert not found.complete
 
 
 def test_a_run_without_a_recording_is_not_complete(folder: Path) -> None:
     left(folder, rank0={})
-    assert not manifests.complete(folder, exit_code=0).complete
+    assert not manifests.complete(Part(folder), exit_code=0).complete
 
 
 def test_damaged_words_of_a_rank_are_noted(folder: Path) -> None:
     Board(folder / WORK).claim("rank0")
     (folder / WORK / "rank0.json").write_text('{"rank": "zero"}')
     (folder / WORK / "run.json").write_text("[")
-    found = manifests.complete(folder, exit_code=0)
+    found = manifests.complete(Part(folder), exit_code=0)
     assert found.notes[0].startswith("What rank0 says of itself cannot be read: ")
     assert [rank.rank for rank in found.ranks] == [0]
 
 
 def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
-    Plan().write(tmp_path)
+    Plan().write(Part(tmp_path))
     manifests.begin(tmp_path, ["sleep", "1"])
-    assert "No Python of this command could be observed" in manifests.complete(tmp_path, exit_code=0).notes[0]
+    assert "No Python of this command could be observed" in manifests.complete(Part(tmp_path), exit_code=0).notes[0]
 
 
 @pytest.mark.parametrize(
@@ -135,6 +136,6 @@ def test_a_command_in_which_nothing_could_look(tmp_path: Path) -> None:
     ],
 )
 def test_secrets_among_the_arguments_are_left_out(tmp_path: Path, given: str, kept: str) -> None:
-    Plan().write(tmp_path)
+    Plan().write(Part(tmp_path))
     manifests.begin(tmp_path, given.split())
     assert " ".join(read(tmp_path).command) == kept

@@ -19,7 +19,7 @@ import pytest
 from diagnose.capture import nsys
 from diagnose.capture.agent import nsys as agent
 from diagnose.capture.agent.board import Board
-from diagnose.capture.agent.plan import WORK
+from diagnose.capture.agent.plan import WORK, Part
 from diagnose.capture.limits import CannotRecord
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.source_lines import sites_of
@@ -236,7 +236,7 @@ def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
         start_new_session=True,
     )
     deadline = time.monotonic() + 60
-    while not (tmp_path / "out" / WORK / "nsys.open.post").exists() and time.monotonic() < deadline:
+    while not list((tmp_path / "out" / WORK).glob("*/nsys.open.post")) and time.monotonic() < deadline:
         time.sleep(0.05)
     time.sleep(0.5)
     child.send_signal(signal.SIGINT)
@@ -337,11 +337,12 @@ def test_a_file_of_one_process_reads_as_its_part_of_the_whole(tmp_path: Path) ->
 
 
 def collected(tmp_path: Path, tool: str, reports: list[str], number: int) -> list[str]:
-    (tmp_path / WORK).mkdir()
+    part = Part(tmp_path)
+    part.work.mkdir(parents=True)
     for name in reports:
         (tmp_path / name).write_text(name)
-    Board(tmp_path / WORK).post("nsys", number=number)
-    return list(nsys.collect(tmp_path, tool, [RankManifest(rank=0, pid=100, trace="rank0.trace.sqlite")]))
+    Board(part.work).post("nsys", number=number)
+    return list(nsys.collect(part, tool, [RankManifest(rank=0, pid=100, trace="rank0.trace.sqlite")]))
 
 
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
@@ -355,7 +356,7 @@ def test_reports_are_told_apart_by_number(tmp_path: Path) -> None:
     kept = {path.name: path.read_text() for path in tmp_path.glob("*.nsys-rep")}
     assert kept == {"trace.nsys-rep": "nsys.2.nsys-rep"}
     assert len(ranks.read(tmp_path / "rank0.trace.sqlite").steps) == 4
-    assert list((tmp_path / WORK).glob("*.sqlite")) == []
+    assert list((tmp_path / WORK).glob("*/*.sqlite")) == []
 
 
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell script")

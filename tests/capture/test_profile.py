@@ -367,8 +367,7 @@ def test_a_recording_that_would_get_large_is_shortened(tmp_path: Path) -> None:
 
     path, plan = script(tmp_path, LOOP), Plan(steps=50, most_bytes=500_000)
     words = [sys.executable, str(path), "100000"]
-    prepare(tmp_path / "out", plan, words)
-    done = run(words, tmp_path / "out", plan, lambda what: None)
+    done = run(words, prepare(tmp_path / "out", plan, words), plan, lambda what: None)
     (rank,) = done.manifest.ranks
     assert rank.timing is not None
     assert 2 <= len(rank.timing.wall_ns) < 51
@@ -383,8 +382,7 @@ def test_without_steps_a_stretch_of_time_is_recorded(tmp_path: Path) -> None:
     path = script(tmp_path, "import torch\nx = torch.randn(512, 512)\nwhile True:\n    x = torch.tanh(x @ x)\n")
     plan, said = Plan(window_after_s=2.0), list[str]()
     words = [sys.executable, str(path)]
-    prepare(tmp_path / "out", plan, words)
-    done = run(words, tmp_path / "out", plan, said.append)
+    done = run(words, prepare(tmp_path / "out", plan, words), plan, said.append)
     (rank,) = done.manifest.ranks
     assert (done.exit_code, rank.steps_by, rank.trace) == (0, "time", "rank0.trace.json.gz")
     events = json.loads(gzip.decompress((tmp_path / "out" / "rank0.trace.json.gz").read_bytes()))["traceEvents"]

@@ -37,7 +37,7 @@ def test_what_was_recorded_is_kept_when_marking_a_step_is_interrupted(
         patch.setattr(torch.profiler.record_function, interrupted, method)
         with pytest.raises(KeyboardInterrupt):
             recording.mark(2)
-    recording.end(tmp_path / "trace.json.gz")
+    recording.end(tmp_path / "trace.json.gz", tmp_path / WORK)
     with gzip.open(tmp_path / "trace.json.gz") as file:
         names = [event.get("name") for event in json.load(file)["traceEvents"]]
     assert names.count("ProfilerStep#0") == 1

@@ -96,8 +96,7 @@ with torch.no_grad():
 
 def run_with(tmp_path: Path, plan: Plan, path: Path) -> tuple[RankManifest, list[str]]:
     said, words = list[str](), [sys.executable, str(path)]
-    prepare(tmp_path / "out", plan, words)
-    done = run(words, tmp_path / "out", plan, said.append)
+    done = run(words, prepare(tmp_path / "out", plan, words), plan, said.append)
     (rank,) = done.manifest.ranks
     return rank, said
 

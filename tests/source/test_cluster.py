@@ -27,7 +27,7 @@ SAMPLE = Path(__file__).parent.parent.parent / "sample_traces" / "jobs" / "healt
 @pytest.fixture(scope="module")
 def address() -> Iterator[str]:
     """A scheduler with two workers in processes of their own."""
-    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=None) as started:
+    with distributed.LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0") as started:
         yield started.scheduler_address
 
 
@@ -91,7 +91,7 @@ def test_workers_without_this_program_are_refused(tmp_path: Path) -> None:
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Hide())\n"
     )
-    with distributed.LocalCluster(n_workers=0, dashboard_address=None) as started:
+    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as started:
         worker = subprocess.Popen(
             [sys.executable, "-m", "distributed.cli.dask_worker", started.scheduler_address, "--no-dashboard"],
             env={**os.environ, "PYTHONPATH": str(tmp_path)},
@@ -119,7 +119,7 @@ def test_an_address_that_is_none_is_one_sentence() -> None:
 def test_a_scheduler_without_workers_is_one_sentence(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     monkeypatch.setattr(cluster, "WORKERS_S", 0.5)
     with (
-        distributed.LocalCluster(n_workers=0, dashboard_address=None, processes=False) as started,
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0", processes=False) as started,
         pytest.raises(InputError, match="No worker has joined"),
     ):
         list(processes.results(name, files(tmp_path, 2), 1, started.scheduler_address))

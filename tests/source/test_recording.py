@@ -113,7 +113,7 @@ def test_a_manifest_that_cannot_be_used_is_noted(folder: Path, text: str, said: 
 def test_a_manifest_that_is_too_large_is_not_read(folder: Path) -> None:
     with (folder / "manifest.json").open("w") as file:
         file.truncate(recording.MOST_BYTES + 1)
-    assert [note.what for note in recording.find([folder]).integrity] == ["manifest.json is larger than 16 MB."]
+    assert [note.what for note in recording.find([folder]).integrity] == ["manifest.json is larger than 256 MB."]
 
 
 def test_a_manifest_that_is_no_file_is_none(folder: Path) -> None:

@@ -67,3 +67,9 @@ def test_counts_have_a_decimal_only_if_they_need_one() -> None:
         "0.1",
         "<0.1",
     ]
+
+
+def test_ranks_that_follow_each_other_are_one() -> None:
+    assert [units.ranks(some) for some in ([3], [3, 0, 1, 2], [8, 0, 1], range(10_000))] == [
+        *("rank 3", "ranks 0-3", "ranks 0-1, 8", "ranks 0-9999")
+    ]

@@ -37,6 +37,17 @@ def host(root: Path = Path("/")) -> dict[str, object]:
     }
 
 
+def machine(root: Path = Path("/")) -> int:
+    """Tells machines apart, each of which has one clock, without the name of any: a hash of 48 bits.
+
+    Containers of a machine are on the same; two that have the same name are not.
+    """
+    import hashlib
+
+    started = _read(root / "proc/sys/kernel/random/boot_id").strip() or platform.node()
+    return int.from_bytes(hashlib.blake2b(started.encode(), digest_size=6).digest(), "big")
+
+
 def _cpu(root: Path) -> str | None:
     """Its name as Linux tells."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)

@@ -1,21 +1,68 @@
-"""How the processes of a run agree on when to do what: small files that one writes and the others read."""
+"""How the processes of a run agree on when to do what: small words that one says and the others hear.
+
+On one machine they are files. Across machines they are in the store by which torch.distributed brought the ranks
+together: file systems that machines share show new files late.
+"""
 
 from __future__ import annotations
 
 import json
 import os
+import sys
+import threading
+import time
+from collections.abc import Callable
+from contextlib import suppress
 from pathlib import Path
-from typing import Any
+from queue import Empty, SimpleQueue
+from typing import Any, Protocol, TypeVar
+
+T = TypeVar("T")
+
+
+class Words(Protocol):
+    """Words by name. Each is said once, whole, and never changes."""
+
+    lost: bool
+    """Nothing can be heard any more."""
+
+    def post(self, name: str, /, **values: float | str) -> None:
+        """Let all know."""
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What was said under that name; None if nothing has been yet."""
+
+    def count(self, name: str) -> None:
+        """One more process has come to something."""
+
+    def counted(self, name: str) -> int:
+        """How many have."""
+
+    def offer(self, name: str, rank: int, value: int) -> None:
+        """A value of a rank, of which the greatest is looked for."""
+
+    def greatest(self, name: str) -> int | None:
+        """The rank that has offered the greatest value; None if none has."""
+
+    def rest(self) -> None:
+        """Nothing is asked for a while."""
+
+    @property
+    def delay_s(self) -> float:
+        """So long it may take until a word is heard."""
 
 
 class Board:
-    """Posts by name. A post is written once, whole, and never changes."""
+    """Words in a folder."""
+
+    delay_s = 0.0
+    lost = False
 
     def __init__(self, folder: Path) -> None:
         self._folder = folder
         self._known: dict[str, dict[str, Any]] = {}
 
-    def post(self, name: str, **values: float | str) -> None:
+    def post(self, name: str, /, **values: float | str) -> None:
         """Let all know."""
         target = self._folder / f"{name}.post"
         written = target.with_suffix(f".{os.getpid()}")
@@ -31,14 +78,158 @@ class Board:
                 return None
         return self._known[name]
 
+    def count(self, name: str) -> None:
+        """One more process has come to something."""
+        self.post(f"{name}.{os.getpid()}")
+
+    def counted(self, name: str) -> int:
+        """How many have."""
+        return self.posted(f"{name}.")
+
     def posted(self, beginning: str) -> int:
         """How many posts there are whose names begin so."""
         return sum(1 for _ in self._folder.glob(f"{beginning}*.post"))
 
-    def claim(self, name: str) -> bool:
-        """Whether this process is the first to claim it."""
+    def offer(self, name: str, rank: int, value: int) -> None:
+        """A value of a rank, of which the greatest is looked for."""
+        self.post(f"{name}.{rank}", value=value)
+
+    def greatest(self, name: str) -> int | None:
+        """The rank that has offered the greatest value; None if none has."""
+        names = [path.name.removesuffix(".post") for path in self._folder.glob(f"{name}.*.post")]
+        found = {int(one.rpartition(".")[2]): word["value"] for one in names if (word := self.read(one)) is not None}
+        return max(found, key=lambda rank: (found[rank], -rank)) if found else None
+
+    def rest(self) -> None:
+        """Nothing is asked for a while."""
+
+    def claim(self, name: str, by: str = "") -> bool:
+        """Whether this process is the first to claim it; `by` says for whom."""
         try:
-            os.close(os.open(self._folder / f"{name}.claim", os.O_CREAT | os.O_EXCL))
+            file = os.open(self._folder / f"{name}.claim", os.O_CREAT | os.O_EXCL | os.O_WRONLY)
         except OSError:
             return False
+        os.write(file, by.encode())
+        os.close(file)
         return True
+
+    def claimed(self, name: str) -> str:
+        """For whom it is claimed; empty if that is not known."""
+        try:
+            return (self._folder / f"{name}.claim").read_text(encoding="utf-8")
+        except OSError:
+            return ""
+
+
+ANSWER_S = 5.0
+"""How long a rank waits for the store; one that takes longer is not asked again (our choice)."""
+
+REQUESTS_PER_S = 10_000
+"""That all ranks together ask of a store, at most (our choice: one on this machine answers 70,000)."""
+
+_recordings = 0
+"""That this process has joined; ranks count alike, so words of two recordings are kept apart."""
+
+
+class StoreBoard:
+    """Words in the store of torch.distributed. Of one that does not answer nothing is heard any more."""
+
+    def __init__(self, store: Any, world_size: int) -> None:
+        global _recordings
+        _recordings += 1
+        self._store, self._prefix = store, f"diagnose/{_recordings}/"
+        self._known: dict[str, dict[str, Any]] = {}
+        self._asked_s: dict[str, float] = {}
+        self._each_s = world_size / REQUESTS_PER_S
+        self._acts: Acts | None = None
+        self._answers: SimpleQueue[tuple[Any, ...]] = SimpleQueue()
+        self.lost = False
+        """It has not answered."""
+
+    @property
+    def delay_s(self) -> float:
+        """So long it may take until a word is heard."""
+        return 2 * self._each_s
+
+    def post(self, name: str, /, **values: float | str) -> None:
+        """Let all know."""
+        self._known[name] = dict(values)
+        self._ask(lambda: self._store.set(self._prefix + name, json.dumps(values)), None)
+
+    def read(self, name: str) -> dict[str, Any] | None:
+        """What was said under that name; None if nothing has been yet."""
+        if name not in self._known and time.monotonic() - self._asked_s.get(name, -self._each_s) >= self._each_s:
+            self._asked_s[name] = time.monotonic()
+            if (word := self._ask(lambda: self._value(name), None)) is not None:
+                self._known[name] = json.loads(word)
+        return self._known.get(name)
+
+    def count(self, name: str) -> None:
+        """One more process has come to something."""
+        self._ask(lambda: self._store.add(self._prefix + name, 1), 0)
+
+    def counted(self, name: str) -> int:
+        """How many have."""
+        return self._ask(lambda: int(self._store.add(self._prefix + name, 0)), 0)
+
+    def offer(self, name: str, rank: int, value: int) -> None:
+        """A value of a rank, of which the greatest is looked for."""
+        self._ask(lambda: self._offer(name, rank, value), None)
+
+    def greatest(self, name: str) -> int | None:
+        """The rank that has offered the greatest value; None if none has."""
+        word = self._ask(lambda: self._value(name), None)
+        return None if word is None else int(word.split()[1])
+
+    def rest(self) -> None:
+        """Nothing is asked for a while: no thread of ours is there to be recorded."""
+        if self._acts is not None:
+            self._acts.put(None)
+            self._acts = None
+
+    def _offer(self, name: str, rank: int, value: int) -> None:
+        """Ranks exchange the greatest value so far for their own, if that is greater: few do more than look."""
+        known = self._value(name) or b""
+        while not known or value > int(known.split()[0]):
+            known = self._store.compare_set(self._prefix + name, known.decode(), f"{value} {rank}")
+
+    def _value(self, name: str) -> bytes | None:
+        key = self._prefix + name
+        return bytes(self._store.get(key)) if self._store.check([key]) else None
+
+    def _ask(self, act: Callable[[], T], otherwise: T) -> T:
+        """What the store answers; asked by a thread, as one whose process hangs answers nothing."""
+        if self.lost:
+            return otherwise
+        if self._acts is None:
+            self._acts = SimpleQueue()
+            threading.Thread(target=_answer, args=(self._acts, self._answers), name="diagnose", daemon=True).start()
+        self._acts.put(act)
+        try:
+            (answer,) = self._answers.get(timeout=ANSWER_S)
+        except (Empty, ValueError):
+            self.lost = True
+            return otherwise
+        return answer  # type: ignore[no-any-return]
+
+
+Acts = SimpleQueue[Callable[[], Any] | None]
+
+
+def _answer(acts: Acts, answers: SimpleQueue[tuple[Any, ...]]) -> None:
+    """Do what is asked, in turn, up to None; nothing is the answer to what fails."""
+    while (act := acts.get()) is not None:
+        try:
+            answers.put((act(),))
+        except Exception:  # Torch has its own kinds.
+            answers.put(())
+
+
+def store() -> Any:
+    """That of the default process group; None if there is none."""
+    distributed = sys.modules.get("torch.distributed")
+    if distributed is None or not distributed.is_available() or not distributed.is_initialized():
+        return None
+    with suppress(Exception):
+        return distributed.distributed_c10d._get_default_store()
+    return None

@@ -11,7 +11,7 @@ from math import ceil
 from typing import Any
 
 from .heap import fetched_bytes
-from .phases import phases
+from .phases import BACKWARD, phases
 
 _STARTED_NS = time.perf_counter_ns()
 """When this process loaded the agent."""
@@ -64,6 +64,12 @@ class Clock:
     def fitting(self, seconds: float) -> int:
         """How many steps as the usual one fit a time."""
         return int(seconds * 1e9 / max(statistics.median(self.wall_ns()), 1))
+
+    @property
+    def own_ns(self) -> int:
+        """Median time of a step outside backward passes, in which gradients wait for other ranks."""
+        waiting = self._phases_ns().get(BACKWARD, [0] * self.steps)
+        return int(statistics.median(wall - some for wall, some in zip(self.wall_ns(), waiting, strict=True)))
 
     @property
     def fetched_bytes(self) -> int:

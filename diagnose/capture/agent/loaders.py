@@ -20,21 +20,20 @@ from .loaders_measured import Fetch, Loader, WorkerFile
 from .loaders_settings import settings
 from .noticed import Noticed
 from .phases import LOADER, phases
-from .plan import WORK
 
 MOST_LOADERS = 32
 """DataLoaders that are kept apart: a script may make one for each epoch (our choice)."""
 
 
-def install(folder: Path, on_batch: Callable[[], None]) -> LoaderWatch:
+def install(work: Path, on_batch: Callable[[], None]) -> LoaderWatch:
     """Watch the DataLoaders of this process, and of the workers that it starts.
 
-    `folder` is the recording's, where workers leave what they measured. `on_batch()` is called when the training asks
+    `work` is the folder where workers leave what they measured. `on_batch()` is called when the training asks
     for a batch, before it gets one; of what it raises only what ends the process gets through. Of several watches in
     a process the last one works.
     """
     global _watch
-    _watch = LoaderWatch(folder, on_batch)
+    _watch = LoaderWatch(work, on_batch)
     when_imported("torch.utils.data.dataloader", _hook_iterators)
     when_imported("torch.utils.data._utils.fetch", _hook_fetchers)
     return _watch
@@ -43,12 +42,12 @@ def install(folder: Path, on_batch: Callable[[], None]) -> LoaderWatch:
 class LoaderWatch:
     """What the DataLoaders that this process iterates over do. Holds nothing of the script's alive."""
 
-    def __init__(self, folder: Path, on_batch: Callable[[], None]) -> None:
+    def __init__(self, work: Path, on_batch: Callable[[], None]) -> None:
         self.measuring = True
         """Whether to measure; if not, the hooks cost about a microsecond."""
         self.looking = True
         """Whether to look into batches, too: while nothing is timed."""
-        self._work = folder / WORK
+        self._work = work
         self._on_batch = on_batch
         self.trains_here = True
         """This process is the one that trains: neither forked from it nor a worker."""

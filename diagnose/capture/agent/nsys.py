@@ -46,8 +46,8 @@ class NsysRecording:
 
     def __init__(self, board: Board, here: Place) -> None:
         """Raises CannotAsk."""
-        self._board, self._leads = board, here.leads
-        self._others = 0 if here.alone else here.peers - 1
+        self._board, self._leads = board, here.rank == here.first
+        self._others = max(here.peers - 1, 0)
         self._nvtx = _Nvtx()
         self._range: int | None = None
         self._ops: Any = None
@@ -75,7 +75,7 @@ class NsysRecording:
         self._close()
         self._open(number)
 
-    def end(self, target: Path | None) -> None:
+    def end(self, target: Path | None, work: Path) -> None:
         """Stop. What nsys has recorded is put at the target later, by who started it."""
         self._collections.off()
         self._close()

@@ -12,6 +12,7 @@ _RANK = ("RANK", "OMPI_COMM_WORLD_RANK", "PMI_RANK", "SLURM_PROCID")
 _WORLD = ("WORLD_SIZE", "OMPI_COMM_WORLD_SIZE", "PMI_SIZE", "SLURM_STEP_NUM_TASKS")
 _LOCAL_RANK = ("LOCAL_RANK", "OMPI_COMM_WORLD_LOCAL_RANK", "MPI_LOCALRANKID", "SLURM_LOCALID")
 _LOCAL_WORLD = ("LOCAL_WORLD_SIZE", "OMPI_COMM_WORLD_LOCAL_SIZE", "MPI_LOCALNRANKS")
+_NODE = ("GROUP_RANK", "SLURM_NODEID", "NODE_RANK")
 """By torchrun, Open MPI, MPICH and Slurm. A batch script of Slurm has SLURM_NTASKS and SLURM_PROCID, too, but what it
 starts without srun is no task; only srun sets the variables of a step."""
 
@@ -24,13 +25,10 @@ class Place:
     world_size: int
     peers: int
     """Ranks on this machine, this one included."""
-    leads: bool
-    """This process says when what is recorded on this machine."""
-
-    @property
-    def alone(self) -> bool:
-        """No other rank has to keep in step with this one."""
-        return self.peers <= 1
+    first: int = 0
+    """The lowest of them."""
+    node: int | None = None
+    """Number of this machine as the launcher counts them; of a pod that is one of several on a machine, the pod's."""
 
 
 def find(environment: Mapping[str, str] = os.environ) -> Place:
@@ -43,7 +41,8 @@ def find(environment: Mapping[str, str] = os.environ) -> Place:
     rank = rank if rank is not None and world > 1 else 0
     peers = min(_number(environment, _LOCAL_WORLD) or _tasks_of_this_node(environment) or world, world)
     local = _number(environment, _LOCAL_RANK)
-    return Place(rank, world, peers, (local if local is not None and peers < world else rank) == 0)
+    first = rank - local if local is not None and peers < world else 0
+    return Place(rank, world, peers, max(first, 0), _number(environment, _NODE))
 
 
 def _tasks_of_this_node(environment: Mapping[str, str]) -> int | None:

@@ -3,12 +3,25 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
+from .chosen import MOST
+
 WORK = ".work"
-"""Folder in the recording for what the processes tell each other; gone once the recording is complete."""
+"""Folder in the recording for what processes and commands tell each other; gone once the recording is complete."""
+
+RECORDING = "DIAGNOSE_RECORDING"
+"""Variable that names the folder of a part to the processes it records."""
+
+LEFT = "left"
+"""File of a part whose command has ended, or has no place in the run."""
+
+APART = "apart"
+"""What a process posts that knows of ranks which write into another folder."""
+
+REFUSED = "refused"
+"""What a process posts that finds another run recorded in the folder."""
 
 INTERRUPTED = "interrupted"
 """What a script posts when an interrupt ends it."""
@@ -27,6 +40,36 @@ ENDINGS = {"torch": "json.gz", "nsys": "sqlite"}
 
 
 @dataclass(frozen=True)
+class Part:
+    """What one command records of a run: all, or one machine or rank where each of them starts a command."""
+
+    recording: Path
+    """The folder of the whole recording."""
+    name: str = "alone-0"
+    """Of the run, the same in all its parts, and of this part."""
+
+    @staticmethod
+    def at(work: Path) -> Part:
+        """The part of that working folder."""
+        return Part(work.parent.parent, work.name)
+
+    @property
+    def run(self) -> str:
+        """What tells this run from any other."""
+        return self.name.partition("-")[0]
+
+    @property
+    def shared(self) -> Path:
+        """Working folder of all commands of the run."""
+        return self.recording / WORK
+
+    @property
+    def work(self) -> Path:
+        """Working folder of this command."""
+        return self.shared / self.name
+
+
+@dataclass(frozen=True)
 class Plan:
     """How much to record."""
 
@@ -40,8 +83,14 @@ class Plan:
     """What records: "torch" (torch.profiler) or "nsys" (Nsight Systems)."""
     keep_running: bool = False
     """Let the script go on after recording."""
+    ranks: str = "auto"
+    """Which ranks are recorded: "auto", "all" or numbers, as in "0,1,8-15"."""
+    most_ranks: int = MOST
+    """Of a run of so many all are recorded, unless `ranks` says otherwise."""
     most_bytes: int = 200_000_000
     """Of one trace, before compression."""
+    patience_s: float = 60.0
+    """For so long, while the training goes on, the run is not ended as other ranks have not come to the end."""
     calls_after_s: float = 30.0
     """Without any step for so long, calls of the model are counted, too."""
     hint_after_s: float = 60.0
@@ -52,15 +101,15 @@ class Plan:
     """Time at least so many steps and record none, as an arm of a trial does; None: record."""
     timed_s: float = 0.0
     """Of such an arm: go on timing for so long, if the script makes that many steps."""
-    fixes: Sequence[str] = ()
+    fixes: tuple[str, ...] = ()
     """What to inject, as in `Fix.trial`."""
 
-    def write(self, recording: Path) -> None:
-        """Into the recording's folder."""
-        (recording / WORK).mkdir(parents=True, exist_ok=True)
-        (recording / WORK / "plan.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
+    def write(self, part: Part) -> None:
+        """Into the part's working folder."""
+        part.work.mkdir(parents=True, exist_ok=True)
+        (part.work / "plan.json").write_text(json.dumps(asdict(self)), encoding="utf-8")
 
     @staticmethod
-    def read(recording: Path) -> Plan:
-        """The plan of a recording's folder."""
-        return Plan(**json.loads((recording / WORK / "plan.json").read_text(encoding="utf-8")))
+    def read(part: Part) -> Plan:
+        """The plan of a part."""
+        return Plan(**json.loads((part.work / "plan.json").read_text(encoding="utf-8")))

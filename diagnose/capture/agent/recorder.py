@@ -7,12 +7,12 @@ import os
 import sys
 import weakref
 from collections.abc import Callable
-from pathlib import Path
+from typing import Any
 
 from . import about, backwards, imports, interruptions, loaders, place, writes
 from .arm import Arm
 from .foreign import watch_foreign
-from .plan import WORK, Plan
+from .plan import Part, Plan
 from .session import Session
 from .targets import Targets
 
@@ -20,9 +20,9 @@ from .targets import Targets
 class Recorder:
     """Told of each step's end, records some. Idle until the first; nothing of it raises."""
 
-    def __init__(self, folder: Path, plan: Plan, on_batch: Callable[[], None]) -> None:
+    def __init__(self, part: Part, plan: Plan, on_batch: Callable[[], None]) -> None:
         """`on_batch` is called when this process asks a DataLoader for a batch."""
-        self.folder, self.plan = folder, plan
+        self.part, self.plan = part, plan
         self.steps_by: str | None = None
         """As in `RankManifest`."""
         self.over = False
@@ -35,7 +35,7 @@ class Recorder:
         self._told = self._made = 0
         self._settings = about.Settings()
         self._settings.install()
-        self._watch = loaders.install(folder, on_batch)
+        self._watch = loaders.install(part.work, on_batch)
         self._targets = Targets()
         backwards.forget_all()
         backwards.listen(self._targets.backward)
@@ -52,6 +52,8 @@ class Recorder:
         try:
             self.session = self.session or self._begun()
             self.over = self.session is None or self.session.step_ended(number)
+            if self.session is not None and self.session.refused:
+                self.session = None
             if self.session is not None:
                 self._watch.measuring = self.session.undisturbed
                 self._watch.looking = not self.session.settled
@@ -89,18 +91,15 @@ class Recorder:
             self.session.note(f"The last recording could not be kept: {type(error).__name__}: {error}.")
         try:
             self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
-            self._write("run.json", _of_the_run())
-            self.session.board.post(f"said.{self.session.here.rank}")
+            if self.session.here.rank == 0 or not (self.part.shared / "run.json").exists():
+                self._write("run.json", _of_the_run())
         except Exception as error:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
     def _begun(self) -> Session | None:
         """A session, unless another process is recorded as this rank."""
-        session = Session(self.folder, self.plan, place.find())
-        if session.board.claim(f"rank{session.here.rank}"):
-            return session
-        session.board.post(f"ignored.{os.getpid()}")
-        return None
+        session = Session(self.part, self.plan, place.find())
+        return session if session.join() else None
 
     def _make_way(self) -> None:
         if self.session is not None:
@@ -109,13 +108,22 @@ class Recorder:
     def _of_this_process(self, how: str | None) -> dict[str, object]:
         session = self.session
         assert session is not None
-        return {
+        who = {
+            "part": self.part.name,
             "rank": session.here.rank,
             "world_size": session.here.world_size,
             "peers": session.here.peers,
-            "pid": os.getpid(),
+            "node": session.here.node,
+            "machine": session.machine,
             "steps_by": self.steps_by,
             "steps_made": self._made,
+            "ended": how,
+        }
+        if session.found.get("recorded") is False:
+            return {**who, "recorded": False, "unprofiled": _times(session.found["unprofiled"]), "notes": session.notes}
+        return {
+            **who,
+            "pid": os.getpid(),
             **session.found,
             "loaders": self._watch.loaders(),
             "optimizers": about.optimizers(
@@ -128,14 +136,18 @@ class Recorder:
             "targets": self._targets.found(),
             "arm": None if self._arm is None else self._arm.found(),
             "writes": writes.found(),
-            "ended": how,
             "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],
         }
 
     def _write(self, name: str, what: dict[str, object]) -> None:
-        written = self.folder / WORK / f"{name}.{os.getpid()}"
+        written = self.part.work / f"{name}.{os.getpid()}"
         written.write_text(json.dumps(what), encoding="utf-8")
-        written.replace(self.folder / WORK / name)
+        written.replace(self.part.shared / name)
+
+
+def _times(timed: Any) -> dict[str, object]:
+    """The little that a rank that is not recorded leaves of its steps."""
+    return {name: timed[name] for name in ("first_step", "wall_ns")}
 
 
 def _of_the_run() -> dict[str, object]:

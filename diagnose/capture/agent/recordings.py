@@ -9,7 +9,6 @@ from typing import Any
 
 from .foreign import close_older_ranges, turns
 from .interruptions import Collections
-from .plan import WORK
 from .threads import wait_for_others
 
 
@@ -65,11 +64,11 @@ class Recording:
         self._close()
         self._open(number)
 
-    def end(self, target: Path | None) -> None:
-        """Stop, and write the trace as gzip if it has a target."""
+    def end(self, target: Path | None, work: Path) -> None:
+        """Stop, and write the trace as gzip if it has a target, in `work` before it is whole."""
         self._stop()
         if target is not None:
-            written = self._written(target.parent / WORK)
+            written = self._written(work)
             try:
                 _compress(written, target)
             finally:

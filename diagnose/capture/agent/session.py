@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import time
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
-from .agreement import Agreement, Course
+from . import about
+from .agreement import Agreement, Course, Lost, Over
 from .board import Board
 from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
 from .foreign import turns
@@ -17,7 +19,7 @@ from .heap import make_room
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
-from .plan import ENDINGS, FILES, GRAPH, VALUES, WORK, Plan
+from .plan import APART, ENDINGS, FILES, GRAPH, LEFT, REFUSED, VALUES, Part, Plan
 from .recordings import Recording
 from .threads import CompetingThreads
 from .values import values_of_two_steps
@@ -30,6 +32,9 @@ ATTEMPTS = 4
 
 FOREIGN_STEPS = 1_000
 """Steps to wait for the end of a profiler that the script itself has started (our choice)."""
+
+NONE, AGAIN = "none", "again"
+"""What the first rank joins if another command is recorded as it, or an earlier attempt of its own command."""
 
 _OCCUPIED = "the script records itself with torch.profiler; run it without, or analyze its own trace"
 
@@ -46,10 +51,16 @@ class _Open:
 class Session:
     """What one process records. `step_ended(number)` moves it on; it raises nothing."""
 
-    def __init__(self, folder: Path, plan: Plan, here: Place) -> None:
-        self.folder, self.plan, self.here = folder, plan, here
-        self.board = Board(folder / WORK)
-        self._ranks = Agreement(self.board, here, lambda: self._number)
+    def __init__(self, part: Part, plan: Plan, here: Place) -> None:
+        self.folder, self.plan, self.here = part.recording, plan, here
+        self._part, self._number = part, -1
+        self.machine = about.machine()
+        self.board = Board(part.work)
+        self._ranks = Agreement(self._board_of_the_machine(), here, lambda: self._number, self._tell)
+        self.refused = False
+        """The recording is of another run, of which this rank is none."""
+        self.may_end = True
+        """All ranks end the run at the same step."""
         self.settled = False
         """Warm-up is over: what counts as a step must not change any more."""
         self.undisturbed = True
@@ -60,11 +71,37 @@ class Session:
         """Of each kind of recording in the folder the memory that its steps fetched."""
         self.notes: list[str] = []
         self._finished = self._broken = False
-        self._number, self._fetched = -1, 0
+        self._fetched = self._own_ns = 0
         self._open: _Open | None = None
         self._timing: Clock | None = None
         self._cycle = Cycle()
-        self._course = self._phases()
+        self._course = self._whole()
+
+    def join(self) -> bool:
+        """Take part as this rank. False if another process is recorded as it already, of this command or another."""
+        board, name = Board(self._part.shared), f"rank{self.here.rank}"
+        if board.claim(name, self._part.name):
+            self.board.post(name)
+            self._ranks.join(self._part.run)
+            return True
+        if board.claimed(name) == self._part.name:
+            self.board.post(f"ignored.{os.getpid()}")
+            self._ranks.join(AGAIN)
+        else:
+            self._leave_the_place()
+            self._ranks.join(NONE)
+        return False
+
+    def _board_of_the_machine(self) -> Board:
+        folder = self._part.shared / f"machine-{self.machine:x}"
+        with suppress(OSError):
+            folder.mkdir(exist_ok=True)
+        return Board(folder)
+
+    def _tell(self, what: str, steps: int) -> None:
+        """The command that started this process, which tells the user."""
+        if self.board.read(what) is None:
+            self.board.post(what, steps=steps)
 
     def step_ended(self, number: int) -> bool:
         """The step of this number has ended. Returns whether nothing is left to record, so that the run may end."""
@@ -73,10 +110,13 @@ class Session:
         try:
             self._heed()
             next(self._course, None)
-        except _Hopeless as error:
-            self._give_up(f"Recording stopped: {error}.")
+        except Lost:
+            self.may_end = False
+            self._give_up("Recording stopped: the other ranks cannot be reached any more.")
+            self._finished = True
         except Exception as error:
             self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
+            self._finished = True
         return self._finished
 
     def note(self, sentence: str) -> None:
@@ -118,28 +158,59 @@ class Session:
             raise
         time.sleep(seconds)
         target = self._file("timing")
-        recording.end(target)
+        recording.end(target, self._part.work)
         self.found[FILES["timing"]] = target.name
 
     def _give_up(self, why: str) -> None:
         self.note(why)
-        self._finished = True
         try:
             self._abandoned()
         except Exception as error:
             self.note(f"The profiler did not stop: {type(error).__name__}: {error}.")
 
+    def _whole(self) -> Course[None]:
+        """All phases; a rank that cannot record waits for the others to end all the same."""
+        run = yield from self._ranks.joined()
+        if run == NONE:
+            (self._part.shared / f"rank{self.here.rank}.claim").unlink(missing_ok=True)
+            self._leave_the_place()
+            return
+        if run != self._part.run:
+            self._ranks.write_elsewhere()
+        try:
+            yield from self._phases()
+        except Over:
+            self.note("The other ranks had ended the recording before this one came to it.")
+        except Lost:
+            raise
+        except _Hopeless as error:
+            self._give_up(f"Recording stopped: {error}.")
+        except Exception as error:
+            self._give_up(f"Recording stopped: {type(error).__name__}: {error}.")
+        self.board.post(f"done.{os.getpid()}")
+        if self._ranks.some_write_elsewhere():
+            self.board.post(APART)
+        yield from self._ranks.end(self.plan.patience_s, self.note)
+        self._finished = True
+
+    def _leave_the_place(self) -> None:
+        """To the run that is recorded in the folder, which is another."""
+        self.board.post(REFUSED)
+        (self._part.work / LEFT).touch()
+        self.refused, self.may_end, self._finished = True, False, True
+
     def _phases(self) -> Course[None]:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         yield from self._timed(steps)
-        if self.plan.timed is None:
-            yield from self._recordings()
-        yield from self._ranks.end(self.note)
-        self._finished = True
-
-    def _recordings(self) -> Course[None]:
-        """All of them."""
+        if self.plan.timed is not None:
+            return
+        some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
+        if not some and self._ranks.leads:
+            self.note(f"No rank is recorded: the run has {self.here.world_size}, and --ranks names {self.plan.ranks}.")
+        if self.here.rank not in some:
+            self.found["recorded"] = False
+            return
         self.undisturbed = False
         yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
         if self.plan.tracer == "torch" or tells_ops():
@@ -151,7 +222,7 @@ class Session:
 
     def _warmed_up(self) -> Course[int]:
         """Until steps are steady. Only the leader judges; to it, how many steps to time without a profiler."""
-        if not self.here.leads:
+        if not self._ranks.leads:
             return 0
         while True:
             clock, self._broken = Clock(self._number + 1), False
@@ -180,9 +251,10 @@ class Session:
             if clock.steps >= steps:
                 self._timing = None
                 self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
-                if (every := self._cycle.every) > 1 and self.here.leads:
+                if (every := self._cycle.every) > 1 and self._ranks.leads:
                     self.note(self._cycle.said)
-                self.found |= {"python_threads": competing_threads.found(), "unprofiled": clock.timed(), "cycle": every}
+                timed, self._own_ns = clock.timed(), clock.own_ns
+                self.found |= {"python_threads": competing_threads.found(), "unprofiled": timed, "cycle": every}
                 return
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:
@@ -222,14 +294,14 @@ class Session:
         assert isinstance(probe.recording, Recording)
         probe.clock.tick()
         make_room(probe.clock.fetched_bytes, self._fetched, steps + 1)
-        return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self.folder / WORK), 1))
+        return max(2, self.plan.most_bytes // max(probe.recording.end_and_measure(self._part.work), 1))
 
     def _had_room(self, made: _Open) -> bool:
         """Whether a recording for times took no memory as it went; else that is fetched, for a better one.
 
         The first one stays until that is whole: the training may end before.
         """
-        if made.kind != "timing" or not self.here.alone or self._tracer(made.kind) == "nsys":
+        if made.kind != "timing" or not self._ranks.alone or self._tracer(made.kind) == "nsys":
             return True
         return make_room(made.clock.fetched_bytes, self._fetched, made.clock.steps) == 0
 
@@ -275,9 +347,9 @@ class Session:
         self._open = None
         phases.off()
         if made.clock.fetched_bytes > self.kept.get(made.kind, sys.maxsize):
-            return made.recording.end(None)
+            return made.recording.end(None, self._part.work)
         target, timed = self._file(made.kind), made.clock.timed()
-        made.recording.end(target)
+        made.recording.end(target, self._part.work)
         self.found |= {made.kind: timed, FILES[made.kind]: target.name}
         if made.recording.marks_collections:
             self.found["marked"] = ["garbage_collection", "checkpoint", "text"]
@@ -288,7 +360,7 @@ class Session:
         made, self._open = self._open, None
         phases.off()
         if made is not None:
-            made.recording.end(None)
+            made.recording.end(None, self._part.work)
         return made is not None
 
     def _apart(self) -> Course[None]:
@@ -301,7 +373,7 @@ class Session:
         for _ in range(FOREIGN_STEPS):
             if not turns.foreign:
                 return
-            if self.here.leads and self.board.read("foreign") is None:
+            if self._ranks.leads and self.board.read("foreign") is None:
                 self.board.post("foreign")
             yield
         raise _Hopeless(_OCCUPIED)

@@ -18,7 +18,7 @@ from . import backwards, injection, loops, models, writes
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
-from .plan import INTERRUPTED, WORK, Plan
+from .plan import INTERRUPTED, Part, Plan
 from .recorder import Recorder
 from .steps import Steps, watch_optimizers
 
@@ -45,9 +45,9 @@ FOUND_BY = {
 class Script:
     """The script that runs in this process."""
 
-    def __init__(self, folder: Path) -> None:
-        self._folder, self._plan = folder, Plan.read(folder)
-        Board(folder / WORK).claim("python")
+    def __init__(self, part: Part) -> None:
+        self._part, self._plan = part, Plan.read(part)
+        Board(part.work).claim("python")
         self._exits = 0
         injection.inject(self._plan.fixes)
         self._begin()
@@ -58,7 +58,7 @@ class Script:
 
     def _begin(self) -> None:
         self._pid, self._how = os.getpid(), "itself"
-        self._recorder = Recorder(self._folder, self._plan, self._batch_asked)
+        self._recorder = Recorder(self._part, self._plan, self._batch_asked)
         self._steps = Steps(self._recorder.step_ended)
         self._leave_model: Callable[[], None] | None = None
         backwards.listen_to_ends(self._backward_ended)
@@ -98,7 +98,8 @@ class Script:
             self._steps.fixed = True
             if self._steps.by in FOUND_BY:
                 session.note(FOUND_BY[self._steps.by])
-        if not self._recorder.over or self._plan.keep_running or self._exits >= MOST_EXITS:
+        stays = self._plan.keep_running or not session.may_end
+        if not self._recorder.over or stays or self._exits >= MOST_EXITS:
             return
         if threading.current_thread() is threading.main_thread() and not turns.foreign_elsewhere:
             self._exits += 1
@@ -146,7 +147,7 @@ class Script:
         loop = loops.running()
         where = "around its loop" if loop is None else f"in {loop.file}, line {loop.line}"
         head = "for batch in batches:" if loop is None else loop.head
-        Board(self._folder / WORK).post("unfound", seconds=self._plan.hint_after_s, where=where, head=head)
+        Board(self._part.work).post("unfound", seconds=self._plan.hint_after_s, where=where, head=head)
 
     def _ended(self) -> None:
         """The process ends, for whatever reason."""
@@ -159,18 +160,18 @@ class Script:
         self._recorder.end(self._how)
         with suppress(Exception):  # Torch says what it thinks of it.
             turns.end_foreign()
-        if self._recorder.session is None and (self._folder / WORK).is_dir():
+        if self._recorder.session is None and self._part.work.is_dir():
             if "compiled" in self._optimizers:
-                Board(self._folder / WORK).post("compiled")
+                Board(self._part.work).post("compiled")
             elif seen := self._steps.seen():
-                Board(self._folder / WORK).post("seen", **seen)
+                Board(self._part.work).post("seen", **seen)
 
     def _heard(self, kind: type[BaseException]) -> None:
         """An error ends the script. Of an interrupt let nobody tell it again."""
         _be_interrupted_once()
-        if issubclass(kind, KeyboardInterrupt) and (self._folder / WORK).is_dir():
+        if issubclass(kind, KeyboardInterrupt) and self._part.work.is_dir():
             with suppress(OSError):
-                Board(self._folder / WORK).post(INTERRUPTED)
+                Board(self._part.work).post(INTERRUPTED)
 
     def _show_errors_without_us(self) -> None:
         """Note how the script ends, and show its errors as they would look if it ran by itself."""
@@ -188,8 +189,8 @@ class Script:
 def start(recording: str) -> None:
     """Make this process ready to be recorded."""
     global _script
-    _script = Script(Path(recording))
-    writes.watch(Path(recording))
+    _script = Script(Part.at(Path(recording)))
+    writes.watch(Part.at(Path(recording)).recording)
 
 
 _script: Script | None = None

@@ -1,4 +1,7 @@
-"""Loads the agent into every Python process of a recorded run; PYTHONPATH leads here."""
+"""Loads the agent into every Python process of a recorded run; PYTHONPATH leads to a copy in the recording.
+
+The copy knows by its place what it records, so that a launcher has to pass on no other variable.
+"""
 
 import importlib.util
 import os
@@ -10,7 +13,9 @@ HERE = Path(__file__).resolve().parent
 
 def load_agent(recording: str) -> None:
     """Under a name of its own, as the process need not have `diagnose` installed."""
-    folder = HERE.parent / "agent"
+    folder = Path((HERE / "agent.txt").read_text(encoding="utf-8"))
+    if not folder.is_dir():
+        raise FileNotFoundError(f"install torch-diagnose on this machine too; it has no {folder}")
     spec = importlib.util.spec_from_file_location(
         "diagnose_agent", folder / "__init__.py", submodule_search_locations=[str(folder)]
     )
@@ -36,8 +41,8 @@ def make_way() -> None:
 
 if __name__ == "sitecustomize":
     try:
-        if "DIAGNOSE_RECORDING" in os.environ:
-            load_agent(os.environ["DIAGNOSE_RECORDING"])
+        if "diagnose_agent" not in sys.modules:  # As where a recorded command starts one that records.
+            load_agent(os.environ.setdefault("DIAGNOSE_RECORDING", str(HERE.parent)))
     except Exception as error:
         print(f"diagnose: this process cannot be recorded ({type(error).__name__}: {error})", file=sys.stderr)
     make_way()

@@ -11,7 +11,6 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.spans import host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps
-from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
@@ -44,7 +43,7 @@ def nan_checks(facts: Facts) -> NanChecks:
     if not in_used_steps(facts, nodes.ids).any():
         raise Missing("the backward pass", "Profile whole training steps with ProfilerActivity.CPU.")
     ops = host_spans(facts, SpanKind.OP)
-    outer = nesting.parents(ops.track, ops.start_ns, ops.end_ns)
+    outer = ops.parents
     below = ops.where((outer >= 0) & np.isin(ops.ids[outer], nodes.ids))
     checks = below.where(np.isin(below.ids, host_spans(facts, SpanKind.OP, named=lambda name: name in _CHECKS).ids))
     isnan = host_spans(facts, SpanKind.OP, named=lambda name: name == CHECK).ids

@@ -51,7 +51,7 @@ def recompute(facts: Facts) -> Recompute | None:
     again, node = again.where(node >= 0), node[node >= 0]
     if not len(node):
         return None
-    top = nesting.parents(again.track, again.start_ns, again.end_ns) < 0
+    top = again.parents < 0
     again, node = again.where(top), node[top]
     repeats = _in_forward(facts, again, nodes.spans)
     ops, alike = (np.bincount(node, some, len(nodes.spans.ids)) for some in (np.ones(len(node)), repeats))

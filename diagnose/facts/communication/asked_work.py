@@ -13,7 +13,6 @@ from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.inputs import recorded_inputs
 from diagnose.facts.core.spans import host_spans
 from diagnose.facts.core.steps import steps
-from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Work
@@ -53,6 +52,6 @@ def _of_ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray]:
     ops = ops.where(np.isin(ops.track, host_threads(facts).training))
     position, inputs = recorded_inputs(facts, ops.ids)
     sizes = np.array([*(sum(one.elements for some in taken for one in some) for taken in inputs), 0], dtype=np.int64)
-    up, lasted = nesting.parents(ops.track, ops.start_ns, ops.end_ns), ops.end_ns - ops.start_ns
+    up, lasted = ops.parents, ops.end_ns - ops.start_ns
     inner = np.bincount(up[up >= 0], weights=lasted[up >= 0], minlength=len(lasted)).astype(np.int64)
     return ops.ids, sizes[position], np.maximum(lasted - inner, 0)

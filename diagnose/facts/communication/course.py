@@ -165,8 +165,10 @@ def _beside(rank: int, groups: CallGroups, calls: IntArray) -> IntArray:
 
 
 def _machine(facts: Facts) -> int:
-    """As recorded; 0 where `diagnose profile` recorded all ranks on one machine."""
+    """As `diagnose profile` tells, else as the trace does; 0 where the former recorded all ranks on one machine."""
     context, told = facts.rank.context, facts.rank.provenance.machine
+    if context is not None and context.rank.machine is not None:
+        return context.rank.machine
     alone = context is not None and context.rank.peers in (None, context.rank.world_size)
     return told if told >= 0 or not alone else 0
 

@@ -121,11 +121,11 @@ def standing(facts: Facts) -> Intervals:
     posting = np.array([one.startswith(("c10d::send", "c10d::recv")) for one in labels], dtype=bool)[codes]
     asking = np.array([one.startswith(_WAITING) for one in labels], dtype=bool)[codes] & ~posting
     own = ~asking & ~np.array([one.startswith(_ENGINE) for one in labels], dtype=bool)[codes]
-    up, around = nesting.parents(ops.track, ops.start_ns, ops.end_ns), np.flatnonzero(asking)
+    up, around = ops.parents, np.flatnonzero(asking)
     while len(around := np.unique(up[around][up[around] >= 0])):
         own[around] = False
     used = steps(facts)
-    moments = np.unique(np.concatenate((ops.start_ns, ops.end_ns, [used.start_ns, used.end_ns])))
+    moments = intervals.distinct(np.concatenate((ops.start_ns, ops.end_ns, [used.start_ns, used.end_ns])))
     last = np.full(len(moments), main)
     at = nesting.innermost_at(moments, last, ops.track, ops.start_ns, ops.end_ns)
     busy = (at >= 0) & own[at]

@@ -10,7 +10,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.recorded import host_recorded
@@ -239,11 +239,9 @@ def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
 
     The outermost op is the one the program called: `aten::item` rather than `aten::_local_scalar_dense`.
     """
-    op, start, end, track = _ops_on_threads_of(facts, ids)
-    found = enclosing_op(facts, ids)
+    op, up, found = _ops(facts)[0], _parents_of_ops(facts), enclosing_op(facts, ids)
     if not len(op):
         return found
-    up = nesting.parents(track, start, end)
     at = np.searchsorted(op, found)
     climbing = np.flatnonzero(found >= 0)
     while len(climbing):
@@ -254,9 +252,24 @@ def asking_ops(facts: Facts, ids: IntArray) -> IntArray:
 
 def _ops_on_threads_of(facts: Facts, ids: IntArray) -> tuple[IntArray, IntArray, IntArray, IntArray]:
     """(id, start, end, track) of the ops on the threads of the given spans, in order of start."""
+    op, start, end, track = _ops(facts)
+    asked = np.bincount(facts.rank.spans["track"].to_numpy()[ids], minlength=len(facts.rank.tracks)) > 0
+    chosen = asked[track]
+    return op[chosen], start[chosen], end[chosen], track[chosen]
+
+
+@once
+def _ops(facts: Facts) -> tuple[IntArray, IntArray, IntArray, IntArray]:
+    """(id, start, end, track) of all ops, in order of start."""
     spans = facts.rank.spans
-    track = spans["track"].to_numpy().astype(np.int64)
-    is_op = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(one) for one in (SpanKind.OP, SpanKind.COLLECTIVE)])
-    op = np.flatnonzero(is_op & np.isin(track, np.unique(track[ids])))
+    kind = spans["kind"].cat.codes.to_numpy()
+    op = np.flatnonzero((kind == enums.code(SpanKind.OP)) | (kind == enums.code(SpanKind.COLLECTIVE)))
     start = spans["start_ns"].to_numpy()[op]
-    return op, start, start + spans["dur_ns"].to_numpy()[op], track[op]
+    return op, start, start + spans["dur_ns"].to_numpy()[op], spans["track"].to_numpy()[op].astype(np.int64)
+
+
+@once
+def _parents_of_ops(facts: Facts) -> IntArray:
+    """Position of the innermost op around each op on its thread, or -1."""
+    _, start, end, track = _ops(facts)
+    return nesting.parents(track, start, end)

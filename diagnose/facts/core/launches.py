@@ -12,7 +12,7 @@ from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
 from diagnose.trace import enums
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, distinct
 
 TINY_NS = 5_000
 """A launch costs the host 3 to 6 us (medians on H800 and H100): kernels shorter than that cannot
@@ -97,7 +97,7 @@ def launches(facts: Facts) -> Launches:
     tiny = kernel_ns[kernel_ns < TINY_NS]
     return Launches(
         per_step=round_half_up(len(table.work), used.count),
-        call_ns=round_half_up(int(dur[np.unique(table.call)].sum()), used.count),
+        call_ns=round_half_up(int(dur[distinct(table.call)].sum()), used.count),
         delay_median_ns=int(np.median(table.delay_ns)),
         delay_p90_ns=int(np.quantile(table.delay_ns, 0.9)),
         depth_median=int(np.median(table.depth)),

@@ -11,19 +11,22 @@ from diagnose.facts.core.host import enclosing_op
 from diagnose.facts.core.spans import host_spans
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, distinct
 
 
 def sole_ops(facts: Facts, calls: IntArray) -> IntArray:
     """The outermost op around each call in which no device work but that of these calls is started, or -1."""
     ops, launch = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), device_work(facts).launch
-    up = np.append(nesting.parents(ops.track, ops.start_ns, ops.end_ns), nesting.NONE)
-    others = enclosing_op(facts, np.setdiff1d(launch[launch >= 0], calls))
+    up = np.append(ops.parents, nesting.NONE)
+    other = np.ones(len(facts.rank.spans), dtype=bool)
+    other[calls[calls >= 0]] = False
+    launch = distinct(launch[launch >= 0])
+    others = enclosing_op(facts, launch[other[launch]])
     mixed = np.append(np.zeros(len(ops.ids), dtype=bool), True)
-    at = np.searchsorted(ops.ids, np.unique(others[others >= 0]))
+    at = np.searchsorted(ops.ids, distinct(others[others >= 0]))
     while len(at := at[~mixed[at]]):
         mixed[at] = True
-        at = np.unique(up[at])
+        at = distinct(up[at])
     own = np.where(calls >= 0, enclosing_op(facts, np.maximum(calls, 0)), nesting.NONE)
     at = np.where(own >= 0, np.searchsorted(ops.ids, own), nesting.NONE)
     at[mixed[at]] = nesting.NONE

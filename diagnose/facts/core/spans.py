@@ -4,11 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from functools import cached_property
 
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.base import Facts, Missing, once, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.graph_holes import graph_holes
@@ -41,7 +42,12 @@ class HostSpans:
 
     def outermost(self) -> HostSpans:
         """Those that lie in no other of them."""
-        return self.where(nesting.parents(self.track, self.start_ns, self.end_ns) < 0)
+        return self.where(self.parents < 0)
+
+    @cached_property
+    def parents(self) -> IntArray:
+        """Position of the innermost of them that contains each one on its thread, or -1."""
+        return nesting.parents(self.track, self.start_ns, self.end_ns)
 
     def in_steps(self, facts: Facts) -> HostSpans:
         """Those of the used steps, as `in_used_steps`."""
@@ -56,16 +62,31 @@ NO_SPANS = HostSpans(_NONE, _NONE, _NONE, _NONE)
 
 def host_spans(facts: Facts, *span_kinds: SpanKind, named: Callable[[str], bool] | None = None) -> HostSpans:
     """Spans of these kinds, on any thread, whose names `named` accepts (asked once per distinct name)."""
+    known, kinds_asked = _known(facts), frozenset(span_kinds)
+    if kinds_asked not in known:
+        known[kinds_asked] = _of_kinds(facts, kinds_asked)
+    every = known[kinds_asked]
+    if named is None:
+        return every
+    names = facts.rank.spans["name"].cat
+    labels, codes = names.categories, names.codes.to_numpy()[every.ids]
+    accepted = np.zeros(len(labels), dtype=bool)
+    for code in np.flatnonzero(np.bincount(codes, minlength=len(labels))).tolist():
+        accepted[code] = named(str(labels[code]))
+    return every.where(accepted[codes])
+
+
+@once
+def _known(facts: Facts) -> dict[frozenset[SpanKind], HostSpans]:
+    """All spans of the kinds that were asked for: many ask for the same, and for what contains what."""
+    return {}
+
+
+def _of_kinds(facts: Facts, span_kinds: frozenset[SpanKind]) -> HostSpans:
     spans = facts.rank.spans
-    chosen = np.isin(spans["kind"].cat.codes.to_numpy(), [enums.code(kind) for kind in span_kinds])
-    if named is not None:
-        names = spans["name"].cat
-        codes = names.codes.to_numpy()
-        accepted = np.zeros(len(names.categories), dtype=bool)
-        for code in np.unique(codes[chosen]):
-            accepted[code] = named(str(names.categories[code]))
-        chosen &= accepted[codes]
-    ids = np.flatnonzero(chosen)
+    codes, wanted = spans["kind"].cat.codes.to_numpy(), np.zeros(len(SpanKind), dtype=bool)
+    wanted[[enums.code(kind) for kind in span_kinds]] = True
+    ids = np.flatnonzero(wanted[codes])
     start = spans["start_ns"].to_numpy()[ids]
     end = start + spans["dur_ns"].to_numpy()[ids]
     return HostSpans(ids, start, end, spans["track"].to_numpy()[ids].astype(np.int64))

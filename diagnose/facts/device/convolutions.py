@@ -51,10 +51,12 @@ def convolutions(facts: Facts) -> Convolutions:
     ids = ops.work[mine[ops.row]]
     spans = facts.rank.spans
     step, dur = used_step(facts, ids), spans["dur_ns"].to_numpy()[ids]
-    names = [str(spans["name"].cat.categories[code]) for code in spans["name"].cat.codes.to_numpy()[ids].tolist()]
+    labels = spans["name"].cat.categories.tolist()
+    names = [labels[code] for code in spans["name"].cat.codes.to_numpy()[ids].tolist()]
     taken = Counter[str]()
+    generic = {name for name in {*names} if _GENERIC.search(name)}
     for name, at, ns in zip(names, step.tolist(), dur.tolist(), strict=True):
-        if at >= 0 and _GENERIC.search(name):
+        if at >= 0 and name in generic:
             taken[name.partition("<")[0].removeprefix("void ")] += ns
     return Convolutions(
         ids=ids,

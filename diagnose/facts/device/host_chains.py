@@ -97,7 +97,7 @@ def _computing(facts: Facts) -> tuple[HostSpans, IntArray]:
     """Ops of torch's own that compute themselves, on training threads, by thread and time, and for how long they do."""
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, named=lambda name: name.startswith("aten::")))
     ops = ops.where(np.lexsort((ops.start_ns, ops.track)))
-    dur, outer = ops.end_ns - ops.start_ns, nesting.parents(ops.track, ops.start_ns, ops.end_ns)
+    dur, outer = ops.end_ns - ops.start_ns, ops.parents
     own = dur.copy()
     np.subtract.at(own, outer[outer >= 0], dur[outer >= 0])
     # `aten::relu` calls `aten::clamp_min`: what mostly calls another is that one.

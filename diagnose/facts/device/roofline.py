@@ -144,7 +144,7 @@ def _owners(facts: Facts, op: IntArray) -> tuple[IntArray, IntArray, list[Cost]]
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
     code, told = _costs(facts, ops.ids)
     root = len(ops.ids)
-    up = np.append(nesting.parents(ops.track, ops.start_ns, ops.end_ns), root)
+    up = np.append(ops.parents, root)
     up[up < 0] = root
     up[:-1] = np.where(code >= 0, np.arange(root), up[:-1])
     while not np.array_equal(further := up[up], up):

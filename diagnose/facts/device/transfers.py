@@ -236,7 +236,7 @@ def host_born(facts: Facts) -> tuple[HostBorn, ...]:
     ops = ops.where(np.argsort(ops.track, kind="stable"))
     to = host_spans(facts, SpanKind.OP, named=lambda name: name == "aten::to")
     copied = np.isin(device_work(facts).ids, copies.index[copies["direction"] == Direction.H2D.value])
-    inside = np.unique(launched_in(facts, to)[copied])
+    inside = intervals.distinct(launched_in(facts, to)[copied])
     move = np.flatnonzero(np.isin(ops.ids, to.ids[inside[inside >= 0]]))
     name = np.append(facts.rank.spans["name"].iloc[ops.ids].astype(object), "")
     before, after = _neighbours(ops)
@@ -254,7 +254,7 @@ def host_born(facts: Facts) -> tuple[HostBorn, ...]:
 
 def _neighbours(ops: HostSpans) -> tuple[IntArray, IntArray]:
     """Positions of the op before and after each one, within the same op or in none on the same thread; -1 for none."""
-    up = nesting.parents(ops.track, ops.start_ns, ops.end_ns)
+    up = ops.parents
     before, after = np.full((2, len(up)), nesting.NONE, dtype=np.int64)
     order = np.lexsort((up, ops.track))
     first, second = order[:-1], order[1:]

@@ -141,7 +141,7 @@ def compiling(facts: Facts) -> Compiling:
     compiled = host_spans(facts, *frames, named=lambda name: kinds.activity(name) is Activity.COMPILE).outermost()
     during = compiled.in_steps(facts).times
     inside = host_spans(facts, *_HOST, named=lambda name: name.startswith(_REGION))
-    nested = nesting.parents(inside.track, inside.start_ns, inside.end_ns) >= 0
+    nested = inside.parents >= 0
     regions = _regions(facts, inside, nested)
     lookup = host_spans(facts, *_HOST, named=lambda name: name == _LOOKUP)
     looked = lookup.in_steps(facts)

@@ -275,10 +275,12 @@ def _computed_again(facts: Facts, ops: HostSpans) -> Mask:
 def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
     """How long autograd's engine itself adds up gradients in each of the ops. Shape (ops,)."""
     every = on_training_threads(facts, host_spans(facts, SpanKind.OP))
-    names = facts.rank.spans["name"].iloc[every.ids].astype(str).to_numpy()
-    around = nesting.parents(every.track, every.start_ns, every.end_ns)
-    by_engine = np.array([one.startswith(BACKWARD) for one in names] + [False], dtype=bool)
-    adds = every.where(np.isin(names, _ADDS) & by_engine[around])
+    names = facts.rank.spans["name"].cat
+    codes = names.codes.to_numpy()[every.ids]
+    around = every.parents
+    of_engine = np.array([one.startswith(BACKWARD) for one in names.categories], dtype=bool)
+    by_engine = (around >= 0) & of_engine[codes[around]]
+    adds = every.where(names.categories.isin(_ADDS)[codes] & by_engine)
     held_by = nesting.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
     held, dur = held_by >= 0, adds.end_ns - adds.start_ns
     return np.bincount(held_by[held], dur[held], len(ops.ids)).astype(np.int64)

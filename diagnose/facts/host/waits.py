@@ -191,7 +191,7 @@ def _within(facts: Facts, op: IntArray, *names: frozenset[str]) -> npt.NDArray[n
     ops, category = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE), facts.rank.spans["name"].cat
     wanted = np.stack([np.isin(category.categories, list(some)) for some in names])
     named = np.pad(wanted[:, category.codes.to_numpy()[ops.ids]], ((0, 0), (0, 1)))
-    up = np.append(nesting.parents(ops.track, ops.start_ns, ops.end_ns), nesting.NONE)
+    up = np.append(ops.parents, nesting.NONE)
     at = np.where(op >= 0, np.searchsorted(ops.ids, op), nesting.NONE)
     found: npt.NDArray[np.bool_] = named[:, at]
     while (at >= 0).any():

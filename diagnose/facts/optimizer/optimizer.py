@@ -78,7 +78,7 @@ def updates(facts: Facts) -> HostSpans:
     A closure's backward pass and zeroing of gradients run inside the call: it is taken to begin after the last of them.
     """
     calls = host_spans(facts, SpanKind.ANNOTATION, named=_is_update)
-    outer = nesting.parents(calls.track, calls.start_ns, calls.end_ns)
+    outer = calls.parents
     calls = calls.where(~np.isin(np.arange(len(outer)), outer))
     spans, ops = facts.rank.spans, facts.rank.ops
     inner = np.append(ops.index[ops["forward_thread"] > 0].to_numpy(), zeroings(facts).ids).astype(np.int64)

@@ -54,7 +54,7 @@ def silences(facts: Facts) -> Silences:
     device_time(facts)
     moments = on_training_threads(facts, host_spans(facts, SpanKind.ANNOTATION, SpanKind.PYTHON, SpanKind.MEMORY))
     quiet = intervals.gaps(busy, int(busy.starts.min(initial=0)), int(busy.ends.max(initial=0)))
-    edges = np.unique(np.concatenate((quiet.starts, quiet.ends, moments.start_ns, moments.end_ns)))
+    edges = intervals.distinct(np.concatenate((quiet.starts, quiet.ends, moments.start_ns, moments.end_ns)))
     pieces = Intervals(edges[:-1], edges[1:])
     long = pieces.ends - pieces.starts >= SILENCE_NS
     pieces = Intervals(pieces.starts[long], pieces.ends[long])

@@ -60,7 +60,7 @@ def recording_cost(facts: Facts) -> RecordingCost:
     events = host_spans(facts, *_EVENTS)
     events = events.where(events.track == track)
     moments = np.sort(np.concatenate((events.start_ns, events.end_ns)))
-    at = np.unique(np.concatenate((moments, used.bounds_ns)))
+    at = intervals.distinct(np.concatenate((moments, used.bounds_ns)))
     length = np.diff(at)
     # An event costs as much at its begin as at its end, and as much before that moment as after it.
     costs = (_events_at(moments, at[:-1]) + _events_at(moments, at[1:])) / 4

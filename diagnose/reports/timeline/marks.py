@@ -94,8 +94,8 @@ class Marks:
         joined = short[1:] & short[:-1] & (self.lane[1:] == self.lane[:-1]) & (cell[1:] == cell[:-1])
         joined &= self.start_ns[1:] - end[:-1] < resolution_ns
         first = np.flatnonzero(np.concatenate(([True], ~joined)))
-        run = np.cumsum(np.concatenate(([0], ~joined)))
-        longest = np.lexsort((self.dur_ns, run))[np.append(first[1:], self.size) - 1]
+        longest_ns = np.repeat(np.maximum.reduceat(self.dur_ns, first), np.diff(first, append=self.size))
+        longest = np.maximum.reduceat(np.where(self.dur_ns == longest_ns, np.arange(self.size), 0), first)
         start = self.start_ns[first]
         return Marks(
             lane=self.lane[first],
