@@ -112,4 +112,5 @@ class Plan:
     @staticmethod
     def read(part: Part) -> Plan:
         """The plan of a part."""
-        return Plan(**json.loads((part.work / "plan.json").read_text(encoding="utf-8")))
+        said = json.loads((part.work / "plan.json").read_text(encoding="utf-8"))
+        return Plan(**{**said, "fixes": tuple(said["fixes"])})
