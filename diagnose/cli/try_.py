@@ -19,7 +19,7 @@ from diagnose.cli.files import STDOUT, refuse_unwritable, write
 
 if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
-    from diagnose.findings.trials import NotTried
+    from diagnose.findings.trials import NotTried, Report
     from diagnose.trace.manifest import Manifest
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import Candidate
@@ -85,6 +85,7 @@ def command(
     Example: diagnose try diagnose-runs/train-20261121-101500
     """
     from diagnose.findings.finding import Safety
+    from diagnose.reports import trials
     from diagnose.trials import arms
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import CannotTry, select, step_of
@@ -93,10 +94,7 @@ def command(
         if not quiet:
             click.echo(f"diagnose: {what}", err=True)
 
-    diagnosis = _diagnosed(run)
-    manifest = diagnosis.provenance.manifest
-    if manifest is None:
-        raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
+    diagnosis, manifest = _diagnosed(run)
     refuse_unwritable([json_file] if json_file else [], [])
     try:
         words = _command(run, manifest, command_)
@@ -104,20 +102,23 @@ def command(
         size = arms.first_size(manifest)
         if dry_run:
             return click.echo("\n".join(_plan(words, candidates, others, pairs, size.expected_s)))
-        if not candidates:
-            click.echo("\n".join(["No fix of this run can be tried.", *_not_tried(others)]))
-            raise click.exceptions.Exit(0)
-        _ask(manifest, yes, say)
+        if candidates:
+            _ask(manifest, yes, say)
         with tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True) as folder:
-            bench = Bench(words, Path(folder), size, pairs, budget, say)
-            interrupted = _measure(bench, candidates, others, together, json_file)
+            found = _measured(Bench(words, Path(folder), size, pairs, budget, say), candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
-    raise click.exceptions.Exit(INTERRUPTED if interrupted else 0)
+    if json_file:
+        write(json_file, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
+    if json_file != STDOUT:
+        click.echo(trials.render(found), nl=False)
+    if not found.complete:
+        click.echo("Interrupted. What had been measured stands above.", err=True)
+        raise click.exceptions.Exit(INTERRUPTED)
 
 
-def _diagnosed(run: Path) -> Diagnosis:
-    """What analysis says of the recording. Raises ClickException."""
+def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
+    """What analysis says of the recording, and its manifest. Raises ClickException."""
     if run.is_file():
         raise click.ClickException(f"{run} is no recording. Record it first: diagnose profile {run}")
     if not run.is_dir():
@@ -129,9 +130,13 @@ def _diagnosed(run: Path) -> Diagnosis:
     from diagnose.source.base import InputError
 
     try:
-        return diagnose([run], jobs=os.cpu_count() or 1, rules=asked_rules(run, (), (), ()))
+        diagnosis = diagnose([run], jobs=os.cpu_count() or 1, rules=asked_rules(run, (), (), ()))
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
+    manifest = diagnosis.provenance.manifest
+    if manifest is None:
+        raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
+    return diagnosis, manifest
 
 
 def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
@@ -184,31 +189,22 @@ def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
         raise click.Abort
 
 
-def _measure(
-    bench: Bench, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool, json_file: str | None
-) -> bool:
-    """Try all, and print what came of it. Returns whether it was interrupted. Raises CannotTry."""
+def _measured(bench: Bench, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool) -> Report:
+    """Try all, up to an interrupt. Raises CannotTry."""
     from diagnose.findings.trials import NotTried
     from diagnose.reports import trials
+    from diagnose.trials import protocol
 
-    combined, complete = None, False
+    combined, complete = None, not candidates
     with suppress(KeyboardInterrupt):
-        bench.begin()
-        for one in candidates:
-            bench.say(trials.brief(bench.measure([one], one.predicted)))
+        if candidates:
+            bench.begin()
+        for one, rest in zip(candidates, reversed(range(len(candidates))), strict=True):
+            bench.say(trials.brief(bench.measure([one], one.predicted, rest + together)))
         kept = [one for one, trial in zip(candidates, bench.trials, strict=True) if trial.verdict == "keep"]
         if together and len(kept) > 1:
             combined = bench.measure(kept, None)
         complete = True
-    if len(bench.without) < 2:
-        click.echo("Interrupted. Nothing had been measured yet.", err=True)
-        return True
-    rest = [NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in candidates[len(bench.trials) :]]
-    report = bench.report(combined, [*others, *rest], complete)
-    if json_file:
-        write(json_file, msgspec.json.format(msgspec.json.encode(report), indent=2).decode() + "\n")
-    if json_file != STDOUT:
-        click.echo(trials.render(report), nl=False)
-    if not complete:
-        click.echo("Interrupted. What had been measured stands above.", err=True)
-    return not complete
+    left = candidates[len(bench.trials) :]
+    untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in left)]
+    return protocol.report(bench.without, bench.trials, combined, untried, complete)

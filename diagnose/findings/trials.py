@@ -86,7 +86,8 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
 
     schema_version: int = SCHEMA_VERSION
     tool_version: str
-    baseline: Baseline
+    baseline: Baseline | None
+    """None: the script has not been run twice as it is."""
     trials: tuple[Trial, ...]
     together: Trial | None
     keep: tuple[str, ...]

@@ -31,10 +31,10 @@ LOSSES = {
 def render(report: Report) -> str:
     """All of it, ending in a newline."""
     base = report.baseline
-    lines = [
-        f"Step time as it is: {_times(base.step_ns)} ({base.arms} runs; equal runs differ by {base.noise_share:.1%})",
-        "",
-    ]
+    lines = list[str]()
+    if base is not None:
+        differ = f"{base.arms} runs; equal runs differ by {base.noise_share:.1%}"
+        lines += [f"Step time as it is: {_times(base.step_ns)} ({differ})", ""]
     for one in report.trials:
         lines += [*_trial(one), ""]
     if report.together is not None:
@@ -61,6 +61,7 @@ def conclusion(report: Report) -> str:
     if several:
         return f"Keep {names}: each pays alone; together they were not measured, or do not pay."
     assert best.measured is not None
+    assert report.baseline is not None
     now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.measured.likely
     predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
     return (

@@ -54,11 +54,14 @@ class Bench:
         except Void as error:
             raise CannotTry(f"Without any fix nothing could be measured. {error}") from error
 
-    def measure(self, some: Sequence[Candidate], predicted: Range | None) -> Trial:
-        """Try fixes, one or several together; what came of it is kept even if it is interrupted."""
+    def measure(self, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
+        """Try fixes, one or several together; what came of it is kept even if it is interrupted.
+
+        `rest`: how many trials are to come, which get as much of the budget each.
+        """
         pairs, verdict, why = list[tuple[Arm, Arm]](), None, ""
         try:
-            why = self._pairs(some, pairs)
+            why = self._pairs(some, pairs, self.left_s * rest / (rest + 1))
         except Void as error:
             verdict, why = error.verdict, str(error)
         except KeyboardInterrupt:
@@ -67,13 +70,16 @@ class Bench:
         self.trials.append(self._trial(some, predicted, pairs, verdict, why))
         return self.trials[-1]
 
-    def _pairs(self, some: Sequence[Candidate], pairs: list[tuple[Arm, Arm]]) -> str:
-        """Fill `pairs` until enough is known. Returns a sentence on why it ended before that, if it did."""
+    def _pairs(self, some: Sequence[Candidate], pairs: list[tuple[Arm, Arm]], rest_s: float) -> str:
+        """Fill `pairs` until enough is known. Returns a sentence on why it ended before that, if it did.
+
+        `rest_s`: what others are to have of the budget; only the least pairs may use that as well.
+        """
         fixes, with_first = [one.trial for one in some], random.random() < 0.5
         name = " and ".join(one.rule for one in some)
         while True:
-            if self.left_s < 2 * self.size.expected_s:
-                early = len(pairs) < self.least_pairs
+            early = len(pairs) < self.least_pairs
+            if self.left_s - (0 if early else rest_s) < 2 * self.size.expected_s:
                 return "The budget was spent before it could be measured." if early else "The budget was spent."
             self.say(f"running {name}: pair {len(pairs) + 1}")
             turned = with_first ^ (len(pairs) % 2 == 1)
@@ -139,21 +145,25 @@ class Bench:
             why=why,
         )
 
-    def report(self, together: Trial | None, others: Sequence[NotTried], complete: bool) -> Report:
-        """Of all that has been tried so far. Takes two arms without a fix."""
-        took = sorted(one.step_ns for one in self.without)
+
+def report(
+    without: Sequence[Arm], tried: Sequence[Trial], together: Trial | None, others: Sequence[NotTried], complete: bool
+) -> Report:
+    """Of all that has been tried so far. `without`: all arms of the script as it is."""
+    took, baseline = sorted(one.step_ns for one in without), None
+    if len(took) > 1:
         baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), len(took))
-        alone = tuple(one for one in self.trials if one is not together)
-        return Report(
-            tool_version=__version__,
-            baseline=baseline,
-            trials=alone,
-            together=together,
-            keep=tuple(one.rule for one in alone if one.verdict == "keep"),
-            not_tried=tuple(others),
-            notes=tuple(_notes(baseline)),
-            complete=complete,
-        )
+    alone = tuple(one for one in tried if one is not together)
+    return Report(
+        tool_version=__version__,
+        baseline=baseline,
+        trials=alone,
+        together=together,
+        keep=tuple(one.rule for one in alone if one.verdict == "keep"),
+        not_tried=tuple(others),
+        notes=() if baseline is None else tuple(_notes(baseline)),
+        complete=complete,
+    )
 
 
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:

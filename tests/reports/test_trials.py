@@ -97,7 +97,9 @@ def test_of_several_fixes_what_they_bring_together_counts() -> None:
 
 
 def test_nothing_tried() -> None:
-    assert trials.conclusion(report()) == "No fix was tried."
+    assert trials.render(replace(report(), baseline=None)) == (
+        "Not tried:\n  3. scalar_syncs: it needs an edit of the script.\n\nNo fix was tried.\n"
+    )
 
 
 def test_one_line_while_others_are_tried() -> None:

@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.findings.finding import Fix
 from diagnose.trials.arms import Size
-from diagnose.trials.protocol import Bench
+from diagnose.trials.protocol import Bench, report
 from diagnose.trials.selection import Candidate, CannotTry
 from tests.capture.scripts import script
 from tests.trials.scripts import steady
@@ -58,10 +58,11 @@ def test_a_fix_that_makes_it_slower_is_reported_as_that(tmp_path: Path) -> None:
     assert found.measured is not None
     assert found.measured.high < 1
     assert found.steps == 200
-    report = made.report(None, (), complete=True)
-    assert (report.keep, report.trials) == ((), (found,))
-    assert report.baseline.arms == 2 + found.pairs
-    assert report.baseline.step_ns.low <= report.baseline.step_ns.likely <= report.baseline.step_ns.high
+    told = report(made.without, made.trials, None, (), complete=True)
+    assert (told.keep, told.trials) == ((), (found,))
+    assert told.baseline is not None
+    assert told.baseline.arms == 2 + found.pairs
+    assert told.baseline.step_ns.low <= told.baseline.step_ns.likely <= told.baseline.step_ns.high
 
 
 def test_a_fix_with_which_the_script_fails_is_inconclusive_and_says_why(tmp_path: Path) -> None:
