@@ -40,6 +40,9 @@ START_S = 10.0
 PATIENCE = 3.0
 """Times what an arm is expected to take, after which it is ended (trials.md)."""
 
+LEAST_S = 10.0
+"""That an arm is expected to take, however short it was: starts of Python differ (our choice)."""
+
 COMPILING_S = 120.0
 """More patience for that (our choice)."""
 
@@ -102,7 +105,9 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     plan = Plan(warmup=size.warmup, steps=1, timed=size.timed, timed_s=size.timed_s, fixes=tuple(fixes))
     trials = [trial for fix in fixes if (trial := parsed(fix)) is not None]
     variables = dict(pair for trial in trials for pair in trial.variables)
-    limit_s = PATIENCE * size.expected_s + COMPILING_S * any(trial.name == "torch.compile" for trial in trials)
+    limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * any(
+        trial.name == "torch.compile" for trial in trials
+    )
     begun_s, printed = time.monotonic(), folder.with_suffix(".log")
     try:
         recorded = _run(command, prepare(folder, plan, command), plan, {**QUIET, **variables}, printed, limit_s)

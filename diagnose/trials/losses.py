@@ -11,7 +11,7 @@ FIRST = 10
 """Losses that are compared where they are not equal: later ones multiply the differences (our choice)."""
 
 ROUNDING = 1e-5
-"""Relative difference in the first steps up to which it is rounding (trials.md)."""
+"""Difference in the first steps up to which it is rounding, as a share of the greatest loss (trials.md)."""
 
 
 def compared(without: Sequence[float], again: Sequence[float], changed: Sequence[float]) -> Losses | None:
@@ -32,13 +32,13 @@ def _equal(some: Sequence[float], others: Sequence[float]) -> bool:
 
 
 def _difference(some: Sequence[float], others: Sequence[float]) -> float:
-    """The greatest relative one of the first; infinite where only one is a number."""
-    return max(map(_relative, some[:FIRST], others[:FIRST]))
+    """The greatest of the first, as a share of the greatest loss; infinite where only one is a number.
 
-
-def _relative(one: float, other: float) -> float:
-    if one.hex() == other.hex():
-        return 0.0
-    if not (math.isfinite(one) and math.isfinite(other)):
+    A loss that falls to almost nothing has rounding of the size of what it fell from.
+    """
+    pairs = list(zip(some[:FIRST], others[:FIRST], strict=False))
+    unequal = [(one, other) for one, other in pairs if one.hex() != other.hex()]
+    if any(not (math.isfinite(one) and math.isfinite(other)) for one, other in unequal):
         return math.inf
-    return abs(one - other) / max(abs(one), abs(other))
+    scale = max(abs(loss) for pair in pairs for loss in pair if math.isfinite(loss))
+    return max((abs(one - other) / scale for one, other in unequal), default=0.0)

@@ -137,7 +137,8 @@ def test_a_run_that_measures_nothing_is_one_sentence(tmp_path: Path, text: str, 
     assert str(raised.value).startswith(why)
 
 
-def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
+def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("diagnose.trials.arms.LEAST_S", 1.0)
     text = "import subprocess, time\nchild = subprocess.Popen(['sleep', '600.125'])\ntime.sleep(600)\n"
     with pytest.raises(Void, match="The script was ended after 3 s, three times what it should take"):
         arm(tmp_path, text, size=Size(3, 8, 0.0, expected_s=1.0))

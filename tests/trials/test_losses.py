@@ -44,5 +44,18 @@ def test_rounding_may_grow_after_the_first_steps() -> None:
     assert compared([*start, 1.0], [*start, 1.0], [*start, 1.1]) == "rounding"
 
 
+def test_rounding_of_a_loss_that_falls_to_nothing_is_of_what_it_fell_from() -> None:
+    """The last losses differ by a thousandth of themselves, and by 5e-6 of the first."""
+    falling = [2.0, 1e-1, 1e-2]
+    assert compared(falling, falling, [2.0, 1e-1, 1.001e-2]) == "rounding"
+    assert compared(falling, falling, [2.0, 1e-1, 1.1e-2]) == "differ"
+
+
+@given(st.floats(1e-300, 1e300), st.floats(1e-9, 1e-1).filter(lambda share: abs(share - 2e-5) > 1e-9))
+def test_the_unit_of_the_loss_does_not_matter(unit: float, change: float) -> None:
+    before, after = [unit, unit / 2], [unit, unit / 2 * (1 + change)]
+    assert compared(before, before, after) == compared([1.0, 0.5], [1.0, 0.5], [1.0, 0.5 * (1 + change)])
+
+
 def test_zero_equals_no_other_number() -> None:
     assert compared([0.0], [0.0], [1e-30]) == "differ"
