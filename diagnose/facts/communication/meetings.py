@@ -130,7 +130,8 @@ def _thread_groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> dict[
     ends = {(at, k): _ends(courses[at], k) for at, k in unnamed}
     position = {one.rank: at for at, one in enumerate(courses)}
     everyone = ProcessGroup("", "", tuple(one.rank for one in courses))
-    told = dict.fromkeys(group for one in courses for group in one.known_groups if len(group.ranks) > 1)
+    known = {id(group): group for one in courses for group in one.known_groups}  # To tell equal ones takes longer.
+    told = dict.fromkeys(group for group in known.values() if len(group.ranks) > 1)
     stages = {one.ranks for one in laid}
     fits: list[tuple[bool, float, int, ProcessGroup, list[tuple[int, int]]]] = []
     for order, group in enumerate(told or [everyone]):
