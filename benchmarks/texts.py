@@ -43,7 +43,7 @@ MIXED, LINES, RANKS = (
 PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
 """A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
 TRIALS = Path(__file__).with_name("trials.json")
-"""What `diagnose try` has found of a training with slow storage, on a busy machine with two cores."""
+"""What `diagnose try` has found of a training with slow storage, on two cores."""
 
 SHOWN_LINES = 14
 """Of its report, in the README: the step, and the first finding."""
