@@ -15,6 +15,7 @@ from itertools import takewhile
 from pathlib import Path
 
 import click
+import msgspec
 from click.testing import CliRunner
 
 from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight
@@ -25,6 +26,8 @@ from benchmarks.simulated_jobs import tables as simulated_jobs
 from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
+from diagnose.findings.trials import Report
+from diagnose.reports import trials
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -39,13 +42,16 @@ MIXED, LINES, RANKS = (
 
 PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
 """A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
+TRIALS = Path(__file__).with_name("trials.json")
+"""What `diagnose try` has found of a training with slow storage, on two cores."""
+
 SHOWN_LINES = 14
 """Of its report, in the README: the step, and the first finding."""
 
 
 def texts(corpus: Path | None = None) -> list[Text]:
     """All of them; those of public traces only where there is a corpus."""
-    return [*_accuracy(), *_speed(), *_help(), *_reports(corpus)]
+    return [*_accuracy(), *_speed(), *_help(), *_trials(), *_reports(corpus)]
 
 
 def _accuracy() -> Iterator[Text]:
@@ -105,6 +111,16 @@ def help_of(command: str) -> str:
     """What `--help` prints."""
     printed = CliRunner().invoke(group, [*command.split(), "--help"], prog_name="diagnose", terminal_width=80)
     return f"```text\n{printed.output.strip()}\n```"
+
+
+def _trials() -> Iterator[Text]:
+    yield Text(SITE / "trying-fixes.md", shown_trials, "trials")
+
+
+def shown_trials() -> str:
+    """The report of trials that `diagnose try --json` has kept."""
+    report = msgspec.json.decode(TRIALS.read_bytes(), type=Report)
+    return f"```console\n$ diagnose try runs/first\n{trials.render(report)}```"
 
 
 def _reports(corpus: Path | None) -> Iterator[Text]:

@@ -19,11 +19,13 @@ import msgspec
 from diagnose import facts
 from diagnose.facts.core.base import FACTS
 from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.trials import Report
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
 
 RULES_FOLDER = page.built_in_rules()
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
+TRIALS_SCHEMA_FILE = Path(__file__).with_name("trials.schema.json")
 SITE = Path(__file__).parent.parent / "docs"
 """The pages of the documentation: there are none in an installed package."""
 
@@ -80,7 +82,8 @@ def texts() -> list[Text]:
     """All that the package can tell by itself."""
     pages = page.pages(RULES_FOLDER)
     found = [
-        Text(SCHEMA_FILE, json_schema),
+        Text(SCHEMA_FILE, partial(json_schema, Diagnosis)),
+        Text(TRIALS_SCHEMA_FILE, partial(json_schema, Report)),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
     ]
@@ -90,9 +93,9 @@ def texts() -> list[Text]:
     return found
 
 
-def json_schema() -> str:
-    """The JSON Schema of a Diagnosis."""
-    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(Diagnosis)), indent=2).decode() + "\n"
+def json_schema(kind: type[msgspec.Struct]) -> str:
+    """The JSON Schema of a Diagnosis, or of what trials have found."""
+    return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(kind)), indent=2).decode() + "\n"
 
 
 def rules_index(pages: Sequence[Page]) -> str:

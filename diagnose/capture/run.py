@@ -8,11 +8,13 @@ import signal
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from math import inf
 from pathlib import Path
 from types import FrameType
+from typing import IO
 
 from diagnose.capture import folders, gathering, manifests, nsys
 from diagnose.capture.agent.board import Board
@@ -48,8 +50,8 @@ HEARD_S = 0.5
 INSISTING_S = 1.0
 """Between two interrupts, from which on the second one is meant as one (our choice)."""
 
-ASKED = 0
-"""Among the signals that came: that we ourselves asked the command to end."""
+ASKED, OVERDUE = 0, -1
+"""Among the signals that came: that we ourselves asked the command to end, as it was done or took too long."""
 
 NEWS = {
     REFUSED: "another run is being recorded in this folder, so this one is not. Name a new folder for it",
@@ -81,6 +83,8 @@ class Recorded:
     interrupted: bool
     completed: bool = True
     """By this command; else another one of the same job, the one that started rank 0, completes the recording."""
+    signals: tuple[int, ...] = ()
+    """That came, in order, with ASKED and OVERDUE."""
 
 
 def prepare(folder: Path, plan: Plan, command: Sequence[str], overwrite: bool = False, job: str | None = None) -> Part:
@@ -117,24 +121,37 @@ def _lay_bootstrap(part: Part) -> None:
     (part.work / SITE / "agent.txt").write_text(str(AGENT), encoding="utf-8")
 
 
-def run(command: Sequence[str], part: Part, plan: Plan, say: Callable[[str], None]) -> Recorded:
-    """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start."""
-    environment = {**os.environ, RECORDING: str(part.work)}
+def run(
+    command: Sequence[str],
+    part: Part,
+    plan: Plan,
+    say: Callable[[str], None],
+    variables: Mapping[str, str] | None = None,
+    output: IO[bytes] | None = None,
+    limit_s: float = inf,
+) -> Recorded:
+    """Run a command to its end, or until all is recorded. Raises CannotRecord if it does not start.
+
+    `variables` are added to its environment. With `output`, which gets all that it prints, it has no input. It is ended
+    once it has run for `limit_s` seconds.
+    """
+    environment = {**os.environ, **(variables or {}), RECORDING: str(part.work)}
+    no_input = None if output is None else subprocess.DEVNULL
     environment["PYTHONPATH"] = os.pathsep.join(filter(None, [str(part.work / SITE), os.environ.get("PYTHONPATH")]))
     if plan.tracer == "nsys":
         environment.update([nsys.HEARS_PLAIN_NAMES])
         command = nsys.command(nsys.find(), part.recording, command, say)
     try:
-        child = subprocess.Popen(command, env=environment)
+        child = subprocess.Popen(command, env=environment, stdin=no_input, stdout=output, stderr=output)
     except OSError as error:
         raise CannotRecord(f"Cannot run {command[0]}: {error.strerror}. Check its name and path.") from error
     board = Board(part.work)
     with _signals_for(child, board) as received:
-        ended_by_us = _watch(child, part, board, plan, say, received)
+        ended_by_us = _watch(child, part, board, plan, say, received, limit_s)
     if board.read(REFUSED) is not None:
         raise CannotRecord(f"Another run is recorded in {part.recording}. Name a new folder for this one.")
-    if ended_by_us or signal.SIGINT in received:
-        _end_orphans(part)
+    if ended_by_us or OVERDUE in received or signal.SIGINT in received:
+        end_orphans(part)
     code = _shell_code(child.returncode)
     ended_well = ended_by_us and (code == 0 or ASKED in received)
     try:
@@ -145,7 +162,7 @@ def run(command: Sequence[str], part: Part, plan: Plan, say: Callable[[str], Non
         ) from error
     failed = bool(code) or plan.tracer == "nsys"  # An nsys that is interrupted exits with 0.
     interrupted = failed and signal.SIGINT in received
-    return Recorded(part.recording, manifest, 0 if ended_well else code, interrupted, completed)
+    return Recorded(part.recording, manifest, 0 if ended_well else code, interrupted, completed, tuple(received))
 
 
 def _completed(part: Part, plan: Plan, code: int | None, say: Callable[[str], None]) -> tuple[Manifest, bool]:
@@ -169,15 +186,17 @@ def _watch(
     plan: Plan,
     say: Callable[[str], None],
     received: list[int],
+    limit_s: float,
 ) -> bool:
     """Wait for the end of the child. Returns whether it ended because all was recorded."""
-    over, looked, alive = 0.0, 0.0, folders.Heartbeat(part)
+    over, looked, begun, alive = 0.0, 0.0, time.monotonic(), folders.Heartbeat(part)
     news = _News(board, plan, say, alone=folders.begun(part).job is None)
     while child.poll() is None:
         if time.monotonic() - looked < LOOK_S:
             time.sleep(POLL_S)
             continue
         looked = time.monotonic()
+        _end_overdue(child, looked - begun - limit_s, received)
         alive.beat()
         news.tell()
         if "end" in news.told:
@@ -196,6 +215,15 @@ def _watch(
         time.sleep(POLL_S)
     news.tell()
     return board.read("end") is not None and not plan.keep_running and signal.SIGINT not in received
+
+
+def _end_overdue(child: subprocess.Popen[bytes], over_s: float, received: list[int]) -> None:
+    """Ask a run that takes too long to end, and end it if it does not."""
+    if over_s > 0 and OVERDUE not in received:
+        received.append(OVERDUE)
+        child.terminate()
+    elif over_s > PATIENCE_S:
+        child.kill()
 
 
 class _News:
@@ -283,7 +311,7 @@ def _shell_code(code: int) -> int:
     return 128 - code if code < 0 else code
 
 
-def _end_orphans(part: Part) -> None:
+def end_orphans(part: Part) -> None:
     """End processes of the run that are still there: first by patience, then by asking, then by force."""
     for number in (None, signal.SIGTERM, signal.SIGKILL):
         for process in _processes_of(part) if number is not None else ():

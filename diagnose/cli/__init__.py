@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from importlib import import_module
+from keyword import iskeyword
 
 import click
 
@@ -13,6 +14,7 @@ from diagnose import __version__
 COMMANDS = {
     "profile": "Run a training, record a few of its steps, and say what to fix.",
     "analyze": "Say what to fix in recorded training steps, and what each fix would save.",
+    "try": "Inject fixes into the unmodified script, measure them, and say what to keep.",
     "doctor": "Say what this machine can record, and how to mend what it cannot.",
     "rules": "List the rules, show one's page, or test a folder of them.",
 }
@@ -32,7 +34,7 @@ class Commands(click.Group):
         """The command, imported."""
         if cmd_name not in COMMANDS:
             return None
-        command = import_module(f"diagnose.cli.{cmd_name}").command
+        command = import_module(f"diagnose.cli.{cmd_name}{'_' * iskeyword(cmd_name)}").command
         assert isinstance(command, click.Command)
         return command
 

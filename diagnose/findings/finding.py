@@ -85,7 +85,7 @@ class Fix(msgspec.Struct, frozen=True):
     """1: a line or a flag, 2: some lines, 3: a change of design."""
     link: str = ""
     trial: str | None = None
-    """How the fix can be tried without editing the script: `env:NAME=VALUE`, `patch:...` or `wrap:...`."""
+    """How the fix can be tried without editing the script: `env:NAME=VALUE ...`, `patch:...` or `wrap:...`."""
 
 
 @dataclass(frozen=True)

@@ -178,6 +178,8 @@ class Timed(msgspec.Struct, frozen=True, kw_only=True):
     first_step: int
     """Number of the first of them; steps are numbered from 0 in the order of the run."""
     wall_ns: tuple[int, ...]
+    began_s: float | None = None
+    """Seconds from the start of the process to that of the first step."""
     device_ns: tuple[int, ...] | None = None
     """None without a device."""
     fetched_bytes: int | None = None
@@ -214,6 +216,17 @@ class Targets(msgspec.Struct, frozen=True, kw_only=True):
     """In all of them."""
     ignored: int
     """Of these."""
+
+
+class Arm(msgspec.Struct, frozen=True, kw_only=True):
+    """What an arm of a trial measured beside its steps."""
+
+    injected: dict[str, tuple[str, ...]] = {}
+    """Fix, as in `Fix.trial` -> where it took effect, as in "DataLoader at train.py:41: num_workers 0 -> 4"."""
+    losses: tuple[str, ...] = ()
+    """What each backward pass began at, as `float.hex` writes it: NaN is no JSON."""
+    peak_bytes: int | None = None
+    """Most memory on the GPU, where torch uses one; else of the process."""
 
 
 class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -262,6 +275,10 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     optimizers: tuple[Optimizer, ...] = ()
     flags: Flags = Flags()
     distributed: Distributed | None = None
+    arm: Arm | None = None
+    """None: it was recorded, and is no arm of a trial."""
+    writes: tuple[str, ...] | None = None
+    """Files that the script opened for writing, relative to its working folder; None if that was not looked at."""
     targets: tuple[Targets, ...] = ()
     """By number of classes; () also where nobody looked."""
     allocator: dict[str, int] = {}

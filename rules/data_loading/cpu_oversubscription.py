@@ -47,7 +47,7 @@ def cpu_oversubscription(cpu_threads: CpuThreads | None) -> Verdicts:
                     after=f"torch.set_num_threads({found.cpus})",
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
-                    trial=f"env:OMP_NUM_THREADS={found.cpus}",
+                    trial=f"patch:torch.set_num_threads(threads={found.cpus})",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "threads and cores are known; how long threads spin is not recorded"),

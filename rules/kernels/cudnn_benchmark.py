@@ -29,6 +29,7 @@ SEARCH = Fix(
     after="torch.backends.cudnn.benchmark = True  # once, before training; on AMD as well",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
+    trial="patch:torch.backends.cudnn(benchmark=True)",
 )
 
 

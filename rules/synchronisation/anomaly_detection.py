@@ -44,6 +44,7 @@ def anomaly_detection(nan_checks: NanChecks, steps: Steps, manifest: RankManifes
                 before="torch.autograd.set_detect_anomaly(True)",
                 after="torch.autograd.set_detect_anomaly(False)",
                 link="https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",
+                trial="patch:set_detect_anomaly(mode=False)",
             ),
         ),
         confidence=Confidence(

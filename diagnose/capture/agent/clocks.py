@@ -13,6 +13,9 @@ from typing import Any
 from .heap import fetched_bytes
 from .phases import BACKWARD, phases
 
+_STARTED_NS = time.perf_counter_ns()
+"""When this process loaded the agent."""
+
 
 class Clock:
     """Times consecutive steps. Costs a few microseconds a step, and waits for nothing until it is read."""
@@ -58,6 +61,10 @@ class Clock:
         ends = self._ns if last is None else self._ns[-last - 1 :]
         return [after - before for before, after in pairwise(ends)]
 
+    def fitting(self, seconds: float) -> int:
+        """How many steps as the usual one fit a time."""
+        return int(seconds * 1e9 / max(statistics.median(self.wall_ns()), 1))
+
     @property
     def own_ns(self) -> int:
         """Median time of a step outside backward passes, in which gradients wait for other ranks."""
@@ -82,7 +89,8 @@ class Clock:
             self._events[-1].synchronize()
             pairs = pairwise(self._events)
             device = [round(before.elapsed_time(after) * 1e6) for before, after in pairs]
-        times = {"first_step": self.first_step, "wall_ns": self.wall_ns(), "device_ns": device}
+        began_s = (self._ns[0] - _STARTED_NS) / 1e9
+        times = {"first_step": self.first_step, "began_s": began_s, "wall_ns": self.wall_ns(), "device_ns": device}
         nodes = [after - before for before, after in pairwise(self._nodes)]
         used = {"fetched_bytes": self.fetched_bytes, "cpu_ns": self.cpu_ns}
         return {**times, "nodes": nodes, **used, "phases_ns": self._phases_ns()}

@@ -11,6 +11,7 @@ from contextlib import AbstractContextManager
 from types import ModuleType
 from typing import Any
 
+from . import writes
 from .imports import when_imported
 from .phases import SAVE, YOUNGEST, phases
 
@@ -85,6 +86,7 @@ def _mark_saving(module: ModuleType) -> None:
 
     @functools.wraps(original)
     def save(*args: Any, **kwargs: Any) -> None:
+        writes.note(args[1] if len(args) > 1 else kwargs.get("f"))  # Which C++ opens.
         counted = phases.begin(SAVE)
         try:
             with marked(SAVING):

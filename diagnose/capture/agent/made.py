@@ -31,11 +31,16 @@ _places: weakref.WeakKeyDictionary[Any, Place] = weakref.WeakKeyDictionary()
 
 def note(made: Any) -> None:
     """Something is being made: remember by which line of the user's."""
+    if (place := running()) is not None:
+        _places[made] = place
+
+
+def running() -> Place | None:
+    """The line of the user's that runs now; None if all are of libraries."""
     frame: FrameType | None = sys._getframe(1)
-    while frame is not None and not _is_users(frame.f_code.co_filename):
+    while frame is not None and not is_users(frame.f_code.co_filename):
         frame = frame.f_back
-    if frame is not None:
-        _places[made] = Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
+    return None if frame is None else Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name)
 
 
 def where(made: Any) -> dict[str, object] | None:
@@ -79,5 +84,6 @@ def _name(called: ast.expr) -> str:
     return called.attr if isinstance(called, ast.Attribute) else called.id if isinstance(called, ast.Name) else ""
 
 
-def _is_users(file: str) -> bool:
+def is_users(file: str) -> bool:
+    """Whether a file is the user's own."""
     return not (file.startswith("<") or is_library(file))

@@ -97,6 +97,12 @@ class Plan:
     """Without any step for so long, the user is told how to mark them."""
     window_after_s: float = 120.0
     """Without any step for so long, a stretch of time is recorded instead."""
+    timed: int | None = None
+    """Time at least so many steps and record none, as an arm of a trial does; None: record."""
+    timed_s: float = 0.0
+    """Of such an arm: go on timing for so long, if the script makes that many steps."""
+    fixes: tuple[str, ...] = ()
+    """What to inject, as in `Fix.trial`."""
 
     def write(self, part: Part) -> None:
         """Into the part's working folder."""
@@ -106,4 +112,5 @@ class Plan:
     @staticmethod
     def read(part: Part) -> Plan:
         """The plan of a part."""
-        return Plan(**json.loads((part.work / "plan.json").read_text(encoding="utf-8")))
+        said = json.loads((part.work / "plan.json").read_text(encoding="utf-8"))
+        return Plan(**{**said, "fixes": tuple(said["fixes"])})

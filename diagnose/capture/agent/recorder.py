@@ -9,7 +9,8 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, backwards, imports, interruptions, loaders, place
+from . import about, backwards, imports, interruptions, loaders, place, writes
+from .arm import Arm
 from .foreign import watch_foreign
 from .plan import Part, Plan
 from .session import Session
@@ -40,6 +41,7 @@ class Recorder:
         backwards.listen(self._targets.backward)
         interruptions.mark_saving()
         interruptions.mark_formatting()
+        self._arm = None if plan.timed is None else Arm()
         watch_foreign(self._make_way)
 
     def step_ended(self, number: int) -> None:
@@ -132,6 +134,8 @@ class Recorder:
             "allocator": self._settings.allocator(),
             "libraries": about.libraries(),
             "targets": self._targets.found(),
+            "arm": None if self._arm is None else self._arm.found(),
+            "writes": writes.found(),
             "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],
         }
 

@@ -73,6 +73,7 @@ class Session:
         self._finished = self._broken = False
         self._fetched = self._own_ns = 0
         self._open: _Open | None = None
+        self._timing: Clock | None = None
         self._cycle = Cycle()
         self._course = self._whole()
 
@@ -136,6 +137,8 @@ class Session:
                 self._keep(self._open)
             else:
                 self._abandoned()
+        if self._timing is not None and self._timing.steps >= (self.plan.timed or sys.maxsize):
+            self.found["unprofiled"] = self._timing.timed()
         with suppress(ValueError):  # It is at work: a signal has come while a step was ending.
             self._course.close()
 
@@ -200,6 +203,8 @@ class Session:
         steps = yield from self._ranks.begin("unprofiled", (yield from self._warmed_up()))
         self.settled = True
         yield from self._timed(steps)
+        if self.plan.timed is not None:
+            return
         some = yield from self._ranks.choose(self.plan.ranks, self.plan.most_ranks, self._own_ns)
         if not some and self._ranks.leads:
             self.note(f"No rank is recorded: the run has {self.here.world_size}, and --ranks names {self.plan.ranks}.")
@@ -231,17 +236,20 @@ class Session:
                     self.found |= {"warm_up": clock.timed(), "steady": is_steady}
                     if not is_steady:
                         self.note("Step times had not become steady before they were measured.")
-                    return to_be_timed(clock, self.plan.warmup, self.plan.steps)
+                    usual = to_be_timed(clock, self.plan.warmup, self.plan.steps)
+                    return usual if self.plan.timed is None else max(self.plan.timed, clock.fitting(self.plan.timed_s))
 
     def _timed(self, steps: int) -> Course[None]:
         """Steps without any profiler."""
         while True:
             yield from self._alone_with_the_profiler()
             clock, competing_threads, self._broken = Clock(self._number + 1, by_phase=True), CompetingThreads(), False
+            self._timing = clock
             while clock.steps < steps and not self._broken and not turns.foreign:
                 yield
                 clock.tick()
             if clock.steps >= steps:
+                self._timing = None
                 self._cycle, self._fetched = cycle(clock.first_step, clock.wall_ns()), clock.fetched_bytes
                 if (every := self._cycle.every) > 1 and self._ranks.leads:
                     self.note(self._cycle.said)

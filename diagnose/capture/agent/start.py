@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from . import backwards, loops, models
+from . import backwards, injection, loops, models, writes
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
@@ -49,6 +49,7 @@ class Script:
         self._part, self._plan = part, Plan.read(part)
         Board(part.work).claim("python")
         self._exits = 0
+        injection.inject(self._plan.fixes)
         self._begin()
         self._optimizers = watch_optimizers(self._optimizer_stepped)
         when_imported("torch", self._wait_for_steps)
@@ -189,6 +190,7 @@ def start(recording: str) -> None:
     """Make this process ready to be recorded."""
     global _script
     _script = Script(Part.at(Path(recording)))
+    writes.watch(Part.at(Path(recording)).recording)
 
 
 _script: Script | None = None

@@ -1,0 +1,55 @@
+"""What an arm of a trial measures beside its steps: losses, memory, and where fixes took effect."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+from . import backwards, injection
+
+MOST_LOSSES = 10_000
+"""Backward passes whose beginnings are kept (our choice)."""
+
+
+class Arm:
+    """Of one process, from its start."""
+
+    def __init__(self) -> None:
+        self._losses: list[Any] = []
+        backwards.listen(self._backward)
+
+    def _backward(self, tensors: list[Any]) -> None:
+        """A pass begins: keep the loss where it is, as to read it now would wait for the device."""
+        room = len(self._losses) < MOST_LOSSES
+        self._losses += [one.detach().clone() for one in tensors if room and one.numel() == 1]
+
+    def found(self) -> dict[str, object]:
+        """As `Arm` in the manifest. Waits for the device."""
+        return {
+            "injected": injection.effects(),
+            "losses": [float(one.item()).hex() for one in self._losses],
+            "peak_bytes": _device_peak() or _own_peak(),
+        }
+
+
+def _device_peak() -> int:
+    """Most memory that tensors had on GPUs; 0 without one."""
+    torch = sys.modules.get("torch")
+    if torch is None or not torch.cuda.is_available() or not torch.cuda.is_initialized():
+        return 0
+    most: Callable[[int], int] = torch.cuda.max_memory_allocated
+    return sum(most(index) for index in range(torch.cuda.device_count()))
+
+
+def _own_peak() -> int | None:
+    """Most resident memory of this process, without its workers; None where the system does not say.
+
+    Not of getrusage: that also holds what the process had before it became this program.
+    """
+    try:
+        lines = Path("/proc/self/status").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return None
+    return next((1024 * int(line.split()[1]) for line in lines if line.startswith("VmHWM:")), None)

@@ -1,0 +1,74 @@
+"""Which files a script opens for writing: who runs it again wants to know what it writes over."""
+
+from __future__ import annotations
+
+import os
+import sys
+import tempfile
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from .loops import is_library
+
+MOST_FILES = 20
+"""That are named (our choice)."""
+
+WRITING = os.O_WRONLY | os.O_RDWR
+
+
+class Writes:
+    """Files that this process opens for writing, but for caches, temporary files, and those of the recording."""
+
+    def __init__(self, recording: Path) -> None:
+        self._here, self._process, self._ours = Path.cwd(), os.getpid(), recording.resolve()
+        self._scratch = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir()).resolve()]
+        self._scratch += [Path.home() / name for name in (".cache", ".triton", ".nv")]
+        self._names: dict[str, None] = {}
+
+    def note(self, path: Any) -> None:
+        """A file is opened for writing. Files by number, and those that children write, are left out."""
+        if len(self._names) >= MOST_FILES or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+            return
+        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
+        if whole.is_relative_to(self._ours) or "__pycache__" in whole.parts or is_library(str(whole)):
+            return
+        if whole.is_relative_to(self._here):
+            self._names[str(whole.relative_to(self._here))] = None
+        elif not any(whole.is_relative_to(one) for one in self._scratch):
+            self._names[str(whole)] = None
+
+    def found(self) -> list[str]:
+        """Their names, relative to the working folder where they are inside."""
+        return list(self._names)
+
+
+_writes: Writes | None = None
+
+
+def watch(recording: Path) -> None:
+    """Note from now on what this process opens for writing; Python lets nobody end that."""
+    global _writes
+    _writes = Writes(recording)
+    sys.addaudithook(_heard)
+
+
+def note(path: Any) -> None:
+    """A file is written by what Python is not told of."""
+    if _writes is not None:
+        _writes.note(path)
+
+
+def found() -> list[str] | None:
+    """As in `RankManifest`; None if nobody watches."""
+    return None if _writes is None else _writes.found()
+
+
+def _heard(event: str, arguments: tuple[Any, ...]) -> None:
+    """Of whatever Python audits; what it raised would be raised by the script."""
+    if event != "open":
+        return
+    path, mode, flags = arguments
+    if set(mode or "") & set("wax+") or (mode is None and flags & WRITING):
+        with suppress(Exception):
+            note(path)

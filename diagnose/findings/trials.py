@@ -1,0 +1,99 @@
+"""What trials have found: the JSON of `diagnose try --json`, and what its text is written from.
+
+Speed-ups are factors: the step without the fix over the step with it. Unknown is None.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+SCHEMA_VERSION = 1
+
+Losses = Literal["same", "rounding", "differ", "not_deterministic"]
+Verdict = Literal["keep", "no_gain", "slower", "changes_numbers", "not_injected", "out_of_memory", "inconclusive"]
+
+
+class Range(msgspec.Struct, frozen=True):
+    """A value and how far it may be off."""
+
+    low: float
+    likely: float
+    high: float
+
+
+class Both(msgspec.Struct, frozen=True, rename={"with_": "with"}):
+    """A value without and with the fix."""
+
+    without: float
+    with_: float
+
+
+class Trial(msgspec.Struct, frozen=True, kw_only=True):
+    """A fix that was tried, or several together."""
+
+    rule: str
+    """Ids of several are joined by " + "."""
+    numbers: tuple[int, ...]
+    """Of the findings, as `diagnose analyze` numbers them."""
+    fix: str
+    """What to do, as a sentence."""
+    trial: tuple[str, ...]
+    """What was injected, as in `Fix.trial`."""
+    injected: str | None
+    """Where it took effect."""
+    predicted: Range | None
+    measured: Range | None
+    """Interval of 95 %, corrected for looks; None: it was not measured."""
+    pairs: int
+    steps: int
+    """Timed in each arm."""
+    losses: Losses | None
+    """None: no backward pass began at a number."""
+    losses_compared: int
+    peak_bytes: Both | None
+    warmup_s: Both | None
+    """From the start of the process to the first timed step."""
+    pays_after_steps: int | None
+    """Steps after which a longer warm-up is made up for; None: it is not longer, or never is."""
+    verdict: Verdict
+    why: str
+    """A sentence."""
+
+
+class NotTried(msgspec.Struct, frozen=True):
+    """A fix that was not tried."""
+
+    rule: str
+    number: int
+    fix: str
+    why: str
+
+
+class Baseline(msgspec.Struct, frozen=True):
+    """The script as it is, over all arms without a fix."""
+
+    step_ns: Range
+    """Least, median and most."""
+    noise_share: float
+    """By which equal arms differ: a standard deviation."""
+    arms: int
+
+
+class Report(msgspec.Struct, frozen=True, kw_only=True):
+    """All trials of a run."""
+
+    schema_version: int = SCHEMA_VERSION
+    tool_version: str
+    baseline: Baseline | None
+    """None: the script has not been run twice as it is."""
+    trials: tuple[Trial, ...]
+    together: Trial | None
+    keep: tuple[str, ...]
+    """Rules whose fixes pay."""
+    not_tried: tuple[NotTried, ...]
+    notes: tuple[str, ...]
+    """Sentences on the machine and the run."""
+    complete: bool
+    """Whether all trials came to their end."""

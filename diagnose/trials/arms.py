@@ -1,0 +1,175 @@
+"""An arm: a fresh process of the user's command, with fixes or none, that times its steps and ends."""
+
+from __future__ import annotations
+
+import os
+import signal
+import statistics
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from math import ceil
+from pathlib import Path
+
+from diagnose.capture.agent.injection import parsed
+from diagnose.capture.agent.plan import Part, Plan
+from diagnose.capture.limits import CannotRecord
+from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
+from diagnose.findings.trials import Verdict
+from diagnose.trace.manifest import Manifest, RankManifest
+from diagnose.trials.effects import why_none
+from diagnose.trials.selection import CannotTry
+
+QUIET = {
+    "WANDB_MODE": "offline",
+    "WANDB_SILENT": "true",
+    "MLFLOW_TRACKING_URI": "",
+    "COMET_MODE": "DISABLED",
+    "NEPTUNE_MODE": "offline",
+    "CLEARML_OFFLINE_MODE": "1",
+    "DISABLE_MLFLOW_INTEGRATION": "TRUE",
+}
+"""Variables by which experiment trackers stay offline."""
+
+WARMUP, TIMED, TIMED_S = 10, 30, 2.0
+"""Steps to skip, at least; steps to time, at least, and for how long (our choice)."""
+
+START_S = 10.0
+"""What a start of Python and torch may take, until one has been seen (our choice)."""
+
+PATIENCE = 3.0
+"""Times what an arm is expected to take, after which it is ended (trials.md)."""
+
+LEAST_S = 10.0
+"""That an arm is expected to take, however short it was: starts of Python differ (our choice)."""
+
+COMPILING_S = 120.0
+"""More patience for that (our choice)."""
+
+
+@dataclass(frozen=True)
+class Size:
+    """How many steps an arm makes, and how long it takes."""
+
+    warmup: int
+    timed: int
+    timed_s: float
+    """Go on for so long if the script does; 0 once it is known how many steps that are."""
+    expected_s: float
+
+
+@dataclass(frozen=True)
+class Arm:
+    """What one has measured; of several ranks the slowest, and the memory of the largest."""
+
+    step_ns: float
+    """Mean over the timed steps."""
+    steps: int
+    first_step: int
+    warmup_s: float
+    peak_bytes: int | None
+    losses: tuple[float, ...]
+    injected: tuple[str, ...]
+    """Where fixes took effect."""
+    seconds: float
+    """From its start to its end."""
+
+
+class Void(Exception):
+    """An arm that measured nothing; the message is a sentence."""
+
+    def __init__(self, verdict: Verdict, why: str) -> None:
+        super().__init__(why)
+        self.verdict = verdict
+
+
+def first_size(manifest: Manifest) -> Size:
+    """By what the run took when it was recorded."""
+    timed, warmup, cycle, took_s = TIMED, WARMUP, 1, 0.0
+    for rank in manifest.ranks[:1]:
+        cycle = rank.cycle
+        if rank.warm_up is not None and rank.unprofiled is not None:
+            warmup = min(WARMUP, len(rank.warm_up.wall_ns))
+            timed = min(TIMED, len(rank.unprofiled.wall_ns))
+            took_s = (sum(rank.warm_up.wall_ns) + sum(rank.unprofiled.wall_ns)) / 1e9
+    return Size(warmup, cycle * ceil(timed / cycle), TIMED_S, START_S + max(took_s, TIMED_S))
+
+
+def next_size(size: Size, arm: Arm) -> Size:
+    """Of all arms after the first: the same steps."""
+    return replace(size, timed=arm.steps, timed_s=0.0, expected_s=arm.seconds)
+
+
+def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str]) -> Arm:
+    """Run one in a folder that is new. Raises Void, KeyboardInterrupt, or CannotTry if the command does not start."""
+    plan = Plan(warmup=size.warmup, steps=1, timed=size.timed, timed_s=size.timed_s, fixes=tuple(fixes))
+    trials = [trial for fix in fixes if (trial := parsed(fix)) is not None]
+    variables = dict(pair for trial in trials for pair in trial.variables)
+    limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * any(
+        trial.name == "torch.compile" for trial in trials
+    )
+    begun_s, printed = time.monotonic(), folder.with_suffix(".log")
+    try:
+        recorded = _run(command, prepare(folder, plan, command), plan, {**QUIET, **variables}, printed, limit_s)
+    except CannotRecord as error:
+        raise CannotTry(str(error)) from error
+    if {signal.SIGINT, signal.SIGTERM} & set(recorded.signals):
+        raise KeyboardInterrupt
+    ranks = recorded.manifest.ranks
+    if not ranks or any(rank.unprofiled is None for rank in ranks):
+        raise _void(recorded, _last_line(printed), limit_s)
+    for fix in fixes:
+        if why := next(filter(None, (why_none(fix, rank) for rank in ranks)), ""):
+            raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
+    return _measured(ranks, time.monotonic() - begun_s)
+
+
+def _run(
+    command: Sequence[str], part: Part, plan: Plan, variables: dict[str, str], printed: Path, limit_s: float
+) -> Recorded:
+    try:
+        with printed.open("wb") as output:
+            return run(command, part, plan, lambda said: None, variables, output, limit_s)
+    except KeyboardInterrupt:  # Where the run has not begun to listen for it.
+        end_orphans(part)
+        raise
+
+
+def _measured(ranks: Sequence[RankManifest], seconds: float) -> Arm:
+    timed = [rank.unprofiled for rank in ranks if rank.unprofiled is not None]
+    slowest = max(timed, key=lambda one: statistics.fmean(one.device_ns or one.wall_ns))
+    said = [rank.arm for rank in ranks if rank.arm is not None]
+    return Arm(
+        step_ns=statistics.fmean(slowest.device_ns or slowest.wall_ns),
+        steps=len(slowest.wall_ns),
+        first_step=slowest.first_step,
+        warmup_s=slowest.began_s or 0.0,
+        peak_bytes=max((one.peak_bytes for one in said if one.peak_bytes is not None), default=None),
+        losses=tuple(map(float.fromhex, said[0].losses)),
+        injected=tuple(line for lines in said[0].injected.values() for line in lines),
+        seconds=seconds,
+    )
+
+
+def _void(recorded: Recorded, last: str, limit_s: float) -> Void:
+    """Why an arm has timed nothing."""
+    code = recorded.exit_code
+    if OVERDUE in recorded.signals:
+        return Void("inconclusive", f"The script was ended after {limit_s:.0f} s, three times what it should take.")
+    if "out of memory" in last.lower() or "OutOfMemoryError" in last:
+        return Void("out_of_memory", f"The script ran out of memory: {last}")
+    if code:
+        asked = " Arms get no input." if "EOF" in last else ""
+        return Void("inconclusive", f"The script ended with exit code {code}: {last or 'it said nothing'}{asked}")
+    made = max((rank.steps_made or 0 for rank in recorded.manifest.ranks), default=0)
+    if not made:
+        return Void("inconclusive", "The script ended before a training step was seen.")
+    return Void("inconclusive", f"The script ended after {made} steps, too few to time. Let it make more steps.")
+
+
+def _last_line(printed: Path) -> str:
+    """The last that the script has printed, in at most 200 characters."""
+    with printed.open("rb") as file:
+        file.seek(max(0, printed.stat().st_size - 4096), os.SEEK_SET)
+        lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines()]
+    return next((line[:200] for line in reversed(lines) if line and not line.startswith("diagnose:")), "")

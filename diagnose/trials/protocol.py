@@ -1,0 +1,215 @@
+"""The order of arms: the script as it is twice, then pairs of arms without and with a fix, until enough is known."""
+
+from __future__ import annotations
+
+import math
+import os
+import random
+import statistics
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from diagnose.findings.trials import Baseline, Both, NotTried, Range, Report, Trial, Verdict
+from diagnose.trials import arms, losses
+from diagnose.trials import statistics as looks
+from diagnose.trials.arms import Arm, Size, Void
+from diagnose.trials.selection import Candidate, CannotTry
+from diagnose.version import __version__
+
+BUSY_SHARE = 0.05
+"""Noise from which on it is said (our choice)."""
+
+
+LONGER_S = 1.0
+"""By which a start has to be longer to count: starts of Python differ as well (our choice)."""
+
+
+@dataclass
+class Bench:
+    """Runs arms of one command, one after the other, within a budget."""
+
+    command: Sequence[str]
+    folder: Path
+    """For the working files of arms."""
+    size: Size
+    least_pairs: int
+    budget_s: float
+    say: Callable[[str], None]
+    without: list[Arm] = field(default_factory=list)
+    """Arms of the script as it is."""
+    trials: list[Trial] = field(default_factory=list)
+    _count: int = 0
+    _begun_s: float = field(default_factory=time.monotonic)
+
+    def begin(self) -> None:
+        """The script as it is, twice: A/A. Raises CannotTry if it cannot be timed."""
+        try:
+            self.say("running the script as it is")
+            self.without.append(self._run(()))
+            self.size = arms.next_size(self.size, self.without[0])
+            self.say("running it again")
+            self.without.append(self._run(()))
+        except Void as error:
+            raise CannotTry(f"Without any fix nothing could be measured. {error}") from error
+
+    def measure(self, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
+        """Try fixes, one or several together; what came of it is kept even if it is interrupted.
+
+        `rest`: how many trials are to come, which get as much of the budget each.
+        """
+        pairs, verdict, why = list[tuple[Arm, Arm]](), None, ""
+        try:
+            why = self._pairs(some, pairs, self.left_s * rest / (rest + 1))
+        except Void as error:
+            verdict, why = error.verdict, str(error)
+        except KeyboardInterrupt:
+            self.trials.append(self._trial(some, predicted, pairs, "inconclusive", "It was interrupted."))
+            raise
+        self.trials.append(self._trial(some, predicted, pairs, verdict, why))
+        return self.trials[-1]
+
+    def _pairs(self, some: Sequence[Candidate], pairs: list[tuple[Arm, Arm]], rest_s: float) -> str:
+        """Fill `pairs` until enough is known. Returns a sentence on why it ended before that, if it did.
+
+        `rest_s`: what others are to have of the budget; only the least pairs may use that as well.
+        """
+        fixes, with_first = [one.trial for one in some], random.random() < 0.5
+        name = " and ".join(one.rule for one in some)
+        while True:
+            early = len(pairs) < self.least_pairs
+            if self.left_s - (0 if early else rest_s) < 2 * self.size.expected_s:
+                return "The budget was spent before it could be measured." if early else "The budget was spent."
+            self.say(f"running {name}: pair {len(pairs) + 1}")
+            turned = with_first ^ (len(pairs) % 2 == 1)
+            both = [self._run(fixes) if with_fix else self._run_without() for with_fix in (turned, not turned)]
+            pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
+            self.without.append(pairs[-1][0])
+            if len(pairs) in looks.schedule(self.least_pairs):
+                ratios, look = _log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs)
+                if looks.enough(looks.interval(ratios, look)):
+                    return ""
+                if looks.hopeless(ratios, look):
+                    return f"Equal runs differ by {looks.noise([one.step_ns for one in self.without]):.1%}."
+                if len(pairs) >= looks.MOST_PAIRS:
+                    return f"{len(pairs)} pairs were not enough."
+
+    def _run(self, fixes: Sequence[str]) -> Arm:
+        self._count += 1
+        return arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes)
+
+    def _run_without(self) -> Arm:
+        try:
+            return self._run(())
+        except Void as error:
+            raise Void("inconclusive", f"Without the fix: {error}") from error
+
+    @property
+    def left_s(self) -> float:
+        """Of the budget."""
+        return self.budget_s - (time.monotonic() - self._begun_s)
+
+    def _trial(
+        self,
+        some: Sequence[Candidate],
+        predicted: Range | None,
+        pairs: Sequence[tuple[Arm, Arm]],
+        verdict: Verdict | None,
+        why: str,
+    ) -> Trial:
+        measured = None
+        if len(pairs) > 1:
+            measured = looks.interval(_log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs))
+        last = pairs[-1][1] if pairs else None
+        numbers = [one.losses for one in self.without[:2]]
+        same = losses.compared(numbers[0], numbers[1], last.losses) if last else None
+        warm_up, memory = _both(pairs, lambda one: one.warmup_s), _both(pairs, lambda one: one.peak_bytes)
+        concluded: Verdict = verdict or _verdict(some, measured, same, why)
+        return Trial(
+            rule=" + ".join(one.rule for one in some),
+            numbers=tuple(one.number for one in some),
+            fix=" ".join(one.fix.do for one in some),
+            trial=tuple(one.trial for one in some),
+            injected="; ".join(last.injected) if last else None,
+            predicted=predicted,
+            measured=measured,
+            pairs=len(pairs),
+            steps=last.steps if last else 0,
+            losses=same,
+            losses_compared=min(map(len, (*numbers, last.losses))) if last else 0,
+            peak_bytes=memory,
+            warmup_s=warm_up,
+            pays_after_steps=_pays_after(pairs) if concluded == "keep" else None,
+            verdict=concluded,
+            why=why,
+        )
+
+
+def report(
+    without: Sequence[Arm], tried: Sequence[Trial], together: Trial | None, others: Sequence[NotTried], complete: bool
+) -> Report:
+    """Of all that has been tried so far. `without`: all arms of the script as it is."""
+    took, baseline = sorted(one.step_ns for one in without), None
+    if len(took) > 1:
+        baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), len(took))
+    alone = tuple(one for one in tried if one is not together)
+    return Report(
+        tool_version=__version__,
+        baseline=baseline,
+        trials=alone,
+        together=together,
+        keep=tuple(one.rule for one in alone if one.verdict == "keep"),
+        not_tried=tuple(others),
+        notes=() if baseline is None else tuple(_notes(baseline)),
+        complete=complete,
+    )
+
+
+def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:
+    return [math.log(without.step_ns / changed.step_ns) for without, changed in pairs]
+
+
+def _both(pairs: Sequence[tuple[Arm, Arm]], of: Callable[[Arm], float | None]) -> Both | None:
+    """Medians of what arms without and with the fix have; None if that is not known of all."""
+    without, changed = ([of(pair[k]) for pair in pairs] for k in (0, 1))
+    known = [[one for one in some if one is not None] for some in (without, changed)]
+    if not pairs or any(len(some) < len(pairs) for some in known):
+        return None
+    return Both(statistics.median(known[0]), statistics.median(known[1]))
+
+
+def _pays_after(pairs: Sequence[tuple[Arm, Arm]]) -> int | None:
+    """Steps that make up for a longer start; what warming up trains is no loss."""
+    step_ns = _both(pairs, lambda one: one.step_ns)
+    start_ns = _both(pairs, lambda one: 1e9 * one.warmup_s - one.first_step * one.step_ns)
+    if step_ns is None or start_ns is None:
+        return None
+    longer_ns, shorter_ns = start_ns.with_ - start_ns.without, step_ns.without - step_ns.with_
+    return math.ceil(longer_ns / shorter_ns) if longer_ns > LONGER_S * 1e9 and shorter_ns > 0 else None
+
+
+def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None, why: str) -> Verdict:
+    judged = any(one.fix.safety.value in ("precision", "needs_judgement") for one in some)
+    if same == "differ" and not judged:
+        return "changes_numbers"
+    if measured is None:
+        return "inconclusive"
+    if measured.low > 1:
+        return "keep"
+    if measured.high < 1:
+        return "slower"
+    return "inconclusive" if why else "no_gain"
+
+
+def _notes(baseline: Baseline) -> list[str]:
+    notes = list[str]()
+    if baseline.noise_share > BUSY_SHARE:
+        notes.append(
+            f"Equal runs differ by {baseline.noise_share:.0%}: other work runs on this machine, or the steps vary."
+            " Smaller gains than that may not be seen."
+        )
+    load, cpus = (os.getloadavg()[1] if hasattr(os, "getloadavg") else 0.0), os.cpu_count() or 1
+    if load > cpus + 1:
+        notes.append(f"The machine is busy: its load is {load:.1f} on {cpus} CPUs.")
+    return notes

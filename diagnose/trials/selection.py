@@ -1,0 +1,95 @@
+"""Which fixes of a diagnosis are tried, and why the others are not."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.capture.agent import injection
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import Fix, RankedFinding, Safety
+from diagnose.findings.trials import NotTried, Range
+
+BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
+"""Changes of numbers in order, up to which fixes may be tried without being asked for."""
+
+
+class CannotTry(Exception):
+    """No trial can begin; the message is a sentence that says why and what to do."""
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A fix to try."""
+
+    rule: str
+    number: int
+    fix: Fix
+    trial: str
+    """As in `Fix.trial`."""
+    predicted: Range | None
+
+
+def select(
+    findings: Sequence[RankedFinding], step_ns: int | None, asked: Sequence[str], safety: Safety
+) -> tuple[list[Candidate], list[NotTried]]:
+    """Those to try, in the order of the findings.
+
+    `step_ns`: the step that their savings are of. `asked`: numbers, or rules' ids or codes; empty: all that fit.
+    Raises CannotTry if one of these names no finding.
+    """
+    unknown = [one for one in asked if not any(_names(one, finding) for finding in findings)]
+    if unknown:
+        there = ", ".join(f"{one.rank_order} {one.rule}" for one in findings) or "none"
+        raise CannotTry(f"--fix {unknown[0]} names no finding of this run. There are: {there}.")
+    tried, others, known = list[Candidate](), list[NotTried](), dict[str, int]()
+    for finding in findings:
+        by_name = any(_names(one, finding) for one in asked)
+        if asked and not by_name:
+            continue
+        fix, why_not = _fix_of(finding, safety, by_name)
+        if not why_not and fix.trial in known:
+            why_not = f"it is the trial of {known[fix.trial]}"
+        if why_not or fix.trial is None:
+            others.append(NotTried(finding.rule, finding.rank_order, fix.do, why_not))
+            continue
+        known[fix.trial] = finding.rank_order
+        predicted = _predicted(finding, step_ns)
+        tried.append(Candidate(finding.rule, finding.rank_order, fix, fix.trial, predicted))
+    return tried, others
+
+
+def _names(asked: str, finding: RankedFinding) -> bool:
+    return asked in (str(finding.rank_order), finding.rule) or asked.upper() == finding.code
+
+
+def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:
+    """The fix of a finding to try, or one that is not to be and why."""
+    with_trial = [one for one in finding.fixes if one.trial is not None]
+    if not with_trial:
+        return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
+    known = [one for one in with_trial if injection.parsed(one.trial or "") is not None]
+    if not known:
+        return with_trial[0], f"there is no injection of {with_trial[0].trial} yet"
+    allowed = BY_THEMSELVES[: BY_THEMSELVES.index(safety) + 1]
+    safe = [one for one in known if by_name or one.safety in allowed]
+    how = known[0].safety.value.replace("_", " ")
+    why_not = "" if safe else f"its change of numbers is of the kind '{how}' (--fix {finding.rank_order} tries it)"
+    if finding.minor and not by_name:
+        why_not = f"it would save less than 1 % (--fix {finding.rank_order} tries it)"
+    return (safe or known)[0], why_not
+
+
+def _predicted(finding: RankedFinding, step_ns: int | None) -> Range | None:
+    """The speed-up that analysis predicts; None where it predicts none of the step, or all of it."""
+    saving = finding.saving
+    if step_ns is None or finding.per_sample or saving.high_ns >= step_ns:
+        return None
+    low, likely, high = (step_ns / (step_ns - ns) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
+    return Range(low, likely, high)
+
+
+def step_of(diagnosis: Diagnosis) -> int | None:
+    """The step that savings are of, in ns."""
+    steps = diagnosis.steps
+    return None if steps is None else steps.unprofiled_step_time_ns or steps.step_time_ns.mean

@@ -1,0 +1,76 @@
+"""Which of the files that a script opens for writing are named."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+import tempfile
+from pathlib import Path
+
+import pytest
+
+from diagnose.capture.agent.writes import MOST_FILES, Writes
+from tests.capture.scripts import environment
+
+
+@pytest.fixture
+def written(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Writes:
+    """Of a script in the folder `here`, whose recording is in `here/out`."""
+    for name in ("here", "out"):
+        tmp_path = tmp_path / name
+        tmp_path.mkdir()
+    monkeypatch.chdir(tmp_path.parent)
+    return Writes(Path("out"))
+
+
+def test_files_inside_are_named_relative_and_others_whole(written: Writes) -> None:
+    for path in ("model.pt", Path("logs/a.txt"), b"bytes.bin", "/data/../model.bin", "model.pt"):
+        written.note(path)
+    assert written.found() == ["model.pt", "logs/a.txt", "bytes.bin", "/model.bin"]
+
+
+@pytest.mark.parametrize(
+    "path",
+    [
+        "out/rank0.trace.json",
+        "__pycache__/train.cpython-311.pyc",
+        "/dev/null",
+        "/proc/self/oom_score_adj",
+        f"{tempfile.gettempdir()}/torchinductor/x.cpp",
+        Path.home() / ".cache" / "huggingface" / "x",
+        Path(subprocess.__file__).parent / "x.txt",
+        3,
+        None,
+    ],
+)
+def test_caches_temporary_files_libraries_and_our_own_are_not(written: Writes, path: object) -> None:
+    written.note(path)
+    assert written.found() == []
+
+
+def test_so_many_are_enough(written: Writes) -> None:
+    for number in range(100):
+        written.note(f"{number}.pt")
+    assert written.found() == [f"{number}.pt" for number in range(MOST_FILES)]
+
+
+def test_what_is_opened_for_reading_is_not(tmp_path: Path) -> None:
+    """In a process of its own, as nobody can end an audit hook."""
+    program = """
+import os, sys
+from pathlib import Path
+from diagnose.capture.agent import writes
+Path("data.csv").write_text("1")
+writes.watch(Path("out"))
+open("data.csv").read()
+Path("data.csv").read_bytes()
+os.close(os.open("data.csv", os.O_RDONLY))
+Path("new.txt").write_text("2")
+open("more.txt", "a").close()
+open("both.txt", "w+").close()
+os.close(os.open("low.bin", os.O_WRONLY | os.O_CREAT))
+print(writes.found())
+"""
+    words = [sys.executable, "-c", program]
+    done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
+    assert done.stdout == "['new.txt', 'more.txt', 'both.txt', 'low.bin']\n"

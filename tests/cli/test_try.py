@@ -1,0 +1,196 @@
+"""`diagnose try` as a command: a fix that pays is kept, one that cannot be made is said to be, sentences, Ctrl-C."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import jsonschema
+import msgspec
+import pytest
+
+from diagnose import docs
+from diagnose.trace.manifest import Manifest
+from tests.capture.scripts import environment, profile, script
+from tests.cli.test_analyze import refused, run
+
+pytestmark = pytest.mark.slow
+
+LOADER = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Stored(Dataset):
+    def __len__(self):
+        return 8192
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((64,), index / 8192), index % 10
+
+
+def main():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    for epoch in range(100):
+        for number, (rows, labels) in enumerate(DataLoader(Stored(), batch_size=16, shuffle=True)):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(rows), labels).backward()
+            optimizer.step()
+            if number % 10 == 9:
+                torch.save(model.state_dict(), "model.pt")
+                with open("log.txt", "a") as log:
+                    log.write(f"{number}\\n")
+
+
+if __name__ == "__main__":
+    main()
+"""
+"""32 ms of each step are waits for storage, in the process that trains; files are written every ten steps."""
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with train.py and its recording, out."""
+    folder = tmp_path_factory.mktemp("recorded")
+    assert profile(folder, script(folder, LOADER).name).code == 0
+    return folder
+
+
+def tried(folder: Path, *words: object) -> subprocess.CompletedProcess[str]:
+    return run("try", *words, cwd=folder, OMP_NUM_THREADS="1")
+
+
+def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorded: Path) -> None:
+    """Without the waits it is three times as fast, or more: only workers were added."""
+    done = tried(recorded, "out", "--fix", "dataloader_no_workers", "--pairs", "2", "--yes", "--json", "trials.json")
+    assert done.returncode == 0, done.stderr
+    found = json.loads((recorded / "trials.json").read_text())
+    (trial,) = found["trials"]
+    assert trial["injected"].startswith("DataLoader at train.py:23: num_workers 0 -> ")
+    assert (trial["losses"], trial["verdict"], found["keep"]) == ("same", "keep", ["dataloader_no_workers"])
+    assert 1 < trial["measured"]["low"] < trial["measured"]["likely"] < trial["measured"]["high"]
+    assert min(trial["peak_bytes"].values()) > 50e6
+    assert min(trial["warmup_s"].values()) > 0.3
+    assert found["together"] is None
+    assert found["baseline"]["step_ns"]["low"] > 32e6
+    assert "1. dataloader_no_workers: KEEP" in done.stdout
+    assert done.stdout.splitlines()[-1].startswith("Keep 1 (dataloader_no_workers): ")
+    assert "writes model.pt, log.txt; each run writes there again" in done.stderr
+    assert sorted(path.name for path in (recorded / "out").iterdir() if path.name.startswith(".")) == []
+    jsonschema.validate(found, json.loads(docs.TRIALS_SCHEMA_FILE.read_text()))
+
+
+def test_what_the_script_writes_is_asked_for(recorded: Path) -> None:
+    manifest = msgspec.json.decode((recorded / "out" / "manifest.json").read_bytes(), type=Manifest)
+    assert manifest.ranks[0].writes == ("model.pt", "log.txt")
+    refused(tried(recorded, "out"), "The script writes model.pt, log.txt; each run writes there again. If it may, add")
+
+
+def test_a_dry_run_says_what_would_be_run_and_runs_nothing(recorded: Path) -> None:
+    (recorded / "log.txt").unlink()
+    done = tried(recorded, "out", "--dry-run")
+    assert done.returncode == 0
+    assert "Command: " in done.stdout
+    assert "1. dataloader_no_workers: patch:DataLoader(num_workers=" in done.stdout
+    assert not (recorded / "log.txt").exists()
+    (recorded / "log.txt").touch()
+
+
+def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorded: Path) -> None:
+    changed = LOADER.replace("DataLoader(Stored(), batch_size=16, shuffle=True)", "batches()").replace(
+        "def main",
+        "def batches():\n    while True:\n        yield torch.ones(16, 64), torch.ones(16).long()\n\n\ndef main",
+    )
+    script(recorded, changed, "changed.py")
+    words = ["out", "--fix", "1", "--yes", "--json", "-", "--", sys.executable, "changed.py"]
+    done = tried(recorded, *words)
+    assert done.returncode == 0, done.stderr
+    (trial,) = json.loads(done.stdout)["trials"]
+    assert (trial["verdict"], trial["injected"], trial["measured"]) == ("not_injected", None, None)
+    assert trial["why"] == "No line of the script was met that it changes."
+
+
+@pytest.mark.parametrize(
+    ("words", "said"),
+    [
+        (("none",), "There is no folder none. Name a folder that diagnose profile made."),
+        (("train.py",), "train.py is no recording. Record it first: diagnose profile train.py"),
+        (("out", "--fix", "9"), "--fix 9 names no finding of this run. There are: 1 dataloader_no_workers"),
+        (("out", "--budget", "soon"), "'soon' is no time such as 90s, 10m or 1h."),
+        (("out", "--yes", "--", sys.executable, "other.py"), "other.py is not here."),
+        (("out", "--yes", "--", "no-such-command"), "Cannot run no-such-command: No such file or directory."),
+        (
+            ("out", "--yes", "--", sys.executable, "-c", "print(1)"),
+            "Without any fix nothing could be measured. The script ended before a training step was seen.",
+        ),
+    ],
+)
+def test_what_cannot_be_tried_is_refused_in_a_sentence(recorded: Path, words: tuple[str, ...], said: str) -> None:
+    done = tried(recorded, *words)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    assert said in " ".join(done.stderr.split())
+    assert "Traceback" not in done.stderr
+
+
+def test_a_command_with_starred_out_secrets_has_to_be_given(recorded: Path, tmp_path: Path) -> None:
+    for path in (recorded / "out").iterdir():
+        (tmp_path / path.name).write_bytes(path.read_bytes())
+    manifest = msgspec.json.decode((tmp_path / "manifest.json").read_bytes(), type=Manifest)
+    secret = msgspec.structs.replace(manifest, command=(*manifest.command, "--token", "***"))
+    (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(secret))
+    refused(tried(recorded, tmp_path), "The command holds secrets, which are starred out. Give it: diagnose try")
+
+
+def test_the_budget_ends_trials(recorded: Path) -> None:
+    done = tried(recorded, "out", "--fix", "1", "--budget", "1s", "--yes", "--json", "-")
+    assert done.returncode == 0
+    (trial,) = json.loads(done.stdout)["trials"]
+    assert (trial["verdict"], trial["why"]) == ("inconclusive", "The budget was spent before it could be measured.")
+
+
+@pytest.mark.parametrize("after", ["as it is", "pair 1"])
+def test_an_interrupt_leaves_no_process_and_prints_what_was_measured(recorded: Path, after: str) -> None:
+    child = subprocess.Popen(
+        [sys.executable, "-m", "diagnose", "try", "out", "--fix", "1", "--yes"],
+        cwd=recorded,
+        env=environment(),
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    assert child.stderr is not None
+    while after not in (line := child.stderr.readline()):
+        assert line
+    time.sleep(2)
+    child.send_signal(signal.SIGINT)
+    out, err = child.communicate(timeout=60)
+    assert child.returncode == 130
+    assert "Interrupted." in err
+    assert out.startswith("Step time as it is: ") is (after == "pair 1")
+    assert of_session(child.pid) == []
+    assert not list((recorded / "out").glob(".trial*"))
+
+
+def of_session(number: int) -> list[int]:
+    """Processes of a session that are there."""
+    found = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.getsid(int(entry.name)) == number:
+                found.append(int(entry.name))
+        except OSError:
+            continue
+    return found

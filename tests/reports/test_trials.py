@@ -1,0 +1,107 @@
+"""The report of trials: what it says of a fix, and the sentence on what to keep."""
+
+from __future__ import annotations
+
+from msgspec.structs import replace
+
+from diagnose.findings.trials import Baseline, Both, NotTried, Range, Report, Trial
+from diagnose.reports import trials
+
+WORKERS = Trial(
+    rule="dataloader_no_workers",
+    numbers=(1,),
+    fix="Load in worker processes.",
+    trial=("patch:DataLoader(num_workers=4)",),
+    injected="DataLoader at train.py:41: num_workers 0 -> 4",
+    predicted=Range(1.3, 1.4, 1.5),
+    measured=Range(1.2, 1.25, 1.31),
+    pairs=3,
+    steps=30,
+    losses="same",
+    losses_compared=42,
+    peak_bytes=Both(300e6, 310e6),
+    warmup_s=Both(2.0, 5.04),
+    pays_after_steps=1200,
+    verdict="keep",
+    why="",
+)
+FUSED = replace(
+    WORKERS, rule="unfused_optimizer", numbers=(2,), losses="rounding", measured=Range(1.01, 1.1, 1.2), predicted=None
+)
+BOTH = replace(WORKERS, rule=f"{WORKERS.rule} + {FUSED.rule}", numbers=(1, 2), measured=Range(1.4, 1.6, 1.8))
+VOID = replace(
+    WORKERS,
+    injected=None,
+    measured=None,
+    pairs=0,
+    losses=None,
+    peak_bytes=None,
+    warmup_s=None,
+    verdict="not_injected",
+    why="No DataLoader that gave batches has num_workers=4.",
+)
+
+
+def report(*some: Trial, together: Trial | None = None, notes: tuple[str, ...] = ()) -> Report:
+    """Of a script whose step takes 80 ms."""
+    return Report(
+        tool_version="test",
+        baseline=Baseline(Range(79e6, 80e6, 82e6), 0.012, 5),
+        trials=some,
+        together=together,
+        keep=tuple(one.rule for one in some if one.verdict == "keep"),
+        not_tried=(NotTried("scalar_syncs", 3, "Read the loss less often.", "it needs an edit of the script"),),
+        notes=notes,
+        complete=True,
+    )
+
+
+def test_a_fix_that_pays() -> None:
+    """80 ms by 1.25 is 64 ms."""
+    assert trials.render(report(WORKERS, notes=("The machine is busy.",))) == (
+        "Step time as it is: 80.0 ms, 79.0 ms to 82.0 ms (5 runs; equal runs differ by 1.2%)\n"
+        "\n"
+        "1. dataloader_no_workers: KEEP\n"
+        "   fix        Load in worker processes.\n"
+        "   injected   DataLoader at train.py:41: num_workers 0 -> 4\n"
+        "   predicted  1.40x, 1.30 to 1.50\n"
+        "   measured   1.25x, 1.20 to 1.31, 3 pairs of 30 steps\n"
+        "   losses     the same numbers in 42 steps\n"
+        "   memory     300 MB without, 310 MB with\n"
+        "   warm-up    2.0 s without, 5.0 s with; the fix has paid for it after 1,200 steps\n"
+        "\n"
+        "Not tried:\n"
+        "  3. scalar_syncs: it needs an edit of the script.\n"
+        "\n"
+        "The machine is busy.\n"
+        "Keep 1 (dataloader_no_workers): 80.0 ms -> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).\n"
+    )
+
+
+def test_a_fix_that_was_not_made_says_why_and_no_number() -> None:
+    text = trials.render(report(VOID))
+    assert "1. dataloader_no_workers: COULD NOT BE INJECTED\n" in text
+    assert "because    No DataLoader that gave batches has num_workers=4.\n" in text
+    assert "measured" not in text
+    assert text.endswith("Keep the script as it is: no fix that was tried is shown to pay.\n")
+
+
+def test_of_several_fixes_what_they_bring_together_counts() -> None:
+    names = "1 (dataloader_no_workers) and 2 (unfused_optimizer)"
+    assert trials.conclusion(report(WORKERS, FUSED, together=BOTH)) == (
+        f"Keep {names}: 80.0 ms -> 50.0 ms a step (1.60x, 1.40 to 1.80; predicted 1.40x)."
+    )
+    alone = f"Keep {names}: each pays alone; together they were not measured, or do not pay."
+    assert trials.conclusion(report(WORKERS, FUSED)) == alone
+    assert trials.conclusion(report(WORKERS, FUSED, together=replace(BOTH, verdict="slower"))) == alone
+
+
+def test_nothing_tried() -> None:
+    assert trials.render(replace(report(), baseline=None)) == (
+        "Not tried:\n  3. scalar_syncs: it needs an edit of the script.\n\nNo fix was tried.\n"
+    )
+
+
+def test_one_line_while_others_are_tried() -> None:
+    assert trials.brief(WORKERS) == "dataloader_no_workers: 1.25x, 1.20 to 1.31, keep"
+    assert trials.brief(VOID) == "dataloader_no_workers: could not be injected"

@@ -1,0 +1,81 @@
+"""Pairs of runs of a real training: a fix that makes it slower is reported as that."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from diagnose.findings.finding import Fix
+from diagnose.trials.arms import Size
+from diagnose.trials.protocol import Bench, report
+from diagnose.trials.selection import Candidate, CannotTry
+from tests.capture.scripts import script
+from tests.trials.scripts import steady
+
+pytestmark = pytest.mark.slow
+
+IN_MEMORY = """
+import torch
+from torch.utils.data import DataLoader, TensorDataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+def main():
+    model = torch.nn.Linear(4, 1)
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.01)
+    data = TensorDataset(torch.randn(100_000, 4))
+    while True:
+        for (rows,) in DataLoader(data, batch_size=None, sampler=range(0, 100_000)):
+            optimizer.zero_grad()
+            model(rows).square().sum().backward()
+            optimizer.step()
+
+
+if __name__ == "__main__":
+    main()
+"""
+"""Steps take less than a millisecond, and to send a row from a worker takes longer than to read it."""
+
+
+def bench(folder: Path, text: str, budget_s: float) -> Bench:
+    path = script(folder, text)
+    return Bench([sys.executable, str(path)], folder, Size(5, 200, 0.0, 30.0), 2, budget_s, lambda said: None)
+
+
+def candidate(trial: str) -> Candidate:
+    return Candidate("some_rule", 1, Fix("Do it.", trial=trial), trial, None)
+
+
+def test_a_fix_that_makes_it_slower_is_reported_as_that(tmp_path: Path) -> None:
+    made = bench(tmp_path, IN_MEMORY, 300)
+    made.begin()
+    found = made.measure([candidate("patch:DataLoader(num_workers=1)")], None)
+    assert (found.verdict, found.losses) == ("slower", "same")
+    assert found.measured is not None
+    assert found.measured.high < 1
+    assert found.steps == 200
+    told = report(made.without, made.trials, None, (), complete=True)
+    assert (told.keep, told.trials) == ((), (found,))
+    assert told.baseline is not None
+    assert told.baseline.arms == 2 + found.pairs
+    assert told.baseline.step_ns.low <= told.baseline.step_ns.likely <= told.baseline.step_ns.high
+
+
+def test_a_fix_with_which_the_script_fails_is_inconclusive_and_says_why(tmp_path: Path) -> None:
+    """Fused SGD refuses complex parameters."""
+    text = steady(steps=100_000).replace("torch.nn.Linear(64, 10)", "torch.nn.Linear(64, 10, dtype=torch.cfloat)")
+    text = text.replace("model(torch.randn(64, 64))", "model(torch.randn(64, 64, dtype=torch.cfloat)).abs()")
+    made = bench(tmp_path, text, 300)
+    made.begin()
+    found = made.measure([candidate("patch:torch.optim(fused=True)")], None)
+    assert (found.verdict, found.measured) == ("inconclusive", None)
+    assert found.why.startswith("The script ended with exit code 1: RuntimeError: ")
+
+
+def test_nothing_is_tried_on_a_script_that_fails_as_it_is(tmp_path: Path) -> None:
+    with pytest.raises(CannotTry, match=r"Without any fix nothing could be measured\. The script ended with exit code"):
+        bench(tmp_path, "raise ValueError('no data')", 300).begin()

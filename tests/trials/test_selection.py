@@ -1,0 +1,99 @@
+"""Which fixes are tried, and what is said of the others."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.findings.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Safety, Where
+from diagnose.findings.trials import Range
+from diagnose.replay.saving import Basis
+from diagnose.trials.selection import CannotTry, select
+
+WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")
+AUTOCAST = Fix("Use autocast.", safety=Safety.PRECISION, trial="wrap:torch.autocast")
+EDIT = Fix("Take it out of the loop.")
+UNKNOWN = Fix("Prefetch.", trial="wrap:prefetch")
+
+
+def found(number: int, *fixes: Fix, minor: bool = False, per_sample: bool = False) -> RankedFinding:
+    """It would save 20 ms, 10 to 25."""
+    return RankedFinding(
+        rule=f"rule_{number}",
+        code=f"XX0{number}",
+        title="Something is slow",
+        rank_order=number,
+        where=Where((0,), (1, 2)),
+        evidence=(),
+        saving=PricedSaving(10_000_000, 20_000_000, 25_000_000, Basis.REPLAYED, None, None),
+        share_of_step=0.2,
+        confidence=Confidence(Level.HIGH, "drawn"),
+        fixes=fixes,
+        site=None,
+        minor=minor,
+        hidden=None,
+        changes=(),
+        spots=(),
+        spot_count=0,
+        per_sample=per_sample,
+    )
+
+
+def tried(*findings: RankedFinding, asked: tuple[str, ...] = (), safety: Safety = Safety.ROUNDING) -> list[int]:
+    return [one.number for one in select(findings, 100_000_000, asked, safety)[0]]
+
+
+def test_predictions_are_factors_of_the_step() -> None:
+    """Of 100 ms: 90, 80 and 75 are left."""
+    ((one,), others) = select([found(1, WORKERS)], 100_000_000, (), Safety.ROUNDING)
+    assert (one.rule, one.number, one.trial, others) == ("rule_1", 1, WORKERS.trial, [])
+    assert one.predicted == Range(100 / 90, 100 / 80, 100 / 75)
+
+
+@pytest.mark.parametrize("step_ns", [None, 25_000_000])
+def test_where_no_step_is_left_nothing_is_predicted(step_ns: int | None) -> None:
+    assert select([found(1, WORKERS)], step_ns, (), Safety.ROUNDING)[0][0].predicted is None
+
+
+def test_a_gain_per_sample_predicts_nothing_of_the_step() -> None:
+    assert select([found(1, WORKERS, per_sample=True)], 100_000_000, (), Safety.ROUNDING)[0][0].predicted is None
+
+
+@pytest.mark.parametrize(
+    ("finding", "why"),
+    [
+        (found(1, EDIT), "it needs an edit of the script"),
+        (found(1), "it needs an edit of the script"),
+        (found(1, UNKNOWN), "there is no injection of wrap:prefetch yet"),
+        (found(1, AUTOCAST), "its change of numbers is of the kind 'precision' (--fix 1 tries it)"),
+        (found(1, WORKERS, minor=True), "it would save less than 1 % (--fix 1 tries it)"),
+    ],
+)
+def test_what_is_not_tried_is_listed_with_the_reason(finding: RankedFinding, why: str) -> None:
+    candidates, others = select([finding], 100_000_000, (), Safety.ROUNDING)
+    assert candidates == []
+    assert [(one.rule, one.number, one.why) for one in others] == [("rule_1", 1, why)]
+
+
+def test_the_same_injection_is_tried_once() -> None:
+    candidates, others = select([found(1, WORKERS), found(2, WORKERS)], None, (), Safety.ROUNDING)
+    assert [one.number for one in candidates] == [1]
+    assert [one.why for one in others] == ["it is the trial of 1"]
+
+
+def test_of_several_fixes_the_first_that_may_be_tried_is() -> None:
+    (one,), _ = select([found(1, EDIT, UNKNOWN, AUTOCAST, WORKERS)], None, (), Safety.ROUNDING)
+    assert one.fix == WORKERS
+
+
+def test_what_is_asked_for_is_tried_whatever_it_changes() -> None:
+    findings = [found(1, WORKERS), found(2, AUTOCAST), found(3, WORKERS, minor=True)]
+    assert tried(*findings) == [1]
+    assert tried(*findings, safety=Safety.PRECISION) == [1, 2]
+    for name in ("2", "rule_2", "XX02", "xx02"):
+        assert tried(*findings, asked=(name,)) == [2]
+    assert tried(*findings, asked=("2", "rule_3")) == [2, 3]
+
+
+def test_a_name_of_no_finding_is_refused_with_those_that_are() -> None:
+    with pytest.raises(CannotTry, match=r"--fix 7 names no finding of this run\. There are: 1 rule_1, 2 rule_2\."):
+        select([found(1, WORKERS), found(2, EDIT)], None, ("7",), Safety.ROUNDING)

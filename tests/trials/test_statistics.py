@@ -1,0 +1,117 @@
+"""Intervals of speed-ups, on numbers whose answers come from printed tables, by hand, or hold for all."""
+
+from __future__ import annotations
+
+import math
+import random
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from diagnose.findings.trials import Range
+from diagnose.trials import statistics as looks
+
+RATIOS = st.lists(st.floats(-1, 1), min_size=3, max_size=12).filter(lambda some: max(some) - min(some) > 1e-6)
+
+
+@pytest.mark.parametrize(
+    ("probability", "freedom", "quantile"),
+    [  # From the table of percentage points of the t-distribution, Pearson and Hartley.
+        (0.95, 1, 6.314),
+        (0.975, 1, 12.706),
+        (0.975, 2, 4.303),
+        (0.995, 2, 9.925),
+        (0.975, 3, 3.182),
+        (0.975, 4, 2.776),
+        (0.99, 5, 3.365),
+        (0.995, 7, 3.499),
+        (0.975, 10, 2.228),
+        (0.9995, 11, 4.437),
+        (0.975, 30, 2.042),
+    ],
+)
+def test_quantiles_are_those_of_the_tables(probability: float, freedom: int, quantile: float) -> None:
+    assert looks.student(probability, freedom) == pytest.approx(quantile, abs=6e-4)
+
+
+def test_an_interval_by_hand() -> None:
+    """Mean 0.2, deviation 0.1 of three. The first look may be wrong in 2.5 %, of which t is 6.205 (tables)."""
+    half = 6.2053 * 0.1 / math.sqrt(3)
+    found = looks.interval([0.1, 0.2, 0.3], 1)
+    wanted = [math.exp(0.2 - half), math.exp(0.2), math.exp(0.2 + half)]
+    assert [found.low, found.likely, found.high] == pytest.approx(wanted, rel=1e-4)
+
+
+def test_all_looks_together_may_be_wrong_as_often_as_one() -> None:
+    shares = [looks.alpha_of(look) for look in range(1, 1000)]
+    assert shares == sorted(shares, reverse=True)
+    assert 0.0499 < sum(shares) < 0.05
+
+
+@given(RATIOS, st.integers(1, 9))
+def test_slower_is_faster_the_other_way_round(ratios: list[float], look: int) -> None:
+    faster, slower = looks.interval(ratios, look), looks.interval([-one for one in ratios], look)
+    assert faster.low < faster.likely < faster.high
+    assert [1 / slower.high, 1 / slower.likely, 1 / slower.low] == pytest.approx(
+        [faster.low, faster.likely, faster.high], rel=1e-9
+    )
+
+
+@given(RATIOS, st.floats(-1, 1))
+def test_a_gain_of_all_pairs_moves_the_interval(ratios: list[float], gain: float) -> None:
+    before, after = looks.interval(ratios, 1), looks.interval([one + gain for one in ratios], 1)
+    assert after.low / before.low == pytest.approx(math.exp(gain), rel=1e-6)
+    assert after.high / before.high == pytest.approx(math.exp(gain), rel=1e-6)
+
+
+@given(RATIOS)
+def test_a_later_look_at_the_same_pairs_says_less(ratios: list[float]) -> None:
+    first, second = looks.interval(ratios, 1), looks.interval(ratios, 2)
+    assert second.low < first.low
+    assert first.high < second.high
+
+
+@pytest.mark.parametrize(
+    ("measured", "enough"),
+    [
+        (Range(1.2, 1.5, 1.9), True),
+        (Range(0.5, 0.6, 0.7), True),
+        (Range(0.995, 1.0, 1.005), True),
+        (Range(1.005, 1.03, 1.06), False),
+        (Range(0.9, 1.0, 1.1), False),
+    ],
+)
+def test_enough_is_a_narrow_interval_or_one_clearly_off_1(measured: Range, enough: bool) -> None:
+    assert looks.enough(measured) is enough
+
+
+def test_equal_arms_that_differ_by_a_third_show_nothing_soon() -> None:
+    assert looks.hopeless([0.4, -0.35, 0.02], 1)
+    assert not looks.hopeless([0.41, 0.38, 0.43], 1)
+    assert not looks.hopeless([0.004, -0.003, 0.001], 1)
+
+
+def test_equal_arms_show_a_difference_in_at_most_5_of_100() -> None:
+    """However often it is looked. 2000 trials of a fix that changes nothing, on drawn noise."""
+    draw, wrong = random.Random(5), 0
+    for _ in range(2000):
+        ratios = [draw.gauss(0, 0.03) for _ in range(looks.MOST_PAIRS)]
+        for look, pairs in enumerate(looks.schedule(3), 1):
+            found = looks.interval(ratios[:pairs], look)
+            if not found.low < 1 < found.high:
+                wrong += 1
+                break
+    assert wrong <= 0.05 * 2000
+
+
+def test_each_look_has_half_as_many_pairs_again() -> None:
+    assert looks.schedule(3) == [3, 5, 8, 12]
+    assert looks.schedule(2) == [2, 3, 5, 8, 12]
+    assert looks.schedule(12) == [12]
+    assert [looks.look_of(pairs, 3) for pairs in range(2, 13)] == [1, 1, 2, 2, 3, 3, 3, 4, 4, 4, 4]
+
+
+def test_noise_is_the_deviation_of_equal_arms() -> None:
+    """Of two that differ by 2 %: half of that, by the square root of two."""
+    assert looks.noise([100.0, 102.0]) == pytest.approx(math.log(1.02) / math.sqrt(2))
