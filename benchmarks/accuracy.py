@@ -40,7 +40,7 @@ def speedup(step_ns: int, saved_ns: int) -> float:
 
 
 def largest_fault(trial: Trial) -> tuple[Truth | None, tuple[str, ...]]:
-    """What mending it gains, and the rules that name it. Of a healthy run: None."""
+    """What fixing it gains, and the rules that name it. Of a healthy run: None."""
     case = trial.case
     alone = {fault: truth for fault in case.faults if (truth := trial.truth((fault,)))}
     if not alone:
@@ -50,7 +50,7 @@ def largest_fault(trial: Trial) -> tuple[Truth | None, tuple[str, ...]]:
 
 
 def regret(trial: Trial, truth: Truth, expected: tuple[str, ...], first: str | None) -> float:
-    """Share of the step that mending the largest fault gains over mending what the first finding names."""
+    """Share of the step that fixing the largest fault gains over fixing what the first finding names."""
     if first in expected:
         return 0.0
     others = [trial.truth((fault,)) for fault, rules in trial.case.faults.items() if first in rules]

@@ -58,7 +58,7 @@ class Row:
     summed: float | None
     """As predicted by adding up durations instead of replaying."""
     regret: float | None
-    """Share of the step that mending the largest fault would have gained over mending what is named first."""
+    """Share of the step that fixing the largest fault would have gained over fixing what is named first."""
     largest_place: int | None
     """Of what names the fault if the longest parts of a step are looked at first."""
     patterns_place: int | None

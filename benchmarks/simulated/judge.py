@@ -35,7 +35,7 @@ class Row:
     """Rules that name the largest fault."""
     step: float
     saving: float | None
-    """By mending the largest fault; None if there is none."""
+    """By fixing the largest fault; None if there is none."""
     found: tuple[str, ...]
     """Rules of the findings, the first first; minor ones are none."""
     place: int | None

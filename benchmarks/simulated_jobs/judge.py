@@ -33,7 +33,7 @@ class Row:
     """Codes of rules that name the fault."""
     step: float
     saving: float | None
-    """By mending the fault; None if there is none."""
+    """By fixing the fault; None if there is none."""
     found: tuple[str, ...]
     """Codes of the findings, the first first; minor ones are none."""
     place: int | None

@@ -30,7 +30,7 @@ class Reader(Protocol):
 
 @dataclass
 class Damage:
-    """What a reader lost or mended on the way: counts, filled while reading, turned into integrity notes afterwards."""
+    """What a reader lost or repaired on the way: counts, which become integrity notes afterwards."""
 
     cut_off: bool = False
     """The text ends before the event list does."""
@@ -40,7 +40,7 @@ class Damage:
     """The compressed stream ends early or fails its checksum."""
     lost_events: int = 0
     """Events whose text could not be read."""
-    mended_events: int = 0
+    repaired_events: int = 0
     """Events read after repair: stray quotes, control characters, NaN, bytes that are not UTF-8."""
     without_time: int = 0
     """Events with no usable start."""

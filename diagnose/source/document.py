@@ -3,7 +3,7 @@
 The text is an object with a `traceEvents` list, or the bare list. It is cut where one event ends and the next begins,
 and each batch is decoded as a list of typed structs. A cut is a guess (the same characters may stand inside a string),
 but a guess that proves itself: reading from a true start, `[` + text + `]` is valid JSON only if the cut is a true end.
-Text that does not decode is walked event by event: read, else mended, else counted as lost.
+Text that does not decode is walked event by event: read, else repaired, else counted as lost.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import Any, Generic, Protocol, TypeVar
 import msgspec
 
 from diagnose.source.base import Damage, InputError
-from diagnose.source.mending import UNREADABLE, EventDecoder
+from diagnose.source.repair import UNREADABLE, EventDecoder
 from diagnose.storage.remote import Place
 
 E = TypeVar("E")
@@ -259,11 +259,11 @@ class TraceText(Generic[E, T]):
         sure = balanced if balanced and _GOES_ON.match(buffer, balanced) else None
         last = _LAST.search(buffer, start, min(guess, start + FAR_BYTES)) if whole and not sure else None
         for stop in dict.fromkeys((sure, last.end() if last else None, guess if whole else None)):
-            if stop and (event := self._decoder.mended(buffer[start:stop])) is not None:
+            if stop and (event := self._decoder.repaired(buffer[start:stop])) is not None:
                 return event, stop
         if balanced is None and guess < len(buffer):
             balanced, _, _ = _value_end(buffer, at, depth, guess + self._reach)
-            if balanced and (event := self._decoder.mended(buffer[start:balanced])) is not None:
+            if balanced and (event := self._decoder.repaired(buffer[start:balanced])) is not None:
                 self._reach = FAR_BYTES
                 return event, balanced
             if balanced is None and guess + self._reach > len(buffer) and not final:

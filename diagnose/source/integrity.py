@@ -62,8 +62,8 @@ _COUNTS = (
         Severity.NOTE,
     ),
     (
-        "mended_events",
-        "were not valid JSON and were mended",
+        "repaired_events",
+        "were not valid JSON and were repaired",
         "None on times; names may differ in a character.",
         Severity.NOTE,
     ),

@@ -200,7 +200,7 @@ def test_a_backward_op_has_the_sequence_number_of_its_forward_op() -> None:
     assert numbers[0] == numbers[1] != set()
 
 
-def test_mending_a_fault_changes_only_what_the_fault_changes() -> None:
+def test_fixing_a_fault_changes_only_what_the_fault_changes() -> None:
     for case in cases():
         healthy = case.build("small")
         for fault in case.faults:

@@ -144,7 +144,7 @@ def test_one_bad_event_leaves_all_others(
     untouched = found.spans[~found.spans["name"].isin(["aten::mm"])]
     assert (untouched["name"] == "gemm").sum() == EVENTS // 6
     notes = " ".join(note.what for note in found.integrity)
-    assert "mended" in notes or "left out" in notes or "no duration" in notes
+    assert "repaired" in notes or "left out" in notes or "no duration" in notes
 
 
 def test_every_event_bad_is_still_read(tmp_path: Path) -> None:
@@ -158,7 +158,7 @@ def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     assert len(found.spans) == EVENTS
 
 
-def test_an_event_that_is_beyond_mending_is_counted(tmp_path: Path) -> None:
+def test_an_event_that_is_beyond_repair_is_counted(tmp_path: Path) -> None:
     whole = text().replace('"ts": 1201,', '"ts": ],', 1)
     found = read(tmp_path, whole)
     assert len(found.spans) == EVENTS - 1

@@ -1,4 +1,4 @@
-"""Event lists that are not quite JSON: every sound event is read, every other one mended or counted."""
+"""Event lists that are not quite JSON: every sound event is read, every other one repaired or counted."""
 
 from __future__ import annotations
 
@@ -117,12 +117,12 @@ def test_names_that_were_not_escaped_are_mended(
     assert found.spans["name"].tolist() == [name if k in bad else "aten::mm" for k in range(count)]
     assert found.ops["shapes"].tolist() == [f"[[{k}, 3]]" for k in range(count)]
     assert found.provenance.rank == 6
-    assert f"{len(bad)} events were not valid JSON and were mended." in whats(found)
+    assert f"{len(bad)} events were not valid JSON and were repaired." in whats(found)
 
 
 @pytest.mark.parametrize("piece", PIECES)
 @pytest.mark.parametrize("position", range(5))
-def test_an_event_beyond_mending_costs_only_itself(
+def test_an_event_beyond_repair_costs_only_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, position: int, piece: int
 ) -> None:
     pieces(monkeypatch, piece)
@@ -250,4 +250,4 @@ def test_real_events_with_broken_names_are_all_read(corpus: Path, tmp_path: Path
         assert broken.spans["dur_ns"].sum() == whole.spans["dur_ns"].sum()
         shapes = [[json.loads(text or "[]") for text in rank.ops["shapes"]] for rank in (broken, whole)]
         assert shapes[0] == shapes[1]
-        assert "100 events were not valid JSON and were mended." in whats(broken)
+        assert "100 events were not valid JSON and were repaired." in whats(broken)

@@ -137,7 +137,7 @@ def test_what_is_shown_is_found_by_this_test() -> None:
 
 @pytest.mark.parametrize("seed", range(60))
 def test_damage_brings_nothing_to_light(tmp_path: Path, seed: int) -> None:
-    """Neither in what is mended nor in what the refusal says. The token itself stays whole: only other bytes change."""
+    """Neither in what is repaired nor in what the refusal says. The token itself stays whole: other bytes change."""
     chance = random.Random(seed)
     plain = drawing()
     plain.events = [event for event in plain.events if TOKEN not in (event["name"], event.get("cat"))]

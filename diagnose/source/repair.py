@@ -1,4 +1,4 @@
-"""Events from their text: as it should be, else mended where others are known to write it wrong."""
+"""Events from their text: as it should be, else repaired where others are known to write it wrong."""
 
 from __future__ import annotations
 
@@ -23,7 +23,7 @@ _ESCAPE = re.compile(rb'\\(?:["\\/bfnrt]|u[0-9a-fA-F]{4})?')
 
 
 class EventDecoder(Generic[E]):
-    """Decodes events as a msgspec struct; what had to be mended is counted in `damage`."""
+    """Decodes events as a msgspec struct; what had to be repaired is counted in `damage`."""
 
     def __init__(self, event: type[E], damage: Damage) -> None:
         self.many = msgspec.json.Decoder(list[event]).decode  # type: ignore[valid-type]
@@ -38,7 +38,7 @@ class EventDecoder(Generic[E]):
             return self._one(text)
         return None
 
-    def mended(self, text: bytes) -> E | None:
+    def repaired(self, text: bytes) -> E | None:
         """An event from text that is not quite JSON, or whose values have the wrong type; None if it is beyond that."""
         if (event := self.one(text)) is not None:
             return event
@@ -46,7 +46,7 @@ class EventDecoder(Generic[E]):
         numbers = _mend_numbers(text)
         for tried in dict.fromkeys((text, numbers, _mend_quotes(numbers))):
             if (event := self.one(tried) or self._loosely(tried)) is not None:
-                self._damage.mended_events += 1
+                self._damage.repaired_events += 1
                 return event
         return None
 
