@@ -12,6 +12,7 @@
     capture     running a training so that it records itself
     reports     a Diagnosis as text, as a page, and as figures
     synthetic   traces drawn in text
+    trials      the user's script, run with and without a fix
     cli         the command line
 """
 
