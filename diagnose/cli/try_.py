@@ -123,6 +123,8 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
         raise click.ClickException(f"{run} is no recording. Record it first: diagnose profile {run}")
     if not run.is_dir():
         raise click.ClickException(f"There is no folder {run}. Name a folder that diagnose profile made.")
+    if not (run / "manifest.json").is_file():
+        raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
     from diagnose.cli.analyze import asked_rules
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
@@ -135,7 +137,7 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
         raise click.ClickException(str(error)) from error
     manifest = diagnosis.provenance.manifest
     if manifest is None:
-        raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
+        raise click.ClickException(f"The manifest.json of {run} cannot be used. Record again: diagnose profile.")
     return diagnosis, manifest
 
 

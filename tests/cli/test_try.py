@@ -194,3 +194,12 @@ def of_session(number: int) -> list[int]:
         except OSError:
             continue
     return found
+
+
+def test_what_is_no_recording_is_refused_before_it_is_analysed(tmp_path: Path) -> None:
+    (tmp_path / "rank0.trace.json").write_text("[]")
+    done = subprocess.run(
+        [sys.executable, "-m", "diagnose", "try", str(tmp_path)], capture_output=True, text=True, check=False
+    )
+    assert (done.returncode, done.stdout) == (2, "")
+    assert done.stderr == f"Error: {tmp_path} has no manifest.json. Name a folder that diagnose profile made.\n"
