@@ -222,13 +222,15 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
 
 
 def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
+    from diagnose import ledger
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
 
     try:
-        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=asked_rules(folder, (), (), ()))
+        rules, remembered = asked_rules(folder, (), (), ()), ledger.read().entries
+        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=rules, trials=remembered)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     page = folder / "report.html"

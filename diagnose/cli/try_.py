@@ -84,6 +84,7 @@ def command(
 
     Example: diagnose try diagnose-runs/train-20261121-101500
     """
+    from diagnose import ledger
     from diagnose.findings.finding import Safety
     from diagnose.reports import trials
     from diagnose.trials import arms
@@ -108,6 +109,7 @@ def command(
             found = _measured(Bench(words, Path(folder), size, pairs, budget, say), candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
+    ledger.remember(found, diagnosis, say)
     if json_file:
         write(json_file, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
     if json_file != STDOUT:
@@ -125,6 +127,7 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
         raise click.ClickException(f"There is no folder {run}. Name a folder that diagnose profile made.")
     if not (run / "manifest.json").is_file():
         raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
+    from diagnose import ledger
     from diagnose.cli.analyze import asked_rules
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
@@ -132,7 +135,8 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
     from diagnose.source.base import InputError
 
     try:
-        diagnosis = diagnose([run], jobs=os.cpu_count() or 1, rules=asked_rules(run, (), (), ()))
+        rules, remembered = asked_rules(run, (), (), ()), ledger.read().entries
+        diagnosis = diagnose([run], jobs=os.cpu_count() or 1, rules=rules, trials=remembered)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     manifest = diagnosis.provenance.manifest

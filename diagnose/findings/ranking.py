@@ -11,8 +11,8 @@ what is left without it. Where the CPU trains it is more than what the replay ta
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field, replace
 
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import Steps
@@ -25,10 +25,13 @@ from diagnose.findings.finding import (
     PricedSaving,
     RankedFinding,
     RuleName,
+    SavingRange,
     Together,
     Where,
     least_sure,
 )
+from diagnose.findings.track_record import TrackRecord, blended, corrected
+from diagnose.findings.trials import Range
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
 
@@ -78,11 +81,20 @@ class Ranked:
 class _Priced:
     page: RuleName
     finding: Finding
+    predicted: Saving
+    """Alone, by the replay."""
     alone: Saving
+    """The same, corrected by trials."""
     added_ns: int | None = None
-    """What it likely adds to those above; None if that was not asked."""
+    """What it likely adds to those above, by the replay; None if that was not asked."""
     hidden: Saving | None = None
-    """What it saves once those above are fixed, if that is much more than alone."""
+    """What it saves once those above are fixed, if that is much more than alone; corrected."""
+
+    def holds_ns(self, ns: float) -> int:
+        """What is left of a gain of it by the replay, once it is corrected as its saving is."""
+        if self.alone is self.predicted:
+            return int(ns)
+        return round(ns * self.alone.likely_ns / max(self.predicted.likely_ns, 1))
 
 
 @dataclass(frozen=True)
@@ -93,6 +105,23 @@ class _Step:
     recorded_ns: int
     busy: float
     """Share of it in which the training is known to compute on the CPU."""
+    records: Mapping[str, TrackRecord] = field(default_factory=dict)
+    """Of predictions here, by rule."""
+
+    def priced(self, page: RuleName, finding: Finding, alone: Saving) -> _Priced:
+        """A finding with its saving of the recorded step as one of this step, corrected."""
+        predicted = self.saving(alone, finding.host_bound)
+        return _Priced(page, finding, predicted, self.corrected(predicted, page, finding))
+
+    def corrected(self, saving: Saving, page: RuleName, finding: Finding) -> Saving:
+        """A saving of this step, corrected by trials of its rule."""
+        factor = self.factor(page, finding)
+        return saving if factor is None or saving.basis is Basis.BOUNDED else corrected(saving, self.ns, factor)
+
+    def factor(self, page: RuleName, finding: Finding) -> Range | None:
+        """What gains of a rule are to be corrected by; trials tell nothing of gains per sample."""
+        record = None if finding.per_sample else self.records.get(page.id)
+        return None if record is None else record.factor
 
     def of(self, recorded_ns: int) -> int:
         """As large a share of this step as the given time is of the recorded one."""
@@ -133,20 +162,18 @@ def ranked(
     cautions: Sequence[Caution] = (),
     unprofiled_ns: int | None = None,
     busy: float = 0.0,
+    records: Mapping[str, TrackRecord] | None = None,
 ) -> Ranked:
     """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
 
-    `busy`: share of the step in which the training is known to compute on the CPU.
+    `busy`: share of the step in which the training is known to compute on the CPU. `records`: how predictions have
+    compared with trials on its device, by rule.
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
-    step = _Step(unprofiled_ns or recorded_ns, recorded_ns, busy)
+    step = _Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
-    priced = [
-        _Priced(page, finding, step.saving(saving, finding.host_bound))
-        for (page, finding), saving in zip(found, savings, strict=True)
-    ]
-    step_ns = step.ns
-    nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
+    priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
+    nothing = [one for one in priced if _costless(one, step)]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
     worth = [one for one in kept if not _minor(one, step)]
@@ -164,11 +191,11 @@ def ranked(
         _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
         for place, one in enumerate(placed, start=1)
     )
-    sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure and not said.per_sample]
+    sure = [one for one, said in zip(placed, finished, strict=True) if said.sure and not said.per_sample]
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
-        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
+        tuple((one.page.id, one.predicted) for one in nothing if one.finding not in shown),
         _all_of(sure, replay, step) if sure else None,
     )
 
@@ -195,15 +222,24 @@ def _place_of(one: _Priced, placed: list[_Priced], replay: Replay, step: _Step, 
         return gain * HOLDS[_level(other, _doubts(other, step, replay, cautions))]
 
     mine = expected(one, one.alone.likely_ns)
-    gains = (expected(other, other.added_ns or 0) for other in placed)
+    gains = (expected(other, other.holds_ns(other.added_ns or 0)) for other in placed)
     return next((at for at, gain in enumerate(gains) if gain < mine), len(placed))
 
 
-def _all_of(some: Sequence[Finding], replay: Replay, step: _Step) -> Together:
-    """What findings save together."""
-    (saving,) = replay.savings([[edit for one in some for edit in one.edits]])
-    saving = step.saving(saving, all(one.host_bound for one in some))
+def _all_of(some: Sequence[_Priced], replay: Replay, step: _Step) -> Together:
+    """What findings save together; corrected by the mean of their factors, each by what it adds."""
+    (saving,) = replay.savings([[edit for one in some for edit in one.finding.edits]])
+    saving = step.saving(saving, all(one.finding.host_bound for one in some))
+    if any(one.alone is not one.predicted for one in some) and saving.basis is not Basis.BOUNDED:
+        unbiased = Range(1.0, 1.0, 1.0)
+        factor = blended((float(one.added_ns or 0), step.factor(one.page, one.finding) or unbiased) for one in some)
+        saving = corrected(saving, step.ns, factor)
     return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
+
+
+def _costless(one: _Priced, step: _Step) -> bool:
+    """By the replay: what trials have shown to gain nothing is said, or nobody would try it again."""
+    return one.predicted.high_ns < NOTHING_SHARE * step.ns or not one.predicted.likely_ns
 
 
 def _minor(one: _Priced, step: _Step) -> bool:
@@ -219,8 +255,7 @@ def _few_of_each_rule(priced: list[_Priced], replay: Replay, step: _Step) -> lis
     for some in of_rule.values():
         if len(some) > MOST_PER_RULE:
             rest = _together([one.finding for one in some[MOST_PER_RULE - 1 :]])
-            saving = step.saving(replay.savings([rest.edits])[0], rest.host_bound)
-            kept.append(_Priced(some[0].page, rest, saving))
+            kept.append(step.priced(some[0].page, rest, replay.savings([rest.edits])[0]))
     return sorted(kept, key=lambda one: -one.alone.likely_ns)
 
 
@@ -246,15 +281,16 @@ def _greedy(priced: list[_Priced], replay: Replay, step: _Step, cautions: Sequen
     holds = {id(one.finding): HOLDS[_level(one, _doubts(one, step, replay, cautions))] for one in rest}
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
-    gains = [one.alone.likely_ns for one in rest]
+    gains = [one.predicted.likely_ns for one in rest]
     while rest and len(ordered) < MOST_RANKED:
         if fixed:
             cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
             gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
-        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, gains, strict=True)]
-        enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
+        left = [one.holds_ns(gain) for one, gain in zip(rest, gains, strict=True)]
+        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, left, strict=True)]
+        enough = [gain >= WORTH_SHARE * step.ns for gain in left]
         best = max(range(len(rest)), key=lambda at: (enough[at], expected[at], rest[at].alone.likely_ns))
-        if gains[best] < WORTH_SHARE * step.ns:
+        if not enough[best]:
             return ordered + [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
         base -= gains[best]
         one = rest.pop(best)
@@ -272,10 +308,11 @@ def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _S
     unwarmed = replace(step, busy=0.0)  # WARMER is of a whole step, these are of what is left of it
     found = []
     for one, saving in zip(small, savings, strict=True):
-        then = unwarmed.saving(saving, one.finding.host_bound)
+        predicted = unwarmed.saving(saving, one.finding.host_bound)
+        then = step.corrected(predicted, one.page, one.finding)
         if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
-            found.append(replace(one, added_ns=then.likely_ns, hidden=then))
-    return sorted(found, key=lambda one: -(one.added_ns or 0))
+            found.append(replace(one, added_ns=predicted.likely_ns, hidden=then))
+    return sorted(found, key=lambda one: -(one.hidden.likely_ns if one.hidden else 0))
 
 
 @dataclass(frozen=True)
@@ -317,7 +354,9 @@ def _finished(
     finding, alone = one.finding, one.alone
     level = _level(one, doubts)
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
-    most_ns = alone.high_ns if one.hidden is None else one.hidden.high_ns
+    after_ns = None if one.added_ns is None else min(one.holds_ns(one.added_ns), alone.high_ns)
+    if one.hidden is not None:
+        after_ns = one.hidden.likely_ns
     return RankedFinding(
         rule=one.page.id,
         code=one.page.code,
@@ -330,8 +369,8 @@ def _finished(
             likely_ns=alone.likely_ns,
             high_ns=alone.high_ns,
             basis=finding.basis if thumb else alone.basis,
-            others_ns=step.others_ns(alone.likely_ns),
-            after_above_ns=None if one.added_ns is None else min(one.added_ns, most_ns),
+            others_ns=one.holds_ns(step.others_ns(one.predicted.likely_ns)),
+            after_above_ns=after_ns,
             replayed_ns=alone.replayed_ns,
         ),
         share_of_step=alone.likely_ns / step.ns,
@@ -344,4 +383,10 @@ def _finished(
         changes=replay.changes(finding.edits),
         spots=(),
         spot_count=0,
+        saving_uncorrected=None if alone is one.predicted else _range(one.predicted),
+        track_record=step.records.get(one.page.id),
     )
+
+
+def _range(saving: Saving) -> SavingRange:
+    return SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns)
