@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import os
 import subprocess
 import sys
@@ -12,12 +13,13 @@ import msgspec
 import pytest
 
 import diagnose
-from diagnose import ledger
+from diagnose import ledger, pipeline
 from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import Safety
 from diagnose.findings.ledger import Entry, device_of, named
 from diagnose.findings.trials import Range, Report, Trial, Verdict
 from diagnose.trace.manifest import DeviceState, Host, Manifest
-from diagnose.trials.selection import step_of, uncorrected
+from diagnose.trials.selection import select, step_of, uncorrected
 from diagnose.version import __version__
 
 ROOT = Path(__file__).parent.parent
@@ -118,6 +120,44 @@ def test_a_trial_leaves_a_line_with_the_prediction_of_the_replay(file: Path, dia
     (entry,) = ledger.read().entries
     assert (entry.predicted, entry.measured) == (predicted, Range(1.2, 1.25, 1.31))
     assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_correction_is_not_corrected_again(file: Path, diagnosis: Diagnosis) -> None:
+    """Trials have halved what analysis says; what is remembered is what it would say without them."""
+    remember(report(trial(1)), diagnosis)
+    (first,) = ledger.read().entries
+    again = pipeline.diagnose([SAMPLE], trials=biased())
+    (place,) = [one.rank_order for one in again.findings if one.rule == "unfused_optimizer"]
+    assert place == 2
+    said = uncorrected(diagnosis.findings[0], step_of(diagnosis))
+    candidates, _ = select(again.findings, step_of(again), ("unfused_optimizer",), Safety.ROUNDING)
+    assert said is not None
+    assert candidates[0].predicted is not None
+    assert candidates[0].predicted.likely < math.sqrt(said.likely) + 0.01
+    remember(report(msgspec.structs.replace(trial(1), numbers=(place,))), again)
+    assert ledger.read().entries == (first, first)
+
+
+def biased() -> list[Entry]:
+    """Five that agree on half the gain."""
+    found = []
+    for gain in (0.20, 0.22, 0.24, 0.26, 0.28):
+        predicted, measured = (
+            Range(*(math.exp(part + wide) for wide in (-0.01, 0, 0.01))) for part in (gain, gain / 2)
+        )
+        found.append(
+            Entry(
+                day="2026-11-26",
+                rule="unfused_optimizer",
+                tool_version="0.1.0",
+                torch_version=None,
+                device="Intel(R) Xeon(R) Processor",
+                predicted=predicted,
+                measured=measured,
+                verdict="keep",
+            )
+        )
+    return found
 
 
 def test_lines_are_added_and_stay(file: Path, diagnosis: Diagnosis) -> None:

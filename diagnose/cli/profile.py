@@ -229,8 +229,10 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     from diagnose.source.base import InputError
 
     try:
-        rules, remembered = asked_rules(folder, (), (), ()), ledger.read().entries
-        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=rules, trials=remembered)
+        rules, remembered = asked_rules(folder, (), (), ()), ledger.read()
+        if remembered.problem:
+            say(remembered.problem)
+        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=rules, trials=remembered.entries)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     page = folder / "report.html"

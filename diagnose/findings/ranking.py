@@ -10,11 +10,9 @@ what is left without it. Where the CPU trains it is more than what the replay ta
 
 from __future__ import annotations
 
-import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, replace
 
-from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import Steps
 from diagnose.findings.finding import (
     Caution,
@@ -30,6 +28,7 @@ from diagnose.findings.finding import (
     Where,
     least_sure,
 )
+from diagnose.findings.pricing import Priced, Step
 from diagnose.findings.track_record import TrackRecord, blended, corrected
 from diagnose.findings.trials import Range
 from diagnose.replay.edits import Edit, Estimate
@@ -40,12 +39,6 @@ WORTH_SHARE = 0.01
 
 NOTHING_SHARE = 0.002
 """A pattern whose fix saves less than this share of the step, even as a high estimate, is no finding."""
-
-WARMER, WARMEST = 0.3, 0.9
-"""Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
-else fills its caches then, and it does not go to sleep. Only the time in which it is busy does. Of 51 recordings of
-planted faults, of the part to develop on, half gained more than 0.63 in this way, a quarter less than 0.35. All were of
-one machine, so half of it is taken."""
 
 LEFT_SHARE = 0.5
 """Of a saving, that must be left for a finding that names no cause (our choice)."""
@@ -77,83 +70,6 @@ class Ranked:
     """Of those worth a line that are not of low confidence; None without any."""
 
 
-@dataclass(frozen=True)
-class _Priced:
-    page: RuleName
-    finding: Finding
-    predicted: Saving
-    """Alone, by the replay."""
-    alone: Saving
-    """The same, corrected by trials."""
-    added_ns: int | None = None
-    """What it likely adds to those above, by the replay; None if that was not asked."""
-    hidden: Saving | None = None
-    """What it saves once those above are fixed, if that is much more than alone; corrected."""
-
-    def holds_ns(self, ns: float) -> int:
-        """What is left of a gain of it by the replay, once it is corrected as its saving is."""
-        if self.alone is self.predicted:
-            return int(ns)
-        return round(ns * self.alone.likely_ns / max(self.predicted.likely_ns, 1))
-
-
-@dataclass(frozen=True)
-class _Step:
-    """The step that savings are of, and the recorded one that was replayed."""
-
-    ns: int
-    recorded_ns: int
-    busy: float
-    """Share of it in which the training is known to compute on the CPU."""
-    records: Mapping[str, TrackRecord] = field(default_factory=dict)
-    """Of predictions here, by rule."""
-
-    def priced(self, page: RuleName, finding: Finding, alone: Saving) -> _Priced:
-        """A finding with its saving of the recorded step as one of this step, corrected."""
-        predicted = self.saving(alone, finding.host_bound)
-        return _Priced(page, finding, predicted, self.corrected(predicted, page, finding))
-
-    def corrected(self, saving: Saving, page: RuleName, finding: Finding) -> Saving:
-        """A saving of this step, corrected by trials of its rule."""
-        factor = self.factor(page, finding)
-        return saving if factor is None or saving.basis is Basis.BOUNDED else corrected(saving, self.ns, factor)
-
-    def factor(self, page: RuleName, finding: Finding) -> Range | None:
-        """What gains of a rule are to be corrected by; trials tell nothing of gains per sample."""
-        record = None if finding.per_sample else self.records.get(page.id)
-        return None if record is None else record.factor
-
-    def of(self, recorded_ns: int) -> int:
-        """As large a share of this step as the given time is of the recorded one."""
-        return recorded_ns if self.ns == self.recorded_ns else round_half_up(recorded_ns * self.ns, self.recorded_ns)
-
-    def left(self, recorded_ns: int) -> int:
-        """What this step likely takes, given what the recorded one would."""
-        ns = self.of(recorded_ns)
-        return ns - self._warmer(WARMER, self.ns - ns, ns)
-
-    def saving(self, alone: Saving, host_bound: bool) -> Saving:
-        """A saving of the recorded step as one of this step."""
-        added_ns = max(self.recorded_ns - self.ns, 0) if host_bound else 0
-        low_ns = min(self.of(alone.low_ns), max(alone.low_ns - added_ns, 0))
-        likely_ns, high_ns = self.of(alone.likely_ns), self.of(alone.high_ns)
-        high_ns += self._warmer(WARMEST, likely_ns, self.ns - high_ns)
-        likely_ns += self._warmer(WARMER, likely_ns, self.ns - likely_ns)
-        return Saving(low_ns, likely_ns, max(likely_ns, high_ns), alone.basis, alone.replayed_ns)
-
-    def others_ns(self, likely_ns: int) -> int:
-        """Of a likely saving the part that `saving` has added for other ops: x + times x (1 - x) = likely, in steps."""
-        times = WARMER * self.busy
-        if not times or likely_ns <= 0:
-            return 0
-        share = min(likely_ns / self.ns, 1.0)
-        own = (1 + times - math.sqrt((1 + times) ** 2 - 4 * times * share)) / (2 * times)
-        return max(likely_ns - round(own * self.ns), 0)
-
-    def _warmer(self, times: float, saved_ns: int, left_ns: int) -> int:
-        return round(times * self.busy * max(saved_ns, 0) / self.ns * left_ns)
-
-
 def ranked(
     found: Sequence[tuple[RuleName, Finding]],
     replay: Replay,
@@ -170,7 +86,7 @@ def ranked(
     compared with trials on its device, by rule.
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
-    step = _Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
+    step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
     priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
     nothing = [one for one in priced if _costless(one, step)]
@@ -200,7 +116,7 @@ def ranked(
     )
 
 
-def _explained(worth: Sequence[_Priced], replay: Replay) -> list[_Priced]:
+def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
     """Those that only say where time is lost, if once the others are fixed less than half of it is left to save."""
     causes = [edit for one in worth if not one.finding.unless_above for edit in one.finding.edits]
     asked = [one for one in worth if one.finding.unless_above]
@@ -215,10 +131,10 @@ def _explained(worth: Sequence[_Priced], replay: Replay) -> list[_Priced]:
     ]
 
 
-def _place_of(one: _Priced, placed: list[_Priced], replay: Replay, step: _Step, cautions: Sequence[Caution]) -> int:
+def _place_of(one: Priced, placed: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> int:
     """Before the first finding from which less is to be expected."""
 
-    def expected(other: _Priced, gain: int) -> float:
+    def expected(other: Priced, gain: int) -> float:
         return gain * HOLDS[_level(other, _doubts(other, step, replay, cautions))]
 
     mine = expected(one, one.alone.likely_ns)
@@ -226,7 +142,7 @@ def _place_of(one: _Priced, placed: list[_Priced], replay: Replay, step: _Step, 
     return next((at for at, gain in enumerate(gains) if gain < mine), len(placed))
 
 
-def _all_of(some: Sequence[_Priced], replay: Replay, step: _Step) -> Together:
+def _all_of(some: Sequence[Priced], replay: Replay, step: Step) -> Together:
     """What findings save together; corrected by the mean of their factors, each by what it adds."""
     (saving,) = replay.savings([[edit for one in some for edit in one.finding.edits]])
     saving = step.saving(saving, all(one.finding.host_bound for one in some))
@@ -237,18 +153,18 @@ def _all_of(some: Sequence[_Priced], replay: Replay, step: _Step) -> Together:
     return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
 
 
-def _costless(one: _Priced, step: _Step) -> bool:
+def _costless(one: Priced, step: Step) -> bool:
     """By the replay: what trials have shown to gain nothing is said, or nobody would try it again."""
     return one.predicted.high_ns < NOTHING_SHARE * step.ns or not one.predicted.likely_ns
 
 
-def _minor(one: _Priced, step: _Step) -> bool:
+def _minor(one: Priced, step: Step) -> bool:
     return one.alone.likely_ns < WORTH_SHARE * step.ns
 
 
-def _few_of_each_rule(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[Priced]:
     """At most MOST_PER_RULE findings of a rule, all in order of what they save alone."""
-    of_rule: dict[str, list[_Priced]] = {}
+    of_rule: dict[str, list[Priced]] = {}
     for one in sorted(priced, key=lambda one: -one.alone.likely_ns):
         of_rule.setdefault(one.page.id, []).append(one)
     kept = [one for some in of_rule.values() for one in some[: MOST_PER_RULE - (len(some) > MOST_PER_RULE)]]
@@ -271,13 +187,13 @@ def _together(rest: Sequence[Finding]) -> Finding:
     )
 
 
-def _greedy(priced: list[_Priced], replay: Replay, step: _Step, cautions: Sequence[Caution]) -> list[_Priced]:
+def _greedy(priced: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> list[Priced]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
     The best is what likely adds most, given how sure it is. Once nothing adds WORTH_SHARE any more, the rest follow in
     the order of what they save alone.
     """
-    rest, ordered = list(priced), list[_Priced]()
+    rest, ordered = list(priced), list[Priced]()
     holds = {id(one.finding): HOLDS[_level(one, _doubts(one, step, replay, cautions))] for one in rest}
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
@@ -299,7 +215,7 @@ def _greedy(priced: list[_Priced], replay: Replay, step: _Step, cautions: Sequen
     return ordered + rest
 
 
-def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step) -> list[Priced]:
     """Those that are worth a line once the findings above are fixed, each alone; the largest first."""
     if not small or not above or replay.quality.doubt >= DOUBTFUL:
         return []
@@ -324,7 +240,7 @@ class _Doubt:
     """It alone makes the confidence low."""
 
 
-def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
+def _doubts(one: Priced, step: Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
     found = []
     for caution in cautions:
         if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
@@ -338,7 +254,7 @@ def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Cautio
     return found
 
 
-def _level(one: _Priced, doubts: Sequence[_Doubt]) -> Level:
+def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
     """The rule's, one level lower for each doubt; low where one decides."""
     level = one.finding.confidence.level
     if any(one.decides for one in doubts):
@@ -348,9 +264,7 @@ def _level(one: _Priced, doubts: Sequence[_Doubt]) -> Level:
     return level
 
 
-def _finished(
-    one: _Priced, place: int, step: _Step, where: Where, doubts: list[_Doubt], replay: Replay
-) -> RankedFinding:
+def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_Doubt], replay: Replay) -> RankedFinding:
     finding, alone = one.finding, one.alone
     level = _level(one, doubts)
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
