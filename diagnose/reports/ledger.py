@@ -29,7 +29,10 @@ def render(report: LedgerReport) -> str:
     if report.rules:
         lines += [*COLUMNS, *_corrected(report.rules), ""]
     lines += _about(report)
-    return "\n".join(part for line in lines for part in _wrapped(line)) + "\n"
+    parts = [part for line in lines for part in _wrapped(line)]
+    if report.file is not None:
+        parts.append(f"The file: {report.file}")
+    return "\n".join(parts) + "\n"
 
 
 def _wrapped(line: str) -> list[str]:
@@ -82,7 +85,6 @@ def _about(report: LedgerReport) -> Iterator[str]:
         yield f"{_lines(report.newer)} {_is(report.newer)} of a later version of diagnose, and skipped."
     if report.unread_bytes:
         yield "The file is large: its oldest trials were not read."
-    yield f"The file: {report.file}"
 
 
 def _lines(count: int) -> str:

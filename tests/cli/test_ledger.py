@@ -12,7 +12,7 @@ import pytest
 from click.testing import CliRunner, Result
 
 import diagnose
-from diagnose import docs, pipeline
+from diagnose import docs, ledger, pipeline
 from diagnose.cli import group
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.ledger import Entry
@@ -55,6 +55,12 @@ def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     place = tmp_path / "state" / "diagnose" / "ledger.jsonl"
     place.parent.mkdir(parents=True)
     return place
+
+
+def test_the_path_of_the_file_stays_whole(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv("DIAGNOSE_NO_LEDGER")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "a long-name" / "of-a-folder" / ("x" * 100)))
+    assert invoked("ledger").stdout.splitlines()[-1] == f"The file: {ledger.file()}"
 
 
 @pytest.fixture
