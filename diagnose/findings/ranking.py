@@ -2,10 +2,6 @@
 
 Some save next to nothing before others are fixed: a faster host helps only once the GPU does not hold it up. They come
 last, with what each saves then.
-
-Savings are of the step without the profiler where that was timed: the share that the replay takes off the recorded
-step, of the other. What recording added may all have been where a finding about host time looks: its least saving is
-what is left without it. Where the CPU trains it is more than what the replay takes off.
 """
 
 from __future__ import annotations

@@ -168,6 +168,16 @@ def test_analyze_shows_what_held_and_corrects_what_is_biased(filled: Path) -> No
     assert "without the profiler); on this machine 3 of 3 predictions of this rule held." in text
 
 
+def test_what_never_gained_here_is_listed_as_minor_with_what_was_predicted(file: Path) -> None:
+    some = [entry("unfused_optimizer", gain, 0.0) for gain in GAINS]
+    file.write_bytes(b"".join(msgspec.json.encode(one) + b"\n" for one in some))
+    text = " ".join(invoked("analyze", SAMPLE, "--quiet").stdout.split())
+    said = (
+        "The optimizer updates parameters one by one: 0 (0.0 %); predicted 4.18 ms before correction by 6 trials here"
+    )
+    assert said in text
+
+
 def test_all_reports_say_it(filled: Path, tmp_path: Path) -> None:
     done = invoked("analyze", SAMPLE, "-q", "--html", tmp_path / "r.html", "--markdown", tmp_path / "r.md")
     assert done.exit_code == 0, done.output
