@@ -225,10 +225,12 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
 
 
 def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
+    from diagnose.findings.finding import Safety
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
+    from diagnose.trials.selection import select
 
     try:
         diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=asked_rules(folder, (), (), ()))
@@ -239,5 +241,7 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     write(str(folder / "report.json"), rendered(diagnosis, "json"))
     write(str(page), rendered(diagnosis, "html"))
     say(f"the interactive report is {page}")
+    if select(diagnosis.findings, diagnosis.step_ns, (), Safety.ROUNDING)[0]:
+        say(f"to measure fixes in your unmodified script: diagnose try {folder}")
     if open_it:
         open_page(diagnosis, str(page))

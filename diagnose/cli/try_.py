@@ -73,7 +73,7 @@ def _names_a_recording(word: str) -> bool:
 @click.command(
     name="try",
     cls=Trying,
-    options_metavar="[OPTIONS] RUN [-- COMMAND...] | SCRIPT [ARGS]... | -m MODULE [ARGS]... | -- COMMAND...",
+    options_metavar="[OPTIONS] RUN | SCRIPT [ARGS]...",
 )
 @click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time for all trials.")
@@ -112,7 +112,8 @@ def command(
     """Inject fixes into the unmodified script, measure them, and say what to keep.
 
     RUN is a folder that `diagnose profile` made. Its command runs again, several times without and with each fix;
-    each run ends after some timed steps. A SCRIPT is profiled first.
+    each run ends after some timed steps. RUN -- COMMAND runs that instead. A SCRIPT (also -m MODULE, or -- COMMAND
+    with a launcher) is profiled first.
 
     Example: diagnose try train.py --epochs 3
     """
