@@ -116,6 +116,7 @@ def render(diagnosis: Diagnosis) -> str:
     """The page. It depends on nothing outside itself, and on nothing but the Diagnosis."""
     figures: dict[str, Any] = {}
     panels = {one.id: _panel(one, diagnosis, figures) for one in (STEP, SAVINGS, *PICTURES)}
+    speed_ups = None if diagnosis.trials is None else _panel(SPEED_UPS, diagnosis, figures)
     job, (lanes, sentence) = _job(diagnosis, figures), _timeline(diagnosis)
     plotly, plotly_hash = bundle.plotly_script()
     script = bundle.text("report.js")
@@ -132,7 +133,7 @@ def render(diagnosis: Diagnosis) -> str:
         lost=findings.lost(diagnosis),
         job=job,
         tried=None if diagnosis.trials is None else tried.view(diagnosis.trials),
-        speed_ups=None if diagnosis.trials is None else _panel(SPEED_UPS, diagnosis, figures),
+        speed_ups=speed_ups,
         tiles=list(_tiles(diagnosis)),
         cards=list(cards.shown(diagnosis)),
         risks=findings.risks(diagnosis),

@@ -8,7 +8,7 @@ from diagnose.facts.core.base import Missing
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.trials import Range, Trial
 from diagnose.reports import trials
-from diagnose.reports.html.style import DARK, GREEN, NO_CAUSE, RED, figure, plain, rows
+from diagnose.reports.html.style import BLUE, DARK, GREEN, RED, TWO_LINES, figure, plain, rows
 
 ABOVE, BELOW = -0.08, 0.12
 """Where in a row the prediction and the measurement are drawn, in rows."""
@@ -17,14 +17,13 @@ ABOVE, BELOW = -0.08, 0.12
 def speed_ups(diagnosis: Diagnosis) -> go.Figure:
     """Of each fix the predicted and the measured interval, with 1 as no change. Raises Missing without any."""
     shown = _shown(diagnosis)
-    labels = [(plain(trials.name(one), 48), plain(_told(one))) for one in shown]
-    made = figure(**rows(labels))
-    made.update_layout(showlegend=True)
+    made = figure(**rows([(plain(_name(one), 40), plain(_told(one))) for one in shown]))
+    made.update_layout(showlegend=True, height=TWO_LINES * len(shown) + 80)
     ranges = [found for one in shown for found in (one.predicted, one.measured) if found is not None]
     least, most = min(0.95, *(one.low for one in ranges)), max(1.05, *(one.high for one in ranges))
     made.update_xaxes(title={"text": "times as fast"}, range=[0.98 * least, 1.02 * most], fixedrange=True)
     made.add_vline(x=1, line={"color": DARK, "dash": "dot", "width": 1})
-    _add(made, "predicted", [(k + ABOVE, one.predicted, NO_CAUSE) for k, one in enumerate(shown)], "diamond-open")
+    _add(made, "predicted", [(k + ABOVE, one.predicted, BLUE) for k, one in enumerate(shown)], "diamond-open")
     _add(made, "measured", [(k + BELOW, one.measured, _colour(one)) for k, one in enumerate(shown)], "circle")
     return made
 
@@ -63,6 +62,10 @@ def _shown(diagnosis: Diagnosis) -> list[Trial]:
     if not shown:
         raise Missing("a measured fix", "Try fixes of a recording: diagnose try.")
     return shown
+
+
+def _name(one: Trial) -> str:
+    return trials.name(one) if len(one.numbers) == 1 else f"{' + '.join(map(str, one.numbers))} together"
 
 
 def _told(one: Trial) -> str:
