@@ -13,7 +13,7 @@ from pathlib import Path
 from benchmarks.blocks import measured
 from benchmarks.planted_cases import Case, trials
 from benchmarks.planted_cases import Trial as Planting
-from benchmarks.trials.planted import figure, program
+from benchmarks.trials.planted import BUDGET_S, figure, program
 from benchmarks.trials.results import Claim, Equal, Harmful
 from benchmarks.verdicts import Figure
 from diagnose.findings.finding import Fix
@@ -123,7 +123,7 @@ def harmful(planting: Planting, injection: str) -> Harmful:
     """Inject a fault into the fixed training, and measure what the switch gains."""
     with tempfile.TemporaryDirectory() as folder:
         size = _size(arms.TIMED_S)
-        bench = Bench(_command(planting, fixed=True), Path(folder), size, LEAST_PAIRS, UNLIMITED_S, _quiet)
+        bench = Bench(_command(planting, fixed=True), Path(folder), size, LEAST_PAIRS, BUDGET_S, _quiet)
         bench.begin()
         fault = Candidate("fault", 1, Fix(planting.case.planted, trial=injection), injection, None)
         trial = bench.measure([fault], None)

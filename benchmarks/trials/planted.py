@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import statistics
 import subprocess
 import sys
 import time
@@ -131,6 +132,7 @@ def filled(known: Planted, report: Report, truth: Truth, took_s: float) -> Plant
         predicted=figure(trial.predicted),
         measured=figure(trial.measured),
         truth=Figure(truth.speedup, truth.low, truth.high),
+        true_step_ns=float(statistics.median(truth.bad_ns)),
         took_s=took_s,
     )
 

@@ -45,6 +45,8 @@ class Planted:
     measured: Figure | None = None
     truth: Figure | None = None
     """Without a profiler and without `diagnose`."""
+    true_step_ns: float | None = None
+    """As it is, as the truth has it: the median over blocks."""
     took_s: float | None = None
     """`diagnose try` from start to end."""
 

@@ -53,6 +53,9 @@ def summary(found: Measured) -> str:
     lines.append(["width of the true interval, median", _median_width(one.truth for one in tried)])
     lines.append(["error of the measured speed-up, median, same change", _median_error(same, lambda one: one.measured)])
     lines.append(["error of the predicted speed-up, median, all", _median_error(tried, lambda one: one.predicted)])
+    steps = [one.step_ns / one.true_step_ns for one in tried if one.step_ns and one.true_step_ns]
+    apart = f"{median(steps) - 1:+.1%}" if steps else DASH
+    lines.append(["step as it is, against the true one, median", apart])
     lines.append(["harmful fixes reported as slower", _of(one.verdict == "slower" for one in found.harmful)])
     lines += _equal(found.equal)
     lines += _times(found)

@@ -35,6 +35,7 @@ def tried(measured: Figure | None, truth: Figure, step_ms: float = 10.0, same: b
         predicted=Figure(1.5, 1.4, 1.6),
         measured=measured,
         truth=truth,
+        true_step_ns=step_ms * 1e6 / 1.02,
         took_s=40.0,
     )
 
@@ -83,6 +84,7 @@ def test_the_summary_counts_what_it_says() -> None:
         "width of the true interval, median": "14.3%",
         "error of the measured speed-up, median, same change": "15.0%",
         "error of the predicted speed-up, median, all": "0.0%",
+        "step as it is, against the true one, median": "+2.0%",
         "harmful fixes reported as slower": "1 of 2",
         "trials of nothing": "4 on 2 healthy controls",
         "... that claim a gain": "1 of 4",
@@ -166,6 +168,7 @@ def test_a_trial_and_its_truth_make_a_row() -> None:
         predicted=Figure(1.2, 1.1, 1.3),
         measured=Figure(1.25, 1.2, 1.3),
         truth=Figure(1.5, 1.4, 1.6),
+        true_step_ns=150.0,
         took_s=33.0,
     )
 
