@@ -108,13 +108,17 @@ def equal(planting: Planting, count: int = EACH) -> Equal:
 
 
 def replay(arms_ns: Sequence[float]) -> list[Trial]:
-    """The trials that arms would have made, one from each pair on. After the last pair comes the first."""
-    two, rest = arms_ns[:2], arms_ns[2:]
+    """The trials that arms would have made, one from each pair on; after the last pair comes the first.
+
+    None where there are so few pairs that one of these trials could meet a pair twice.
+    """
+    two, pairs = arms_ns[:2], [list(pair) for pair in zip(arms_ns[2::2], arms_ns[3::2], strict=False)]
+    if len(pairs) < looks.MOST_PAIRS:
+        return []
     found = []
-    for start in range(0, len(rest) - 1, 2):
+    for start in range(len(pairs)):
         bench = Replayed([], Path(), Size(1, 1, 0.0, 0.0), LEAST_PAIRS, UNLIMITED_S, _quiet, list(map(past, two)))
-        whole = rest[: len(rest) // 2 * 2]
-        bench.past_ns = [*whole[start:], *whole[:start]] * (2 * looks.MOST_PAIRS // len(whole) + 1)
+        bench.past_ns = [one for pair in (*pairs[start:], *pairs[:start]) for one in pair]
         found.append(bench.measure([], None))
     return found
 

@@ -109,7 +109,7 @@ def tried(folder: Path, number: int) -> Report | str:
     environment = {**os.environ, "OMP_NUM_THREADS": "1"}
     ended = subprocess.run(command, cwd=ROOT, env=environment, capture_output=True, check=False)
     if ended.returncode:
-        return ended.stderr.decode("utf-8", "replace").strip().rpartition("\n")[2]
+        return ended.stderr.decode("utf-8", "replace").replace(str(folder), "RUN").strip().rpartition("\n")[2]
     return msgspec.json.decode(ended.stdout, type=Report)
 
 

@@ -26,6 +26,12 @@ def overlaps(row: Planted | Harmful) -> bool:
     return measured is not None and truth is not None and measured.low <= truth.high and truth.low <= measured.high
 
 
+def contradicted(row: Planted | Harmful) -> bool:
+    """Whether the verdict says faster where the truth says slower, or the other way round."""
+    truth = row.truth
+    return truth is not None and {"keep": truth.high < 1, "slower": truth.low > 1}.get(row.verdict or "", False)
+
+
 def error(said: Figure | None, truth: Figure | None) -> float | None:
     """Of a speed-up, as a share of the true one."""
     return None if said is None or truth is None else said.likely / truth.likely - 1
@@ -46,6 +52,8 @@ def summary(found: Measured) -> str:
     }
     lines = [["planted faults whose fix `try` can inject", f"{len(tried)} of {len(found.planted)}"]]
     lines.append(["verdict keep", _of(one.verdict == "keep" for one in tried)])
+    judged: list[Planted | Harmful] = [*tried, *found.harmful]
+    lines.append(["verdicts that the truth contradicts", _of(map(contradicted, judged))])
     lines.append(["the interval meets the true one", _of(map(overlaps, tried))])
     lines += [[f"... where {name}", _of(map(overlaps, some))] for name, some in groups.items()]
     same = next(iter(groups.values()))
@@ -176,7 +184,7 @@ def _named(row: Planted) -> str:
 
 def _verdict(row: Planted) -> str:
     said = (row.verdict or DASH).replace("_", " ")
-    return f"{said}: {row.why}" if row.verdict != "keep" and row.why else said
+    return f"{said}: {row.why}".replace("|", "/") if row.verdict != "keep" and row.why else said
 
 
 def _of(some: Iterable[bool]) -> str:

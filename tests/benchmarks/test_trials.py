@@ -57,6 +57,14 @@ def test_intervals_meet_where_they_have_a_value_in_common() -> None:
     assert not tables.overlaps(tried(None, truth))
 
 
+def test_a_verdict_is_contradicted_where_the_truth_lies_on_the_other_side() -> None:
+    keep = tried(Figure(1.3, 1.2, 1.4), Figure(0.8, 0.7, 0.99))
+    assert tables.contradicted(keep)
+    assert not tables.contradicted(replace(keep, truth=Figure(0.8, 0.7, 1.0)))
+    assert tables.contradicted(replace(keep, verdict="slower", truth=Figure(1.2, 1.01, 1.3)))
+    assert not tables.contradicted(replace(keep, verdict="inconclusive"))
+
+
 def test_an_error_is_a_share_of_the_truth() -> None:
     assert tables.error(Figure(1.8, 1.0, 2.0), Figure(1.5, 1.4, 1.6)) == pytest.approx(0.2)
     assert tables.error(None, Figure(1.5, 1.4, 1.6)) is None
@@ -76,6 +84,7 @@ def test_the_summary_counts_what_it_says() -> None:
     assert said == {
         "planted faults whose fix `try` can inject": "3 of 4",
         "verdict keep": "2 of 3",
+        "verdicts that the truth contradicts": "1 of 5",
         "the interval meets the true one": "2 of 3",
         "... where the injection makes just the change of the switch": "1 of 2",
         "... where it makes another change, against the same fault": "1 of 1",
@@ -205,15 +214,16 @@ def test_controls_are_healthy_and_the_shortest_steps_come_first() -> None:
 
 
 def test_arms_are_replayed_by_the_protocol() -> None:
-    """Three pairs of which every arm takes just as long: the interval has no width, and holds 1."""
-    assert [one.verdict for one in equal.replay((100.0,) * 8)] == ["no_gain"] * 3
+    """Where every arm takes just as long, the interval has no width and holds 1."""
+    assert [(one.verdict, one.pairs) for one in equal.replay((100.0,) * 26)] == [("no_gain", 3)] * 12
     # In every pair the second arm takes twice as long. Orders turn, so that no trial may claim that.
-    drifting = equal.replay((100.0, 100.0, *(100.0, 200.0) * 6))
-    assert [(one.verdict, one.pairs) for one in drifting] == [("inconclusive", 3)] * 6
-    # Blocks of two pairs where the order does not help: what turns with them looks like a gain or a loss.
+    drifting = equal.replay((100.0, 100.0, *(100.0, 200.0) * 12))
+    assert [(one.verdict, one.pairs) for one in drifting] == [("inconclusive", 3)] * 12
+    # If that turns with the order, it looks like a gain or a loss.
     turning = equal.replay((100.0, 100.0, *(100.0, 201.0, 200.0, 100.0) * 6))
     assert {one.verdict for one in turning} <= {"keep", "slower"}
     assert len(turning) == 12
+    assert equal.replay((100.0,) * 25) == []
 
 
 def test_results_are_kept_one_by_one_and_a_later_one_takes_the_place(tmp_path: Path) -> None:
