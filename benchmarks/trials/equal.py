@@ -21,7 +21,7 @@ from diagnose.findings.trials import Trial
 from diagnose.trials import arms
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size
-from diagnose.trials.protocol import Bench
+from diagnose.trials.protocol import Bench, Standing
 from diagnose.trials.selection import Candidate
 
 TIMED_S = 1.0
@@ -159,5 +159,5 @@ def _size(timed_s: float) -> Size:
     return Size(arms.WARMUP, arms.TIMED, timed_s, FIRST_ARM_S)
 
 
-def _quiet(said: str) -> None:
+def _quiet(standing: Standing) -> None:
     """Nobody reads along."""
