@@ -15,8 +15,8 @@ def why_none(fix: str, rank: RankManifest) -> str:
     if rank.arm is None or not rank.arm.injected.get(fix):
         why = "" if rank.arm is None else rank.arm.refused.get(fix, "")
         return why or "no line of the script was met that it changes"
-    check = CHECKS.get(trial.name)
-    return "" if check is None else check(trial, rank)
+    each = [trial._replace(name=name, value=value) for name, value in trial.variables] or [trial]
+    return next((why for one in each if (check := CHECKS.get(one.name)) and (why := check(one, rank))), "")
 
 
 def _of_loaders(trial: Trial, rank: RankManifest) -> str:

@@ -48,7 +48,7 @@ def change_argument(
         given = bound.arguments
         before = given.get(name, default)
         if before == value:
-            injection.refuse(f"{name}={value} is set already")
+            injection.refuse(f"the script has {name}={value} already")
         elif why := prevented(given):
             injection.refuse(why)
         else:

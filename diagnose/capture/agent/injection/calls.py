@@ -89,12 +89,11 @@ def leave_out_checkpointing(injection: Injection) -> None:
 
     def act(module: ModuleType) -> None:
         original: Callable[..., Any] = module.checkpoint
-        compiling = sys.modules["torch"].compiler.is_compiling
         own = {"preserve_rng_state", *inspect.signature(original).parameters} - {"kwargs"}
 
         @functools.wraps(original)
         def checkpoint(function: Callable[..., Any], *args: Any, **kwargs: Any) -> Any:
-            if compiling():
+            if sys.modules["torch"].compiler.is_compiling():
                 return original(function, *args, **kwargs)
             injection.note("checkpoint()", "activations are kept")
             return function(*args, **{name: value for name, value in kwargs.items() if name not in own})

@@ -9,7 +9,7 @@ from collections.abc import Callable
 from types import ModuleType
 from typing import Any
 
-from .. import backwards, made
+from .. import backwards
 from ..imports import when_imported
 from .fixes import Injection
 
@@ -45,10 +45,14 @@ class _Accumulation:
     def __init__(self, injection: Injection) -> None:
         self._injection = injection
         self._passes = self._before = self._alike = 0
+        self._listens = False
         self._unreduced: weakref.WeakSet[Any] = weakref.WeakSet()
 
     def forward(self, model: Any, forward: Callable[[], Any]) -> Any:
         """Of a pass that belongs to the backward pass after those that were counted."""
+        if not self._listens:
+            self._listens = True
+            backwards.listen_to_ends(self._backward_ended)
         learnt = self._alike >= ALIKE and self._before > 1
         torch = sys.modules["torch"]
         if not (learnt and torch.is_grad_enabled() and model.require_backward_grad_sync):
@@ -63,8 +67,7 @@ class _Accumulation:
         with model.no_sync():
             return forward()
 
-    def backward_ended(self) -> None:
-        """Count it."""
+    def _backward_ended(self) -> None:
         self._passes += 1
 
     def step_begins(self, optimizer: Any, args: Any, kwargs: Any) -> None:
@@ -99,9 +102,21 @@ def no_sync(injection: Injection) -> None:
         module.register_optimizer_step_pre_hook(accumulation.step_begins)
 
     injection.refuse("nothing is wrapped in DistributedDataParallel, or no optimizer stepped")
-    backwards.listen_to_ends(accumulation.backward_ended)
     when_imported("torch.optim.optimizer", act)
     _wrap_forward(accumulation.forward)
+
+
+def _registered(model: Any, name: str) -> str:
+    """Register a hook; a clause on why that cannot be done."""
+    from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
+
+    if model._comm_hooks:
+        return "the script registers a communication hook itself"
+    try:
+        model.register_comm_hook(None, getattr(default_hooks, name))
+    except (TypeError, ValueError, RuntimeError) as error:  # As by a backend that cannot sum up this type.
+        return f"the backend cannot do {name}: {str(error)[:200]}"
+    return ""
 
 
 def compress(injection: Injection) -> None:
@@ -112,13 +127,10 @@ def compress(injection: Injection) -> None:
     def forward(model: Any, forward: Callable[[], Any]) -> Any:
         if model not in known:
             known.add(model)
-            if model._comm_hooks:
-                injection.refuse("the script registers a communication hook itself")
+            if why := _registered(model, name):
+                injection.refuse(why)
             else:
-                from torch.distributed.algorithms.ddp_comm_hooks import default_hooks
-
-                model.register_comm_hook(None, getattr(default_hooks, name))
-                injection.note("DistributedDataParallel", f"gradients are sent by {name}", made.running())
+                injection.note("DistributedDataParallel", f"gradients are sent by {name}")
         return forward()
 
     injection.refuse("nothing is wrapped in DistributedDataParallel")

@@ -142,7 +142,7 @@ def attention(injection: Injection) -> None:
             injection.refuse("the model has no attn_implementation, which models of transformers have")
             return ""
         if not others:
-            injection.refuse(f"attn_implementation={wanted} is set already")
+            injection.refuse(f"the script has attn_implementation={wanted} already")
             return ""
         first, before = others[0], others[0].config._attn_implementation
         try:
