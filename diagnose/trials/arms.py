@@ -92,12 +92,13 @@ class Void(Exception):
 
 
 def first_size(manifest: Manifest) -> Size:
-    """By what the run took when it was recorded."""
+    """By what the run took when it was recorded: as many steps of warm-up, if these made it steady."""
     timed, warmup, cycle, took_s = TIMED, WARMUP, 1, 0.0
     for rank in manifest.ranks[:1]:
         cycle = rank.cycle
         if rank.warm_up is not None and rank.unprofiled is not None:
-            warmup = min(WARMUP, len(rank.warm_up.wall_ns))
+            skipped = len(rank.warm_up.wall_ns)
+            warmup = skipped if rank.steady else min(WARMUP, skipped)
             timed = min(TIMED, len(rank.unprofiled.wall_ns))
             took_s = (sum(rank.warm_up.wall_ns) + sum(rank.unprofiled.wall_ns)) / 1e9
     return Size(warmup, cycle * ceil(timed / cycle), TIMED_S, START_S + max(took_s, TIMED_S))
