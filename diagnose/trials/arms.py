@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import time
@@ -45,6 +46,14 @@ LEAST_S = 10.0
 
 COMPILING_S = 120.0
 """More patience for that (our choice)."""
+
+LAST_BYTES = 16384
+"""Of what a script has printed, that are looked at for an error (our choice)."""
+
+TORCHRUN = "ChildFailedError"
+"""What torchrun ends with, and a table, when a rank has failed."""
+
+_RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)")
 
 
 HEAT = frozenset({"HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"})
@@ -179,8 +188,12 @@ def _void(recorded: Recorded, last: str, limit_s: float) -> Void:
 
 
 def _last_line(printed: Path) -> str:
-    """The last that the script has printed, in at most 200 characters."""
+    """The last that the script has printed, in at most 200 characters; of ranks, the last error before torchrun's."""
     with printed.open("rb") as file:
-        file.seek(max(0, printed.stat().st_size - 4096), os.SEEK_SET)
+        file.seek(max(0, printed.stat().st_size - LAST_BYTES), os.SEEK_SET)
         lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines()]
-    return next((line[:200] for line in reversed(lines) if line and not line.startswith("diagnose:")), "")
+    last = next((line for line in reversed(lines) if line and not line.startswith("diagnose:")), "")
+    if last.strip("=-") == "":
+        raised = (found[1] for line in reversed(lines) if (found := _RAISED.fullmatch(line)))
+        last = next((one for one in raised if TORCHRUN not in one), last)
+    return last[:200]

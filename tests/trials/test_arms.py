@@ -54,6 +54,14 @@ def test_a_run_that_measures_nothing_is_one_sentence(tmp_path: Path, text: str, 
     assert str(raised.value).startswith(why)
 
 
+def test_what_a_rank_raises_is_told_though_torchrun_prints_more_after_it(tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    with pytest.raises(Void) as raised:
+        arm(tmp_path, steady("raise MemoryError('CUDA out of memory. Tried')"), words=launcher)
+    assert raised.value.verdict == "out_of_memory"
+    assert str(raised.value) == "The script ran out of memory: MemoryError: CUDA out of memory. Tried"
+
+
 def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("diagnose.trials.arms.LEAST_S", 1.0)
     text = "import subprocess, time\nchild = subprocess.Popen(['sleep', '600.125'])\ntime.sleep(600)\n"
