@@ -95,8 +95,50 @@ def mapped(batch: Any, change: Callable[[Any], Any], tensor: type) -> Any:
     return batch
 
 
+class _Prefetch:
+    """Which iterators of DataLoaders copy ahead."""
+
+    def __init__(self, injection: Injection) -> None:
+        self._injection = injection
+        self._copier: _Copier | None = None
+        """Made once the model is on its GPU: to look for that takes a while."""
+
+    def of(self, iterator: Any) -> OneAhead | None:
+        """None: it gives its batches as it does without the fix."""
+        torch = sys.modules["torch"]
+        if torch.utils.data.get_worker_info() is not None:
+            return None
+        if why := no_gpu(torch) or self._prevented(iterator, torch):
+            self._injection.refuse(why)
+        copier, place = self._copier, made.running()
+        if why or copier is None:
+            return None
+
+        def copied(batch: Any) -> _Copied:
+            found = copier.copied(batch)
+            if found.tensors:
+                self._injection.note("DataLoader", "batches are copied one ahead, on a stream of their own", place)
+            else:
+                self._injection.refuse("batches are no tensors, nor tuples, lists or dicts of them")
+            return found
+
+        return OneAhead(copied, copier.ready)
+
+    def _prevented(self, iterator: Any, torch: Any) -> str:
+        if not iterator._pin_memory:
+            return "the DataLoader does not pin its batches"
+        if self._copier is None:
+            model = largest()
+            device = next((one.device for one in model.parameters()), None) if model is not None else None
+            if device is None or device.type != "cuda":
+                return "the model is not on a GPU when batches are asked for"
+            self._copier = _Copier(torch, device)
+        return ""
+
+
 def prefetch(injection: Injection) -> None:
     """Of all DataLoaders that pin their batches. The script's own `.to(device)` then finds them there."""
+    found = _Prefetch(injection)
 
     def act(module: ModuleType) -> None:
         kind = module._BaseDataLoaderIter
@@ -106,7 +148,7 @@ def prefetch(injection: Injection) -> None:
         @functools.wraps(original)
         def next_batch(self: Any) -> Any:
             if self not in ahead:
-                ahead[self] = _ahead(self, injection)
+                ahead[self] = found.of(self)
             one = ahead[self]
             return original(self) if one is None else one.next(lambda: original(self))
 
@@ -120,29 +162,3 @@ def prefetch(injection: Injection) -> None:
 
     injection.refuse("no DataLoader was asked for batches")
     when_imported("torch.utils.data.dataloader", act)
-
-
-def _ahead(iterator: Any, injection: Injection) -> OneAhead | None:
-    torch, model = sys.modules["torch"], largest()
-    if torch.utils.data.get_worker_info() is not None:
-        return None
-    device = next((one.device for one in model.parameters()), None) if model is not None else None
-    why = no_gpu(torch)
-    if not why and (device is None or device.type != "cuda"):
-        why = "the model is not on a GPU when batches are asked for"
-    if not why and not iterator._pin_memory:
-        why = "the DataLoader does not pin its batches"
-    if why:
-        injection.refuse(why)
-        return None
-    copier, place = _Copier(torch, device), made.running()
-
-    def copied(batch: Any) -> _Copied:
-        found = copier.copied(batch)
-        if found.tensors:
-            injection.note("DataLoader", f"batches are copied to {device} one ahead, on a stream of their own", place)
-        else:
-            injection.refuse("batches are no tensors, nor tuples, lists or dicts of them")
-        return found
-
-    return OneAhead(copied, copier.ready)
