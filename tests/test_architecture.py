@@ -13,7 +13,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-COMMANDS = ["--help", "analyze --help", "doctor --help", "profile --help", "rules --help", "rules list", "try --help"]
+COMMANDS = [
+    "--help",
+    "analyze --help",
+    "doctor --help",
+    "ledger --help",
+    "profile --help",
+    "rules --help",
+    "rules list",
+    "try --help",
+]
 
 
 @pytest.mark.parametrize(

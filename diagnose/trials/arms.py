@@ -83,7 +83,7 @@ class Arm:
     peak_bytes: int | None
     losses: tuple[float, ...]
     injected: tuple[str, ...]
-    """Where fixes took effect."""
+    """Where fixes took effect, on any rank."""
     seconds: float
     """From its start to its end."""
     gpu: DeviceState | None = None
@@ -137,9 +137,14 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     if not ranks or any(rank.unprofiled is None for rank in ranks):
         raise _void(recorded, _last_line(printed), limit_s)
     for fix in fixes:
-        if why := next(filter(None, (why_none(fix, rank) for rank in ranks)), ""):
+        if why := next(filter(None, (why_none(fix, rank) for rank in _changed(fix, ranks))), ""):
             raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
     return _measured(ranks, recorded.manifest.devices, time.monotonic() - begun_s)
+
+
+def _changed(fix: str, ranks: Sequence[RankManifest]) -> Sequence[RankManifest]:
+    """Those that did what the fix changes, as only one may save checkpoints; all if none did."""
+    return [rank for rank in ranks if rank.arm is not None and rank.arm.injected.get(fix)] or ranks
 
 
 def _run(
@@ -164,7 +169,7 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], sec
         warmup_s=slowest.began_s or 0.0,
         peak_bytes=max((one.peak_bytes for one in said if one.peak_bytes is not None), default=None),
         losses=tuple(map(float.fromhex, said[0].losses)),
-        injected=tuple(line for lines in said[0].injected.values() for line in lines),
+        injected=tuple(dict.fromkeys(line for one in said for lines in one.injected.values() for line in lines)),
         seconds=seconds,
         gpu=max((one for one in devices if one.power_w), key=lambda one: one.power_w or 0, default=None),
         held_back_by=tuple(sorted(HEAT & {why for one in devices for why in one.throttled_by or ()})),
