@@ -48,6 +48,14 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
     """"nvlink" or "pcie"."""
 
 
+class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the user's own that the run imported, which had not changed since the run began."""
+
+    file: str
+    sha256: str
+    """Of all of it, as hexadecimal digits."""
+
+
 class RowsFilled(msgspec.Struct, frozen=True, kw_only=True):
     """How far the rows of batches were filled: of the largest sequences of each of some batches of the warm-up.
 
@@ -310,5 +318,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Variables that change speed, of an allow-list; never others."""
     devices: tuple[DeviceState, ...] = ()
     links: tuple[Links, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
+    """The script first, as far as it could be read. Empty: not known."""
     ranks: tuple[RankManifest, ...] = ()
     notes: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, backwards, imports, interruptions, loaders, place, writes
+from . import about, backwards, imports, interruptions, loaders, place, sources, writes
 from .arm import Arm
 from .foreign import watch_foreign
 from .plan import Part, Plan
@@ -157,4 +157,5 @@ def _of_the_run() -> dict[str, object]:
         "environment": about.environment(os.environ),
         "devices": about.devices(),
         "links": about.links(),
+        "sources": sources.imported(),
     }
