@@ -44,6 +44,8 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd())
         if not quiet:
             click.echo(patches.render(patch, diagnosis), nl=False, err=True)
+            if patch.files and patch.root != Path.cwd().resolve():
+                click.echo("Its names start at the top of the git checkout: apply it there.", err=True)
         if write_it:
             writing.write(patch)
         write(output, diff.unified(patch.files))

@@ -81,25 +81,26 @@ def _with(call: cst.Call, new: cst.Arg) -> dict[str, Any]:
     if not call.args:
         return {"args": [new]}
     last = call.args[-1]
-    ends_with_comma = isinstance(last.comma, cst.Comma)
-    closing = last.comma.whitespace_after if isinstance(last.comma, cst.Comma) else last.whitespace_after_arg
+    comma = last.comma if isinstance(last.comma, cst.Comma) else None
+    closing = last.whitespace_after_arg if comma is None else comma.whitespace_after
     before = call.whitespace_before_args
-    if len(call.args) > 1 and isinstance(comma := call.args[-2].comma, cst.Comma):
-        before = comma.whitespace_after
+    if len(call.args) > 1 and isinstance(earlier := call.args[-2].comma, cst.Comma):
+        before = earlier.whitespace_after
     between: cst.BaseParenthesizableWhitespace = cst.SimpleWhitespace(" ")
     if isinstance(before, cst.ParenthesizedWhitespace):
         between = before.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
         if isinstance(closing, cst.ParenthesizedWhitespace):  # A comment stays with what it is beside.
             between = between.with_changes(first_line=closing.first_line, empty_lines=closing.empty_lines)
             closing = closing.with_changes(first_line=cst.TrailingWhitespace(), empty_lines=[])
-    changed = last.with_changes(
-        comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
-    )
-    if ends_with_comma:
-        new = new.with_changes(comma=cst.Comma(whitespace_after=closing))
-    else:
+    if comma is None:
+        last = last.with_changes(
+            comma=cst.Comma(whitespace_after=between), whitespace_after_arg=cst.SimpleWhitespace("")
+        )
         new = new.with_changes(whitespace_after_arg=closing)
-    return {"args": [*call.args[:-1], changed, new]}
+    else:
+        last = last.with_changes(comma=comma.with_changes(whitespace_after=between))
+        new = new.with_changes(comma=cst.Comma(whitespace_after=closing))
+    return {"args": [*call.args[:-1], last, new]}
 
 
 def in_all(calls: Iterable[tuple[Code, cst.Call]], function: str, name: str, value: object) -> list[Edit]:

@@ -24,6 +24,10 @@ Change = Callable[[Any], Any]
 N = TypeVar("N", bound=cst.CSTNode)
 
 
+DEEPEST = 100
+"""Levels of a syntax tree; from some 300 on libcst ends in a RecursionError, and far beyond it crashes the process."""
+
+
 class Code:
     """A file that can be read as Python."""
 
@@ -31,8 +35,10 @@ class Code:
         """Raises CannotEdit if it is none."""
         self.source = source
         try:
+            if _depth(ast.parse(source.text)) > DEEPEST:
+                raise CannotEdit(f"{source.name} is nested too deeply")
             self._tree = MetadataWrapper(cst.parse_module(source.text))
-        except (cst.ParserSyntaxError, RecursionError) as error:
+        except (cst.ParserSyntaxError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
             raise CannotEdit(f"{source.name} is no Python that can be read") from error
         self.module = self._tree.module
         if self.module.code != source.text:
@@ -51,7 +57,8 @@ class Code:
         return self._tree.resolve(ParentNodeProvider)
 
     @cached_property
-    def _nodes(self) -> list[cst.CSTNode]:
+    def nodes(self) -> list[cst.CSTNode]:
+        """All, in the order of the file."""
         found, pending = list[cst.CSTNode](), [self.module]
         while pending:
             one: Any = pending.pop()
@@ -61,7 +68,7 @@ class Code:
 
     def every(self, kind: type[N]) -> Iterator[N]:
         """Nodes of a kind, in the order of the file."""
-        return (one for one in self._nodes if isinstance(one, kind))
+        return (one for one in self.nodes if isinstance(one, kind))
 
     def lines(self, node: cst.CSTNode) -> tuple[int, int]:
         """The first and the last line of a node, from 1."""
@@ -130,6 +137,14 @@ class Code:
             raise CannotEdit(f"{self.source.name} would not be sound with it") from error
 
 
+def _depth(tree: ast.AST) -> int:
+    """Levels of a tree, without recursion."""
+    level, depth = [tree], 0
+    while level:
+        level, depth = [child for one in level for child in ast.iter_child_nodes(one)], depth + 1
+    return depth
+
+
 @dataclass(frozen=True, eq=False)
 class Edit:
     """A change of one node of a file."""
@@ -146,9 +161,13 @@ class Edit:
     after: tuple[str, ...] = ()
 
 
+NOTHING = cst.Pass()
+"""Stands for a statement that goes once its block is put together: libcst drops empty ones with their comments."""
+
+
 def removed(statement: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
     """In place of a statement: nothing but the comments above it."""
-    return cst.SimpleStatementLine([], leading_lines=statement.leading_lines)
+    return statement.with_changes(body=[NOTHING])
 
 
 def inside(head: tuple[cst.WithItem], first: bool) -> Change:
@@ -199,7 +218,7 @@ def _tidied(block: Any) -> Any:
     """A block whose removed statements leave the comments above them, and where neighbours share a `with`."""
     body, lines = list[Any](), list[cst.EmptyLine]()
     for one in block.body:
-        if isinstance(one, cst.SimpleStatementLine) and not one.body:
+        if isinstance(one, cst.SimpleStatementLine) and NOTHING is one.body[0]:
             lines += one.leading_lines
             continue
         if lines:

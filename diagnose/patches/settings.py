@@ -103,7 +103,7 @@ def _after_imports(code: Code, text: str) -> Edit:
 
 def _before_imports(code: Code, name: str, value: str) -> Edit:
     """A line before whatever may import torch. Raises CannotEdit if the script imports nothing such."""
-    first = next((one for one in code.every(cst.CSTNode) if _is_foreign_import(code, one)), None)
+    first = next((one for one in code.nodes if _is_foreign_import(code, one)), None)
     if first is None:
         raise CannotEdit(f"{code.source.name} has no import before which to set it")
     body = list(code.module.body)

@@ -58,7 +58,8 @@ def _by_hand(one: FixByHand) -> Iterator[str]:
     yield from _row(f"{one.finding.rank_order}. {one.finding.rule}", "")
     yield from _row("fix", one.fix.do)
     yield from _row("why not", f"{one.why}.")
-    for name, line in zip_longest(["by hand"], one.fix.after.splitlines(), fillvalue=""):
+    code = one.fix.after.splitlines()
+    for name, line in zip_longest(["by hand"] if code else [], code, fillvalue=""):
         yield f"   {name:<{_INDENT - 3}}{line}".rstrip()
 
 
