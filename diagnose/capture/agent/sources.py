@@ -18,11 +18,15 @@ LARGEST_BYTES = 1 << 20
 _BEGAN_S = time.time()
 
 
-def imported() -> list[dict[str, str]]:
+def script() -> str | None:
+    """The file that runs; Python forgets it before it ends."""
+    return getattr(sys.modules.get("__main__"), "__file__", None)
+
+
+def imported(script: str | None) -> list[dict[str, str]]:
     """As `SourceFile`, the script first. Files that have changed since the process began are left out."""
-    modules = {"__main__": sys.modules.get("__main__"), **sys.modules}
-    modules.pop("sitecustomize", None)  # It is ours.
-    names = [getattr(module, "__file__", None) for module in modules.values()]
+    modules = {name: module for name, module in sys.modules.items() if name != "sitecustomize"}  # That is ours.
+    names = [script, *(getattr(module, "__file__", None) for module in modules.values())]
     whole = [str(Path(name).absolute()) for name in names if isinstance(name, str) and name.endswith(".py")]
     own = [name for name in dict.fromkeys(whole) if made.is_users(name)][:MOST_FILES]
     hashed = [(name, _sha256(Path(name))) for name in own]

@@ -1,0 +1,168 @@
+"""`diagnose patch` as a command: a diff on standard output that applies, notes on standard error, sentences."""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.capture.scripts import ROOT, environment, profile, script
+from tests.cli.test_analyze import refused
+from tests.patches.patching import line_of
+
+CASES = ROOT / "sample_traces" / "planted"
+
+LOADER = """
+import gc
+import time
+import torch
+from torch.utils.data import DataLoader as DL, Dataset
+
+torch.manual_seed(0)
+torch.set_num_threads(1)
+
+
+class Stored(Dataset):
+    def __len__(self):
+        return 320
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.full((64,), index / 320), index % 10
+
+
+def main():
+    model = torch.nn.Sequential(torch.nn.Linear(64, 512), torch.nn.ReLU(), torch.nn.Linear(512, 10))
+    optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+    loader = DL(
+        Stored(),
+        batch_size=16,  # few
+    )
+    for epoch in range(2):
+        for number, (rows, labels) in enumerate(loader):
+            optimizer.zero_grad()
+            torch.nn.functional.cross_entropy(model(rows), labels).backward()
+            optimizer.step()
+            gc.collect()
+    print(loader.num_workers, number)
+
+
+if __name__ == "__main__":
+    main()
+"""
+"""Loads in the training process, and collects garbage in every step."""
+
+
+def patched(folder: Path, *words: object) -> subprocess.CompletedProcess[bytes]:
+    return subprocess.run(
+        [sys.executable, "-m", "diagnose", "patch", *map(str, words)],
+        cwd=folder,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+    )
+
+
+@pytest.fixture(scope="module")
+def recorded(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The folder with train.py and its recording, out."""
+    folder = tmp_path_factory.mktemp("recorded")
+    assert profile(folder, "--warmup", 5, "--no-analyze", script(folder, LOADER).name).code == 0
+    return folder
+
+
+@pytest.fixture
+def job(recorded: Path, tmp_path: Path) -> Path:
+    """A copy, as tests change it."""
+    shutil.copytree(recorded, tmp_path, dirs_exist_ok=True)
+    return tmp_path
+
+
+@pytest.mark.slow
+def test_the_diff_applies_and_the_script_runs_as_patched(job: Path) -> None:
+    done = patched(job, "out")
+    assert done.returncode == 0, done.stderr
+    subprocess.run(["git", "apply", "-"], cwd=job, input=done.stdout, check=True)
+    assert (job / "train.py").read_text() == LOADER.replace(
+        "batch_size=16,  # few\n", "batch_size=16,  # few\n        num_workers=1,\n"
+    ).replace("            gc.collect()\n", "            if number % 500 == 0:\n                gc.collect()\n")
+    ran = subprocess.run([sys.executable, "train.py"], cwd=job, env=environment(), capture_output=True, check=True)
+    assert ran.stdout == b"1 19\n"
+    notes = done.stderr.decode()
+    assert "1. garbage_collection\n   fix        Take `gc.collect()` out" in notes
+    assert "   changes    train.py:32: gc.collect() if number % 500 == 0\n" in notes
+    assert "2. dataloader_no_workers\n" in notes
+    assert f"   changes    train.py:{line_of(LOADER, 'loader = DL(')}: DataLoader(num_workers=1)\n" in notes
+    assert notes.endswith("The diff has 2 fixes in 1 file.\n")
+
+
+@pytest.mark.slow
+def test_the_recording_knows_its_files_and_a_changed_one_is_not_written(job: Path) -> None:
+    (source,) = json.loads((job / "out" / "manifest.json").read_text())["sources"]
+    assert Path(source["file"]).name == "train.py"
+    before = LOADER.replace("# few", "# many")
+    (job / "train.py").write_text(before)
+    done = patched(job, "out", "--write")
+    assert done.returncode == 2
+    assert done.stdout == b""
+    assert done.stderr.endswith(
+        b"Error: train.py has changed since the recording. Nothing was written. Record again, or apply the diff by hand.\n"
+    )
+    assert (job / "train.py").read_text() == before
+
+
+@pytest.mark.slow
+def test_what_is_written_is_the_diff(job: Path) -> None:
+    done = patched(job, "out", "--fix", "dataloader_no_workers", "--write", "--output", "fixes.diff", "--quiet")
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert (job / "train.py").read_text() == LOADER.replace("# few\n", "# few\n        num_workers=1,\n")
+    subprocess.run(["git", "apply", "--reverse", "fixes.diff"], cwd=job, check=True)
+    assert (job / "train.py").read_text() == LOADER
+    again = patched(job, "out", "--fix", "9")
+    assert b"Error: --fix 9 names no finding of this run. There are: 1 garbage_coll" in again.stderr
+
+
+def planted(folder: Path, case: str, kept: str = "medium") -> bytes:
+    """The script of a planted case as its recording's fixes make it, without a diff if they do not."""
+    there = folder / "sample_traces" / "planted" / case
+    there.mkdir(parents=True)
+    shutil.copy(CASES / case / "make.py", there)
+    done = patched(folder, CASES / case / kept)
+    assert done.returncode == 0, done.stderr
+    if done.stdout:
+        for options in (["--check"], []):
+            subprocess.run(["git", "apply", *options, "-"], cwd=folder, input=done.stdout, check=True)
+    compile((there / "make.py").read_bytes(), "make.py", "exec")
+    return done.stderr
+
+
+def test_a_planted_fault_is_fixed_or_said_to_be_the_user_s(tmp_path: Path) -> None:
+    """Its recording has no places, and the case its own switch: values come from that."""
+    notes = planted(tmp_path, "data_loading/loader_waits_for_storage").decode()
+    assert "why not num_workers comes from `workers` at sample_traces/planted/data_loading/" in " ".join(notes.split())
+
+
+def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:
+    done = subprocess.run(
+        [sys.executable, "-m", "diagnose", "patch", str(CASES / "optimizer" / "optimizer_one_by_one" / "medium")],
+        cwd=tmp_path,
+        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        check=False,
+        text=True,
+    )
+    refused(done, "Nothing can be patched: make.py is not here. Run this in the folder in which it was recorded.")
+
+
+def test_what_is_no_run_is_refused(tmp_path: Path) -> None:
+    (tmp_path / "train.py").write_text("x = 1\n")
+    for words in (["nowhere"], ["train.py"], ["."]):
+        done = patched(tmp_path, *words)
+        assert done.returncode == 2
+        assert done.stderr.startswith(b"Error: ")
+        assert done.stderr.count(b"\n") == 1
