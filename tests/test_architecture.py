@@ -13,7 +13,16 @@ import pytest
 ROOT = Path(__file__).parents[1]
 
 
-COMMANDS = ["--help", "analyze --help", "doctor --help", "profile --help", "rules --help", "rules list", "try --help"]
+COMMANDS = [
+    "--help",
+    "analyze --help",
+    "doctor --help",
+    "patch --help",
+    "profile --help",
+    "rules --help",
+    "rules list",
+    "try --help",
+]
 
 
 @pytest.mark.parametrize(
@@ -34,7 +43,7 @@ def test_starting_loads_nothing_heavy(program: str) -> None:
     # A line of -X importtime: "import time: self [us] | cumulative | name".
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "diagnose" in loaded
-    assert loaded.isdisjoint({"numpy", "pandas", "plotly", "torch"})
+    assert loaded.isdisjoint({"libcst", "numpy", "pandas", "plotly", "torch"})
 
 
 def test_every_package_is_installed() -> None:

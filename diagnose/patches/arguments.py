@@ -22,7 +22,7 @@ POSITIONS = {
     ),
     "zero_grad": ("set_to_none",),
     "set_detect_anomaly": ("mode",),
-    "set_num_threads": ("int",),
+    "set_num_threads": ("threads",),
     "set_float32_matmul_precision": ("precision",),
 }
 """Arguments that may be given by position, in order (PyTorch 2)."""
@@ -34,7 +34,9 @@ Constant = (cst.Integer, cst.Float, cst.SimpleString)
 
 
 def expression(value: object) -> cst.BaseExpression:
-    """A value of a fix as it is written."""
+    """A value of a fix as it is written; an expression as it is."""
+    if isinstance(value, cst.BaseExpression):
+        return value
     return cst.parse_expression(json.dumps(value) if isinstance(value, str) else repr(value))
 
 
@@ -60,7 +62,10 @@ def given(call: cst.Call, function: str, name: str) -> tuple[int, cst.Arg] | Non
 
 
 def set_argument(code: Code, call: cst.Call, function: str, name: str, value: object) -> Edit:
-    """Have a call give an argument that value. Raises CannotEdit if something else than a value decides on it."""
+    """Have a call give an argument that value, or an expression.
+
+    Raises CannotEdit if something else than a value decides on it.
+    """
     there, wanted = given(call, function, name), expression(value)
     if there is not None and not constant(there[1].value):
         raise CannotEdit(f"{name} comes from `{code.text(there[1].value)}` at {code.place(call)}")

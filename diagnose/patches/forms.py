@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import libcst as cst
@@ -24,14 +25,28 @@ OF_WORKERS = ("prefetch_factor", "persistent_workers")
 """A DataLoader without workers refuses them."""
 
 
+SINCE = {"batched_grad_copy": (2, 13)}
+"""Arguments -> the first PyTorch that knows them, where that is a late one (its release notes)."""
+
+
 def edits_of(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     """What a fix changes. Raises CannotEdit if it cannot be made in the files."""
     form = FORMS.get((trial.name, trial.argument)) or FORMS.get((trial.name, "*"))
     if trial.kind == "env":
         form = _environment
     if form is None:
-        raise CannotEdit("its form depends on your code")
+        raise CannotEdit("it needs an edit by hand")
+    _refuse_older(trial, project)
     return form(trial, project, site)
+
+
+def _refuse_older(trial: Trial, project: Project) -> None:
+    """Raises CannotEdit if the PyTorch that ran does not know the argument, or is not known."""
+    needs, ran = SINCE.get(trial.argument), project.manifest.versions.get("torch", "")
+    found = re.match(r"(\d+)\.(\d+)", ran)
+    if needs is not None and (found is None or (int(found[1]), int(found[2])) < needs):
+        has = f"PyTorch {ran} was recorded" if found else "the recording does not say which ran"
+        raise CannotEdit(f"{trial.argument} takes PyTorch {needs[0]}.{needs[1]}, and {has}")
 
 
 def _environment(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
@@ -40,11 +55,29 @@ def _environment(trial: Trial, project: Project, site: Site | None) -> list[Edit
 
 def _loader(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     found = project.made("DataLoader", project.loaders_made)
-    for code, call in found:
-        workers = given(call, "DataLoader", "num_workers") if trial.argument in OF_WORKERS else None
-        if trial.argument in OF_WORKERS and (workers is None or code.text(workers[1].value) == "0"):
-            raise CannotEdit(f"the DataLoader at {code.place(call)} has no workers")
-    return [set_argument(code, call, "DataLoader", trial.argument, trial.value) for code, call in found]
+    values = [_of_workers(code, call, trial) if trial.argument in OF_WORKERS else trial.value for code, call in found]
+    return [
+        set_argument(code, call, "DataLoader", trial.argument, value)
+        for (code, call), value in zip(found, values, strict=True)
+    ]
+
+
+def _of_workers(code: Code, call: cst.Call, trial: Trial) -> object:
+    """The value of an argument that needs workers: where their number comes from elsewhere, it may be none.
+
+    Raises CannotEdit if it is, or cannot be asked for once more.
+    """
+    there = given(call, "DataLoader", "num_workers")
+    workers = "0" if there is None else code.text(there[1].value)
+    if workers == "0":
+        raise CannotEdit(f"the DataLoader at {code.place(call)} has no workers")
+    if workers.isdecimal():
+        return trial.value
+    if not all(part.isidentifier() for part in workers.split(".")):
+        raise CannotEdit(f"whether there are workers is decided by `{workers}` at {code.place(call)}")
+    if trial.value is True:
+        return cst.parse_expression(f"{workers} > 0")
+    return cst.parse_expression(f"{trial.value} if {workers} > 0 else None")
 
 
 def _ddp(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
@@ -97,11 +130,11 @@ def _compile_call(trial: Trial, project: Project, site: Site | None) -> list[Edi
     found = project.calls(lambda code, call: code.imported(call.func) == "torch.compile")
     if not found:
         raise CannotEdit("no call of torch.compile() stands in your files")
-    return [set_argument(code, call, "compile", trial.argument, trial.value) for code, call in found]
+    return [set_argument(code, call, "torch.compile", trial.argument, trial.value) for code, call in found]
 
 
 def _threads(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    return settings.set_by_call(project, "set_num_threads", "int", trial.value)
+    return settings.set_by_call(project, "set_num_threads", "threads", trial.value)
 
 
 def _attribute(trial: Trial, project: Project, site: Site | None) -> list[Edit]:

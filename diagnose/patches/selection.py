@@ -45,7 +45,7 @@ def select(findings: Sequence[RankedFinding], asked: Sequence[str]) -> tuple[lis
         ]
         if not known:
             fix = (*finding.fixes, Fix(finding.title))[0]
-            others.append(FixByHand(finding, fix, "its form depends on your code"))
+            others.append(FixByHand(finding, fix, "it needs an edit by hand"))
         elif why_not := _why_not(known[0], by_name):
             others.append(FixByHand(finding, known[0].fix, why_not))
         else:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import shutil
 import subprocess
 import sys
@@ -111,7 +112,8 @@ def test_the_recording_knows_its_files_and_a_changed_one_is_not_written(job: Pat
     assert done.returncode == 2
     assert done.stdout == b""
     assert done.stderr.endswith(
-        b"Error: train.py has changed since the recording. Nothing was written. Record again, or apply the diff by hand.\n"
+        b"Error: train.py has changed since the recording. Nothing was written."
+        b" Record again, or apply the diff by hand.\n"
     )
     assert (job / "train.py").read_text() == before
 
@@ -127,24 +129,60 @@ def test_what_is_written_is_the_diff(job: Path) -> None:
     assert b"Error: --fix 9 names no finding of this run. There are: 1 garbage_coll" in again.stderr
 
 
-def planted(folder: Path, case: str, kept: str = "medium") -> bytes:
-    """The script of a planted case as its recording's fixes make it, without a diff if they do not."""
-    there = folder / "sample_traces" / "planted" / case
-    there.mkdir(parents=True)
-    shutil.copy(CASES / case / "make.py", there)
-    done = patched(folder, CASES / case / kept)
-    assert done.returncode == 0, done.stderr
-    if done.stdout:
-        for options in (["--check"], []):
-            subprocess.run(["git", "apply", *options, "-"], cwd=folder, input=done.stdout, check=True)
-    compile((there / "make.py").read_bytes(), "make.py", "exec")
-    return done.stderr
+def test_the_page_shows_what_a_sample_gives(tmp_path: Path) -> None:
+    case = CASES / "communication" / "barrier_in_every_step"
+    shutil.copytree(case / "medium", tmp_path / "medium")
+    shutil.copy(case / "make.py", tmp_path)
+    os.utime(tmp_path / "make.py", (0, 0))
+    done = patched(tmp_path, "medium")
+    page = (ROOT / "docs" / "patching.md").read_text(encoding="utf-8")
+    shown = dict(re.findall(r"^```(text|diff)\n(.*?)^```$", page, re.DOTALL | re.MULTILINE))
+    assert done.stderr.decode() == shown["text"]
+    assert done.stdout.decode() == shown["diff"]
+    subprocess.run(["git", "apply", "--check", "-"], cwd=tmp_path, input=done.stdout, check=True)
 
 
-def test_a_planted_fault_is_fixed_or_said_to_be_the_user_s(tmp_path: Path) -> None:
-    """Its recording has no places, and the case its own switch: values come from that."""
-    notes = planted(tmp_path, "data_loading/loader_waits_for_storage").decode()
-    assert "why not num_workers comes from `workers` at sample_traces/planted/data_loading/" in " ".join(notes.split())
+@pytest.mark.parametrize(
+    ("case", "switch", "bad", "good"),
+    [
+        ("optimizer/optimizer_one_by_one", "run.fixed)", "False)", "True)"),
+        ("optimizer/gradients_filled_with_zeros", "set_to_none=run.fixed", "set_to_none=False", "set_to_none=True"),
+        ("synchronisation/anomaly_detection_left_on", "not run.fixed", "True", "False"),
+        ("data_loading/one_worker_too_few", "4 if run.fixed else 1", "1", "2"),
+        ("data_loading/loader_waits_for_storage", "num_workers=workers", "num_workers=0", "num_workers=1"),
+    ],
+)
+def test_a_planted_fault_is_fixed_as_its_switch_fixes_it(
+    tmp_path: Path, case: str, switch: str, bad: str, good: str
+) -> None:
+    """As the case is written the value comes from its switch, and is left to the user; with the fault in its place, it
+    is patched to the text that the switch stands for. Loaders get as many workers as the diagnosis says.
+    """
+    text = (CASES / case / "make.py").read_text()
+    assert text.count(switch) == 1
+    (tmp_path / "make.py").write_text(text)
+    done = patched(tmp_path, CASES / case / "medium", "--fix", "1")
+    assert (done.returncode, done.stdout) == (0, b"")
+    assert b" comes from `" in done.stderr
+    (tmp_path / "make.py").write_text(text.replace(switch, bad))
+    done = patched(tmp_path, CASES / case / "medium", "--fix", "1")
+    for options in (["--check"], []):
+        subprocess.run(["git", "apply", *options, "-"], cwd=tmp_path, input=done.stdout, check=True)
+    assert (tmp_path / "make.py").read_text() == text.replace(switch, good)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("case", ["launch/histograms_of_all_gradients", "launch/new_length_in_every_step"])
+def test_a_planted_case_trains_with_its_patch(tmp_path: Path, case: str) -> None:
+    shutil.copy(CASES / case / "make.py", tmp_path)
+    compiles = case == "launch/new_length_in_every_step"
+    done = patched(tmp_path, CASES / case / "medium", "--output", "fixes.diff")
+    assert done.returncode == 0
+    subprocess.run(["git", "apply", "fixes.diff"], cwd=tmp_path, check=True)
+    assert ("dynamic=True" if compiles else "foreach=False, fused=True") in (tmp_path / "make.py").read_text()
+    if not compiles:  # Compiling takes a compiler, and minutes.
+        command = [sys.executable, "make.py", "--steps", "3", "--level", "weak"]
+        subprocess.run(command, cwd=tmp_path, env=environment(), check=True)
 
 
 def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Files of every kind: their bytes stay, names that git must quote apply, nothing outside of the checkout is touched."""
+"""Files of every kind: their bytes stay, names that git must quote apply, nothing outside is touched."""
 
 from __future__ import annotations
 

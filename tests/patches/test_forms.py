@@ -5,6 +5,7 @@ from __future__ import annotations
 import textwrap
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from diagnose.findings.finding import RankedFinding
@@ -149,9 +150,15 @@ def test_what_belongs_to_workers_needs_some(tmp_path: Path) -> None:
     persistent = "patch:DataLoader(persistent_workers=True)"
     text = f"{IMPORTS}loader = DataLoader(data, num_workers=2)\n"
     assert changed(tmp_path, text, persistent, loader="loader = ") == text.replace("=2", "=2, persistent_workers=True")
+    text = f"{IMPORTS}loader = DataLoader(data, num_workers=args.workers)\n"
+    done = changed(tmp_path, text, persistent, "patch:DataLoader(prefetch_factor=8)", loader="loader = ")
+    added = "s, persistent_workers=args.workers > 0, prefetch_factor=8 if args.workers > 0 else None)"
+    assert done == text.replace("s)", added)
     for bad in ("DataLoader(data)", "DataLoader(data, num_workers=0)"):
         why = refused(tmp_path, f"{IMPORTS}loader = {bad}\n", persistent, loader="loader = ")
         assert why == "the DataLoader at train.py:3 has no workers"
+    why = refused(tmp_path, f"{IMPORTS}loader = DataLoader(data, num_workers=f())\n", persistent, loader="loader = ")
+    assert why == "whether there are workers is decided by `f()` at train.py:3"
 
 
 @pytest.mark.parametrize(
@@ -227,6 +234,20 @@ def test_options_of_ddp_are_set_by_name_or_position(tmp_path: Path) -> None:
     assert changed(tmp_path, text, *trials, ddp="net = ") == text.replace("0, True", "0, False, bucket_cap_mb=25")
 
 
+def test_an_argument_that_is_newer_than_the_torch_that_ran_is_not_given(tmp_path: Path) -> None:
+    text = "from torch.nn.parallel import DistributedDataParallel\nnet = DistributedDataParallel(net)\n"
+    path, known = prepared(tmp_path, text, ddp="net = ")
+    trial = "wrap:DistributedDataParallel(batched_grad_copy=True)"
+    for versions, has in (
+        ({}, "the recording does not say which ran"),
+        ({"torch": "2.4.1+cu121"}, "PyTorch 2.4.1+cu121 was recorded"),
+    ):
+        done = patch(tmp_path, [trial], msgspec.structs.replace(known, versions=versions))
+        assert why_not(done) == f"batched_grad_copy takes PyTorch 2.13, and {has}"
+    apply(tmp_path, patch(tmp_path, [trial], msgspec.structs.replace(known, versions={"torch": "2.13.0"})))
+    assert path.read_text() == text.replace("(net)", "(net, batched_grad_copy=True)")
+
+
 SYNCHRONISED = """
 import torch
 
@@ -285,7 +306,7 @@ def test_a_call_that_is_no_line_of_its_own_stays(tmp_path: Path, line: str, why:
 )
 def test_a_collection_is_made_seldom_where_the_loop_counts(tmp_path: Path, head: str) -> None:
     text = f"import gc\n{head}\n    train()\n\n    # free\n    gc.collect()  # now\n    log()\n"
-    after = f"import gc\n{head}\n    train()\n\n    # free\n    if step % 500 == 0:\n        gc.collect()  # now\n    log()\n"
+    after = text.replace("    gc.collect()", "    if step % 500 == 0:\n        gc.collect()")
     assert changed(tmp_path, text, "patch:gc.collect(every=500)") == after
     why = refused(tmp_path, after, "patch:gc.collect(every=500)")
     assert why == f"it is made if step % 500 == 0 at train.py:{line_of(after, 'gc.collect')} already"
@@ -340,8 +361,8 @@ SET = 'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:Tru
         ("import torch\n", f"import os\n{SET}import torch\n"),
         ("#!/usr/bin/python\n# Train.\nimport torch\n", f"#!/usr/bin/python\n# Train.\nimport os\n{SET}import torch\n"),
         (
-            '"""Doc."""\nfrom __future__ import annotations\nimport os\n\n# numbers\nimport numpy as np\nimport torch\n',
-            f'"""Doc."""\nfrom __future__ import annotations\nimport os\n\n{SET}# numbers\nimport numpy as np\nimport torch\n',
+            '"""Doc."""\nfrom __future__ import annotations\nimport os\n\n# numbers\nimport numpy\nimport torch\n',
+            f'"""Doc."""\nfrom __future__ import annotations\nimport os\n\n{SET}# numbers\nimport numpy\nimport torch\n',
         ),
         (
             "import sys\nif x:\n    import torch\nimport os\n",
@@ -546,4 +567,4 @@ def test_a_fix_that_changes_what_another_changes_is_not_made(tmp_path: Path) -> 
 
 def test_a_fix_of_no_known_form_is_text(tmp_path: Path) -> None:
     for trial in ("wrap:prefetch", "patch:torch.save(in_background)", None):
-        assert refused(tmp_path, IMPORTS, finding(trial)) == "its form depends on your code"
+        assert refused(tmp_path, IMPORTS, finding(trial)) == "it needs an edit by hand"

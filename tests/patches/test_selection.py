@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
 from diagnose.findings.finding import Safety
@@ -28,7 +26,7 @@ def test_what_needs_judgement_or_saves_little_has_to_be_asked_for() -> None:
         "it needs your judgement, as it means less precise arithmetic (--fix 2 adds it)",
         "it needs your judgement, as it means another training (--fix 3 adds it)",
         "it would save less than 1 % (--fix 4 adds it)",
-        "its form depends on your code",
+        "it needs an edit by hand",
     ]
 
 
