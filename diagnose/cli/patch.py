@@ -25,7 +25,7 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
 
     Example: diagnose patch diagnose-runs/train-20261121-101500 > fixes.diff
     """
-    from diagnose.cli.analyze import asked_rules
+    from diagnose.cli.analyze import INCONCLUSIVE, asked_rules
     from diagnose.patches import diff, making, writing
     from diagnose.patches.errors import CannotPatch
     from diagnose.pipeline import diagnose
@@ -39,6 +39,8 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         given = recording.find([run])
         read = [one.trace.path for one in given.ranks]
         refuse_unwritable([output], read)
+        if output.endswith(".py"):
+            raise click.ClickException(f"{output} is a file of Python. Name one such as fixes.diff.")
         diagnosis = diagnose(given, jobs=os.cpu_count() or 1, rules=asked_rules(read[0], (), (), ()))
         manifest = diagnosis.provenance.manifest
         patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd())
@@ -53,3 +55,6 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         raise click.ClickException(str(error)) from error
     if write_it and patch.files and not quiet:
         click.echo(f"Written: {', '.join(one.name for one in patch.files)}.", err=True)
+    if not diagnosis.conclusive:
+        click.echo(f"There is too little in {run} to say anything: diagnose analyze says why.", err=True)
+        raise click.exceptions.Exit(INCONCLUSIVE)

@@ -16,7 +16,6 @@ from libcst.metadata import QualifiedNameSource as NameSource
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.files import SourceText
 
-Loop = (cst.For, cst.While)
 Function = (cst.FunctionDef, cst.Lambda)
 Change = Callable[[Any], Any]
 """A node, with what other changes have done inside it -> what stands there instead."""

@@ -12,7 +12,7 @@ from diagnose.patches import models, settings, statements
 from diagnose.patches.arguments import constant, given, in_all, set_argument
 from diagnose.patches.code import Code, Edit
 from diagnose.patches.errors import CannotEdit
-from diagnose.patches.project import Project, is_call, is_method
+from diagnose.patches.project import Found, Project, is_call, is_method
 from diagnose.trace.frames import Site
 
 Form = Callable[[Trial, Project, Site | None], list[Edit]]
@@ -114,7 +114,7 @@ def _calls_of(function: str) -> Form:
     """Every call of a function of torch's that gives the argument."""
 
     def form(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-        found = project.calls(lambda code, call: is_call(code, call, function))
+        found = project.calls(function, lambda code, call: is_call(code, call, function))
         return in_all(found, function, trial.argument, trial.value)
 
     return form
@@ -122,12 +122,12 @@ def _calls_of(function: str) -> Form:
 
 def _methods(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     """Every call of a method that gives the argument."""
-    found = project.calls(lambda code, call: is_method(call, trial.name))
+    found = project.calls(trial.name, lambda code, call: is_method(call, trial.name))
     return in_all(found, trial.name, trial.argument, trial.value)
 
 
 def _compile_call(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    found = project.calls(lambda code, call: code.imported(call.func) == "torch.compile")
+    found = project.calls("compile", lambda code, call: code.imported(call.func) == "torch.compile")
     if not found:
         raise CannotEdit("no call of torch.compile() stands in your files")
     return [set_argument(code, call, "torch.compile", trial.argument, trial.value) for code, call in found]
@@ -141,14 +141,19 @@ def _attribute(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     return settings.set_attribute(project, f"{trial.name}.{trial.argument}", trial.value)
 
 
+def _called(trial: Trial, project: Project, site: Site | None) -> list[Found]:
+    """The calls of the function that a fix names, where the finding is. Raises CannotEdit."""
+    word = trial.name.rpartition(".")[2]
+    found = project.calls(word, lambda code, call: code.imported(call.func) == trial.name)
+    return project.inside(found, site, trial.name)
+
+
 def _left_out(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    found = project.calls(lambda code, call: code.imported(call.func) == trial.name)
-    return statements.left_out(project.inside(found, site, trial.name), trial.name)
+    return statements.left_out(_called(trial, project, site), trial.name)
 
 
 def _seldom(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    found = project.calls(lambda code, call: code.imported(call.func) == trial.name)
-    return statements.made_seldom(project.inside(found, site, trial.name), trial.name, int(trial.value))
+    return statements.made_seldom(_called(trial, project, site), trial.name, int(trial.value))
 
 
 def _compiled(trial: Trial, project: Project, site: Site | None) -> list[Edit]:

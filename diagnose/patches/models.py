@@ -46,7 +46,7 @@ def under_autocast(project: Project) -> list[Edit]:
         raise CannotEdit("the recording does not say on which device the model is")
     found = [
         (code, one)
-        for code in project.everywhere()
+        for code in project.everywhere("backward")
         for one in code.every(cst.Call)
         if isinstance(one.func, cst.Attribute) and one.func.attr.value == "backward"
     ]
@@ -90,9 +90,10 @@ def _model(project: Project) -> Model:
         ((code, call),) = project.made(most.name, [most.made])
     else:
         found = project.calls(
+            "optim",
             lambda code, call: (
                 (name := code.imported(call.func)).startswith("torch.optim.") and name.rpartition(".")[2] in OPTIMIZERS
-            )
+            ),
         )
         if len(found) != 1:
             raise CannotEdit("the recording does not say where the optimizer is made")

@@ -14,6 +14,7 @@ from diagnose.findings.patches import PatchedFile
 from diagnose.patches import files
 from diagnose.patches.code import Code
 from diagnose.patches.errors import CannotEdit
+from diagnose.patches.files import SourceText
 from diagnose.trace.frames import Site
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made, Manifest, RankManifest
@@ -33,11 +34,12 @@ class Project:
         self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
         self.here, self.root = here, files.root_of(here)
         self._sites = sites
+        self._sources: dict[Path, SourceText] = {}
         self._code: dict[Path, Code | CannotEdit] = {}
 
     @cached_property
     def named(self) -> list[str]:
-        """Files that the recording names as the user's own, the script first."""
+        """Files that the recording names as the user's own."""
         made = [*(one.made for one in self.rank.loaders), *(one.made for one in self.rank.optimizers), *self.ddp_made]
         places = [one.file for one in made if one is not None]
         sources = [one.file for one in self.manifest.sources] or files.command_files(self.manifest.command)
@@ -68,7 +70,7 @@ class Project:
         """A file that was located. Raises CannotEdit."""
         if path not in self._code:
             try:
-                self._code[path] = Code(files.read(path, self.root))
+                self._code[path] = Code(self.source(path))
             except CannotEdit as error:
                 self._code[path] = error
         known = self._code[path]
@@ -76,18 +78,27 @@ class Project:
             raise known
         return known
 
+    def source(self, path: Path) -> SourceText:
+        """The text of a file that was located, read once. Raises CannotEdit."""
+        if path not in self._sources:
+            self._sources[path] = files.read(path, self.root)
+        return self._sources[path]
+
     @property
     def script(self) -> Code:
         """The file that was run. Raises CannotEdit."""
-        if not self.named or not (self.manifest.sources or self.manifest.command):
+        told = [one.file for one in self.manifest.sources if one.script]
+        names = told if self.manifest.sources else files.command_files(self.manifest.command)
+        if not names:
             raise CannotEdit("the recording does not say which script ran")
-        return self.code(files.located(self.named[0], self.root, self.here))
+        return self.code(files.located(names[0], self.root, self.here))
 
-    def everywhere(self) -> Iterator[Code]:
-        """All files that are here and can be read."""
+    def everywhere(self, word: str) -> Iterator[Code]:
+        """All files that are here, can be read, and have a word in them."""
         for path in self.paths:
             try:
-                yield self.code(path)
+                if word in self.source(path).text:
+                    yield self.code(path)
             except CannotEdit:
                 continue
 
@@ -95,7 +106,7 @@ class Project:
         """A sentence if a file is not as it was recorded, or that cannot be told; else empty."""
         recorded = {one.file: one.sha256 for one in self.manifest.sources}
         known = [name for name in recorded if self._is(name, file.path)]
-        if known:
+        if known and recorded[known[0]] is not None:
             same = recorded[known[0]] == hashlib.sha256(file.before).hexdigest()
             return "" if same else f"{file.name} has changed since the recording."
         try:
@@ -111,16 +122,16 @@ class Project:
         except CannotEdit:
             return False
 
-    def calls(self, fits: Callable[[Code, cst.Call], bool]) -> list[Found]:
-        """Those calls in all files that fit."""
-        return [(code, call) for code in self.everywhere() for call in code.every(cst.Call) if fits(code, call)]
+    def calls(self, word: str, fits: Callable[[Code, cst.Call], bool]) -> list[Found]:
+        """Those calls that fit, in all files that have the word."""
+        return [(code, call) for code in self.everywhere(word) for call in code.every(cst.Call) if fits(code, call)]
 
     def made(self, name: str, places: Sequence[Made | None]) -> list[Found]:
         """The calls that make what has this name, by the recording, or the only one there is. Raises CannotEdit."""
         known = list(dict.fromkeys(one for one in places if one is not None))
         if known:
             return [self._at(name, one) for one in known]
-        found = self.calls(lambda code, call: is_call(code, call, name))
+        found = self.calls(name, lambda code, call: is_call(code, call, name))
         if not found:
             raise CannotEdit(f"no call of torch's {name}() stands in your files")
         if len(found) > 1:
@@ -155,14 +166,13 @@ class Project:
                 return list(found)
             where = ", ".join(code.place(call) for code, call in found)
             raise CannotEdit(f"{what}() is called at {where}, and the recording does not say which it is")
-        name = PurePath(site.file.replace("\\", "/")).name
         here = [
             (code, call)
             for code, call in found
-            if code.source.path.name == name and code.function(call) == site.function.rpartition(".")[2]
+            if self._is(site.file, code.source.path) and code.function(call) == site.function.rpartition(".")[2]
         ]
         if not here:
-            raise CannotEdit(f"no call of {what}() stands in {site.function}() of {name}")
+            raise CannotEdit(f"no call of {what}() stands in {site.function}() of {PurePath(site.file).name}")
         return [one for one in here if one[0].loop(one[1]) is not None] or here
 
 

@@ -25,7 +25,7 @@ IMPORT = (cst.Import, cst.ImportFrom)
 
 def set_by_call(project: Project, function: str, name: str, value: object) -> list[Edit]:
     """Have the calls of a function of torch's own set a value; without any, call it after the imports."""
-    found = project.calls(lambda code, call: is_call(code, call, function))
+    found = project.calls(function, lambda code, call: is_call(code, call, function))
     if found:
         return in_all(found, function, name, value)
     return [_after_imports(project.script, f"torch.{function}({_text(value)})")]
@@ -34,7 +34,7 @@ def set_by_call(project: Project, function: str, name: str, value: object) -> li
 def set_attribute(project: Project, name: str, value: object) -> list[Edit]:
     """Have assignments to an attribute of torch's set a value; without any, assign it after the imports."""
     edits = list[Edit]()
-    for code in project.everywhere():
+    for code in project.everywhere(name.rpartition(".")[2]):
         for one in code.every(cst.Assign):
             if any(code.imported(target.target) == name for target in one.targets):
                 edits.append(_assigned(code, one, f"{name} = {_text(value)}", value))
@@ -48,7 +48,7 @@ def set_variable(project: Project, name: str, value: str) -> list[Edit]:
     if name.startswith(AT_THE_START):
         raise CannotEdit("it is read when the process starts, before any Python runs: put it before the command")
     edits = list[Edit]()
-    for code in project.everywhere():
+    for code in project.everywhere(name):
         for one in code.every(cst.Assign):
             if any(_is_variable(code, target.target, name) for target in one.targets):
                 edits.append(_assigned(code, one, f'os.environ["{name}"] = {_text(value)}', value))

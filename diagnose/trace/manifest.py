@@ -49,11 +49,13 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
-    """A file of the user's own that the run imported, which had not changed since the run began."""
+    """A file of the user's own that the run imported."""
 
     file: str
-    sha256: str
-    """Of all of it, as hexadecimal digits."""
+    sha256: str | None = None
+    """Of all of it, as hexadecimal digits; None if it is large, or was written since the process began."""
+    script: bool = False
+    """It is what was run."""
 
 
 class RowsFilled(msgspec.Struct, frozen=True, kw_only=True):
@@ -319,6 +321,6 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[DeviceState, ...] = ()
     links: tuple[Links, ...] = ()
     sources: tuple[SourceFile, ...] = ()
-    """The script first, as far as it could be read. Empty: not known."""
+    """Empty: not known."""
     ranks: tuple[RankManifest, ...] = ()
     notes: tuple[str, ...] = ()

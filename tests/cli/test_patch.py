@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import hashlib
 import json
 import os
 import re
@@ -105,7 +106,8 @@ def test_the_diff_applies_and_the_script_runs_as_patched(job: Path) -> None:
 @pytest.mark.slow
 def test_the_recording_knows_its_files_and_a_changed_one_is_not_written(job: Path) -> None:
     (source,) = json.loads((job / "out" / "manifest.json").read_text())["sources"]
-    assert Path(source["file"]).name == "train.py"
+    assert (Path(source["file"]).name, source["script"]) == ("train.py", True)
+    assert source["sha256"] == hashlib.sha256(LOADER.encode()).hexdigest()
     before = LOADER.replace("# few", "# many")
     (job / "train.py").write_text(before)
     done = patched(job, "out", "--write")
@@ -195,6 +197,14 @@ def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:
         text=True,
     )
     refused(done, "Nothing can be patched: make.py is not here. Run this in the folder in which it was recorded.")
+
+
+def test_no_diff_is_written_over_a_script(tmp_path: Path) -> None:
+    (tmp_path / "make.py").write_text("x = 1\n")
+    done = patched(tmp_path, CASES / "optimizer" / "optimizer_one_by_one" / "medium", "--output", "make.py")
+    assert (done.returncode, done.stdout) == (2, b"")
+    assert done.stderr == b"Error: make.py is a file of Python. Name one such as fixes.diff.\n"
+    assert (tmp_path / "make.py").read_text() == "x = 1\n"
 
 
 def test_what_is_no_run_is_refused(tmp_path: Path) -> None:

@@ -160,6 +160,25 @@ def test_without_a_manifest_the_lines_of_findings_lead_to_files(tmp_path: Path) 
     assert path.read_bytes() == b"import torch\ndef step():\n    pass\n"
 
 
+def test_a_line_for_the_script_goes_into_the_file_that_ran(tmp_path: Path) -> None:
+    for name in ("lib.py", "train.py"):
+        written(tmp_path / name, b"import torch\n")
+    trial = "patch:torch.set_num_threads(threads=2)"
+    known = [SourceFile(file=str(tmp_path / "lib.py")), SourceFile(file=str(tmp_path / "train.py"), script=True)]
+    assert [one.name for one in patch(tmp_path, [trial], Manifest(sources=tuple(known))).files] == ["train.py"]
+    done = patch(tmp_path, [trial], Manifest(sources=tuple(known[:1])))
+    assert why_not(done) == "the recording does not say which script ran"
+
+
+def test_of_files_of_one_name_the_one_of_the_finding_is_meant(tmp_path: Path) -> None:
+    text = b"import torch\ndef step():\n    x = 1\n    torch.cuda.synchronize()\n"
+    paths = [written(tmp_path / folder / "loop.py", text) for folder in ("train", "test")]
+    known = Manifest(sources=tuple(SourceFile(file=str(one)) for one in paths))
+    trial = finding("patch:torch.cuda.synchronize", site=Site("test/loop.py", 2, "step"))
+    done = patch(tmp_path, [trial], known)
+    assert [one.name for one in done.files] == ["test/loop.py"]
+
+
 def test_a_file_that_only_imports_is_patched_too(tmp_path: Path) -> None:
     """The script is one file, the training another."""
     script = written(tmp_path / "train.py", b"import lib\n")

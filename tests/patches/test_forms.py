@@ -361,8 +361,8 @@ SET = 'os.environ.setdefault("PYTORCH_CUDA_ALLOC_CONF", "expandable_segments:Tru
         ("import torch\n", f"import os\n{SET}import torch\n"),
         ("#!/usr/bin/python\n# Train.\nimport torch\n", f"#!/usr/bin/python\n# Train.\nimport os\n{SET}import torch\n"),
         (
-            '"""Doc."""\nfrom __future__ import annotations\nimport os\n\n# numbers\nimport numpy\nimport torch\n',
-            f'"""Doc."""\nfrom __future__ import annotations\nimport os\n\n{SET}# numbers\nimport numpy\nimport torch\n',
+            '"""Doc."""\nfrom __future__ import annotations\nimport os\n\n# why\nimport numpy\nimport torch\n',
+            f'"""Doc."""\nfrom __future__ import annotations\nimport os\n\n{SET}# why\nimport numpy\nimport torch\n',
         ),
         (
             "import sys\nif x:\n    import torch\nimport os\n",

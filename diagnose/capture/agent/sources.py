@@ -13,7 +13,7 @@ MOST_FILES = 200
 """That are named (our choice)."""
 
 LARGEST_BYTES = 1 << 20
-"""Of a file that is named (our choice)."""
+"""Of a file whose content is told by a hash (our choice)."""
 
 _BEGAN_S = time.time()
 
@@ -23,14 +23,13 @@ def script() -> str | None:
     return getattr(sys.modules.get("__main__"), "__file__", None)
 
 
-def imported(script: str | None) -> list[dict[str, str]]:
-    """As `SourceFile`, the script first. Files that have changed since the process began are left out."""
+def imported(script: str | None) -> list[dict[str, object]]:
+    """The script and all modules, as `SourceFile`. Modules that are no files have names that are no paths."""
     modules = {name: module for name, module in sys.modules.items() if name != "sitecustomize"}  # That is ours.
     names = [script, *(getattr(module, "__file__", None) for module in modules.values())]
-    whole = [str(Path(name).absolute()) for name in names if isinstance(name, str) and name.endswith(".py")]
-    own = [name for name in dict.fromkeys(whole) if made.is_users(name)][:MOST_FILES]
-    hashed = [(name, _sha256(Path(name))) for name in own]
-    return [{"file": name, "sha256": value} for name, value in hashed if value is not None]
+    files = [name for name in names if isinstance(name, str) and name.endswith(".py") and Path(name).is_absolute()]
+    own = [name for name in dict.fromkeys(files) if made.is_users(name)][:MOST_FILES]
+    return [{"file": name, "sha256": _sha256(Path(name)), "script": name == script} for name in own]
 
 
 def _sha256(path: Path) -> str | None:
