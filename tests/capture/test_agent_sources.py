@@ -18,6 +18,7 @@ def imported(path: Path, monkeypatch: pytest.MonkeyPatch) -> dict[str, object]:
     module = ModuleType("own_module")
     module.__file__ = str(path)
     monkeypatch.setitem(sys.modules, "own_module", module)
+    monkeypatch.setattr(sources, "MOST_FILES", len(sys.modules))  # Those of all tests are the user's own.
     (told,) = (one for one in sources.imported(None) if one["file"] == str(path))
     return told
 
