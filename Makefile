@@ -5,7 +5,7 @@ CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check texts docs pictures accuracy truth gpu bench bench-scale clean
+.PHONY: help demo test test-all check texts docs pictures accuracy truth trials gpu bench bench-scale clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -52,7 +52,11 @@ truth: .venv/full  ## measure planted cases that need no GPU and record all thei
 	$(BIN)/python -m benchmarks.ground_truth --missing --all-levels
 	$(BIN)/python -m benchmarks.jobs --measure --record --missing
 
-gpu:  ## the same of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
+trials: .venv/full  ## measure whether `diagnose try` finds what fixes gain, as far as that is missing, and publish it; takes two hours
+	$(BIN)/python -m benchmarks.trials --missing --write
+	$(BIN)/python -m benchmarks.texts --write
+
+gpu:  ## the same as `truth` of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package
 	$(PYTHON) -m benchmarks.ground_truth --gpu --missing --seconds 540
 
 bench: .venv/full  ## measure loading beside HTA and plain SQL, publish it, and measure what recording costs

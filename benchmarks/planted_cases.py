@@ -79,6 +79,8 @@ class Case:
     """Of a mixed case: the rules that name each of its faults."""
     recordings: tuple[str, ...] = ("medium",)
     """Those that the repository keeps: of one level, and where it adds something "strong_fixed"."""
+    injections: tuple[str, ...] = ()
+    """What the switch changes, as `diagnose try` names it, where it can inject just that (on two cores)."""
     recorded_steps: int = 5
     """Fewer where a step has so many ops that its recordings would take megabytes of the repository."""
 
@@ -180,7 +182,7 @@ def cases() -> list[Case]:
     found = []
     for path in (*SAMPLES.glob("planted/*/*/about.toml"), *SAMPLES.glob("controls/*/about.toml")):
         about = tomllib.loads(path.read_text(encoding="utf-8"))
-        lists = {name: tuple(about[name]) for name in about.keys() & {"expected", "needs", "recordings"}}
+        lists = {name: tuple(about[name]) for name in about.keys() & {"expected", "needs", "recordings", "injections"}}
         faults = {name: tuple(rules) for name, rules in about.get("faults", {}).items()}
         found.append(Case(folder=path.parent, **{**about, **lists, "faults": faults}))
     return sorted(found, key=lambda one: one.id)

@@ -23,6 +23,8 @@ from benchmarks.jobs import tables as job_tables
 from benchmarks.scale import tables as scale
 from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
+from benchmarks.trials import results as trial_results
+from benchmarks.trials import tables as trial_tables
 from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
@@ -115,6 +117,17 @@ def help_of(command: str) -> str:
 
 def _trials() -> Iterator[Text]:
     yield Text(SITE / "trying-fixes.md", shown_trials, "trials")
+    found = trial_results.published()
+    yield Text(SITE / "trying-fixes.md", partial(trial_tables.summary, found), "trials-right")
+    blocks: dict[str, Callable[[], str]] = {
+        "trials-machine": partial(trial_tables.machine, found),
+        "trials-planted": partial(trial_tables.planted, found.planted),
+        "trials-untried": partial(trial_tables.untried, found.planted),
+        "trials-harmful": partial(trial_tables.harmful, found.harmful),
+        "trials-controls": partial(trial_tables.controls, found.equal),
+    }
+    for name, make in blocks.items():
+        yield Text(SITE / "accuracy.md", make, name)
 
 
 def shown_trials() -> str:

@@ -92,7 +92,8 @@ def diagnose(
         brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks))
         briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
         said, briefs, notes = _of_many(given.ranks, briefly, study, progress)
-    return diagnosis.of_ranks(said, briefs, [*given.integrity, *notes], __version__, given.manifest, pages)
+    notes = [*given.integrity, *notes]
+    return diagnosis.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
 
 
 Study = Callable[..., RankDiagnosis | InputError]
@@ -243,7 +244,7 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
         brief,
         findings=fixes_for_devices.followable(rank.provenance.devices, placed),
         outcomes=recording_hints.in_outcomes(rank.provenance.format, ended),
-        replay=ReplayQuality(**vars(replay.quality), together=order.together),
+        replay=ReplayQuality(**vars(replay.quality), together=order.together, all_together=order.all_together),
         slowdown=cost,
         timeline=drawn,
         pictures=sampled,

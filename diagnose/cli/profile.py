@@ -30,7 +30,8 @@ KILLED = 128
 SHORT = Plan(warmup=1, steps=2)
 """For scripts that make few steps."""
 
-_COMMAND = "diagnose.command"
+COMMAND = "diagnose.command"
+"""Of a context's `meta`: words that belong to the run."""
 
 
 class Launching(click.Command):
@@ -38,11 +39,12 @@ class Launching(click.Command):
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
         """Sets the command to run aside, and parses the rest."""
-        at = self._end_of_options(args)
-        ctx.meta[_COMMAND] = args[at:]
+        at = self.end_of_options(args)
+        ctx.meta[COMMAND] = args[at:]
         return super().parse_args(ctx, args[:at])
 
-    def _end_of_options(self, args: list[str]) -> int:
+    def end_of_options(self, args: list[str]) -> int:
+        """Where the run's words begin."""
         options = [one for one in self.params if isinstance(one, click.Option)]
         valued = {name for one in options if not one.is_flag for name in one.opts}
         at = 0
@@ -113,9 +115,9 @@ def command(
         if not quiet:
             click.echo(f"diagnose: {what}", err=True)
 
-    name, words = _command(ctx.meta[_COMMAND])
+    name, words = command_of(ctx.meta[COMMAND])
     job, url = job_of(words, os.environ), upload.checked(out)
-    folder = out if isinstance(out, Path) else _new_folder(name, job)
+    folder = out if isinstance(out, Path) else new_folder(name, job)
     plan = Plan(warmup=warmup, steps=steps, memory=memory, tracer=tracer, keep_running=keep_running, ranks=ranks)
     try:
         part = prepare(folder, plan, words, overwrite, job)
@@ -146,7 +148,8 @@ def _leave_early(recorded: Recorded, folder: Path, say: Callable[[str], None]) -
         raise click.exceptions.Exit(recorded.exit_code)
 
 
-def _new_folder(name: str, job: str | None) -> Path:
+def new_folder(name: str, job: str | None) -> Path:
+    """For a recording of this moment. Raises click.UsageError for a job that several commands record."""
     if job is not None:
         raise click.UsageError(
             "Several commands record this job. Name one folder that their machines share, with --out."
@@ -162,8 +165,8 @@ def _ranks(asked: str) -> str:
     return asked
 
 
-def _command(words: Sequence[str]) -> tuple[str, list[str]]:
-    """A name for the run, and what to execute."""
+def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
+    """A name for the run, and what to execute. Raises click.UsageError."""
     if words and words[0] == "--":
         if not words[1:]:
             raise click.UsageError("Name the command to run after --.")
@@ -222,10 +225,12 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
 
 
 def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
+    from diagnose.findings.finding import Safety
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
+    from diagnose.trials.selection import select
 
     try:
         diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=asked_rules(folder, (), (), ()))
@@ -236,5 +241,7 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     write(str(folder / "report.json"), rendered(diagnosis, "json"))
     write(str(page), rendered(diagnosis, "html"))
     say(f"the interactive report is {page}")
+    if select(diagnosis.findings, diagnosis.step_ns, (), Safety.ROUNDING)[0]:
+        say(f"to measure fixes in your unmodified script: diagnose try {folder}")
     if open_it:
         open_page(diagnosis, str(page))

@@ -4,8 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import shlex
-import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from contextlib import suppress
@@ -15,7 +13,12 @@ from typing import TYPE_CHECKING
 import click
 import msgspec
 
-from diagnose.cli.files import STDOUT, refuse_unwritable, write
+from diagnose.capture.job import of as job_of
+from diagnose.cli import profile, trial_plan
+from diagnose.cli.analyze import asked_rules
+from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
+from diagnose.cli.results import rendered
+from diagnose.cli.trial_table import Watch, watched
 
 if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
@@ -27,6 +30,9 @@ if TYPE_CHECKING:
 INTERRUPTED = 130
 SAFETIES = {"same": "same_numbers", "rounding": "rounding", "precision": "precision"}
 """Names of options -> those of findings."""
+
+TRACES = (".json", ".gz", ".sqlite", ".nsys-rep")
+"""Ends of names of files that are no scripts."""
 
 _UNITS_S = {"": 1, "s": 1, "m": 60, "h": 3600}
 
@@ -44,9 +50,31 @@ class Duration(click.ParamType[float]):
         return float(found[1]) * _UNITS_S[found[2]]
 
 
-@click.command(name="try", options_metavar="[OPTIONS]")
-@click.argument("run", type=click.Path(path_type=Path), metavar="RUN")
-@click.argument("command_", nargs=-1, metavar="[-- COMMAND...]")
+class Trying(profile.Launching):
+    """Behind a recording its own options may follow, up to `--`; a script's words belong to the script."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        """Sets the recording, or the command to run, aside, and parses the rest."""
+        at = self.end_of_options(args)
+        if at == len(args) or not _names_a_recording(args[at]):
+            return super().parse_args(ctx, args)
+        rest = args[at + 1 :]
+        end = rest.index("--") if "--" in rest else len(rest)
+        ctx.meta[profile.COMMAND] = [args[at], *rest[end:]]
+        return click.Command.parse_args(self, ctx, [*args[:at], *rest[:end]])
+
+
+def _names_a_recording(word: str) -> bool:
+    """Whether it is rather a recording than a script."""
+    path = Path(word)
+    return word not in ("--", "-m") and path.suffix != ".py" and (path.suffix in TRACES or not path.is_file())
+
+
+@click.command(
+    name="try",
+    cls=Trying,
+    options_metavar="[OPTIONS] RUN | SCRIPT [ARGS]...",
+)
 @click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
 @click.option("--budget", type=Duration(), default="10m", show_default=True, help="Time for all trials.")
 @click.option(
@@ -60,19 +88,23 @@ class Duration(click.ParamType[float]):
     help="Up to which change of numbers fixes are tried by themselves.",
 )
 @click.option("--together/--no-together", default=True, help="Also try the fixes that paid, combined.")
+@click.option("--html", "html_file", metavar="FILE", help="Write the run's report with what was measured.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the results as JSON; - is standard output.")
+@click.option("--markdown", "markdown_file", metavar="FILE", help="Write them as Markdown; - is standard output.")
 @click.option("--dry-run", is_flag=True, help="Say what would be run, and end.")
 @click.option("--yes", "-y", is_flag=True, help="Do not ask about files that the script writes.")
 @click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+@click.pass_context
 def command(
-    run: Path,
-    command_: tuple[str, ...],
+    ctx: click.Context,
     fixes: tuple[str, ...],
     budget: float,
     pairs: int,
     safety: str,
     together: bool,
+    html_file: str | None,
     json_file: str | None,
+    markdown_file: str | None,
     dry_run: bool,
     yes: bool,
     quiet: bool,
@@ -80,12 +112,12 @@ def command(
     """Inject fixes into the unmodified script, measure them, and say what to keep.
 
     RUN is a folder that `diagnose profile` made. Its command runs again, several times without and with each fix;
-    each run ends after some timed steps.
+    each run ends after some timed steps. RUN -- COMMAND runs that instead. A SCRIPT (also -m MODULE, or -- COMMAND
+    with a launcher) is profiled first.
 
-    Example: diagnose try diagnose-runs/train-20261121-101500
+    Example: diagnose try train.py --epochs 3
     """
     from diagnose.findings.finding import Safety
-    from diagnose.reports import trials
     from diagnose.trials import arms
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import CannotTry, select, step_of
@@ -94,51 +126,77 @@ def command(
         if not quiet:
             click.echo(f"diagnose: {what}", err=True)
 
+    asked = {"html": html_file, "json": json_file, "markdown": markdown_file}
+    files = {form: output(name) for form, name in asked.items() if name}
+    refuse_unwritable(list(files.values()), [])
+    run, given = _recording(ctx.meta[profile.COMMAND], STDOUT in files.values(), quiet)
     diagnosis, manifest = _diagnosed(run)
-    refuse_unwritable([json_file] if json_file else [], [])
     try:
-        words = _command(run, manifest, command_)
+        words = _command(run, manifest, given)
         candidates, others = select(diagnosis.findings, step_of(diagnosis), fixes, Safety(SAFETIES[safety]))
         size = arms.first_size(manifest)
         if dry_run:
-            return click.echo("\n".join(_plan(words, candidates, others, pairs, size.expected_s)))
+            return click.echo("\n".join(trial_plan.lines(words, candidates, others, pairs, size.expected_s)))
         if candidates:
-            _ask(manifest, yes, say)
-        with tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True) as folder:
-            found = _measured(Bench(words, Path(folder), size, pairs, budget, say), candidates, others, together)
+            trial_plan.ask(manifest, yes, say)
+        with (
+            tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True) as folder,
+            watched(candidates, budget, quiet, say) as watch,
+        ):
+            bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
+            found = _measured(run, bench, watch, candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
-    if json_file:
-        write(json_file, msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n")
-    if json_file != STDOUT:
-        click.echo(trials.render(found), nl=False)
+    _tell(run, diagnosis, found, files, say)
     if not found.complete:
         click.echo("Interrupted. What had been measured stands above.", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
 
 
+def _recording(words: Sequence[str], to_stdout: bool, quiet: bool) -> tuple[Path, Sequence[str]]:
+    """The recording, which is made if a script is named, and the command where one was given. Ends if it fails."""
+    if not words or _names_a_recording(words[0]):
+        if not words:
+            raise click.UsageError("Name a recording or a script, for example: diagnose try train.py")
+        return Path(words[0]), words[2:]
+    name, given = profile.command_of(words)
+    if job_of(given, os.environ) is not None:
+        raise click.ClickException("Trials need the one command that starts all ranks; this is one of several.")
+    if to_stdout:
+        raise click.ClickException("Standard output is the script's while it is recorded. Name a file for the results.")
+    folder = profile.new_folder(name, None)
+    options = ["--out", str(folder), "--no-analyze", *["--quiet"] * quiet]
+    if code := profile.command.main([*options, *words], prog_name="diagnose profile", standalone_mode=False):
+        raise click.exceptions.Exit(code)
+    return folder, given
+
+
 def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
     """What analysis says of the recording, and its manifest. Raises ClickException."""
     if run.is_file():
-        raise click.ClickException(f"{run} is no recording. Record it first: diagnose profile {run}")
+        raise click.ClickException(f"{run} is a trace. Trials need a folder that diagnose profile made.")
     if not run.is_dir():
         raise click.ClickException(f"There is no folder {run}. Name a folder that diagnose profile made.")
     if not (run / "manifest.json").is_file():
         raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
-    from diagnose.cli.analyze import asked_rules
+    diagnosis = _analyzed(run, ())
+    manifest = diagnosis.provenance.manifest
+    if manifest is None:
+        raise click.ClickException(f"The manifest.json of {run} cannot be used. Record again: diagnose profile.")
+    return diagnosis, manifest
+
+
+def _analyzed(run: Path, rules: tuple[str, ...]) -> Diagnosis:
+    """By these rules, or all. Raises ClickException."""
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
 
     try:
-        diagnosis = diagnose([run], jobs=os.cpu_count() or 1, rules=asked_rules(run, (), (), ()))
+        return diagnose([run], jobs=os.cpu_count() or 1, rules=asked_rules(run, (), rules, ()))
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
-    manifest = diagnosis.provenance.manifest
-    if manifest is None:
-        raise click.ClickException(f"The manifest.json of {run} cannot be used. Record again: diagnose profile.")
-    return diagnosis, manifest
 
 
 def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
@@ -156,57 +214,50 @@ def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
     return words
 
 
-def _plan(
-    words: Sequence[str], candidates: Sequence[Candidate], others: Sequence[NotTried], pairs: int, arm_s: float
-) -> list[str]:
-    """What would be run, in lines."""
-    lines = [f"Command: {shlex.join(words)}", f"As it is: 2 runs of about {arm_s:.0f} s"]
-    for one in candidates:
-        lines.append(f"{one.number}. {one.rule}: {one.trial}, from {pairs} pairs on, about {2 * pairs * arm_s:.0f} s")
-    return [*lines, *_not_tried(others)]
-
-
-def _not_tried(others: Sequence[NotTried]) -> list[str]:
-    return [f"Not tried: {one.number}. {one.rule}: {one.why}." for one in others]
-
-
-def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
-    """Whether the script may write its files again, which only its user knows. Raises CannotTry if it may not."""
-    from diagnose.trials.selection import CannotTry
-
-    say("runs get no input, and W&B, MLflow, Comet, Neptune and ClearML stay offline in them")
-    written = list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))
-    unknown = all(rank.writes is None for rank in manifest.ranks)
-    if written:
-        what = f"The script writes {', '.join(written)}; each run writes there again."
-    elif unknown:
-        what = "What the script writes was not recorded; each run writes it again."
-    else:
-        return
-    if yes:
-        say(what)
-    elif not sys.stdin.isatty():
-        raise CannotTry(f"{what} If it may, add --yes.")
-    elif not click.confirm(f"{what} Go on?", err=True):
-        raise click.Abort
-
-
-def _measured(bench: Bench, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool) -> Report:
+def _measured(
+    run: Path,
+    bench: Bench,
+    watch: Watch,
+    candidates: Sequence[Candidate],
+    others: Sequence[NotTried],
+    together: bool,
+) -> Report:
     """Try all, up to an interrupt. Raises CannotTry."""
     from diagnose.findings.trials import NotTried
-    from diagnose.reports import trials
-    from diagnose.trials import protocol
+    from diagnose.trials import joint, protocol
 
     combined, complete = None, not candidates
     with suppress(KeyboardInterrupt):
         if candidates:
             bench.begin()
         for one, rest in zip(candidates, reversed(range(len(candidates))), strict=True):
-            bench.say(trials.brief(bench.measure([one], one.predicted, rest + together)))
+            watch.ended(bench.measure([one], one.predicted, rest + together))
         kept = [one for one, trial in zip(candidates, bench.trials, strict=True) if trial.verdict == "keep"]
         if together and len(kept) > 1:
-            combined = bench.measure(kept, None)
+            rules = tuple(one.rule for one in kept)
+            combined = bench.measure(kept, joint.predicted(_analyzed(run, rules), rules))
         complete = True
     left = candidates[len(bench.trials) :]
     untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in left)]
-    return protocol.report(bench.without, bench.trials, combined, untried, complete)
+    return protocol.report(bench, combined, untried, complete)
+
+
+def _tell(run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str], say: Callable[[str], None]) -> None:
+    """Keep what was measured in the recording, and show it."""
+    from diagnose.reports import markdown, trials
+
+    diagnosis = msgspec.structs.replace(diagnosis, trials=found)
+    kept = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
+    if found.trials and os.access(run, os.W_OK):
+        write(str(run / "trials.json"), kept)
+        write(str(run / "report.json"), rendered(diagnosis, "json"))
+        write(str(run / "report.html"), rendered(diagnosis, "html"))
+        say(f"the report with what was measured is {run / 'report.html'}")
+    if "html" in files:
+        write(files["html"], rendered(diagnosis, "html"))
+    if "json" in files:
+        write(files["json"], kept)
+    if "markdown" in files:
+        write(files["markdown"], markdown.tried(found))
+    if STDOUT not in files.values():
+        click.echo(trials.render(found), nl=False)

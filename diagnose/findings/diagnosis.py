@@ -33,6 +33,7 @@ from diagnose.findings.job import JobSummary
 from diagnose.findings.pictures import Pictures
 from diagnose.findings.rank_diagnosis import RankBrief, RankDiagnosis, RankFinding
 from diagnose.findings.timeline import Timeline
+from diagnose.findings.trials import Report
 from diagnose.replay.critical_path import PathPart
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Device, IntegrityNote, Peers
@@ -168,6 +169,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
     risks: tuple[ShownRisk, ...] = ()
     """What may end the run and costs no time now; of all ranks."""
 
+    trials: Report | None = None
+    """What `diagnose try` has measured of fixes of this recording; None if it has not."""
+
     @property
     def conclusive(self) -> bool:
         """Whether anything could be measured."""
@@ -197,6 +201,7 @@ def of_ranks(
     tool_version: str,
     manifest: Manifest | None = None,
     rules: Sequence[RulePage] = (),
+    trials: Report | None = None,
 ) -> Diagnosis:
     """The Diagnosis of a run: of the rank that it is about, and of all in brief, that one too, in order of rank.
 
@@ -238,6 +243,7 @@ def of_ranks(
         critical_path=said.critical_path,
         flops=shown.flops,
         risks=risks.of_all(one.risks for one in ranks),
+        trials=trials,
     )
 
 

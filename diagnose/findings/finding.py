@@ -264,7 +264,7 @@ class RulePage(msgspec.Struct, frozen=True):
 
 
 class Together(msgspec.Struct, frozen=True):
-    """What all findings worth a card would save together whose confidence is high or medium, per step."""
+    """What several findings would save together, per step."""
 
     low_ns: int
     likely_ns: int
@@ -279,3 +279,5 @@ class ReplayQuality(msgspec.Struct, frozen=True):
     unexplained_share: float
     together: Together | None = None
     """What the findings that are sure would save together; None without any."""
+    all_together: Together | None = None
+    """What all findings worth a card would save together, also those of low confidence; None without any."""

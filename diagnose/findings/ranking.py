@@ -72,6 +72,8 @@ class Ranked:
     """(rule, what it would save) of each finding that was left out."""
     together: Together | None
     """Of those worth a line that are not of low confidence; None without any."""
+    all_together: Together | None
+    """Of all that are worth a line; None without any."""
 
 
 @dataclass(frozen=True)
@@ -164,12 +166,16 @@ def ranked(
         _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
         for place, one in enumerate(placed, start=1)
     )
-    sure = [one.finding for one, said in zip(placed, finished, strict=True) if said.sure and not said.per_sample]
+    shortening = [(one.finding, said) for one, said in zip(placed, finished, strict=True) if not said.per_sample]
+    sure = [finding for finding, said in shortening if said.sure]
+    every = [finding for finding, said in shortening if said.sure or not said.minor]
+    together = _all_of(sure, replay, step) if sure else None
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
         tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
-        _all_of(sure, replay, step) if sure else None,
+        together,
+        together if len(every) == len(sure) else _all_of(every, replay, step),
     )
 
 

@@ -30,6 +30,14 @@ class Both(msgspec.Struct, frozen=True, rename={"with_": "with"}):
     with_: float
 
 
+class GpuState(msgspec.Struct, frozen=True, kw_only=True):
+    """The GPU once the steps were timed, as NVML knows it: medians over runs."""
+
+    sm_clock_mhz: Both | None
+    temperature_c: Both | None
+    power_w: Both | None
+
+
 class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """A fix that was tried, or several together."""
 
@@ -57,6 +65,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """From the start of the process to the first timed step."""
     pays_after_steps: int | None
     """Steps after which a longer warm-up is made up for; None: it is not longer, or never is."""
+    gpu: GpuState | None = None
+    """None without NVML."""
     verdict: Verdict
     why: str
     """A sentence."""

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import html
 import re
 
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.reports import content, findings, heading
+from diagnose.findings.trials import Report, Trial
+from diagnose.reports import content, findings, heading, trials
 from diagnose.reports.content import Row, Section
 from diagnose.reports.findings import Card
 
@@ -23,6 +25,8 @@ def render(diagnosis: Diagnosis) -> str:
     if hidden := findings.hidden(diagnosis):
         lines += [f"### {findings.HIDDEN}", "", *(f"- {escaped(title)}: {escaped(then)}" for title, then in hidden), ""]
     lines += _cards(findings.RISKS, findings.risks(diagnosis))
+    if diagnosis.trials is not None:
+        lines += [f"### {trials.TITLE}", "", tried(diagnosis.trials)]
     for section in content.sections(diagnosis):
         lines += _table(section)
     if unchecked := list(findings.unchecked(diagnosis)):
@@ -41,6 +45,36 @@ def render(diagnosis: Diagnosis) -> str:
 def escaped(text: str) -> str:
     """Text in which nothing means anything to Markdown or HTML, mentions nobody and links nowhere."""
     return _ACTIVE.sub(r"\\\1", text).replace("@", "@\u200b").replace("://", ":\u200b//")
+
+
+def tried(report: Report) -> str:
+    """What trials have found, for a pull request."""
+    lines = [f"**{escaped(trials.conclusion(report))}**", ""]
+    if table := trials.all_of(report):
+        lines += ["| Fix | Predicted | Measured | Losses | Verdict |", "|---|---|---|---|---|"]
+        lines += [_tried(one) for one in table]
+        lines.append("")
+    if report.baseline is not None:
+        lines += [
+            f"{escaped(trials.as_it_is(report.baseline))}. Speed-ups are step times without and with the fix.",
+            "",
+        ]
+    for one in table:
+        lines += [f"<details><summary>{html.escape(trials.name(one))}</summary>", ""]
+        lines += [f"- {what}: {escaped(text)}" for what, text in trials.rows(one)]
+        lines += ["", "</details>", ""]
+    if report.not_tried:
+        lines += ["Not tried:", ""]
+        lines += [f"- {escaped(f'{one.number}. {one.rule}: {one.why}')}." for one in report.not_tried]
+        lines.append("")
+    return "\n".join([*lines, *(escaped(note) for note in report.notes)]).rstrip() + "\n"
+
+
+def _tried(one: Trial) -> str:
+    predicted, measured = ("" if found is None else trials.factors(found) for found in (one.predicted, one.measured))
+    losses = "" if one.losses is None else trials.LOSSES[one.losses].format(count=one.losses_compared)
+    cells = (trials.name(one), predicted, measured, losses, trials.VERDICTS[one.verdict])
+    return f"| {' | '.join(map(escaped, cells))} |"
 
 
 def _cards(title: str, cards: list[Card]) -> list[str]:

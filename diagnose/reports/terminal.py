@@ -12,7 +12,8 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.reports import content, findings, heading
+from diagnose.findings.trials import Report
+from diagnose.reports import content, findings, heading, trials
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card
 from diagnose.trace import units
@@ -55,6 +56,7 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
         parts.append(_bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
     if risks := findings.risks(diagnosis):
         parts += [_title(findings.RISKS), *(_card(card, len(risks), width) for card in risks)]
+    parts += _tried(diagnosis.trials)
     parts += [_section(section, width) for section in content.sections(diagnosis)]
     if unchecked := list(findings.unchecked(diagnosis)):
         parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
@@ -65,6 +67,20 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
     if checked := findings.checked(diagnosis):
         parts.append(Text(f"\n{checked}", style="bold"))
     return Group(*parts)
+
+
+def _tried(report: Report | None) -> Iterator[RenderableType]:
+    if report is None:
+        return
+    yield _title(trials.TITLE)
+    table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
+    for head in ("fix", "predicted", "measured", ""):
+        table.add_column(head, header_style="dim")
+    for one in trials.all_of(report):
+        speed = ("" if found is None else trials.factors(found) for found in (one.predicted, one.measured))
+        table.add_row(*map(Text, (trials.name(one), *speed, trials.VERDICTS[one.verdict])))
+    yield Padding(table, (0, 0, 0, 2))
+    yield Padding(Text(trials.conclusion(report)), (0, 0, 0, 2))
 
 
 def _code(text: str, width: int) -> Iterator[str]:

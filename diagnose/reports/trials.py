@@ -1,14 +1,17 @@
-"""The report of trials as text for a terminal."""
+"""What trials have found, in words: for a terminal, and as rows that Markdown and the page share."""
 
 from __future__ import annotations
 
 import textwrap
 from collections.abc import Callable, Iterator
 
-from diagnose.findings.trials import Both, Range, Report, Trial
+from diagnose.findings.trials import Baseline, Both, GpuState, Range, Report, Trial
 from diagnose.trace import units
 
 WIDTH = 100
+
+TITLE = "What trying fixes has shown"
+"""Of its section in the run's report."""
 
 VERDICTS = {
     "keep": "keep",
@@ -33,12 +36,9 @@ def render(report: Report) -> str:
     base = report.baseline
     lines = list[str]()
     if base is not None:
-        differ = f"{base.arms} runs; equal runs differ by {base.noise_share:.1%}"
-        lines += [f"Step time as it is: {_times(base.step_ns)} ({differ})", ""]
-    for one in report.trials:
+        lines += [as_it_is(base), ""]
+    for one in all_of(report):
         lines += [*_trial(one), ""]
-    if report.together is not None:
-        lines += [*_trial(report.together), ""]
     if report.not_tried:
         lines.append("Not tried:")
         lines += [f"  {one.number}. {one.rule}: {one.why}." for one in report.not_tried]
@@ -46,6 +46,12 @@ def render(report: Report) -> str:
     lines += [line for note in report.notes for line in textwrap.wrap(note, WIDTH)]
     lines.append(conclusion(report))
     return "\n".join(lines) + "\n"
+
+
+def as_it_is(base: Baseline) -> str:
+    """A sentence on the script without a fix, without its full stop."""
+    differ = f"{base.arms} runs; equal runs differ by {base.noise_share:.1%}"
+    return f"Step time as it is: {_times(base.step_ns)} ({differ})"
 
 
 def conclusion(report: Report) -> str:
@@ -65,34 +71,55 @@ def conclusion(report: Report) -> str:
     now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.measured.likely
     predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
     return (
-        f"Keep {names}: {units.duration(now)} -> {units.duration(then)} a step ({_factors(best.measured)}{predicted})."
+        f"Keep {names}: {units.duration(now)} -> {units.duration(then)} a step ({factors(best.measured)}{predicted})."
     )
 
 
 def brief(one: Trial) -> str:
     """One line on a fix, while others are still being tried."""
-    measured = "" if one.measured is None else f"{_factors(one.measured)}, "
+    measured = "" if one.measured is None else f"{factors(one.measured)}, "
     return f"{one.rule}: {measured}{VERDICTS[one.verdict]}"
 
 
-def _trial(one: Trial) -> Iterator[str]:
-    name = " + ".join(map(str, one.numbers))
-    yield f"{name}. {one.rule}: {VERDICTS[one.verdict].upper()}"
-    rows = {
+def name(one: Trial) -> str:
+    """`1. dataloader_no_workers`, or all of several that were combined."""
+    return f"{' + '.join(map(str, one.numbers))}. {one.rule}"
+
+
+def rows(one: Trial) -> Iterator[tuple[str, str]]:
+    """(what, value) of all that is known of a trial."""
+    told = {
         "fix": one.fix,
         "injected": one.injected,
-        "predicted": None if one.predicted is None else _factors(one.predicted),
+        "predicted": None if one.predicted is None else factors(one.predicted),
         "measured": None
         if one.measured is None
-        else _factors(one.measured) + f", {one.pairs} pairs of {one.steps} steps",
+        else factors(one.measured) + f", {one.pairs} pairs of {one.steps} steps",
         "losses": None if one.losses is None else LOSSES[one.losses].format(count=one.losses_compared),
         "memory": None if one.peak_bytes is None else _both(one.peak_bytes, units.size),
         "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + _pays(one),
+        "GPU": None if one.gpu is None else "; ".join(_gpu(one.gpu)),
         "because": one.why or None,
     }
-    for label, text in rows.items():
-        if text is not None:
-            yield from textwrap.wrap(f"{label:<10} {text}", WIDTH, initial_indent="   ", subsequent_indent=" " * 14)
+    return ((what, text) for what, text in told.items() if text is not None)
+
+
+def all_of(report: Report) -> list[Trial]:
+    """Those of single fixes, then that of several."""
+    return [*report.trials, *([] if report.together is None else [report.together])]
+
+
+def _trial(one: Trial) -> Iterator[str]:
+    yield f"{name(one)}: {VERDICTS[one.verdict].upper()}"
+    for label, text in rows(one):
+        yield from textwrap.wrap(f"{label:<10} {text}", WIDTH, initial_indent="   ", subsequent_indent=" " * 14)
+
+
+def _gpu(state: GpuState) -> Iterator[str]:
+    measures = ((state.sm_clock_mhz, "MHz"), (state.temperature_c, "°C"), (state.power_w, "W"))
+    for both, unit in measures:
+        if both is not None:
+            yield _both(both, lambda value, unit=unit: f"{value:,.0f} {unit}")  # type: ignore[misc]
 
 
 def _pays(one: Trial) -> str:
@@ -103,7 +130,8 @@ def _both(pair: Both, shown: Callable[[float], str]) -> str:
     return f"{shown(pair.without)} without, {shown(pair.with_)} with"
 
 
-def _factors(found: Range) -> str:
+def factors(found: Range) -> str:
+    """A speed-up with its interval: `2.91x, 2.09 to 4.04`."""
     return f"{found.likely:.2f}x, {found.low:.2f} to {found.high:.2f}"
 
 

@@ -6,14 +6,13 @@ import re
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
-from typing import Any
 
-import msgspec
-
-from diagnose.source import ranks
+from diagnose.findings.trials import SCHEMA_VERSION as TRIALS_VERSION
+from diagnose.findings.trials import Report
+from diagnose.source import beside, ranks
 from diagnose.source.autograd import read_graph
 from diagnose.source.base import InputError
-from diagnose.source.columns import printable
+from diagnose.source.beside import LONGEST_NOTE
 from diagnose.source.integrity import WITHOUT
 from diagnose.source.ranks import TraceFile
 from diagnose.source.values import read_values
@@ -25,20 +24,13 @@ from diagnose.trace.loaders import equal_batches
 from diagnose.trace.manifest import SCHEMA_VERSION, Manifest, RankManifest
 from diagnose.trace.model import Context, IntegrityNote, Rank, Severity
 
-MANIFEST = "manifest.json"
-
-MOST_BYTES = 256 << 20
-"""A rank's part takes some kilobytes, and there may be ten thousand."""
+MANIFEST, TRIALS = "manifest.json", "trials.json"
 
 RECORD_AGAIN = "Record again to have them."
 
 MOST_NOTES = 16
-"""Notes that are shown of each part of a manifest, and"""
+"""Notes that are shown of each part of a manifest, with LONGEST_NOTE characters of each."""
 
-LONGEST_NOTE = 500
-"""characters of each."""
-
-_LARGEST = 1 << 63
 _TRACE_NAME = re.compile(r"\.trace\.(json|json\.gz|sqlite)\Z")
 _DETAIL_NAMES = (".detail.json.gz", ".detail.json")
 """torch.profiler makes the detail recording, whatever made the other."""
@@ -73,6 +65,8 @@ class Recordings:
     ranks: tuple[RankFiles, ...]
     manifest: Manifest | None = None
     """Of the first folder that has one."""
+    trials: Report | None = None
+    """What was tried of it; the same."""
     integrity: tuple[IntegrityNote, ...] = ()
 
 
@@ -82,6 +76,7 @@ def find(paths: Sequence[str | Path]) -> Recordings:
     told: dict[Place, _Told | None] = {}
     notes: list[IntegrityNote] = []
     found: list[RankFiles] = []
+    tried: list[Report] = []
     for trace in ranks.find(paths, listings):
         if trace.named:
             found.append(RankFiles(trace))
@@ -89,8 +84,10 @@ def find(paths: Sequence[str | Path]) -> Recordings:
         folder = trace.path.parent
         if folder not in told:
             manifest, problems = _manifest_beside(trace.path, listings)
+            trials, others = _trials_beside(trace.path, listings)
             told[folder] = None if manifest is None else _Told(manifest)
-            notes += problems
+            tried += [] if trials is None else [trials]
+            notes += [*problems, *others]
         detail, graph, values = (
             _beside(trace.path, names, listings) for names in (_DETAIL_NAMES, _GRAPH_NAMES, _VALUES_NAMES)
         )
@@ -100,7 +97,9 @@ def find(paths: Sequence[str | Path]) -> Recordings:
     manifests = [one.manifest for one in told.values() if one is not None]
     used = {one.context.rank.rank for one in found if one.context is not None}
     notes += [note for one in manifests for note in _run_notes(one, used)]
-    return Recordings(tuple(found), manifests[0] if manifests else None, tuple(notes))
+    return Recordings(
+        tuple(found), manifests[0] if manifests else None, tried[0] if tried else None, integrity=tuple(notes)
+    )
 
 
 def read(files: RankFiles) -> Rank:
@@ -125,58 +124,15 @@ def read(files: RankFiles) -> Rank:
 
 
 def _manifest_beside(trace: Place, listings: Listings) -> tuple[Manifest | None, list[IntegrityNote]]:
-    path = listings.there(trace.with_name(MANIFEST))
-    return (None, []) if path is None else read_manifest(path)
-
-
-def read_manifest(path: Place) -> tuple[Manifest | None, list[IntegrityNote]]:
-    """The manifest at `path` and what is wrong with it; None if it cannot be used.
-
-    Only what the schema names is kept, with text made printable.
-    """
-    try:
-        return _decoded(path), []
-    except _Unusable as error:
-        why, do = error.args
-    except OSError as error:
-        why, do = f"cannot be read: {error.strerror or error}", RECORD_AGAIN
-    except msgspec.ValidationError as error:
-        why, do = f"is no manifest: {printable(str(error))[:LONGEST_NOTE]}", RECORD_AGAIN
-    except (ValueError, RecursionError):
-        why, do = "is no sound JSON", RECORD_AGAIN
     lost = "It is not used: times without the profiler and the run's settings are not known."
-    return None, [IntegrityNote(f"{path.name} {why}.", f"{lost} {do}", Severity.WARNING)]
+    path = listings.there(trace.with_name(MANIFEST))
+    return (None, []) if path is None else beside.read(path, Manifest, SCHEMA_VERSION, lost, RECORD_AGAIN)
 
 
-class _Unusable(Exception):
-    """What is wrong with a manifest, and what to do."""
-
-
-def _decoded(path: Place) -> Manifest:
-    """The manifest. Raises _Unusable, OSError, RecursionError, or ValueError if it is none."""
-    with path.open("rb") as file:
-        content = file.read(MOST_BYTES + 1)
-    if len(content) > MOST_BYTES:
-        raise _Unusable(f"is larger than {MOST_BYTES >> 20} MB", RECORD_AGAIN)
-    raw = msgspec.json.decode(content)
-    version = raw.get("schema_version", SCHEMA_VERSION) if isinstance(raw, dict) else None
-    if type(version) is int and version > SCHEMA_VERSION:
-        newer = f"has schema version {version}, and this version of diagnose knows {SCHEMA_VERSION}"
-        raise _Unusable(newer, "Update diagnose.")
-    return msgspec.convert(_clean(raw), Manifest)
-
-
-def _clean(value: Any) -> Any:
-    """JSON with printable text and numbers that fit int64. Raises ValueError if one does not."""
-    if isinstance(value, str):
-        return printable(value)
-    if isinstance(value, int) and abs(value) >= _LARGEST:
-        raise ValueError("a number that fits no column")
-    if isinstance(value, list):
-        return [_clean(one) for one in value]
-    if isinstance(value, dict):
-        return {printable(name): _clean(one) for name, one in value.items()}
-    return value
+def _trials_beside(trace: Place, listings: Listings) -> tuple[Report | None, list[IntegrityNote]]:
+    lost, again = "What was tried is not shown.", "Try again: diagnose try."
+    path = listings.there(trace.with_name(TRIALS))
+    return (None, []) if path is None else beside.read(path, Report, TRIALS_VERSION, lost, again)
 
 
 def _add_graph(rank: Rank, path: Place) -> Rank:

@@ -16,7 +16,7 @@ from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
 from diagnose.findings.trials import Verdict
-from diagnose.trace.manifest import Manifest, RankManifest
+from diagnose.trace.manifest import DeviceState, Manifest, RankManifest
 from diagnose.trials.effects import why_none
 from diagnose.trials.selection import CannotTry
 
@@ -47,6 +47,10 @@ COMPILING_S = 120.0
 """More patience for that (our choice)."""
 
 
+HEAT = frozenset({"HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"})
+"""What holds a GPU's clock back for a while, by NVML's names. At its power limit every run of a training may be."""
+
+
 @dataclass(frozen=True)
 class Size:
     """How many steps an arm makes, and how long it takes."""
@@ -70,9 +74,13 @@ class Arm:
     peak_bytes: int | None
     losses: tuple[float, ...]
     injected: tuple[str, ...]
-    """Where fixes took effect."""
+    """Where fixes took effect, on any rank."""
     seconds: float
     """From its start to its end."""
+    gpu: DeviceState | None = None
+    """Of the first machine, that which draws the most power, once the steps were timed; None without NVML."""
+    held_back_by: tuple[str, ...] = ()
+    """Of HEAT, on any GPU of that machine."""
 
 
 class Void(Exception):
@@ -119,9 +127,14 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     if not ranks or any(rank.unprofiled is None for rank in ranks):
         raise _void(recorded, _last_line(printed), limit_s)
     for fix in fixes:
-        if why := next(filter(None, (why_none(fix, rank) for rank in ranks)), ""):
+        if why := next(filter(None, (why_none(fix, rank) for rank in _changed(fix, ranks))), ""):
             raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
-    return _measured(ranks, time.monotonic() - begun_s)
+    return _measured(ranks, recorded.manifest.devices, time.monotonic() - begun_s)
+
+
+def _changed(fix: str, ranks: Sequence[RankManifest]) -> Sequence[RankManifest]:
+    """Those that did what the fix changes, as only one may save checkpoints; all if none did."""
+    return [rank for rank in ranks if rank.arm is not None and rank.arm.injected.get(fix)] or ranks
 
 
 def _run(
@@ -135,7 +148,7 @@ def _run(
         raise
 
 
-def _measured(ranks: Sequence[RankManifest], seconds: float) -> Arm:
+def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], seconds: float) -> Arm:
     timed = [rank.unprofiled for rank in ranks if rank.unprofiled is not None]
     slowest = max(timed, key=lambda one: statistics.fmean(one.device_ns or one.wall_ns))
     said = [rank.arm for rank in ranks if rank.arm is not None]
@@ -146,8 +159,10 @@ def _measured(ranks: Sequence[RankManifest], seconds: float) -> Arm:
         warmup_s=slowest.began_s or 0.0,
         peak_bytes=max((one.peak_bytes for one in said if one.peak_bytes is not None), default=None),
         losses=tuple(map(float.fromhex, said[0].losses)),
-        injected=tuple(line for lines in said[0].injected.values() for line in lines),
+        injected=tuple(dict.fromkeys(line for one in said for lines in one.injected.values() for line in lines)),
         seconds=seconds,
+        gpu=max((one for one in devices if one.power_w), key=lambda one: one.power_w or 0, default=None),
+        held_back_by=tuple(sorted(HEAT & {why for one in devices for why in one.throttled_by or ()})),
     )
 
 

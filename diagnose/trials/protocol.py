@@ -7,23 +7,48 @@ import os
 import random
 import statistics
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnose.findings.trials import Baseline, Both, NotTried, Range, Report, Trial, Verdict
+from diagnose.findings.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
 from diagnose.trials import arms, losses
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size, Void
 from diagnose.trials.selection import Candidate, CannotTry
 from diagnose.version import __version__
 
+AS_IT_IS = "the script as it is"
+
+LEAST_FOR_INTERVAL = 2
+"""Pairs."""
+
 BUSY_SHARE = 0.05
 """Noise from which on it is said (our choice)."""
 
+COOLING_S = 10.0
+"""Before a run is repeated in which heat held the GPU back (our choice)."""
+
+MOST_REPEATS = 3
+"""Of such runs; heat that stays belongs to the machine (our choice)."""
 
 LONGER_S = 1.0
 """By which a start has to be longer to count: starts of Python differ as well (our choice)."""
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Which run begins, and how far its trial is."""
+
+    numbers: tuple[int, ...]
+    """Of the findings whose fixes are tried; () where the script runs twice as it is."""
+    name: str
+    """Of the trial."""
+    pair: int
+    """Number of the pair, from 1, or of the run as it is."""
+    with_fix: bool
+    measured: Range | None
+    """By the pairs so far."""
 
 
 @dataclass
@@ -36,20 +61,25 @@ class Bench:
     size: Size
     least_pairs: int
     budget_s: float
-    say: Callable[[str], None]
+    begins: Callable[[Standing], None]
+    """Told before each run."""
     without: list[Arm] = field(default_factory=list)
     """Arms of the script as it is."""
     trials: list[Trial] = field(default_factory=list)
+    repeated: int = 0
+    """Runs, as heat held the GPU back in them."""
+    held_back: int = 0
+    """Runs that count all the same."""
     _count: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 
     def begin(self) -> None:
         """The script as it is, twice: A/A. Raises CannotTry if it cannot be timed."""
         try:
-            self.say("running the script as it is")
+            self.begins(Standing((), AS_IT_IS, 1, False, None))
             self.without.append(self._run(()))
             self.size = arms.next_size(self.size, self.without[0])
-            self.say("running it again")
+            self.begins(Standing((), AS_IT_IS, 2, False, None))
             self.without.append(self._run(()))
         except Void as error:
             raise CannotTry(f"Without any fix nothing could be measured. {error}") from error
@@ -75,15 +105,13 @@ class Bench:
 
         `rest_s`: what others are to have of the budget; only the least pairs may use that as well.
         """
-        fixes, with_first = [one.trial for one in some], random.random() < 0.5
-        name = " and ".join(one.rule for one in some)
+        with_first = random.random() < 0.5
         while True:
             early = len(pairs) < self.least_pairs
             if self.left_s - (0 if early else rest_s) < 2 * self.size.expected_s:
                 return "The budget was spent before it could be measured." if early else "The budget was spent."
-            self.say(f"running {name}: pair {len(pairs) + 1}")
             turned = with_first ^ (len(pairs) % 2 == 1)
-            both = [self._run(fixes) if with_fix else self._run_without() for with_fix in (turned, not turned)]
+            both = [self._of_pair(some, pairs, with_fix) for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
             self.without.append(pairs[-1][0])
             if len(pairs) in looks.schedule(self.least_pairs):
@@ -95,15 +123,34 @@ class Bench:
                 if len(pairs) >= looks.MOST_PAIRS:
                     return f"{len(pairs)} pairs were not enough."
 
-    def _run(self, fixes: Sequence[str]) -> Arm:
-        self._count += 1
-        return arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes)
-
-    def _run_without(self) -> Arm:
+    def _of_pair(self, some: Sequence[Candidate], pairs: Sequence[tuple[Arm, Arm]], with_fix: bool) -> Arm:
+        """One run of the next pair."""
+        numbers, name = tuple(one.number for one in some), " + ".join(one.rule for one in some)
+        self.begins(Standing(numbers, name, len(pairs) + 1, with_fix, self._so_far(pairs)))
+        if with_fix:
+            return self._run([one.trial for one in some])
         try:
             return self._run(())
         except Void as error:
             raise Void("inconclusive", f"Without the fix: {error}") from error
+
+    def _run(self, fixes: Sequence[str]) -> Arm:
+        """A run; again after a while where heat has held the GPU back."""
+        self._count += 1
+        arm = arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes)
+        if not arm.held_back_by:
+            return arm
+        if self.repeated < MOST_REPEATS:
+            self.repeated += 1
+            time.sleep(COOLING_S)
+            return self._run(fixes)
+        self.held_back += 1
+        return arm
+
+    def _so_far(self, pairs: Sequence[tuple[Arm, Arm]]) -> Range | None:
+        if len(pairs) < LEAST_FOR_INTERVAL:
+            return None
+        return looks.interval(_log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs))
 
     @property
     def left_s(self) -> float:
@@ -118,9 +165,7 @@ class Bench:
         verdict: Verdict | None,
         why: str,
     ) -> Trial:
-        measured = None
-        if len(pairs) > 1:
-            measured = looks.interval(_log_ratios(pairs), looks.look_of(len(pairs), self.least_pairs))
+        measured = self._so_far(pairs)
         last = pairs[-1][1] if pairs else None
         numbers = [one.losses for one in self.without[:2]]
         same = losses.compared(numbers[0], numbers[1], last.losses) if last else None
@@ -141,19 +186,18 @@ class Bench:
             peak_bytes=memory,
             warmup_s=warm_up,
             pays_after_steps=_pays_after(pairs) if concluded == "keep" else None,
+            gpu=_gpu(pairs),
             verdict=concluded,
             why=why,
         )
 
 
-def report(
-    without: Sequence[Arm], tried: Sequence[Trial], together: Trial | None, others: Sequence[NotTried], complete: bool
-) -> Report:
-    """Of all that has been tried so far. `without`: all arms of the script as it is."""
-    took, baseline = sorted(one.step_ns for one in without), None
+def report(bench: Bench, together: Trial | None, others: Sequence[NotTried], complete: bool) -> Report:
+    """Of all that has been tried so far. `together` is the last of its trials, if several fixes were combined."""
+    took, baseline = sorted(one.step_ns for one in bench.without), None
     if len(took) > 1:
         baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), len(took))
-    alone = tuple(one for one in tried if one is not together)
+    alone = tuple(one for one in bench.trials if one is not together)
     return Report(
         tool_version=__version__,
         baseline=baseline,
@@ -161,13 +205,23 @@ def report(
         together=together,
         keep=tuple(one.rule for one in alone if one.verdict == "keep"),
         not_tried=tuple(others),
-        notes=() if baseline is None else tuple(_notes(baseline)),
+        notes=() if baseline is None else (*_heat(bench), *_notes(baseline)),
         complete=complete,
     )
 
 
 def _log_ratios(pairs: Sequence[tuple[Arm, Arm]]) -> list[float]:
     return [math.log(without.step_ns / changed.step_ns) for without, changed in pairs]
+
+
+def _gpu(pairs: Sequence[tuple[Arm, Arm]]) -> GpuState | None:
+    clock, temperature, power = (
+        _both(pairs, lambda one, name=name: None if one.gpu is None else getattr(one.gpu, name))  # type: ignore[misc]
+        for name in ("sm_clock_mhz", "temperature_c", "power_w")
+    )
+    if clock is temperature is power is None:
+        return None
+    return GpuState(sm_clock_mhz=clock, temperature_c=temperature, power_w=power)
 
 
 def _both(pairs: Sequence[tuple[Arm, Arm]], of: Callable[[Arm], float | None]) -> Both | None:
@@ -200,6 +254,13 @@ def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None
     if measured.high < 1:
         return "slower"
     return "inconclusive" if why else "no_gain"
+
+
+def _heat(bench: Bench) -> Iterator[str]:
+    if bench.repeated:
+        yield f"Runs that were repeated, as heat held the GPU back in them: {bench.repeated}."
+    if bench.held_back:
+        yield f"Runs that count though heat held the GPU back in them: {bench.held_back}. A cool one may differ."
 
 
 def _notes(baseline: Baseline) -> list[str]:

@@ -6,6 +6,7 @@ import json
 from pathlib import Path
 
 import pytest
+from msgspec.structs import replace
 
 from diagnose import pipeline
 from diagnose.findings.diagnosis import Diagnosis
@@ -13,6 +14,7 @@ from diagnose.findings.finding import OutcomeKind
 from tests.browser.conftest import Open, Opened
 from tests.drawing import Drawing
 from tests.reports.html.test_job import eight
+from tests.reports.test_trials import FUSED, WORKERS, report
 
 pytestmark = pytest.mark.slow
 
@@ -134,6 +136,16 @@ def test_code_is_copied(open_page: Open, tmp_path: Path) -> None:
     button.click()
     opened.until(lambda: button.inner_text() == "Copied")
     assert opened.page.evaluate("navigator.clipboard.readText()") == wanted
+
+
+def test_intervals_of_fixes_that_were_tried_are_drawn(open_page: Open, tmp_path: Path) -> None:
+    found = replace(analysed(training(), tmp_path / "run"), trials=report(WORKERS, FUSED))
+    opened = open_page(found)
+    section = opened.page.locator("#tried")
+    section.scroll_into_view_if_needed()
+    section.locator(".main-svg").first.wait_for()
+    assert section.locator("path.xerror").count() == 3  # The prediction of one of them is not known.
+    assert "2. unfused_optimizer" in (section.locator(".annotation").nth(2).text_content() or "")
 
 
 def test_rules_are_filtered_by_how_they_ended(opened: Opened) -> None:

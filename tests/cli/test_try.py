@@ -15,6 +15,9 @@ import msgspec
 import pytest
 
 from diagnose import docs
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.trials import Report
+from diagnose.reports import trials
 from diagnose.trace.manifest import Manifest
 from tests.capture.scripts import environment, profile, script
 from tests.cli.test_analyze import refused, run
@@ -91,6 +94,40 @@ def test_a_loader_in_the_training_process_gets_workers_and_they_are_kept(recorde
     jsonschema.validate(found, json.loads(docs.TRIALS_SCHEMA_FILE.read_text()))
 
 
+def test_what_was_measured_stands_in_the_reports_of_the_recording(recorded: Path) -> None:
+    words = ["out", "--fix", "1", "--pairs", "2", "--yes", "--markdown", "-", "--html", "tried.html"]
+    done = tried(recorded, *words)
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.startswith("**Keep 1 \\(dataloader_no_workers\\): ") or done.stdout.startswith("**Keep 1 (data")
+    assert "diagnose: the report with what was measured is out/report.html" in done.stderr
+    kept = msgspec.json.decode((recorded / "out" / "trials.json").read_bytes(), type=Report)
+    assert kept.keep == ("dataloader_no_workers",)
+    for name in ("tried.html", "out/report.html"):
+        assert trials.conclusion(kept).replace("->", "-&gt;") in (recorded / name).read_text()
+    again = run("analyze", "out", cwd=recorded)
+    assert trials.TITLE in again.stdout
+    assert Diagnosis.from_json((recorded / "out" / "report.json").read_text()).trials == kept
+    assert Diagnosis.from_json(run("analyze", "out", "--json", "-", cwd=recorded).stdout).trials == kept
+
+
+def test_a_script_is_recorded_first_and_keeps_its_arguments(tmp_path: Path) -> None:
+    text = LOADER.replace("def main():", "def main():\n    assert sys.argv[1:] == ['--fix', '3']").replace(
+        "import time", "import sys, time"
+    )
+    name = script(tmp_path, text).name
+    done = tried(tmp_path, "--fix", "dataloader_no_workers", "--pairs", "2", "--yes", name, "--fix", "3")
+    assert done.returncode == 0, done.stderr
+    assert done.stdout.splitlines()[-1].startswith("Keep 1 (dataloader_no_workers): ")
+    (folder,) = (tmp_path / "diagnose-runs").iterdir()
+    assert (folder / "trials.json").is_file()
+    assert (folder / "report.html").is_file()
+
+
+def test_a_script_that_fails_while_it_is_recorded_is_not_tried(tmp_path: Path) -> None:
+    done = tried(tmp_path, script(tmp_path, "raise SystemExit(7)").name)
+    assert (done.returncode, done.stdout) == (7, "")
+
+
 def test_what_the_script_writes_is_asked_for(recorded: Path) -> None:
     manifest = msgspec.json.decode((recorded / "out" / "manifest.json").read_bytes(), type=Manifest)
     assert manifest.ranks[0].writes == ("model.pt", "log.txt")
@@ -125,7 +162,13 @@ def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorde
     ("words", "said"),
     [
         (("none",), "There is no folder none. Name a folder that diagnose profile made."),
-        (("train.py",), "train.py is no recording. Record it first: diagnose profile train.py"),
+        (
+            ("out/rank0.trace.json.gz",),
+            "out/rank0.trace.json.gz is a trace. Trials need a folder that diagnose profile",
+        ),
+        (("none.py",), "none.py does not exist. Check the path; to run a command, write: diagnose profile -- none.py"),
+        ((), "Name a recording or a script, for example: diagnose try train.py"),
+        (("--json", "-", "train.py"), "Standard output is the script's while it is recorded. Name a file for the"),
         (("out", "--fix", "9"), "--fix 9 names no finding of this run. There are: 1 dataloader_no_workers"),
         (("out", "--budget", "soon"), "'soon' is no time such as 90s, 10m or 1h."),
         (("out", "--yes", "--", sys.executable, "other.py"), "other.py is not here."),

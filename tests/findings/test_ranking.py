@@ -265,6 +265,15 @@ def test_what_is_sure_is_priced_together() -> None:
     assert ordered(facts, {}).together is None
 
 
+def test_all_that_has_a_card_is_priced_together_too() -> None:
+    """30, 20 and 10 ms, of which the last is not sure."""
+    facts = facts_of(HOST_BOUND)
+    noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
+    assert found.all_together == Together(60_000_000, 60_000_000, 60_000_000)
+    assert ordered(facts, {}).all_together is None
+
+
 def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None:
     rank = """
         4 steps of 100

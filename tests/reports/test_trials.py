@@ -2,10 +2,18 @@
 
 from __future__ import annotations
 
+import pytest
 from msgspec.structs import replace
 
-from diagnose.findings.trials import Baseline, Both, NotTried, Range, Report, Trial
-from diagnose.reports import trials
+from diagnose import pipeline
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial
+from diagnose.reports import markdown, terminal, trials
+from diagnose.reports.html import page, tried
+from diagnose.reports.html.trial_figures import speed_ups, speed_ups_sentence
+from tests.diagnoses import of_ranks
+from tests.drawing import Drawing
 
 WORKERS = Trial(
     rule="dataloader_no_workers",
@@ -105,3 +113,73 @@ def test_nothing_tried() -> None:
 def test_one_line_while_others_are_tried() -> None:
     assert trials.brief(WORKERS) == "dataloader_no_workers: 1.25x, 1.20 to 1.31, keep"
     assert trials.brief(VOID) == "dataloader_no_workers: could not be injected"
+
+
+def test_what_a_gpu_did_stands_with_its_units() -> None:
+    state = GpuState(sm_clock_mhz=Both(1980, 1965), temperature_c=None, power_w=Both(402.4, 610.6))
+    assert dict(trials.rows(replace(WORKERS, gpu=state)))["GPU"] == (
+        "1,980 MHz without, 1,965 MHz with; 402 W without, 611 W with"
+    )
+
+
+def test_markdown_for_a_pull_request() -> None:
+    lines = markdown.tried(report(WORKERS, VOID, notes=("The machine is busy.",))).splitlines()
+    assert lines[0] == (
+        "**Keep 1 (dataloader\\_no\\_workers): 80.0 ms -\\> 64.0 ms a step (1.25x, 1.20 to 1.31; predicted 1.40x).**"
+    )
+    assert lines[2:6] == [
+        "| Fix | Predicted | Measured | Losses | Verdict |",
+        "|---|---|---|---|---|",
+        "| 1. dataloader\\_no\\_workers | 1.40x, 1.30 to 1.50 | 1.25x, 1.20 to 1.31"
+        " | the same numbers in 42 steps | keep |",
+        "| 1. dataloader\\_no\\_workers | 1.40x, 1.30 to 1.50 |  |  | could not be injected |",
+    ]
+    assert "- injected: DataLoader at train.py:41: num\\_workers 0 -\\> 4" in lines
+    assert "- 3. scalar\\_syncs: it needs an edit of the script." in lines
+    assert lines[-1] == "The machine is busy."
+
+
+def of_a_run(found: Report | None) -> Diagnosis:
+    draw = Drawing().step(0, 0, 10).step(1, 10, 30)
+    return replace(of_ranks(pipeline.diagnose_rank(Facts(draw.rank()), [])), trials=found)
+
+
+def test_the_report_of_the_run_has_a_section_only_if_something_was_tried() -> None:
+    said, nothing = of_a_run(report(WORKERS)), of_a_run(None)
+    for render in (terminal.render, markdown.render, page.render):
+        assert trials.TITLE in render(said)
+        assert trials.TITLE not in render(nothing)
+    assert 'id="panel-speed_ups"' in page.render(said)
+    assert "1.25x, 1.20 to 1.31" in terminal.render(said)
+
+
+def test_what_trials_say_is_text() -> None:
+    """Their file lies beside the trace, and may come from anywhere."""
+    evil = replace(WORKERS, rule="<script>alert(1)</script>", fix="<img src=x>", injected="[bold]x")
+    text = page.render(of_a_run(report(evil)))
+    assert "<script>alert" not in text
+    assert "<img" not in text
+    text = markdown.tried(report(evil))
+    assert text.count("<") == text.count("\\<") + text.count("<details><summary>1. &lt;script") * 2 + 2
+    assert "\\<img src=x\\>" in text
+    assert "[bold]x" in trials.render(report(evil))
+
+
+def test_intervals_are_drawn_side_by_side() -> None:
+    """Predicted 1.3 to 1.5 and measured 1.2 to 1.31 overlap; 1.6 to 1.8 and 1.3 to 1.5 do not."""
+    slow = replace(FUSED, predicted=Range(1.3, 1.4, 1.5), measured=Range(0.8, 0.9, 0.95), verdict="slower")
+    found = of_a_run(report(WORKERS, VOID, slow))
+    predicted, other, measured, slower = speed_ups(found).data
+    assert (predicted.x, measured.x, slower.x) == ((1.4,), (1.25,), (0.9,))
+    assert measured.error_x.array == pytest.approx((0.06,))
+    assert measured.error_x.arrayminus == pytest.approx((0.05,))
+    assert [one.name for one in (predicted, other, measured, slower)] == ["predicted"] * 2 + ["measured"] * 2
+    assert measured.y[0] < 0.5 < slower.y[0]
+    assert speed_ups_sentence(found).startswith("1 of 2 predictions agree with what was measured")
+
+
+def test_without_an_interval_nothing_is_drawn_and_the_page_says_so() -> None:
+    with pytest.raises(Missing):
+        speed_ups(of_a_run(report(VOID)))
+    assert "a measured fix" in page.render(of_a_run(report(VOID)))
+    assert tried.view(report(VOID)).fixes[0].verdict == "could not be injected"

@@ -12,7 +12,7 @@ import pytest
 
 import diagnose
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.source import processes, recording
+from diagnose.source import beside, processes, recording
 from diagnose.source.base import InputError
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.model import Severity
@@ -112,7 +112,7 @@ def test_a_manifest_that_cannot_be_used_is_noted(folder: Path, text: str, said: 
 
 def test_a_manifest_that_is_too_large_is_not_read(folder: Path) -> None:
     with (folder / "manifest.json").open("w") as file:
-        file.truncate(recording.MOST_BYTES + 1)
+        file.truncate(beside.MOST_BYTES + 1)
     assert [note.what for note in recording.find([folder]).integrity] == ["manifest.json is larger than 256 MB."]
 
 

@@ -168,8 +168,7 @@ def test_memory_and_times_are_those_of_the_training(tmp_path: Path) -> None:
     assert small.first_step >= SIZE.warmup
 
 
-def test_the_slowest_of_two_ranks_counts_and_all_inject(tmp_path: Path) -> None:
-    text = """
+TWO_RANKS = """
 import os, time
 import torch
 import torch.distributed as dist
@@ -186,9 +185,21 @@ for number in range(100_000):
     optimizer.step()
     time.sleep(0.005)
 """
-    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+LAUNCHER = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+
+
+def test_a_fix_of_what_one_rank_does_takes_effect_there(tmp_path: Path) -> None:
+    saving = """
+    if dist.get_rank() == 1:
+        torch.save(model.state_dict(), "model.pt")
+"""
+    found = arm(tmp_path, TWO_RANKS + saving, "patch:torch.save(in_background)", words=LAUNCHER)
+    assert found.injected == ("torch.save at train.py:19: written by a thread",)
+
+
+def test_the_slowest_of_two_ranks_counts_and_all_inject(tmp_path: Path) -> None:
     fix = "wrap:DistributedDataParallel(gradient_as_bucket_view=True)"
-    found = arm(tmp_path, text, fix, words=launcher)
+    found = arm(tmp_path, TWO_RANKS, fix, words=LAUNCHER)
     assert found.injected == ("DistributedDataParallel at train.py:10: gradient_as_bucket_view False -> True",)
     assert found.step_ns > 5e6
     assert len(found.losses) >= SIZE.timed

@@ -29,6 +29,8 @@ from diagnose.reports.html import (
     run_figures,
     step_figures,
     timeline_figure,
+    trial_figures,
+    tried,
     work_figures,
 )
 from diagnose.reports.html.style import MARK_COLOURS, plain
@@ -56,6 +58,7 @@ JOB_PATH = Picture(
     "job_path", "What it waits for, in order of time", job_figures.job_path, job_figures.job_path_sentence
 )
 JOB = Picture("job_heat", "What each rank does in each step", job_figures.job_heat, job_figures.job_heat_sentence)
+SPEED_UPS = Picture("speed_ups", "Predicted and measured", trial_figures.speed_ups, trial_figures.speed_ups_sentence)
 PICTURES = (
     Picture("idle", "Why the GPU was idle, by line", step_figures.idle_lines, step_figures.idle_lines_sentence),
     Picture("kernels", "What the work was", work_figures.kernel_tree, work_figures.kernel_tree_sentence),
@@ -113,6 +116,7 @@ def render(diagnosis: Diagnosis) -> str:
     """The page. It depends on nothing outside itself, and on nothing but the Diagnosis."""
     figures: dict[str, Any] = {}
     panels = {one.id: _panel(one, diagnosis, figures) for one in (STEP, SAVINGS, *PICTURES)}
+    speed_ups = None if diagnosis.trials is None else _panel(SPEED_UPS, diagnosis, figures)
     job, (lanes, sentence) = _job(diagnosis, figures), _timeline(diagnosis)
     plotly, plotly_hash = bundle.plotly_script()
     script = bundle.text("report.js")
@@ -128,6 +132,8 @@ def render(diagnosis: Diagnosis) -> str:
         headline=heading.headline(diagnosis),
         lost=findings.lost(diagnosis),
         job=job,
+        tried=None if diagnosis.trials is None else tried.view(diagnosis.trials),
+        speed_ups=speed_ups,
         tiles=list(_tiles(diagnosis)),
         cards=list(cards.shown(diagnosis)),
         risks=findings.risks(diagnosis),

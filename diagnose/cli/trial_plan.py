@@ -1,0 +1,46 @@
+"""What `diagnose try` would run, in lines, and the question whether it may."""
+
+from __future__ import annotations
+
+import shlex
+import sys
+from collections.abc import Callable, Sequence
+from typing import TYPE_CHECKING
+
+import click
+
+if TYPE_CHECKING:
+    from diagnose.findings.trials import NotTried
+    from diagnose.trace.manifest import Manifest
+    from diagnose.trials.selection import Candidate
+
+
+def lines(
+    words: Sequence[str], candidates: Sequence[Candidate], others: Sequence[NotTried], pairs: int, arm_s: float
+) -> list[str]:
+    """What would be run, with the time it is expected to take."""
+    plan = [f"Command: {shlex.join(words)}", f"As it is: 2 runs of about {arm_s:.0f} s"]
+    for one in candidates:
+        plan.append(f"{one.number}. {one.rule}: {one.trial}, from {pairs} pairs on, about {2 * pairs * arm_s:.0f} s")
+    return [*plan, *(f"Not tried: {one.number}. {one.rule}: {one.why}." for one in others)]
+
+
+def ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
+    """Whether the script may write its files again, which only its user knows. Raises CannotTry if it may not."""
+    from diagnose.trials.selection import CannotTry
+
+    say("runs get no input, and W&B, MLflow, Comet, Neptune and ClearML stay offline in them")
+    written = list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))
+    unknown = all(rank.writes is None for rank in manifest.ranks)
+    if written:
+        what = f"The script writes {', '.join(written)}; each run writes there again."
+    elif unknown:
+        what = "What the script writes was not recorded; each run writes it again."
+    else:
+        return
+    if yes:
+        say(what)
+    elif not sys.stdin.isatty():
+        raise CannotTry(f"{what} If it may, add --yes.")
+    elif not click.confirm(f"{what} Go on?", err=True):
+        raise click.Abort

@@ -1,0 +1,121 @@
+"""How trials stand while they run: a table on a terminal, lines elsewhere. All of it on standard error."""
+
+from __future__ import annotations
+
+import sys
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from typing import TYPE_CHECKING, Protocol
+
+if TYPE_CHECKING:
+    from rich import table
+
+    from diagnose.findings.trials import Range, Trial
+    from diagnose.trials.protocol import Standing
+    from diagnose.trials.selection import Candidate
+
+
+class Watch(Protocol):
+    """Who is told of trials."""
+
+    def begins(self, standing: Standing) -> None:
+        """A run begins."""
+
+    def ended(self, trial: Trial) -> None:
+        """A trial has ended."""
+
+
+@contextmanager
+def watched(
+    candidates: Sequence[Candidate], budget_s: float, quiet: bool, say: Callable[[str], None]
+) -> Iterator[Watch]:
+    """Yields who is to be told. On a terminal the table goes when it is left."""
+    if quiet or not sys.stderr.isatty():
+        yield _Lines(say)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    shown = Table(candidates, budget_s)
+    with Live(get_renderable=shown.drawn, console=Console(stderr=True), transient=True, refresh_per_second=4):
+        yield shown
+
+
+class _Lines:
+    """A line for each pair, and for what came of it."""
+
+    def __init__(self, say: Callable[[str], None]) -> None:
+        self._say, self._pair = say, ("", 0)
+
+    def begins(self, standing: Standing) -> None:
+        pair = standing.name, standing.pair
+        if pair != self._pair:
+            self._pair = pair
+            self._say(f"running {standing.name}: {'pair' if standing.numbers else 'run'} {standing.pair}")
+
+    def ended(self, trial: Trial) -> None:
+        from diagnose.reports import trials
+
+        self._say(trials.brief(trial))
+
+
+class Table:
+    """A row for each trial."""
+
+    def __init__(self, candidates: Sequence[Candidate], budget_s: float) -> None:
+        self._candidates, self._budget_s = candidates, budget_s
+        self._begun_s = time.monotonic()
+        self._now: Standing | None = None
+        self._ended: dict[tuple[int, ...], Trial] = {}
+
+    def begins(self, standing: Standing) -> None:
+        """A run begins."""
+        self._now = standing
+
+    def ended(self, trial: Trial) -> None:
+        """A trial has ended."""
+        self._ended[trial.numbers] = trial
+
+    def drawn(self) -> table.Table:
+        """As it stands at this moment."""
+        from rich.table import Table as Drawn
+        from rich.text import Text
+
+        spent = f"{_clock(time.monotonic() - self._begun_s)} of at most {_clock(self._budget_s)}"
+        made = Drawn(box=None, padding=(0, 2, 0, 0), caption=spent, caption_justify="left")
+        for head in ("", "fix", "predicted", "measured", ""):
+            made.add_column(head, header_style="dim")
+        rows: list[tuple[tuple[int, ...], str, Range | None]] = [
+            ((one.number,), one.rule, one.predicted) for one in self._candidates
+        ]
+        known = [numbers for numbers, _, _ in rows]
+        if self._now is not None and self._now.numbers not in known:
+            rows.insert(len(rows) if self._now.numbers else 0, (self._now.numbers, self._now.name, None))
+        for numbers, name, predicted in rows:
+            cells = [" + ".join(map(str, numbers)), name, _factor(predicted), *self._standing(numbers)]
+            running = self._now is not None and numbers == self._now.numbers and numbers not in self._ended
+            made.add_row(*map(Text, cells), style="bold" if running else "")
+        return made
+
+    def _standing(self, numbers: tuple[int, ...]) -> tuple[str, str]:
+        """What is measured of a trial by now, and what is done about it."""
+        from diagnose.reports import trials
+
+        if (trial := self._ended.get(numbers)) is not None:
+            return ("" if trial.measured is None else trials.factors(trial.measured)), trials.VERDICTS[trial.verdict]
+        now = self._now
+        if now is None or now.numbers != numbers:
+            return "", "waits"
+        if not numbers:
+            return "", f"run {now.pair} of 2"
+        measured = "" if now.measured is None else trials.factors(now.measured)
+        return measured, f"pair {now.pair}, {'with' if now.with_fix else 'without'} the fix"
+
+
+def _factor(found: Range | None) -> str:
+    return "" if found is None else f"{found.likely:.2f}x"
+
+
+def _clock(seconds: float) -> str:
+    return f"{int(seconds) // 60}:{int(seconds) % 60:02d}"

@@ -1,0 +1,46 @@
+"""What trials have shown, as texts of the page."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from diagnose.findings.trials import Report
+from diagnose.reports import trials
+
+
+@dataclass(frozen=True)
+class TriedFix:
+    """A fix, or several together."""
+
+    name: str
+    verdict: str
+    rows: tuple[tuple[str, str], ...]
+    """(what, value) of all that is known."""
+
+
+@dataclass(frozen=True)
+class Tried:
+    """All of a section."""
+
+    title: str
+    conclusion: str
+    as_it_is: str
+    fixes: tuple[TriedFix, ...]
+    others: tuple[str, ...]
+    """Fixes that were not tried, and why."""
+    notes: tuple[str, ...]
+
+
+def view(report: Report) -> Tried:
+    """What the page shows of it beside the figure."""
+    return Tried(
+        title=trials.TITLE,
+        conclusion=trials.conclusion(report),
+        as_it_is="" if report.baseline is None else f"{trials.as_it_is(report.baseline)}.",
+        fixes=tuple(
+            TriedFix(trials.name(one), trials.VERDICTS[one.verdict], tuple(trials.rows(one)))
+            for one in trials.all_of(report)
+        ),
+        others=tuple(f"{one.number}. {one.rule}: {one.why}." for one in report.not_tried),
+        notes=report.notes,
+    )
