@@ -19,11 +19,22 @@ Form = Callable[[Trial, Project, Site | None], list[Edit]]
 """The fix, the files, where the finding is -> edits. Raises CannotEdit."""
 
 WITH_FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
-"""Optimizers that take fused=True (PyTorch 2)."""
+WITH_FOREACH = (*WITH_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+"""Optimizers that take fused=True, and foreach=True (PyTorch 2)."""
+
+EXCLUSIVE = ("differentiable", "foreach", "fused")
+"""Arguments of optimizers of which one may be true (PyTorch 2)."""
 
 OF_WORKERS = ("prefetch_factor", "persistent_workers")
 """A DataLoader without workers refuses them."""
 
+OF_DDP = (
+    *("batched_grad_copy", "broadcast_buffers", "bucket_cap_mb", "find_unused_parameters", "forward_sync_buffers"),
+    *("gradient_as_bucket_view", "static_graph"),
+)
+
+MAKES_MODELS = ("from_pretrained", "from_config")
+"""Methods of transformers' classes of models."""
 
 SINCE = {"batched_grad_copy": (2, 13)}
 """Arguments -> the first PyTorch that knows them, where that is a late one (its release notes)."""
@@ -31,9 +42,7 @@ SINCE = {"batched_grad_copy": (2, 13)}
 
 def edits_of(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     """What a fix changes. Raises CannotEdit if it cannot be made in the files."""
-    form = FORMS.get((trial.name, trial.argument)) or FORMS.get((trial.name, "*"))
-    if trial.kind == "env":
-        form = _environment
+    form = _environment if trial.kind == "env" else FORMS.get((trial.kind, trial.name, trial.argument))
     if form is None:
         raise CannotEdit("it needs an edit by hand")
     _refuse_older(trial, project)
@@ -50,7 +59,10 @@ def _refuse_older(trial: Trial, project: Project) -> None:
 
 
 def _environment(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    return [edit for name, value in trial.variables for edit in settings.set_variable(project, name, str(value))]
+    edits = [edit for name, value in trial.variables for edit in settings.set_variable(project, name, value)]
+    if not edits:
+        raise CannotEdit(f"nothing in your files sets {' or '.join(name for name, _ in trial.variables)}")
+    return edits
 
 
 def _loader(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
@@ -86,38 +98,44 @@ def _ddp(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     return [set_argument(code, call, name, trial.argument, trial.value) for code, call in found]
 
 
-def _fused(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    """Arguments that exclude fused=True are switched off."""
-    edits = list[Edit]()
-    for name, code, call in _optimizers(project):
-        for other in ("foreach", "differentiable"):
+def _optimizer(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
+    """Arguments that exclude what is set are switched off."""
+    edits, others = list[Edit](), {*EXCLUSIVE} - {trial.argument}
+    for name, code, call in _optimizers(trial, project):
+        for other in sorted(others):
             there = given(call, name, other)
             if there is None or code.text(there[1].value) in ("False", "None"):
                 continue
             if other == "differentiable" or not constant(there[1].value):
-                raise CannotEdit(f"{other} is {code.text(there[1].value)} at {code.place(call)}, which excludes fused")
+                which = f"which excludes {trial.argument}"
+                raise CannotEdit(f"{other} is {code.text(there[1].value)} at {code.place(call)}, {which}")
             edits.append(set_argument(code, call, name, other, False))
         edits.append(set_argument(code, call, name, trial.argument, trial.value))
     return edits
 
 
-def _optimizers(project: Project) -> list[tuple[str, Code, cst.Call]]:
-    """The calls that make optimizers which could be fused and are not, by their names. Raises CannotEdit."""
-    known = [one for one in project.rank.optimizers if one.name in WITH_FUSED and one.fused is not True]
+def _optimizers(trial: Trial, project: Project) -> list[tuple[str, Code, cst.Call]]:
+    """The calls that make optimizers which take the argument and have not got it, by their names. Raises CannotEdit."""
+    takers, wanted = (WITH_FUSED if trial.argument == "fused" else WITH_FOREACH), trial.argument
+    known = [one for one in project.rank.optimizers if one.name in takers and getattr(one, wanted) is not trial.value]
     if not known:
         raise CannotEdit("the recording does not say which optimizer is made where")
     made = dict.fromkeys((one.name, one.made) for one in known)
     return [(name, code, call) for name, place in made for code, call in project.made(name, [place])]
 
 
-def _calls_of(function: str) -> Form:
-    """Every call of a function of torch's that gives the argument."""
+def _called(trial: Trial, project: Project) -> tuple[str, list[Found]]:
+    """The calls of torch's function of that name, which may be a whole one or its last part."""
+    name, function = trial.name, trial.name.rpartition(".")[2]
+    if name == function:
+        return function, project.calls(function, lambda code, call: is_call(code, call, function))
+    return function, project.calls(function, lambda code, call: code.imported(call.func) == name)
 
-    def form(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-        found = project.calls(function, lambda code, call: is_call(code, call, function))
-        return in_all(found, function, trial.argument, trial.value)
 
-    return form
+def _calls(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
+    """Every call that gives the argument."""
+    function, found = _called(trial, project)
+    return in_all(found, function, trial.argument, trial.value)
 
 
 def _methods(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
@@ -126,34 +144,48 @@ def _methods(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     return in_all(found, trial.name, trial.argument, trial.value)
 
 
-def _compile_call(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    found = project.calls("compile", lambda code, call: code.imported(call.func) == "torch.compile")
+def _every_call(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
+    _, found = _called(trial, project)
     if not found:
-        raise CannotEdit("no call of torch.compile() stands in your files")
-    return [set_argument(code, call, "torch.compile", trial.argument, trial.value) for code, call in found]
+        raise CannotEdit(f"no call of torch's {trial.name}() stands in your files")
+    return [set_argument(code, call, trial.name, trial.argument, trial.value) for code, call in found]
 
 
-def _threads(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    return settings.set_by_call(project, "set_num_threads", "threads", trial.value)
+def _transformers(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
+    """The one call by which transformers loads or makes a model."""
+    found = [
+        (code, call, whole.removeprefix("transformers."))
+        for code, call in project.calls("transformers", lambda code, call: is_method(call, *MAKES_MODELS))
+        if (whole := code.imported(call.func)).startswith("transformers.") and ("Model" in whole or "For" in whole)
+    ]
+    if len(found) != 1:
+        what = "several calls load" if found else "no call of from_pretrained() or from_config() loads"
+        raise CannotEdit(f"{what} a model of transformers in your files")
+    ((code, call, name),) = found
+    return [set_argument(code, call, name, trial.argument, trial.value)]
+
+
+def _setting(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
+    return settings.set_by_call(project, trial.name.rpartition(".")[2], trial.argument, trial.value)
 
 
 def _attribute(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     return settings.set_attribute(project, f"{trial.name}.{trial.argument}", trial.value)
 
 
-def _called(trial: Trial, project: Project, site: Site | None) -> list[Found]:
+def _left_out(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
+    return statements.left_out(_where_found(trial, project, site), trial.name)
+
+
+def _seldom(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
+    return statements.made_seldom(_where_found(trial, project, site), trial.name, int(trial.value))
+
+
+def _where_found(trial: Trial, project: Project, site: Site | None) -> list[Found]:
     """The calls of the function that a fix names, where the finding is. Raises CannotEdit."""
     word = trial.name.rpartition(".")[2]
     found = project.calls(word, lambda code, call: code.imported(call.func) == trial.name)
     return project.inside(found, site, trial.name)
-
-
-def _left_out(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    return statements.left_out(_called(trial, project, site), trial.name)
-
-
-def _seldom(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
-    return statements.made_seldom(_called(trial, project, site), trial.name, int(trial.value))
 
 
 def _compiled(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
@@ -168,21 +200,29 @@ def _autocast(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     return models.under_autocast(project)
 
 
-FORMS: dict[tuple[str, str], Form] = {
-    ("DataLoader", "*"): _loader,
-    ("DistributedDataParallel", "*"): _ddp,
-    ("torch.optim", "fused"): _fused,
-    ("zero_grad", "set_to_none"): _methods,
-    ("set_detect_anomaly", "mode"): _calls_of("set_detect_anomaly"),
-    ("torch.compile", "dynamic"): _compile_call,
-    ("torch.set_num_threads", "threads"): _threads,
-    ("torch.backends.cudnn", "benchmark"): _attribute,
-    ("gc.collect", "every"): _seldom,
-    ("torch.cuda.synchronize", ""): _left_out,
-    ("torch.cuda.empty_cache", ""): _left_out,
-    ("torch.compile", ""): _compiled,
-    ("torch.compile", "mode"): _compiled,
-    ("channels_last", ""): _channels_last,
-    ("torch.autocast", ""): _autocast,
+FORMS: dict[tuple[str, str, str], Form] = {
+    **{("patch", "DataLoader", one): _loader for one in ("num_workers", "pin_memory", *OF_WORKERS)},
+    **{("wrap", "DistributedDataParallel", one): _ddp for one in OF_DDP},
+    ("patch", "torch.optim", "fused"): _optimizer,
+    ("patch", "torch.optim", "foreach"): _optimizer,
+    ("patch", "zero_grad", "set_to_none"): _methods,
+    ("patch", "Embedding", "max_norm"): _calls,
+    ("patch", "set_detect_anomaly", "mode"): _calls,
+    ("patch", "torch.use_deterministic_algorithms", "mode"): _calls,
+    ("patch", "fully_shard", "reshard_after_forward"): _every_call,
+    ("patch", "torch.compile", "dynamic"): _every_call,
+    ("patch", "torch.compile", "mode"): _every_call,
+    ("patch", "transformers", "attn_implementation"): _transformers,
+    ("patch", "torch.set_num_threads", "threads"): _setting,
+    ("patch", "torch.set_flush_denormal", "mode"): _setting,
+    ("patch", "torch.backends.cudnn", "benchmark"): _attribute,
+    ("patch", "gc.collect", "every"): _seldom,
+    ("patch", "torch.cuda.synchronize", ""): _left_out,
+    ("patch", "torch.cuda.empty_cache", ""): _left_out,
+    ("patch", "torch.distributed.barrier", ""): _left_out,
+    ("wrap", "torch.compile", ""): _compiled,
+    ("wrap", "torch.compile", "mode"): _compiled,
+    ("wrap", "channels_last", ""): _channels_last,
+    ("wrap", "torch.autocast", ""): _autocast,
 }
-"""By the name of what is changed and the argument ("*": any), as `injection.parsed` gives them."""
+"""By the kind of the fix, the name of what is changed and the argument, as `injection.parsed` gives them."""

@@ -182,6 +182,6 @@ def is_call(code: Code, call: cst.Call, name: str) -> bool:
     return whole.startswith("torch.") and whole.rpartition(".")[2] == name
 
 
-def is_method(call: cst.Call, name: str) -> bool:
-    """Whether a call is of a method of that name."""
-    return isinstance(call.func, cst.Attribute) and call.func.attr.value == name
+def is_method(call: cst.Call, *names: str) -> bool:
+    """Whether a call is of a method of one of these names."""
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in names

@@ -8,7 +8,7 @@ from collections.abc import Iterable
 import libcst as cst
 
 from diagnose.patches.arguments import constant, expression, in_all
-from diagnose.patches.code import Code, Edit
+from diagnose.patches.code import Code, Edit, removed
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.project import Project, is_call
 
@@ -42,7 +42,7 @@ def set_attribute(project: Project, name: str, value: object) -> list[Edit]:
 
 
 def set_variable(project: Project, name: str, value: str) -> list[Edit]:
-    """Have the script set an environment variable before it imports what reads it."""
+    """Have the script set an environment variable before it imports what reads it; or not, if the value is empty."""
     if (name, value) in CALLS_OF_VARIABLES:
         return set_by_call(project, *CALLS_OF_VARIABLES[name, value])
     if name.startswith(AT_THE_START):
@@ -51,12 +51,12 @@ def set_variable(project: Project, name: str, value: str) -> list[Edit]:
     for code in project.everywhere(name):
         for one in code.every(cst.Assign):
             if any(_is_variable(code, target.target, name) for target in one.targets):
-                edits.append(_assigned(code, one, f'os.environ["{name}"] = {_text(value)}', value))
+                edits.append(_variable(code, one, name, value))
     if edits:
         return edits
     if project.manifest.environment.get(name, value) != value:
         raise CannotEdit(f"{name} is set where the script is started: unset it there")
-    return [_before_imports(project.script, name, value)]
+    return [_before_imports(project.script, name, value)] if value else []
 
 
 def _text(value: object) -> str:
@@ -71,6 +71,13 @@ def _assigned(code: Code, one: cst.Assign, shown: str, value: object) -> Edit:
     if one.value.deep_equals(wanted):
         raise CannotEdit(f"it is so at {code.place(one)} already")
     return Edit(code, one, f"{code.place(one)}: {shown}", (one,), lambda node: node.with_changes(value=wanted))
+
+
+def _variable(code: Code, one: cst.Assign, name: str, value: str) -> Edit:
+    if value:
+        return _assigned(code, one, f'os.environ["{name}"] = {_text(value)}', value)
+    line = code.statement(one)
+    return Edit(code, line, f"{code.place(one)}: without {name}", (line,), removed)
 
 
 def _is_variable(code: Code, target: cst.BaseExpression, name: str) -> bool:
