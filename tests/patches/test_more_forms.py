@@ -72,9 +72,9 @@ def edited(
         ),
         (
             Trial("patch", "transformers", "attn_implementation", "sdpa"),
-            "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer\nt = AutoTokenizer.from_pretrained()\n"
+            "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer\nAutoTokenizer.from_pretrained()\n"
             "m = Auto.from_pretrained(n)\n",
-            "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer\nt = AutoTokenizer.from_pretrained()\n"
+            "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer\nAutoTokenizer.from_pretrained()\n"
             'm = Auto.from_pretrained(n, attn_implementation="sdpa")\n',
         ),
         (
