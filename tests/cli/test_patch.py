@@ -132,7 +132,7 @@ def test_what_is_written_is_the_diff(job: Path) -> None:
 
 
 def test_the_page_shows_what_a_sample_gives(tmp_path: Path) -> None:
-    case = CASES / "communication" / "barrier_in_every_step"
+    case = CASES / "mixed" / "two_faults_between_ranks"
     shutil.copytree(case / "medium", tmp_path / "medium")
     shutil.copy(case / "make.py", tmp_path)
     os.utime(tmp_path / "make.py", (0, 0))
