@@ -147,7 +147,7 @@ def _methods(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
 def _every_call(trial: Trial, project: Project, site: Site | None) -> list[Edit]:
     _, found = _called(trial, project)
     if not found:
-        raise CannotEdit(f"no call of torch's {trial.name}() stands in your files")
+        raise CannotEdit(f"no call of {trial.name}() stands in your files")
     return [set_argument(code, call, trial.name, trial.argument, trial.value) for code, call in found]
 
 

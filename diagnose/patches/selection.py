@@ -46,10 +46,12 @@ def select(findings: Sequence[RankedFinding], asked: Sequence[str]) -> tuple[lis
         if not known:
             fix = (*finding.fixes, Fix(finding.title))[0]
             others.append(FixByHand(finding, fix, "it needs an edit by hand"))
-        elif why_not := _why_not(known[0], by_name):
-            others.append(FixByHand(finding, known[0].fix, why_not))
+            continue
+        best = min(known, key=lambda one: not (by_name or one.fix.safety in BY_THEMSELVES))
+        if why_not := _why_not(best, by_name):
+            others.append(FixByHand(finding, best.fix, why_not))
         else:
-            wanted.append(known[0])
+            wanted.append(best)
     return wanted, others
 
 

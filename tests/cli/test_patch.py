@@ -15,6 +15,7 @@ import pytest
 
 from tests.capture.scripts import ROOT, environment, profile, script
 from tests.cli.test_analyze import refused
+from tests.drawing import Drawing
 from tests.patches.patching import line_of
 
 CASES = ROOT / "sample_traces" / "planted"
@@ -197,6 +198,26 @@ def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:
         text=True,
     )
     refused(done, "Nothing can be patched: make.py is not here. Run this in the folder in which it was recorded.")
+
+
+def test_in_a_folder_of_a_checkout_names_start_at_its_top(tmp_path: Path) -> None:
+    subprocess.run(["git", "init", "-q"], cwd=tmp_path, check=True)
+    here = tmp_path / "src"
+    here.mkdir()
+    shutil.copy(CASES / "mixed" / "two_faults_between_ranks" / "make.py", here)
+    done = patched(here, CASES / "mixed" / "two_faults_between_ranks" / "medium")
+    assert done.stdout.startswith(b"diff --git a/src/make.py b/src/make.py\n")
+    assert done.stderr.endswith(b"Its names start at the top of the git checkout: apply it there.\n")
+    assert b"Note: src/make.py was written after the recording began.\n" in done.stderr
+    for folder in (here, tmp_path):
+        subprocess.run(["git", "apply", "--check", "-"], cwd=folder, input=done.stdout, check=True)
+
+
+def test_a_trace_with_nothing_to_measure_is_inconclusive(tmp_path: Path) -> None:
+    path = Drawing().span("unheard_of", "x", 0, 5).write(tmp_path / "trace.json")
+    done = patched(tmp_path, path)
+    assert (done.returncode, done.stdout) == (3, b"")
+    assert b"There is no fix to make.\nThere is too little in " in done.stderr
 
 
 def test_no_diff_is_written_over_a_script(tmp_path: Path) -> None:

@@ -114,7 +114,7 @@ def test_foreach_takes_the_place_of_fused(tmp_path: Path) -> None:
         (
             Trial("patch", "fully_shard", "reshard_after_forward", False),
             "import torch\n",
-            "no call of torch's fully_shard() stands in your files",
+            "no call of fully_shard() stands in your files",
         ),
         (
             Trial("env", "A", value="", variables=(("A", ""), ("B", ""))),

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import msgspec
 import pytest
 
 from diagnose.findings.finding import Safety
@@ -42,3 +43,11 @@ def test_a_name_of_no_finding_is_refused() -> None:
         select(FINDINGS, ("1", "9"))
     with pytest.raises(CannotPatch, match=r"There are: none\.$"):
         select([], ("1",))
+
+
+def test_of_several_fixes_the_first_that_needs_no_judgement_is_made() -> None:
+    judged, safe = finding("wrap:torch.autocast", safety=Safety.PRECISION), finding(FUSED)
+    both = msgspec.structs.replace(judged, fixes=(*judged.fixes, *safe.fixes))
+    for asked, expected in (((), FUSED), (("1",), "wrap:torch.autocast")):
+        ((only,), others) = select([both], asked)
+        assert (only.fix.trial, others) == (expected, [])
