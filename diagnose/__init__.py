@@ -13,6 +13,7 @@
     reports     a Diagnosis as text, as a page, and as figures
     synthetic   traces drawn in text
     trials      the user's script, run with and without a fix
+    ledger      what is remembered of trials
     cli         the command line
 """
 

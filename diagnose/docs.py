@@ -19,6 +19,7 @@ import msgspec
 from diagnose import facts
 from diagnose.facts.core.base import FACTS
 from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.ledger_report import LedgerReport
 from diagnose.findings.trials import Report
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
@@ -26,6 +27,7 @@ from diagnose.rulekit.page import Page
 RULES_FOLDER = page.built_in_rules()
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
 TRIALS_SCHEMA_FILE = Path(__file__).with_name("trials.schema.json")
+LEDGER_SCHEMA_FILE = Path(__file__).with_name("ledger.schema.json")
 SITE = Path(__file__).parent.parent / "docs"
 """The pages of the documentation: there are none in an installed package."""
 
@@ -84,6 +86,7 @@ def texts() -> list[Text]:
     found = [
         Text(SCHEMA_FILE, partial(json_schema, Diagnosis)),
         Text(TRIALS_SCHEMA_FILE, partial(json_schema, Report)),
+        Text(LEDGER_SCHEMA_FILE, partial(json_schema, LedgerReport)),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
     ]
@@ -94,7 +97,7 @@ def texts() -> list[Text]:
 
 
 def json_schema(kind: type[msgspec.Struct]) -> str:
-    """The JSON Schema of a Diagnosis, or of what trials have found."""
+    """The JSON Schema of a Diagnosis, of what trials have found, or of what is remembered of them."""
     return msgspec.json.format(msgspec.json.encode(msgspec.json.schema(kind)), indent=2).decode() + "\n"
 
 

@@ -15,7 +15,7 @@ What happens on the way, and where something new goes:
 from __future__ import annotations
 
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
@@ -40,11 +40,14 @@ from diagnose.findings import (
     ranking,
     recording_hints,
     risks,
+    track_record,
 )
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import ReplayQuality
 from diagnose.findings.job import job_summary
+from diagnose.findings.ledger import Entry, device_of
 from diagnose.findings.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
+from diagnose.findings.track_record import TrackRecord
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
 from diagnose.reports import notebook
@@ -73,11 +76,13 @@ def diagnose(
     progress: Progress = lambda done, total: None,
     rules: RuleSet | None = None,
     cluster: str | None = None,
+    trials: Sequence[Entry] = (),
 ) -> Diagnosis:
     """Diagnose the run in `paths`, or what was found there, with up to `jobs` processes (default 1).
 
     `progress` gets (done, total) files.
     `cluster`: the address of a Dask scheduler whose workers do it, or "local" for `jobs` of them here.
+    `trials` correct savings: those of the device that the manifest names. Without any, only the files in `paths` count.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
     notebook.register()
@@ -85,11 +90,12 @@ def diagnose(
     rules = rules or RuleSet()
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
     pages = [engine.shown(one) for one in _loaded(rules)]
-    study = partial(diagnose_files, step_range=step_range, rules=rules)
+    records = {} if given.manifest is None else track_record.by_rule(trials, device_of(given.manifest))
+    study = partial(diagnose_files, step_range=step_range, rules=rules, records=records)
     if len(given.ranks) == 1:
         said, briefs, notes = _of_one(given.ranks[0], study, progress)
     else:
-        brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks))
+        brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks), records=records)
         briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
         said, briefs, notes = _of_many(given.ranks, briefly, study, progress)
     notes = [*given.integrity, *notes]
@@ -170,11 +176,11 @@ def _as_given(brief: RankBrief, files: RankFiles) -> RankBrief:
 
 
 def brief_of_files(
-    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int
+    files: RankFiles, step_range: StepRange | None, rules: RuleSet, ranks: int, records: Mapping[str, TrackRecord]
 ) -> RankBrief | InputError:
     """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
     try:
-        said = diagnose_files(files, step_range, rules)
+        said = diagnose_files(files, step_range, rules, records=records)
     except RuleError:
         raise
     except Exception as error:
@@ -193,6 +199,7 @@ def diagnose_files(
     rules: RuleSet,
     index: int | None = None,
     others: Peers | None = None,
+    records: Mapping[str, TrackRecord] | None = None,
 ) -> RankDiagnosis | InputError:
     """What is known of one rank, or why it cannot be read. `index`: its number, where that is known by now."""
     try:
@@ -207,11 +214,16 @@ def diagnose_files(
             steps(facts)
         except Missing as missing:
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
-    return diagnose_rank(facts, _loaded(rules))
+    return diagnose_rank(facts, _loaded(rules), records)
 
 
-def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
-    """What is known of a rank. Without a replay nothing has a price, so that nothing is found."""
+def diagnose_rank(
+    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] | None = None
+) -> RankDiagnosis:
+    """What is known of a rank. Without a replay nothing has a price, so that nothing is found.
+
+    `records`: how predictions have compared with trials on its device, by rule.
+    """
     rank = facts.rank
     brief, cost = recording_hints.in_digest(digest(facts)), optional(slowdown, facts)
     drawn, sampled, job = optional(timeline, facts), optional(pictures, facts), optional(job_summary, facts)
@@ -236,8 +248,8 @@ def diagnose_rank(facts: Facts, rules: Sequence[LoadedRule]) -> RankDiagnosis:
     found = fixes_in_force.dropped(rank.context, examined.findings)
     found = fixes_for_programs.fitting(program(facts), found)
     found = library_evidence.added(facts, own_calls.at_their_place(rank.context, found))
-    unprofiled_ns = None if cost is None else cost.unprofiled_ns
-    order = ranking.ranked(found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, busy_share(facts))
+    unprofiled_ns, busy = None if cost is None else cost.unprofiled_ns, busy_share(facts)
+    order = ranking.ranked(found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, busy, records)
     ended = outcomes.priced(examined.outcomes, examined.findings, found, order)
     placed = spots.on_timeline(facts, order)
     return RankDiagnosis(

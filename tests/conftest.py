@@ -28,6 +28,7 @@ def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with interrupts ignored, and so would be the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
     os.environ["DIAGNOSE_NO_CACHE"] = "1"  # tests leave the user's cache alone
+    os.environ["DIAGNOSE_NO_LEDGER"] = "1"  # and what trials have left there
     folder: Path | None = config.getoption("--corpus")
     if folder is not None and not folder.is_dir():
         raise pytest.UsageError(f"--corpus: no folder at {folder}")

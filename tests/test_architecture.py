@@ -18,6 +18,7 @@ COMMANDS = [
     "analyze --help",
     "doctor --help",
     "patch --help",
+    "ledger --help",
     "profile --help",
     "rules --help",
     "rules list",

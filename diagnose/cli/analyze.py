@@ -84,6 +84,7 @@ class Share(click.ParamType[float]):
     help="Read ranks on a Dask cluster (tcp://...); `local` starts one of --jobs workers.",
 )
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
+@click.option("--no-ledger", is_flag=True, help="Do not use what trials on this machine have measured.")
 @click.option("--open", "open_it", is_flag=True, help="Open the page in a browser.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(
@@ -101,6 +102,7 @@ def command(
     jobs: int | None,
     cluster: str | None,
     no_cache: bool,
+    no_ledger: bool,
     open_it: bool,
     quiet: bool,
 ) -> None:
@@ -111,6 +113,7 @@ def command(
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
+    from diagnose import ledger
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
@@ -123,9 +126,13 @@ def command(
         given = recording.find(paths)
         read = [one.trace.path for one in given.ranks]
         refuse_unwritable(list(files.values()), read)
+        remembered = ledger.Ledger(None) if no_ledger else ledger.read()
+        if remembered.problem and not quiet:
+            click.echo(f"{remembered.problem} Savings are not corrected by trials.", err=True)
         with shown("Reading traces", quiet) as progress, cache.unused(no_cache):
             rules = asked_rules(read[0], folders, select, ignore)
-            diagnosis = diagnose(given, steps, jobs or os.cpu_count() or 1, progress, rules, cluster)
+            processes, trials = jobs or os.cpu_count() or 1, remembered.entries
+            diagnosis = diagnose(given, steps, processes, progress, rules, cluster, trials)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     for form, name in files.items():

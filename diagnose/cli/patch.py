@@ -25,6 +25,7 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
 
     Example: diagnose patch diagnose-runs/train-20261121-101500 > fixes.diff
     """
+    from diagnose import ledger
     from diagnose.cli.analyze import INCONCLUSIVE, asked_rules
     from diagnose.patches import diff, making, writing
     from diagnose.patches.errors import CannotPatch
@@ -41,7 +42,8 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         refuse_unwritable([output], read)
         if output.endswith(".py"):
             raise click.ClickException(f"{output} is a file of Python. Name one such as fixes.diff.")
-        diagnosis = diagnose(given, jobs=os.cpu_count() or 1, rules=asked_rules(read[0], (), (), ()))
+        rules, trials = asked_rules(read[0], (), (), ()), ledger.read().entries
+        diagnosis = diagnose(given, jobs=os.cpu_count() or 1, rules=rules, trials=trials)
         manifest = diagnosis.provenance.manifest
         patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd())
         if not quiet:

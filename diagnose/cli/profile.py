@@ -225,6 +225,7 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
 
 
 def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
+    from diagnose import ledger
     from diagnose.findings.finding import Safety
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
@@ -233,7 +234,10 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     from diagnose.trials.selection import select
 
     try:
-        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=asked_rules(folder, (), (), ()))
+        rules, remembered = asked_rules(folder, (), (), ()), ledger.read()
+        if remembered.problem:
+            say(remembered.problem)
+        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=rules, trials=remembered.entries)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     page = folder / "report.html"

@@ -117,6 +117,7 @@ def command(
 
     Example: diagnose try train.py --epochs 3
     """
+    from diagnose import ledger
     from diagnose.findings.finding import Safety
     from diagnose.trials import arms
     from diagnose.trials.protocol import Bench
@@ -147,6 +148,7 @@ def command(
             found = _measured(run, bench, watch, candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
+    ledger.remember(found, diagnosis, say)
     _tell(run, diagnosis, found, files, say)
     if not found.complete:
         click.echo("Interrupted. What had been measured stands above.", err=True)
@@ -188,13 +190,15 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
 
 def _analyzed(run: Path, rules: tuple[str, ...]) -> Diagnosis:
     """By these rules, or all. Raises ClickException."""
+    from diagnose import ledger
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
 
     try:
-        return diagnose([run], jobs=os.cpu_count() or 1, rules=asked_rules(run, (), rules, ()))
+        chosen, remembered = asked_rules(run, (), rules, ()), ledger.read().entries
+        return diagnose([run], jobs=os.cpu_count() or 1, rules=chosen, trials=remembered)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
 

@@ -2,19 +2,13 @@
 
 Some save next to nothing before others are fixed: a faster host helps only once the GPU does not hold it up. They come
 last, with what each saves then.
-
-Savings are of the step without the profiler where that was timed: the share that the replay takes off the recorded
-step, of the other. What recording added may all have been where a finding about host time looks: its least saving is
-what is left without it. Where the CPU trains it is more than what the replay takes off.
 """
 
 from __future__ import annotations
 
-import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 
-from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import Steps
 from diagnose.findings.finding import (
     Caution,
@@ -25,10 +19,14 @@ from diagnose.findings.finding import (
     PricedSaving,
     RankedFinding,
     RuleName,
+    SavingRange,
     Together,
     Where,
     least_sure,
 )
+from diagnose.findings.pricing import Priced, Step
+from diagnose.findings.track_record import TrackRecord, blended, corrected
+from diagnose.findings.trials import Range
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
 
@@ -37,12 +35,6 @@ WORTH_SHARE = 0.01
 
 NOTHING_SHARE = 0.002
 """A pattern whose fix saves less than this share of the step, even as a high estimate, is no finding."""
-
-WARMER, WARMEST = 0.3, 0.9
-"""Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
-else fills its caches then, and it does not go to sleep. Only the time in which it is busy does. Of 51 recordings of
-planted faults, of the part to develop on, half gained more than 0.63 in this way, a quarter less than 0.35. All were of
-one machine, so half of it is taken."""
 
 LEFT_SHARE = 0.5
 """Of a saving, that must be left for a finding that names no cause (our choice)."""
@@ -76,57 +68,6 @@ class Ranked:
     """Of all that are worth a line; None without any."""
 
 
-@dataclass(frozen=True)
-class _Priced:
-    page: RuleName
-    finding: Finding
-    alone: Saving
-    added_ns: int | None = None
-    """What it likely adds to those above; None if that was not asked."""
-    hidden: Saving | None = None
-    """What it saves once those above are fixed, if that is much more than alone."""
-
-
-@dataclass(frozen=True)
-class _Step:
-    """The step that savings are of, and the recorded one that was replayed."""
-
-    ns: int
-    recorded_ns: int
-    busy: float
-    """Share of it in which the training is known to compute on the CPU."""
-
-    def of(self, recorded_ns: int) -> int:
-        """As large a share of this step as the given time is of the recorded one."""
-        return recorded_ns if self.ns == self.recorded_ns else round_half_up(recorded_ns * self.ns, self.recorded_ns)
-
-    def left(self, recorded_ns: int) -> int:
-        """What this step likely takes, given what the recorded one would."""
-        ns = self.of(recorded_ns)
-        return ns - self._warmer(WARMER, self.ns - ns, ns)
-
-    def saving(self, alone: Saving, host_bound: bool) -> Saving:
-        """A saving of the recorded step as one of this step."""
-        added_ns = max(self.recorded_ns - self.ns, 0) if host_bound else 0
-        low_ns = min(self.of(alone.low_ns), max(alone.low_ns - added_ns, 0))
-        likely_ns, high_ns = self.of(alone.likely_ns), self.of(alone.high_ns)
-        high_ns += self._warmer(WARMEST, likely_ns, self.ns - high_ns)
-        likely_ns += self._warmer(WARMER, likely_ns, self.ns - likely_ns)
-        return Saving(low_ns, likely_ns, max(likely_ns, high_ns), alone.basis, alone.replayed_ns)
-
-    def others_ns(self, likely_ns: int) -> int:
-        """Of a likely saving the part that `saving` has added for other ops: x + times x (1 - x) = likely, in steps."""
-        times = WARMER * self.busy
-        if not times or likely_ns <= 0:
-            return 0
-        share = min(likely_ns / self.ns, 1.0)
-        own = (1 + times - math.sqrt((1 + times) ** 2 - 4 * times * share)) / (2 * times)
-        return max(likely_ns - round(own * self.ns), 0)
-
-    def _warmer(self, times: float, saved_ns: int, left_ns: int) -> int:
-        return round(times * self.busy * max(saved_ns, 0) / self.ns * left_ns)
-
-
 def ranked(
     found: Sequence[tuple[RuleName, Finding]],
     replay: Replay,
@@ -135,20 +76,18 @@ def ranked(
     cautions: Sequence[Caution] = (),
     unprofiled_ns: int | None = None,
     busy: float = 0.0,
+    records: Mapping[str, TrackRecord] | None = None,
 ) -> Ranked:
     """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
 
-    `busy`: share of the step in which the training is known to compute on the CPU.
+    `busy`: share of the step in which the training is known to compute on the CPU. `records`: how predictions have
+    compared with trials on its device, by rule.
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
-    step = _Step(unprofiled_ns or recorded_ns, recorded_ns, busy)
+    step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
-    priced = [
-        _Priced(page, finding, step.saving(saving, finding.host_bound))
-        for (page, finding), saving in zip(found, savings, strict=True)
-    ]
-    step_ns = step.ns
-    nothing = [one for one in priced if one.alone.high_ns < NOTHING_SHARE * step_ns or not one.alone.likely_ns]
+    priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
+    nothing = [one for one in priced if _costless(one, step)]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
     small = [one for one in kept if _minor(one, step)]
     worth = [one for one in kept if not _minor(one, step)]
@@ -166,20 +105,20 @@ def ranked(
         _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
         for place, one in enumerate(placed, start=1)
     )
-    shortening = [(one.finding, said) for one, said in zip(placed, finished, strict=True) if not said.per_sample]
-    sure = [finding for finding, said in shortening if said.sure]
-    every = [finding for finding, said in shortening if said.sure or not said.minor]
+    shortening = [(one, said) for one, said in zip(placed, finished, strict=True) if not said.per_sample]
+    sure = [one for one, said in shortening if said.sure]
+    every = [one for one, said in shortening if said.sure or not said.minor]
     together = _all_of(sure, replay, step) if sure else None
     return Ranked(
         finished,
         tuple(one.finding.edits for one in placed),
-        tuple((one.page.id, one.alone) for one in nothing if one.finding not in shown),
+        tuple((one.page.id, one.predicted) for one in nothing if one.finding not in shown),
         together,
         together if len(every) == len(sure) else _all_of(every, replay, step),
     )
 
 
-def _explained(worth: Sequence[_Priced], replay: Replay) -> list[_Priced]:
+def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
     """Those that only say where time is lost, if once the others are fixed less than half of it is left to save."""
     causes = [edit for one in worth if not one.finding.unless_above for edit in one.finding.edits]
     asked = [one for one in worth if one.finding.unless_above]
@@ -194,39 +133,47 @@ def _explained(worth: Sequence[_Priced], replay: Replay) -> list[_Priced]:
     ]
 
 
-def _place_of(one: _Priced, placed: list[_Priced], replay: Replay, step: _Step, cautions: Sequence[Caution]) -> int:
+def _place_of(one: Priced, placed: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> int:
     """Before the first finding from which less is to be expected."""
 
-    def expected(other: _Priced, gain: int) -> float:
+    def expected(other: Priced, gain: int) -> float:
         return gain * HOLDS[_level(other, _doubts(other, step, replay, cautions))]
 
     mine = expected(one, one.alone.likely_ns)
-    gains = (expected(other, other.added_ns or 0) for other in placed)
+    gains = (expected(other, other.holds_ns(other.added_ns or 0)) for other in placed)
     return next((at for at, gain in enumerate(gains) if gain < mine), len(placed))
 
 
-def _all_of(some: Sequence[Finding], replay: Replay, step: _Step) -> Together:
-    """What findings save together."""
-    (saving,) = replay.savings([[edit for one in some for edit in one.edits]])
-    saving = step.saving(saving, all(one.host_bound for one in some))
+def _all_of(some: Sequence[Priced], replay: Replay, step: Step) -> Together:
+    """What findings save together; corrected by the mean of their factors, each by what it adds."""
+    (saving,) = replay.savings([[edit for one in some for edit in one.finding.edits]])
+    saving = step.saving(saving, all(one.finding.host_bound for one in some))
+    if any(one.alone is not one.predicted for one in some) and saving.basis is not Basis.BOUNDED:
+        unbiased = Range(1.0, 1.0, 1.0)
+        factor = blended((float(one.added_ns or 0), step.factor(one.page, one.finding) or unbiased) for one in some)
+        saving = corrected(saving, step.ns, factor)
     return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
 
 
-def _minor(one: _Priced, step: _Step) -> bool:
+def _costless(one: Priced, step: Step) -> bool:
+    """By the replay: what trials have shown to gain nothing is said, or nobody would try it again."""
+    return one.predicted.high_ns < NOTHING_SHARE * step.ns or not one.predicted.likely_ns
+
+
+def _minor(one: Priced, step: Step) -> bool:
     return one.alone.likely_ns < WORTH_SHARE * step.ns
 
 
-def _few_of_each_rule(priced: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[Priced]:
     """At most MOST_PER_RULE findings of a rule, all in order of what they save alone."""
-    of_rule: dict[str, list[_Priced]] = {}
+    of_rule: dict[str, list[Priced]] = {}
     for one in sorted(priced, key=lambda one: -one.alone.likely_ns):
         of_rule.setdefault(one.page.id, []).append(one)
     kept = [one for some in of_rule.values() for one in some[: MOST_PER_RULE - (len(some) > MOST_PER_RULE)]]
     for some in of_rule.values():
         if len(some) > MOST_PER_RULE:
             rest = _together([one.finding for one in some[MOST_PER_RULE - 1 :]])
-            saving = step.saving(replay.savings([rest.edits])[0], rest.host_bound)
-            kept.append(_Priced(some[0].page, rest, saving))
+            kept.append(step.priced(some[0].page, rest, replay.savings([rest.edits])[0]))
     return sorted(kept, key=lambda one: -one.alone.likely_ns)
 
 
@@ -242,25 +189,26 @@ def _together(rest: Sequence[Finding]) -> Finding:
     )
 
 
-def _greedy(priced: list[_Priced], replay: Replay, step: _Step, cautions: Sequence[Caution]) -> list[_Priced]:
+def _greedy(priced: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> list[Priced]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
     The best is what likely adds most, given how sure it is. Once nothing adds WORTH_SHARE any more, the rest follow in
     the order of what they save alone.
     """
-    rest, ordered = list(priced), list[_Priced]()
+    rest, ordered = list(priced), list[Priced]()
     holds = {id(one.finding): HOLDS[_level(one, _doubts(one, step, replay, cautions))] for one in rest}
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
-    gains = [one.alone.likely_ns for one in rest]
+    gains = [one.predicted.likely_ns for one in rest]
     while rest and len(ordered) < MOST_RANKED:
         if fixed:
             cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
             gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
-        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, gains, strict=True)]
-        enough = [gain >= WORTH_SHARE * step.ns for gain in gains]
+        left = [one.holds_ns(gain) for one, gain in zip(rest, gains, strict=True)]
+        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, left, strict=True)]
+        enough = [gain >= WORTH_SHARE * step.ns for gain in left]
         best = max(range(len(rest)), key=lambda at: (enough[at], expected[at], rest[at].alone.likely_ns))
-        if gains[best] < WORTH_SHARE * step.ns:
+        if not enough[best]:
             return ordered + [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
         base -= gains[best]
         one = rest.pop(best)
@@ -269,7 +217,7 @@ def _greedy(priced: list[_Priced], replay: Replay, step: _Step, cautions: Sequen
     return ordered + rest
 
 
-def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _Step) -> list[_Priced]:
+def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step) -> list[Priced]:
     """Those that are worth a line once the findings above are fixed, each alone; the largest first."""
     if not small or not above or replay.quality.doubt >= DOUBTFUL:
         return []
@@ -278,10 +226,11 @@ def _hidden(small: list[_Priced], above: list[_Priced], replay: Replay, step: _S
     unwarmed = replace(step, busy=0.0)  # WARMER is of a whole step, these are of what is left of it
     found = []
     for one, saving in zip(small, savings, strict=True):
-        then = unwarmed.saving(saving, one.finding.host_bound)
+        predicted = unwarmed.saving(saving, one.finding.host_bound)
+        then = step.corrected(predicted, one.page, one.finding)
         if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
-            found.append(replace(one, added_ns=then.likely_ns, hidden=then))
-    return sorted(found, key=lambda one: -(one.added_ns or 0))
+            found.append(replace(one, added_ns=predicted.likely_ns, hidden=then))
+    return sorted(found, key=lambda one: -(one.hidden.likely_ns if one.hidden else 0))
 
 
 @dataclass(frozen=True)
@@ -293,7 +242,7 @@ class _Doubt:
     """It alone makes the confidence low."""
 
 
-def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
+def _doubts(one: Priced, step: Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
     found = []
     for caution in cautions:
         if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
@@ -307,7 +256,7 @@ def _doubts(one: _Priced, step: _Step, replay: Replay, cautions: Sequence[Cautio
     return found
 
 
-def _level(one: _Priced, doubts: Sequence[_Doubt]) -> Level:
+def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
     """The rule's, one level lower for each doubt; low where one decides."""
     level = one.finding.confidence.level
     if any(one.decides for one in doubts):
@@ -317,13 +266,13 @@ def _level(one: _Priced, doubts: Sequence[_Doubt]) -> Level:
     return level
 
 
-def _finished(
-    one: _Priced, place: int, step: _Step, where: Where, doubts: list[_Doubt], replay: Replay
-) -> RankedFinding:
+def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_Doubt], replay: Replay) -> RankedFinding:
     finding, alone = one.finding, one.alone
     level = _level(one, doubts)
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
-    most_ns = alone.high_ns if one.hidden is None else one.hidden.high_ns
+    after_ns = None if one.added_ns is None else min(one.holds_ns(one.added_ns), alone.high_ns)
+    if one.hidden is not None:
+        after_ns = one.hidden.likely_ns
     return RankedFinding(
         rule=one.page.id,
         code=one.page.code,
@@ -336,8 +285,8 @@ def _finished(
             likely_ns=alone.likely_ns,
             high_ns=alone.high_ns,
             basis=finding.basis if thumb else alone.basis,
-            others_ns=step.others_ns(alone.likely_ns),
-            after_above_ns=None if one.added_ns is None else min(one.added_ns, most_ns),
+            others_ns=one.holds_ns(step.others_ns(one.predicted.likely_ns)),
+            after_above_ns=after_ns,
             replayed_ns=alone.replayed_ns,
         ),
         share_of_step=alone.likely_ns / step.ns,
@@ -350,4 +299,10 @@ def _finished(
         changes=replay.changes(finding.edits),
         spots=(),
         spot_count=0,
+        saving_uncorrected=None if alone is one.predicted else _range(one.predicted),
+        track_record=step.records.get(one.page.id),
     )
+
+
+def _range(saving: Saving) -> SavingRange:
+    return SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns)

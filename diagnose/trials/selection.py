@@ -7,8 +7,9 @@ from dataclasses import dataclass
 
 from diagnose.capture.agent import injection
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Fix, RankedFinding, Safety
+from diagnose.findings.finding import Fix, RankedFinding, Safety, SavingRange
 from diagnose.findings.trials import NotTried, Range
+from diagnose.replay.saving import Basis
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
 """Changes of numbers in order, up to which fixes may be tried without being asked for."""
@@ -28,6 +29,7 @@ class Candidate:
     trial: str
     """As in `Fix.trial`."""
     predicted: Range | None
+    """As analysis says it: corrected by earlier trials."""
 
 
 def select(
@@ -83,6 +85,20 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
 def _predicted(finding: RankedFinding, step_ns: int | None) -> Range | None:
     """The speed-up that analysis predicts; None where it predicts none of the step, or all of it."""
     saving = finding.saving
+    return _speedup(finding, SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns), step_ns)
+
+
+def uncorrected(finding: RankedFinding, step_ns: int | None) -> Range | None:
+    """The speed-up that analysis would predict if no trial had been made: what trials are compared with.
+
+    Else each correction would be corrected again. None also where the saving is only bounded.
+    """
+    if finding.saving.basis is Basis.BOUNDED:
+        return None
+    return _speedup(finding, finding.predicted, step_ns)
+
+
+def _speedup(finding: RankedFinding, saving: SavingRange, step_ns: int | None) -> Range | None:
     if step_ns is None or finding.per_sample or saving.high_ns >= step_ns:
         return None
     low, likely, high = (step_ns / (step_ns - ns) for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))

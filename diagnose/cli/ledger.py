@@ -1,0 +1,46 @@
+"""`diagnose ledger`."""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+import click
+import msgspec
+
+if TYPE_CHECKING:
+    from diagnose.findings.ledger_report import LedgerReport
+
+
+@click.command(name="ledger")
+@click.option("--json", "as_json", is_flag=True, help="Print it as JSON.")
+@click.option("--rule", metavar="RULE", help="Only this rule, by name or code.")
+def command(as_json: bool, rule: str | None) -> None:
+    """Say how predictions and trials have compared on this machine, by rule.
+
+    Each fix that `diagnose try` has tried leaves a line in a file of yours. It names no script, path or host.
+
+    Example: diagnose ledger --rule dataloader_no_workers
+    """
+    from diagnose import ledger
+    from diagnose.reports import ledger as text
+
+    known = ledger.read()
+    if known.problem:
+        raise click.ClickException(f"{known.problem} Make it readable, or delete it.")
+    report = known.report if rule is None else _only(known.report, rule)
+    if as_json:
+        click.echo(msgspec.json.format(msgspec.json.encode(report), indent=2).decode())
+    else:
+        click.echo(text.render(report), nl=False)
+
+
+def _only(report: LedgerReport, rule: str) -> LedgerReport:
+    """Of one rule. Raises ClickException if it has no trial."""
+    from diagnose.rulekit import page
+
+    names = {rule, *(one.id for one in page.pages(page.built_in_rules()) if one.code == rule.upper())}
+    found = tuple(one for one in report.rules if one.rule in names)
+    if not found:
+        there = ", ".join(dict.fromkeys(one.rule for one in report.rules)) or "none"
+        raise click.ClickException(f"No trial of {rule} is remembered. There are: {there}.")
+    return msgspec.structs.replace(report, rules=found)

@@ -1,0 +1,95 @@
+"""The ledger as text for a terminal."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator, Sequence
+from itertools import groupby
+
+from diagnose.findings.ledger_report import LedgerReport, RuleTrials
+from diagnose.findings.track_record import LEAST
+from diagnose.findings.trials import Range
+from diagnose.reports.trials import VERDICTS, WIDTH
+
+HEADS = ("rule", "trials", "measured", "compared", "held", "median", "mean", "verdicts")
+
+COLUMNS = (
+    "Compared: predictions that a trial has measured well enough to tell the predicted gain from none.",
+    "Held: the measured speed-up lies within the predicted range.",
+    "Median and mean: measured over predicted gain, as logarithms of speed-ups; the interval is of 99 %.",
+)
+"""What they are, a sentence each."""
+
+
+def render(report: LedgerReport) -> str:
+    """All of it, ending in a newline."""
+    lines = list[str]()
+    for device, some in groupby(report.rules, key=lambda one: one.device):
+        lines += [f"On {device or 'a device that is not known'}:", *_table(list(some)), ""]
+    if report.rules:
+        lines += [*COLUMNS, *_corrected(report.rules), ""]
+    lines += _about(report)
+    parts = [part for line in lines for part in _wrapped(line)]
+    if report.file is not None:
+        parts.append(f"The file: {report.file}")
+    return "\n".join(parts) + "\n"
+
+
+def _wrapped(line: str) -> list[str]:
+    """Sentences in lines; rows of tables stay whole."""
+    return [line] if not line or line.startswith("  ") else textwrap.wrap(line, WIDTH)
+
+
+def _table(some: Sequence[RuleTrials]) -> Iterator[str]:
+    rows = [HEADS, *(_row(one) for one in some)]
+    widths = [max(len(row[k]) for row in rows) for k in range(len(HEADS))]
+    for row in rows:
+        first, *numbers, words = row
+        cells = [first.ljust(widths[0]), *(cell.rjust(width) for cell, width in zip(numbers, widths[1:], strict=False))]
+        yield "  " + "  ".join([*cells, words]).rstrip()
+
+
+def _row(one: RuleTrials) -> tuple[str, ...]:
+    record = one.record
+    return (
+        one.rule,
+        *map(str, (record.trials, record.measured, record.compared, record.held)),
+        "-" if record.ratio_median is None else f"{record.ratio_median:.2f}",
+        "-" if record.ratio is None else _between(record.ratio),
+        ", ".join(f"{count} {VERDICTS.get(verdict, verdict)}" for verdict, count in one.verdicts.items()),
+    )
+
+
+def _between(found: Range) -> str:
+    return f"{found.likely:.2f} ({found.low:.2f} to {found.high:.2f})"
+
+
+def _corrected(rules: Sequence[RuleTrials]) -> Iterator[str]:
+    """What is done about a bias."""
+    biased = list(dict.fromkeys(one.rule for one in rules if one.record.factor is not None))
+    if biased:
+        yield f"Corrected by it on that device: the savings of {', '.join(biased)}."
+    else:
+        yield f"No saving is corrected: that takes {LEAST} predictions compared, and an interval without 1."
+
+
+def _about(report: LedgerReport) -> Iterator[str]:
+    if report.file is None:
+        yield "The ledger is switched off (DIAGNOSE_NO_LEDGER), or you have no home folder to keep it in."
+        return
+    if not report.entries:
+        yield "No trial is remembered yet: each fix that `diagnose try` tries leaves a line here."
+    if report.damaged:
+        yield f"{_lines(report.damaged)} of the file {_is(report.damaged)} no trial, and skipped."
+    if report.newer:
+        yield f"{_lines(report.newer)} {_is(report.newer)} of a later version of diagnose, and skipped."
+    if report.unread_bytes:
+        yield "The file is large: its oldest trials were not read."
+
+
+def _lines(count: int) -> str:
+    return f"{count} line{'s' * (count != 1)}"
+
+
+def _is(count: int) -> str:
+    return "is" if count == 1 else "are"

@@ -1,0 +1,308 @@
+"""The ledger as a file: what a trial leaves, several writers, hostile lines, folders that cannot be used."""
+
+from __future__ import annotations
+
+import json
+import math
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import msgspec
+import pytest
+
+import diagnose
+from diagnose import ledger, pipeline
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import Safety
+from diagnose.findings.ledger import Entry, device_of, named
+from diagnose.findings.trials import Range, Report, Trial, Verdict
+from diagnose.trace.manifest import DeviceState, Host, Manifest
+from diagnose.trials.selection import select, step_of, uncorrected
+from diagnose.version import __version__
+
+ROOT = Path(__file__).parent.parent
+SAMPLE = ROOT / "sample_traces/planted/mixed/three_faults_on_the_cpu/medium"
+
+
+@pytest.fixture(scope="module")
+def diagnosis() -> Diagnosis:
+    """Its first findings are unfused_optimizer and dataloader_no_workers."""
+    return diagnose.analyze(SAMPLE)
+
+
+@pytest.fixture
+def file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Where the ledger of this test is to be."""
+    monkeypatch.delenv("DIAGNOSE_NO_LEDGER")
+    monkeypatch.setenv("XDG_STATE_HOME", str(tmp_path / "state"))
+    return tmp_path / "state" / "diagnose" / "ledger.jsonl"
+
+
+MEASURED = Range(1.2, 1.25, 1.31)
+
+
+def trial(*numbers: int, measured: Range | None = MEASURED, verdict: Verdict = "keep") -> Trial:
+    names = {1: "unfused_optimizer", 2: "dataloader_no_workers"}
+    return Trial(
+        rule=" + ".join(names[one] for one in numbers),
+        numbers=numbers,
+        fix="Use the fused Adam.",
+        trial=("patch:torch.optim(fused=True)",),
+        injected="Adam at secret.py:12: fused None -> True",
+        predicted=Range(1.0, 1.01, 1.02),
+        measured=measured,
+        pairs=3,
+        steps=30,
+        losses="rounding",
+        losses_compared=42,
+        peak_bytes=None,
+        warmup_s=None,
+        pays_after_steps=None,
+        verdict=verdict,
+        why="",
+    )
+
+
+def report(*some: Trial, complete: bool = True, together: Trial | None = None) -> Report:
+    return Report(
+        tool_version=__version__,
+        baseline=None,
+        trials=some,
+        together=together,
+        keep=(),
+        not_tried=(),
+        notes=(),
+        complete=complete,
+    )
+
+
+def remember(found: Report, diagnosis: Diagnosis) -> list[str]:
+    """What was said."""
+    said = list[str]()
+    ledger.remember(found, diagnosis, said.append)
+    return said
+
+
+LINE = {
+    "schema_version": 1,
+    "day": "2026-11-26",
+    "rule": "unfused_optimizer",
+    "tool_version": "0.1.0",
+    "torch_version": None,
+    "device": "A GPU",
+    "predicted": {"low": 1.1, "likely": 1.2, "high": 1.3},
+    "measured": None,
+    "verdict": "not_injected",
+}
+
+
+def test_a_trial_leaves_a_line_with_the_prediction_of_the_replay(file: Path, diagnosis: Diagnosis) -> None:
+    """The trial's own says 1.01: that may have been corrected."""
+    assert remember(report(trial(1)), diagnosis) == []
+    (line,) = file.read_text().splitlines()
+    found = json.loads(line)
+    predicted = uncorrected(diagnosis.findings[0], step_of(diagnosis))
+    assert predicted is not None
+    assert predicted.likely > 1.2
+    assert len(found.pop("day")) == len("2026-11-26")
+    assert found == {
+        "schema_version": 1,
+        "rule": "unfused_optimizer",
+        "tool_version": __version__,
+        "torch_version": "2.13.0+cpu",
+        "device": "Intel(R) Xeon(R) Processor",
+        "predicted": msgspec.to_builtins(predicted),
+        "measured": {"low": 1.2, "likely": 1.25, "high": 1.31},
+        "verdict": "keep",
+    }
+    (entry,) = ledger.read().entries
+    assert (entry.predicted, entry.measured) == (predicted, Range(1.2, 1.25, 1.31))
+    assert file.parent.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_correction_is_not_corrected_again(file: Path, diagnosis: Diagnosis) -> None:
+    """Trials have halved what analysis says; what is remembered is what it would say without them."""
+    remember(report(trial(1)), diagnosis)
+    (first,) = ledger.read().entries
+    again = pipeline.diagnose([SAMPLE], trials=biased())
+    (place,) = [one.rank_order for one in again.findings if one.rule == "unfused_optimizer"]
+    assert place == 2
+    said = uncorrected(diagnosis.findings[0], step_of(diagnosis))
+    candidates, _ = select(again.findings, step_of(again), ("unfused_optimizer",), Safety.ROUNDING)
+    assert said is not None
+    assert candidates[0].predicted is not None
+    assert candidates[0].predicted.likely < math.sqrt(said.likely) + 0.01
+    remember(report(msgspec.structs.replace(trial(1), numbers=(place,))), again)
+    assert ledger.read().entries == (first, first)
+
+
+def biased() -> list[Entry]:
+    """Five that agree on half the gain."""
+    found = []
+    for gain in (0.20, 0.22, 0.24, 0.26, 0.28):
+        predicted, measured = (
+            Range(*(math.exp(part + wide) for wide in (-0.01, 0, 0.01))) for part in (gain, gain / 2)
+        )
+        found.append(
+            Entry(
+                day="2026-11-26",
+                rule="unfused_optimizer",
+                tool_version="0.1.0",
+                torch_version=None,
+                device="Intel(R) Xeon(R) Processor",
+                predicted=predicted,
+                measured=measured,
+                verdict="keep",
+            )
+        )
+    return found
+
+
+def test_lines_are_added_and_stay(file: Path, diagnosis: Diagnosis) -> None:
+    remember(report(trial(1)), diagnosis)
+    first = file.read_bytes()
+    remember(report(trial(2), trial(1, verdict="no_gain")), diagnosis)
+    assert file.read_bytes().startswith(first)
+    assert [(one.rule, one.verdict) for one in ledger.read().entries] == [
+        ("unfused_optimizer", "keep"),
+        ("dataloader_no_workers", "keep"),
+        ("unfused_optimizer", "no_gain"),
+    ]
+
+
+def test_what_was_interrupted_counts_if_it_was_measured(file: Path, diagnosis: Diagnosis) -> None:
+    """Ctrl-C leaves a trial without a verdict; the one before had ended. Fixes together are of no rule."""
+    late = trial(2, measured=None, verdict="inconclusive")
+    remember(report(trial(1, measured=None, verdict="not_injected"), late, complete=False), diagnosis)
+    assert [one.rule for one in ledger.read().entries] == ["unfused_optimizer"]
+    remember(report(msgspec.structs.replace(late, measured=Range(0.9, 1, 1.1)), complete=False), diagnosis)
+    assert [one.rule for one in ledger.read().entries][1:] == ["dataloader_no_workers"]
+    remember(report(late, trial(1, 2), together=trial(1, 2)), diagnosis)
+    assert [one.rule for one in ledger.read().entries][2:] == ["dataloader_no_workers"]
+
+
+def test_an_interval_beyond_all_bounds_is_no_measurement(file: Path, diagnosis: Diagnosis) -> None:
+    remember(report(trial(1, measured=Range(0.0, 1.0, 1e300), verdict="inconclusive")), diagnosis)
+    (entry,) = ledger.read().entries
+    assert entry.measured is None
+
+
+def test_nothing_is_written_where_nothing_was_tried_or_it_is_switched_off(
+    file: Path, diagnosis: Diagnosis, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    remember(report(), diagnosis)
+    assert not file.parent.exists()
+    monkeypatch.setenv("DIAGNOSE_NO_LEDGER", "1")
+    remember(report(trial(1)), diagnosis)
+    assert not file.parent.exists()
+    assert ledger.read() == ledger.Ledger(None)
+
+
+def test_a_folder_that_cannot_be_used_is_said_and_fails_nothing(
+    file: Path, tmp_path: Path, diagnosis: Diagnosis
+) -> None:
+    (tmp_path / "state").write_text("")
+    (said,) = remember(report(trial(1)), diagnosis)
+    assert said == f"these trials could not be remembered in {file}: Not a directory"
+    assert ledger.read().problem == f"The ledger {file} cannot be read: Not a directory."
+
+
+HOSTILE = [
+    b"",
+    b"no json",
+    b"{}",
+    b"[" * 100_000,
+    b"\x00\xff\xfe",
+    b"null",
+    json.dumps({**LINE, "verdict": "wonderful"}).encode(),
+    json.dumps({**LINE, "schema_version": 0}).encode(),
+    json.dumps({**LINE, "rule": "\x1b[2J"}).encode(),
+    json.dumps({**LINE, "rule": "x" * 10_000}).encode(),
+    json.dumps({**LINE, "day": "yesterday"}).encode(),
+    json.dumps({**LINE, "predicted": {"low": 2, "likely": 1, "high": 3}}).encode(),
+    json.dumps({**LINE, "predicted": {"low": -1, "likely": 1, "high": 3}}).encode(),
+    json.dumps({**LINE, "measured": {"low": 1, "likely": 1, "high": 1e200}}).encode(),
+    json.dumps(LINE).encode()[:-10],
+]
+
+
+def test_damaged_lines_are_skipped_counted_and_left(file: Path, diagnosis: Diagnosis) -> None:
+    """The last one does not end: the next entry begins on a line of its own."""
+    file.parent.mkdir(parents=True)
+    newer = json.dumps({"schema_version": 2, "verdict": "wonderful"}).encode()
+    good = json.dumps({**LINE, "new": "field"}).encode()
+    before = b"\n".join([good, newer, *HOSTILE])
+    file.write_bytes(before)
+    found = ledger.read()
+    assert (len(found.entries), found.newer, found.damaged) == (1, 1, len(HOSTILE) - 1)
+    remember(report(trial(1)), diagnosis)
+    assert file.read_bytes().startswith(before + b"\n{")
+    found = ledger.read()
+    assert (len(found.entries), found.newer, found.damaged) == (2, 1, len(HOSTILE) - 1)
+
+
+def test_only_the_end_of_a_large_file_is_read(file: Path) -> None:
+    """100 MB of one rule, then one line of another; the line that is cut is not counted as damaged."""
+    file.parent.mkdir(parents=True)
+    line = json.dumps(LINE).encode() + b"\n"
+    with file.open("wb") as out:
+        for _ in range(100):
+            out.write(line * (1_000_000 // len(line)))
+        out.write(json.dumps({**LINE, "rule": "last"}).encode() + b"\n")
+    found = ledger.read()
+    assert found.unread_bytes == file.stat().st_size - ledger.MOST_BYTES
+    assert len(found.entries) == ledger.MOST_BYTES // len(line)
+    assert (found.entries[-1].rule, found.damaged) == ("last", 0)
+
+
+WRITER = """
+import sys
+from pathlib import Path
+import msgspec
+from diagnose import ledger
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.trials import Report
+
+diagnosis = Diagnosis.from_json(Path(sys.argv[1]).read_bytes())
+report = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=Report)
+sys.stdin.read()
+for _ in range(200):
+    ledger.remember(report, diagnosis, lambda said: sys.exit(said))
+"""
+
+
+def test_processes_that_write_at_once_lose_and_damage_nothing(file: Path, tmp_path: Path, diagnosis: Diagnosis) -> None:
+    """Four, which begin together when their input ends."""
+    (tmp_path / "diagnosis.json").write_text(diagnosis.to_json())
+    (tmp_path / "report.json").write_bytes(msgspec.json.encode(report(trial(1), trial(2))))
+    command = [sys.executable, "-c", WRITER, str(tmp_path / "diagnosis.json"), str(tmp_path / "report.json")]
+    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+    writers = [subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) for _ in range(4)]
+    for one in writers:
+        assert one.stdin is not None
+        one.stdin.close()
+    assert [one.wait(60) for one in writers] == [0, 0, 0, 0]
+    found = ledger.read()
+    assert (len(found.entries), found.damaged) == (4 * 200 * 2, 0)
+    pairs = [(one.rule, other.rule) for one, other in zip(found.entries[::2], found.entries[1::2], strict=True)]
+    assert set(pairs) == {("unfused_optimizer", "dataloader_no_workers")}
+
+
+def test_the_device_is_the_gpu_where_one_was_used() -> None:
+    host = Host(cpu="A CPU")
+    assert device_of(Manifest(host=host)) == "A CPU"
+    assert device_of(Manifest(host=host, devices=(DeviceState(index=0, name="A GPU"),))) == "A GPU"
+    assert device_of(Manifest(host=host, devices=(DeviceState(index=0),))) == "A CPU"
+    assert device_of(Manifest()) is None
+
+
+def test_a_name_is_what_can_be_printed_of_it() -> None:
+    assert named("\x1b[2JA \nGPU" + "x" * 500) == "[2JA GPU" + "x" * 192
+    assert named("\n") is None
+
+
+def test_an_entry_names_nothing_of_the_run() -> None:
+    """A field more is a decision, not an accident."""
+    assert Entry.__struct_fields__ == tuple(LINE)
