@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import sys
+import textwrap
 from collections.abc import Callable, Iterator
 from functools import cache, partial
 from itertools import takewhile
@@ -45,6 +46,12 @@ MIXED, LINES, RANKS = (
 PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
 """A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
 TRIALS = Path(__file__).with_name("trials.json")
+TRYING = "diagnose try sample_traces/trainings/image_classifier/train.py"
+"""What it was made by."""
+
+LINE = 100
+"""Columns of a console block."""
+
 """What `diagnose try` has found of a training with slow storage, on two cores."""
 
 SHOWN_LINES = 14
@@ -117,6 +124,7 @@ def help_of(command: str) -> str:
 
 def _trials() -> Iterator[Text]:
     yield Text(SITE / "trying-fixes.md", shown_trials, "trials")
+    yield Text(README, trials_in_short, "trials")
     found = trial_results.published()
     yield Text(SITE / "trying-fixes.md", partial(trial_tables.summary, found), "trials-right")
     blocks: dict[str, Callable[[], str]] = {
@@ -132,8 +140,20 @@ def _trials() -> Iterator[Text]:
 
 def shown_trials() -> str:
     """The report of trials that `diagnose try --json` has kept."""
-    report = msgspec.json.decode(TRIALS.read_bytes(), type=Report)
-    return f"```console\n$ diagnose try runs/first\n{trials.render(report)}```"
+    return f"```console\n$ {TRYING}\n{trials.render(_kept_trials())}```"
+
+
+def trials_in_short() -> str:
+    """Its first line, what came of each fix, and what to keep."""
+    kept = _kept_trials()
+    first, *_ = trials.render(kept).splitlines()
+    brief = (f"  {trials.name(one)}: {trials.brief(one).partition(': ')[2]}" for one in trials.all_of(kept))
+    shown = textwrap.wrap(trials.conclusion(kept), LINE)
+    return "\n".join(["```console", f"$ {TRYING}", first, *brief, *shown, "```"])
+
+
+def _kept_trials() -> Report:
+    return msgspec.json.decode(TRIALS.read_bytes(), type=Report)
 
 
 def _reports(corpus: Path | None) -> Iterator[Text]:

@@ -233,6 +233,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
 
     injected: dict[str, tuple[str, ...]] = {}
     """Fix, as in `Fix.trial` -> where it took effect, as in "DataLoader at train.py:41: num_workers 0 -> 4"."""
+    refused: dict[str, str] = {}
+    """Fix that took no effect -> a clause on why, where that is known."""
     losses: tuple[str, ...] = ()
     """What each backward pass began at, as `float.hex` writes it: NaN is no JSON."""
     peak_bytes: int | None = None

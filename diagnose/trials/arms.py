@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import statistics
 import time
@@ -45,6 +46,14 @@ LEAST_S = 10.0
 
 COMPILING_S = 120.0
 """More patience for that (our choice)."""
+
+LAST_BYTES = 16384
+"""Of what a script has printed, that are looked at for an error (our choice)."""
+
+TORCHRUN = "ChildFailedError"
+"""What torchrun ends with, and a table, when a rank has failed."""
+
+_RAISED = re.compile(r"(?:\[rank\d+\]: ?)?([\w.]*(?:Error|Exception)\b.*)")
 
 
 HEAT = frozenset({"HwSlowdown", "SwThermalSlowdown", "HwThermalSlowdown", "HwPowerBrakeSlowdown"})
@@ -92,12 +101,13 @@ class Void(Exception):
 
 
 def first_size(manifest: Manifest) -> Size:
-    """By what the run took when it was recorded."""
+    """By what the run took when it was recorded: as many steps of warm-up, if these made it steady."""
     timed, warmup, cycle, took_s = TIMED, WARMUP, 1, 0.0
     for rank in manifest.ranks[:1]:
         cycle = rank.cycle
         if rank.warm_up is not None and rank.unprofiled is not None:
-            warmup = min(WARMUP, len(rank.warm_up.wall_ns))
+            skipped = len(rank.warm_up.wall_ns)
+            warmup = skipped if rank.steady else min(WARMUP, skipped)
             timed = min(TIMED, len(rank.unprofiled.wall_ns))
             took_s = (sum(rank.warm_up.wall_ns) + sum(rank.unprofiled.wall_ns)) / 1e9
     return Size(warmup, cycle * ceil(timed / cycle), TIMED_S, START_S + max(took_s, TIMED_S))
@@ -183,8 +193,12 @@ def _void(recorded: Recorded, last: str, limit_s: float) -> Void:
 
 
 def _last_line(printed: Path) -> str:
-    """The last that the script has printed, in at most 200 characters."""
+    """The last that the script has printed, in at most 200 characters; of ranks, the last error before torchrun's."""
     with printed.open("rb") as file:
-        file.seek(max(0, printed.stat().st_size - 4096), os.SEEK_SET)
+        file.seek(max(0, printed.stat().st_size - LAST_BYTES), os.SEEK_SET)
         lines = [line.strip() for line in file.read().decode("utf-8", "replace").splitlines()]
-    return next((line[:200] for line in reversed(lines) if line and not line.startswith("diagnose:")), "")
+    last = next((line for line in reversed(lines) if line and not line.startswith("diagnose:")), "")
+    if last.strip("=-") == "":
+        raised = (found[1] for line in reversed(lines) if (found := _RAISED.fullmatch(line)))
+        last = next((one for one in raised if TORCHRUN not in one), last)
+    return last[:200]

@@ -13,23 +13,36 @@ def why_none(fix: str, rank: RankManifest) -> str:
     trial = parsed(fix)
     assert trial is not None, fix
     if rank.arm is None or not rank.arm.injected.get(fix):
-        if trial.kind == "env":
-            return f"the script sets {trial.name} itself"
-        return "no line of the script was met that it changes"
-    check = CHECKS.get(trial.name)
-    return "" if check is None else check(trial, rank)
+        why = "" if rank.arm is None else rank.arm.refused.get(fix, "")
+        return why or "no line of the script was met that it changes"
+    each = [trial._replace(name=name, value=value) for name, value in trial.variables] or [trial]
+    return next((why for one in each if (check := CHECKS.get(one.name)) and (why := check(one, rank))), "")
 
 
 def _of_loaders(trial: Trial, rank: RankManifest) -> str:
     """Of an argument of DataLoaders: those that the training asked for batches count."""
     used = [one for one in rank.loaders if one.asked]
-    if any(getattr(one, trial.argument) == trial.value for one in used):
+    if trial.argument == "batch_size" or any(getattr(one, trial.argument) == trial.value for one in used):
         return ""
     return f"no DataLoader that gave batches has {trial.argument}={trial.value}"
 
 
 def _of_optimizers(trial: Trial, rank: RankManifest) -> str:
-    return "" if any(one.fused for one in rank.optimizers) else "no optimizer that stepped is fused"
+    said = any(getattr(one, trial.argument) == trial.value for one in rank.optimizers)
+    return "" if said else f"no optimizer that stepped has {trial.argument}={trial.value}"
+
+
+def _of_ddp(trial: Trial, rank: RankManifest) -> str:
+    """Of options that DDP says of itself."""
+    said = [one[trial.argument] for one in (rank.distributed.ddp if rank.distributed else ()) if trial.argument in one]
+    if not said or trial.value in said:
+        return ""
+    return f"DistributedDataParallel has {trial.argument}={said[0]} all the same"
+
+
+def _of_autocast(trial: Trial, rank: RankManifest) -> str:
+    entered = "bfloat16" in rank.flags.autocast.values()
+    return "" if entered else "autocast to bfloat16 was not entered"
 
 
 def _of_threads(trial: Trial, rank: RankManifest) -> str:
@@ -41,8 +54,19 @@ def _of_anomalies(trial: Trial, rank: RankManifest) -> str:
     return "anomaly detection is on all the same" if rank.flags.anomaly_mode else ""
 
 
+def _of_determinism(trial: Trial, rank: RankManifest) -> str:
+    still = rank.flags.deterministic_algorithms is not trial.value
+    return "deterministic algorithms are on all the same" if still else ""
+
+
 def _of_tf32(trial: Trial, rank: RankManifest) -> str:
-    return "torch does not allow TF32 all the same" if rank.flags.cuda_matmul_allow_tf32 is False else ""
+    if rank.flags.cuda_matmul_allow_tf32 is False:
+        return "torch does not allow TF32 all the same"
+    return _of_gpus(trial, rank)
+
+
+def _of_gpus(trial: Trial, rank: RankManifest) -> str:
+    return "" if rank.allocator else f"PyTorch used no GPU, to which {trial.name} applies"
 
 
 def _of_benchmark(trial: Trial, rank: RankManifest) -> str:
@@ -51,11 +75,21 @@ def _of_benchmark(trial: Trial, rank: RankManifest) -> str:
 
 CHECKS: dict[str, Callable[[Trial, RankManifest], str]] = {
     "DataLoader": _of_loaders,
+    "DistributedDataParallel": _of_ddp,
     "torch.optim": _of_optimizers,
+    "torch.autocast": _of_autocast,
     "OMP_NUM_THREADS": _of_threads,
     "torch.set_num_threads": _of_threads,
     "set_detect_anomaly": _of_anomalies,
+    "torch.use_deterministic_algorithms": _of_determinism,
     "torch.backends.cudnn": _of_benchmark,
+    "CUDA_LAUNCH_BLOCKING": _of_gpus,
+    "NVIDIA_TF32_OVERRIDE": _of_gpus,
+    "PYTORCH_ALLOC_CONF": _of_gpus,
+    "PYTORCH_CUDA_ALLOC_CONF": _of_gpus,
+    "PYTORCH_HIP_ALLOC_CONF": _of_gpus,
+    "PYTORCH_NO_CUDA_MEMORY_CACHING": _of_gpus,
+    "PYTORCH_NO_HIP_MEMORY_CACHING": _of_gpus,
     "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE": _of_tf32,
 }
-"""By what a fix changes: a clause on why it is not in force all the same. Of the others the changed lines tell."""
+"""By what a fix changes: a clause on why it is not in force all the same. Of the others the process itself tells."""

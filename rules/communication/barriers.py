@@ -29,6 +29,7 @@ REMOVE = Fix(
     before="dist.barrier()",
     safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier",
+    trial="patch:torch.distributed.barrier",
 )
 
 

@@ -61,6 +61,7 @@ STATIC = Fix(
     "Or, if the same parameters go unused in every step, say so: then DDP searches once.",
     link=LINK,
     after="DistributedDataParallel(model, find_unused_parameters=True, static_graph=True)",
+    trial="wrap:DistributedDataParallel(static_graph=True)",
 )
 
 

@@ -31,6 +31,7 @@ BUCKETS = Fix(
     after="DDP(model, bucket_cap_mb=10)  # not 25",
     safety=Safety.ROUNDING,
     link=f"{LINK}notes/ddp.html",
+    trial="wrap:DistributedDataParallel(bucket_cap_mb=10)",
 )
 WRAP = Fix(
     "Let DistributedDataParallel reduce gradients in buckets, while the backward pass runs.",
@@ -54,6 +55,7 @@ KEEP = Fix(
     after="fully_shard(block, reshard_after_forward=False)",
     safety=Safety.SAME_NUMBERS,
     link=f"{LINK}distributed.fsdp.fully_shard.html",
+    trial="patch:fully_shard(reshard_after_forward=False)",
 )
 EXCHANGE = Fix(
     "Start the exchange early, and compute what does not need it meanwhile: dense layers, shared experts.",

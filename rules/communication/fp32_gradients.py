@@ -30,6 +30,7 @@ HOOK = Fix(
     "ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
     safety=Safety.NEEDS_JUDGEMENT,
     link=HOOKS,
+    trial="wrap:DistributedDataParallel(comm_hook=bf16_compress_hook)",
 )
 POWER = Fix(
     "Or send low-rank approximations, where the network is very slow: that changes the training itself.",

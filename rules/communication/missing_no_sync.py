@@ -27,6 +27,7 @@ NO_SYNC = Fix(
     before="loss.backward()",
     after="with contextlib.nullcontext() if last else model.no_sync():\n    model(part).loss.backward()",
     link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
+    trial="wrap:DistributedDataParallel(no_sync)",
 )
 
 

@@ -28,6 +28,7 @@ KEEP = Fix(
     after="fully_shard(block, reshard_after_forward=False)",
     safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
+    trial="patch:fully_shard(reshard_after_forward=False)",
 )
 WITHIN = Fix(
     "On several machines, shard within each, and replicate over them (HSDP).",

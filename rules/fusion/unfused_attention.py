@@ -55,7 +55,7 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
                     effort=2,
                     link="https://docs.pytorch.org/docs/stable/generated/"
                     "torch.nn.functional.scaled_dot_product_attention.html",
-                    trial="patch:attn_implementation=sdpa",
+                    trial="patch:transformers(attn_implementation=sdpa)",
                 ),
             ),
             confidence=Confidence(Level.HIGH, "shapes and order of the three ops are recorded"),

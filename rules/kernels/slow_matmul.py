@@ -22,18 +22,12 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such kernels (our choice)
 MOSTLY = 0.5  # of the slow time in convolutions: then it is about them (our choice)
-MEASURE = Fix(
-    "Let the compiler choose the kernels by measuring them.",
-    after='model = torch.compile(model, mode="max-autotune")',
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-    trial="wrap:torch.compile(mode=max-autotune)",
-)
 TRY = Fix(  # Where it is known to be off, cudnn_benchmark speaks of it.
     "Let cuDNN or MIOpen try its kernels once for each size, if sizes stay the same.",
     after="torch.backends.cudnn.benchmark = True  # on AMD as well",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
+    trial="patch:torch.backends.cudnn(benchmark=True)",
 )
 
 
@@ -41,6 +35,7 @@ TRY = Fix(  # Where it is known to be off, cudnn_benchmark speaks of it.
 def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     convolutions = roofline.slow_conv_share >= MOSTLY
     known = manifest is not None and manifest.flags.cudnn_benchmark is not None
+    measure = _measure(manifest is not None and manifest.flags.compiled is True)
     if roofline.slow_floor is None or roofline.slow_ns < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"of {ms(roofline.known_ns)} a step in products of known size {ms(roofline.slow_ns)} are slow")
     else:
@@ -56,10 +51,20 @@ def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None 
                 ),
             ),
             edits=(Shorten(roofline.slow_ids, toward(roofline.slow_floor)),),
-            fixes=(TRY, MEASURE) if convolutions and not known else (MEASURE,),
+            fixes=(TRY, measure) if convolutions and not known else (measure,),
             confidence=Confidence(Level.LOW, "what a better kernel reaches on these sizes is not known"),
             basis=Basis.RULE_OF_THUMB,
         )
+
+
+def _measure(compiled: bool) -> Fix:  # by the script itself: then its own calls change
+    return Fix(
+        "Let the compiler choose the kernels by measuring them.",
+        after='model = torch.compile(model, mode="max-autotune")',
+        safety=Safety.ROUNDING,
+        link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
+        trial=f"{'patch' if compiled else 'wrap'}:torch.compile(mode=max-autotune)",
+    )
 
 
 EXAMPLES = [

@@ -37,6 +37,7 @@ ALLOW = Fix(
     after="torch.use_deterministic_algorithms(False)",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/notes/randomness.html",
+    trial="patch:torch.use_deterministic_algorithms(mode=False)",
 )
 
 

@@ -21,6 +21,7 @@ RULE = wasted(
             after="torch.set_flush_denormal(True)\nmodel = Retention()",
             safety=Safety.ROUNDING,
             link="https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html",
+            trial="patch:torch.set_flush_denormal(mode=True)",
         ),
     ),
     slower=(1.6, 1.0, 0.7),  # Products of other shapes have another pace (our choice).

@@ -26,7 +26,12 @@ TRIAL = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
 ALLOW = Fix(
     "Allow TF32.", "", 'torch.set_float32_matmul_precision("high")', safety=Safety.PRECISION, link=LINK, trial=TRIAL
 )
-UNSET = Fix("Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.", "NVIDIA_TF32_OVERRIDE=0", safety=Safety.PRECISION)
+UNSET = Fix(
+    "Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.",
+    "NVIDIA_TF32_OVERRIDE=0",
+    safety=Safety.PRECISION,
+    trial=f"{TRIAL} NVIDIA_TF32_OVERRIDE=",
+)
 
 
 @rule("KE01")

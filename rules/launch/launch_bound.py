@@ -42,6 +42,7 @@ GRAPHS = Fix(
     after="model = torch.compile(model, mode='reduce-overhead')",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html",
+    trial="patch:torch.compile(mode=reduce-overhead)",
 )
 
 

@@ -43,9 +43,11 @@ def activation_checkpointing(
     fullest = min((one for one in memory or () if one.free_share is not None), key=_free, default=None)
     needs = recompute.bytes
     left, told = UNKNOWN, "Whether the GPU has as much memory free was not recorded."
+    all_fits = True
     if fullest is not None and needs:
         used, whole = fullest.peak_reserved_bytes or 0, fullest.capacity_bytes or 0
         fits = max(USED_AT_MOST * whole - used, 0.0) / needs
+        all_fits = fits >= 1
         left = Between(*(1 - min(fits * by, 1.0) for by in (1 / FACTOR, 1.0, FACTOR)))
         told = f"The allocator holds {bytes_(used)} of {bytes_(whole)}: {percent(min(fits, 1.0))} of it fits."
         if not fits:
@@ -72,6 +74,7 @@ def activation_checkpointing(
                 before="x = checkpoint(layer, x, use_reentrant=False)",
                 after="x = checkpoint(layer, x, use_reentrant=False) if i < checkpointed else layer(x)",
                 link=LINK,
+                trial="patch:torch.utils.checkpoint" if all_fits else None,  # of all layers
             ),
             Fix(
                 "Or keep the results of matmuls and attention, and compute the rest again.",

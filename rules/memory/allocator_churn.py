@@ -74,7 +74,7 @@ def _fix(one: AllocatorCause) -> Fix:
         return Fix("Do not empty the cache in every step.", "torch.cuda.empty_cache()", rare, link=LINK, trial=trial)
     if one.churn is Churn.UNCACHED:
         name = f"PYTORCH_NO_{'HIP' if one.hip else 'CUDA'}_MEMORY_CACHING"
-        return Fix("Switch the caching allocator on.", f"{name}=1", f"unset {name}", link=LINK, trial=f"env:{name}=0")
+        return Fix("Switch the caching allocator on.", f"{name}=1", f"unset {name}", link=LINK, trial=f"env:{name}=")
     if one.maps_memory:  # they grow already
         return Fix("Use few sizes, and leave memory free.", safety=Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
     setting = f"PYTORCH_{'HIP' if one.hip else 'CUDA'}_ALLOC_CONF=expandable_segments:True"

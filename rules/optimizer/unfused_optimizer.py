@@ -48,21 +48,20 @@ def unfused_optimizer(
         single = one.implementation is Implementation.SINGLE_TENSOR
         has_fused = one.optimizer in (ON_CPU if one.on_cpu else FUSED).split()
         has_foreach = single and not one.on_cpu and one.optimizer in FOREACH.split()
+        form = "fused" if has_fused else "foreach" if has_foreach else ""
         yield Finding(
             evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
             edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, CPU if one.on_cpu else HOST)),
             fixes=(
                 Fix(
-                    f"Use the {'fused' if has_fused else 'foreach'} {one.optimizer}."
-                    if has_fused or has_foreach
+                    f"Use the {form} {one.optimizer}."
+                    if form
                     else f"Update lists of parameters in {one.optimizer}, by `torch._foreach_*`.",
-                    before=f"torch.optim.{one.optimizer}({arguments})" if has_fused or has_foreach else "",
-                    after=f"torch.optim.{one.optimizer}(model.parameters(), {'fused' if has_fused else 'foreach'}=True)"
-                    if has_fused or has_foreach
-                    else "",
+                    before=f"torch.optim.{one.optimizer}({arguments})" if form else "",
+                    after=f"torch.optim.{one.optimizer}(model.parameters(), {form}=True)" if form else "",
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/optim.html",
-                    trial="patch:torch.optim(fused=True)" if has_fused else None,
+                    trial=f"patch:torch.optim({form}=True)" if form else None,
                 ),
             ),
             confidence=Confidence(

@@ -33,7 +33,7 @@ BY_HAND = Fix(
     "Collect by hand, seldom, and on all ranks in the same step.",
     after="gc.collect(); gc.freeze(); gc.disable()  # before the loop\nif step % 500 == 0:\n    gc.collect(1)",
     link="https://docs.python.org/3/library/gc.html",
-    trial="patch:gc.collect(every=500)",
+    trial="patch:gc.freeze(every=500)",
 )
 NOT_IN_STEPS = Fix("Take `gc.collect()` out of the step, or call it seldom.", trial="patch:gc.collect(every=500)")
 

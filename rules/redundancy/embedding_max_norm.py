@@ -25,6 +25,7 @@ RULE = rewrite(
             after="nn.Embedding(items, width)",
             safety=Safety.NEEDS_JUDGEMENT,
             link="https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
+            trial="patch:Embedding(max_norm=None)",
         ),
         Fix(
             "Else shorten rows at once, after the optimizer's step.",

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.capture.agent.injection import parsed
 from diagnose.pipeline import diagnose_rank
 from diagnose.rulekit import engine, page, testing
 from diagnose.synthetic.reading import facts_of
@@ -49,7 +50,7 @@ def fixes() -> list[tuple[str, dict[str, object]]]:
 @pytest.mark.parametrize(("rule", "fix"), fixes())
 def test_fix(rule: str, fix: dict[str, object]) -> None:
     trial = fix.get("trial")
-    assert trial is None or str(trial).split(":")[0] in ("env", "patch", "wrap"), rule
+    assert trial is None or parsed(str(trial)) is not None, rule
     for name in ("before", "after"):
         text = str(fix.get(name, ""))
         if not text.startswith("CUDA_") and " python " not in f" {text}":

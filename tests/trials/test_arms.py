@@ -2,86 +2,24 @@
 
 from __future__ import annotations
 
-import shutil
 import subprocess
-import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
-import torch
 
-from diagnose.trials.arms import Arm, Size, Void, run_arm
+from diagnose.trials.arms import Size, Void, run_arm
 from diagnose.trials.losses import compared
 from diagnose.trials.selection import CannotTry
-from tests.capture.scripts import script
-from tests.trials.scripts import MANY, MORE, steady
+from tests.trials.running import SIZE, arm
+from tests.trials.scripts import MANY, steady
 
 pytestmark = pytest.mark.slow
-
-SIZE = Size(warmup=3, timed=8, timed_s=0.0, expected_s=40.0)
 
 
 @pytest.fixture(autouse=True)
 def in_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Scripts write into their working folder."""
     monkeypatch.chdir(tmp_path)
-
-
-def arm(folder: Path, text: str, *fixes: str, size: Size = SIZE, words: Sequence[str] = ()) -> Arm:
-    path = script(folder, text)
-    return run_arm([sys.executable, *words, str(path)], folder / f"arm{len(list(folder.iterdir()))}", size, fixes)
-
-
-def printed(folder: Path) -> str:
-    """The last line of the last arm."""
-    logs = sorted(folder.glob("*.log"), key=lambda path: path.stat().st_mtime)
-    return logs[-1].read_text().splitlines()[-1]
-
-
-def test_fixes_are_made_and_say_where(tmp_path: Path) -> None:
-    fixes = {
-        "patch:DataLoader(num_workers=2)": "DataLoader at train.py:17: num_workers 0 -> 2",
-        "patch:torch.optim(fused=True)": "AdamW at train.py:14: fused None -> True",
-        "patch:zero_grad(set_to_none=True)": "zero_grad() at train.py:20: set_to_none False -> True",
-        "patch:gc.collect(every=500)": "gc.collect() at train.py:24: made once in 500 calls",
-        "patch:torch.cuda.empty_cache()": "torch.cuda.empty_cache() at train.py:25: left out",
-        "wrap:channels_last": "Sequential at train.py:14: 1 weights to channels_last, and with them what",
-        "env:MALLOC_TRIM_THRESHOLD_=99999999": "MALLOC_TRIM_THRESHOLD_=99999999 in the environment",
-    }
-    arm(tmp_path, MANY)
-    assert printed(tmp_path) == "0 None True False False True"
-    changed = arm(tmp_path, MANY, *fixes)
-    assert printed(tmp_path) == "2 True False True True False"
-    for line, wanted in zip(changed.injected, fixes.values(), strict=True):
-        assert line.startswith(wanted)
-
-
-def test_other_fixes_are_made_and_say_where(tmp_path: Path) -> None:
-    fixes = {
-        "patch:DataLoader(prefetch_factor=8)": "DataLoader at train.py:13: prefetch_factor None -> 8",
-        "patch:DataLoader(persistent_workers=True)": "DataLoader at train.py:13: persistent_workers False -> True",
-        "patch:torch.set_num_threads(threads=1)": "torch.set_num_threads at train.py:6: 2 -> 1",
-        "patch:set_detect_anomaly(mode=False)": "set_detect_anomaly at train.py:7: mode True -> False",
-        "patch:torch.save(in_background)": "torch.save at train.py:21: written by a thread",
-        "patch:torch.backends.cudnn(benchmark=True)": "torch.backends.cudnn.benchmark is on from the start",
-        "wrap:torch.autocast": "Sequential at train.py:12: forward() in autocast to bfloat16",
-    }
-    arm(tmp_path, MORE)
-    assert printed(tmp_path) == "2 False 2 True torch.float32 False"
-    changed = arm(tmp_path, MORE, *fixes)
-    assert printed(tmp_path) == "8 True 1 False torch.bfloat16 False"
-    assert [line for line in changed.injected if not line.startswith("torch computes")] == [*fixes.values()]
-    assert sorted(torch.load(tmp_path / "model.pt")) == ["0.bias", "0.weight", "2.bias", "2.weight"]
-
-
-@pytest.mark.skipif(shutil.which("g++") is None, reason="torch.compile needs a compiler")
-def test_a_model_is_compiled(tmp_path: Path) -> None:
-    before = arm(tmp_path, MORE)
-    changed = arm(tmp_path, MORE, "wrap:torch.compile")
-    assert printed(tmp_path).endswith(" True")
-    assert changed.injected == ("Sequential at train.py:12: compiled when it is called",)
-    assert compared(before.losses, before.losses, changed.losses) in ("same", "rounding")
 
 
 def test_two_runs_and_one_with_workers_have_the_same_losses(tmp_path: Path) -> None:
@@ -95,27 +33,6 @@ def test_losses_without_a_seed_are_not_deterministic(tmp_path: Path) -> None:
     text = steady(seed="time.time_ns()")
     first, again, changed = (arm(tmp_path, text, *fix) for fix in ([], [], ["patch:torch.optim(fused=True)"]))
     assert compared(first.losses, again.losses, changed.losses) == "not_deterministic"
-
-
-@pytest.mark.parametrize(
-    ("fix", "why"),
-    [
-        ("patch:DataLoader(num_workers=2)", "No line of the script was met that it changes."),
-        ("patch:zero_grad(set_to_none=True)", "No line of the script was met that it changes."),
-        ("wrap:channels_last", "No line of the script was met that it changes."),
-        ("env:OMP_NUM_THREADS=2", "Torch computes with 1 threads, which the script sets itself."),
-    ],
-)
-def test_a_fix_that_takes_no_effect_voids_the_arm(tmp_path: Path, fix: str, why: str) -> None:
-    with pytest.raises(Void) as raised:
-        arm(tmp_path, steady(), fix)
-    assert (str(raised.value), raised.value.verdict) == (why, "not_injected")
-
-
-def test_a_variable_that_the_script_sets_voids_the_arm(tmp_path: Path) -> None:
-    text = "import os\nos.environ['MALLOC_TRIM_THRESHOLD_'] = '1'\n" + steady()
-    with pytest.raises(Void, match="The script sets MALLOC_TRIM_THRESHOLD_ itself"):
-        arm(tmp_path, text, "env:MALLOC_TRIM_THRESHOLD_=99999999")
 
 
 @pytest.mark.parametrize(
@@ -135,6 +52,14 @@ def test_a_run_that_measures_nothing_is_one_sentence(tmp_path: Path, text: str, 
     with pytest.raises(Void) as raised:
         arm(tmp_path, text)
     assert str(raised.value).startswith(why)
+
+
+def test_what_a_rank_raises_is_told_though_torchrun_prints_more_after_it(tmp_path: Path) -> None:
+    launcher = ["-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2"]
+    with pytest.raises(Void) as raised:
+        arm(tmp_path, steady("raise MemoryError('CUDA out of memory. Tried')"), words=launcher)
+    assert raised.value.verdict == "out_of_memory"
+    assert str(raised.value) == "The script ran out of memory: MemoryError: CUDA out of memory. Tried"
 
 
 def test_a_run_that_hangs_is_ended_with_its_children(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

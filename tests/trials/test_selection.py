@@ -13,7 +13,7 @@ from diagnose.trials.selection import CannotTry, select, uncorrected
 WORKERS = Fix("Load in workers.", trial="patch:DataLoader(num_workers=2)")
 AUTOCAST = Fix("Use autocast.", safety=Safety.PRECISION, trial="wrap:torch.autocast")
 EDIT = Fix("Take it out of the loop.")
-UNKNOWN = Fix("Prefetch.", trial="wrap:prefetch")
+UNKNOWN = Fix("Replay a graph.", trial="wrap:cuda_graph")
 
 
 def found(number: int, *fixes: Fix, minor: bool = False, per_sample: bool = False) -> RankedFinding:
@@ -80,7 +80,7 @@ def test_a_gain_per_sample_predicts_nothing_of_the_step() -> None:
     [
         (found(1, EDIT), "it needs an edit of the script"),
         (found(1), "it needs an edit of the script"),
-        (found(1, UNKNOWN), "there is no injection of wrap:prefetch yet"),
+        (found(1, UNKNOWN), "there is no injection of wrap:cuda_graph yet"),
         (found(1, AUTOCAST), "its change of numbers is of the kind 'precision' (--fix 1 tries it)"),
         (found(1, WORKERS, minor=True), "it would save less than 1 % (--fix 1 tries it)"),
     ],

@@ -29,6 +29,7 @@ class Arm:
         """As `Arm` in the manifest. Waits for the device."""
         return {
             "injected": injection.effects(),
+            "refused": injection.refused(),
             "losses": [float(one.item()).hex() for one in self._losses],
             "peak_bytes": _device_peak() or _own_peak(),
         }

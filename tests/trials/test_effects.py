@@ -1,0 +1,70 @@
+"""What a training process says of itself decides whether a fix was in force."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.trace.manifest import Arm, Distributed, Flags, Loader, Optimizer, RankManifest
+from diagnose.trials.effects import why_none
+
+TF32 = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 NVIDIA_TF32_OVERRIDE="
+WORKERS, FUSED = "patch:DataLoader(num_workers=2)", "patch:torch.optim(fused=True)"
+VIEWS = "wrap:DistributedDataParallel(gradient_as_bucket_view=True)"
+USED = {"allocated_bytes": 1}
+
+
+def rank(fix: str, **said: object) -> RankManifest:
+    """In which the fix has changed a line."""
+    return RankManifest(rank=0, arm=Arm(injected={fix: ("somewhere",)}), **said)  # type: ignore[arg-type]
+
+
+def loader(workers: int, asked: int = 9) -> Loader:
+    return Loader(dataset="Data", num_workers=workers, asked=asked)
+
+
+def ddp(**options: bool) -> Distributed:
+    return Distributed(ddp=(options,))  # type: ignore[arg-type]
+
+
+@pytest.mark.parametrize(
+    ("fix", "said", "why"),
+    [
+        (WORKERS, {"loaders": (loader(2),)}, ""),
+        (WORKERS, {"loaders": (loader(2, asked=0), loader(0))}, "no DataLoader that gave batches has num_workers=2"),
+        (FUSED, {"optimizers": (Optimizer(name="SGD", fused=True),)}, ""),
+        (FUSED, {"optimizers": (Optimizer(name="SGD"),)}, "no optimizer that stepped has fused=True"),
+        (VIEWS, {"distributed": ddp(gradient_as_bucket_view=True)}, ""),
+        (VIEWS, {"distributed": ddp(static_graph=True)}, ""),
+        (
+            VIEWS,
+            {"distributed": ddp(gradient_as_bucket_view=False)},
+            "DistributedDataParallel has gradient_as_bucket_view=False all the same",
+        ),
+        ("wrap:torch.autocast", {"flags": Flags(autocast={"cuda": "bfloat16"})}, ""),
+        ("wrap:torch.autocast", {"flags": Flags(autocast={"cuda": "float16"})}, "autocast to bfloat16 was not entered"),
+        (
+            "patch:torch.use_deterministic_algorithms(mode=False)",
+            {"flags": Flags(deterministic_algorithms=True)},
+            "deterministic algorithms are on all the same",
+        ),
+        (TF32, {"flags": Flags(cuda_matmul_allow_tf32=True), "allocator": USED}, ""),
+        (
+            TF32,
+            {"flags": Flags(cuda_matmul_allow_tf32=False), "allocator": USED},
+            "torch does not allow TF32 all the same",
+        ),
+        (
+            "env:PYTORCH_NO_CUDA_MEMORY_CACHING=",
+            {},
+            "PyTorch used no GPU, to which PYTORCH_NO_CUDA_MEMORY_CACHING applies",
+        ),
+    ],
+)
+def test_a_changed_line_is_not_enough(fix: str, said: dict[str, object], why: str) -> None:
+    assert why_none(fix, rank(fix, **said)) == why
+
+
+def test_without_a_changed_line_the_process_says_why() -> None:
+    assert why_none(FUSED, RankManifest(rank=0)) == "no line of the script was met that it changes"
+    said = Arm(injected={FUSED: ()}, refused={FUSED: "the optimizer is differentiable"})
+    assert why_none(FUSED, RankManifest(rank=0, arm=said)) == "the optimizer is differentiable"
