@@ -65,6 +65,8 @@ class Trial(msgspec.Struct, frozen=True, kw_only=True):
     """From the start of the process to the first timed step."""
     pays_after_steps: int | None
     """Steps after which a longer warm-up is made up for; None: it is not longer, or never is."""
+    batch_factor: int = 1
+    """Times as many samples in a step with the fix: the speed-up is of a sample's time."""
     gpu: GpuState | None = None
     """None without NVML."""
     verdict: Verdict

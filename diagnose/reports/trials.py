@@ -70,9 +70,8 @@ def conclusion(report: Report) -> str:
     assert report.baseline is not None
     now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.measured.likely
     predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
-    return (
-        f"Keep {names}: {units.duration(now)} -> {units.duration(then)} a step ({factors(best.measured)}{predicted})."
-    )
+    per = "a step" if best.batch_factor == 1 else "for as many samples"
+    return f"Keep {names}: {units.duration(now)} -> {units.duration(then)} {per} ({factors(best.measured)}{predicted})."
 
 
 def brief(one: Trial) -> str:
@@ -94,7 +93,7 @@ def rows(one: Trial) -> Iterator[tuple[str, str]]:
         "predicted": None if one.predicted is None else factors(one.predicted),
         "measured": None
         if one.measured is None
-        else factors(one.measured) + f", {one.pairs} pairs of {one.steps} steps",
+        else f"{factors(one.measured)}{_of_samples(one)}, {one.pairs} pairs of {one.steps} steps",
         "losses": None if one.losses is None else LOSSES[one.losses].format(count=one.losses_compared),
         "memory": None if one.peak_bytes is None else _both(one.peak_bytes, units.size),
         "warm-up": None if one.warmup_s is None else _both(one.warmup_s, lambda s: f"{s:.1f} s") + _pays(one),
@@ -120,6 +119,10 @@ def _gpu(state: GpuState) -> Iterator[str]:
     for both, unit in measures:
         if both is not None:
             yield _both(both, lambda value, unit=unit: f"{value:,.0f} {unit}")  # type: ignore[misc]
+
+
+def _of_samples(one: Trial) -> str:
+    return "" if one.batch_factor == 1 else f" of a sample's time (batches {one.batch_factor} times as large)"
 
 
 def _pays(one: Trial) -> str:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 import os
 import re
 import signal
@@ -9,7 +10,6 @@ import statistics
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from math import ceil
 from pathlib import Path
 
 from diagnose.capture.agent.injection import parsed
@@ -76,7 +76,7 @@ class Arm:
     """What one has measured; of several ranks the slowest, and the memory of the largest."""
 
     step_ns: float
-    """Mean over the timed steps."""
+    """Mean over the timed steps; where fixes enlarge the batch, of as many samples as without them."""
     steps: int
     first_step: int
     warmup_s: float
@@ -110,7 +110,7 @@ def first_size(manifest: Manifest) -> Size:
             warmup = skipped if rank.steady else min(WARMUP, skipped)
             timed = min(TIMED, len(rank.unprofiled.wall_ns))
             took_s = (sum(rank.warm_up.wall_ns) + sum(rank.unprofiled.wall_ns)) / 1e9
-    return Size(warmup, cycle * ceil(timed / cycle), TIMED_S, START_S + max(took_s, TIMED_S))
+    return Size(warmup, cycle * math.ceil(timed / cycle), TIMED_S, START_S + max(took_s, TIMED_S))
 
 
 def next_size(size: Size, arm: Arm) -> Size:
@@ -139,7 +139,13 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     for fix in fixes:
         if why := next(filter(None, (why_none(fix, rank) for rank in _changed(fix, ranks))), ""):
             raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
-    return _measured(ranks, recorded.manifest.devices, time.monotonic() - begun_s)
+    seconds = time.monotonic() - begun_s
+    return _measured(ranks, recorded.manifest.devices, batch_factor(fixes), seconds)
+
+
+def batch_factor(fixes: Sequence[str]) -> int:
+    """How many times as many samples a step has with these fixes."""
+    return math.prod(trial.batch_factor for fix in fixes if (trial := parsed(fix)) is not None)
 
 
 def _changed(fix: str, ranks: Sequence[RankManifest]) -> Sequence[RankManifest]:
@@ -158,12 +164,12 @@ def _run(
         raise
 
 
-def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], seconds: float) -> Arm:
+def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], factor: int, seconds: float) -> Arm:
     timed = [rank.unprofiled for rank in ranks if rank.unprofiled is not None]
     slowest = max(timed, key=lambda one: statistics.fmean(one.device_ns or one.wall_ns))
     said = [rank.arm for rank in ranks if rank.arm is not None]
     return Arm(
-        step_ns=statistics.fmean(slowest.device_ns or slowest.wall_ns),
+        step_ns=statistics.fmean(slowest.device_ns or slowest.wall_ns) / factor,
         steps=len(slowest.wall_ns),
         first_step=slowest.first_step,
         warmup_s=slowest.began_s or 0.0,

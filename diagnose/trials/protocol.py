@@ -165,7 +165,7 @@ class Bench:
         verdict: Verdict | None,
         why: str,
     ) -> Trial:
-        measured = self._so_far(pairs)
+        measured, factor = self._so_far(pairs), arms.batch_factor([one.trial for one in some])
         last = pairs[-1][1] if pairs else None
         numbers = [one.losses for one in self.without[:2]]
         same = losses.compared(numbers[0], numbers[1], last.losses) if last else None
@@ -185,7 +185,8 @@ class Bench:
             losses_compared=min(map(len, (*numbers, last.losses))) if last else 0,
             peak_bytes=memory,
             warmup_s=warm_up,
-            pays_after_steps=_pays_after(pairs) if concluded == "keep" else None,
+            pays_after_steps=_pays_after(pairs) if concluded == "keep" and factor == 1 else None,
+            batch_factor=factor,
             gpu=_gpu(pairs),
             verdict=concluded,
             why=why,

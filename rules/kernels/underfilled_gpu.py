@@ -52,6 +52,7 @@ def underfilled_gpu(filling: GridFilling, larger_batch: LargerBatch | None = Non
                     "Double the batch, or halve the steps of gradient accumulation.",
                     after="DataLoader(dataset, batch_size=2 * batch_size)",
                     safety=Safety.NEEDS_JUDGEMENT,
+                    trial="patch:DataLoader(batch_size=2x)",
                     link="https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background",
                 ),
             ),

@@ -65,6 +65,7 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
                     before="DataLoader(dataset, batch_size=batch_size)",
                     after=f"DataLoader(dataset, batch_size={likely} * batch_size)",
                     safety=Safety.NEEDS_JUDGEMENT,
+                    trial=f"patch:DataLoader(batch_size={likely}x)",
                     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
                 ),
             ),

@@ -104,6 +104,14 @@ def test_of_several_fixes_what_they_bring_together_counts() -> None:
     assert trials.conclusion(report(WORKERS, FUSED, together=replace(BOTH, verdict="slower"))) == alone
 
 
+def test_a_larger_batch_is_measured_by_the_sample() -> None:
+    larger = replace(WORKERS, batch_factor=2, pays_after_steps=None)
+    assert dict(trials.rows(larger))["measured"] == (
+        "1.25x, 1.20 to 1.31 of a sample's time (batches 2 times as large), 3 pairs of 30 steps"
+    )
+    assert "80.0 ms -> 64.0 ms for as many samples (" in trials.conclusion(report(larger))
+
+
 def test_nothing_tried() -> None:
     assert trials.render(replace(report(), baseline=None)) == (
         "Not tried:\n  3. scalar_syncs: it needs an edit of the script.\n\nNo fix was tried.\n"

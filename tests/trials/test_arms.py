@@ -130,3 +130,34 @@ def test_the_slowest_of_two_ranks_counts_and_all_inject(tmp_path: Path) -> None:
     assert len(found.losses) >= SIZE.timed
     left = subprocess.run(["ps", "ax", "-o", "args"], capture_output=True, text=True).stdout
     assert str(tmp_path) not in left
+
+
+def test_with_a_larger_batch_the_time_is_that_of_as_many_samples(tmp_path: Path) -> None:
+    """Each sample takes 2 ms, and there are 8 of them, then 32, in a step; little else takes time."""
+    text = """
+import time
+import torch
+from torch.utils.data import DataLoader, Dataset
+
+torch.set_num_threads(1)
+
+
+class Stored(Dataset):
+    def __len__(self):
+        return 32_000
+
+    def __getitem__(self, index):
+        time.sleep(0.002)
+        return torch.ones(4)
+
+
+model = torch.nn.Linear(4, 1)
+optimizer = torch.optim.SGD(model.parameters(), lr=0.1)
+for rows in DataLoader(Stored(), batch_size=8):
+    optimizer.zero_grad()
+    model(rows).sum().backward()
+    optimizer.step()
+"""
+    found = arm(tmp_path, text, "patch:DataLoader(batch_size=4x)")
+    assert found.injected == ("DataLoader at train.py:20: batch_size 8 -> 32",)
+    assert 16e6 < found.step_ns < 32e6
