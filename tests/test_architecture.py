@@ -17,6 +17,7 @@ COMMANDS = [
     "--help",
     "analyze --help",
     "doctor --help",
+    "patch --help",
     "ledger --help",
     "profile --help",
     "rules --help",
@@ -43,7 +44,7 @@ def test_starting_loads_nothing_heavy(program: str) -> None:
     # A line of -X importtime: "import time: self [us] | cumulative | name".
     loaded = {line.rpartition("|")[2].strip() for line in done.stderr.splitlines()}
     assert "diagnose" in loaded
-    assert loaded.isdisjoint({"numpy", "pandas", "plotly", "torch"})
+    assert loaded.isdisjoint({"libcst", "numpy", "pandas", "plotly", "torch"})
 
 
 def test_every_package_is_installed() -> None:

@@ -18,7 +18,7 @@ from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.chosen import MOST
 from diagnose.capture.agent.plan import Part
 from diagnose.trace import units
-from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest
+from diagnose.trace.manifest import DeviceState, Host, Links, Manifest, RankManifest, SourceFile
 from diagnose.version import __version__
 
 NAME = "manifest.json"
@@ -44,6 +44,7 @@ class _Run(msgspec.Struct, frozen=True, kw_only=True):
     environment: dict[str, str] = {}
     devices: tuple[DeviceState, ...] = ()
     links: tuple[Links, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
 
 
 def begin(folder: Path, command: Sequence[str]) -> None:
@@ -123,6 +124,7 @@ def complete(part: Part, exit_code: int | None, notes: Sequence[str] = ()) -> Ma
         environment=run.environment,
         devices=run.devices,
         links=run.links,
+        sources=run.sources,
         ranks=tuple(_with_nodes(ranks)),
         notes=(*begun.notes, *notes),
     )

@@ -79,23 +79,24 @@ def _target(url: str) -> tuple[str, str]:
         raise click.ClickException(f"Cannot write {shown(url)}: {error.strerror}.") from error
 
 
-def write(name: str, text: str) -> None:
+def write(name: str, text: str | bytes) -> None:
     """Write a result to standard output (`-`), a file, a URL, or whatever else can be written to.
 
     A file gets all of the text or none, an older one stays until then, and links to it stay links. Devices and pipes
     are written to as they are. Raises a ClickException if that fails.
     """
+    content = text.encode() if isinstance(text, str) else text
     try:
         if name == STDOUT:
             click.echo(text, nl=False)
             sys.stdout.flush()
         elif is_url(name):
-            writing.write(name, text.encode())
+            writing.write(name, content)
         elif _is_stream(name):
-            with Path(name).open("w", encoding="utf-8") as stream:
-                stream.write(text)
+            with Path(name).open("wb") as stream:
+                stream.write(content)
         else:
-            _replace(Path(os.path.realpath(name)), text)
+            _replace(Path(os.path.realpath(name)), content)
     except BrokenPipeError as error:
         if name == STDOUT:  # Python flushes it once more at its end.
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
@@ -116,7 +117,7 @@ def _is_stream(name: str) -> bool:
     return not (stat.S_ISREG(mode) or stat.S_ISDIR(mode))
 
 
-def _replace(path: Path, text: str) -> None:
+def _replace(path: Path, content: bytes) -> None:
     """Write a file beside the one of this name, with the same permissions, and put it in its place once it is whole."""
     try:
         mode = stat.S_IMODE(path.stat().st_mode)
@@ -124,8 +125,8 @@ def _replace(path: Path, text: str) -> None:
         mode = 0o666 & ~_umask()
     handle, scratch = tempfile.mkstemp(prefix=f".{path.name[:200]}.", dir=path.parent)
     try:
-        with os.fdopen(handle, "w", encoding="utf-8") as file:
-            file.write(text)
+        with os.fdopen(handle, "wb") as file:
+            file.write(content)
         Path(scratch).chmod(mode)
         Path(scratch).replace(path)
     except BaseException:  # Ctrl-C as well.

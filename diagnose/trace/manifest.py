@@ -48,6 +48,16 @@ class Links(msgspec.Struct, frozen=True, kw_only=True):
     """"nvlink" or "pcie"."""
 
 
+class SourceFile(msgspec.Struct, frozen=True, kw_only=True):
+    """A file of the user's own that the run imported."""
+
+    file: str
+    sha256: str | None = None
+    """Of all of it, as hexadecimal digits; None if it is large, or was written since the process began."""
+    script: bool = False
+    """It is what was run."""
+
+
 class RowsFilled(msgspec.Struct, frozen=True, kw_only=True):
     """How far the rows of batches were filled: of the largest sequences of each of some batches of the warm-up.
 
@@ -312,5 +322,7 @@ class Manifest(msgspec.Struct, frozen=True, kw_only=True):
     """Variables that change speed, of an allow-list; never others."""
     devices: tuple[DeviceState, ...] = ()
     links: tuple[Links, ...] = ()
+    sources: tuple[SourceFile, ...] = ()
+    """Empty: not known."""
     ranks: tuple[RankManifest, ...] = ()
     notes: tuple[str, ...] = ()

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, backwards, imports, interruptions, loaders, place, writes
+from . import about, backwards, imports, interruptions, loaders, place, sources, writes
 from .arm import Arm
 from .foreign import watch_foreign
 from .plan import Part, Plan
@@ -31,6 +31,7 @@ class Recorder:
         self.optimizers: list[weakref.ref[object]] = []
         """Those that stepped, where that is known."""
         os.environ.setdefault("KINETO_LOG_LEVEL", "6")  # It writes of each recording to standard error at any other.
+        self._script: str | None = None
         self._said = False
         self._told = self._made = 0
         self._settings = about.Settings()
@@ -92,12 +93,13 @@ class Recorder:
         try:
             self._write(f"rank{self.session.here.rank}.json", self._of_this_process(how))
             if self.session.here.rank == 0 or not (self.part.shared / "run.json").exists():
-                self._write("run.json", _of_the_run())
+                self._write("run.json", _of_the_run(self._script))
         except Exception as error:
             print(f"diagnose: the run's settings could not be kept ({type(error).__name__}: {error})", file=sys.stderr)
 
     def _begun(self) -> Session | None:
         """A session, unless another process is recorded as this rank."""
+        self._script = sources.script()
         session = Session(self.part, self.plan, place.find())
         return session if session.join() else None
 
@@ -150,11 +152,12 @@ def _times(timed: Any) -> dict[str, object]:
     return {name: timed[name] for name in ("first_step", "wall_ns")}
 
 
-def _of_the_run() -> dict[str, object]:
+def _of_the_run(script: str | None) -> dict[str, object]:
     return {
         "host": about.host(),
         "versions": about.versions(),
         "environment": about.environment(os.environ),
         "devices": about.devices(),
         "links": about.links(),
+        "sources": sources.imported(script),
     }

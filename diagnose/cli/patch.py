@@ -1,0 +1,62 @@
+"""`diagnose patch`."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import click
+
+from diagnose.cli.files import STDOUT, refuse_unwritable, write
+
+
+@click.command(name="patch")
+@click.argument("run", metavar="RUN")
+@click.option("--fix", "fixes", multiple=True, metavar="N|RULE", help="Only this finding's fix (repeatable).")
+@click.option("--write", "write_it", is_flag=True, help="Also change the files, unless they have changed since.")
+@click.option("--output", metavar="FILE", default=STDOUT, help="Where the diff goes.  [default: standard output]")
+@click.option("--quiet", "-q", is_flag=True, help="No notes on standard error.")
+def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet: bool) -> None:
+    """Write the fixes of a run's findings as a unified diff of your files.
+
+    RUN is a folder that `diagnose profile` made. Standard output has the diff and nothing else; what each fix does,
+    and why others are not in the diff, goes to standard error. Fixes that need judgement or save less than 1 % are
+    left out, unless --fix names them.
+
+    Example: diagnose patch diagnose-runs/train-20261121-101500 > fixes.diff
+    """
+    from diagnose import ledger
+    from diagnose.cli.analyze import INCONCLUSIVE, asked_rules
+    from diagnose.patches import diff, making, writing
+    from diagnose.patches.errors import CannotPatch
+    from diagnose.pipeline import diagnose
+    from diagnose.reports import patches
+    from diagnose.rulekit.settings import SettingsError
+    from diagnose.rulekit.vocabulary import RuleError
+    from diagnose.source import recording
+    from diagnose.source.base import InputError
+
+    try:
+        given = recording.find([run])
+        read = [one.trace.path for one in given.ranks]
+        refuse_unwritable([output], read)
+        if output.endswith(".py"):
+            raise click.ClickException(f"{output} is a file of Python. Name one such as fixes.diff.")
+        rules, trials = asked_rules(read[0], (), (), ()), ledger.read().entries
+        diagnosis = diagnose(given, jobs=os.cpu_count() or 1, rules=rules, trials=trials)
+        manifest = diagnosis.provenance.manifest
+        patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd())
+        if not quiet:
+            click.echo(patches.render(patch, diagnosis), nl=False, err=True)
+            if patch.files and patch.root != Path.cwd().resolve():
+                click.echo("Its names start at the top of the git checkout: apply it there.", err=True)
+        if write_it:
+            writing.write(patch)
+        write(output, diff.unified(patch.files))
+    except (InputError, RuleError, SettingsError, CannotPatch) as error:
+        raise click.ClickException(str(error)) from error
+    if write_it and patch.files and not quiet:
+        click.echo(f"Written: {', '.join(one.name for one in patch.files)}.", err=True)
+    if not diagnosis.conclusive:
+        click.echo(f"There is too little in {run} to say anything: diagnose analyze says why.", err=True)
+        raise click.exceptions.Exit(INCONCLUSIVE)

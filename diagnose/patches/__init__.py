@@ -1,0 +1,1 @@
+"""Fixes of a diagnosis as changes of the user's files."""

@@ -1,0 +1,231 @@
+"""A file as a syntax tree that keeps every space: what stands where, and the tree with changes."""
+
+from __future__ import annotations
+
+import ast
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Any, TypeVar
+
+import libcst as cst
+from libcst.metadata import MetadataWrapper, ParentNodeProvider, PositionProvider, QualifiedNameProvider
+from libcst.metadata import QualifiedNameSource as NameSource
+
+from diagnose.patches.errors import CannotEdit
+from diagnose.patches.files import SourceText
+
+Function = (cst.FunctionDef, cst.Lambda)
+Change = Callable[[Any], Any]
+"""A node, with what other changes have done inside it -> what stands there instead."""
+
+N = TypeVar("N", bound=cst.CSTNode)
+
+
+DEEPEST = 100
+"""Levels of a syntax tree; from some 300 on libcst ends in a RecursionError, and far beyond it crashes the process."""
+
+
+class Code:
+    """A file that can be read as Python."""
+
+    def __init__(self, source: SourceText) -> None:
+        """Raises CannotEdit if it is none."""
+        self.source = source
+        try:
+            if _depth(ast.parse(source.text)) > DEEPEST:
+                raise CannotEdit(f"{source.name} is nested too deeply")
+            self._tree = MetadataWrapper(cst.parse_module(source.text))
+        except (cst.ParserSyntaxError, SyntaxError, ValueError, MemoryError, RecursionError) as error:
+            raise CannotEdit(f"{source.name} is no Python that can be read") from error
+        self.module = self._tree.module
+        if self.module.code != source.text:
+            raise CannotEdit(f"{source.name} has a form that is not kept")
+
+    @cached_property
+    def _positions(self) -> Any:
+        return self._tree.resolve(PositionProvider)
+
+    @cached_property
+    def _names(self) -> Any:
+        return self._tree.resolve(QualifiedNameProvider)
+
+    @cached_property
+    def _parents(self) -> Any:
+        return self._tree.resolve(ParentNodeProvider)
+
+    @cached_property
+    def nodes(self) -> list[cst.CSTNode]:
+        """All, in the order of the file."""
+        found, pending = list[cst.CSTNode](), [self.module]
+        while pending:
+            one: Any = pending.pop()
+            found.append(one)
+            pending += reversed(one.children)
+        return found
+
+    def every(self, kind: type[N]) -> Iterator[N]:
+        """Nodes of a kind, in the order of the file."""
+        return (one for one in self.nodes if isinstance(one, kind))
+
+    def lines(self, node: cst.CSTNode) -> tuple[int, int]:
+        """The first and the last line of a node, from 1."""
+        there = self._positions[node]
+        return there.start.line, there.end.line
+
+    def place(self, node: cst.CSTNode) -> str:
+        """As in "train.py:41"."""
+        return f"{self.source.name}:{self.lines(node)[0]}"
+
+    def text(self, node: cst.CSTNode) -> str:
+        """What stands there, in one line."""
+        return " ".join(self.module.code_for_node(node).split())
+
+    def imported(self, node: cst.CSTNode) -> str:
+        """The whole name of what was imported, as `torch.optim.AdamW` of `optim.AdamW`; empty of anything else."""
+        known = self._names.get(node, ())
+        known = known() if callable(known) else known  # The provider finds some only when they are asked for.
+        names = {one.name for one in known if one.source is not NameSource.LOCAL}
+        return names.pop() if len(names) == 1 else ""
+
+    def around(self, node: cst.CSTNode) -> Iterator[cst.CSTNode]:
+        """What a node stands in, from the inside out."""
+        while (node := self._parents.get(node)) is not None:
+            yield node
+
+    def statement(self, node: cst.CSTNode) -> cst.SimpleStatementLine:
+        """The line of its own that a node is in. Raises CannotEdit if it shares it, or is in the head of a block."""
+        for one in (node, *self.around(node)):
+            if isinstance(one, cst.SimpleStatementLine) and len(one.body) == 1:
+                return one
+            if isinstance(one, cst.SimpleStatementLine | cst.SimpleStatementSuite | cst.BaseCompoundStatement):
+                break
+        raise CannotEdit(f"what stands at {self.place(node)} is no statement with a line of its own")
+
+    def block(self, statement: cst.CSTNode) -> Sequence[cst.CSTNode]:
+        """The statements among which one stands."""
+        around = next(self.around(statement))
+        assert isinstance(around, cst.Module | cst.IndentedBlock)
+        return around.body
+
+    def function(self, node: cst.CSTNode) -> str:
+        """The name of the innermost function around it; "<module>" outside of all."""
+        inner = next((one for one in self.around(node) if isinstance(one, cst.FunctionDef)), None)
+        return "<module>" if inner is None else inner.name.value
+
+    def loop(self, node: cst.CSTNode) -> cst.For | cst.While | None:
+        """The innermost loop around a node, in its function."""
+        for one in self.around(node):
+            if isinstance(one, Function):
+                return None
+            if isinstance(one, cst.For | cst.While):
+                return one
+        return None
+
+    def changed(self, edits: Iterable[Edit]) -> bytes:
+        """The file with edits of it. Raises CannotEdit if it were no Python then."""
+        of = defaultdict[cst.CSTNode, list[Edit]](list)
+        for one in edits:
+            of[one.node].append(one)
+        try:
+            text = self.module.visit(_Changing(of)).code if of else self.source.text
+            ast.parse(text)
+            return self.source.encoded(text)
+        except (ValueError, SyntaxError, RecursionError) as error:
+            raise CannotEdit(f"{self.source.name} would not be sound with it") from error
+
+
+def _depth(tree: ast.AST) -> int:
+    """Levels of a tree, without recursion."""
+    level, depth = [tree], 0
+    while level:
+        level, depth = [child for one in level for child in ast.iter_child_nodes(one)], depth + 1
+    return depth
+
+
+@dataclass(frozen=True, eq=False)
+class Edit:
+    """A change of one node of a file."""
+
+    code: Code
+    node: cst.CSTNode
+    place: str
+    """Where, and what is there then, as in "train.py:41: DataLoader(num_workers=4)"."""
+    key: tuple[object, ...]
+    """What no other edit may change."""
+    change: Change = lambda node: node
+    before: tuple[str, ...] = ()
+    """Lines to have before a statement, once each. An empty one is a blank line."""
+    after: tuple[str, ...] = ()
+
+
+NOTHING = cst.Pass()
+"""Stands for a statement that goes once its block is put together: libcst drops empty ones with their comments."""
+
+
+def removed(statement: cst.SimpleStatementLine) -> cst.SimpleStatementLine:
+    """In place of a statement: nothing but the comments above it."""
+    return statement.with_changes(body=[NOTHING])
+
+
+def inside(head: tuple[cst.WithItem], first: bool) -> Change:
+    """A statement becomes the body of a `with`; statements beside each other that have one head share it."""
+
+    def change(node: cst.SimpleStatementLine) -> cst.With:
+        above, body = node.leading_lines if first else (), node.with_changes(leading_lines=()) if first else node
+        return cst.With(head, cst.IndentedBlock([body]), leading_lines=above)
+
+    return change
+
+
+class _Changing(cst.CSTTransformer):
+    """Makes edits, from the inside out."""
+
+    def __init__(self, edits: dict[cst.CSTNode, list[Edit]]) -> None:
+        super().__init__()
+        self._edits = edits
+
+    def on_leave(self, original_node: Any, updated_node: Any) -> Any:
+        """The node after its edits."""
+        edits = self._edits.get(original_node, ())
+        for one in edits:
+            updated_node = one.change(updated_node)
+        if isinstance(updated_node, cst.IndentedBlock | cst.Module):
+            return _tidied(updated_node)
+        before = _statements(dict.fromkeys(line for one in edits for line in one.before))
+        after = _statements(dict.fromkeys(line for one in edits for line in one.after))
+        if before:  # Blank lines stay above all of it, comments with the statement that they are about.
+            lines = list(updated_node.leading_lines)
+            blank = next((at for at, line in enumerate(lines) if line.comment), len(lines))
+            before[0] = before[0].with_changes(leading_lines=lines[:blank])
+            updated_node = updated_node.with_changes(leading_lines=lines[blank:])
+        return cst.FlattenSentinel([*before, updated_node, *after]) if before or after else updated_node
+
+
+def _statements(lines: Iterable[str]) -> list[Any]:
+    """Lines as statements."""
+    found, blank = list[Any](), list[cst.EmptyLine]()
+    for line in lines:
+        if line:
+            found.append(cst.parse_statement(line).with_changes(leading_lines=blank))
+        blank = [] if line else [cst.EmptyLine(indent=False)]
+    return found
+
+
+def _tidied(block: Any) -> Any:
+    """A block whose removed statements leave the comments above them, and where neighbours share a `with`."""
+    body, lines = list[Any](), list[cst.EmptyLine]()
+    for one in block.body:
+        if isinstance(one, cst.SimpleStatementLine) and NOTHING is one.body[0]:
+            lines += one.leading_lines
+            continue
+        if lines:
+            one, lines = one.with_changes(leading_lines=[*lines, *one.leading_lines]), []
+        last = body[-1] if body else None
+        if isinstance(one, cst.With) and isinstance(last, cst.With) and one.items is last.items:
+            together = last.body.with_changes(body=[*last.body.body, *one.body.body])
+            body[-1] = last.with_changes(body=together)
+        else:
+            body.append(one)
+    return block.with_changes(body=body, footer=[*lines, *block.footer]) if len(body) < len(block.body) else block

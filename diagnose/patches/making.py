@@ -1,0 +1,79 @@
+"""From the findings of a diagnosis to a patch."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+
+from diagnose.findings.finding import RankedFinding
+from diagnose.findings.patches import FixByHand, Patch, PatchedFile, PatchedFix
+from diagnose.patches import files, forms
+from diagnose.patches.code import Code, Edit
+from diagnose.patches.errors import CannotEdit, CannotPatch
+from diagnose.patches.project import Project
+from diagnose.patches.selection import Wanted, select
+from diagnose.trace.manifest import Manifest
+
+
+def make(
+    findings: Sequence[RankedFinding], manifest: Manifest | None, rank: int, asked: Sequence[str], here: Path
+) -> Patch:
+    """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
+
+    `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
+    Raises CannotPatch if what is asked for is no finding, or none of the run's files is here.
+    """
+    wanted, by_hand = select(findings, asked)
+    sites = [one.site for one in findings if one.site is not None]
+    project = Project(manifest, rank, sites, here)
+    if wanted and not project.paths:
+        _refuse(project)
+    fixes, made = list[PatchedFix](), list[tuple[Wanted, list[Edit]]]()
+    for one in wanted:
+        try:
+            edits = _fitting(one, project, made)
+        except CannotEdit as error:
+            by_hand.append(FixByHand(one.finding, one.fix, str(error)))
+        else:
+            made.append((one, edits))
+            fixes.append(PatchedFix(one.finding, one.fix, tuple(edit.place for edit in edits)))
+    changed = tuple(_files([edit for _, edits in made for edit in edits]))
+    by_hand.sort(key=lambda one: one.finding.rank_order)
+    notes = [note for one in changed if (note := project.changed_since(one))]
+    return Patch(project.root, tuple(fixes), tuple(by_hand), changed, tuple(notes))
+
+
+def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Edit]]]) -> list[Edit]:
+    """What a fix changes. Raises CannotEdit if it cannot be made, or not together with those that are made."""
+    edits = forms.edits_of(one.trial, project, one.finding.site)
+    others = list[Edit]()
+    for other, already in made:
+        if {edit.key for edit in already} & {edit.key for edit in edits}:
+            raise CannotEdit(f"fix {other.finding.rank_order} changes the same place")
+        others += already
+    _files([*others, *edits])
+    return edits
+
+
+def _files(edits: Sequence[Edit]) -> list[PatchedFile]:
+    """All files with their edits. Raises CannotEdit if one would not be sound."""
+    codes = dict[Path, Code]()
+    for edit in edits:
+        codes[edit.code.source.path] = edit.code
+    found = list[PatchedFile]()
+    for path, code in codes.items():
+        after = code.changed([edit for edit in edits if edit.code is code])
+        found.append(PatchedFile(path, code.source.name, code.source.content, after))
+    return sorted(found, key=lambda one: one.name)
+
+
+def _refuse(project: Project) -> None:
+    """Raises CannotPatch: none of the run's files can be patched here."""
+    if not project.named:
+        raise CannotPatch("The recording names no source file. Record with diagnose profile.")
+    try:
+        files.located(project.named[0], project.root, project.here)
+    except CannotEdit as error:
+        raise CannotPatch(
+            f"Nothing can be patched: {error}. Run this in the folder in which it was recorded."
+        ) from error

@@ -1,0 +1,187 @@
+"""The files of a recorded run, and the calls in them that fixes are about."""
+
+from __future__ import annotations
+
+import hashlib
+from collections.abc import Callable, Iterator, Sequence
+from datetime import datetime
+from functools import cached_property
+from pathlib import Path, PurePath
+
+import libcst as cst
+
+from diagnose.findings.patches import PatchedFile
+from diagnose.patches import files
+from diagnose.patches.code import Code
+from diagnose.patches.errors import CannotEdit
+from diagnose.patches.files import SourceText
+from diagnose.trace.frames import Site
+from diagnose.trace.loaders import training_loaders
+from diagnose.trace.manifest import Made, Manifest, RankManifest
+
+MOST_FILES = 200
+"""That are looked through (our choice)."""
+
+Found = tuple[Code, cst.Call]
+
+
+class Project:
+    """What is known of a run's files."""
+
+    def __init__(self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path) -> None:
+        """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder."""
+        self.manifest = manifest or Manifest()
+        self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
+        self.here, self.root = here, files.root_of(here)
+        self._sites = sites
+        self._sources: dict[Path, SourceText] = {}
+        self._code: dict[Path, Code | CannotEdit] = {}
+
+    @cached_property
+    def named(self) -> list[str]:
+        """Files that the recording names as the user's own."""
+        made = [*(one.made for one in self.rank.loaders), *(one.made for one in self.rank.optimizers), *self.ddp_made]
+        places = [one.file for one in made if one is not None]
+        sources = [one.file for one in self.manifest.sources] or files.command_files(self.manifest.command)
+        return list(dict.fromkeys([*sources, *places, *(one.file for one in self._sites)]))[:MOST_FILES]
+
+    @cached_property
+    def paths(self) -> list[Path]:
+        """Those that are here."""
+        found = dict[Path, None]()
+        for name in self.named:
+            try:
+                found[files.located(name, self.root, self.here)] = None
+            except CannotEdit:
+                continue
+        return list(found)
+
+    @property
+    def ddp_made(self) -> tuple[Made, ...]:
+        """Where DistributedDataParallel is made."""
+        return self.rank.distributed.ddp_made if self.rank.distributed else ()
+
+    @property
+    def loaders_made(self) -> list[Made | None]:
+        """Where the loaders are made that the training takes its batches from."""
+        return [one.made for one in training_loaders(self.rank)]
+
+    def code(self, path: Path) -> Code:
+        """A file that was located. Raises CannotEdit."""
+        if path not in self._code:
+            try:
+                self._code[path] = Code(self.source(path))
+            except CannotEdit as error:
+                self._code[path] = error
+        known = self._code[path]
+        if isinstance(known, CannotEdit):
+            raise known
+        return known
+
+    def source(self, path: Path) -> SourceText:
+        """The text of a file that was located, read once. Raises CannotEdit."""
+        if path not in self._sources:
+            self._sources[path] = files.read(path, self.root)
+        return self._sources[path]
+
+    @property
+    def script(self) -> Code:
+        """The file that was run. Raises CannotEdit."""
+        told = [one.file for one in self.manifest.sources if one.script]
+        names = told if self.manifest.sources else files.command_files(self.manifest.command)
+        if not names:
+            raise CannotEdit("the recording does not say which script ran")
+        return self.code(files.located(names[0], self.root, self.here))
+
+    def everywhere(self, word: str) -> Iterator[Code]:
+        """All files that are here, can be read, and have a word in them."""
+        for path in self.paths:
+            try:
+                if word in self.source(path).text:
+                    yield self.code(path)
+            except CannotEdit:
+                continue
+
+    def changed_since(self, file: PatchedFile) -> str:
+        """A sentence if a file is not as it was recorded, or that cannot be told; else empty."""
+        recorded = {one.file: one.sha256 for one in self.manifest.sources}
+        known = [name for name in recorded if self._is(name, file.path)]
+        if known and recorded[known[0]] is not None:
+            same = recorded[known[0]] == hashlib.sha256(file.before).hexdigest()
+            return "" if same else f"{file.name} has changed since the recording."
+        try:
+            began = datetime.fromisoformat(self.manifest.started or "").timestamp()
+        except ValueError:
+            return f"Whether {file.name} has changed since the recording is not known."
+        changed = file.path.stat().st_mtime > began
+        return f"{file.name} was written after the recording began." if changed else ""
+
+    def _is(self, name: str, path: Path) -> bool:
+        try:
+            return files.located(name, self.root, self.here) == path
+        except CannotEdit:
+            return False
+
+    def calls(self, word: str, fits: Callable[[Code, cst.Call], bool]) -> list[Found]:
+        """Those calls that fit, in all files that have the word."""
+        return [(code, call) for code in self.everywhere(word) for call in code.every(cst.Call) if fits(code, call)]
+
+    def made(self, name: str, places: Sequence[Made | None]) -> list[Found]:
+        """The calls that make what has this name, by the recording, or the only one there is. Raises CannotEdit."""
+        known = list(dict.fromkeys(one for one in places if one is not None))
+        if known:
+            return [self._at(name, one) for one in known]
+        found = self.calls(name, lambda code, call: is_call(code, call, name))
+        if not found:
+            raise CannotEdit(f"no call of torch's {name}() stands in your files")
+        if len(found) > 1:
+            where = ", ".join(code.place(call) for code, call in found)
+            raise CannotEdit(f"{name}() is called at {where}, and the recording does not say which it is")
+        return found
+
+    def _at(self, name: str, made: Made) -> Found:
+        code = self.code(files.located(made.file, self.root, self.here))
+        found = [
+            call
+            for call in code.every(cst.Call)
+            if code.lines(call)[0] <= made.line <= code.lines(call)[1] and is_call(code, call, name)
+        ]
+        if len(found) == 1:
+            return code, found[0]
+        what = "several calls" if found else "no call"
+        hint = "" if found else ": it is made by a library, by another name or by functools.partial"
+        raise CannotEdit(
+            f"{what} of torch's {name}() stand{'' if found else 's'} at {code.source.name}:{made.line}{hint}"
+        )
+
+    def inside(self, found: Sequence[Found], site: Site | None, what: str) -> list[Found]:
+        """Of calls those in the function of a site, and there those in its loops; without a site the only one.
+
+        Raises CannotEdit if there are none, or it cannot be told which.
+        """
+        if not found:
+            raise CannotEdit(f"no call of {what}() stands in your files")
+        if site is None:
+            if len(found) == 1:
+                return list(found)
+            where = ", ".join(code.place(call) for code, call in found)
+            raise CannotEdit(f"{what}() is called at {where}, and the recording does not say which it is")
+        here = [
+            (code, call)
+            for code, call in found
+            if self._is(site.file, code.source.path) and code.function(call) == site.function.rpartition(".")[2]
+        ]
+        if not here:
+            raise CannotEdit(f"no call of {what}() stands in {site.function}() of {PurePath(site.file).name}")
+        return [one for one in here if one[0].loop(one[1]) is not None] or here
+
+
+def is_call(code: Code, call: cst.Call, name: str) -> bool:
+    """Whether a call is of something of torch that has this name, by whatever name it was imported."""
+    whole = code.imported(call.func)
+    return whole.startswith("torch.") and whole.rpartition(".")[2] == name
+
+
+def is_method(call: cst.Call, *names: str) -> bool:
+    """Whether a call is of a method of one of these names."""
+    return isinstance(call.func, cst.Attribute) and call.func.attr.value in names

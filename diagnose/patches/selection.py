@@ -1,0 +1,70 @@
+"""Which fixes of a diagnosis a patch is to have, and why it has no others."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from diagnose.capture.agent import injection
+from diagnose.capture.agent.injection import Trial
+from diagnose.findings.finding import Fix, RankedFinding, Safety
+from diagnose.findings.patches import FixByHand
+from diagnose.patches.errors import CannotPatch
+
+BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING)
+"""Changes of numbers that need no judgement: those that `diagnose try` makes without being asked."""
+
+
+class Wanted(NamedTuple):
+    """A fix for the patch."""
+
+    finding: RankedFinding
+    fix: Fix
+    trial: Trial
+
+
+def select(findings: Sequence[RankedFinding], asked: Sequence[str]) -> tuple[list[Wanted], list[FixByHand]]:
+    """Those to make, in the order of the findings, and the others.
+
+    `asked`: numbers, or rules' ids or codes; empty: all that need no judgement and save 1 % or more.
+    Raises CannotPatch if one of these names no finding.
+    """
+    unknown = [one for one in asked if not any(_names(one, finding) for finding in findings)]
+    if unknown:
+        there = ", ".join(f"{one.rank_order} {one.rule}" for one in findings) or "none"
+        raise CannotPatch(f"--fix {unknown[0]} names no finding of this run. There are: {there}.")
+    wanted, others = list[Wanted](), list[FixByHand]()
+    for finding in findings:
+        by_name = any(_names(one, finding) for one in asked)
+        if asked and not by_name:
+            continue
+        known = [
+            Wanted(finding, fix, trial)
+            for fix in finding.fixes
+            if fix.trial is not None and (trial := injection.parsed(fix.trial)) is not None
+        ]
+        if not known:
+            fix = (*finding.fixes, Fix(finding.title))[0]
+            others.append(FixByHand(finding, fix, "it needs an edit by hand"))
+            continue
+        best = min(known, key=lambda one: not (by_name or one.fix.safety in BY_THEMSELVES))
+        if why_not := _why_not(best, by_name):
+            others.append(FixByHand(finding, best.fix, why_not))
+        else:
+            wanted.append(best)
+    return wanted, others
+
+
+def _names(asked: str, finding: RankedFinding) -> bool:
+    return asked in (str(finding.rank_order), finding.rule) or asked.upper() == finding.code
+
+
+def _why_not(one: Wanted, by_name: bool) -> str:
+    """Why it is only made when asked for by its name; empty if it is made."""
+    adds = f"--fix {one.finding.rank_order} adds it"
+    if by_name:
+        return ""
+    if one.fix.safety not in BY_THEMSELVES:
+        how = "less precise arithmetic" if one.fix.safety is Safety.PRECISION else "another training"
+        return f"it needs your judgement, as it means {how} ({adds})"
+    return f"it would save less than 1 % ({adds})" if one.finding.minor else ""

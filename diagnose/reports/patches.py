@@ -1,0 +1,69 @@
+"""What a patch does, as text beside its diff."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+from itertools import zip_longest
+
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
+from diagnose.findings.patches import FixByHand, Patch, PatchedFix
+from diagnose.reports import words
+from diagnose.trace import units
+
+WIDTH = 100
+_INDENT = 14
+
+
+def render(patch: Patch, diagnosis: Diagnosis) -> str:
+    """All of it, ending in a newline."""
+    lines = list[str]()
+    for one in patch.fixes:
+        lines += [*_patched(one, diagnosis), ""]
+    if patch.by_hand:
+        lines += ["Not in the diff:", ""]
+    for other in patch.by_hand:
+        lines += [*_by_hand(other), ""]
+    lines += [line for note in patch.notes for line in textwrap.wrap(f"Note: {note}", WIDTH)]
+    return "\n".join([*lines, conclusion(patch)]) + "\n"
+
+
+def conclusion(patch: Patch) -> str:
+    """The sentence that says how much is in the diff."""
+    if not patch.fixes:
+        return "No fix is in the diff." if patch.by_hand else "There is no fix to make."
+    count, files = len(patch.fixes), len(patch.files)
+    return f"The diff has {count} fix{'es' * (count > 1)} in {files} file{'s' * (files > 1)}."
+
+
+def _patched(one: PatchedFix, diagnosis: Diagnosis) -> Iterator[str]:
+    yield from _row(f"{one.finding.rank_order}. {one.finding.rule}", "")
+    yield from _row("fix", one.fix.do)
+    for name, place in zip_longest(["changes"], dict.fromkeys(one.places), fillvalue=""):
+        yield from _row(name, place)
+    yield from _row("predicted", _saving(one.finding, diagnosis))
+    yield from _row("results", words.safety(diagnosis, one.fix.safety))
+
+
+def _saving(finding: RankedFinding, diagnosis: Diagnosis) -> str:
+    saving = finding.saving
+    likely, low, high = map(units.duration, (saving.likely_ns, saving.low_ns, saving.high_ns))
+    if finding.per_sample:
+        return f"saves {likely} ({low} to {high}) of as much work as a step does; the step gets longer"
+    return f"saves {likely} ({low} to {high}) of a step, {units.percent(finding.share_of_step)} of it"
+
+
+def _by_hand(one: FixByHand) -> Iterator[str]:
+    yield from _row(f"{one.finding.rank_order}. {one.finding.rule}", "")
+    yield from _row("fix", one.fix.do)
+    yield from _row("why not", f"{one.why}.")
+    code = one.fix.after.splitlines()
+    for name, line in zip_longest(["by hand"] if code else [], code, fillvalue=""):
+        yield f"   {name:<{_INDENT - 3}}{line}".rstrip()
+
+
+def _row(name: str, text: str) -> list[str]:
+    if not text:
+        return [name]
+    return textwrap.wrap(text, WIDTH, initial_indent=f"   {name:<{_INDENT - 3}}", subsequent_indent=" " * _INDENT)

@@ -1,0 +1,53 @@
+"""Which fixes are in a patch: those that need no judgement and save something, and whatever is asked for."""
+
+from __future__ import annotations
+
+import msgspec
+import pytest
+
+from diagnose.findings.finding import Safety
+from diagnose.patches.errors import CannotPatch
+from diagnose.patches.selection import select
+from tests.patches.patching import finding
+
+FUSED = "patch:torch.optim(fused=True)"
+FINDINGS = [
+    finding(FUSED, 1, safety=Safety.ROUNDING),
+    finding("wrap:torch.autocast", 2, safety=Safety.PRECISION),
+    finding("wrap:DistributedDataParallel(broadcast_buffers=False)", 3, safety=Safety.NEEDS_JUDGEMENT),
+    finding("patch:zero_grad(set_to_none=True)", 4, minor=True),
+    finding(None, 5),
+]
+
+
+def test_what_needs_judgement_or_saves_little_has_to_be_asked_for() -> None:
+    wanted, others = select(FINDINGS, ())
+    assert [one.finding.rank_order for one in wanted] == [1]
+    assert [one.why for one in others] == [
+        "it needs your judgement, as it means less precise arithmetic (--fix 2 adds it)",
+        "it needs your judgement, as it means another training (--fix 3 adds it)",
+        "it would save less than 1 % (--fix 4 adds it)",
+        "it needs an edit by hand",
+    ]
+
+
+@pytest.mark.parametrize("asked", [("2", "4"), ("rule_2", "rule_4"), ("xx02", "XX04")])
+def test_what_is_asked_for_by_number_rule_or_code_is_all_there_is(asked: tuple[str, ...]) -> None:
+    wanted, others = select(FINDINGS, asked)
+    assert [one.finding.rank_order for one in wanted] == [2, 4]
+    assert others == []
+
+
+def test_a_name_of_no_finding_is_refused() -> None:
+    with pytest.raises(CannotPatch, match=r"^--fix 9 names no finding of this run. There are: 1 rule_1, 2 rule_2, 3"):
+        select(FINDINGS, ("1", "9"))
+    with pytest.raises(CannotPatch, match=r"There are: none\.$"):
+        select([], ("1",))
+
+
+def test_of_several_fixes_the_first_that_needs_no_judgement_is_made() -> None:
+    judged, safe = finding("wrap:torch.autocast", safety=Safety.PRECISION), finding(FUSED)
+    both = msgspec.structs.replace(judged, fixes=(*judged.fixes, *safe.fixes))
+    for asked, expected in (((), FUSED), (("1",), "wrap:torch.autocast")):
+        ((only,), others) = select([both], asked)
+        assert (only.fix.trial, others) == (expected, [])
