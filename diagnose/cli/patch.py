@@ -45,7 +45,7 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         rules, trials = asked_rules(read[0], (), (), ()), ledger.read().entries
         diagnosis = diagnose(given, jobs=os.cpu_count() or 1, rules=rules, trials=trials)
         manifest = diagnosis.provenance.manifest
-        patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd())
+        patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials)
         if not quiet:
             click.echo(patches.render(patch, diagnosis), nl=False, err=True)
             if patch.files and patch.root != Path.cwd().resolve():

@@ -109,3 +109,7 @@ class Report(msgspec.Struct, frozen=True, kw_only=True):
     """Sentences on the machine and the run."""
     complete: bool
     """Whether all trials came to their end."""
+
+    def of(self, rule: str, trial: str | None) -> Trial | None:
+        """What was found of this fix alone; None if it was not tried."""
+        return next((one for one in self.trials if (one.rule, one.trial) == (rule, (trial,))), None)

@@ -7,6 +7,7 @@ from pathlib import Path
 
 from diagnose.findings.finding import RankedFinding
 from diagnose.findings.patches import FixByHand, Patch, PatchedFile, PatchedFix
+from diagnose.findings.trials import Report
 from diagnose.patches import files, forms
 from diagnose.patches.code import Code, Edit
 from diagnose.patches.errors import CannotEdit, CannotPatch
@@ -16,14 +17,20 @@ from diagnose.trace.manifest import Manifest
 
 
 def make(
-    findings: Sequence[RankedFinding], manifest: Manifest | None, rank: int, asked: Sequence[str], here: Path
+    findings: Sequence[RankedFinding],
+    manifest: Manifest | None,
+    rank: int,
+    asked: Sequence[str],
+    here: Path,
+    tried: Report | None = None,
 ) -> Patch:
     """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
 
     `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
+    `tried`: what trials have found of them.
     Raises CannotPatch if what is asked for is no finding, or none of the run's files is here.
     """
-    wanted, by_hand = select(findings, asked)
+    wanted, by_hand = select(findings, asked, tried)
     sites = [one.site for one in findings if one.site is not None]
     project = Project(manifest, rank, sites, here)
     if wanted and not project.paths:

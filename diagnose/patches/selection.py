@@ -9,7 +9,12 @@ from diagnose.capture.agent import injection
 from diagnose.capture.agent.injection import Trial
 from diagnose.findings.finding import Fix, RankedFinding, Safety
 from diagnose.findings.patches import FixByHand
+from diagnose.findings.trials import Report
+from diagnose.findings.trials import Trial as Tried
 from diagnose.patches.errors import CannotPatch
+
+DO_NOT_PAY = {"no_gain": "it gained nothing", "slower": "it was slower", "changes_numbers": "losses differed"}
+"""Verdicts of trials after which a fix is not made by itself."""
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING)
 """Changes of numbers that need no judgement: those that `diagnose try` makes without being asked."""
@@ -23,10 +28,13 @@ class Wanted(NamedTuple):
     trial: Trial
 
 
-def select(findings: Sequence[RankedFinding], asked: Sequence[str]) -> tuple[list[Wanted], list[FixByHand]]:
+def select(
+    findings: Sequence[RankedFinding], asked: Sequence[str], tried: Report | None = None
+) -> tuple[list[Wanted], list[FixByHand]]:
     """Those to make, in the order of the findings, and the others.
 
     `asked`: numbers, or rules' ids or codes; empty: all that need no judgement and save 1 % or more.
+    `tried`: what trials have found of them.
     Raises CannotPatch if one of these names no finding.
     """
     unknown = [one for one in asked if not any(_names(one, finding) for finding in findings)]
@@ -48,7 +56,8 @@ def select(findings: Sequence[RankedFinding], asked: Sequence[str]) -> tuple[lis
             others.append(FixByHand(finding, fix, "it needs an edit by hand"))
             continue
         best = min(known, key=lambda one: not (by_name or one.fix.safety in BY_THEMSELVES))
-        if why_not := _why_not(best, by_name):
+        measured = None if tried is None else tried.of(finding.rule, best.fix.trial)
+        if why_not := _why_not(best, by_name, measured):
             others.append(FixByHand(finding, best.fix, why_not))
         else:
             wanted.append(best)
@@ -59,12 +68,15 @@ def _names(asked: str, finding: RankedFinding) -> bool:
     return asked in (str(finding.rank_order), finding.rule) or asked.upper() == finding.code
 
 
-def _why_not(one: Wanted, by_name: bool) -> str:
+def _why_not(one: Wanted, by_name: bool, tried: Tried | None) -> str:
     """Why it is only made when asked for by its name; empty if it is made."""
     adds = f"--fix {one.finding.rank_order} adds it"
     if by_name:
         return ""
+    if tried is not None and tried.verdict in DO_NOT_PAY:
+        return f"{DO_NOT_PAY[tried.verdict]} when it was tried ({adds})"
     if one.fix.safety not in BY_THEMSELVES:
         how = "less precise arithmetic" if one.fix.safety is Safety.PRECISION else "another training"
         return f"it needs your judgement, as it means {how} ({adds})"
-    return f"it would save less than 1 % ({adds})" if one.finding.minor else ""
+    pays = tried is not None and tried.verdict == "keep"
+    return f"it would save less than 1 % ({adds})" if one.finding.minor and not pays else ""

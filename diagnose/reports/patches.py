@@ -9,7 +9,7 @@ from itertools import zip_longest
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
 from diagnose.findings.patches import FixByHand, Patch, PatchedFix
-from diagnose.reports import words
+from diagnose.reports import trials, words
 from diagnose.trace import units
 
 WIDTH = 100
@@ -43,6 +43,9 @@ def _patched(one: PatchedFix, diagnosis: Diagnosis) -> Iterator[str]:
     for name, place in zip_longest(["changes"], dict.fromkeys(one.places), fillvalue=""):
         yield from _row(name, place)
     yield from _row("predicted", _saving(one.finding, diagnosis))
+    tried = None if diagnosis.trials is None else diagnosis.trials.of(one.finding.rule, one.fix.trial)
+    if tried is not None and tried.measured is not None:
+        yield from _row("measured", f"{trials.factors(tried.measured)}: {trials.VERDICTS[tried.verdict]}")
     yield from _row("results", words.safety(diagnosis, one.fix.safety))
 
 

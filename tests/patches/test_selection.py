@@ -4,11 +4,14 @@ from __future__ import annotations
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from diagnose.findings.finding import Safety
+from diagnose.findings.trials import Verdict
 from diagnose.patches.errors import CannotPatch
 from diagnose.patches.selection import select
 from tests.patches.patching import finding
+from tests.reports.test_trials import WORKERS, report
 
 FUSED = "patch:torch.optim(fused=True)"
 FINDINGS = [
@@ -51,3 +54,26 @@ def test_of_several_fixes_the_first_that_needs_no_judgement_is_made() -> None:
     for asked, expected in (((), FUSED), (("1",), "wrap:torch.autocast")):
         ((only,), others) = select([both], asked)
         assert (only.fix.trial, others) == (expected, [])
+
+
+@pytest.mark.parametrize(
+    ("verdict", "made", "why"),
+    [
+        ("keep", [1, 4], []),
+        ("inconclusive", [1], ["it would save less than 1 % (--fix 4 adds it)"]),
+        (
+            "slower",
+            [],
+            ["it was slower when it was tried (--fix 1 adds it)", "it was slower when it was tried (--fix 4 adds it)"],
+        ),
+    ],
+)
+def test_what_trials_have_found_counts_more_than_what_was_predicted(
+    verdict: Verdict, made: list[int], why: list[str]
+) -> None:
+    alone = [FINDINGS[0], FINDINGS[3]]
+    of = [replace(WORKERS, rule=one.rule, trial=(one.fixes[0].trial or "",), verdict=verdict) for one in alone]
+    wanted, others = select(alone, (), report(*of))
+    assert [one.finding.rank_order for one in wanted] == made
+    assert [one.why for one in others] == why
+    assert len(select(alone, ("1", "4"), report(*of))[0]) == 2
