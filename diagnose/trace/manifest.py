@@ -278,7 +278,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm | None = None
     """None: it was recorded, and is no arm of a trial."""
     writes: tuple[str, ...] | None = None
-    """Files that the script opened for writing, relative to its working folder; None if that was not looked at."""
+    """Files that the script opened for writing, relative to its working folder, and folders that it made, which end in a
+    slash; None if that was not looked at."""
     targets: tuple[Targets, ...] = ()
     """By number of classes; () also where nobody looked."""
     allocator: dict[str, int] = {}

@@ -1,4 +1,4 @@
-"""Which of the files that a script opens for writing are named."""
+"""Which of the files that a script opens for writing, and of the folders that it makes, are named."""
 
 from __future__ import annotations
 
@@ -48,6 +48,16 @@ def test_caches_temporary_files_libraries_and_our_own_are_not(written: Writes, p
     assert written.found() == []
 
 
+def test_a_folder_is_named_until_something_in_it_is(written: Writes) -> None:
+    """And one that is there already, as `makedirs(exist_ok=True)` tries to make it."""
+    for folder in ("logs", "logs/version_0", "saved", "/data/ckpt", "saved"):
+        written.note(folder, folder=True)
+    assert written.found() == ["logs/version_0/", "saved/", "/data/ckpt/"]
+    written.note("logs/version_0/metrics.csv")
+    written.note("logs", folder=True)
+    assert written.found() == ["saved/", "/data/ckpt/", "logs/version_0/metrics.csv"]
+
+
 def test_so_many_are_enough(written: Writes) -> None:
     for number in range(100):
         written.note(f"{number}.pt")
@@ -69,8 +79,12 @@ Path("new.txt").write_text("2")
 open("more.txt", "a").close()
 open("both.txt", "w+").close()
 os.close(os.open("low.bin", os.O_WRONLY | os.O_CREAT))
+Path("old").mkdir()
+os.makedirs("old", exist_ok=True)
+os.makedirs("logs/version_0")
+Path("old/model.pt").write_text("4")
 print(writes.found())
 """
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout == "['new.txt', 'more.txt', 'both.txt', 'low.bin']\n"
+    assert done.stdout == "['new.txt', 'more.txt', 'both.txt', 'low.bin', 'logs/version_0/', 'old/model.pt']\n"

@@ -1,4 +1,4 @@
-"""Which files a script opens for writing: who runs it again wants to know what it writes over."""
+"""Which files a script opens for writing, and which folders it makes: who runs it again wants to know where it writes."""
 
 from __future__ import annotations
 
@@ -12,13 +12,16 @@ from typing import Any
 from .loops import is_library
 
 MOST_FILES = 20
-"""That are named (our choice)."""
+"""That are named, with folders (our choice)."""
 
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
 class Writes:
-    """Files that this process opens for writing, but for caches, temporary files, and those of the recording."""
+    """Files that this process opens for writing, and folders that it makes and in which it has written none yet.
+
+    Caches, temporary files, and those of the recording are left out.
+    """
 
     def __init__(self, recording: Path) -> None:
         self._here, self._process, self._ours = Path.cwd(), os.getpid(), recording.resolve()
@@ -26,20 +29,29 @@ class Writes:
         self._scratch += [Path.home() / name for name in (".cache", ".triton", ".nv")]
         self._names: dict[str, None] = {}
 
-    def note(self, path: Any) -> None:
-        """A file is opened for writing. Files by number, and those that children write, are left out."""
+    def note(self, path: Any, folder: bool = False) -> None:
+        """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
         if len(self._names) >= MOST_FILES or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
             return
         whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
         if whole.is_relative_to(self._ours) or "__pycache__" in whole.parts or is_library(str(whole)):
             return
         if whole.is_relative_to(self._here):
-            self._names[str(whole.relative_to(self._here))] = None
+            self._add(whole.relative_to(self._here), folder)
         elif not any(whole.is_relative_to(one) for one in self._scratch):
-            self._names[str(whole)] = None
+            self._add(whole, folder)
+
+    def _add(self, path: Path, folder: bool) -> None:
+        """What is written in a folder tells more than the folder."""
+        for parent in path.parents:
+            self._names.pop(f"{parent}/", None)
+        if not folder:
+            self._names[str(path)] = None
+        elif not any(Path(name).is_relative_to(path) for name in self._names):
+            self._names[f"{path}/"] = None
 
     def found(self) -> list[str]:
-        """Their names, relative to the working folder where they are inside."""
+        """Their names, relative to the working folder where they are inside; those of folders end in a slash."""
         return list(self._names)
 
 
@@ -66,6 +78,9 @@ def found() -> list[str] | None:
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     """Of whatever Python audits; what it raised would be raised by the script."""
+    if event == "os.mkdir" and _writes is not None:
+        with suppress(Exception):
+            _writes.note(arguments[0], folder=True)
     if event != "open":
         return
     path, mode, flags = arguments
