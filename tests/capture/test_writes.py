@@ -58,6 +58,17 @@ def test_a_folder_is_named_until_something_in_it_is(written: Writes) -> None:
     assert written.found() == ["saved/", "/data/ckpt/", "logs/version_0/metrics.csv"]
 
 
+def test_reading_what_an_earlier_run_wrote_is_noted(written: Writes) -> None:
+    """Not what this run wrote itself, and nothing of others."""
+    again = Writes(Path("out"), ["model.pt", "logs/a.txt", "/data/b.bin"])
+    again.note("model.pt")
+    for path in ("model.pt", Path("logs/../logs/a.txt"), b"/data/b.bin", "logs/a.txt", "data.csv", 3):
+        again.note_reading(path)
+    assert again.reread == ["logs/a.txt", "/data/b.bin"]
+    written.note_reading("model.pt")
+    assert written.reread == []
+
+
 def test_so_many_are_enough(written: Writes) -> None:
     for number in range(100):
         written.note(f"{number}.pt")

@@ -1,10 +1,11 @@
-"""Which files a script opens for writing, and which folders it makes: who runs it again wants to know where it writes."""
+"""Which files a script opens for writing, and which folders it makes: who runs it again wants to know these."""
 
 from __future__ import annotations
 
 import os
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -23,11 +24,13 @@ class Writes:
     Caches, temporary files, and those of the recording are left out.
     """
 
-    def __init__(self, recording: Path) -> None:
+    def __init__(self, recording: Path, earlier: Iterable[str] = ()) -> None:
+        """`earlier`: files that an earlier run wrote, named as here."""
         self._here, self._process, self._ours = Path.cwd(), os.getpid(), recording.resolve()
         self._scratch = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir()).resolve()]
         self._scratch += [Path.home() / name for name in (".cache", ".triton", ".nv")]
         self._names: dict[str, None] = {}
+        self._earlier, self._reread = {str(self._here / name): name for name in earlier}, dict[str, None]()
 
     def note(self, path: Any, folder: bool = False) -> None:
         """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
@@ -50,6 +53,19 @@ class Writes:
         elif not any(Path(name).is_relative_to(path) for name in self._names):
             self._names[f"{path}/"] = None
 
+    def note_reading(self, path: Any) -> None:
+        """A file is opened for reading, which an earlier run may have written."""
+        if not self._earlier or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+            return
+        name = self._earlier.get(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
+        if name is not None and name not in self._names:
+            self._reread[name] = None
+
+    @property
+    def reread(self) -> list[str]:
+        """Those of the earlier run that this one has read, and not written before."""
+        return list(self._reread)
+
     def found(self) -> list[str]:
         """Their names, relative to the working folder where they are inside; those of folders end in a slash."""
         return list(self._names)
@@ -58,10 +74,10 @@ class Writes:
 _writes: Writes | None = None
 
 
-def watch(recording: Path) -> None:
+def watch(recording: Path, earlier: Iterable[str] = ()) -> None:
     """Note from now on what this process opens for writing; Python lets nobody end that."""
     global _writes
-    _writes = Writes(recording)
+    _writes = Writes(recording, earlier)
     sys.addaudithook(_heard)
 
 
@@ -71,6 +87,11 @@ def note(path: Any) -> None:
         _writes.note(path)
 
 
+def reread() -> list[str]:
+    """As in `Arm` of the manifest."""
+    return [] if _writes is None else _writes.reread
+
+
 def found() -> list[str] | None:
     """As in `RankManifest`; None if nobody watches."""
     return None if _writes is None else _writes.found()
@@ -78,12 +99,13 @@ def found() -> list[str] | None:
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     """Of whatever Python audits; what it raised would be raised by the script."""
-    if event == "os.mkdir" and _writes is not None:
-        with suppress(Exception):
-            _writes.note(arguments[0], folder=True)
-    if event != "open":
+    if event not in ("open", "os.mkdir") or _writes is None:
         return
-    path, mode, flags = arguments
-    if set(mode or "") & set("wax+") or (mode is None and flags & WRITING):
-        with suppress(Exception):
-            note(path)
+    with suppress(Exception):
+        path, mode, flags = arguments
+        if event == "os.mkdir":
+            _writes.note(path, folder=True)
+        elif set(mode or "") & set("wax+") or (mode is None and flags & WRITING):
+            _writes.note(path)
+        else:
+            _writes.note_reading(path)
