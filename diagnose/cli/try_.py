@@ -105,7 +105,8 @@ def command(
         if candidates:
             _ask(manifest, yes, say)
         with tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True) as folder:
-            found = _measured(Bench(words, Path(folder), size, pairs, budget, say), candidates, others, together)
+            bench = Bench(words, Path(folder), size, pairs, budget, say, written=_written(manifest))
+            found = _measured(bench, candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error
     if json_file:
@@ -175,7 +176,7 @@ def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
     from diagnose.trials.selection import CannotTry
 
     say("runs get no input, and W&B, MLflow, Comet, Neptune and ClearML stay offline in them")
-    written = list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))
+    written = _written(manifest)
     unknown = all(rank.writes is None for rank in manifest.ranks)
     if written:
         what = f"The script writes {', '.join(written)}; each run writes there again."
@@ -189,6 +190,10 @@ def _ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
         raise CannotTry(f"{what} If it may, add --yes.")
     elif not click.confirm(f"{what} Go on?", err=True):
         raise click.Abort
+
+
+def _written(manifest: Manifest) -> list[str]:
+    return list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))
 
 
 def _measured(bench: Bench, candidates: Sequence[Candidate], others: Sequence[NotTried], together: bool) -> Report:

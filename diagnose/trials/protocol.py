@@ -40,6 +40,8 @@ class Bench:
     without: list[Arm] = field(default_factory=list)
     """Arms of the script as it is."""
     trials: list[Trial] = field(default_factory=list)
+    written: Sequence[str] = ()
+    """What the recorded run has written."""
     _count: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 
@@ -97,7 +99,7 @@ class Bench:
 
     def _run(self, fixes: Sequence[str]) -> Arm:
         self._count += 1
-        return arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes)
+        return arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes, self.written)
 
     def _run_without(self) -> Arm:
         try:
@@ -161,7 +163,7 @@ def report(
         together=together,
         keep=tuple(one.rule for one in alone if one.verdict == "keep"),
         not_tried=tuple(others),
-        notes=() if baseline is None else tuple(_notes(baseline)),
+        notes=() if baseline is None else tuple(_notes(baseline, without)),
         complete=complete,
     )
 
@@ -202,8 +204,11 @@ def _verdict(some: Sequence[Candidate], measured: Range | None, same: str | None
     return "inconclusive" if why else "no_gain"
 
 
-def _notes(baseline: Baseline) -> list[str]:
+def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
     notes = list[str]()
+    first, second = (one.losses for one in without[:2])
+    if losses.compared(first, second, second) == "not_deterministic" and (resumes := arms.resuming(without[1].reread)):
+        notes.append(f"Losses differ between equal runs of the script. {resumes}")
     if baseline.noise_share > BUSY_SHARE:
         notes.append(
             f"Equal runs differ by {baseline.noise_share:.0%}: other work runs on this machine, or the steps vary."
