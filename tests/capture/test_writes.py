@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import string
 import subprocess
 import sys
 import tempfile
@@ -70,9 +71,23 @@ def test_reading_what_an_earlier_run_wrote_is_noted(written: Writes) -> None:
 
 
 def test_so_many_are_enough(written: Writes) -> None:
-    for number in range(100):
-        written.note(f"{number}.pt")
-    assert written.found() == [f"{number}.pt" for number in range(MOST_FILES)]
+    names = [f"{letter}.pt" for letter in string.ascii_letters]
+    for name in names:
+        written.note(name)
+    assert written.found() == names[:MOST_FILES]
+
+
+def test_of_those_that_differ_by_numbers_the_first_is_named(written: Writes) -> None:
+    for step in range(20, 2000, 20):
+        written.note(f"ckpt/step-{step}", folder=True)
+        written.note(f"ckpt/step-{step}/model.pt")
+        written.note(f"ckpt/step-{step}/state.json")
+    assert written.found() == ["ckpt/step-20/model.pt", "ckpt/step-20/state.json"]
+    again = Writes(Path("out"), written.found())
+    again.note_reading("ckpt/step-1980/state.json")
+    again.note("ckpt/step-2000/model.pt")
+    again.note_reading("ckpt/step-2000/model.pt")
+    assert again.reread == ["ckpt/step-1980/state.json"]
 
 
 def test_what_is_opened_for_reading_is_not(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
 from collections.abc import Iterable
@@ -29,8 +30,9 @@ class Writes:
         self._here, self._process, self._ours = Path.cwd(), os.getpid(), recording.resolve()
         self._scratch = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir()).resolve()]
         self._scratch += [Path.home() / name for name in (".cache", ".triton", ".nv")]
-        self._names: dict[str, None] = {}
-        self._earlier, self._reread = {str(self._here / name): name for name in earlier}, dict[str, None]()
+        self._names: dict[str, str] = {}
+        """By pattern: of checkpoints that differ by numbers the first is named."""
+        self._earlier, self._reread = {_pattern(str(self._here / name)) for name in earlier}, dict[str, str]()
 
     def note(self, path: Any, folder: bool = False) -> None:
         """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
@@ -46,29 +48,35 @@ class Writes:
 
     def _add(self, path: Path, folder: bool) -> None:
         """What is written in a folder tells more than the folder."""
-        for parent in path.parents:
+        pattern = _pattern(str(path))
+        for parent in Path(pattern).parents:
             self._names.pop(f"{parent}/", None)
         if not folder:
-            self._names[str(path)] = None
-        elif not any(Path(name).is_relative_to(path) for name in self._names):
-            self._names[f"{path}/"] = None
+            self._names.setdefault(pattern, str(path))
+        elif not any(Path(name).is_relative_to(pattern) for name in self._names):
+            self._names[f"{pattern}/"] = f"{path}/"
 
     def note_reading(self, path: Any) -> None:
         """A file is opened for reading, which an earlier run may have written."""
         if not self._earlier or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
             return
-        name = self._earlier.get(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
-        if name is not None and name not in self._names:
-            self._reread[name] = None
+        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
+        name = str(whole.relative_to(self._here)) if whole.is_relative_to(self._here) else str(whole)
+        if _pattern(str(whole)) in self._earlier and _pattern(name) not in self._names:
+            self._reread.setdefault(_pattern(name), name)
 
     @property
     def reread(self) -> list[str]:
-        """Those of the earlier run that this one has read, and not written before."""
-        return list(self._reread)
+        """Such files as the earlier run wrote that this one has read, and not written before."""
+        return list(self._reread.values())
 
     def found(self) -> list[str]:
         """Their names, relative to the working folder where they are inside; those of folders end in a slash."""
-        return list(self._names)
+        return list(self._names.values())
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
 
 
 _writes: Writes | None = None
