@@ -30,10 +30,9 @@ def ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
     from diagnose.trials.selection import CannotTry
 
     say("runs get no input, and W&B, MLflow, Comet, Neptune and ClearML stay offline in them")
-    written = list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))
-    unknown = all(rank.writes is None for rank in manifest.ranks)
-    if written:
-        what = f"The script writes {', '.join(written)}; each run writes there again."
+    names, unknown = written(manifest), all(rank.writes is None for rank in manifest.ranks)
+    if names:
+        what = f"The script writes {', '.join(names)}; each run writes there again."
     elif unknown:
         what = "What the script writes was not recorded; each run writes it again."
     else:
@@ -44,3 +43,8 @@ def ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:
         raise CannotTry(f"{what} If it may, add --yes.")
     elif not click.confirm(f"{what} Go on?", err=True):
         raise click.Abort
+
+
+def written(manifest: Manifest) -> list[str]:
+    """What the recorded run has written, as far as that is known."""
+    return list(dict.fromkeys(name for rank in manifest.ranks for name in rank.writes or ()))

@@ -144,7 +144,7 @@ def command(
             tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True) as folder,
             watched(candidates, budget, quiet, say) as watch,
         ):
-            bench = Bench(words, Path(folder), size, pairs, budget, watch.begins)
+            bench = Bench(words, Path(folder), size, pairs, budget, watch.begins, written=trial_plan.written(manifest))
             found = _measured(run, bench, watch, candidates, others, together)
     except CannotTry as error:
         raise click.ClickException(str(error)) from error

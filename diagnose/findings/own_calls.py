@@ -22,7 +22,7 @@ PLACEHOLDER = "python train.py"
 """What stands in fixes for the command."""
 
 LONGEST_COMMAND = 200
-"""Characters of a command that are shown in place of that (our choice)."""
+"""Characters of a command that are shown in place of that; further words are left out (our choice)."""
 
 MOST_POSITIONS = 3
 """Arguments of a call that are given by position: of more, one may be what is to be set (our choice)."""
@@ -52,9 +52,11 @@ def _at_its_place(context: Context, finding: Finding) -> Finding:
 
 def _with_command(command: tuple[str, ...], fix: Fix) -> Fix:
     """The fix for the command that ran, as the user would type it."""
-    typed = shlex.join((PurePath(command[0]).name, *command[1:])) if command else ""
-    if not typed or len(typed) > LONGEST_COMMAND:
+    words = [PurePath(command[0]).name, *command[1:]] if command else []
+    short = next(many for many in range(len(words), -1, -1) if len(shlex.join(words[:many])) <= LONGEST_COMMAND)
+    if short < min(len(words), 2) or not words:
         return fix
+    typed = shlex.join(words[:short]) + " ..." * (short < len(words))
     before, after = (text.replace(PLACEHOLDER, typed) for text in (fix.before, fix.after))
     return msgspec.structs.replace(fix, before=before, after=after)
 

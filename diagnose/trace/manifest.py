@@ -239,6 +239,8 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """What each backward pass began at, as `float.hex` writes it: NaN is no JSON."""
     peak_bytes: int | None = None
     """Most memory on the GPU, where torch uses one; else of the process."""
+    reread: tuple[str, ...] = ()
+    """Files that it read and had not written, but the recorded run had: it may continue what that began."""
 
 
 class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
@@ -290,7 +292,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     arm: Arm | None = None
     """None: it was recorded, and is no arm of a trial."""
     writes: tuple[str, ...] | None = None
-    """Files that the script opened for writing, relative to its working folder; None if that was not looked at."""
+    """Files that the script opened for writing, relative to its working folder, and folders that it made, which end in
+    a slash; None if that was not looked at."""
     targets: tuple[Targets, ...] = ()
     """By number of classes; () also where nobody looked."""
     allocator: dict[str, int] = {}

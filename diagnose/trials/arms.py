@@ -90,6 +90,8 @@ class Arm:
     """Of the first machine, that which draws the most power, once the steps were timed; None without NVML."""
     held_back_by: tuple[str, ...] = ()
     """Of HEAT, on any GPU of that machine."""
+    reread: tuple[str, ...] = ()
+    """Files that it read, and an earlier run had written."""
 
 
 class Void(Exception):
@@ -118,9 +120,19 @@ def next_size(size: Size, arm: Arm) -> Size:
     return replace(size, timed=arm.steps, timed_s=0.0, expected_s=arm.seconds)
 
 
-def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str]) -> Arm:
-    """Run one in a folder that is new. Raises Void, KeyboardInterrupt, or CannotTry if the command does not start."""
-    plan = Plan(warmup=size.warmup, steps=1, timed=size.timed, timed_s=size.timed_s, fixes=tuple(fixes))
+def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str], written: Sequence[str] = ()) -> Arm:
+    """Run one in a folder that is new. Raises Void, KeyboardInterrupt, or CannotTry if the command does not start.
+
+    `written`: what an earlier run has written, as in `RankManifest.writes`.
+    """
+    plan = Plan(
+        warmup=size.warmup,
+        steps=1,
+        timed=size.timed,
+        timed_s=size.timed_s,
+        fixes=tuple(fixes),
+        written=tuple(written),
+    )
     trials = [trial for fix in fixes if (trial := parsed(fix)) is not None]
     variables = dict(pair for trial in trials for pair in trial.variables)
     limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * any(
@@ -179,6 +191,7 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
         seconds=seconds,
         gpu=max((one for one in devices if one.power_w), key=lambda one: one.power_w or 0, default=None),
         held_back_by=tuple(sorted(HEAT & {why for one in devices for why in one.throttled_by or ()})),
+        reread=_reread(ranks),
     )
 
 
@@ -195,7 +208,24 @@ def _void(recorded: Recorded, last: str, limit_s: float) -> Void:
     made = max((rank.steps_made or 0 for rank in recorded.manifest.ranks), default=0)
     if not made:
         return Void("inconclusive", "The script ended before a training step was seen.")
-    return Void("inconclusive", f"The script ended after {made} steps, too few to time. Let it make more steps.")
+    resumes = resuming(_reread(recorded.manifest.ranks))
+    what = f"The script ended after {made} steps, too few to time."
+    return Void("inconclusive", f"{what} {resumes or 'Let it make more steps.'}")
+
+
+def _reread(ranks: Sequence[RankManifest]) -> tuple[str, ...]:
+    return tuple(dict.fromkeys(name for rank in ranks if rank.arm is not None for name in rank.arm.reread))
+
+
+def resuming(reread: Sequence[str]) -> str:
+    """Sentences on a script that may go on where an earlier run of it ended; empty if it reads nothing of that run."""
+    if not reread:
+        return ""
+    more = f" and {len(reread) - 1} more files" if len(reread) > 1 else ""
+    return (
+        f"It reads {reread[0]}{more}, which an earlier run of it wrote. If it resumes from there, no two runs train the"
+        " same steps. Give a command that starts afresh: diagnose try RUN -- COMMAND..."
+    )
 
 
 def _last_line(printed: Path) -> str:

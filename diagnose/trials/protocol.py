@@ -70,6 +70,8 @@ class Bench:
     """Runs, as heat held the GPU back in them."""
     held_back: int = 0
     """Runs that count all the same."""
+    written: Sequence[str] = ()
+    """What the recorded run has written."""
     _count: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 
@@ -137,7 +139,7 @@ class Bench:
     def _run(self, fixes: Sequence[str]) -> Arm:
         """A run; again after a while where heat has held the GPU back."""
         self._count += 1
-        arm = arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes)
+        arm = arms.run_arm(self.command, self.folder / f"arm{self._count}", self.size, fixes, self.written)
         if not arm.held_back_by:
             return arm
         if self.repeated < MOST_REPEATS:
@@ -206,7 +208,7 @@ def report(bench: Bench, together: Trial | None, others: Sequence[NotTried], com
         together=together,
         keep=tuple(one.rule for one in alone if one.verdict == "keep"),
         not_tried=tuple(others),
-        notes=() if baseline is None else (*_heat(bench), *_notes(baseline)),
+        notes=() if baseline is None else (*_heat(bench), *_notes(baseline, bench.without)),
         complete=complete,
     )
 
@@ -264,8 +266,11 @@ def _heat(bench: Bench) -> Iterator[str]:
         yield f"Runs that count though heat held the GPU back in them: {bench.held_back}. A cool one may differ."
 
 
-def _notes(baseline: Baseline) -> list[str]:
+def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
     notes = list[str]()
+    first, second = (one.losses for one in without[:2])
+    if losses.compared(first, second, second) == "not_deterministic" and (resumes := arms.resuming(without[1].reread)):
+        notes.append(f"Losses differ between equal runs of the script. {resumes}")
     if baseline.noise_share > BUSY_SHARE:
         notes.append(
             f"Equal runs differ by {baseline.noise_share:.0%}: other work runs on this machine, or the steps vary."

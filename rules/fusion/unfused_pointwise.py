@@ -37,8 +37,8 @@ REST = Fix(
 )
 PART = Fix(
     "Compile the function that they are in, alone, and time it.",
-    before="def energy(x): ...",
-    after="@torch.compile\ndef energy(x): ...",
+    before="def chain(x): ...",
+    after="@torch.compile\ndef chain(x): ...",
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
 )

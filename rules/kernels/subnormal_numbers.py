@@ -17,8 +17,8 @@ RULE = wasted(
     fixes=(
         Fix(
             "Have the CPU take them for zero.",
-            before="model = Retention()",
-            after="torch.set_flush_denormal(True)\nmodel = Retention()",
+            before="model = Model()",
+            after="torch.set_flush_denormal(True)\nmodel = Model()",
             safety=Safety.ROUNDING,
             link="https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html",
             trial="patch:torch.set_flush_denormal(mode=True)",

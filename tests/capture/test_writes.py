@@ -1,7 +1,8 @@
-"""Which of the files that a script opens for writing are named."""
+"""Which of the files that a script opens for writing, and of the folders that it makes, are named."""
 
 from __future__ import annotations
 
+import string
 import subprocess
 import sys
 import tempfile
@@ -48,10 +49,45 @@ def test_caches_temporary_files_libraries_and_our_own_are_not(written: Writes, p
     assert written.found() == []
 
 
+def test_a_folder_is_named_until_something_in_it_is(written: Writes) -> None:
+    """And one that is there already, as `makedirs(exist_ok=True)` tries to make it."""
+    for folder in ("logs", "logs/version_0", "saved", "/data/ckpt", "saved"):
+        written.note(folder, folder=True)
+    assert written.found() == ["logs/version_0/", "saved/", "/data/ckpt/"]
+    written.note("logs/version_0/metrics.csv")
+    written.note("logs", folder=True)
+    assert written.found() == ["saved/", "/data/ckpt/", "logs/version_0/metrics.csv"]
+
+
+def test_reading_what_an_earlier_run_wrote_is_noted(written: Writes) -> None:
+    """Not what this run wrote itself, and nothing of others."""
+    again = Writes(Path("out"), ["model.pt", "logs/a.txt", "/data/b.bin"])
+    again.note("model.pt")
+    for path in ("model.pt", Path("logs/../logs/a.txt"), b"/data/b.bin", "logs/a.txt", "data.csv", 3):
+        again.note_reading(path)
+    assert again.reread == ["logs/a.txt", "/data/b.bin"]
+    written.note_reading("model.pt")
+    assert written.reread == []
+
+
 def test_so_many_are_enough(written: Writes) -> None:
-    for number in range(100):
-        written.note(f"{number}.pt")
-    assert written.found() == [f"{number}.pt" for number in range(MOST_FILES)]
+    names = [f"{letter}.pt" for letter in string.ascii_letters]
+    for name in names:
+        written.note(name)
+    assert written.found() == names[:MOST_FILES]
+
+
+def test_of_those_that_differ_by_numbers_the_first_is_named(written: Writes) -> None:
+    for step in range(20, 2000, 20):
+        written.note(f"ckpt/step-{step}", folder=True)
+        written.note(f"ckpt/step-{step}/model.pt")
+        written.note(f"ckpt/step-{step}/state.json")
+    assert written.found() == ["ckpt/step-20/model.pt", "ckpt/step-20/state.json"]
+    again = Writes(Path("out"), written.found())
+    again.note_reading("ckpt/step-1980/state.json")
+    again.note("ckpt/step-2000/model.pt")
+    again.note_reading("ckpt/step-2000/model.pt")
+    assert again.reread == ["ckpt/step-1980/state.json"]
 
 
 def test_what_is_opened_for_reading_is_not(tmp_path: Path) -> None:
@@ -69,8 +105,12 @@ Path("new.txt").write_text("2")
 open("more.txt", "a").close()
 open("both.txt", "w+").close()
 os.close(os.open("low.bin", os.O_WRONLY | os.O_CREAT))
+Path("old").mkdir()
+os.makedirs("old", exist_ok=True)
+os.makedirs("logs/version_0")
+Path("old/model.pt").write_text("4")
 print(writes.found())
 """
     words = [sys.executable, "-c", program]
     done = subprocess.run(words, cwd=tmp_path, env=environment(), capture_output=True, text=True, check=True)
-    assert done.stdout == "['new.txt', 'more.txt', 'both.txt', 'low.bin']\n"
+    assert done.stdout == "['new.txt', 'more.txt', 'both.txt', 'low.bin', 'logs/version_0/', 'old/model.pt']\n"

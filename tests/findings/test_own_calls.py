@@ -103,6 +103,9 @@ def test_settings_in_calls_of_all_forms(call: str, changed: str) -> None:
         (("/opt/env/bin/python3", "main.py", "--epochs", "2"), "python3 main.py --epochs 2"),
         (("torchrun", "--nproc_per_node", "2", "a b.py"), "torchrun --nproc_per_node 2 'a b.py'"),
         (("python", "x" * 300), "python train.py"),
+        (("python", "run.py", "--text", "a b", "y" * 190), "python run.py --text 'a b' ..."),
+        (("x" * 300,), "python train.py"),
+        (("train",), "train"),
     ],
 )
 def test_a_fix_of_the_command_is_the_user_s_own_command(command: tuple[str, ...], typed: str) -> None:

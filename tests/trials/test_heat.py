@@ -25,7 +25,9 @@ def runs(monkeypatch: pytest.MonkeyPatch) -> list[Arm]:
     """What runs give, the next one first."""
     given = list[Arm]()
 
-    def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str]) -> Arm:
+    def run_arm(
+        command: Sequence[str], folder: Path, size: Size, fixes: Sequence[str], written: Sequence[str] = ()
+    ) -> Arm:
         return given.pop(0)
 
     monkeypatch.setattr(arms, "run_arm", run_arm)

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-from . import backwards, injection
+from . import backwards, injection, writes
 
 MOST_LOSSES = 10_000
 """Backward passes whose beginnings are kept (our choice)."""
@@ -32,6 +32,7 @@ class Arm:
             "refused": injection.refused(),
             "losses": [float(one.item()).hex() for one in self._losses],
             "peak_bytes": _device_peak() or _own_peak(),
+            "reread": writes.reread(),
         }
 
 

@@ -103,6 +103,8 @@ class Plan:
     """Of such an arm: go on timing for so long, if the script makes that many steps."""
     fixes: tuple[str, ...] = ()
     """What to inject, as in `Fix.trial`."""
+    written: tuple[str, ...] = ()
+    """Of such an arm: files that an earlier run of the script wrote, as in `RankManifest.writes`."""
 
     def write(self, part: Part) -> None:
         """Into the part's working folder."""
@@ -113,4 +115,4 @@ class Plan:
     def read(part: Part) -> Plan:
         """The plan of a part."""
         said = json.loads((part.work / "plan.json").read_text(encoding="utf-8"))
-        return Plan(**{**said, "fixes": tuple(said["fixes"])})
+        return Plan(**{**said, "fixes": tuple(said["fixes"]), "written": tuple(said["written"])})

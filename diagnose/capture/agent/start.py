@@ -189,8 +189,9 @@ class Script:
 def start(recording: str) -> None:
     """Make this process ready to be recorded."""
     global _script
-    _script = Script(Part.at(Path(recording)))
-    writes.watch(Part.at(Path(recording)).recording)
+    part = Part.at(Path(recording))
+    _script = Script(part)
+    writes.watch(part.recording, Plan.read(part).written)
 
 
 _script: Script | None = None

@@ -1,10 +1,12 @@
-"""Which files a script opens for writing: who runs it again wants to know what it writes over."""
+"""Which files a script opens for writing, and which folders it makes: who runs it again wants to know these."""
 
 from __future__ import annotations
 
 import os
+import re
 import sys
 import tempfile
+from collections.abc import Iterable
 from contextlib import suppress
 from pathlib import Path
 from typing import Any
@@ -12,44 +14,78 @@ from typing import Any
 from .loops import is_library
 
 MOST_FILES = 20
-"""That are named (our choice)."""
+"""That are named, with folders (our choice)."""
 
 WRITING = os.O_WRONLY | os.O_RDWR
 
 
 class Writes:
-    """Files that this process opens for writing, but for caches, temporary files, and those of the recording."""
+    """Files that this process opens for writing, and folders that it makes and in which it has written none yet.
 
-    def __init__(self, recording: Path) -> None:
+    Caches, temporary files, and those of the recording are left out.
+    """
+
+    def __init__(self, recording: Path, earlier: Iterable[str] = ()) -> None:
+        """`earlier`: files that an earlier run wrote, named as here."""
         self._here, self._process, self._ours = Path.cwd(), os.getpid(), recording.resolve()
         self._scratch = [Path("/dev"), Path("/proc"), Path(tempfile.gettempdir()).resolve()]
         self._scratch += [Path.home() / name for name in (".cache", ".triton", ".nv")]
-        self._names: dict[str, None] = {}
+        self._names: dict[str, str] = {}
+        """By pattern: of checkpoints that differ by numbers the first is named."""
+        self._earlier, self._reread = {_pattern(str(self._here / name)) for name in earlier}, dict[str, str]()
 
-    def note(self, path: Any) -> None:
-        """A file is opened for writing. Files by number, and those that children write, are left out."""
+    def note(self, path: Any, folder: bool = False) -> None:
+        """A file is opened for writing, or a folder made. Those by number, and those of children, are left out."""
         if len(self._names) >= MOST_FILES or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
             return
         whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100 (a link's own name counts)
         if whole.is_relative_to(self._ours) or "__pycache__" in whole.parts or is_library(str(whole)):
             return
         if whole.is_relative_to(self._here):
-            self._names[str(whole.relative_to(self._here))] = None
+            self._add(whole.relative_to(self._here), folder)
         elif not any(whole.is_relative_to(one) for one in self._scratch):
-            self._names[str(whole)] = None
+            self._add(whole, folder)
+
+    def _add(self, path: Path, folder: bool) -> None:
+        """What is written in a folder tells more than the folder."""
+        pattern = _pattern(str(path))
+        for parent in Path(pattern).parents:
+            self._names.pop(f"{parent}/", None)
+        if not folder:
+            self._names.setdefault(pattern, str(path))
+        elif not any(Path(name).is_relative_to(pattern) for name in self._names):
+            self._names[f"{pattern}/"] = f"{path}/"
+
+    def note_reading(self, path: Any) -> None:
+        """A file is opened for reading, which an earlier run may have written."""
+        if not self._earlier or os.getpid() != self._process or not isinstance(path, str | bytes | Path):
+            return
+        whole = Path(os.path.abspath(os.fsdecode(path)))  # noqa: PTH100
+        name = str(whole.relative_to(self._here)) if whole.is_relative_to(self._here) else str(whole)
+        if _pattern(str(whole)) in self._earlier and _pattern(name) not in self._names:
+            self._reread.setdefault(_pattern(name), name)
+
+    @property
+    def reread(self) -> list[str]:
+        """Such files as the earlier run wrote that this one has read, and not written before."""
+        return list(self._reread.values())
 
     def found(self) -> list[str]:
-        """Their names, relative to the working folder where they are inside."""
-        return list(self._names)
+        """Their names, relative to the working folder where they are inside; those of folders end in a slash."""
+        return list(self._names.values())
+
+
+def _pattern(name: str) -> str:
+    return re.sub(r"\d+", "0", name)
 
 
 _writes: Writes | None = None
 
 
-def watch(recording: Path) -> None:
+def watch(recording: Path, earlier: Iterable[str] = ()) -> None:
     """Note from now on what this process opens for writing; Python lets nobody end that."""
     global _writes
-    _writes = Writes(recording)
+    _writes = Writes(recording, earlier)
     sys.addaudithook(_heard)
 
 
@@ -59,6 +95,11 @@ def note(path: Any) -> None:
         _writes.note(path)
 
 
+def reread() -> list[str]:
+    """As in `Arm` of the manifest."""
+    return [] if _writes is None else _writes.reread
+
+
 def found() -> list[str] | None:
     """As in `RankManifest`; None if nobody watches."""
     return None if _writes is None else _writes.found()
@@ -66,9 +107,13 @@ def found() -> list[str] | None:
 
 def _heard(event: str, arguments: tuple[Any, ...]) -> None:
     """Of whatever Python audits; what it raised would be raised by the script."""
-    if event != "open":
+    if event not in ("open", "os.mkdir") or _writes is None:
         return
-    path, mode, flags = arguments
-    if set(mode or "") & set("wax+") or (mode is None and flags & WRITING):
-        with suppress(Exception):
-            note(path)
+    with suppress(Exception):
+        path, mode, flags = arguments
+        if event == "os.mkdir":
+            _writes.note(path, folder=True)
+        elif set(mode or "") & set("wax+") or (mode is None and flags & WRITING):
+            _writes.note(path)
+        else:
+            _writes.note_reading(path)

@@ -30,7 +30,7 @@ class Unrecorded:
     share: float
     """Of the time of all steps without the profiler."""
     every: int | None
-    """Steps from one to the next, the median; None with fewer than two."""
+    """Steps from one to the next, the median; None with fewer than two, and if as many were recorded without one."""
 
 
 UNEVEN = 0.1
@@ -62,12 +62,13 @@ def unrecorded(facts: Facts) -> Unrecorded:
     usual = statistics.median(each)
     seen = bool((used > LONG * np.median(used)).any())
     long = [] if seen else [at for at, ns in enumerate(each) if ns > LONG * usual]
+    gap = round(statistics.median(b - a for a, b in itertools.pairwise(long))) if len(long) > 1 else 0
     return Unrecorded(
         timed=len(times),
         long=len(long),
         ratio=statistics.median(each[at] for at in long) / usual if long else 0.0,
         share=sum(times[at] for at in long) / sum(times),
-        every=round(statistics.median(b - a for a, b in itertools.pairwise(long))) if len(long) > 1 else None,
+        every=gap if gap > len(used) else None,
     )
 
 

@@ -109,6 +109,12 @@ def test_steps_of_a_kind_that_was_not_recorded() -> None:
     assert (alone.long, alone.every) == (1, None)
 
 
+def test_long_steps_in_a_row_have_no_period() -> None:
+    """All recorded steps are short: to record as many again would not meet one."""
+    found = unrecorded(known(LOADING, unprofiled=wall(2, 2, 50, 50, *[2] * 8)))
+    assert (found.timed, found.long, found.every) == (12, 2, None)
+
+
 def test_below_a_tenth_of_the_time_they_count_and_nothing_is_said() -> None:
     facts = known(LOADING, unprofiled=wall(*[2] * 49, 8))
     assert unrecorded(facts).share == 8 / 106
