@@ -151,7 +151,8 @@ def command(
     ledger.remember(found, diagnosis, say)
     _tell(run, diagnosis, found, files, say)
     if not found.complete:
-        click.echo("Interrupted. What had been measured stands above.", err=True)
+        kept = "What had been measured stands above." if found.baseline else "Nothing had been measured yet."
+        click.echo(f"Interrupted. {kept}", err=True)
         raise click.exceptions.Exit(INTERRUPTED)
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 
 from diagnose.findings.trials import Baseline, Both, GpuState, Range, Report, Trial
 from diagnose.trace import units
@@ -55,23 +55,29 @@ def as_it_is(base: Baseline) -> str:
 
 
 def conclusion(report: Report) -> str:
-    """The sentence that says what to keep."""
+    """What to keep, and what is not known yet."""
+    undecided = [one for one in report.trials if one.verdict == "inconclusive"]
+    open_ones = f"Undecided: {_listed(undecided)}; the reasons stand above." if undecided else ""
     kept = [one for one in report.trials if one.verdict == "keep"]
-    if not kept:
-        if not report.trials:
-            return "No fix was tried."
-        return "Keep the script as it is: no fix that was tried is shown to pay."
+    if kept:
+        return f"{_to_keep(report, kept)} {open_ones}".rstrip()
+    if not report.trials:
+        return "No fix was tried."
+    return open_ones or "Keep the script as it is: no fix that was tried is shown to pay."
+
+
+def _to_keep(report: Report, kept: Sequence[Trial]) -> str:
     best = report.together or max(kept, key=lambda one: one.measured.likely if one.measured else 0.0)
     several = len(kept) > 1 and (report.together is None or report.together.verdict != "keep")
-    names = _listed([f"{one.numbers[0]} ({one.rule})" for one in kept])
     if several:
-        return f"Keep {names}: each pays alone; together they were not measured, or do not pay."
+        return f"Keep {_listed(kept)}: each pays alone; together they were not measured, or do not pay."
     assert best.measured is not None
     assert report.baseline is not None
     now, then = report.baseline.step_ns.likely, report.baseline.step_ns.likely / best.measured.likely
     predicted = "" if best.predicted is None else f"; predicted {best.predicted.likely:.2f}x"
     per = "a step" if best.batch_factor == 1 else "for as many samples"
-    return f"Keep {names}: {units.duration(now)} -> {units.duration(then)} {per} ({factors(best.measured)}{predicted})."
+    times = f"{units.duration(now)} -> {units.duration(then)} {per}"
+    return f"Keep {_listed(kept)}: {times} ({factors(best.measured)}{predicted})."
 
 
 def brief(one: Trial) -> str:
@@ -142,5 +148,6 @@ def _times(ns: Range) -> str:
     return f"{units.duration(ns.likely)}, {units.duration(ns.low)} to {units.duration(ns.high)}"
 
 
-def _listed(names: list[str]) -> str:
+def _listed(some: Sequence[Trial]) -> str:
+    names = [f"{one.numbers[0]} ({one.rule})" for one in some]
     return names[0] if len(names) == 1 else f"{', '.join(names[:-1])} and {names[-1]}"

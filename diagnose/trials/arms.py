@@ -47,6 +47,9 @@ LEAST_S = 10.0
 COMPILING_S = 120.0
 """More patience for that (our choice)."""
 
+UNKNOWN_S = 60.0
+"""More patience for the first arm: nothing tells yet what starting takes here (our choice)."""
+
 LAST_BYTES = 16384
 """Of what a script has printed, that are looked at for an error (our choice)."""
 
@@ -135,9 +138,8 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     )
     trials = [trial for fix in fixes if (trial := parsed(fix)) is not None]
     variables = dict(pair for trial in trials for pair in trial.variables)
-    limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * any(
-        trial.name == "torch.compile" for trial in trials
-    )
+    compiles = any(trial.name == "torch.compile" for trial in trials)
+    limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * compiles + UNKNOWN_S * (size.timed_s > 0)
     begun_s, printed = time.monotonic(), folder.with_suffix(".log")
     try:
         recorded = _run(command, prepare(folder, plan, command), plan, {**QUIET, **variables}, printed, limit_s)
@@ -199,7 +201,7 @@ def _void(recorded: Recorded, last: str, limit_s: float) -> Void:
     """Why an arm has timed nothing."""
     code = recorded.exit_code
     if OVERDUE in recorded.signals:
-        return Void("inconclusive", f"The script was ended after {limit_s:.0f} s, three times what it should take.")
+        return Void("inconclusive", f"The script was ended after {limit_s:.0f} s, as it should take far less. {busy()}")
     if "out of memory" in last.lower() or "OutOfMemoryError" in last:
         return Void("out_of_memory", f"The script ran out of memory: {last}")
     if code:
@@ -226,6 +228,12 @@ def resuming(reread: Sequence[str]) -> str:
         f"It reads {reread[0]}{more}, which an earlier run of it wrote. If it resumes from there, no two runs train the"
         " same steps. Give a command that starts afresh: diagnose try RUN -- COMMAND..."
     )
+
+
+def busy() -> str:
+    """A sentence on other work of this machine; empty if it does little else."""
+    load, cpus = (os.getloadavg()[1] if hasattr(os, "getloadavg") else 0.0), os.cpu_count() or 1
+    return f"The machine is busy: its load is {load:.1f} on {cpus} CPUs." if load > cpus + 1 else ""
 
 
 def _last_line(printed: Path) -> str:

@@ -29,7 +29,8 @@ def _of_loaders(trial: Trial, rank: RankManifest) -> str:
 
 def _of_optimizers(trial: Trial, rank: RankManifest) -> str:
     said = any(getattr(one, trial.argument) == trial.value for one in rank.optimizers)
-    return "" if said else f"no optimizer that stepped has {trial.argument}={trial.value}"
+    loaded = "; state that is loaded from a checkpoint sets it back"
+    return "" if said else f"no optimizer that stepped has {trial.argument}={trial.value}{loaded}"
 
 
 def _of_ddp(trial: Trial, rank: RankManifest) -> str:

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import math
-import os
 import random
 import statistics
 import time
@@ -111,7 +110,7 @@ class Bench:
         while True:
             early = len(pairs) < self.least_pairs
             if self.left_s - (0 if early else rest_s) < 2 * self.size.expected_s:
-                return "The budget was spent before it could be measured." if early else "The budget was spent."
+                return f"The budget was spent after {len(pairs)} pairs."
             turned = with_first ^ (len(pairs) % 2 == 1)
             both = [self._of_pair(some, pairs, with_fix) for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
@@ -121,7 +120,7 @@ class Bench:
                 if looks.enough(looks.interval(ratios, look)):
                     return ""
                 if looks.hopeless(ratios, look):
-                    return f"Equal runs differ by {looks.noise([one.step_ns for one in self.without]):.1%}."
+                    return f"Pairs differ by {looks.spread(ratios):.0%}: even many more would not tell."
                 if len(pairs) >= looks.MOST_PAIRS:
                     return f"{len(pairs)} pairs were not enough."
 
@@ -276,7 +275,6 @@ def _notes(baseline: Baseline, without: Sequence[Arm]) -> list[str]:
             f"Equal runs differ by {baseline.noise_share:.0%}: other work runs on this machine, or the steps vary."
             " Smaller gains than that may not be seen."
         )
-    load, cpus = (os.getloadavg()[1] if hasattr(os, "getloadavg") else 0.0), os.cpu_count() or 1
-    if load > cpus + 1:
-        notes.append(f"The machine is busy: its load is {load:.1f} on {cpus} CPUs.")
+    if told := arms.busy():
+        notes.append(told)
     return notes

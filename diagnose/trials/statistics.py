@@ -23,6 +23,9 @@ MOST_PAIRS = 12
 """Of one fix (our choice)."""
 
 
+LEAST_FOR_HOPELESS = 5
+"""Pairs, before which their spread is not known well enough to give up (our choice)."""
+
 GROWTH = 1.5
 """Times as many pairs at each look as at the one before: few looks cost little of ALPHA (our choice)."""
 
@@ -61,11 +64,18 @@ def enough(measured: Range) -> bool:
 
 
 def hopeless(log_ratios: Sequence[float], look: int) -> bool:
-    """Whether even twice the most pairs would not be enough: equal arms differ too much."""
+    """Whether even twice the most pairs would not be enough: equal arms differ too much. One bad arm is no sign."""
+    if len(log_ratios) < LEAST_FOR_HOPELESS:
+        return False
     spread, effect = statistics.stdev(log_ratios), abs(statistics.fmean(log_ratios))
     wanted = max(NARROW / 2, effect - MARGIN)
     needed = (student(1 - alpha_of(look) / 2, 2 * MOST_PAIRS) * spread / wanted) ** 2
     return needed > 2 * MOST_PAIRS
+
+
+def spread(log_ratios: Sequence[float]) -> float:
+    """By which share pairs differ: the standard deviation of their logarithms."""
+    return statistics.stdev(log_ratios)
 
 
 def noise(step_ns: Sequence[float]) -> float:

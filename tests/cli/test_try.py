@@ -200,7 +200,7 @@ def test_the_budget_ends_trials(recorded: Path) -> None:
     done = tried(recorded, "out", "--fix", "1", "--budget", "1s", "--yes", "--json", "-")
     assert done.returncode == 0
     (trial,) = json.loads(done.stdout)["trials"]
-    assert (trial["verdict"], trial["why"]) == ("inconclusive", "The budget was spent before it could be measured.")
+    assert (trial["verdict"], trial["why"]) == ("inconclusive", "The budget was spent after 0 pairs.")
 
 
 @pytest.mark.parametrize("after", ["as it is", "pair 1"])

@@ -112,6 +112,13 @@ def test_a_larger_batch_is_measured_by_the_sample() -> None:
     assert "80.0 ms -> 64.0 ms for as many samples (" in trials.conclusion(report(larger))
 
 
+def test_what_is_undecided_is_no_reason_to_leave_the_script_as_it_is() -> None:
+    noisy = replace(FUSED, verdict="inconclusive", why="The budget was spent after 2 pairs.")
+    said = "Undecided: 2 (unfused_optimizer); the reasons stand above."
+    assert trials.conclusion(report(noisy, VOID)) == said
+    assert trials.conclusion(report(WORKERS, noisy)).endswith(f"; predicted 1.40x). {said}")
+
+
 def test_nothing_tried() -> None:
     assert trials.render(replace(report(), baseline=None)) == (
         "Not tried:\n  3. scalar_syncs: it needs an edit of the script.\n\nNo fix was tried.\n"

@@ -32,7 +32,11 @@ def ddp(**options: bool) -> Distributed:
         (WORKERS, {"loaders": (loader(2),)}, ""),
         (WORKERS, {"loaders": (loader(2, asked=0), loader(0))}, "no DataLoader that gave batches has num_workers=2"),
         (FUSED, {"optimizers": (Optimizer(name="SGD", fused=True),)}, ""),
-        (FUSED, {"optimizers": (Optimizer(name="SGD"),)}, "no optimizer that stepped has fused=True"),
+        (
+            FUSED,
+            {"optimizers": (Optimizer(name="SGD"),)},
+            "no optimizer that stepped has fused=True; state that is loaded from a checkpoint sets it back",
+        ),
         (VIEWS, {"distributed": ddp(gradient_as_bucket_view=True)}, ""),
         (VIEWS, {"distributed": ddp(static_graph=True)}, ""),
         (

@@ -87,7 +87,8 @@ def test_enough_is_a_narrow_interval_or_one_clearly_off_1(measured: Range, enoug
 
 
 def test_equal_arms_that_differ_by_a_third_show_nothing_soon() -> None:
-    assert looks.hopeless([0.4, -0.35, 0.02], 1)
+    assert looks.hopeless([0.4, -0.35, 0.02, 0.3, -0.31], 2)
+    assert not looks.hopeless([0.4, -0.35, 0.02], 1)
     assert not looks.hopeless([0.41, 0.38, 0.43], 1)
     assert not looks.hopeless([0.004, -0.003, 0.001], 1)
 
