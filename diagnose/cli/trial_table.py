@@ -71,6 +71,7 @@ class Table:
 
     def begins(self, standing: Standing) -> None:
         """A run begins."""
+        self._ended.pop(standing.numbers, None)  # It goes on.
         self._now = standing
 
     def ended(self, trial: Trial) -> None:

@@ -231,20 +231,24 @@ def _measured(
     from diagnose.findings.trials import NotTried
     from diagnose.trials import joint, protocol
 
-    combined, complete = None, not candidates
+    complete = not candidates
     with suppress(KeyboardInterrupt):
         if candidates:
             bench.begin()
         for one, rest in zip(candidates, reversed(range(len(candidates))), strict=True):
             watch.ended(bench.measure([one], one.predicted, rest + together))
+        spent = sorted(bench.spent)
+        for number, rest in zip(spent, reversed(range(len(spent))), strict=True):
+            one = candidates[number]
+            watch.ended(bench.go_on(number, [one], one.predicted, rest + together))
         kept = [one for one, trial in zip(candidates, bench.trials, strict=True) if trial.verdict == "keep"]
         if together and len(kept) > 1:
             rules = tuple(one.rule for one in kept)
-            combined = bench.measure(kept, joint.predicted(_analyzed(run, rules), rules))
+            watch.ended(bench.measure(kept, joint.predicted(_analyzed(run, rules), rules)))
         complete = True
     left = candidates[len(bench.trials) :]
     untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in left)]
-    return protocol.report(bench, combined, untried, complete)
+    return protocol.report(bench, untried, complete)
 
 
 def _tell(run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str], say: Callable[[str], None]) -> None:

@@ -50,6 +50,10 @@ class Standing:
     """By the pairs so far."""
 
 
+class _Spent(Exception):
+    """The budget does not last for another pair; the message is a sentence."""
+
+
 @dataclass
 class Bench:
     """Runs arms of one command, one after the other, within a budget."""
@@ -71,6 +75,10 @@ class Bench:
     """Runs that count all the same."""
     written: Sequence[str] = ()
     """What the recorded run has written."""
+    spent: set[int] = field(default_factory=set)
+    """Numbers, from 0, of trials that the budget has ended."""
+    _pairs_of: list[list[tuple[Arm, Arm]]] = field(default_factory=list)
+    """Of each trial."""
     _count: int = 0
     _begun_s: float = field(default_factory=time.monotonic)
 
@@ -90,27 +98,37 @@ class Bench:
 
         `rest`: how many trials are to come, which get as much of the budget each.
         """
-        pairs, verdict, why = list[tuple[Arm, Arm]](), None, ""
+        self._pairs_of.append([])
+        self.trials.append(self._trial(some, predicted, (), "inconclusive", "It was interrupted."))
+        return self.go_on(len(self.trials) - 1, some, predicted, rest)
+
+    def go_on(self, number: int, some: Sequence[Candidate], predicted: Range | None, rest: int = 0) -> Trial:
+        """More pairs of the trial of this number, from 0, where others have left something of the budget."""
+        pairs, verdict, why = self._pairs_of[number], None, ""
+        self.spent.discard(number)
         try:
             why = self._pairs(some, pairs, self.left_s * rest / (rest + 1))
+        except _Spent as spent:
+            self.spent.add(number)
+            why = str(spent)
         except Void as error:
             verdict, why = error.verdict, str(error)
         except KeyboardInterrupt:
-            self.trials.append(self._trial(some, predicted, pairs, "inconclusive", "It was interrupted."))
+            self.trials[number] = self._trial(some, predicted, pairs, "inconclusive", "It was interrupted.")
             raise
-        self.trials.append(self._trial(some, predicted, pairs, verdict, why))
-        return self.trials[-1]
+        self.trials[number] = self._trial(some, predicted, pairs, verdict, why)
+        return self.trials[number]
 
     def _pairs(self, some: Sequence[Candidate], pairs: list[tuple[Arm, Arm]], rest_s: float) -> str:
         """Fill `pairs` until enough is known. Returns a sentence on why it ended before that, if it did.
 
-        `rest_s`: what others are to have of the budget; only the least pairs may use that as well.
+        `rest_s`: what others are to have of the budget; only the least pairs may use that as well. Raises _Spent.
         """
         with_first = random.random() < 0.5
         while True:
             early = len(pairs) < self.least_pairs
             if self.left_s - (0 if early else rest_s) < 2 * self.size.expected_s:
-                return f"The budget was spent after {len(pairs)} pairs."
+                raise _Spent(f"The budget was spent after {len(pairs)} pairs.")
             turned = with_first ^ (len(pairs) % 2 == 1)
             both = [self._of_pair(some, pairs, with_fix) for with_fix in (turned, not turned)]
             pairs.append((both[1], both[0]) if turned else (both[0], both[1]))
@@ -194,17 +212,17 @@ class Bench:
         )
 
 
-def report(bench: Bench, together: Trial | None, others: Sequence[NotTried], complete: bool) -> Report:
-    """Of all that has been tried so far. `together` is the last of its trials, if several fixes were combined."""
+def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
+    """Of all that has been tried so far."""
     took, baseline = sorted(one.step_ns for one in bench.without), None
     if len(took) > 1:
         baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), len(took))
-    alone = tuple(one for one in bench.trials if one is not together)
+    alone = tuple(one for one in bench.trials if len(one.numbers) == 1)
     return Report(
         tool_version=__version__,
         baseline=baseline,
         trials=alone,
-        together=together,
+        together=next((one for one in bench.trials if len(one.numbers) > 1), None),
         keep=tuple(one.rule for one in alone if one.verdict == "keep"),
         not_tried=tuple(others),
         notes=() if baseline is None else (*_heat(bench), *_notes(baseline, bench.without)),

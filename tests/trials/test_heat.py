@@ -44,7 +44,7 @@ def test_a_run_in_which_it_is_hot_is_repeated(runs: list[Arm]) -> None:
     made = bench()
     made.begin()
     assert [one.step_ns for one in made.without] == [10e6, 10e6]
-    assert report(made, None, (), complete=True).notes[0] == (
+    assert report(made, (), complete=True).notes[0] == (
         "Runs that were repeated, as heat held the GPU back in them: 1."
     )
 
@@ -55,7 +55,7 @@ def test_heat_that_stays_belongs_to_the_machine(runs: list[Arm]) -> None:
     made.begin()
     assert (len(made.without), made.repeated, made.held_back, runs) == (2, 3, 2, [])
     assert "Runs that count though heat held the GPU back in them: 2." in " ".join(
-        report(made, None, (), complete=True).notes
+        report(made, (), complete=True).notes
     )
 
 

@@ -58,7 +58,7 @@ def test_a_fix_that_makes_it_slower_is_reported_as_that(tmp_path: Path) -> None:
     assert found.measured is not None
     assert found.measured.high < 1
     assert found.steps == 200
-    told = report(made, None, (), complete=True)
+    told = report(made, (), complete=True)
     assert (told.keep, told.trials) == ((), (found,))
     assert told.baseline is not None
     assert told.baseline.arms == 2 + found.pairs
