@@ -201,7 +201,8 @@ def _void(recorded: Recorded, last: str, limit_s: float) -> Void:
     """Why an arm has timed nothing."""
     code = recorded.exit_code
     if OVERDUE in recorded.signals:
-        return Void("inconclusive", f"The script was ended after {limit_s:.0f} s, as it should take far less. {busy()}")
+        late = f"The script was ended after {limit_s:.0f} s, as it should take far less. {busy()}"
+        return Void("inconclusive", late.rstrip())
     if "out of memory" in last.lower() or "OutOfMemoryError" in last:
         return Void("out_of_memory", f"The script ran out of memory: {last}")
     if code:

@@ -8,29 +8,28 @@ from pathlib import Path
 from typing import Any
 
 from . import backwards, injection, writes
-
-MOST_LOSSES = 10_000
-"""Backward passes whose beginnings are kept (our choice)."""
+from .losses import Losses
 
 
 class Arm:
     """Of one process, from its start."""
 
     def __init__(self) -> None:
-        self._losses: list[Any] = []
+        self._losses = Losses()
         backwards.listen(self._backward)
 
     def _backward(self, tensors: list[Any]) -> None:
-        """A pass begins: keep the loss where it is, as to read it now would wait for the device."""
-        room = len(self._losses) < MOST_LOSSES
-        self._losses += [one.detach().clone() for one in tensors if room and one.numel() == 1]
+        """A pass begins."""
+        for one in tensors:
+            if one.numel() == 1:
+                self._losses.keep(one)
 
     def found(self) -> dict[str, object]:
         """As `Arm` in the manifest. Waits for the device."""
         return {
             "injected": injection.effects(),
             "refused": injection.refused(),
-            "losses": [float(one.item()).hex() for one in self._losses],
+            "losses": self._losses.found(),
             "peak_bytes": _device_peak() or _own_peak(),
             "reread": writes.reread(),
         }
