@@ -8,6 +8,7 @@ sample_traces/. Reports of public traces are made where those are: `--corpus` na
 from __future__ import annotations
 
 import argparse
+import re
 import sys
 import textwrap
 from collections.abc import Callable, Iterator
@@ -46,7 +47,7 @@ MIXED, LINES, RANKS = (
 PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
 """A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
 TRIALS = Path(__file__).with_name("trials.json")
-TRYING = "diagnose try sample_traces/trainings/image_classifier/train.py"
+TRYING = "diagnose try train.py"
 """What it was made by."""
 
 LINE = 100
@@ -144,12 +145,10 @@ def shown_trials() -> str:
 
 
 def trials_in_short() -> str:
-    """Its first line, what came of each fix, and what to keep."""
-    kept = _kept_trials()
-    first, *_ = trials.render(kept).splitlines()
-    brief = (f"  {trials.name(one)}: {trials.brief(one).partition(': ')[2]}" for one in trials.all_of(kept))
-    shown = textwrap.wrap(trials.conclusion(kept), LINE)
-    return "\n".join(["```console", f"$ {TRYING}", first, *brief, *shown, "```"])
+    """Its first line, what was predicted and measured of each fix, and what to keep."""
+    first, *lines, last = trials.render(_kept_trials()).splitlines()
+    shown = [line for line in lines if re.match(r"\d.*: |   (predicted|measured) ", line)]
+    return "\n".join(["```console", f"$ {TRYING}", first, "...", *shown, "...", *textwrap.wrap(last, LINE), "```"])
 
 
 def _kept_trials() -> Report:
