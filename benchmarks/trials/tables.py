@@ -19,6 +19,9 @@ PACE_NS = (30e6, 70e6)
 
 DASH = "-"
 
+NOTHING, UNMEASURED = (DASH, "0 of 0", "0 on 0 healthy controls"), "not measured"
+"""Values of the summary that rest on nothing, and what stands for them."""
+
 
 def overlaps(row: Planted | Harmful) -> bool:
     """Whether the interval that `try` measured and the true one have something in common."""
@@ -67,7 +70,7 @@ def summary(found: Measured) -> str:
     lines.append(["harmful fixes reported as slower", _of(one.verdict == "slower" for one in found.harmful)])
     lines += _equal(found.equal)
     lines += _times(found)
-    return _table(["", ""], lines)
+    return _table(["", ""], [[what, UNMEASURED if value in NOTHING else value] for what, value in lines])
 
 
 def _equal(rows: Sequence[Equal]) -> list[list[str]]:
@@ -91,7 +94,7 @@ def _times(found: Measured) -> list[list[str]]:
         if one.took_s is not None and one.step_ns is not None and PACE_NS[0] <= one.step_ns <= PACE_NS[1]
     ]
     overhead = [one.overhead_s for one in found.equal]
-    paced = f"{min(took):.0f} to {max(took):.0f} s, {len(took)} trials" if took else DASH
+    paced = f"{min(took):.0f} to {max(took):.0f} s ({len(took)} measured)" if took else DASH
     return [
         ["a trial of one fix, steps of 30 to 70 ms, takes", paced],
         ["an arm takes beyond its timed steps, median", f"{median(overhead):.1f} s" if overhead else DASH],
