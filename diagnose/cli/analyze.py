@@ -13,6 +13,7 @@ from diagnose.cli.progress import shown
 from diagnose.cli.results import open_page, rendered
 
 if TYPE_CHECKING:
+    from diagnose.findings.diagnosis import Diagnosis
     from diagnose.rulekit.engine import RuleSet
     from diagnose.storage.remote import Place
 
@@ -142,6 +143,11 @@ def command(
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
+    _end(diagnosis, fail_over, quiet)
+
+
+def _end(diagnosis: Diagnosis, fail_over: float | None, quiet: bool) -> None:
+    """Exit with a code of its own where nothing could be measured, or a fix would save more than it may."""
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
     over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]

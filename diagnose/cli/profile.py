@@ -179,9 +179,8 @@ def command_of(words: Sequence[str]) -> tuple[str, list[str]]:
         raise click.UsageError("Name the script to run, for example: diagnose profile train.py")
     script = Path(words[0])
     if not script.exists():
-        raise click.UsageError(
-            f"{script} does not exist. Check the path; to run a command, write: diagnose profile -- {' '.join(words)}"
-        )
+        asked = f"diagnose {click.get_current_context().info_name} -- {' '.join(words)}"
+        raise click.UsageError(f"{script} does not exist. Check the path; to run a command, write: {asked}")
     return _name(words[0]), [sys.executable, *words]
 
 

@@ -141,7 +141,7 @@ def command(
         if candidates:
             trial_plan.ask(manifest, yes, say)
         with (
-            tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True) as folder,
+            _work_folder(run) as folder,
             watched(candidates, budget, quiet, say) as watch,
         ):
             bench = Bench(words, Path(folder), size, pairs, budget, watch.begins, written=trial_plan.written(manifest))
@@ -219,6 +219,16 @@ def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
     return words
 
 
+def _work_folder(run: Path) -> tempfile.TemporaryDirectory[str]:
+    """For the working files of runs, inside the recording. Raises CannotTry."""
+    from diagnose.trials.selection import CannotTry
+
+    try:
+        return tempfile.TemporaryDirectory(prefix=".trial-", dir=run, ignore_cleanup_errors=True)
+    except OSError as error:
+        raise CannotTry(f"Cannot write to {run}: {error.strerror}. Copy the recording to where you may.") from error
+
+
 def _measured(
     run: Path,
     bench: Bench,
@@ -255,6 +265,8 @@ def _tell(run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str],
     """Keep what was measured in the recording, and show it."""
     from diagnose.reports import markdown, trials
 
+    if STDOUT not in files.values():  # First of all: what was measured is not to be lost with a full disk.
+        click.echo(trials.render(found), nl=False)
     diagnosis = msgspec.structs.replace(diagnosis, trials=found)
     kept = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
     if found.trials and os.access(run, os.W_OK):
@@ -268,5 +280,3 @@ def _tell(run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str],
         write(files["json"], kept)
     if "markdown" in files:
         write(files["markdown"], markdown.tried(found))
-    if STDOUT not in files.values():
-        click.echo(trials.render(found), nl=False)

@@ -15,10 +15,12 @@ import msgspec
 import pytest
 
 from diagnose import docs
+from diagnose.cli.try_ import _work_folder
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.trials import Report
 from diagnose.reports import trials
 from diagnose.trace.manifest import Manifest
+from diagnose.trials.selection import CannotTry
 from tests.capture.scripts import environment, profile, script
 from tests.cli.test_analyze import refused, run
 
@@ -166,7 +168,7 @@ def test_a_fix_that_the_script_no_longer_has_a_place_for_is_not_injected(recorde
             ("out/rank0.trace.json.gz",),
             "out/rank0.trace.json.gz is a trace. Trials need a folder that diagnose profile",
         ),
-        (("none.py",), "none.py does not exist. Check the path; to run a command, write: diagnose profile -- none.py"),
+        (("none.py",), "none.py does not exist. Check the path; to run a command, write: diagnose try -- none.py"),
         ((), "Name a recording or a script, for example: diagnose try train.py"),
         (("--json", "-", "train.py"), "Standard output is the script's while it is recorded. Name a file for the"),
         (("out", "--fix", "9"), "--fix 9 names no finding of this run. There are: 1 dataloader_no_workers"),
@@ -194,6 +196,19 @@ def test_a_command_with_starred_out_secrets_has_to_be_given(recorded: Path, tmp_
     secret = msgspec.structs.replace(manifest, command=(*manifest.command, "--token", "***"))
     (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(secret))
     refused(tried(recorded, tmp_path), "The command holds secrets, which are starred out. Give it: diagnose try")
+
+
+def test_what_was_measured_is_printed_even_if_it_cannot_be_written(recorded: Path) -> None:
+    done = tried(recorded, "out", "--fix", "1", "--budget", "1s", "--yes", "--json", "/dev/full")
+    assert done.returncode == 2
+    assert done.stdout.splitlines()[-1] == "Undecided: 1 (dataloader_no_workers); the reasons stand above."
+    assert "/dev/full" in done.stderr.splitlines()[-1]
+    assert "Traceback" not in done.stderr
+
+
+def test_a_recording_that_cannot_be_written_to_is_refused() -> None:
+    with pytest.raises(CannotTry, match=r"^Cannot write to /proc/self: .*\. Copy the recording to where you may\.$"):
+        _work_folder(Path("/proc/self"))
 
 
 def test_the_budget_ends_trials(recorded: Path) -> None:
