@@ -8,6 +8,7 @@ from typing import NamedTuple
 from diagnose.capture.agent import injection
 from diagnose.capture.agent.injection import Trial
 from diagnose.findings.finding import Fix, RankedFinding, Safety
+from diagnose.findings.naming import names, why_unknown
 from diagnose.findings.patches import FixByHand
 from diagnose.findings.trials import Report
 from diagnose.findings.trials import Trial as Tried
@@ -37,13 +38,11 @@ def select(
     `tried`: what trials have found of them.
     Raises CannotPatch if one of these names no finding.
     """
-    unknown = [one for one in asked if not any(_names(one, finding) for finding in findings)]
-    if unknown:
-        there = ", ".join(f"{one.rank_order} {one.rule}" for one in findings) or "none"
-        raise CannotPatch(f"--fix {unknown[0]} names no finding of this run. There are: {there}.")
+    if why := why_unknown(asked, findings):
+        raise CannotPatch(why)
     wanted, others = list[Wanted](), list[FixByHand]()
     for finding in findings:
-        by_name = any(_names(one, finding) for one in asked)
+        by_name = any(names(one, finding) for one in asked)
         if asked and not by_name:
             continue
         known = [
@@ -62,10 +61,6 @@ def select(
         else:
             wanted.append(best)
     return wanted, others
-
-
-def _names(asked: str, finding: RankedFinding) -> bool:
-    return asked in (str(finding.rank_order), finding.rule) or asked.upper() == finding.code
 
 
 def _why_not(one: Wanted, by_name: bool, tried: Tried | None) -> str:

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from diagnose.capture.agent import injection
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import Fix, RankedFinding, Safety, SavingRange
+from diagnose.findings.naming import names, why_unknown
 from diagnose.findings.trials import NotTried, Range
 from diagnose.replay.saving import Basis
 
@@ -40,13 +41,11 @@ def select(
     `step_ns`: the step that their savings are of. `asked`: numbers, or rules' ids or codes; empty: all that fit.
     Raises CannotTry if one of these names no finding.
     """
-    unknown = [one for one in asked if not any(_names(one, finding) for finding in findings)]
-    if unknown:
-        there = ", ".join(f"{one.rank_order} {one.rule}" for one in findings) or "none"
-        raise CannotTry(f"--fix {unknown[0]} names no finding of this run. There are: {there}.")
+    if why := why_unknown(asked, findings):
+        raise CannotTry(why)
     tried, others, known = list[Candidate](), list[NotTried](), dict[str, int]()
     for finding in findings:
-        by_name = any(_names(one, finding) for one in asked)
+        by_name = any(names(one, finding) for one in asked)
         if asked and not by_name:
             continue
         fix, why_not = _fix_of(finding, safety, by_name)
@@ -59,10 +58,6 @@ def select(
         predicted = _predicted(finding, step_ns)
         tried.append(Candidate(finding.rule, finding.rank_order, fix, fix.trial, predicted))
     return tried, others
-
-
-def _names(asked: str, finding: RankedFinding) -> bool:
-    return asked in (str(finding.rank_order), finding.rule) or asked.upper() == finding.code
 
 
 def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:
