@@ -18,6 +18,8 @@ import msgspec
 
 from diagnose import facts
 from diagnose.facts.core.base import FACTS
+from diagnose.findings.baseline import Baseline
+from diagnose.findings.comparison import Comparison
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.ledger_report import LedgerReport
 from diagnose.findings.trials import Report
@@ -28,6 +30,8 @@ RULES_FOLDER = page.built_in_rules()
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
 TRIALS_SCHEMA_FILE = Path(__file__).with_name("trials.schema.json")
 LEDGER_SCHEMA_FILE = Path(__file__).with_name("ledger.schema.json")
+COMPARISON_SCHEMA_FILE = Path(__file__).with_name("comparison.schema.json")
+BASELINE_SCHEMA_FILE = Path(__file__).with_name("baseline.schema.json")
 SITE = Path(__file__).parent.parent / "docs"
 """The pages of the documentation: there are none in an installed package."""
 
@@ -87,6 +91,8 @@ def texts() -> list[Text]:
         Text(SCHEMA_FILE, partial(json_schema, Diagnosis)),
         Text(TRIALS_SCHEMA_FILE, partial(json_schema, Report)),
         Text(LEDGER_SCHEMA_FILE, partial(json_schema, LedgerReport)),
+        Text(COMPARISON_SCHEMA_FILE, partial(json_schema, Comparison)),
+        Text(BASELINE_SCHEMA_FILE, partial(json_schema, Baseline)),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
     ]

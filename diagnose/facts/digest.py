@@ -27,6 +27,7 @@ from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
 from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.program import Program, program
+from diagnose.facts.run.spending import Spent, spending
 from diagnose.trace.job import Course
 from diagnose.trace.model import IntegrityNote, Provenance
 
@@ -81,6 +82,7 @@ class RankDigest:
     functions: tuple[FunctionTime, ...] | None = None
     program: Program | None = None
     flops: AchievedFlops | None = None
+    spending: tuple[Spent, ...] | None = None
     course: Course | None = None
     """None: there is nothing to compare with other ranks by."""
 
@@ -127,6 +129,7 @@ def digest(facts: Facts) -> RankDigest:
         functions=largest(functions),
         program=program(facts),
         flops=known(achieved_flops),
+        spending=known(spending),
         course=optional(course, facts),
     )
     return replace(found, absent=tuple(absent))

@@ -27,6 +27,7 @@ from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.slowdown import Slowdown
+from diagnose.facts.run.spending import Spent
 from diagnose.findings import risks
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage, ShownRisk
 from diagnose.findings.job import JobSummary
@@ -169,6 +170,9 @@ class Diagnosis(msgspec.Struct, frozen=True):
     risks: tuple[ShownRisk, ...] = ()
     """What may end the run and costs no time now; of all ranks."""
 
+    spending: tuple[Spent, ...] | None = None
+    """What the mean step of `rank` goes to, to compare recordings by; adds up to it exactly. None: not known."""
+
     trials: Report | None = None
     """What `diagnose try` has measured of fixes of this recording; None if it has not."""
 
@@ -242,6 +246,7 @@ def of_ranks(
         pictures=said.pictures,
         critical_path=said.critical_path,
         flops=shown.flops,
+        spending=shown.spending,
         risks=risks.of_all(one.risks for one in ranks),
         trials=trials,
     )

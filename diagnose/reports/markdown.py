@@ -28,7 +28,7 @@ def render(diagnosis: Diagnosis) -> str:
     if diagnosis.trials is not None:
         lines += [f"### {trials.TITLE}", "", tried(diagnosis.trials)]
     for section in content.sections(diagnosis):
-        lines += _table(section)
+        lines += table_lines(section)
     if unchecked := list(findings.unchecked(diagnosis)):
         lines += ["### Could not look at", "", *(f"- {escaped(what)}. {escaped(how)}" for what, how in unchecked), ""]
     notes = [
@@ -100,7 +100,8 @@ def _label(row: Row) -> str:
     return f"{row.label}, at {row.place}" if row.place else row.label
 
 
-def _table(section: Section) -> list[str]:
+def table_lines(section: Section) -> list[str]:
+    """A titled table, its texts escaped."""
     heads = [head[:1].upper() + head[1:] or " " for head in section.columns]
     numbers = len(heads) - 1 - section.words
     rule = "|---" + "|--:" * numbers + "|---" * section.words + "|"

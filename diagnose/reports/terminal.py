@@ -31,9 +31,15 @@ _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Sever
 
 def render(diagnosis: Diagnosis, width: int = 80, color: bool = False) -> str:
     """The whole report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked."""
+    width = min(width, MOST_WIDTH)
+    return printed(_report(diagnosis, width), width, color)
+
+
+def printed(report: RenderableType, width: int, color: bool) -> str:
+    """What a terminal shows of it, without trailing blanks."""
     out = io.StringIO()
-    console = Console(file=out, width=min(width, MOST_WIDTH), force_terminal=color, no_color=not color, highlight=False)
-    console.print(_report(diagnosis, console.width))
+    console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
+    console.print(report)
     return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
 
 
@@ -46,24 +52,24 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
         parts.append(Text(lost, style="bold"))
     if cards := findings.cards(diagnosis):
         parts += [
-            _title("What to fix"),
+            title("What to fix"),
             *([Text(f"  {findings.ORDER}", style="dim")] * (len(cards) > 1)),
             *(_card(card, len(cards), width) for card in cards),
         ]
     if minor := findings.minor(diagnosis):
-        parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
+        parts.append(bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
     if hidden := findings.hidden(diagnosis):
-        parts.append(_bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
+        parts.append(bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
     if risks := findings.risks(diagnosis):
-        parts += [_title(findings.RISKS), *(_card(card, len(risks), width) for card in risks)]
+        parts += [title(findings.RISKS), *(_card(card, len(risks), width) for card in risks)]
     parts += _tried(diagnosis.trials)
-    parts += [_section(section, width) for section in content.sections(diagnosis)]
+    parts += [section_lines(section, width) for section in content.sections(diagnosis)]
     if unchecked := list(findings.unchecked(diagnosis)):
-        parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
+        parts.append(bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
     notes = [(f"{note.what} ", note.effect, _SEVERITY_STYLE[note.severity]) for note in diagnosis.integrity]
     notes += [(text, "", "bold red") for text in findings.crashed(diagnosis)]
     if notes:
-        parts.append(_bullets("About this recording", notes))
+        parts.append(bullets("About this recording", notes))
     if checked := findings.checked(diagnosis):
         parts.append(Text(f"\n{checked}", style="bold"))
     return Group(*parts)
@@ -72,7 +78,7 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
 def _tried(report: Report | None) -> Iterator[RenderableType]:
     if report is None:
         return
-    yield _title(trials.TITLE)
+    yield title(trials.TITLE)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("fix", "predicted", "measured", ""):
         table.add_column(head, header_style="dim")
@@ -118,11 +124,13 @@ def _card(card: Card, cards: int, width: int) -> RenderableType:
     return Padding(table, (0, 0, 1 if card.number < cards else 0, 2))
 
 
-def _title(text: str) -> Text:
+def title(text: str) -> Text:
+    """A line over a part of a report."""
     return Text(f"\n{text}", style="bold cyan")
 
 
-def _section(section: Section, width: int) -> RenderableType:
+def section_lines(section: Section, width: int) -> RenderableType:
+    """A titled table."""
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=any(section.columns), header_style="dim", expand=False)
     single = len(section.columns) == 2 and not any(section.columns)
     bars = not single and not section.words and any(row.part for row in section.rows) and len(section.columns) <= 4
@@ -141,7 +149,7 @@ def _section(section: Section, width: int) -> RenderableType:
         table.add_row(*cells)
         if row.place:
             table.add_row(Text("  " + units.clipped_left(row.place, room - 2), style="dim"))
-    parts: list[RenderableType] = [_title(section.title), Padding(table, (0, 0, 0, 2))]
+    parts: list[RenderableType] = [title(section.title), Padding(table, (0, 0, 0, 2))]
     if section.note:
         parts.append(Padding(Text(section.note, style="dim"), (0, 0, 0, 2)))
     return Group(*parts)
@@ -157,10 +165,11 @@ def _label_room(section: Section, width: int, bars: bool) -> int:
     return max(width - sum(widths) - 2 * len(widths) - 4 - (BAR_WIDTH + 2) * bars, 12)
 
 
-def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
+def bullets(heading: str, items: list[tuple[str, str, str]]) -> RenderableType:
+    """A titled list of (first words, the rest, style of the first words)."""
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
     for first, rest, style in items:
         table.add_row("·", Text.assemble((first, style), (rest, "dim")))
-    return Group(_title(title), Padding(table, (0, 0, 0, 2)))
+    return Group(title(heading), Padding(table, (0, 0, 0, 2)))

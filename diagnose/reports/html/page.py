@@ -122,7 +122,7 @@ def render(diagnosis: Diagnosis) -> str:
     script = bundle.text("report.js")
     return bundle.template("page.html.j2").render(
         diagnosis=diagnosis,
-        policy=_policy(plotly_hash, bundle.script_hash(script)),
+        policy=policy(plotly_hash, bundle.script_hash(script)),
         style=Markup(bundle.text("style.css")),
         script=Markup(script),
         plotly=plotly,
@@ -160,7 +160,7 @@ def render(diagnosis: Diagnosis) -> str:
     )
 
 
-def _policy(*scripts: str) -> str:
+def policy(*scripts: str) -> str:
     """No request to anywhere, no script but ours. plotly styles its elements in place, and saves pictures as data."""
     return (
         f"default-src 'none'; script-src {' '.join(scripts)}; style-src 'unsafe-inline'; img-src data: blob:;"

@@ -1,0 +1,123 @@
+"""How the findings and settings of two sides differ, and what makes the sides different things."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from diagnose.comparing.parts import function_of
+from diagnose.comparing.settings import Area, area
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.baseline import KnownFinding, RankStep, Run
+from diagnose.findings.comparison import (
+    FindingsChange,
+    GrownFinding,
+    Part,
+    Per,
+    RankChange,
+    SettingChange,
+)
+from diagnose.trace import units
+
+MOSTLY = 0.5
+"""A setting explains a difference if the part that it acts on has this share of it (our choice)."""
+
+SAME_WORK = 0.01
+"""FLOPs that differ by less are the same work: some of few steps may be missing (our choice)."""
+
+
+def findings(before: Run, after: Run) -> FindingsChange:
+    """What is fixed, new or grown, where it is not minor. Findings are the same if their rule and function are."""
+    then, now = (_by_place(one.findings) for one in (before, after))
+    gone = [one for place, one in then.items() if place not in now and not one.minor]
+    came = [one for place, one in now.items() if place not in then and not one.minor]
+    both = [(then[place], one) for place, one in now.items() if place in then and not one.minor]
+    return FindingsChange(
+        fixed=tuple(one for one in gone if one.rule in after.looked),
+        new=tuple(one for one in came if one.rule in before.looked),
+        grown=tuple(GrownFinding(before=a, after=b) for a, b in both if b.likely_ns > a.high_ns),
+        not_looked_at=tuple(one for one in gone if one.rule not in after.looked),
+        not_looked_at_before=tuple(one for one in came if one.rule not in before.looked),
+    )
+
+
+def _by_place(found: Sequence[KnownFinding]) -> dict[tuple[object, ...], KnownFinding]:
+    """Findings by rule and function; of several at one function each has its number."""
+    known: dict[tuple[object, ...], KnownFinding] = {}
+    for one in found:
+        place = one.rule, *(function_of(one.site) if one.site else ())
+        number = sum(key[: len(place)] == place for key in known)
+        known[(*place, number)] = one
+    return known
+
+
+def settings(before: Run, after: Run, parts: Sequence[Part]) -> tuple[SettingChange, ...]:
+    """Those that differ; what may explain most of the difference comes first."""
+    names = dict.fromkeys((*before.settings, *after.settings))
+    differing = [name for name in names if before.settings.get(name) != after.settings.get(name)]
+    told = [_setting(name, before, after, parts) for name in differing]
+    return tuple(sorted(told, key=lambda one: (-abs(one.explains_ns or 0), one.acts_on != "")))
+
+
+def _setting(name: str, before: Run, after: Run, parts: Sequence[Part]) -> SettingChange:
+    acts_on = area(name)
+    return SettingChange(
+        name=name,
+        before=before.settings.get(name),
+        after=after.settings.get(name),
+        acts_on=acts_on.words if acts_on else "",
+        explains_ns=_explained_ns(acts_on, parts) if acts_on else None,
+    )
+
+
+def _explained_ns(acts_on: Area, parts: Sequence[Part]) -> int | None:
+    whole = sum(one.ns for one in parts)
+    own = sum(one.ns for one in parts if acts_on.holds(one.kind.value, one.of))
+    return own if whole and own * whole >= MOSTLY * whole**2 else None
+
+
+def incomparable(before: Run, after: Run) -> Iterator[str]:
+    """Sentences on what makes the sides different things; the difference is of all of it together."""
+    gpus = [sorted(set(one.devices)) for one in (before, after)]
+    if gpus[0] != gpus[1]:
+        yield f"They ran on different devices: {_listed(gpus[0])} before, {_listed(gpus[1])} after."
+    if before.world_size != after.world_size:
+        worlds = [one.world_size or 1 for one in (before, after)]
+        yield f"They ran on {worlds[0]:,} ranks before, {worlds[1]:,} after."
+    samples = before.samples_per_step, after.samples_per_step
+    if None not in samples and samples[0] != samples[1]:
+        yield f"A step of a rank has {samples[0]:,} samples before, {samples[1]:,} after."
+    elif ratio := _work_ratio(before, after):
+        yield f"A step multiplies {units.three_digits(ratio)} times as many FLOPs after as before."
+    if before.format != after.format:
+        yield f"They were recorded by different tools: {before.format} before, {after.format} after."
+    for one, side in ((before, "before"), (after, "after")):
+        if one.measure is Measure.WINDOW:
+            yield f"The recording {side} marks no steps: what it holds counts as one."
+
+
+def _listed(names: Sequence[str]) -> str:
+    return ", ".join(names) or "none was recorded"
+
+
+def _work_ratio(before: Run, after: Run) -> float | None:
+    """How many times as many FLOPs a step has after; None if as many, or if that is not known."""
+    if not before.flops_per_step or not after.flops_per_step:
+        return None
+    ratio = after.flops_per_step / before.flops_per_step
+    return ratio if abs(ratio - 1) > SAME_WORK else None
+
+
+def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[Per]:
+    """Steps divided by what they do, where that differs."""
+    samples = before.samples_per_step, after.samples_per_step
+    if samples[0] and samples[1] and samples[0] != samples[1]:
+        yield Per("sample", before_ns / samples[0], after_ns / samples[1])
+    if _work_ratio(before, after):
+        flops = before.flops_per_step or 1, after.flops_per_step or 1
+        yield Per("GFLOP", before_ns / flops[0] * 1e9, after_ns / flops[1] * 1e9)
+
+
+def ranks(before: Run, after: Run) -> tuple[RankChange, ...]:
+    """The ranks that both jobs have, in order."""
+    then: dict[int, RankStep] = {one.rank: one for one in before.ranks}
+    return tuple(RankChange(before=then[one.rank], after=one) for one in after.ranks if one.rank in then)

@@ -1,0 +1,84 @@
+"""Two sides -> a Comparison."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+from diagnose import __version__
+from diagnose.comparing import changes, noise
+from diagnose.comparing.parts import parts
+from diagnose.findings.baseline import Baseline, Run
+from diagnose.findings.comparison import Basis, Comparison, Ns, Range, Verdict
+
+
+def compare(before: Baseline, after: Baseline) -> Comparison:
+    """How `after` differs from `before`.
+
+    Of several recordings of a side, findings and settings are of the one with the middle step.
+    """
+    sides = before.runs, after.runs
+    timed = all(one.unprofiled_ns for runs in sides for one in runs)
+    told = [noise.times_of(runs, timed) for runs in sides]
+    before_ns, after_ns = (round(one.mean_ns) for one in told)
+    basis = noise.basis_of(*sides)
+    share = noise.difference(*told, noise.between(before.runs[0]))
+    first, second = (_middle(runs) for runs in sides)
+    found = parts(*sides, before_ns, after_ns)
+    verdict = _verdict(share)
+    return Comparison(
+        tool_version=__version__,
+        before_ns=before_ns,
+        after_ns=after_ns,
+        difference_ns=_ns(share, before_ns, after_ns),
+        difference_share=share,
+        verdict=verdict,
+        why=_why(verdict, share, basis, sides),
+        basis=basis,
+        recordings=(len(before.runs), len(after.runs)),
+        smallest_visible_share=noise.visible_share(share),
+        parts=found,
+        findings=changes.findings(first, second),
+        settings=changes.settings(first, second, found),
+        incomparable=tuple(changes.incomparable(first, second)),
+        per=tuple(changes.per(first, second, before_ns, after_ns)),
+        ranks=changes.ranks(first, second),
+    )
+
+
+def _middle(runs: Sequence[Run]) -> Run:
+    """The run with the middle mean step, the lower one of two."""
+    return sorted(runs, key=lambda one: statistics.fmean(one.times_ns))[(len(runs) - 1) // 2]
+
+
+def _ns(share: Range, before_ns: int, after_ns: int) -> Ns:
+    low, high = (None if one is None else round(one * before_ns) for one in (share.low, share.high))
+    return Ns(low, after_ns - before_ns, high)
+
+
+def _verdict(share: Range) -> Verdict:
+    if share.low is None or share.high is None:
+        return "cannot_tell"
+    if share.low > 0:
+        return "slower"
+    if share.high < 0:
+        return "faster"
+    return "cannot_tell" if share.high - share.low > 2 * noise.WIDE else "same"
+
+
+_BASES = {
+    Basis.RECORDINGS: "the interval is of how recordings of the same side differ",
+    Basis.UNPROFILED_STEPS: "the interval is of the steps without the profiler",
+    Basis.RECORDED_STEPS: "the interval is of few steps, recorded with the profiler",
+}
+
+
+def _why(verdict: Verdict, share: Range, basis: Basis, sides: tuple[Sequence[Run], Sequence[Run]]) -> str:
+    """What the verdict rests on."""
+    if share.low is None or share.high is None:
+        least = min(len(one.times_ns) for runs in sides for one in runs)
+        return f"A side has {least} measured step{'s' * (least != 1)}: too few to tell noise from a difference."
+    several = "" if basis is Basis.RECORDINGS else ", and of how runs of one script usually differ"
+    if verdict == "cannot_tell":
+        return "The interval is too wide to tell. Compare several recordings of each side."
+    return f"{_BASES[basis][0].upper()}{_BASES[basis][1:]}{several}."

@@ -1,0 +1,110 @@
+"""Is the difference more than noise? An interval of the ratio of two mean steps.
+
+Steps of one run tell how far its own mean is off. They do not tell how far another run of the same script would be
+off: memory lies elsewhere, cores and clocks are others. That is known from many runs of trainings (`BETWEEN`), and from
+several recordings of a side, if there are any; both count by their degrees of freedom, as variances are moderated in
+Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), article 3.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.findings.baseline import Run
+from diagnose.findings.comparison import Basis, Range
+from diagnose.findings.student import student
+
+ALPHA = 0.05
+"""What an interval may be wrong."""
+
+BLOCKS = 6
+"""Of consecutive steps. Their means are all but independent, however steps depend on each other, and differ if the run
+drifts (batch means: Law and Kelton, Operations Research 32 (1984)). Six leave five degrees of freedom (our choice)."""
+
+LEAST_STEPS = 3
+"""Fewer say nothing of noise."""
+
+WIDE = 0.1
+"""Half of an interval that is wider says nothing that helps (our choice)."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How mean steps of runs of one script differ."""
+
+    share: float
+    """Standard deviation of their logarithms."""
+    freedom: int
+    """So many degrees of freedom that is worth: few if trainings differ in it."""
+
+
+BETWEEN = {"cpu": Spread(0.02, 4), "gpu": Spread(0.01, 4)}
+"""PLACEHOLDER."""
+
+
+def between(run: Run) -> Spread:
+    """How runs of one script usually differ where it ran."""
+    return BETWEEN["gpu" if run.devices else "cpu"]
+
+
+@dataclass(frozen=True)
+class Side:
+    """The mean steps of one side's recordings, and how far each may be off."""
+
+    means_ns: tuple[float, ...]
+    errors: tuple[float, ...]
+    """Standard errors, as shares; NaN where too few steps were timed."""
+
+    @property
+    def mean_ns(self) -> float:
+        """Of all recordings."""
+        return statistics.fmean(self.means_ns)
+
+
+def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
+    """What both sides have."""
+    if len(before) > 1 or len(after) > 1:
+        return Basis.RECORDINGS
+    timed = all(len(one.unprofiled_ns) >= LEAST_STEPS for one in (*before, *after))
+    return Basis.UNPROFILED_STEPS if timed else Basis.RECORDED_STEPS
+
+
+def times_of(runs: Sequence[Run], unprofiled: bool) -> Side:
+    """The side, by its steps without a profiler or by the recorded ones."""
+    times = [one.unprofiled_ns if unprofiled else one.times_ns for one in runs]
+    return Side(tuple(map(statistics.fmean, times)), tuple(map(error_share, times)))
+
+
+def error_share(times_ns: Sequence[int]) -> float:
+    """The standard error of the mean step, over the mean; NaN of fewer than LEAST_STEPS."""
+    if len(times_ns) < LEAST_STEPS:
+        return math.nan
+    count = min(BLOCKS, len(times_ns))
+    edges = [round(k * len(times_ns) / count) for k in range(count + 1)]
+    means = [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
+    return statistics.stdev(means) / math.sqrt(count) / statistics.fmean(times_ns)
+
+
+def difference(before: Side, after: Side, between: Spread) -> Range:
+    """The difference of the mean steps, as a share of the step before, with its interval of 95 %."""
+    ratio = after.mean_ns / before.mean_ns
+    sides = (before, after)
+    errors = [error for side in sides for error in side.errors]
+    if any(map(math.isnan, errors)):
+        return Range(None, ratio - 1, None)
+    own = statistics.fmean(error**2 for error in errors)
+    logs = [[math.log(mean) for mean in side.means_ns] for side in sides]
+    seen = sum(statistics.variance(one) * (len(one) - 1) for one in logs if len(one) > 1)
+    freedom = between.freedom + sum(len(one) - 1 for one in logs)
+    variance = (between.freedom * (between.share**2 + own) + seen) / freedom
+    half = student(1 - ALPHA / 2, freedom) * math.sqrt(variance * sum(1 / len(one) for one in logs))
+    return Range(ratio * math.exp(-half) - 1, ratio - 1, ratio * math.exp(half) - 1)
+
+
+def visible_share(share: Range) -> float | None:
+    """Half of the interval; None if there is none."""
+    return None if share.low is None or share.high is None else (share.high - share.low) / 2

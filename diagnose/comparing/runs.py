@@ -1,0 +1,88 @@
+"""What of a Diagnosis is compared."""
+
+from __future__ import annotations
+
+from diagnose import __version__
+from diagnose.comparing.settings import settings
+from diagnose.findings.baseline import Baseline, KnownFinding, RankStep, Run
+from diagnose.findings.diagnosis import Diagnosis, RankSummary
+from diagnose.findings.finding import OutcomeKind, RankedFinding
+from diagnose.trace.manifest import RankManifest, Timed
+
+LOOKED = (OutcomeKind.FOUND, OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
+
+
+def baseline_of(diagnoses: list[Diagnosis]) -> Baseline:
+    """One side of a comparison. Raises ValueError if nothing could be measured in one of them."""
+    return Baseline(tool_version=__version__, runs=tuple(map(run_of, diagnoses)))
+
+
+def run_of(diagnosis: Diagnosis) -> Run:
+    """What is compared of a recording. Raises ValueError if nothing could be measured."""
+    known, told = diagnosis.steps, diagnosis.provenance
+    if known is None:
+        raise ValueError("Nothing in it could be measured.")
+    own = next(one for one in diagnosis.ranks if one.rank == diagnosis.rank)
+    manifest = told.manifest
+    ran = next((one for one in manifest.ranks if one.rank == diagnosis.rank), None) if manifest else None
+    return Run(
+        started=manifest.started if manifest else None,
+        format=next(one.format for one in told.sources if one.rank == diagnosis.rank),
+        devices=tuple(one.name for one in told.devices),
+        world_size=told.world_size,
+        rank=diagnosis.rank,
+        measure=known.measure,
+        times_ns=own.times_ns,
+        unprofiled_ns=() if ran is None else _without_profiler(ran),
+        samples_per_step=None if ran is None else _samples(ran),
+        flops_per_step=None if diagnosis.flops is None else diagnosis.flops.flops,
+        spending=diagnosis.spending or (),
+        findings=tuple(map(_finding, diagnosis.findings)),
+        looked=tuple(one.rule for one in diagnosis.outcomes if one.outcome in LOOKED),
+        settings=settings(told, ran),
+        ranks=tuple(map(_rank, diagnosis.ranks)) if len(diagnosis.ranks) > 1 else (),
+    )
+
+
+def _without_profiler(ran: RankManifest) -> tuple[int, ...]:
+    """The last whole cycles of steps, so that long ones weigh what they weigh."""
+    times = _timed(ran.unprofiled)
+    whole = len(times) // max(ran.cycle, 1) * max(ran.cycle, 1)
+    return times[-whole:] if whole else times
+
+
+def _timed(timed: Timed | None) -> tuple[int, ...]:
+    """By the device where it timed them, else by the process; () if they are no times."""
+    times = () if timed is None else timed.device_ns or timed.wall_ns
+    return times if min(times, default=0) > 0 else ()
+
+
+def _samples(ran: RankManifest) -> int | None:
+    """That the DataLoader asked most gives per step; None where that is not known."""
+    loader = max(ran.loaders, key=lambda one: one.asked_timed or 0, default=None)
+    steps = len(_timed(ran.unprofiled))
+    if loader is None or not loader.batch_size or not loader.asked_timed or not steps:
+        return None
+    return round(loader.batch_size * loader.asked_timed / steps)
+
+
+def _finding(found: RankedFinding) -> KnownFinding:
+    return KnownFinding(
+        rule=found.rule,
+        code=found.code,
+        title=found.title,
+        site=found.site,
+        low_ns=found.saving.low_ns,
+        likely_ns=found.saving.likely_ns,
+        high_ns=found.saving.high_ns,
+        minor=found.minor,
+    )
+
+
+def _rank(one: RankSummary) -> RankStep:
+    return RankStep(
+        rank=one.rank,
+        step_ns=None if one.step_time_ns is None else one.step_time_ns.mean,
+        computing_ns=one.computing_ns,
+        waiting_ns=one.waiting_ns,
+    )

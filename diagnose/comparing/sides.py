@@ -1,0 +1,97 @@
+"""What a side of a comparison is given as: recordings, reports as JSON, or a baseline."""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TypeVar
+
+import msgspec
+
+from diagnose.comparing.runs import baseline_of
+from diagnose.findings.baseline import SCHEMA_VERSION as BASELINE_VERSION
+from diagnose.findings.baseline import Baseline
+from diagnose.findings.diagnosis import SCHEMA_VERSION, Diagnosis
+from diagnose.source import beside
+from diagnose.source.base import InputError
+
+HEAD_BYTES = 200
+_BASELINE = re.compile(rb'\s*\{\s*"what"\s*:\s*"diagnose baseline"')
+_REPORT = re.compile(rb'\s*\{\s*"schema_version"\s*:')
+"""How files of ours begin; those of torch.profiler begin otherwise."""
+
+Analyse = Callable[[Sequence[str]], Diagnosis]
+_Struct = TypeVar("_Struct", bound=msgspec.Struct)
+
+
+class Inconclusive(Exception):
+    """A recording in which nothing can be measured; its sentence names it."""
+
+
+@dataclass(frozen=True)
+class Side:
+    """What is known of one side."""
+
+    baseline: Baseline
+    shown: Diagnosis | None
+    """Of the first recording; None if only a baseline was given."""
+
+
+def side(given: str, analyse: Analyse) -> Side:
+    """Read one side. A pattern of folders, or of reports, stands for several recordings of it.
+
+    Raises InputError if it cannot be read, and Inconclusive if nothing can be measured in it.
+    """
+    diagnoses, kept = list[Diagnosis](), list[Baseline]()
+    for paths in recordings(given):
+        read = _ours(paths[0]) if len(paths) == 1 else None
+        if isinstance(read, Baseline):
+            kept.append(read)
+            continue
+        diagnosis = read or analyse(paths)
+        if not diagnosis.conclusive:
+            raise Inconclusive(f"Nothing in {paths[0]} could be measured. See diagnose analyze {paths[0]}.")
+        diagnoses.append(diagnosis)
+    runs = [run for one in kept for run in one.runs]
+    found = baseline_of(diagnoses)
+    return Side(msgspec.structs.replace(found, runs=(*runs, *found.runs)), diagnoses[0] if diagnoses else None)
+
+
+def recordings(given: str) -> list[list[str]]:
+    """The paths of each recording: each folder or report of a pattern is one, other files are ranks of one."""
+    if Path(given).exists() or not glob.has_magic(given):
+        return [[given]]
+    matches = sorted(glob.glob(given, recursive=True))  # noqa: PTH207 (an absolute pattern is no Path.glob)
+    apart = [one for one in matches if Path(one).is_dir() or _kind(one) is not None]
+    ranks = [one for one in matches if one not in apart]
+    return [*([one] for one in apart), *([ranks] if ranks else [])] or [[given]]
+
+
+def _ours(path: str) -> Diagnosis | Baseline | None:
+    """What a file of ours holds; None if it is none. Raises InputError if it is damaged."""
+    kind = _kind(path)
+    if kind is Baseline:
+        return _read(path, Baseline, BASELINE_VERSION, "Make it again: diagnose baseline.")
+    if kind is Diagnosis:
+        return _read(path, Diagnosis, SCHEMA_VERSION, "Make it again: diagnose analyze --json.")
+    return None
+
+
+def _kind(path: str) -> type[Diagnosis] | type[Baseline] | None:
+    try:
+        with Path(path).open("rb") as file:
+            head = file.read(HEAD_BYTES)
+    except OSError:
+        return None
+    return Baseline if _BASELINE.match(head) else Diagnosis if _REPORT.match(head) else None
+
+
+def _read(path: str, form: type[_Struct], newest: int, again: str) -> _Struct:
+    """Raises InputError."""
+    found, notes = beside.read(Path(path), form, newest, "", again)
+    if found is None:
+        raise InputError(f"{notes[0].what} {notes[0].effect.strip()}")
+    return found

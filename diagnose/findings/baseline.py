@@ -1,0 +1,80 @@
+"""What is kept of a recording to compare others with: the JSON of `diagnose baseline`.
+
+Times are integer nanoseconds per step. Unknown is None. It holds no command, and no path but those of source lines.
+"""
+
+from __future__ import annotations
+
+from typing import Literal
+
+import msgspec
+
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.spending import Spent
+from diagnose.trace.frames import Site
+
+SCHEMA_VERSION = 1
+
+
+class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
+    """What was found, and what it would save."""
+
+    rule: str
+    code: str
+    title: str
+    site: Site | None
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+    minor: bool
+    """Below 1 % of the step."""
+
+
+class RankStep(msgspec.Struct, frozen=True, kw_only=True):
+    """The mean recorded step of one rank of a job."""
+
+    rank: int
+    step_ns: int | None
+    computing_ns: int | None
+    """In steps that all ranks have; None if the ranks could not be compared."""
+    waiting_ns: int | None
+
+
+class Run(msgspec.Struct, frozen=True, kw_only=True):
+    """One recording: of the rank that the others wait for, and in brief of the others."""
+
+    started: str | None
+    """ISO 8601, in UTC."""
+    format: str
+    devices: tuple[str, ...]
+    """Names, one for each device of the rank; empty: none was recorded."""
+    world_size: int | None
+    rank: int
+    measure: Measure
+    times_ns: tuple[int, ...]
+    """Of the recorded steps."""
+    unprofiled_ns: tuple[int, ...]
+    """Of steps without a profiler, in order; empty if none were timed."""
+    samples_per_step: int | None
+    """Of this rank."""
+    flops_per_step: int | None
+    spending: tuple[Spent, ...]
+    """Where the mean recorded step goes; adds up to it. Empty if that is not known."""
+    findings: tuple[KnownFinding, ...]
+    looked: tuple[str, ...]
+    """Rules that could look, whatever they found."""
+    settings: dict[str, str]
+    ranks: tuple[RankStep, ...]
+    """Empty for one rank."""
+
+
+class Baseline(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="diagnose baseline"):
+    """One side of a comparison: recordings of the same script."""
+
+    schema_version: Literal[1] = SCHEMA_VERSION
+    tool_version: str
+    runs: tuple[Run, ...]
+
+    def to_json(self) -> str:
+        """As JSON text; a row of the spending takes one line."""
+        return msgspec.json.format(msgspec.json.encode(self), indent=1).decode()

@@ -1,0 +1,242 @@
+"""A Comparison in words: for a terminal, and as Markdown for a pull request."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+from rich.console import Group, RenderableType
+from rich.text import Text
+
+from diagnose.findings.baseline import KnownFinding
+from diagnose.findings.comparison import Change, ChangeKind, Comparison, Part, SettingChange
+from diagnose.reports.comparison_words import CHANGES
+from diagnose.reports.content import Row, Section, place
+from diagnose.reports.markdown import escaped, table_lines
+from diagnose.reports.terminal import MOST_WIDTH, bullets, printed, section_lines
+from diagnose.trace import kinds
+from diagnose.trace.units import clipped, duration, number, percent
+
+MOST_ROWS = 12
+"""Rows of a table for people; JSON has more."""
+
+LEAST_SHARE = 0.001
+"""Of the step, for a row of its own (our choice)."""
+
+CAUSE_SHARE = 0.1
+"""Of the difference, for what is named as its cause (our choice)."""
+
+MOST_CAUSES = 3
+NAME_WIDTH = 48
+
+Item = tuple[str, str]
+"""First words, and the rest."""
+
+
+def terminal(found: Comparison, width: int = 80, color: bool = False) -> str:
+    """The whole report as text of at most `width` columns."""
+    width = min(width, MOST_WIDTH)
+    parts: list[RenderableType] = [Text(headline(found), style="bold")]
+    parts += [Text(sentence, style="yellow") for sentence in found.incomparable]
+    parts += [Text(sentence) for sentence in causes(found)]
+    parts.append(Text(found.why, style="dim"))
+    parts += [section_lines(one, width) for one in sections(found)]
+    for heading, items in lists(found):
+        parts.append(bullets(heading, [(f"{first} ", rest, "") for first, rest in items]))
+    return printed(Group(*parts), width, color)
+
+
+def markdown(found: Comparison) -> str:
+    """The whole report for a pull request. Names from traces are escaped: they are untrusted text."""
+    lines = [f"## {escaped(headline(found))}", ""]
+    lines += [line for sentence in found.incomparable for line in (f"**{escaped(sentence)}**", "")]
+    lines += [line for sentence in causes(found) for line in (escaped(sentence), "")]
+    lines += [escaped(found.why), ""]
+    for one in sections(found):
+        lines += table_lines(one)
+    for heading, items in lists(found):
+        lines += [f"### {heading}", "", *(f"- {escaped(f'{first} {rest}')}" for first, rest in items), ""]
+    return "\n".join(lines)
+
+
+def headline(found: Comparison) -> str:
+    """The verdict in a sentence."""
+    share, steps = found.difference_share, f"{duration(found.before_ns)} before, {duration(found.after_ns)} after"
+    if share.low is None or share.high is None:
+        return f"Cannot tell: {steps} ({share.likely:+.1%}), and too few steps for an interval."
+    interval = f"95 % interval {100 * share.low:+.1f} to {100 * share.high:+.1f} %"
+    if found.verdict == "same":
+        largest = max(-share.low, share.high)
+        return f"No difference larger than {percent(largest)} ({interval}): {steps}."
+    if found.verdict == "cannot_tell":
+        return f"Cannot tell: {steps} ({100 * share.likely:+.1f} %, {interval})."
+    way = found.verdict.capitalize()
+    size = f"{duration(abs(found.difference_ns.likely))} a step ({percent(abs(share.likely))}, {interval})"
+    return f"{way} by {size}: {steps}."
+
+
+def causes(found: Comparison) -> Iterator[str]:
+    """A sentence on each change that makes up most of a difference that is there; none if there is none."""
+    if found.verdict not in ("faster", "slower"):
+        return
+    whole = found.difference_ns.likely
+    changes = [(change, part) for part in found.parts for change in _told(part)]
+    mine = [both for both in changes if both[0].ns * whole >= CAUSE_SHARE * whole**2]
+    for change, part in sorted(mine, key=lambda both: -abs(both[0].ns))[:MOST_CAUSES]:
+        name = f"{_name(change)} ({part.what})" if change.what else part.what
+        yield f"{signed(change.ns)}: {name}, {how(change)}{_at(change)}."
+
+
+def _told(part: Part) -> list[Change]:
+    """The changes of a part; of one without any, all of it as a change."""
+    return [one for one in part.detail if one.change is not ChangeKind.REST] or [_as_change(part)]
+
+
+def _as_change(part: Part) -> Change:
+    kinds = {(True, False): ChangeKind.NEW, (False, True): ChangeKind.GONE}
+    usual = ChangeKind.LONGER if part.ns > 0 else ChangeKind.SHORTER
+    return Change(
+        what="",
+        change=kinds.get((not part.before_ns, not part.after_ns), usual),
+        before_ns=part.before_ns,
+        after_ns=part.after_ns,
+        ns=part.ns,
+        before_calls=0.0,
+        after_calls=0.0,
+        before_name="",
+        after_name="",
+        shapes="",
+        site=None,
+    )
+
+
+def _name(change: Change) -> str:
+    """A framework op as it is called, a kernel in short."""
+    is_kernel = change.what in (change.before_name, change.after_name)
+    return kinds.short_name(change.what, NAME_WIDTH) if is_kernel else clipped(change.what, NAME_WIDTH)
+
+
+def how(change: Change) -> str:
+    """What has changed, without its time."""
+    before, after = number(change.before_calls), number(change.after_calls)
+    told = CHANGES[change.change]
+    if change.change is ChangeKind.NEW and change.after_calls:
+        told += f": {after} a step"
+    elif change.change is ChangeKind.GONE and change.before_calls:
+        told += f": {before} a step before"
+    elif change.change in (ChangeKind.MORE_CALLS, ChangeKind.FEWER_CALLS):
+        told += f": {before} -> {after} a step"
+    names = [kinds.short_name(one, NAME_WIDTH) for one in (change.before_name, change.after_name)]
+    if all(names) and names[0] != names[1]:
+        told += f"; {' -> '.join(names)}"
+    return told + (f"; shapes {clipped(change.shapes, NAME_WIDTH)}" if change.shapes else "")
+
+
+def _at(change: Change) -> str:
+    return f", at {place(change.site)}" if change.site else ""
+
+
+def signed(ns: float) -> str:
+    """A duration with its sign: +5.6 ms."""
+    return ("+" if ns > 0 else "-" if ns < 0 else "") + duration(abs(ns))
+
+
+def sections(found: Comparison) -> Iterator[Section]:
+    """The tables; empty ones are left out."""
+    made = (_parts(found), _changes(found), _per(found), _ranks(found))
+    return (one for one in made if one.rows)
+
+
+def _split(found: Comparison) -> tuple[list[Part], list[Part]]:
+    """Parts that have a row of their own, and the others."""
+    least = LEAST_SHARE * max(found.before_ns, found.after_ns)
+    shown = [one for one in found.parts if abs(one.ns) >= least][:MOST_ROWS]
+    return shown, [one for one in found.parts if one not in shown]
+
+
+def shown_parts(found: Comparison) -> list[tuple[str, int]]:
+    """(what, difference) of parts that have a row of their own, and of all others together."""
+    shown, rest = _split(found)
+    left = sum(one.ns for one in rest)
+    return [*((one.what, one.ns) for one in shown), *([("everything else", left)] if left else [])]
+
+
+def _parts(found: Comparison) -> Section:
+    shown, rest = _split(found)
+    rows = [_row(one.what, one.before_ns, one.after_ns) for one in shown]
+    if rest:
+        rows.append(_row("everything else", sum(one.before_ns for one in rest), sum(one.after_ns for one in rest)))
+    rows.append(_row("step", found.before_ns, found.after_ns))
+    note = "Each moment of a step counts once, so the parts add up to the difference."
+    return Section("Where the difference is", ("", "before", "after", "difference"), tuple(rows), note)
+
+
+def _row(label: str, before_ns: int, after_ns: int, site: str = "") -> Row:
+    return Row(label, (duration(before_ns), duration(after_ns), signed(after_ns - before_ns)), place=site)
+
+
+def _changes(found: Comparison) -> Section:
+    """What has changed within the parts, the largest first."""
+    changes = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
+    ranked = sorted(changes, key=lambda both: -abs(both[0].ns))[:MOST_ROWS]
+    rows = tuple(
+        Row(
+            _name(change) or part.what,
+            (signed(change.ns), f"{part.what}: {how(change)}" if change.what else how(change)),
+            place=place(change.site) if change.site else "",
+        )
+        for change, part in ranked
+    )
+    return Section("What changed", ("", "difference", "how"), rows, words=True)
+
+
+def _per(found: Comparison) -> Section:
+    rows = tuple(Row(f"time per {one.unit}", (duration(one.before_ns), duration(one.after_ns))) for one in found.per)
+    return Section("For as much work", ("", "before", "after"), rows)
+
+
+def _ranks(found: Comparison) -> Section:
+    """The ranks whose computing has changed most."""
+    known = [
+        (one.before, one.after)
+        for one in found.ranks
+        if one.before.computing_ns is not None and one.after.computing_ns is not None
+    ]
+    known.sort(key=lambda both: -abs((both[1].computing_ns or 0) - (both[0].computing_ns or 0)))
+    rows = tuple(
+        _row(f"rank {after.rank} computes", before.computing_ns or 0, after.computing_ns or 0)
+        for before, after in known[:MOST_ROWS]
+    )
+    return Section("Ranks whose computing has changed most", ("", "before", "after", "difference"), rows)
+
+
+def lists(found: Comparison) -> Iterator[tuple[str, list[Item]]]:
+    """Titled lists: findings and settings that differ; empty ones are left out."""
+    told, grown = found.findings, found.findings.grown
+    made: list[tuple[str, list[Item]]] = [
+        ("New findings", [_finding(one) for one in told.new]),
+        ("Findings that would save more than before", [_grown(one.before, one.after) for one in grown]),
+        ("Fixed", [_finding(one) for one in told.fixed]),
+        ("Found before, could not be looked at after", [_finding(one) for one in told.not_looked_at]),
+        ("Found after, could not be looked at before", [_finding(one) for one in told.not_looked_at_before]),
+        ("Settings that differ", [_setting(one) for one in found.settings[:MOST_ROWS]]),
+    ]
+    return ((title, items) for title, items in made if items)
+
+
+def _finding(one: KnownFinding) -> Item:
+    at = f", at {place(one.site)}" if one.site else ""
+    return f"{one.title} ({one.code}):", f"{_saving(one)}{at}"
+
+
+def _saving(one: KnownFinding) -> str:
+    return f"{duration(one.likely_ns)} a step ({duration(one.low_ns)} to {duration(one.high_ns)})"
+
+
+def _grown(before: KnownFinding, after: KnownFinding) -> Item:
+    return f"{after.title} ({after.code}):", f"{_saving(before)} before, {_saving(after)} after"
+
+
+def _setting(one: SettingChange) -> Item:
+    values = (clipped(value, NAME_WIDTH) if value is not None else "not known" for value in (one.before, one.after))
+    explains = f" May explain {signed(one.explains_ns)} in {one.acts_on}." if one.explains_ns is not None else ""
+    return f"{one.name}:", f"{' -> '.join(values)}.{explains}"

@@ -1,0 +1,47 @@
+"""The words for parts of a step, verdicts and changes, so that all reports of a comparison use the same."""
+
+from __future__ import annotations
+
+from diagnose.facts.core.host import HostActivity
+from diagnose.facts.core.idle import IdleCause
+from diagnose.findings.comparison import ChangeKind, PartKind
+from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED
+
+VERDICTS = {
+    "faster": "faster",
+    "slower": "slower",
+    "same": "no difference",
+    "cannot_tell": "cannot tell",
+}
+
+CHANGES = {
+    ChangeKind.NEW: "new",
+    ChangeKind.GONE: "gone",
+    ChangeKind.MORE_CALLS: "more calls",
+    ChangeKind.FEWER_CALLS: "fewer calls",
+    ChangeKind.SLOWER: "slower",
+    ChangeKind.FASTER: "faster",
+    ChangeKind.LONGER: "longer",
+    ChangeKind.SHORTER: "shorter",
+    ChangeKind.REST: "all else",
+}
+
+
+_UNDIVIDED = {
+    PartKind.EXPOSED_COMMUNICATION: "exposed communication",
+    PartKind.EXPOSED_COPY: "exposed copies and fills",
+    PartKind.GRAPH_NOT_RECORDED: GRAPH_NOT_RECORDED,
+    PartKind.PROFILER: "what recording the steps adds",
+    PartKind.NOT_KNOWN: "not known: one side does not say what its step goes to",
+}
+
+
+def part_words(kind: PartKind, of: str) -> str:
+    """What a part of the step is."""
+    if kind is PartKind.COMPUTE:
+        return f"compute: {of.replace('_', ' ')} kernels"
+    if kind is PartKind.IDLE:
+        return f"GPU idle: {CAUSES[IdleCause(of)]}"
+    if kind is PartKind.HOST:
+        return f"CPU: {ACTIVITIES[HostActivity(of)]}"
+    return _UNDIVIDED[kind]
