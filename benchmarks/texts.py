@@ -22,6 +22,8 @@ from click.testing import CliRunner
 
 from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight
 from benchmarks.jobs import tables as job_tables
+from benchmarks.noise import results as noise_results
+from benchmarks.noise import tables as noise_tables
 from benchmarks.scale import tables as scale
 from benchmarks.simulated import tables as simulated
 from benchmarks.simulated_jobs import tables as simulated_jobs
@@ -44,6 +46,9 @@ MIXED, LINES, RANKS = (
 )
 """Recordings whose reports are shown."""
 
+COMPARED = tuple(f"{SAMPLES}/planted/communication/ranks_meet_to_print/{side}" for side in ("strong_fixed", "strong"))
+"""Two recordings whose comparison is shown."""
+
 PUBLIC = "kineto/tensorboard/resnet50_autograd_0_workers.json.gz"
 """A trace of the public samples of PyTorch's plugin for TensorBoard, in the corpus."""
 TRIALS = Path(__file__).with_name("trials.json")
@@ -61,7 +66,7 @@ SHOWN_LINES = 14
 
 def texts(corpus: Path | None = None) -> list[Text]:
     """All of them; those of public traces only where there is a corpus."""
-    return [*_accuracy(), *_speed(), *_help(), *_trials(), *_reports(corpus)]
+    return [*_accuracy(), *_speed(), *_help(), *_trials(), *_comparisons(), *_reports(corpus)]
 
 
 def _accuracy() -> Iterator[Text]:
@@ -153,6 +158,21 @@ def trials_in_short() -> str:
 
 def _kept_trials() -> Report:
     return msgspec.json.decode(TRIALS.read_bytes(), type=Report)
+
+
+def _comparisons() -> Iterator[Text]:
+    recorded = noise_results.published()
+    yield Text(SITE / "comparing.md", shown_comparison, "compare")
+    yield Text(SITE / "comparing.md", partial(noise_tables.table, recorded), "compare-noise")
+    yield Text(SITE / "comparing.md", partial(noise_tables.sentence, recorded), "compare-noise-machine")
+
+
+def shown_comparison() -> str:
+    """What `diagnose compare` prints of two recordings."""
+    printed = CliRunner().invoke(group, ["compare", "--quiet", *(str(ROOT / side) for side in COMPARED)])
+    if printed.exit_code:
+        raise RuntimeError(printed.output)
+    return f"```console\n$ diagnose compare {' '.join(COMPARED)}\n{printed.output.strip()}\n```"
 
 
 def _reports(corpus: Path | None) -> Iterator[Text]:

@@ -13,6 +13,7 @@
     reports     a Diagnosis as text, as a page, and as figures
     synthetic   traces drawn in text
     trials      the user's script, run with and without a fix
+    comparing   two recordings: what differs, and whether it is noise
     ledger      what is remembered of trials
     cli         the command line
 """
@@ -30,10 +31,11 @@ if TYPE_CHECKING:
 
     from diagnose import figures
     from diagnose.capture.inline import Recording
+    from diagnose.findings.comparison import Comparison
     from diagnose.findings.diagnosis import Diagnosis
     from diagnose.trace.model import Run
 
-__all__ = ["Diagnosis", "__version__", "analyze", "figures", "load", "record", "to_hta"]
+__all__ = ["Diagnosis", "__version__", "analyze", "compare", "figures", "load", "record", "to_hta"]
 
 
 def __getattr__(name: str) -> Any:
@@ -89,6 +91,24 @@ def analyze(
     folders = (*known_folders(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))
     return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen, cluster=cluster)
+
+
+def compare(before: str | PathLike[str], after: str | PathLike[str], *, jobs: int | None = None) -> Comparison:
+    """How a recording differs from an earlier one, and whether that is noise.
+
+    Each is what `analyze` takes, a report of it as JSON, or what `diagnose baseline` has written; a pattern of folders
+    stands for several recordings of one side.
+
+    Raises `diagnose.source.base.InputError` if a side cannot be read, and `diagnose.comparing.sides.Inconclusive` if
+    nothing can be measured in it.
+    """
+    from diagnose.comparing.compare import compare
+    from diagnose.comparing.sides import side
+
+    def analysed(paths: Sequence[str]) -> Diagnosis:
+        return analyze(*paths, jobs=jobs)
+
+    return compare(*(side(str(one), analysed).baseline for one in (before, after)))
 
 
 def record(

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 
+import msgspec
+
 from diagnose.comparing.parts import function_of
 from diagnose.comparing.settings import Area, area
 from diagnose.facts.core.steps import Measure
@@ -40,14 +42,23 @@ def findings(before: Run, after: Run) -> FindingsChange:
     )
 
 
-def _by_place(found: Sequence[KnownFinding]) -> dict[tuple[object, ...], KnownFinding]:
-    """Findings by rule and function; of several at one function each has its number."""
-    known: dict[tuple[object, ...], KnownFinding] = {}
+def _by_place(found: Sequence[KnownFinding]) -> dict[tuple[str, ...], KnownFinding]:
+    """Findings by rule and function; several of one rule in one function are one, that saves what they add up to."""
+    known: dict[tuple[str, ...], KnownFinding] = {}
     for one in found:
         place = one.rule, *(function_of(one.site) if one.site else ())
-        number = sum(key[: len(place)] == place for key in known)
-        known[(*place, number)] = one
+        known[place] = _both(known[place], one) if place in known else one
     return known
+
+
+def _both(first: KnownFinding, second: KnownFinding) -> KnownFinding:
+    return msgspec.structs.replace(
+        max(first, second, key=lambda one: one.likely_ns),
+        low_ns=first.low_ns + second.low_ns,
+        likely_ns=first.likely_ns + second.likely_ns,
+        high_ns=first.high_ns + second.high_ns,
+        minor=first.minor and second.minor,
+    )
 
 
 def settings(before: Run, after: Run, parts: Sequence[Part]) -> tuple[SettingChange, ...]:

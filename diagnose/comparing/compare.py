@@ -22,7 +22,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     told = [noise.times_of(runs, timed) for runs in sides]
     before_ns, after_ns = (round(one.mean_ns) for one in told)
     basis = noise.basis_of(*sides)
-    share = noise.difference(*told, noise.between(before.runs[0]))
+    share = noise.difference(*told, noise.BETWEEN)
     first, second = (_middle(runs) for runs in sides)
     found = parts(*sides, before_ns, after_ns)
     verdict = _verdict(share)

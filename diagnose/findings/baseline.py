@@ -5,7 +5,7 @@ Times are integer nanoseconds per step. Unknown is None. It holds no command, an
 
 from __future__ import annotations
 
-from typing import Literal
+from typing import Annotated, Literal
 
 import msgspec
 
@@ -14,6 +14,8 @@ from diagnose.facts.run.spending import Spent
 from diagnose.trace.frames import Site
 
 SCHEMA_VERSION = 1
+
+Ns = Annotated[int, msgspec.Meta(gt=0)]
 
 
 class KnownFinding(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,9 +53,9 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     world_size: int | None
     rank: int
     measure: Measure
-    times_ns: tuple[int, ...]
+    times_ns: Annotated[tuple[Ns, ...], msgspec.Meta(min_length=1)]
     """Of the recorded steps."""
-    unprofiled_ns: tuple[int, ...]
+    unprofiled_ns: tuple[Ns, ...]
     """Of steps without a profiler, in order; empty if none were timed."""
     samples_per_step: int | None
     """Of this rank."""
@@ -73,7 +75,7 @@ class Baseline(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag=
 
     schema_version: Literal[1] = SCHEMA_VERSION
     tool_version: str
-    runs: tuple[Run, ...]
+    runs: Annotated[tuple[Run, ...], msgspec.Meta(min_length=1)]
 
     def to_json(self) -> str:
         """As JSON text; a row of the spending takes one line."""

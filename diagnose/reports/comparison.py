@@ -8,7 +8,7 @@ from rich.console import Group, RenderableType
 from rich.text import Text
 
 from diagnose.findings.baseline import KnownFinding
-from diagnose.findings.comparison import Change, ChangeKind, Comparison, Part, SettingChange
+from diagnose.findings.comparison import Change, ChangeKind, Comparison, Part, PartKind, SettingChange
 from diagnose.reports.comparison_words import CHANGES
 from diagnose.reports.content import Row, Section, place
 from diagnose.reports.markdown import escaped, table_lines
@@ -21,6 +21,9 @@ MOST_ROWS = 12
 
 LEAST_SHARE = 0.001
 """Of the step, for a row of its own (our choice)."""
+
+CHANGE_SHARE = 0.005
+"""Of the longer step, for a change that has a row (our choice)."""
 
 CAUSE_SHARE = 0.1
 """Of the difference, for what is named as its cause (our choice)."""
@@ -62,7 +65,7 @@ def headline(found: Comparison) -> str:
     """The verdict in a sentence."""
     share, steps = found.difference_share, f"{duration(found.before_ns)} before, {duration(found.after_ns)} after"
     if share.low is None or share.high is None:
-        return f"Cannot tell: {steps} ({share.likely:+.1%}), and too few steps for an interval."
+        return f"Cannot tell: {steps} ({100 * share.likely:+.1f} %), and too few steps for an interval."
     interval = f"95 % interval {100 * share.low:+.1f} to {100 * share.high:+.1f} %"
     if found.verdict == "same":
         largest = max(-share.low, share.high)
@@ -79,7 +82,8 @@ def causes(found: Comparison) -> Iterator[str]:
     if found.verdict not in ("faster", "slower"):
         return
     whole = found.difference_ns.likely
-    changes = [(change, part) for part in found.parts for change in _told(part)]
+    parts = [one for one in found.parts if one.kind is not PartKind.PROFILER]
+    changes = [(change, part) for part in parts for change in _told(part)]
     mine = [both for both in changes if both[0].ns * whole >= CAUSE_SHARE * whole**2]
     for change, part in sorted(mine, key=lambda both: -abs(both[0].ns))[:MOST_CAUSES]:
         name = f"{_name(change)} ({part.what})" if change.what else part.what
@@ -176,7 +180,9 @@ def _row(label: str, before_ns: int, after_ns: int, site: str = "") -> Row:
 
 def _changes(found: Comparison) -> Section:
     """What has changed within the parts, the largest first."""
-    changes = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
+    least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
+    told = [(one, part) for part in found.parts for one in part.detail if one.change is not ChangeKind.REST]
+    changes = [both for both in told if abs(both[0].ns) >= least]
     ranked = sorted(changes, key=lambda both: -abs(both[0].ns))[:MOST_ROWS]
     rows = tuple(
         Row(
@@ -196,17 +202,16 @@ def _per(found: Comparison) -> Section:
 
 def _ranks(found: Comparison) -> Section:
     """The ranks whose computing has changed most."""
-    known = [
-        (one.before, one.after)
-        for one in found.ranks
-        if one.before.computing_ns is not None and one.after.computing_ns is not None
+    known = [(one.after.rank, one.before.computing_ns, one.after.computing_ns) for one in found.ranks]
+    least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
+    changed = [
+        (rank, before_ns, after_ns)
+        for rank, before_ns, after_ns in known
+        if before_ns is not None and after_ns is not None and abs(after_ns - before_ns) >= least
     ]
-    known.sort(key=lambda both: -abs((both[1].computing_ns or 0) - (both[0].computing_ns or 0)))
-    rows = tuple(
-        _row(f"rank {after.rank} computes", before.computing_ns or 0, after.computing_ns or 0)
-        for before, after in known[:MOST_ROWS]
-    )
-    return Section("Ranks whose computing has changed most", ("", "before", "after", "difference"), rows)
+    changed.sort(key=lambda one: -abs(one[2] - one[1]))
+    rows = [_row(f"rank {rank} computes", before_ns, after_ns) for rank, before_ns, after_ns in changed[:MOST_ROWS]]
+    return Section("Ranks whose computing has changed most", ("", "before", "after", "difference"), tuple(rows))
 
 
 def lists(found: Comparison) -> Iterator[tuple[str, list[Item]]]:

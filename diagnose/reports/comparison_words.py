@@ -31,7 +31,7 @@ _UNDIVIDED = {
     PartKind.EXPOSED_COMMUNICATION: "exposed communication",
     PartKind.EXPOSED_COPY: "exposed copies and fills",
     PartKind.GRAPH_NOT_RECORDED: GRAPH_NOT_RECORDED,
-    PartKind.PROFILER: "what recording the steps adds",
+    PartKind.PROFILER: "steps without the profiler, against recorded ones",
     PartKind.NOT_KNOWN: "not known: one side does not say what its step goes to",
 }
 

@@ -1,0 +1,86 @@
+"""What comparing these recordings says: how often noise is called a difference, and which slowdowns are seen."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterator, Sequence
+from itertools import combinations, product
+
+from benchmarks.noise.results import SLOWDOWNS, Recorded, Timed
+from diagnose.comparing.compare import compare
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.baseline import Baseline, Run
+from diagnose.findings.comparison import Comparison
+
+SIZES = (1, 3)
+"""Recordings of each side."""
+
+HEADS = ("slower by", "recordings a side", "pairs", "slower", "faster", "no difference", "cannot tell", "visible")
+
+Pair = tuple[Sequence[Timed], Sequence[Timed]]
+
+
+def table(found: Recorded) -> str:
+    """Verdicts by how much slower the second side is, and by recordings of each side."""
+    lines = [f"| {' | '.join(HEADS)} |", "|---" + "|--:" * (len(HEADS) - 1) + "|"]
+    for slowdown, size in product((0.0, *SLOWDOWNS), SIZES):
+        compared = [compared_as(*pair) for pair in pairs(found, slowdown, size)]
+        if compared:
+            lines.append(_row(slowdown, size, compared))
+    return "\n".join(lines) if len(lines) > 2 else "Not measured."
+
+
+def _row(slowdown: float, size: int, compared: Sequence[Comparison]) -> str:
+    verdicts = [one.verdict for one in compared]
+    shares = [f"{verdicts.count(one) / len(verdicts):.1%}" for one in ("slower", "faster", "same", "cannot_tell")]
+    visible = statistics.median(one.smallest_visible_share or 1.0 for one in compared)
+    what = f"{slowdown:.0%}" if slowdown else "nothing"
+    return f"| {' | '.join([what, str(size), str(len(compared)), *shares, f'{visible:.1%}'])} |"
+
+
+def pairs(found: Recorded, slowdown: float, size: int) -> Iterator[Pair]:
+    """Of each control all pairs of so many recordings as it is, and as many others that are slower by so much."""
+    for control in found.controls:
+        plain = found.of(control)
+        if slowdown:
+            yield from product(combinations(plain, size), combinations(found.of(control, slowdown), size))
+            continue
+        for first in combinations(plain, size):
+            others = [one for one in plain if one not in first]
+            yield from ((first, second) for second in combinations(others, size) if first[0].round < second[0].round)
+
+
+def compared_as(before: Sequence[Timed], after: Sequence[Timed]) -> Comparison:
+    """What `diagnose compare` says of them."""
+    return compare(*(Baseline(tool_version="", runs=tuple(map(_run, side))) for side in (before, after)))
+
+
+def _run(timed: Timed) -> Run:
+    return Run(
+        started=None,
+        format="kineto",
+        devices=(),
+        world_size=None,
+        rank=0,
+        measure=Measure.HOST,
+        times_ns=timed.recorded_ns,
+        unprofiled_ns=timed.unprofiled_ns,
+        samples_per_step=None,
+        flops_per_step=None,
+        spending=(),
+        findings=(),
+        looked=(),
+        settings={},
+        ranks=(),
+    )
+
+
+def sentence(found: Recorded) -> str:
+    """What was recorded, where."""
+    if found.machine is None:
+        return "Not measured."
+    count, machine = len(found.rows), found.machine
+    return (
+        f"{count} recordings of {len(found.controls)} healthy trainings, on {machine.cores} cores of {machine.cpu},"
+        f" with torch {machine.torch}."
+    )

@@ -1,0 +1,110 @@
+"""Findings, settings and amounts of work that differ between two recordings."""
+
+from diagnose.comparing import changes
+from diagnose.comparing.parts import parts
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.spending import Part
+from diagnose.findings.baseline import RankStep
+from diagnose.trace.frames import Site
+from tests.runs import LINE, MS, finding, run, spent
+
+
+def test_a_finding_is_fixed_only_if_its_rule_looked_again() -> None:
+    before = run(findings=(finding("loader", 5 * MS), finding("sync", 4 * MS)), looked=("loader", "sync"))
+    after = run(looked=("loader",))
+    found = changes.findings(before, after)
+    assert [one.rule for one in found.fixed] == ["loader"]
+    assert [one.rule for one in found.not_looked_at] == ["sync"]
+    assert (found.new, found.grown, found.not_looked_at_before) == ((), (), ())
+
+
+def test_a_finding_is_new_only_if_its_rule_had_looked_before() -> None:
+    after = run(findings=(finding("loader", 5 * MS), finding("sync", 4 * MS)), looked=("loader", "sync"))
+    found = changes.findings(run(looked=("loader",)), after)
+    assert [one.rule for one in found.new] == ["loader"]
+    assert [one.rule for one in found.not_looked_at_before] == ["sync"]
+
+
+def test_a_finding_has_grown_if_it_saves_more_than_its_range_was() -> None:
+    before = run(findings=(finding("loader", 50), finding("sync", 50)), looked=("loader", "sync"))
+    after = run(findings=(finding("loader", 56), finding("sync", 55)), looked=("loader", "sync"))
+    (grown,) = changes.findings(before, after).grown
+    assert (grown.before.likely_ns, grown.after.likely_ns) == (50, 56)
+
+
+def test_minor_findings_come_and_go_unmentioned_but_one_that_becomes_more_has_grown() -> None:
+    small, large = finding("loader", 50, minor=True), finding("loader", 5000)
+    looked = ("loader", "sync")
+    found = changes.findings(
+        run(findings=(small, finding("sync", 9, minor=True)), looked=looked), run(findings=(large,), looked=looked)
+    )
+    assert [one.after.rule for one in found.grown] == ["loader"]
+    assert (found.fixed, found.new) == ((), ())
+
+
+def test_findings_of_one_function_are_the_same_when_lines_move_and_count_together() -> None:
+    lines = [Site("src/train.py", line, "main") for line in (10, 12, 90)]
+    before = run(findings=tuple(finding("sync", 50, one) for one in lines[:2]), looked=("sync",))
+    moved = run(findings=tuple(finding("sync", 50, one) for one in lines[1:]), looked=("sync",))
+    after = run(findings=tuple(finding("sync", 50, one) for one in lines), looked=("sync",))
+    assert changes.findings(before, moved) == changes.findings(before, before)
+    found = changes.findings(before, after)
+    assert [(one.before.likely_ns, one.after.likely_ns) for one in found.grown] == [(100, 150)]
+    assert (found.new, found.fixed) == ((), ())
+
+
+def test_settings_that_differ_are_told_and_what_their_part_adds_where_that_is_most_of_it() -> None:
+    before = run(
+        spent(Part.COMPUTE, "gemm", 10 * MS, "aten::mm"),
+        settings={"loader 0 num_workers": "4", "torch cudnn_benchmark": "True", "version torch": "2.10", "env A": "1"},
+    )
+    after = run(
+        spent(Part.COMPUTE, "gemm", 11 * MS, "aten::mm"),
+        spent(Part.IDLE, "loader", 8 * MS, site=LINE),
+        settings={"loader 0 num_workers": "0", "torch cudnn_benchmark": "False", "version torch": "2.11", "env A": "1"},
+    )
+    found = changes.settings(before, after, parts([before], [after], 10 * MS, 19 * MS))
+    assert [(one.name, one.before, one.after, one.acts_on, one.explains_ns) for one in found] == [
+        ("loader 0 num_workers", "4", "0", "data loading", 8 * MS),
+        ("version torch", "2.10", "2.11", "", None),
+        ("torch cudnn_benchmark", "True", "False", "matrix products and convolutions", None),
+    ]
+
+
+def test_a_setting_that_one_side_does_not_tell_is_not_known_there() -> None:
+    found = changes.settings(run(), run(settings={"version nccl": "2.21"}), ())
+    assert [(one.before, one.after, one.explains_ns) for one in found] == [(None, "2.21", None)]
+
+
+def test_what_makes_the_sides_different_things_is_said() -> None:
+    before = run(devices=("A100",), samples_per_step=32)
+    after = run(devices=("H100", "H100"), samples_per_step=64, world_size=8, format="nsight", measure=Measure.WINDOW)
+    assert list(changes.incomparable(before, after)) == [
+        "They ran on different devices: A100 before, H100 after.",
+        "They ran on 1 ranks before, 8 after.",
+        "A step of a rank has 32 samples before, 64 after.",
+        "They were recorded by different tools: kineto before, nsight after.",
+        "The recording after marks no steps: what it holds counts as one.",
+    ]
+    assert list(changes.incomparable(before, before)) == []
+
+
+def test_the_same_amount_of_work_is_compared_where_batches_differ() -> None:
+    before = run(samples_per_step=32, flops_per_step=2 * 10**9)
+    after = run(samples_per_step=64, flops_per_step=4 * 10**9)
+    told = [(one.unit, one.before_ns, one.after_ns) for one in changes.per(before, after, 6400, 9600)]
+    assert told == [("sample", 200.0, 150.0), ("GFLOP", 3200.0, 2400.0)]
+    assert list(changes.per(before, before, 6400, 9600)) == []
+
+
+def test_flops_that_differ_say_so_where_samples_are_not_known() -> None:
+    before, after = run(flops_per_step=2 * 10**9), run(flops_per_step=3 * 10**9)
+    assert list(changes.incomparable(before, after)) == ["A step multiplies 1.50 times as many FLOPs after as before."]
+
+
+def test_ranks_of_both_jobs_are_told_side_by_side() -> None:
+    def rank(number: int, computing_ns: int) -> RankStep:
+        return RankStep(rank=number, step_ns=100, computing_ns=computing_ns, waiting_ns=None)
+
+    found = changes.ranks(run(ranks=(rank(0, 50), rank(1, 60))), run(ranks=(rank(1, 70), rank(2, 80))))
+    assert [(one.before.computing_ns, one.after.computing_ns) for one in found] == [(60, 70)]

@@ -1,0 +1,138 @@
+"""A comparison in words and as a page: the same on both, short, and with nothing of a trace as markup."""
+
+from __future__ import annotations
+
+import re
+
+import jsonschema
+import msgspec
+import pytest
+
+from diagnose import docs
+from diagnose.comparing.compare import compare
+from diagnose.facts.run.spending import Part
+from diagnose.findings.baseline import Baseline
+from diagnose.findings.comparison import Comparison
+from diagnose.reports import comparison
+from diagnose.reports.html import comparison_page
+from diagnose.trace.frames import Site
+from tests.reports.html.test_page import HOSTILE, Elements
+from tests.runs import LINE, MS, finding, run, side, spent
+
+STEPS = 30
+
+
+def casts(count: int, site: Site = LINE, op: str = "aten::copy_", torch: str = "2.10") -> Baseline:
+    """Steps of 100 ms, and of 1 ms more for each cast in them."""
+    rows = [spent(Part.COMPUTE, "gemm", 100 * MS, "aten::mm", calls=90 * STEPS)]
+    if count:
+        rows.append(spent(Part.COMPUTE, "copy", count * MS, op, "copy_kernel", count * STEPS, site=site))
+    times = ((100 + count) * MS,) * STEPS
+    found = (finding("Casts in every step", count * MS, site),) if count > 10 else ()
+    one = run(*rows, times_ns=times, unprofiled_ns=times, findings=found, looked=("Casts in every step",))
+    return side(msgspec.structs.replace(one, settings={"version torch": torch}))
+
+
+SLOWER = compare(casts(2), casts(50, torch="2.11"))
+SAME = compare(casts(2), casts(2))
+
+
+def text_of(found: Comparison) -> str:
+    """On a terminal, as one line: where lines break does not matter."""
+    return " ".join(comparison.terminal(found, 100).split())
+
+
+def test_the_first_lines_say_how_much_slower_how_sure_and_where() -> None:
+    text = text_of(SLOWER)
+    assert text.startswith("Slower by 48.0 ms a step (47.1 %, 95 % interval +")
+    assert "): 102 ms before, 150 ms after. +48.0 ms: aten::copy_ (compute: copy kernels), more calls:" in text
+    assert "more calls: 2 -> 50 a step, at src/train.py:88 (main)." in text
+    assert "The interval is of the steps without the profiler, and of how runs of one script usually differ." in text
+
+
+def test_tables_say_which_parts_add_up_to_the_difference() -> None:
+    rows = {row.label: row.cells for one in comparison.sections(SLOWER) for row in one.rows}
+    assert rows["compute: copy kernels"] == ("2.00 ms", "50.0 ms", "+48.0 ms")
+    assert rows["everything else"] == ("100 ms", "100 ms", "0")
+    assert rows["step"] == ("102 ms", "150 ms", "+48.0 ms")
+    assert rows["aten::copy_"] == ("+48.0 ms", "compute: copy kernels: more calls: 2 -> 50 a step")
+
+
+def test_findings_and_settings_that_differ_are_listed() -> None:
+    assert dict(comparison.lists(SLOWER)) == {
+        "New findings": [
+            ("Casts in every step (XX01):", "50.0 ms a step (45.0 ms to 55.0 ms), at src/train.py:88 (main)")
+        ],
+        "Settings that differ": [("version torch:", "2.10 -> 2.11.")],
+    }
+
+
+def test_no_cause_is_told_where_there_is_no_difference() -> None:
+    assert list(comparison.causes(SAME)) == []
+    assert list(comparison.lists(SAME)) == []
+    assert text_of(SAME).startswith("No difference larger than ")
+
+
+def test_what_got_faster_is_told_with_what_is_gone() -> None:
+    found = compare(casts(60), casts(0))
+    assert list(comparison.causes(found)) == [
+        "-60.0 ms: aten::copy_ (compute: copy kernels), gone: 60 a step before, at src/train.py:88 (main)."
+    ]
+    assert [title for title, _ in comparison.lists(found)] == ["Fixed"]
+
+
+def test_what_cannot_be_told_is_said_without_an_interval() -> None:
+    few = side(run(spent(Part.COMPUTE, "gemm", 5 * MS)))
+    assert text_of(compare(few, few)).startswith(
+        "Cannot tell: 5.00 ms before, 5.00 ms after (+0.0 %), and too few steps for an interval."
+    )
+
+
+def test_different_amounts_of_work_are_said_first_and_compared_by_the_sample() -> None:
+    times = (100 * MS,) * STEPS
+    small, large = (side(run(times_ns=times, samples_per_step=count)) for count in (32, 64))
+    found = compare(small, large)
+    assert comparison.terminal(found, 100).splitlines()[1] == "A step of a rank has 32 samples before, 64 after."
+    rows = {row.label: row.cells for one in comparison.sections(found) for row in one.rows}
+    assert rows["time per sample"] == ("3.12 ms", "1.56 ms")
+
+
+def test_reports_say_the_same() -> None:
+    told = [comparison.headline(SLOWER), *comparison.causes(SLOWER), SLOWER.why]
+    told += [row.label for one in comparison.sections(SLOWER) for row in one.rows]
+    told += [first for _, items in comparison.lists(SLOWER) for first, _ in items]
+    page, pasted = comparison_page.render(SLOWER, None, None), comparison.markdown(SLOWER)
+    for text in told:
+        assert text.replace("&", "&amp;").replace(">", "&gt;") in page, text
+        assert comparison.escaped(text) in pasted, text
+
+
+@pytest.mark.parametrize("found", [SLOWER, SAME])
+def test_the_json_follows_its_schema(found: Comparison) -> None:
+    schema = msgspec.json.decode(docs.COMPARISON_SCHEMA_FILE.read_bytes())
+    jsonschema.validate(msgspec.json.decode(found.to_json()), schema)
+    assert msgspec.json.decode(found.to_json(), type=Comparison) == found
+
+
+def test_a_baseline_follows_its_schema_and_comes_back_as_it_was() -> None:
+    kept = casts(50)
+    schema = msgspec.json.decode(docs.BASELINE_SCHEMA_FILE.read_bytes())
+    jsonschema.validate(msgspec.json.decode(kept.to_json()), schema)
+    assert msgspec.json.decode(kept.to_json(), type=Baseline) == kept
+
+
+def test_names_of_a_trace_are_text_everywhere() -> None:
+    site = Site(HOSTILE, 88, HOSTILE)
+    found = compare(casts(0, site, HOSTILE), casts(60, site, HOSTILE, torch=HOSTILE))
+    elements = Elements(comparison_page.render(found, None, None))
+    assert not elements.named("img")
+    assert [one.get("type") for one in elements.named("script")] == ["text/plain", "text/plain", None]
+    assert not re.search(r"(?<!\\)[<>]", comparison.markdown(found).replace("-> ", ""))
+    assert "https://" not in comparison.markdown(found)
+
+
+def test_the_report_keeps_to_the_width() -> None:
+    site = Site("a/very/long/path/" * 9 + "train.py", 88, "a_function_with_a_long_name" * 4)
+    found = compare(casts(0, site, "an_op_" * 30), casts(60, site, "an_op_" * 30))
+    for width in (60, 80, 100):
+        assert max(map(len, comparison.terminal(found, width).splitlines())) <= width
