@@ -67,18 +67,22 @@ def _verdict(share: Range) -> Verdict:
 
 
 _BASES = {
-    Basis.RECORDINGS: "the interval is of how recordings of the same side differ",
-    Basis.UNPROFILED_STEPS: "the interval is of the steps without the profiler",
-    Basis.RECORDED_STEPS: "the interval is of few steps, recorded with the profiler",
+    Basis.RECORDINGS: "The interval is of how recordings of the same side differ.",
+    Basis.UNPROFILED_STEPS: "The interval is of the steps without the profiler, and of how runs of a script usually differ.",
+    Basis.RECORDED_STEPS: "The interval is of recorded steps, which the profiler slows, and of how runs usually differ.",
 }
+
+ENOUGH_RECORDINGS = 3
+"""Of each side: these show how runs differ here, as far as few can."""
 
 
 def _why(verdict: Verdict, share: Range, basis: Basis, sides: tuple[Sequence[Run], Sequence[Run]]) -> str:
-    """What the verdict rests on."""
+    """What the verdict rests on, or what would make it one."""
     if share.low is None or share.high is None:
         least = min(len(one.times_ns) for runs in sides for one in runs)
         return f"A side has {least} measured step{'s' * (least != 1)}: too few to tell noise from a difference."
-    several = "" if basis is Basis.RECORDINGS else ", and of how runs of one script usually differ"
-    if verdict == "cannot_tell":
-        return "The interval is too wide to tell. Compare several recordings of each side."
-    return f"{_BASES[basis][0].upper()}{_BASES[basis][1:]}{several}."
+    if verdict != "cannot_tell":
+        return _BASES[basis]
+    if min(map(len, sides)) < ENOUGH_RECORDINGS:
+        return f"One run says little of the next. Compare {ENOUGH_RECORDINGS} recordings of each side or more."
+    return "Recordings of the same side differ too much. Record more of them, on a machine that does nothing else."

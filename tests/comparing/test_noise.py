@@ -59,7 +59,8 @@ def test_a_noisy_run_widens_its_interval() -> None:
 
 
 @pytest.mark.parametrize(
-    ("after", "verdict"), [((150,) * 30, "slower"), ((60,) * 30, "faster"), (STEADY, "same"), ((5, 500) * 15, "slower")]
+    ("after", "verdict"),
+    [((150,) * 30, "slower"), ((60,) * 30, "faster"), (STEADY, "cannot_tell"), ((5, 500) * 15, "slower")],
 )
 def test_the_verdict_is_that_of_the_whole_interval(after: tuple[int, ...], verdict: str) -> None:
     found = compare(side(run(times_ns=STEADY, unprofiled_ns=STEADY)), side(run(times_ns=STEADY, unprofiled_ns=after)))
@@ -85,7 +86,7 @@ def test_too_few_steps_tell_nothing_and_have_no_interval() -> None:
 def test_recorded_steps_count_where_one_side_was_not_timed_without_the_profiler() -> None:
     found = compare(side(run(times_ns=STEADY, unprofiled_ns=(50,) * 30)), side(run(times_ns=STEADY)))
     assert found.basis is Basis.RECORDED_STEPS
-    assert (found.before_ns, found.after_ns, found.verdict) == (100, 100, "same")
+    assert (found.before_ns, found.after_ns, found.difference_ns.likely) == (100, 100, 0)
 
 
 def test_of_several_recordings_the_means_are_compared() -> None:
@@ -94,3 +95,13 @@ def test_of_several_recordings_the_means_are_compared() -> None:
     found = compare(side(*before), side(*after))
     assert (found.before_ns, found.after_ns, found.recordings) == (102, 151, (3, 2))
     assert (found.basis, found.verdict) == (Basis.RECORDINGS, "slower")
+
+
+def test_several_recordings_show_that_there_is_no_difference() -> None:
+    three = side(*[run(times_ns=STEADY, unprofiled_ns=STEADY)] * 3)
+    found = compare(three, three)
+    # Variance: 2 * 0.024**2 / 6, t of 6 degrees of freedom is 2.447.
+    half = 2.447 * math.sqrt(2 * 0.024**2 / 6 * 2 / 3)
+    assert found.verdict == "same"
+    assert found.difference_share.high == pytest.approx(math.expm1(half), rel=1e-3)
+    assert found.smallest_visible_share == pytest.approx(math.sinh(half), rel=1e-3)
