@@ -68,8 +68,8 @@ def _verdict(share: Range) -> Verdict:
 
 _BASES = {
     Basis.RECORDINGS: "The interval is of how recordings of the same side differ.",
-    Basis.UNPROFILED_STEPS: "The interval is of the steps without the profiler, and of how runs of a script usually differ.",
-    Basis.RECORDED_STEPS: "The interval is of recorded steps, which the profiler slows, and of how runs usually differ.",
+    Basis.UNPROFILED_STEPS: "The interval is of the steps without the profiler, and how runs of a script differ.",
+    Basis.RECORDED_STEPS: "The interval is of recorded steps, which the profiler slows, and how runs differ.",
 }
 
 ENOUGH_RECORDINGS = 3

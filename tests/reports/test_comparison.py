@@ -47,7 +47,7 @@ def test_the_first_lines_say_how_much_slower_how_sure_and_where() -> None:
     assert text.startswith("Slower by 48.0 ms a step (47.1 %, 95 % interval +")
     assert "): 102 ms before, 150 ms after. +48.0 ms: aten::copy_ (compute: copy kernels), more calls:" in text
     assert "more calls: 2 -> 50 a step, at src/train.py:88 (main)." in text
-    assert "The interval is of the steps without the profiler, and of how runs of a script usually differ." in text
+    assert "The interval is of the steps without the profiler, and how runs of a script differ." in text
 
 
 def test_tables_say_which_parts_add_up_to_the_difference() -> None:
