@@ -32,6 +32,7 @@ def run(*rows: Spent, times_ns: tuple[int, ...] = (), unprofiled_ns: tuple[int, 
         "looked": (),
         "settings": {},
         "ranks": (),
+        "groups": (),
         **more,
     }
     times_ns = times_ns or (sum(row.ns for row in rows),)

@@ -72,6 +72,7 @@ def _run(timed: Timed) -> Run:
         looked=(),
         settings={},
         ranks=(),
+        groups=(),
     )
 
 

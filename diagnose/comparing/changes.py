@@ -9,9 +9,10 @@ import msgspec
 from diagnose.comparing.parts import function_of
 from diagnose.comparing.settings import Area, area
 from diagnose.facts.core.steps import Measure
-from diagnose.findings.baseline import KnownFinding, RankStep, Run
+from diagnose.findings.baseline import GroupTime, KnownFinding, RankStep, Run
 from diagnose.findings.comparison import (
     FindingsChange,
+    GroupChange,
     GrownFinding,
     Part,
     Per,
@@ -126,6 +127,17 @@ def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[Per]
     if _work_ratio(before, after):
         flops = before.flops_per_step or 1, after.flops_per_step or 1
         yield Per("GFLOP", before_ns / flops[0] * 1e9, after_ns / flops[1] * 1e9)
+
+
+def groups(before: Run, after: Run) -> tuple[GroupChange, ...]:
+    """The groups of both jobs by operation, use and ranks; those that hold ranks up longest first."""
+    then, now = ({one.label: one for one in side.groups} for side in (before, after))
+    told = [GroupChange(label=one, before=then.get(one), after=now.get(one)) for one in {**now, **then}]
+    return tuple(sorted(told, key=lambda one: -max(_held_ns(one.before), _held_ns(one.after))))
+
+
+def _held_ns(one: GroupTime | None) -> int:
+    return 0 if one is None else one.wait_ns + one.transfer_ns
 
 
 def ranks(before: Run, after: Run) -> tuple[RankChange, ...]:

@@ -43,6 +43,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
         incomparable=tuple(changes.incomparable(first, second)),
         per=tuple(changes.per(first, second, before_ns, after_ns)),
         ranks=changes.ranks(first, second),
+        groups=changes.groups(first, second),
     )
 
 

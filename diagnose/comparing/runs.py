@@ -2,12 +2,19 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from diagnose import __version__
 from diagnose.comparing.settings import settings
-from diagnose.findings.baseline import Baseline, KnownFinding, RankStep, Run
+from diagnose.findings.baseline import Baseline, GroupTime, KnownFinding, RankStep, Run
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
 from diagnose.findings.finding import OutcomeKind, RankedFinding
+from diagnose.findings.job import JobSummary
+from diagnose.reports import job as jobs
 from diagnose.trace.manifest import RankManifest, Timed
+
+MOST_GROUPS = 32
+"""Of a job: those that hold ranks up longest."""
 
 LOOKED = (OutcomeKind.FOUND, OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
 
@@ -41,6 +48,7 @@ def run_of(diagnosis: Diagnosis) -> Run:
         looked=tuple(one.rule for one in diagnosis.outcomes if one.outcome in LOOKED),
         settings=settings(told, ran),
         ranks=tuple(map(_rank, diagnosis.ranks)) if len(diagnosis.ranks) > 1 else (),
+        groups=() if diagnosis.job is None else tuple(_groups(diagnosis.job)),
     )
 
 
@@ -77,6 +85,12 @@ def _finding(found: RankedFinding) -> KnownFinding:
         high_ns=found.saving.high_ns,
         minor=found.minor,
     )
+
+
+def _groups(job: JobSummary) -> Iterator[GroupTime]:
+    for one in job.groups[:MOST_GROUPS]:
+        label = " ".join(filter(None, (jobs.group_label(one), f"({jobs.group_place(job, one)})")))
+        yield GroupTime(label=label, calls=one.calls, wait_ns=one.wait_ns, transfer_ns=one.transfer_ns)
 
 
 def _rank(one: RankSummary) -> RankStep:

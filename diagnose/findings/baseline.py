@@ -42,6 +42,19 @@ class RankStep(msgspec.Struct, frozen=True, kw_only=True):
     waiting_ns: int | None
 
 
+class GroupTime(msgspec.Struct, frozen=True, kw_only=True):
+    """The collectives of one operation in one group of ranks of a job, or what one rank sends another."""
+
+    label: str
+    """The operation, what the group is for, and its ranks."""
+    calls: int
+    """Of one rank, per step."""
+    wait_ns: int
+    """Held up until the last rank comes; mean of its ranks, of two ranks that send the sum of both."""
+    transfer_ns: int
+    """Held up after that."""
+
+
 class Run(msgspec.Struct, frozen=True, kw_only=True):
     """One recording: of the rank that the others wait for, and in brief of the others."""
 
@@ -68,6 +81,8 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     settings: dict[str, str]
     ranks: tuple[RankStep, ...]
     """Empty for one rank."""
+    groups: tuple[GroupTime, ...]
+    """Those that hold ranks up longest; empty for one rank."""
 
 
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="diagnose baseline"):

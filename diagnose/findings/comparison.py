@@ -10,7 +10,7 @@ from typing import Literal
 
 import msgspec
 
-from diagnose.findings.baseline import KnownFinding, RankStep
+from diagnose.findings.baseline import GroupTime, KnownFinding, RankStep
 from diagnose.trace.frames import Site
 
 SCHEMA_VERSION = 1
@@ -160,6 +160,14 @@ class RankChange(msgspec.Struct, frozen=True, kw_only=True):
     after: RankStep
 
 
+class GroupChange(msgspec.Struct, frozen=True, kw_only=True):
+    """A group of ranks; None: the other side alone has it."""
+
+    label: str
+    before: GroupTime | None
+    after: GroupTime | None
+
+
 class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     """Two recordings, or several of each side, compared."""
 
@@ -188,6 +196,7 @@ class Comparison(msgspec.Struct, frozen=True, kw_only=True):
     per: tuple[Per, ...]
     """Where the sides do different amounts of work."""
     ranks: tuple[RankChange, ...]
+    groups: tuple[GroupChange, ...]
 
     def to_json(self) -> str:
         """The comparison as JSON text, indented."""

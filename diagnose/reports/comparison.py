@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 from rich.console import Group, RenderableType
 from rich.text import Text
 
-from diagnose.findings.baseline import KnownFinding
-from diagnose.findings.comparison import Change, ChangeKind, Comparison, Part, PartKind, SettingChange
+from diagnose.findings.baseline import GroupTime, KnownFinding
+from diagnose.findings.comparison import Change, ChangeKind, Comparison, GroupChange, Part, PartKind, SettingChange
 from diagnose.reports.comparison_words import CHANGES
 from diagnose.reports.content import Row, Section, place
 from diagnose.reports.markdown import escaped, table_lines
@@ -146,7 +146,7 @@ def signed(ns: float) -> str:
 
 def sections(found: Comparison) -> Iterator[Section]:
     """The tables; empty ones are left out."""
-    made = (_parts(found), _changes(found), _per(found), _ranks(found))
+    made = (_parts(found), _changes(found), _per(found), _ranks(found), _groups(found))
     return (one for one in made if one.rows)
 
 
@@ -212,6 +212,26 @@ def _ranks(found: Comparison) -> Section:
     changed.sort(key=lambda one: -abs(one[2] - one[1]))
     rows = [_row(f"rank {rank} computes", before_ns, after_ns) for rank, before_ns, after_ns in changed[:MOST_ROWS]]
     return Section("Ranks whose computing has changed most", ("", "before", "after", "difference"), tuple(rows))
+
+
+def _groups(found: Comparison) -> Section:
+    """What groups of ranks wait and transfer, where that has changed."""
+    least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
+    rows = [
+        _row(f"{one.label}: {what}", *times)
+        for one in found.groups
+        for what, times in (
+            ("waiting", _both(one, lambda side: side.wait_ns)),
+            ("transfer", _both(one, lambda side: side.transfer_ns)),
+        )
+        if abs(times[1] - times[0]) >= least
+    ]
+    return Section("Groups of ranks", ("", "before", "after", "difference"), tuple(rows[:MOST_ROWS]))
+
+
+def _both(one: GroupChange, ns: Callable[[GroupTime], int]) -> tuple[int, int]:
+    before_ns, after_ns = (0 if side is None else ns(side) for side in (one.before, one.after))
+    return before_ns, after_ns
 
 
 def lists(found: Comparison) -> Iterator[tuple[str, list[Item]]]:

@@ -4,7 +4,7 @@ from diagnose.comparing import changes
 from diagnose.comparing.parts import parts
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.spending import Part
-from diagnose.findings.baseline import RankStep
+from diagnose.findings.baseline import GroupTime, RankStep
 from diagnose.trace.frames import Site
 from tests.runs import LINE, MS, finding, run, spent
 
@@ -100,6 +100,17 @@ def test_the_same_amount_of_work_is_compared_where_batches_differ() -> None:
 def test_flops_that_differ_say_so_where_samples_are_not_known() -> None:
     before, after = run(flops_per_step=2 * 10**9), run(flops_per_step=3 * 10**9)
     assert list(changes.incomparable(before, after)) == ["A step multiplies 1.50 times as many FLOPs after as before."]
+
+
+def test_groups_of_ranks_are_told_side_by_side_those_that_hold_ranks_up_longest_first() -> None:
+    def group(label: str, wait_ns: int) -> GroupTime:
+        return GroupTime(label=label, calls=1, wait_ns=wait_ns, transfer_ns=10)
+
+    before = run(groups=(group("all-reduce", 100), group("all-gather", 300)))
+    after = run(groups=(group("all-reduce", 900), group("broadcast", 50)))
+    found = changes.groups(before, after)
+    waits = [(one.label, *(side and side.wait_ns for side in (one.before, one.after))) for one in found]
+    assert waits == [("all-reduce", 100, 900), ("all-gather", 300, None), ("broadcast", None, 50)]
 
 
 def test_ranks_of_both_jobs_are_told_side_by_side() -> None:

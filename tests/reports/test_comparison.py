@@ -11,7 +11,7 @@ import pytest
 from diagnose import docs
 from diagnose.comparing.compare import compare
 from diagnose.facts.run.spending import Part
-from diagnose.findings.baseline import Baseline
+from diagnose.findings.baseline import Baseline, GroupTime, RankStep
 from diagnose.findings.comparison import Comparison
 from diagnose.reports import comparison
 from diagnose.reports.html import comparison_page
@@ -95,6 +95,22 @@ def test_different_amounts_of_work_are_said_first_and_compared_by_the_sample() -
     assert comparison.terminal(found, 100).splitlines()[1] == "A step of a rank has 32 samples before, 64 after."
     rows = {row.label: row.cells for one in comparison.sections(found) for row in one.rows}
     assert rows["time per sample"] == ("3.12 ms", "1.56 ms")
+
+
+def test_groups_and_ranks_are_told_where_they_have_changed() -> None:
+    def job(wait_ns: int, computing_ns: int) -> Baseline:
+        group = GroupTime(label="all-reduce (all ranks)", calls=1, wait_ns=wait_ns, transfer_ns=5)
+        rank = RankStep(rank=1, step_ns=None, computing_ns=computing_ns, waiting_ns=None)
+        return side(run(times_ns=(100 * MS,) * STEPS, groups=(group,), ranks=(rank,)))
+
+    rows = {
+        row.label: row.cells
+        for one in comparison.sections(compare(job(MS, MS), job(9 * MS, 8 * MS)))
+        for row in one.rows
+    }
+    assert rows["all-reduce (all ranks): waiting"] == ("1.00 ms", "9.00 ms", "+8.00 ms")
+    assert rows["rank 1 computes"] == ("1.00 ms", "8.00 ms", "+7.00 ms")
+    assert "all-reduce (all ranks): transfer" not in rows
 
 
 def test_reports_say_the_same() -> None:
