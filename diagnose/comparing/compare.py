@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import statistics
 from collections.abc import Sequence
 
 from diagnose import __version__
 from diagnose.comparing import changes, noise
 from diagnose.comparing.parts import parts
+from diagnose.comparing.runs import middle
 from diagnose.findings.baseline import Baseline, Run
 from diagnose.findings.comparison import Basis, Comparison, Ns, Range, Verdict
 
@@ -23,7 +23,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     before_ns, after_ns = (round(one.mean_ns) for one in told)
     basis = noise.basis_of(*sides)
     share = noise.difference(*told, noise.BETWEEN)
-    first, second = (_middle(runs) for runs in sides)
+    first, second = (runs[middle(runs)] for runs in sides)
     found = parts(*sides, before_ns, after_ns)
     verdict = _verdict(share)
     return Comparison(
@@ -45,11 +45,6 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
         ranks=changes.ranks(first, second),
         groups=changes.groups(first, second),
     )
-
-
-def _middle(runs: Sequence[Run]) -> Run:
-    """The run with the middle mean step, the lower one of two."""
-    return sorted(runs, key=lambda one: statistics.fmean(one.times_ns))[(len(runs) - 1) // 2]
 
 
 def _ns(share: Range, before_ns: int, after_ns: int) -> Ns:

@@ -34,12 +34,12 @@ WIDE = 0.1
 
 @dataclass(frozen=True)
 class Spread:
-    """How mean steps of runs of one script differ."""
+    """How far mean steps may be off."""
 
     share: float
     """Standard deviation of their logarithms."""
     freedom: int
-    """So many degrees of freedom that is worth: few if trainings differ in it."""
+    """Degrees of freedom that it is known with."""
 
 
 BETWEEN = Spread(0.024, 2)
@@ -52,8 +52,8 @@ class Side:
     """The mean steps of one side's recordings, and how far each may be off."""
 
     means_ns: tuple[float, ...]
-    errors: tuple[float, ...]
-    """Standard errors, as shares; NaN where too few steps were timed."""
+    errors: tuple[Spread | None, ...]
+    """Their standard errors; None where too few steps were timed."""
 
     @property
     def mean_ns(self) -> float:
@@ -72,32 +72,39 @@ def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
 def times_of(runs: Sequence[Run], unprofiled: bool) -> Side:
     """The side, by its steps without a profiler or by the recorded ones."""
     times = [one.unprofiled_ns if unprofiled else one.times_ns for one in runs]
-    return Side(tuple(map(statistics.fmean, times)), tuple(map(error_share, times)))
+    return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)))
 
 
-def error_share(times_ns: Sequence[int]) -> float:
-    """The standard error of the mean step, over the mean; NaN of fewer than LEAST_STEPS."""
+def error_of(times_ns: Sequence[int]) -> Spread | None:
+    """The standard error of the mean step; None of fewer than LEAST_STEPS."""
     if len(times_ns) < LEAST_STEPS:
-        return math.nan
+        return None
     count = min(BLOCKS, len(times_ns))
     edges = [round(k * len(times_ns) / count) for k in range(count + 1)]
     means = [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
-    return statistics.stdev(means) / math.sqrt(count) / statistics.fmean(times_ns)
+    return Spread(statistics.stdev(means) / math.sqrt(count) / statistics.fmean(times_ns), count - 1)
 
 
 def difference(before: Side, after: Side, between: Spread) -> Range:
-    """The difference of the mean steps, as a share of the step before, with its interval of 95 %."""
+    """The difference of the mean steps, as a share of the step before, with its interval of 95 %.
+
+    Degrees of freedom are those of Satterthwaite, Biometrics Bulletin 2 (1946), rounded down.
+    """
     ratio = after.mean_ns / before.mean_ns
     sides = (before, after)
-    errors = [error for side in sides for error in side.errors]
-    if any(map(math.isnan, errors)):
-        return Range(None, ratio - 1, None)
-    own = statistics.fmean(error**2 for error in errors)
+    errors = [(one, len(side.errors)) for side in sides for one in side.errors]
     logs = [[math.log(mean) for mean in side.means_ns] for side in sides]
     seen = sum(statistics.variance(one) * (len(one) - 1) for one in logs if len(one) > 1)
     freedom = between.freedom + sum(len(one) - 1 for one in logs)
-    variance = (between.freedom * (between.share**2 + own) + seen) / freedom
-    half = student(1 - ALPHA / 2, freedom) * math.sqrt(variance * sum(1 / len(one) for one in logs))
+    usual = (between.freedom * between.share**2 + seen) / freedom
+    parts = [(usual * sum(1 / len(one) for one in logs), freedom)]
+    for error, count in errors:
+        if error is None:
+            return Range(None, ratio - 1, None)
+        parts.append(((error.share / count) ** 2, error.freedom))
+    variance = sum(one for one, _ in parts)
+    together = variance**2 / sum(one**2 / own for one, own in parts)
+    half = student(1 - ALPHA / 2, max(math.floor(together + 1e-9), 1)) * math.sqrt(variance)
     return Range(ratio * math.exp(-half) - 1, ratio - 1, ratio * math.exp(half) - 1)
 
 

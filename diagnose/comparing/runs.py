@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import statistics
+from collections.abc import Iterator, Sequence
 
 from diagnose import __version__
 from diagnose.comparing.settings import settings
@@ -22,6 +23,12 @@ LOOKED = (OutcomeKind.FOUND, OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
 def baseline_of(diagnoses: list[Diagnosis]) -> Baseline:
     """One side of a comparison. Raises ValueError if nothing could be measured in one of them."""
     return Baseline(tool_version=__version__, runs=tuple(map(run_of, diagnoses)))
+
+
+def middle(runs: Sequence[Run]) -> int:
+    """The position of the run with the middle mean step, of two that of the lower one."""
+    ranked = sorted(range(len(runs)), key=lambda at: statistics.fmean(runs[at].times_ns))
+    return ranked[(len(runs) - 1) // 2]
 
 
 def run_of(diagnosis: Diagnosis) -> Run:

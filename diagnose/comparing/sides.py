@@ -11,7 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
-from diagnose.comparing.runs import baseline_of
+from diagnose.comparing.runs import baseline_of, middle
 from diagnose.findings.baseline import SCHEMA_VERSION as BASELINE_VERSION
 from diagnose.findings.baseline import Baseline
 from diagnose.findings.diagnosis import SCHEMA_VERSION, Diagnosis
@@ -37,7 +37,7 @@ class Side:
 
     baseline: Baseline
     shown: Diagnosis | None
-    """Of the first recording; None if only a baseline was given."""
+    """Of the recording with the middle step, which findings and settings are of; None if that is in a baseline."""
 
 
 def side(given: str, analyse: Analyse) -> Side:
@@ -55,9 +55,10 @@ def side(given: str, analyse: Analyse) -> Side:
         if not diagnosis.conclusive:
             raise Inconclusive(f"Nothing in {paths[0]} could be measured. See diagnose analyze {paths[0]}.")
         diagnoses.append(diagnosis)
-    runs = [run for one in kept for run in one.runs]
     found = baseline_of(diagnoses)
-    return Side(msgspec.structs.replace(found, runs=(*runs, *found.runs)), diagnoses[0] if diagnoses else None)
+    runs = (*found.runs, *(run for one in kept for run in one.runs))
+    shown = dict(enumerate(diagnoses)).get(middle(runs))
+    return Side(msgspec.structs.replace(found, runs=runs), shown)
 
 
 def recordings(given: str) -> list[list[str]]:

@@ -1,61 +1,74 @@
 """Intervals of differences: what they rest on, and by hand what they are."""
 
 import math
+from collections.abc import Sequence
 
 import pytest
 
 from diagnose.comparing import noise
 from diagnose.comparing.compare import compare
-from diagnose.comparing.noise import Side, Spread, difference, error_share
-from diagnose.findings.comparison import Basis
+from diagnose.comparing.noise import Side, Spread, difference, error_of
+from diagnose.findings.comparison import Basis, Range
 from tests.runs import run, side
 
 STEADY = (100,) * 30
 
 
+def error(times_ns: Sequence[int]) -> float:
+    found = error_of(times_ns)
+    assert found is not None
+    return found.share
+
+
+def alone(mean_ns: float, share: float = 0.0) -> Side:
+    return Side((mean_ns,), (Spread(share, 5),))
+
+
+def half_of(found: Range) -> float:
+    """Of the interval of the logarithm."""
+    assert found.low is not None
+    assert found.high is not None
+    return (math.log1p(found.high) - math.log1p(found.low)) / 2
+
+
 def test_the_error_of_a_mean_comes_from_means_of_blocks_so_that_a_drift_counts() -> None:
     # Blocks of two have means 1.5, 3.5, ... 11.5: their standard deviation is 2 * sqrt(3.5), and their mean 6.5.
-    assert error_share(range(1, 13)) == pytest.approx(2 * math.sqrt(3.5) / math.sqrt(6) / 6.5)
-    alternating = (90, 110) * 15
-    assert error_share(alternating) == pytest.approx(0, abs=0.02)
-    assert error_share((90,) * 15 + (110,) * 15) > 0.04
+    assert error(range(1, 13)) == pytest.approx(2 * math.sqrt(3.5) / math.sqrt(6) / 6.5)
+    assert error((90, 110) * 15) == pytest.approx(0, abs=0.02)
+    assert error((90,) * 15 + (110,) * 15) > 0.04
 
 
-def test_fewer_than_three_steps_say_nothing() -> None:
-    assert math.isnan(error_share((100, 101)))
+def test_each_of_a_few_steps_is_a_block() -> None:
+    # The standard deviation of 9, 10 and 11 is 1.
+    assert error_of((9, 10, 11)) == Spread(pytest.approx(1 / math.sqrt(3) / 10), 2)
+    assert error_of((100, 101)) is None
 
 
 def test_one_recording_of_each_counts_as_runs_usually_differ() -> None:
-    found = difference(Side((100.0,), (0.0,)), Side((110.0,), (0.0,)), Spread(0.01, 4))
-    # Student's t of 4 degrees of freedom is 2.776: half the interval of the logarithm is 2.776 * 0.01 * sqrt(2).
-    half = 2.7764 * 0.01 * math.sqrt(2)
+    found = difference(alone(100.0), alone(110.0), Spread(0.01, 4))
+    # Student's t of 4 degrees of freedom is 2.776.
     assert found.likely == pytest.approx(0.1)
-    assert found.low == pytest.approx(1.1 * math.exp(-half) - 1, abs=1e-5)
-    assert found.high == pytest.approx(1.1 * math.exp(half) - 1, abs=1e-5)
+    assert half_of(found) == pytest.approx(2.7764 * 0.01 * math.sqrt(2), rel=1e-4)
+    assert math.log1p(found.low or 0) + half_of(found) == pytest.approx(math.log(1.1))
+
+
+def test_a_noisy_run_widens_its_interval_with_its_own_degrees_of_freedom() -> None:
+    found = difference(alone(100.0, 0.05), alone(100.0), Spread(0.01, 4))
+    # Parts: 2 * 0.01**2 with 4 degrees, 0.05**2 with 5: together 5.73, so that t is that of 5, 2.571.
+    variance = 2 * 0.01**2 + 0.05**2
+    together = variance**2 / ((2 * 0.01**2) ** 2 / 4 + 0.05**4 / 5)
+    assert 5 < together < 6
+    assert half_of(found) == pytest.approx(2.5706 * math.sqrt(variance), rel=1e-4)
 
 
 def test_several_recordings_tell_how_much_runs_differ_here() -> None:
-    spread = Spread(0.01, 4)
-    quiet = Side((100.0, 100.0, 100.0), (0.0,) * 3)
-    noisy = Side((80.0, 100.0, 125.0), (0.0,) * 3)
-    one = difference(Side((100.0,), (0.0,)), Side((100.0,), (0.0,)), spread)
-    many = difference(quiet, quiet, spread)
-    rough = difference(noisy, noisy, spread)
-    assert many.high is not None
-    assert one.high is not None
-    assert rough.high is not None
-    assert many.high < one.high < rough.high
+    spread, sound = Spread(0.01, 4), (Spread(0.0, 5),) * 3
+    quiet, noisy = Side((100.0,) * 3, sound), Side((80.0, 100.0, 125.0), sound)
+    one, many, rough = (difference(some, some, spread) for some in (alone(100.0), quiet, noisy))
+    assert half_of(many) < half_of(one) < half_of(rough)
     # Variance: (4 * 0.01**2 + 2 * 2 * log(1.25)**2) / 8; t of 8 degrees of freedom is 2.306.
     variance = (4 * 0.01**2 + 4 * math.log(1.25) ** 2) / 8
-    assert math.log1p(rough.high) == pytest.approx(2.306 * math.sqrt(variance * 2 / 3), rel=1e-3)
-
-
-def test_a_noisy_run_widens_its_interval() -> None:
-    quiet, noisy = Side((100.0,), (0.0,)), Side((100.0,), (0.05,))
-    wide, narrow = (difference(quiet, one, Spread(0.01, 4)) for one in (noisy, quiet))
-    assert wide.high is not None
-    assert narrow.high is not None
-    assert wide.high > 2 * narrow.high
+    assert half_of(rough) == pytest.approx(2.306 * math.sqrt(variance * 2 / 3), rel=1e-3)
 
 
 @pytest.mark.parametrize(
