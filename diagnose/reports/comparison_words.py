@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from diagnose.facts.core.host import HostActivity
-from diagnose.facts.core.idle import IdleCause
 from diagnose.findings.comparison import ChangeKind, PartKind
 from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED
 
@@ -36,12 +34,17 @@ _UNDIVIDED = {
 }
 
 
+# A baseline of another version may know others.
+_CAUSES = {cause.value: told for cause, told in CAUSES.items()}
+_ACTIVITIES = {activity.value: told for activity, told in ACTIVITIES.items()}
+
+
 def part_words(kind: PartKind, of: str) -> str:
     """What a part of the step is."""
     if kind is PartKind.COMPUTE:
         return f"compute: {of.replace('_', ' ')} kernels"
     if kind is PartKind.IDLE:
-        return f"GPU idle: {CAUSES[IdleCause(of)]}"
+        return f"GPU idle: {_CAUSES.get(of, of)}"
     if kind is PartKind.HOST:
-        return f"CPU: {ACTIVITIES[HostActivity(of)]}"
+        return f"CPU: {_ACTIVITIES.get(of, of)}"
     return _UNDIVIDED[kind]

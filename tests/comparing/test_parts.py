@@ -124,6 +124,12 @@ def test_the_shapes_and_the_line_with_most_of_a_difference_are_named_with_it() -
     assert (change.change, change.before_calls, change.after_calls) == (ChangeKind.MORE_CALLS, 1, 49)
 
 
+def test_a_cause_that_only_another_version_knows_is_told_by_its_name() -> None:
+    before, after = (run(spent(Part.IDLE, "solar_flare", ns)) for ns in (MS, 2 * MS))
+    (only,) = parts([before], [after], MS, 2 * MS)
+    assert (only.what, only.ns) == ("GPU idle: solar_flare", MS)
+
+
 def test_calls_are_per_step() -> None:
     rows = mean_rows([run(spent(**GEMM, ns=10, calls=6), times_ns=(10, 10, 10)), run(spent(**GEMM, ns=20, calls=4))])
     assert [(ns, calls) for _, ns, calls in rows] == [(5, 1.0), (10, 2.0)]
