@@ -92,12 +92,12 @@ Open = Callable[..., Opened]
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens a diagnosis' page from disk; fails the test in the end if anything went wrong in it."""
+    """Opens a diagnosis' page, or one given as text, from disk; fails the test in the end if anything went wrong in it."""
     contexts, opened = [], []
 
-    def opens(diagnosis: Diagnosis, width: int = 1280, **options: object) -> Opened:
+    def opens(shown: Diagnosis | str, width: int = 1280, **options: object) -> Opened:
         file = tmp_path / "report.html"
-        file.write_text(html_page.render(diagnosis), encoding="utf-8")
+        file.write_text(shown if isinstance(shown, str) else html_page.render(shown), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **options)
         contexts.append(context)
         one = Opened(context.new_page())
