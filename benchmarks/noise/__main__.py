@@ -20,8 +20,10 @@ from pathlib import Path
 
 from benchmarks.blocks import machine
 from benchmarks.noise import tables
+from benchmarks.noise.between import blocks, fitted
 from benchmarks.noise.results import SLOWDOWNS, Recorded, Timed, published, write
 from benchmarks.planted_cases import ROOT, Trial, cases, trials
+from diagnose.comparing.noise import BETWEEN
 
 CONTROLS = 14
 """Healthy trainings of one process on the CPU: the first by name."""
@@ -52,6 +54,7 @@ def main() -> None:
         if given.write:
             write(found)
     print(tables.table(found))
+    print(f"By the recorded truth of planted cases, runs differ by {fitted(blocks())}; used: {BETWEEN}")
 
 
 def missing(found: Recorded) -> Iterator[tuple[Trial, int, float]]:

@@ -20,7 +20,7 @@ def main() -> None:
             pass
         return stepped(run)
 
-    harness.Run.stepped = slowly  # type: ignore[method-assign]
+    harness.Run.stepped = slowly  # type: ignore[method-assign, assignment]
     sys.argv[:] = [module, *sys.argv[3:]]
     runpy.run_module(module, run_name="__main__", alter_sys=True)
 

@@ -37,7 +37,7 @@ def command(
     no_cache: bool,
     quiet: bool,
 ) -> None:
-    """Say whether a training got slower, where the difference comes from, and whether it is noise.
+    """Say whether a training got slower, why, and whether it is noise.
 
     BEFORE and AFTER are what `diagnose analyze` takes, its reports as JSON, or baselines. A quoted pattern of folders
     stands for several recordings of one side: how these differ tells noise from a difference.

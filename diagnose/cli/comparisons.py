@@ -49,6 +49,6 @@ def rendered(found: Comparison, form: str, before: Diagnosis | None = None, afte
         from diagnose.reports.html import comparison_page
 
         return comparison_page.render(found, before, after)
-    from diagnose.reports import comparison
+    from diagnose.reports import markdown, terminal
 
-    return comparison.markdown(found) if form == "markdown" else comparison.terminal(found)
+    return markdown.compared(found) if form == "markdown" else terminal.compared(found)

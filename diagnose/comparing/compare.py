@@ -19,10 +19,10 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     """
     sides = before.runs, after.runs
     timed = all(one.unprofiled_ns for runs in sides for one in runs)
-    told = [noise.times_of(runs, timed) for runs in sides]
-    before_ns, after_ns = (round(one.mean_ns) for one in told)
+    then, now = (noise.times_of(runs, timed) for runs in sides)
+    before_ns, after_ns = round(then.mean_ns), round(now.mean_ns)
     basis = noise.basis_of(*sides)
-    share = noise.difference(*told, noise.BETWEEN)
+    share = noise.difference(then, now, noise.BETWEEN)
     first, second = (runs[middle(runs)] for runs in sides)
     found = parts(*sides, before_ns, after_ns)
     verdict = _verdict(share)

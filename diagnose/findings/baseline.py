@@ -5,7 +5,7 @@ Times are integer nanoseconds per step. Unknown is None. It holds no command, an
 
 from __future__ import annotations
 
-from typing import Annotated, Literal
+from typing import Annotated
 
 import msgspec
 
@@ -88,7 +88,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
 class Baseline(msgspec.Struct, frozen=True, kw_only=True, tag_field="what", tag="diagnose baseline"):
     """One side of a comparison: recordings of the same script."""
 
-    schema_version: Literal[1] = SCHEMA_VERSION
+    schema_version: int = SCHEMA_VERSION
     tool_version: str
     runs: Annotated[tuple[Run, ...], msgspec.Meta(min_length=1)]
 

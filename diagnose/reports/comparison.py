@@ -1,18 +1,13 @@
-"""A Comparison in words: for a terminal, and as Markdown for a pull request."""
+"""What a report of a comparison says, as sentences, titled tables and lists: shared by all its forms."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from rich.console import Group, RenderableType
-from rich.text import Text
-
 from diagnose.findings.baseline import GroupTime, KnownFinding
 from diagnose.findings.comparison import Change, ChangeKind, Comparison, GroupChange, Part, PartKind, SettingChange
 from diagnose.reports.comparison_words import CHANGES
 from diagnose.reports.content import Row, Section, place
-from diagnose.reports.markdown import escaped, table_lines
-from diagnose.reports.terminal import MOST_WIDTH, bullets, printed, section_lines
 from diagnose.trace import kinds
 from diagnose.trace.units import clipped, duration, number, percent
 
@@ -33,32 +28,6 @@ NAME_WIDTH = 48
 
 Item = tuple[str, str]
 """First words, and the rest."""
-
-
-def terminal(found: Comparison, width: int = 80, color: bool = False) -> str:
-    """The whole report as text of at most `width` columns."""
-    width = min(width, MOST_WIDTH)
-    parts: list[RenderableType] = [Text(headline(found), style="bold")]
-    parts += [Text(sentence, style="yellow") for sentence in found.incomparable]
-    parts += [Text(sentence) for sentence in causes(found)]
-    parts.append(Text(found.why, style="dim"))
-    parts += [section_lines(one, width) for one in sections(found)]
-    for heading, items in lists(found):
-        parts.append(bullets(heading, [(f"{first} ", rest, "") for first, rest in items]))
-    return printed(Group(*parts), width, color)
-
-
-def markdown(found: Comparison) -> str:
-    """The whole report for a pull request. Names from traces are escaped: they are untrusted text."""
-    lines = [f"## {escaped(headline(found))}", ""]
-    lines += [line for sentence in found.incomparable for line in (f"**{escaped(sentence)}**", "")]
-    lines += [line for sentence in causes(found) for line in (escaped(sentence), "")]
-    lines += [escaped(found.why), ""]
-    for one in sections(found):
-        lines += table_lines(one)
-    for heading, items in lists(found):
-        lines += [f"### {heading}", "", *(f"- {escaped(f'{first} {rest}')}" for first, rest in items), ""]
-    return "\n".join(lines)
 
 
 def headline(found: Comparison) -> str:

@@ -5,9 +5,10 @@ from __future__ import annotations
 import html
 import re
 
+from diagnose.findings.comparison import Comparison
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.trials import Report, Trial
-from diagnose.reports import content, findings, heading, trials
+from diagnose.reports import comparison, content, findings, heading, trials
 from diagnose.reports.content import Row, Section
 from diagnose.reports.findings import Card
 
@@ -28,7 +29,7 @@ def render(diagnosis: Diagnosis) -> str:
     if diagnosis.trials is not None:
         lines += [f"### {trials.TITLE}", "", tried(diagnosis.trials)]
     for section in content.sections(diagnosis):
-        lines += table_lines(section)
+        lines += _table(section)
     if unchecked := list(findings.unchecked(diagnosis)):
         lines += ["### Could not look at", "", *(f"- {escaped(what)}. {escaped(how)}" for what, how in unchecked), ""]
     notes = [
@@ -39,6 +40,19 @@ def render(diagnosis: Diagnosis) -> str:
         lines += ["### About this recording", "", *notes, ""]
     if checked := findings.checked(diagnosis):
         lines += [escaped(checked), ""]
+    return "\n".join(lines)
+
+
+def compared(found: Comparison) -> str:
+    """The report of a comparison, for a pull request."""
+    lines = [f"## {escaped(comparison.headline(found))}", ""]
+    lines += [line for sentence in found.incomparable for line in (f"**{escaped(sentence)}**", "")]
+    lines += [line for sentence in comparison.causes(found) for line in (escaped(sentence), "")]
+    lines += [escaped(found.why), ""]
+    for one in comparison.sections(found):
+        lines += _table(one)
+    for title, items in comparison.lists(found):
+        lines += [f"### {title}", "", *(f"- {escaped(f'{first} {rest}')}" for first, rest in items), ""]
     return "\n".join(lines)
 
 
@@ -100,8 +114,7 @@ def _label(row: Row) -> str:
     return f"{row.label}, at {row.place}" if row.place else row.label
 
 
-def table_lines(section: Section) -> list[str]:
-    """A titled table, its texts escaped."""
+def _table(section: Section) -> list[str]:
     heads = [head[:1].upper() + head[1:] or " " for head in section.columns]
     numbers = len(heads) - 1 - section.words
     rule = "|---" + "|--:" * numbers + "|---" * section.words + "|"

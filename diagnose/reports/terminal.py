@@ -11,9 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from diagnose.findings.comparison import Comparison
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.trials import Report
-from diagnose.reports import content, findings, heading, trials
+from diagnose.reports import comparison, content, findings, heading, trials
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card
 from diagnose.trace import units
@@ -32,11 +33,10 @@ _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Sever
 def render(diagnosis: Diagnosis, width: int = 80, color: bool = False) -> str:
     """The whole report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked."""
     width = min(width, MOST_WIDTH)
-    return printed(_report(diagnosis, width), width, color)
+    return _printed(_report(diagnosis, width), width, color)
 
 
-def printed(report: RenderableType, width: int, color: bool) -> str:
-    """What a terminal shows of it, without trailing blanks."""
+def _printed(report: RenderableType, width: int, color: bool) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
     console.print(report)
@@ -52,33 +52,46 @@ def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
         parts.append(Text(lost, style="bold"))
     if cards := findings.cards(diagnosis):
         parts += [
-            title("What to fix"),
+            _title("What to fix"),
             *([Text(f"  {findings.ORDER}", style="dim")] * (len(cards) > 1)),
             *(_card(card, len(cards), width) for card in cards),
         ]
     if minor := findings.minor(diagnosis):
-        parts.append(bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
+        parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
     if hidden := findings.hidden(diagnosis):
-        parts.append(bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
+        parts.append(_bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
     if risks := findings.risks(diagnosis):
-        parts += [title(findings.RISKS), *(_card(card, len(risks), width) for card in risks)]
+        parts += [_title(findings.RISKS), *(_card(card, len(risks), width) for card in risks)]
     parts += _tried(diagnosis.trials)
-    parts += [section_lines(section, width) for section in content.sections(diagnosis)]
+    parts += [_section(section, width) for section in content.sections(diagnosis)]
     if unchecked := list(findings.unchecked(diagnosis)):
-        parts.append(bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
+        parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
     notes = [(f"{note.what} ", note.effect, _SEVERITY_STYLE[note.severity]) for note in diagnosis.integrity]
     notes += [(text, "", "bold red") for text in findings.crashed(diagnosis)]
     if notes:
-        parts.append(bullets("About this recording", notes))
+        parts.append(_bullets("About this recording", notes))
     if checked := findings.checked(diagnosis):
         parts.append(Text(f"\n{checked}", style="bold"))
     return Group(*parts)
 
 
+def compared(found: Comparison, width: int = 80, color: bool = False) -> str:
+    """The report of a comparison, as `render`."""
+    width = min(width, MOST_WIDTH)
+    parts: list[RenderableType] = [Text(comparison.headline(found), style="bold")]
+    parts += [Text(sentence, style="yellow") for sentence in found.incomparable]
+    parts += [Text(sentence) for sentence in comparison.causes(found)]
+    parts.append(Text(found.why, style="dim"))
+    parts += [_section(one, width) for one in comparison.sections(found)]
+    for title, items in comparison.lists(found):
+        parts.append(_bullets(title, [(f"{first} ", rest, "") for first, rest in items]))
+    return _printed(Group(*parts), width, color)
+
+
 def _tried(report: Report | None) -> Iterator[RenderableType]:
     if report is None:
         return
-    yield title(trials.TITLE)
+    yield _title(trials.TITLE)
     table = Table(box=None, padding=(0, 2, 0, 0), pad_edge=False)
     for head in ("fix", "predicted", "measured", ""):
         table.add_column(head, header_style="dim")
@@ -124,13 +137,11 @@ def _card(card: Card, cards: int, width: int) -> RenderableType:
     return Padding(table, (0, 0, 1 if card.number < cards else 0, 2))
 
 
-def title(text: str) -> Text:
-    """A line over a part of a report."""
+def _title(text: str) -> Text:
     return Text(f"\n{text}", style="bold cyan")
 
 
-def section_lines(section: Section, width: int) -> RenderableType:
-    """A titled table."""
+def _section(section: Section, width: int) -> RenderableType:
     table = Table(box=None, padding=(0, 2, 0, 0), show_header=any(section.columns), header_style="dim", expand=False)
     single = len(section.columns) == 2 and not any(section.columns)
     bars = not single and not section.words and any(row.part for row in section.rows) and len(section.columns) <= 4
@@ -149,7 +160,7 @@ def section_lines(section: Section, width: int) -> RenderableType:
         table.add_row(*cells)
         if row.place:
             table.add_row(Text("  " + units.clipped_left(row.place, room - 2), style="dim"))
-    parts: list[RenderableType] = [title(section.title), Padding(table, (0, 0, 0, 2))]
+    parts: list[RenderableType] = [_title(section.title), Padding(table, (0, 0, 0, 2))]
     if section.note:
         parts.append(Padding(Text(section.note, style="dim"), (0, 0, 0, 2)))
     return Group(*parts)
@@ -165,11 +176,10 @@ def _label_room(section: Section, width: int, bars: bool) -> int:
     return max(width - sum(widths) - 2 * len(widths) - 4 - (BAR_WIDTH + 2) * bars, 12)
 
 
-def bullets(heading: str, items: list[tuple[str, str, str]]) -> RenderableType:
-    """A titled list of (first words, the rest, style of the first words)."""
+def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
     table = Table(box=None, padding=(0, 1, 0, 0), show_header=False)
     table.add_column(no_wrap=True)
     table.add_column()
     for first, rest, style in items:
         table.add_row("·", Text.assemble((first, style), (rest, "dim")))
-    return Group(title(heading), Padding(table, (0, 0, 0, 2)))
+    return Group(_title(title), Padding(table, (0, 0, 0, 2)))

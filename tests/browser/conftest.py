@@ -92,7 +92,7 @@ Open = Callable[..., Opened]
 
 @pytest.fixture
 def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
-    """Opens a diagnosis' page, or one given as text, from disk; fails the test in the end if anything went wrong in it."""
+    """Opens a diagnosis' page, or a given one, from disk; fails the test in the end if anything went wrong in it."""
     contexts, opened = [], []
 
     def opens(shown: Diagnosis | str, width: int = 1280, **options: object) -> Opened:

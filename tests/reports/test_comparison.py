@@ -13,7 +13,7 @@ from diagnose.comparing.compare import compare
 from diagnose.facts.run.spending import Part
 from diagnose.findings.baseline import Baseline, GroupTime, RankStep
 from diagnose.findings.comparison import Comparison
-from diagnose.reports import comparison
+from diagnose.reports import comparison, markdown, terminal
 from diagnose.reports.html import comparison_page
 from diagnose.trace.frames import Site
 from tests.reports.html.test_page import HOSTILE, Elements
@@ -39,7 +39,7 @@ SAME = compare(*[side(*casts(2).runs * 3)] * 2)
 
 def text_of(found: Comparison) -> str:
     """On a terminal, as one line: where lines break does not matter."""
-    return " ".join(comparison.terminal(found, 100).split())
+    return " ".join(terminal.compared(found, 100).split())
 
 
 def test_the_first_lines_say_how_much_slower_how_sure_and_where() -> None:
@@ -92,7 +92,7 @@ def test_different_amounts_of_work_are_said_first_and_compared_by_the_sample() -
     times = (100 * MS,) * STEPS
     small, large = (side(run(times_ns=times, samples_per_step=count)) for count in (32, 64))
     found = compare(small, large)
-    assert comparison.terminal(found, 100).splitlines()[1] == "A step of a rank has 32 samples before, 64 after."
+    assert terminal.compared(found, 100).splitlines()[1] == "A step of a rank has 32 samples before, 64 after."
     rows = {row.label: row.cells for one in comparison.sections(found) for row in one.rows}
     assert rows["time per sample"] == ("3.12 ms", "1.56 ms")
 
@@ -117,10 +117,10 @@ def test_reports_say_the_same() -> None:
     told = [comparison.headline(SLOWER), *comparison.causes(SLOWER), SLOWER.why]
     told += [row.label for one in comparison.sections(SLOWER) for row in one.rows]
     told += [first for _, items in comparison.lists(SLOWER) for first, _ in items]
-    page, pasted = comparison_page.render(SLOWER, None, None), comparison.markdown(SLOWER)
+    page, pasted = comparison_page.render(SLOWER, None, None), markdown.compared(SLOWER)
     for text in told:
         assert text.replace("&", "&amp;").replace(">", "&gt;") in page, text
-        assert comparison.escaped(text) in pasted, text
+        assert markdown.escaped(text) in pasted, text
 
 
 @pytest.mark.parametrize("found", [SLOWER, SAME])
@@ -143,12 +143,12 @@ def test_names_of_a_trace_are_text_everywhere() -> None:
     elements = Elements(comparison_page.render(found, None, None))
     assert not elements.named("img")
     assert [one.get("type") for one in elements.named("script")] == ["text/plain", "text/plain", None]
-    assert not re.search(r"(?<!\\)[<>]", comparison.markdown(found).replace("-> ", ""))
-    assert "https://" not in comparison.markdown(found)
+    assert not re.search(r"(?<!\\)[<>]", markdown.compared(found).replace("-> ", ""))
+    assert "https://" not in markdown.compared(found)
 
 
 def test_the_report_keeps_to_the_width() -> None:
     site = Site("a/very/long/path/" * 9 + "train.py", 88, "a_function_with_a_long_name" * 4)
     found = compare(casts(0, site, "an_op_" * 30), casts(60, site, "an_op_" * 30))
     for width in (60, 80, 100):
-        assert max(map(len, comparison.terminal(found, width).splitlines())) <= width
+        assert max(map(len, terminal.compared(found, width).splitlines())) <= width

@@ -7,7 +7,7 @@ threads do. So two recordings can be compared row by row, and no part of their d
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from enum import Enum
 
@@ -102,8 +102,7 @@ def spending(facts: Facts) -> tuple[Spent, ...]:
     used = steps(facts)
     time = optional(device_time, facts)
     pieces = _on_host(facts, used) if time is None else _on_device(facts, time, used)
-    total = {key: sums for one in pieces for key, sums in _summed(facts, one)}
-    return _bounded(total, used)
+    return _bounded([row for one in pieces for row in _summed(facts, one)], used)
 
 
 Sums = tuple[int, int]
@@ -243,22 +242,25 @@ def shapes_text(inputs: Inputs) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def _bounded(total: dict[Spent, Sums], used: Steps) -> tuple[Spent, ...]:
-    """Rows of the sums, small ones put together."""
+def _bounded(rows: Sequence[tuple[Spent, Sums]], used: Steps) -> tuple[Spent, ...]:
+    """The sums of equal rows, small ones put together."""
     least = SMALL_SHARE * used.window_ns
-    total = _together(total, least, lambda key: replace(key, name="", shapes="", site=None))
+    total = _together(rows, 0, lambda key: key)
+    total = _together(total.items(), least, lambda key: replace(key, name="", shapes="", site=None))
     if len(total) > MOST_ROWS:
         least = sorted(ns for ns, _ in total.values())[-MOST_ROWS]
-        total = _together(total, least, lambda key: replace(key, op="", name="", shapes="", site=None))
+        total = _together(total.items(), least, lambda key: replace(key, op="", name="", shapes="", site=None))
     ranked = sorted(total.items(), key=lambda item: -item[1][0])
     per_step = shared_out([ns for _, (ns, _) in ranked], used.count)
     return tuple(replace(key, calls=calls, ns=ns) for (key, (_, calls)), ns in zip(ranked, per_step, strict=True) if ns)
 
 
-def _together(total: dict[Spent, Sums], least_ns: float, coarse: Callable[[Spent], Spent]) -> dict[Spent, Sums]:
-    """The sums, those of less time under a coarser key."""
+def _together(
+    rows: Iterable[tuple[Spent, Sums]], least_ns: float, coarse: Callable[[Spent], Spent]
+) -> dict[Spent, Sums]:
+    """The sums of equal rows, those of less time under a coarser key."""
     found: dict[Spent, Sums] = {}
-    for key, (ns, calls) in total.items():
+    for key, (ns, calls) in rows:
         place = key if ns >= least_ns else coarse(key)
         before = found.get(place, (0, 0))
         found[place] = before[0] + ns, before[1] + calls

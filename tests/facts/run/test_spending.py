@@ -91,6 +91,16 @@ def test_small_rows_are_put_together_by_op_and_nothing_is_lost() -> None:
     assert [(row.name, row.calls, row.ns) for row in small] == [("", 4, 4_000)]
 
 
+def test_ops_whose_shapes_read_the_same_are_one_row() -> None:
+    draw = two_steps()
+    for start, dtype in ((10, "float"), (20, "double")):
+        shapes = {"Input Dims": [[8, 4]], "Input type": [dtype]}
+        draw.op("aten::relu", start / 10, start / 10 + 0.5, **shapes)
+        draw.launch("relu", (start / 10 + 0.1, start / 10 + 0.2), (start, start + 10))
+    rows = [row for row in spending(draw.facts()) if row.op == "aten::relu"]
+    assert [(row.shapes, row.calls, row.ns) for row in rows] == [("(8, 4)", 2, 20_000)]
+
+
 def test_beyond_the_most_rows_the_smallest_are_told_by_kind_only(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_ROWS", 2)
     draw = two_steps().op("aten::mm", 0.5, 2)
