@@ -29,7 +29,7 @@ _UNDIVIDED = {
     PartKind.EXPOSED_COMMUNICATION: "exposed communication",
     PartKind.EXPOSED_COPY: "exposed copies and fills",
     PartKind.GRAPH_NOT_RECORDED: GRAPH_NOT_RECORDED,
-    PartKind.PROFILER: "steps without the profiler, against recorded ones",
+    PartKind.PROFILER: "unprofiled step less recorded step",
     PartKind.NOT_KNOWN: "not known: one side does not say what its step goes to",
 }
 
