@@ -231,6 +231,6 @@ def _grown(before: KnownFinding, after: KnownFinding) -> Item:
 
 
 def _setting(one: SettingChange) -> Item:
-    values = (clipped(value, NAME_WIDTH) if value is not None else "not known" for value in (one.before, one.after))
+    values = (clipped(value, NAME_WIDTH) if value is not None else "not told" for value in (one.before, one.after))
     explains = f" May explain {signed(one.explains_ns)} in {one.acts_on}." if one.explains_ns is not None else ""
     return f"{one.name}:", f"{' -> '.join(values)}.{explains}"

@@ -16,6 +16,7 @@ import msgspec
 import numpy as np
 import pytest
 
+import diagnose
 from diagnose.capture import nsys
 from diagnose.capture.agent import nsys as agent
 from diagnose.capture.agent.board import Board
@@ -51,6 +52,21 @@ def texts(path: Path) -> set[str]:
         found = {str(value) for (value,) in db.execute("SELECT value FROM StringIds")}
     db.close()
     return found
+
+
+@pytest.mark.usefixtures("real")
+def test_two_runs_are_compared_to_the_last_nanosecond(tmp_path: Path) -> None:
+    for name, sleep in (("before", "0.004"), ("after", "0.024")):
+        (tmp_path / name).mkdir()
+        script(tmp_path / name, SLOW.replace("0.004", sleep))
+        done = profile(tmp_path / name, "--tracer", "nsys", "--steps", 4, "train.py", 100_000)
+        assert done.code == 0, done.stderr
+    found = diagnose.compare(tmp_path / "before" / "out", tmp_path / "after" / "out")
+    assert sum(part.ns for part in found.parts) == found.after_ns - found.before_ns
+    assert (found.verdict, found.incomparable) == ("slower", ())
+    # Each step of the second sleeps 20 ms longer.
+    waited = sum(part.ns for part in found.parts if part.of in ("blocked", "python"))
+    assert waited == pytest.approx(20e6, rel=0.25)
 
 
 @pytest.mark.usefixtures("real")
