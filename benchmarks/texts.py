@@ -20,7 +20,7 @@ import click
 import msgspec
 from click.testing import CliRunner
 
-from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight
+from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight, queries
 from benchmarks.jobs import tables as job_tables
 from benchmarks.scale import tables as scale
 from benchmarks.simulated import tables as simulated
@@ -31,7 +31,7 @@ from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
 from diagnose.findings.trials import Report
-from diagnose.reports import trials
+from diagnose.reports import openmetrics, trials
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -61,7 +61,7 @@ SHOWN_LINES = 14
 
 def texts(corpus: Path | None = None) -> list[Text]:
     """All of them; those of public traces only where there is a corpus."""
-    return [*_accuracy(), *_speed(), *_help(), *_trials(), *_reports(corpus)]
+    return [*_accuracy(), *_speed(), *_help(), *_trials(), *_reports(corpus), *_metrics(), *queries.texts(corpus)]
 
 
 def _accuracy() -> Iterator[Text]:
@@ -170,6 +170,29 @@ def report(path: str) -> str:
     if printed.exit_code:
         raise RuntimeError(printed.output)
     return printed.output
+
+
+def _metrics() -> Iterator[Text]:
+    yield Text(SITE / "metrics.md", families, "families")
+    yield Text(SITE / "metrics.md", shown_metrics, "metrics")
+
+
+def families() -> str:
+    """A row for each family of metrics."""
+    rows = ["| series | labels | meaning |", "|---|---|---|"]
+    for one in openmetrics.FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        rows.append(f"| `{openmetrics.PREFIX}{one.name}` | {labels} | {one.meaning} |")
+    return "\n".join(rows)
+
+
+def shown_metrics() -> str:
+    """The figures of a bundled recording."""
+    words = ["analyze", "--quiet", "--no-ledger", "--metrics", "-", str(ROOT / MIXED)]
+    printed = CliRunner().invoke(group, words)
+    if printed.exit_code:
+        raise RuntimeError(printed.output)
+    return f"```console\n$ diagnose analyze {MIXED} --quiet --metrics -\n{printed.output.strip()}\n```"
 
 
 def _block(path: str) -> str:

@@ -16,6 +16,7 @@ COMMANDS = {
     "analyze": "Say what to fix in recorded training steps, and what each fix would save.",
     "try": "Inject fixes into the unmodified script, measure them, and say what to keep.",
     "patch": "Write the fixes of a run's findings as a unified diff of your files.",
+    "export": "Write a run's tables as Parquet files, for DuckDB, Polars and pandas.",
     "ledger": "Say how predictions and trials have compared on this machine, by rule.",
     "doctor": "Say what this machine can record, and how to mend what it cannot.",
     "rules": "List the rules, show one's page, or test a folder of them.",
