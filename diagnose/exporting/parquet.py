@@ -7,6 +7,7 @@ from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pandas as pd
 
 from diagnose.exporting.errors import CannotExport
@@ -32,6 +33,22 @@ def write(frame: pd.DataFrame, table: Table, rank: int, path: Path) -> None:
         writer.write_table(first)
         for part in parts:
             writer.write_table(part)
+
+
+def renumber(source: Path, rank: int, path: Path) -> None:
+    """Write the table of a file to a new one, as that of another rank. Raises OSError."""
+    import pyarrow as pa
+    from pyarrow import parquet
+
+    with (
+        parquet.ParquetFile(source) as old,
+        path.open("xb") as file,
+        parquet.ParquetWriter(file, old.schema_arrow, compression="zstd") as writer,
+    ):
+        for at in range(old.num_row_groups):
+            part = old.read_row_group(at)
+            numbers = pa.array(np.full(len(part), rank, dtype=np.int32))
+            writer.write_table(part.set_column(0, old.schema_arrow.field(0), numbers))
 
 
 def _parts(frame: pd.DataFrame, table: Table, rank: int) -> Iterator[Any]:

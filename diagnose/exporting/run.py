@@ -1,10 +1,10 @@
-"""The tables of a run's ranks, each made where there is a process for it, and put into one folder when all are there."""
+"""The tables of a run's ranks: made where there are processes for them, put into one folder when all are there."""
 
 from __future__ import annotations
 
 import os
 import tempfile
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
@@ -31,7 +31,7 @@ class RankTables:
     folder: Path
     """Has TABLE.parquet of each."""
     rank: int
-    """As it stands in the files: what the recording says, else 0."""
+    """As it stands in the files: what the recording or its name says, else 0."""
     provenance: Provenance
     """Without groups."""
     rows: tuple[tuple[str, int], ...]
@@ -58,14 +58,17 @@ def export(
         try:
             made, notes = _of_ranks(given, unfinished, tables, jobs, progress)
             written = _arranged(made, unfinished)
+            absent = _absent(made)
             if schema.FINDINGS.name in tables:
-                written += _findings(diagnosed(), unfinished)
+                diagnosis = diagnosed()
+                written += _findings(diagnosis, unfinished)
+                absent += _unpriced(diagnosis)
             done = Export(
                 schema_version=SCHEMA_VERSION,
                 tool_version=__version__,
-                ranks=tuple(sorted(one.rank for one in made)),
+                ranks=tuple(made),
                 tables=_summed(written),
-                absent=_absent(made),
+                absent=absent,
                 notes=tuple(notes),
             )
             (unfinished / FILE).write_text(done.to_json(), encoding="utf-8")
@@ -77,8 +80,8 @@ def export(
 
 def _of_ranks(
     given: Recordings, unfinished: Path, tables: Collection[str], jobs: int, progress: Progress
-) -> tuple[list[RankTables], list[str]]:
-    """The tables of each rank, and sentences on files that are not among them. Raises InputError."""
+) -> tuple[dict[int, RankTables], list[str]]:
+    """The tables of each rank by its number, in order; and sentences on other files. Raises InputError."""
     write = partial(rank_tables, folder=unfinished, tables=tuple(tables))
     read, lost = dict[int, RankTables](), dict[int, InputError]()
     results = processes.results(write, given.ranks, jobs)
@@ -94,30 +97,18 @@ def _of_ranks(
         raise InputError(str(lost[min(lost)]))
     places = sorted(read)
     arranged = ranks.arrange([read[at].provenance for at in places])
-    made = []
-    for at, index in zip(places, arranged.indexes, strict=True):
-        if index is not None:
-            made.append(read[at] if read[at].rank == index else _sound(write(given.ranks[at], index=index)))
-    notes = [*given.integrity, *arranged.integrity]
-    return made, [*(f"{note.what} {note.effect}".strip() for note in notes), *(str(lost[at]) for at in sorted(lost))]
+    made = {index: read[at] for at, index in zip(places, arranged.indexes, strict=True) if index is not None}
+    notes = [f"{note.what} {note.effect}".strip() for note in (*given.integrity, *arranged.integrity)]
+    return dict(sorted(made.items())), [*notes, *(str(lost[at]) for at in sorted(lost))]
 
 
-def _sound(tables: RankTables | InputError) -> RankTables:
-    """Raises InputError."""
-    if isinstance(tables, InputError):  # It was readable a moment ago.
-        raise tables
-    return tables
+def rank_tables(files: RankFiles, folder: Path, tables: Sequence[str]) -> RankTables | InputError:
+    """Write the tables of a rank inside of `folder`, or say why it cannot be read. Runs in a process of its own.
 
-
-def rank_tables(
-    files: RankFiles, folder: Path, tables: Sequence[str], index: int | None = None
-) -> RankTables | InputError:
-    """Write the tables of a rank inside of `folder`, or say why it cannot be read; `index`: its number, once known.
-
-    Runs in a process of its own. Raises OSError if they cannot be written.
+    Raises OSError if they cannot be written.
     """
     try:
-        return _written(recording.read(files), Path(tempfile.mkdtemp(dir=folder)), tables, index)
+        return _written(recording.read(files), Path(tempfile.mkdtemp(dir=folder)), tables)
     except InputError as error:
         return error
     except OSError:
@@ -129,34 +120,48 @@ def rank_tables(
         return InputError(f"diagnose itself failed on {files.trace.path} ({kind}). Please report it.")
 
 
-def _written(rank: Rank, folder: Path, tables: Sequence[str], index: int | None) -> RankTables:
+def _written(rank: Rank, folder: Path, tables: Sequence[str]) -> RankTables:
     about = rank.provenance
     told = about.rank if about.rank is not None else ranks.rank_in_name(about.path)
-    number = next(one for one in (index, told, 0) if one is not None)
     rows, absent = [], []
-    for table, frame in making.made(Facts(replace(rank, index=number)), tables):
+    for table, frame in making.made(Facts(rank), tables):
         if isinstance(frame, Missing):
             absent.append((table.name, frame.what, frame.how_to_record_it))
         else:
-            parquet.write(frame, table, number, folder / f"{table.name}.parquet")
+            parquet.write(frame, table, told or 0, folder / f"{table.name}.parquet")
             rows.append((table.name, len(frame)))
-    return RankTables(folder, number, replace(about, groups=()), tuple(rows), tuple(absent))
+    return RankTables(folder, told or 0, replace(about, groups=()), tuple(rows), tuple(absent))
 
 
-def _arranged(made: Sequence[RankTables], unfinished: Path) -> list[tuple[str, int]]:
+def _arranged(made: Mapping[int, RankTables], unfinished: Path) -> list[tuple[str, int]]:
     """Put the files where they belong, as TABLE/rankN.parquet; the rows of each."""
-    for one in made:
+    for rank, one in made.items():
         for table, _ in one.rows:
             (unfinished / table).mkdir(exist_ok=True)
-            (one.folder / f"{table}.parquet").replace(unfinished / table / f"rank{one.rank}.parquet")
-    return [rows for one in made for rows in one.rows]
+            found, place = one.folder / f"{table}.parquet", unfinished / table / f"rank{rank}.parquet"
+            if one.rank == rank:
+                found.replace(place)
+            else:
+                parquet.renumber(found, rank, place)
+    return [rows for one in made.values() for rows in one.rows]
 
 
 def _findings(diagnosis: Diagnosis, unfinished: Path) -> list[tuple[str, int]]:
+    """Write the findings, if they could be looked for; the rows of their table."""
+    if diagnosis.replay is None:
+        return []
     name, frame = schema.FINDINGS.name, found.findings(diagnosis.findings)
     (unfinished / name).mkdir()
     parquet.write(frame, schema.FINDINGS, diagnosis.rank, unfinished / name / f"rank{diagnosis.rank}.parquet")
     return [(name, len(frame))]
+
+
+def _unpriced(diagnosis: Diagnosis) -> tuple[Absent, ...]:
+    """Why there are no findings, if they could not be looked for."""
+    if diagnosis.replay is not None:
+        return ()
+    what, how = "a step that can be replayed", "diagnose analyze says why."
+    return (Absent(schema.FINDINGS.name, (diagnosis.rank,), what, how),)
 
 
 def _summed(written: Sequence[tuple[str, int]]) -> tuple[Written, ...]:
@@ -165,10 +170,10 @@ def _summed(written: Sequence[tuple[str, int]]) -> tuple[Written, ...]:
     return tuple(Written(name, len(rows), sum(rows)) for name, rows in files.items() if rows)
 
 
-def _absent(made: Sequence[RankTables]) -> tuple[Absent, ...]:
+def _absent(made: Mapping[int, RankTables]) -> tuple[Absent, ...]:
     """What ranks do not have, each with its ranks."""
     grouped: dict[tuple[str, str, str], list[int]] = {}
-    for one in made:
+    for rank, one in made.items():
         for why in one.absent:
-            grouped.setdefault(why, []).append(one.rank)
-    return tuple(Absent(table, tuple(sorted(some)), what, how) for (table, what, how), some in grouped.items())
+            grouped.setdefault(why, []).append(rank)
+    return tuple(Absent(table, tuple(some), what, how) for (table, what, how), some in grouped.items())

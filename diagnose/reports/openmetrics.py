@@ -33,6 +33,8 @@ MOST_LABEL = 200
 _VERSIONS = ("python", "torch", "cuda", "cuda_runtime", "cuda_driver", "cudnn", "hip", "hip_runtime", "nccl")
 """What is told of versions, where it is known."""
 
+_UNITS = ("seconds", "bytes", "ratio")
+
 Number: TypeAlias = int | float | None
 Sample: TypeAlias = tuple[dict[str, object], Number]
 """Labels, in order, and a value; None is unknown."""
@@ -44,11 +46,16 @@ class Family:
 
     name: str
     """Without PREFIX; ends in its unit, if it has one."""
-    unit: str
     labels: tuple[str, ...]
     """That its series may have."""
     meaning: str
     samples: Callable[[Diagnosis], Iterable[Sample]]
+
+    @property
+    def unit(self) -> str:
+        """ "seconds", "bytes", "ratio", or ""."""
+        last = self.name.rpartition("_")[2]
+        return last if last in _UNITS else ""
 
 
 def render(diagnosis: Diagnosis) -> str:
@@ -264,53 +271,34 @@ def _rank_waiting(diagnosis: Diagnosis) -> Iterator[Sample]:
 
 _RANK = ("rank",)
 _FINDING = ("rank", "rule", "code", "number")
+_RUN = ("tool_version", "rank", "world_size", "backend", "device", "measure", *_VERSIONS)
 
 FAMILIES = (
-    Family(
-        "run_info",
-        "",
-        ("tool_version", "rank", "world_size", "backend", "device", "measure", *_VERSIONS),
-        "The analysed run: device, versions, and the rank that figures are of. Always 1.",
-        _run,
-    ),
-    Family("step_seconds", "seconds", (*_RANK, "statistic"), "Time of a step, as recorded.", _step),
-    Family("unprofiled_step_seconds", "seconds", _RANK, "Mean time of a step without the profiler.", _unprofiled),
-    Family("profiling_overhead_ratio", "ratio", _RANK, "How many times as long recorded steps take.", _overhead),
-    Family("steps", "", (*_RANK, "state"), "Steps that were recorded, and that figures are of.", _steps),
-    Family(
-        "step_part_seconds", "seconds", (*_RANK, "part"), "What the device does in a step; adds up to it.", _parts
-    ),
-    Family(
-        "idle_seconds", "seconds", (*_RANK, "cause"), "Idle time of the device; adds up to the part idle.", _idle
-    ),
-    Family(
-        "host_seconds", "seconds", (*_RANK, "activity"), "What training threads do in a step; adds up to it.", _host
-    ),
-    Family(
-        "kernel_seconds", "seconds", (*_RANK, "kind"), "Time of kernels. Those of several streams may overlap.", _kernels
-    ),
-    Family("communication_seconds", "seconds", (*_RANK, "overlap"), "Communication on the device.", _communication),
-    Family("flops_per_second", "", _RANK, "FLOPs of matrix products, convolutions and attention.", _flops),
-    Family("mfu_ratio", "ratio", _RANK, "Model FLOPs utilisation, 0 to 1.", _mfu),
-    Family("peak_memory_bytes", "bytes", (*_RANK, "device", "state"), "Most memory that the allocator had.", _memory),
-    Family("memory_capacity_bytes", "bytes", (*_RANK, "device"), "Memory of the device.", _capacity),
-    Family("findings", "", (*_RANK, "confidence"), "Findings that are worth 1 % of the step or more.", _findings),
-    Family("finding_saving_seconds", "seconds", (*_FINDING, "bound"), "What a fix would save of a step.", _savings),
-    Family("finding_saving_ratio", "ratio", _FINDING, "The likely saving of a finding over the step.", _shares),
-    Family(
-        "saving_together_seconds",
-        "seconds",
-        (*_RANK, "bound"),
-        "What the findings that are sure would save together.",
-        _together,
-    ),
-    Family("rules", "", (*_RANK, "outcome"), "Rules by how they ended.", _rules),
-    Family("recording_notes", "", ("severity",), "Notes on what is missing or damaged in the recording.", _notes),
-    Family("ranks", "", (), "Ranks that were analysed.", _ranks),
-    Family("job_step_seconds", "seconds", (), "Mean time of a step of all ranks together.", _job_step),
-    Family("ranks_step_seconds", "seconds", ("statistic",), "Mean steps of all ranks, of several.", _spread),
-    Family("rank_step_seconds", "seconds", _RANK, "Mean step of a rank, of several.", _rank_steps),
-    Family("rank_compute_seconds", "seconds", _RANK, "Computing of a rank in a step, of several.", _rank_compute),
-    Family("rank_waiting_seconds", "seconds", _RANK, "Waiting of a rank for others in a step, of several.", _rank_waiting),
+    Family("run_info", _RUN, "The run: device, versions, and the rank that figures are of. Always 1.", _run),
+    Family("step_seconds", (*_RANK, "statistic"), "Time of a step, as recorded.", _step),
+    Family("unprofiled_step_seconds", _RANK, "Mean time of a step without the profiler.", _unprofiled),
+    Family("profiling_overhead_ratio", _RANK, "How many times as long recorded steps take.", _overhead),
+    Family("steps", (*_RANK, "state"), "Steps that were recorded, and that figures are of.", _steps),
+    Family("step_part_seconds", (*_RANK, "part"), "What the device does in a step; adds up to it.", _parts),
+    Family("idle_seconds", (*_RANK, "cause"), "Idle time of the device; adds up to the part idle.", _idle),
+    Family("host_seconds", (*_RANK, "activity"), "What training threads do in a step; adds up to it.", _host),
+    Family("kernel_seconds", (*_RANK, "kind"), "Time of kernels; those of several streams may overlap.", _kernels),
+    Family("communication_seconds", (*_RANK, "overlap"), "Communication on the device.", _communication),
+    Family("flops_per_second", _RANK, "FLOPs of matrix products, convolutions and attention.", _flops),
+    Family("mfu_ratio", _RANK, "Model FLOPs utilisation, 0 to 1.", _mfu),
+    Family("peak_memory_bytes", (*_RANK, "device", "state"), "Most memory that the allocator had.", _memory),
+    Family("memory_capacity_bytes", (*_RANK, "device"), "Memory of the device.", _capacity),
+    Family("findings", (*_RANK, "confidence"), "Findings that are worth 1 % of the step or more.", _findings),
+    Family("finding_saving_seconds", (*_FINDING, "bound"), "What a fix would save of a step.", _savings),
+    Family("finding_saving_ratio", _FINDING, "The likely saving of a finding over the step.", _shares),
+    Family("saving_together_seconds", (*_RANK, "bound"), "What all findings that are sure would save.", _together),
+    Family("rules", (*_RANK, "outcome"), "Rules by how they ended.", _rules),
+    Family("recording_notes", ("severity",), "Notes on what is missing or damaged in the recording.", _notes),
+    Family("ranks", (), "Ranks that were analysed.", _ranks),
+    Family("job_step_seconds", (), "Mean time of a step of all ranks together.", _job_step),
+    Family("ranks_step_seconds", ("statistic",), "Mean steps of all ranks, of several.", _spread),
+    Family("rank_step_seconds", _RANK, "Mean step of a rank, of several.", _rank_steps),
+    Family("rank_compute_seconds", _RANK, "Computing of a rank in a step, of several.", _rank_compute),
+    Family("rank_waiting_seconds", _RANK, "Waiting of a rank for others in a step, of several.", _rank_waiting),
 )
 """In the order in which they are written."""

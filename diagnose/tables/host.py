@@ -1,4 +1,4 @@
-"""What the host does, and what the recorder noted beside: ops, lines, synchronisations, memory, spans, tracks, links."""
+"""What the host does, and what the recorder noted besides: ops, lines, synchronisations, memory, spans, links."""
 
 from __future__ import annotations
 

@@ -274,7 +274,7 @@ LINKS = Table(
         "kind": Column(
             "text",
             "",
-            "launch: call to device work; forward_of: forward to backward op; waits_for: launch of awaited work to sync",
+            "launch: call to work; forward_of: forward op to backward op; waits_for: launch of awaited work to sync",
         ),
     },
 )

@@ -155,7 +155,7 @@ def test_places_of_the_same_file_share_it() -> None:
 
 def test_there_are_no_other_tables_than_those_that_are_named() -> None:
     assert schema.named(["steps", "ranks"]) == ("steps", "ranks")
-    with pytest.raises(ValueError, match="There is no table step. There are: ranks, steps, "):
+    with pytest.raises(ValueError, match=r"There is no table step\. There are: ranks, steps, "):
         schema.named(["step"])
     assert [table.name for table, _ in making.made(training().facts(), ["steps", "ranks"])] == ["ranks", "steps"]
 
