@@ -42,7 +42,8 @@ def shown(name: str, table: str, recording: Path) -> str:
     """The output of a query as a block."""
     with TemporaryDirectory() as folder:
         diagnose.export(recording, parquet=Path(folder) / "tables", tables=[table])
-        return f"```text\n{output(code(name), Path(folder)).rstrip()}\n```"
+        lines = output(code(name), Path(folder)).splitlines()
+        return "\n".join(["```text", *(line.rstrip() for line in lines if line.strip()), "```"])
 
 
 def code(name: str) -> str:

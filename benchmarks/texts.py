@@ -55,6 +55,9 @@ LINE = 100
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""
 
+SHOWN_METRICS = 17
+"""Lines of metrics that are shown: the run, its step, and the step without the profiler."""
+
 SHOWN_LINES = 14
 """Of its report, in the README: the step, and the first finding."""
 
@@ -173,11 +176,11 @@ def report(path: str) -> str:
 
 
 def _metrics() -> Iterator[Text]:
-    yield Text(SITE / "metrics.md", families, "families")
+    yield Text(SITE / "metrics.md", series, "series")
     yield Text(SITE / "metrics.md", shown_metrics, "metrics")
 
 
-def families() -> str:
+def series() -> str:
     """A row for each family of metrics."""
     rows = ["| series | labels | meaning |", "|---|---|---|"]
     for one in openmetrics.FAMILIES:
@@ -187,12 +190,13 @@ def families() -> str:
 
 
 def shown_metrics() -> str:
-    """The figures of a bundled recording."""
+    """The first figures of a bundled recording."""
     words = ["analyze", "--quiet", "--no-ledger", "--metrics", "-", str(ROOT / MIXED)]
     printed = CliRunner().invoke(group, words)
     if printed.exit_code:
         raise RuntimeError(printed.output)
-    return f"```console\n$ diagnose analyze {MIXED} --quiet --metrics -\n{printed.output.strip()}\n```"
+    lines = printed.output.splitlines()[:SHOWN_METRICS]
+    return "\n".join(["```console", f"$ diagnose analyze {MIXED} --quiet --metrics -", *lines, "...", "```"])
 
 
 def _block(path: str) -> str:

@@ -34,7 +34,8 @@ def command(
     """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
 
     RUN is what `diagnose analyze` takes. DIR gets a folder for each table, with a file for each rank, as in
-    DIR/kernels/rank0.parquet. An earlier export in DIR is replaced, once the new one is whole; other files are not.
+    DIR/kernels/rank0.parquet. An earlier export in DIR is replaced once the new one is whole. A DIR with other files
+    is refused.
 
     Example: diagnose export runs/a --parquet tables --table kernels,steps
     """

@@ -76,7 +76,7 @@ _WORK = {
 
 RANKS = Table(
     "ranks",
-    "A rank in brief: one row. Times are of the mean step, as in the report.",
+    "A rank in brief. Times are of the mean step, as in the report.",
     {
         "file": Column("text", "", "name of its trace"),
         "format": Column("text", "", "of the trace"),
