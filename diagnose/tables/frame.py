@@ -27,6 +27,11 @@ def frame(table: Table, columns: Mapping[str, Values]) -> pd.DataFrame:
     return pd.DataFrame(made, copy=False)
 
 
+def empty(table: Table) -> pd.DataFrame:
+    """The table without rows."""
+    return frame(table, {name: [] for name in table.columns})
+
+
 def words(codes: IntArray, labels: Sequence[str]) -> pd.Categorical:
     """Texts by their position in `labels`, which may repeat themselves; -1 is unknown."""
     number: dict[str, int] = {}

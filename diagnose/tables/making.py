@@ -7,7 +7,10 @@ from collections.abc import Callable, Collection, Iterator
 import pandas as pd
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.breakdown import NO_DEVICE
+from diagnose.facts.core.run import trains_on_cpu
 from diagnose.tables import host, run, schema, work
+from diagnose.tables.frame import empty
 from diagnose.tables.schema import Table
 
 _MAKERS: dict[str, Callable[[Facts], pd.DataFrame]] = {
@@ -29,10 +32,14 @@ _MAKERS: dict[str, Callable[[Facts], pd.DataFrame]] = {
 
 
 def made(facts: Facts, names: Collection[str]) -> Iterator[tuple[Table, pd.DataFrame | Missing]]:
-    """Each of the named tables that a rank has, or why it has not."""
+    """Each of the named tables that a rank has, or why it has not.
+
+    A training that is known to use no device has tables of devices, without rows.
+    """
     for table in schema.TABLES:
         if table.name in names and table.name in _MAKERS:
             try:
                 yield table, _MAKERS[table.name](facts)
             except Missing as missing:
-                yield table, missing.with_traceback(None)
+                none = missing == NO_DEVICE and trains_on_cpu(facts)
+                yield table, empty(table) if none else missing.with_traceback(None)

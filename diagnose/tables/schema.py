@@ -189,7 +189,7 @@ OPS = Table(
 )
 LINES = Table(
     "lines",
-    "A stretch of host time in a function of the user's own code; calls lie in calls.",
+    "A stretch of host time in a function of the user's own code. Functions that it calls have rows of their own.",
     {
         "start_ns": _START,
         "dur_ns": _DUR,

@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pandas as pd
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.source import recording
 from diagnose.tables import frame, making, schema
 from diagnose.tables.schema import Column, Table
 from diagnose.trace.frames import Site
@@ -13,6 +16,8 @@ from tests.drawing import Drawing
 from tests.tables.drawn import training
 
 NAMES = schema.named(())
+TABLES = {table.name: table for table in schema.TABLES}
+ON_CPU = Path(__file__).parents[2] / "sample_traces" / "planted" / "mixed" / "three_faults_on_the_cpu" / "medium"
 
 
 def tables(facts: Facts) -> dict[str, pd.DataFrame]:
@@ -118,6 +123,15 @@ def test_what_was_not_recorded_is_no_empty_table(made: dict[str, pd.DataFrame]) 
     }
     assert rows(tables(host_only)["ops"], "name", "step", "used") == [("aten::mm", None, True)]
     assert rows(tables(host_only)["ranks"], "measure", "used_steps", "idle_ns") == [("window", 0, None)]
+
+
+def test_a_training_without_a_device_has_empty_tables_of_it() -> None:
+    """`diagnose profile` timed it on the host alone."""
+    found = making.made(Facts(recording.read(recording.find([ON_CPU]).ranks[0])), NAMES)
+    made = {table.name: one for table, one in found}
+    for name in ("kernels", "copies", "idle_gaps"):
+        assert isinstance(made[name], pd.DataFrame)
+        assert (len(made[name]), list(made[name].columns)) == (0, list(TABLES[name].columns))
 
 
 def test_collectives_have_what_was_recorded_of_them() -> None:
