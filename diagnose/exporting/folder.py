@@ -6,7 +6,7 @@ import re
 import shutil
 import tempfile
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 
 from diagnose.exporting.errors import CannotExport
@@ -21,13 +21,15 @@ _TABLE_FILE = re.compile(r"rank\d+\.parquet")
 
 @contextmanager
 def prepared(folder: Path) -> Iterator[Path]:
-    """Make the folder if it is new, and yield a place inside of it to write in; whatever is left there at the end goes.
+    """Make the folder if it is new, and yield a place inside of it to write in. What is left there at the end goes.
 
-    Raises CannotExport if it holds files that are no export's, or cannot be written.
+    So does the folder if it was new and nothing was put into it. Raises CannotExport if it holds files that are no
+    export's, or cannot be written.
     """
     try:
         if folder.exists() and not folder.is_dir():
             raise CannotExport(f"{folder} is a file. Name a folder.")
+        new = not folder.exists()
         folder.mkdir(parents=True, exist_ok=True)
         _refuse_others(folder)
         for left in folder.glob(f"{_UNFINISHED}*"):
@@ -39,6 +41,9 @@ def prepared(folder: Path) -> Iterator[Path]:
         yield unfinished
     finally:
         shutil.rmtree(unfinished, ignore_errors=True)
+        if new:
+            with suppress(OSError):  # It is not empty.
+                folder.rmdir()
 
 
 def cannot_write(folder: Path | str, error: OSError) -> CannotExport:

@@ -9,7 +9,6 @@ from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
-from diagnose import __version__
 from diagnose.exporting import folder as folders
 from diagnose.exporting import parquet
 from diagnose.facts.core.base import Facts, Missing
@@ -20,6 +19,7 @@ from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
 from diagnose.tables import found, making, schema
 from diagnose.trace.model import Provenance, Rank
+from diagnose.version import __version__
 
 Progress = Callable[[int, int], None]
 
@@ -138,11 +138,11 @@ def _arranged(made: Mapping[int, RankTables], unfinished: Path) -> list[tuple[st
     for rank, one in made.items():
         for table, _ in one.rows:
             (unfinished / table).mkdir(exist_ok=True)
-            found, place = one.folder / f"{table}.parquet", unfinished / table / f"rank{rank}.parquet"
+            source, place = one.folder / f"{table}.parquet", unfinished / table / f"rank{rank}.parquet"
             if one.rank == rank:
-                found.replace(place)
+                source.replace(place)
             else:
-                parquet.renumber(found, rank, place)
+                parquet.renumber(source, rank, place)
     return [rows for one in made.values() for rows in one.rows]
 
 

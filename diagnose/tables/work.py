@@ -120,7 +120,7 @@ def _work(facts: Facts, ids: IntArray, used: Mask) -> dict[str, Values]:
     op[launched], outer[launched] = enclosing_op(facts, calls)[position], asking_ops(facts, calls)[position]
     sites = np.full(len(ids), None, dtype=object)
     sites[launched] = _objects(sites_of(facts, calls))[position]
-    tracks = rank.tracks.iloc[rank.spans["track"].to_numpy()[ids]]
+    track = rank.spans["track"].to_numpy()[ids]
     delay, depth = _queue(facts)
     return {
         "id": ids,
@@ -128,8 +128,7 @@ def _work(facts: Facts, ids: IntArray, used: Mask) -> dict[str, Values]:
         **times(facts, ids),
         "step": step_numbers(facts, ids),
         "used": used,
-        "device": tracks["device"].to_numpy(),
-        "stream": tracks["stream"].to_numpy(),
+        **{name: rank.tracks[name].to_numpy()[track] for name in ("device", "stream")},
         "op": names(facts, op),
         "op_id": op,
         "outer_op": names(facts, outer),

@@ -205,7 +205,7 @@ def test_without_pyarrow_it_says_what_to_install(trace: Path, tmp_path: Path, mo
 def test_a_trace_that_cannot_be_read_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "broken.json").write_text("no trace")
     refused(run("export", tmp_path / "broken.json", "--parquet", tmp_path / "t"), "is not a profiler trace")
-    assert files(tmp_path / "t") == []
+    assert not (tmp_path / "t").exists()
 
 
 def test_a_damaged_file_of_a_folder_is_left_out_and_named(job: Path, tmp_path: Path) -> None:
@@ -250,7 +250,7 @@ def test_an_interruption_leaves_no_half_file(tmp_path: Path) -> None:
         process.send_signal(signal.SIGINT)
         _, said = process.communicate()
     assert (process.returncode, said.strip()) == (130, b"Interrupted.")
-    assert list(out.iterdir()) == []
+    assert not out.exists()
 
 
 def test_names_of_a_hostile_trace_are_only_text(tmp_path: Path) -> None:
