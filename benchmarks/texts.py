@@ -55,7 +55,7 @@ LINE = 100
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""
 
-SHOWN_METRICS = 17
+SHOWN_METRICS = 14
 """Lines of metrics that are shown: the run, its step, and the step without the profiler."""
 
 SHOWN_LINES = 14
