@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import shutil
 import tempfile
@@ -40,15 +41,24 @@ def prepared(folder: Path) -> Iterator[Path]:
     try:
         yield unfinished
     finally:
-        shutil.rmtree(unfinished, ignore_errors=True)
+        _remove(unfinished)
         if new:
             with suppress(OSError):  # It is not empty.
                 folder.rmdir()
 
 
+def _remove(unfinished: Path) -> None:
+    """Remove a place under another name: where work is interrupted, processes may still be writing to this one."""
+    gone = unfinished.with_name(f"{unfinished.name}-gone")
+    with suppress(OSError):
+        unfinished.rename(gone)
+    shutil.rmtree(gone, ignore_errors=True)
+
+
 def cannot_write(folder: Path | str, error: OSError) -> CannotExport:
-    """The error in a sentence."""
-    return CannotExport(f"Cannot write to {folder}: {error.strerror or error}. Choose another folder.")
+    """The error in a sentence; pyarrow's own text names files that are gone by then."""
+    why = os.strerror(error.errno) if error.errno else str(error)
+    return CannotExport(f"Cannot write to {folder}: {why}. Choose another folder.")
 
 
 def _refuse_others(folder: Path) -> None:

@@ -29,7 +29,7 @@ def write(frame: pd.DataFrame, table: Table, rank: int, path: Path) -> None:
 
     parts = _parts(frame, table, rank)
     first = next(parts)
-    with path.open("xb") as file, parquet.ParquetWriter(file, first.schema, compression="zstd") as writer:
+    with parquet.ParquetWriter(path, first.schema, compression="zstd") as writer:
         writer.write_table(first)
         for part in parts:
             writer.write_table(part)
@@ -42,8 +42,7 @@ def renumber(source: Path, rank: int, path: Path) -> None:
 
     with (
         parquet.ParquetFile(source) as old,
-        path.open("xb") as file,
-        parquet.ParquetWriter(file, old.schema_arrow, compression="zstd") as writer,
+        parquet.ParquetWriter(path, old.schema_arrow, compression="zstd") as writer,
     ):
         for at in range(old.num_row_groups):
             part = old.read_row_group(at)

@@ -240,14 +240,17 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_earlier_export(trace: Path, 
     assert (out / "steps" / "rank0.parquet").read_bytes() == before
 
 
-def test_an_interruption_leaves_no_half_file(tmp_path: Path) -> None:
-    many = [training(distributedInfo={"rank": rank}).write(tmp_path / f"r{rank}.json") for rank in range(200)]
+@pytest.mark.parametrize("jobs", ["1", "2"])
+def test_an_interruption_leaves_no_half_file(tmp_path: Path, jobs: str) -> None:
+    """Files are large enough for processes of their own, which are interrupted as well, as by a terminal."""
+    for rank in range(200):
+        training(distributedInfo={"rank": rank}, padding="x" * 30_000).write(tmp_path / f"r{rank}.json")
     out = tmp_path / "t"
-    words = [sys.executable, "-m", "diagnose", "export", *map(str, many), "--parquet", str(out)]
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, env={**os.environ, "DIAGNOSE_DEBUG": ""}) as process:
+    words = [sys.executable, "-m", "diagnose", "export", str(tmp_path), "--parquet", str(out), "--jobs", jobs]
+    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True) as process:
         while process.poll() is None and not list(out.glob(".unfinished-*/*/*.parquet")):
             time.sleep(0.01)
-        process.send_signal(signal.SIGINT)
+        os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate()
     assert (process.returncode, said.strip()) == (130, b"Interrupted.")
     assert not out.exists()
