@@ -20,7 +20,7 @@ import click
 import msgspec
 from click.testing import CliRunner
 
-from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight
+from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight, queries
 from benchmarks.jobs import tables as job_tables
 from benchmarks.noise import results as noise_results
 from benchmarks.noise import tables as noise_tables
@@ -33,7 +33,7 @@ from diagnose import docs
 from diagnose.cli import group
 from diagnose.docs import Text
 from diagnose.findings.trials import Report
-from diagnose.reports import trials
+from diagnose.reports import openmetrics, trials
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -60,13 +60,17 @@ LINE = 100
 
 """What `diagnose try` has found of a training with slow storage, on two cores."""
 
+SHOWN_METRICS = 14
+"""Lines of metrics that are shown: the run, its step, and the step without the profiler."""
+
 SHOWN_LINES = 14
 """Of its report, in the README: the step, and the first finding."""
 
 
 def texts(corpus: Path | None = None) -> list[Text]:
     """All of them; those of public traces only where there is a corpus."""
-    return [*_accuracy(), *_speed(), *_help(), *_trials(), *_comparisons(), *_reports(corpus)]
+    own = [*_accuracy(), *_speed(), *_help(), *_trials(), *_comparisons(), *_metrics()]
+    return [*own, *_reports(corpus), *queries.texts(corpus)]
 
 
 def _accuracy() -> Iterator[Text]:
@@ -190,6 +194,30 @@ def report(path: str) -> str:
     if printed.exit_code:
         raise RuntimeError(printed.output)
     return printed.output
+
+
+def _metrics() -> Iterator[Text]:
+    yield Text(SITE / "metrics.md", series, "series")
+    yield Text(SITE / "metrics.md", shown_metrics, "metrics")
+
+
+def series() -> str:
+    """A row for each family of metrics."""
+    rows = ["| series | labels | meaning |", "|---|---|---|"]
+    for one in openmetrics.FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in one.labels)
+        rows.append(f"| `{openmetrics.PREFIX}{one.name}` | {labels} | {one.meaning} |")
+    return "\n".join(rows)
+
+
+def shown_metrics() -> str:
+    """The first figures of a bundled recording."""
+    words = ["analyze", "--quiet", "--no-ledger", "--metrics", "-", str(ROOT / MIXED)]
+    printed = CliRunner().invoke(group, words)
+    if printed.exit_code:
+        raise RuntimeError(printed.output)
+    lines = printed.output.splitlines()[:SHOWN_METRICS]
+    return "\n".join(["```console", f"$ diagnose analyze {MIXED} --quiet --metrics -", *lines, "...", "```"])
 
 
 def _block(path: str) -> str:

@@ -10,10 +10,12 @@
     source      bytes to trace: one reader per file format
     storage     files at URLs: listed, read and written
     capture     running a training so that it records itself
+    tables      what other programs ask their own questions of, made of facts
     reports     a Diagnosis as text, as a page, and as figures
     synthetic   traces drawn in text
     trials      the user's script, run with and without a fix
     comparing   two recordings: what differs, and whether it is noise
+    exporting   a run's tables as files of Parquet
     ledger      what is remembered of trials
     cli         the command line
 """
@@ -33,9 +35,10 @@ if TYPE_CHECKING:
     from diagnose.capture.inline import Recording
     from diagnose.findings.comparison import Comparison
     from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.findings.export import Export
     from diagnose.trace.model import Run
 
-__all__ = ["Diagnosis", "__version__", "analyze", "compare", "figures", "load", "record", "to_hta"]
+__all__ = ["Diagnosis", "__version__", "analyze", "compare", "export", "figures", "load", "record", "to_hta"]
 
 
 def __getattr__(name: str) -> Any:
@@ -109,6 +112,32 @@ def compare(before: str | PathLike[str], after: str | PathLike[str], *, jobs: in
         return analyze(*paths, jobs=jobs)
 
     return compare(*(side(str(one), analysed).baseline for one in (before, after)))
+
+
+def export(
+    *paths: str | PathLike[str],
+    parquet: str | PathLike[str],
+    tables: Sequence[str] = (),
+    jobs: int = 1,
+) -> Export:
+    """Write the tables of a run (files, folders, glob patterns, URLs) as files of Parquet: `export("runs/a",
+    parquet="tables")`. Needs torch-diagnose[parquet].
+
+    The folder gets TABLE/rankN.parquet of all tables, or of those named in `tables`. It is new, empty, or an earlier
+    export, which is replaced.
+
+    Raises `diagnose.source.base.InputError` if there is nothing sound to read,
+    `diagnose.exporting.errors.CannotExport` if nothing can be written, and ValueError if there is no such table.
+    """
+    from pathlib import Path
+
+    from diagnose.exporting import run
+    from diagnose.source import recording
+    from diagnose.tables.schema import named
+
+    asked = named(tables)
+    given = recording.find([str(path) for path in paths])
+    return run.export(given, Path(parquet), asked, lambda: analyze(*paths, jobs=jobs), jobs)
 
 
 def record(

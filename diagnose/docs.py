@@ -25,6 +25,8 @@ from diagnose.findings.ledger_report import LedgerReport
 from diagnose.findings.trials import Report
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
+from diagnose.tables import schema
+from diagnose.tables.schema import RANK, Table
 
 RULES_FOLDER = page.built_in_rules()
 SCHEMA_FILE = Path(__file__).with_name("diagnosis.schema.json")
@@ -95,6 +97,7 @@ def texts() -> list[Text]:
         Text(BASELINE_SCHEMA_FILE, partial(json_schema, Baseline)),
         Text(SITE / "rules" / "index.md", partial(rules_index, pages)),
         Text(SITE / "writing-rules.md", facts_table, "facts"),
+        Text(SITE / "queries.md", tables_of_exports, "tables"),
     ]
     for name, title in FAMILIES.items():
         some = [one for one in pages if one.family == name]
@@ -143,6 +146,19 @@ def facts_table() -> str:
         kind = str(inspect.signature(get).return_annotation).replace("|", "or")
         rows.append(f"| `{name}` | `{kind}` in `{get.__module__}` | {first} |")
     return "\n".join(rows)
+
+
+def tables_of_exports() -> str:
+    """Every table of an export with its columns."""
+    return "\n".join(map(_table_of_exports, schema.TABLES))
+
+
+def _table_of_exports(table: Table) -> str:
+    rows = [f"### {table.name}", "", f"A row: {table.row[0].lower()}{table.row[1:]}", ""]
+    rows += ["| column | type | unit | meaning |", "|---|---|---|---|"]
+    columns = {"rank": RANK, **table.columns}.items()
+    rows += [f"| `{name}` | {one.dtype} | {one.unit} | {one.meaning} |" for name, one in columns]
+    return "\n".join([*rows, ""])
 
 
 def run(texts: Sequence[Text], check: bool) -> int:

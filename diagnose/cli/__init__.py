@@ -18,6 +18,7 @@ COMMANDS = {
     "patch": "Write the fixes of a run's findings as a unified diff of your files.",
     "compare": "Say whether a training got slower, why, and whether it is noise.",
     "baseline": "Write a small JSON of a recording, to compare later ones with.",
+    "export": "Write a run's tables as Parquet files, for DuckDB, Polars and pandas.",
     "ledger": "Say how predictions and trials have compared on this machine, by rule.",
     "doctor": "Say what this machine can record, and how to mend what it cannot.",
     "rules": "List the rules, show one's page, or test a folder of them.",

@@ -64,6 +64,9 @@ class Share(click.ParamType[float]):
     "--perfetto", "perfetto_file", metavar="FILE", help="Write the timeline with the findings, for ui.perfetto.dev."
 )
 @click.option(
+    "--metrics", "metrics_file", metavar="FILE", help="Write figures as OpenMetrics text; - is standard output."
+)
+@click.option(
     "--format",
     "shape",
     type=click.Choice(["terminal", "json", "markdown"]),
@@ -94,6 +97,7 @@ def command(
     json_file: str | None,
     markdown_file: str | None,
     perfetto_file: str | None,
+    metrics_file: str | None,
     shape: str,
     folders: tuple[str, ...],
     select: tuple[str, ...],
@@ -121,7 +125,13 @@ def command(
     from diagnose.source import cache, recording
     from diagnose.source.base import InputError
 
-    asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "perfetto": perfetto_file}
+    asked = {
+        "html": html_file,
+        "json": json_file,
+        "markdown": markdown_file,
+        "perfetto": perfetto_file,
+        "metrics": metrics_file,
+    }
     files = {form: output(name) for form, name in asked.items() if name}
     try:
         given = recording.find(paths)

@@ -37,6 +37,18 @@ def test_reports_go_to_urls(bucket: Bucket, trace: Path) -> None:
     assert bucket.get("out/r.md").startswith(b"## One step takes")
 
 
+def test_tables_go_to_a_url_and_the_record_of_them_last(bucket: Bucket, trace: Path) -> None:
+    url = f"{bucket.url}/tables"
+    done = run("export", trace, "--parquet", url, "--table", "kernels,steps")
+    assert (done.returncode, done.stderr) == (0, "")
+    names = ["diagnose-export.json", "kernels/rank0.parquet", "steps/rank0.parquet"]
+    assert bucket.keys() == [f"tables/{name}" for name in names]
+    put = [one.path for one in bucket.proxy.requests if one.method == "PUT"]
+    assert put[-1].endswith("diagnose-export.json")
+    assert bucket.get("tables/steps/rank0.parquet").startswith(b"PAR1")
+    refused(run("export", trace, "--parquet", url), f"{url} is not empty, and nothing is deleted there.")
+
+
 @pytest.mark.parametrize(
     ("outputs", "said"),
     [

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
@@ -21,7 +21,7 @@ keep the device busy."""
 
 @dataclass(frozen=True)
 class LaunchTable:
-    """Device work of the used steps whose launch is known, in order of launch. Arrays of shape (launched,)."""
+    """Device work whose launch is known, in order of launch. Arrays of shape (launched,)."""
 
     work: IntArray
     """Span id of the device work."""
@@ -56,8 +56,16 @@ class Launches:
 @fact
 def launch_table(facts: Facts) -> LaunchTable:
     """Every launch of the used steps. Raises Missing without device work that has a recorded launch."""
-    work, used = device_work(facts), steps(facts)
-    start = facts.rank.spans["start_ns"].to_numpy()
+    used, every = steps(facts), every_launch(facts)
+    start = facts.rank.spans["start_ns"].to_numpy()[every.work]
+    inside = (start >= used.start_ns) & (start < used.end_ns)
+    return LaunchTable(every.work[inside], every.call[inside], every.delay_ns[inside], every.depth[inside])
+
+
+@once
+def every_launch(facts: Facts) -> LaunchTable:
+    """Every launch of the recording. Raises Missing like launch_table."""
+    work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
     if not len(work.ids):
         raise NO_DEVICE
     linked = np.flatnonzero(work.launch >= 0)
@@ -74,14 +82,13 @@ def launch_table(facts: Facts) -> LaunchTable:
         earlier = np.argsort(np.argsort(begins, kind="stable"), kind="stable")
         finished = np.searchsorted(np.sort(ends), begins, side="right")
         depth[mine] = np.maximum(earlier - finished, 0)[position]
-    inside = (work.start_ns[linked] >= used.start_ns) & (work.start_ns[linked] < used.end_ns)
-    order = np.argsort(call_start[inside], kind="stable")
-    chosen = linked[inside][order]
+    order = np.argsort(call_start, kind="stable")
+    chosen = linked[order]
     return LaunchTable(
         work=work.ids[chosen],
         call=work.launch[chosen],
         delay_ns=np.maximum(work.start_ns[chosen] - start[work.launch[chosen]], 0),
-        depth=depth[inside][order],
+        depth=depth[order],
     )
 
 

@@ -40,7 +40,7 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
     All None where no stacks were recorded.
     """
     try:
-        table, sites = _frames(facts)
+        table, sites = user_frames(facts)
     except Missing:
         return [None] * len(moments_ns)
     track = table["track"].to_numpy().astype(np.int64)
@@ -54,7 +54,7 @@ def sites_at(facts: Facts, moments_ns: IntArray, tracks: IntArray) -> list[Site 
     return [sites[int(of_frame[k])] if k >= 0 else None for k in found]
 
 
-def _frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
+def user_frames(facts: Facts) -> tuple[pd.DataFrame, dict[int, Site]]:
     """Frames of the user's code (start_ns, dur_ns, track, name), and the site by code of the name. Raises Missing."""
     sites, lines = frame_sites(facts), facts.rank.lines
     if len(lines):
@@ -70,7 +70,7 @@ def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
 
     Raises Missing without call stacks.
     """
-    table, _ = _frames(facts)
+    table, _ = user_frames(facts)
     mine = table[table["track"] == track]
     ends = mine["start_ns"].to_numpy() + mine["dur_ns"].to_numpy()
     return intervals.cut(times, np.concatenate((mine["start_ns"].to_numpy(), ends)))[0]

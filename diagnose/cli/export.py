@@ -1,0 +1,104 @@
+"""`diagnose export`."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from tempfile import TemporaryDirectory
+
+import click
+
+from diagnose.cli.progress import shown
+from diagnose.cli.upload import OutFolder, checked
+
+
+@click.command(name="export")
+@click.argument("paths", nargs=-1, required=True, metavar="RUN...")
+@click.option("--parquet", "folder", type=OutFolder(), required=True, help="Folder for the tables; it may be a URL.")
+@click.option("--table", "names", multiple=True, metavar="NAME", help="Only these tables. Repeatable.  [default: all]")
+@click.option("--jobs", type=click.IntRange(min=1), metavar="N", help="Processes for many ranks.  [default: cores]")
+@click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
+@click.option("--no-ledger", is_flag=True, help="Do not use what trials on this machine have measured.")
+@click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
+def command(
+    paths: tuple[str, ...],
+    folder: Path | str,
+    names: tuple[str, ...],
+    jobs: int | None,
+    no_cache: bool,
+    no_ledger: bool,
+    quiet: bool,
+) -> None:
+    """Write a run's tables as Parquet files, for DuckDB, Polars and pandas.
+
+    RUN is what `diagnose analyze` takes. DIR gets a folder for each table, with a file for each rank, as in
+    DIR/kernels/rank0.parquet. An earlier export in DIR is replaced once the new one is whole. A DIR with other files
+    is refused.
+
+    Example: diagnose export runs/a --parquet tables --table kernels,steps
+    """
+    from diagnose import ledger
+    from diagnose.cli.analyze import asked_rules
+    from diagnose.exporting import parquet
+    from diagnose.exporting.errors import CannotExport
+    from diagnose.exporting.run import export
+    from diagnose.pipeline import diagnose
+    from diagnose.reports import export as text
+    from diagnose.rulekit.settings import SettingsError
+    from diagnose.rulekit.vocabulary import RuleError
+    from diagnose.source import cache, recording
+    from diagnose.source.base import InputError
+
+    tables, processes = _asked(names), jobs or os.cpu_count() or 1
+    try:
+        parquet.require()
+        checked(folder)
+        given = recording.find(paths)
+        rules = asked_rules(given.ranks[0].trace.path, (), (), ())
+        trials = () if no_ledger else ledger.read().entries
+        with shown("Reading traces", quiet) as progress, cache.unused(no_cache), _local(folder) as here:
+            written = export(
+                given,
+                here,
+                tables,
+                lambda: diagnose(given, jobs=processes, progress=progress, rules=rules, trials=trials),
+                processes,
+                progress,
+            )
+    except (CannotExport, InputError, RuleError, SettingsError) as error:
+        raise click.ClickException(str(error)) from error
+    for note in () if quiet else written.notes:
+        click.echo(note, err=True)
+    click.echo(text.render(written), nl=False)
+
+
+def _asked(names: tuple[str, ...]) -> tuple[str, ...]:
+    """The named tables, or all. Raises ClickException if there is no such table."""
+    from diagnose.rulekit import settings
+    from diagnose.tables.schema import named
+
+    try:
+        return named(settings.names(names))
+    except ValueError as error:
+        raise click.ClickException(str(error)) from error
+
+
+@contextmanager
+def _local(folder: Path | str) -> Iterator[Path]:
+    """The folder; of a URL one of this machine, which is put there once it is whole."""
+    from diagnose.findings.export import FILE
+    from diagnose.storage import writing
+    from diagnose.storage.failures import StorageError
+    from diagnose.storage.urls import shown as told
+
+    if isinstance(folder, Path):
+        yield folder
+        return
+    with TemporaryDirectory(prefix="diagnose-") as here:
+        yield Path(here)
+        try:
+            writing.upload(Path(here), folder, FILE)
+        except StorageError as error:
+            raise click.ClickException(f"Cannot write {told(folder)}: {error.strerror}.") from error

@@ -1,0 +1,57 @@
+"""Sums over the tables of real traces are the figures of the report, as the documentation says."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.idle import idle
+from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.device.kernels import kernel_kinds, kernel_ops
+from diagnose.facts.host.python import ops
+from diagnose.source import ranks
+from diagnose.tables import making
+
+TRACES = (
+    "hta/nccl_a100_rank0_of_2.json.gz",
+    "param/dlrm_8_ranks/worker1.pt.trace.json.gz",
+    "tensorboard/resnet50_autograd_0_workers.json.gz",
+    "tracelens/b200_eager.json.gz",
+    "tracelens/h100_bert_small.json.gz",
+    "tracelens/mi300_resnet_act_checkpoint.json.gz",
+    "tracelens/sglang_decode_graphs.json.gz",
+)
+NAMES = ("kernels", "idle_gaps", "ops", "spans")
+
+
+@pytest.mark.parametrize("name", TRACES)
+def test_sums_are_the_figures_of_the_report(corpus: Path, name: str) -> None:
+    facts = Facts(ranks.read(corpus / "kineto" / name))
+    tables = {table.name: one for table, one in making.made(facts, NAMES) if not isinstance(one, Missing)}
+    count = steps(facts).count
+
+    def summed(table: str, by: str, what: str) -> dict[str, int]:
+        rows = tables[table]
+        rows = rows[rows["used"]] if "used" in rows else rows
+        return rows.assign(**{by: rows[by].astype(object).fillna("")}).groupby(by)[what].sum().to_dict()
+
+    def near(ns: int) -> object:
+        return pytest.approx(ns * count, abs=count)
+
+    assert summed("kernels", "kind", "dur_ns") == {one.label: near(one.ns) for one in kernel_kinds(facts)}
+    assert summed("kernels", "op", "dur_ns") == {one.label: near(one.ns) for one in kernel_ops(facts)}
+    if steps(facts).measure is not Measure.WINDOW:  # Its end may lie within an op, whose inner ops are left out then.
+        own = summed("ops", "name", "self_ns")
+        assert {one.name: own[one.name] for one in ops(facts)} == {one.name: near(one.self_ns) for one in ops(facts)}
+    causes = pd.Series({}, dtype="int64")
+    for one in idle(facts):
+        causes[one.cause.value] = causes.get(one.cause.value, 0) + one.ns
+    found = summed("idle_gaps", "cause", "dur_ns")
+    assert found == {cause: pytest.approx(ns * count, abs=count * len(idle(facts))) for cause, ns in causes.items()}
+    spans = tables["spans"].set_index("id")
+    known = tables["kernels"].dropna(subset=["op_id"])
+    assert (spans["name"][known["op_id"]].astype(str).to_numpy() == known["op"].astype(str).to_numpy()).all()
+    assert set(known["op_id"]) | set(known["outer_op_id"]) <= set(tables["ops"]["id"])
