@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose import __version__
 from diagnose.comparing import changes, noise
 from diagnose.comparing.parts import parts
 from diagnose.comparing.runs import middle
 from diagnose.findings.baseline import Baseline, Run
 from diagnose.findings.comparison import Basis, Comparison, Ns, Range, Verdict
+from diagnose.version import __version__
 
 
 def compare(before: Baseline, after: Baseline) -> Comparison:

@@ -5,7 +5,6 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
-from diagnose import __version__
 from diagnose.comparing.settings import settings
 from diagnose.findings.baseline import Baseline, GroupTime, KnownFinding, RankStep, Run
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
@@ -13,6 +12,7 @@ from diagnose.findings.finding import OutcomeKind, RankedFinding
 from diagnose.findings.job import JobSummary
 from diagnose.reports import job as jobs
 from diagnose.trace.manifest import RankManifest, Timed
+from diagnose.version import __version__
 
 MOST_GROUPS = 32
 """Of a job: those that hold ranks up longest."""
