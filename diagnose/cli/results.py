@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
 
 def rendered(diagnosis: Diagnosis, form: str) -> str:
-    """The diagnosis as text, ending in a newline: html, json, markdown, perfetto or terminal."""
+    """The diagnosis as text, ending in a newline: html, json, markdown, perfetto, brief or terminal."""
     if form == "json":
         return diagnosis.to_json() + "\n"
     if form == "html":
@@ -32,6 +32,10 @@ def rendered(diagnosis: Diagnosis, form: str) -> str:
         from diagnose.reports import perfetto
 
         return perfetto.render(diagnosis) + "\n"
+    if form == "brief":
+        from diagnose.reports.brief import brief
+
+        return brief(diagnosis)
     from rich.console import Console
 
     from diagnose.reports import terminal
