@@ -17,6 +17,7 @@ COMMANDS = [
     "--help",
     "analyze --help",
     "doctor --help",
+    "mcp --help",
     "patch --help",
     "ledger --help",
     "profile --help",

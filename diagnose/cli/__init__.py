@@ -19,6 +19,7 @@ COMMANDS = {
     "compare": "Say whether a training got slower, why, and whether it is noise.",
     "baseline": "Write a small JSON of a recording, to compare later ones with.",
     "ledger": "Say how predictions and trials have compared on this machine, by rule.",
+    "mcp": "Serve analyses, patches and trials to language models, over the Model Context Protocol.",
     "doctor": "Say what this machine can record, and how to mend what it cannot.",
     "rules": "List the rules, show one's page, or test a folder of them.",
 }
