@@ -30,10 +30,15 @@ from benchmarks.simulated_jobs import tables as simulated_jobs
 from benchmarks.trials import results as trial_results
 from benchmarks.trials import tables as trial_tables
 from diagnose import docs
+from diagnose.agents import diagnoses
+from diagnose.agents.answers import Answer
+from diagnose.agents.kept import Analysed
+from diagnose.agents.timeline import timeline
 from diagnose.cli import group
 from diagnose.docs import Text
+from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.trials import Report
-from diagnose.reports import openmetrics, trials
+from diagnose.reports import brief, openmetrics, trials
 
 ROOT = Path(__file__).parent.parent
 README = ROOT / "README.md"
@@ -69,7 +74,7 @@ SHOWN_LINES = 14
 
 def texts(corpus: Path | None = None) -> list[Text]:
     """All of them; those of public traces only where there is a corpus."""
-    own = [*_accuracy(), *_speed(), *_help(), *_trials(), *_comparisons(), *_metrics()]
+    own = [*_accuracy(), *_speed(), *_help(), *_trials(), *_comparisons(), *_metrics(), *_agents()]
     return [*own, *_reports(corpus), *queries.texts(corpus)]
 
 
@@ -235,6 +240,33 @@ def public_report(corpus: Path) -> str:
     """The beginning of the report of a public trace."""
     lines = report(str(corpus.resolve() / PUBLIC)).splitlines()[:SHOWN_LINES]
     return "\n".join(["```console", "$ diagnose analyze trace.json.gz", *lines, "...", "```"])
+
+
+def _agents() -> Iterator[Text]:
+    yield Text(SITE / "agents.md", _brief, "brief")
+    yield Text(SITE / "agents.md", lambda: _answered(diagnoses.evidence(_analysed(), 1, 0)), "evidence")
+    yield Text(SITE / "agents.md", lambda: _answered(timeline(_analysed(), _first_place(), None, 0)), "timeline")
+
+
+def _brief() -> str:
+    return f"```console\n$ diagnose analyze {MIXED} --brief\n{brief.render(_analysed().diagnosis).strip()}\n```"
+
+
+@cache
+def _analysed() -> Analysed:
+    """What the first call of the tool `analyze` keeps."""
+    words = ["analyze", "--quiet", "--no-ledger", "--format", "json", str(ROOT / MIXED)]
+    return Analysed("d1", MIXED, Diagnosis.from_json(CliRunner().invoke(group, words).output))
+
+
+def _first_place() -> tuple[int, int]:
+    """The longest place of the first finding on the timeline."""
+    spot = max(_analysed().diagnosis.findings[0].spots, key=lambda one: one.dur_ns)
+    return spot.start_ns, spot.start_ns + spot.dur_ns
+
+
+def _answered(answer: Answer) -> str:
+    return f"```text\n{answer.text.strip()}\n```"
 
 
 def main() -> int:

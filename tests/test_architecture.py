@@ -18,6 +18,7 @@ COMMANDS = [
     "analyze --help",
     "doctor --help",
     "export --help",
+    "mcp --help",
     "patch --help",
     "ledger --help",
     "profile --help",

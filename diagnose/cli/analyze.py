@@ -74,6 +74,7 @@ class Share(click.ParamType[float]):
     show_default=True,
     help="What goes to standard output.",
 )
+@click.option("--brief", is_flag=True, help="Print a summary of at most 4,000 tokens, for agents and scripts.")
 @click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also use the rules in DIR. Repeatable.")
 @click.option(
     "--select", multiple=True, metavar="RULE", help="Only these rules, by name or code (DL01, DL). Repeatable."
@@ -99,6 +100,7 @@ def command(
     perfetto_file: str | None,
     metrics_file: str | None,
     shape: str,
+    brief: bool,
     folders: tuple[str, ...],
     select: tuple[str, ...],
     ignore: tuple[str, ...],
@@ -149,7 +151,7 @@ def command(
     for form, name in files.items():
         write(name, rendered(diagnosis, form))
     if STDOUT not in files.values():
-        click.echo(rendered(diagnosis, shape), nl=False)
+        click.echo(rendered(diagnosis, "brief" if brief else shape), nl=False)
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)

@@ -10,6 +10,7 @@ import click
 
 from diagnose.cli.analyze import INCONCLUSIVE, asked_rules
 from diagnose.cli.progress import shown
+from diagnose.cli.results import width_and_color
 
 if TYPE_CHECKING:
     from diagnose.comparing.sides import Side
@@ -51,4 +52,4 @@ def rendered(found: Comparison, form: str, before: Diagnosis | None = None, afte
         return comparison_page.render(found, before, after)
     from diagnose.reports import markdown, terminal
 
-    return markdown.compared(found) if form == "markdown" else terminal.compared(found)
+    return markdown.compared(found) if form == "markdown" else terminal.compared(found, *width_and_color())

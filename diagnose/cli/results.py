@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import webbrowser
+from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -16,33 +17,35 @@ if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
 
 
+_MODULES = {
+    "brief": "brief",
+    "html": "html.page",
+    "markdown": "markdown",
+    "metrics": "openmetrics",
+    "perfetto": "perfetto",
+}
+"""Form -> the module of reports that renders it, which is loaded when it is asked for."""
+
+
 def rendered(diagnosis: Diagnosis, form: str) -> str:
-    """The diagnosis as text, ending in a newline: html, json, markdown, metrics, perfetto or terminal."""
+    """The diagnosis as text, ending in a newline: json, terminal, or one of _MODULES."""
     if form == "json":
         return diagnosis.to_json() + "\n"
-    if form == "html":
-        from diagnose.reports.html import page
+    if form == "terminal":
+        from diagnose.reports import terminal
 
-        return page.render(diagnosis)
-    if form == "markdown":
-        from diagnose.reports import markdown
+        return terminal.render(diagnosis, *width_and_color())
+    text: str = import_module(f"diagnose.reports.{_MODULES[form]}").render(diagnosis)
+    return text if text.endswith("\n") else text + "\n"
 
-        return markdown.render(diagnosis)
-    if form == "perfetto":
-        from diagnose.reports import perfetto
 
-        return perfetto.render(diagnosis) + "\n"
-    if form == "metrics":
-        from diagnose.reports import openmetrics
-
-        return openmetrics.render(diagnosis)
+def width_and_color() -> tuple[int, bool]:
+    """How wide standard output is, and whether it shows colours: a pipe has 80 columns and none."""
     from rich.console import Console
-
-    from diagnose.reports import terminal
 
     console = Console()
     color = console.is_terminal and not console.no_color and sys.stdout.isatty()
-    return terminal.render(diagnosis, console.width if sys.stdout.isatty() else 80, color)
+    return console.width if sys.stdout.isatty() else 80, color
 
 
 def open_page(diagnosis: Diagnosis, written: str | None) -> None:

@@ -11,6 +11,7 @@ from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
 from diagnose.findings.timeline import MarkTable, Timeline
 from diagnose.reports.timeline.marks import Marks
+from diagnose.reports.timeline.window import label, lane_name, pieces
 
 MOST_LANES = 256
 """More than a timeline has."""
@@ -39,17 +40,13 @@ def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
             yield _meta("process_name", pid, 0, name=_TITLES[group])
             yield _meta("process_sort_index", pid, 0, sort_index=pid)
     for tid in range(len(shown.lanes)):
-        yield _meta("thread_name", _pid(shown, tid), tid, name=_name(shown, tid))
+        yield _meta("thread_name", _pid(shown, tid), tid, name=lane_name(shown, tid))
         yield _meta("thread_sort_index", _pid(shown, tid), tid, sort_index=tid)
     for one in diagnosis.findings:
         for lane in sorted({spot.lane for spot in one.spots}):
-            yield _meta("thread_name", 0, _row(one, lane), name=f"{one.rank_order}. {one.title} ({_name(shown, lane)})")
+            name = f"{one.rank_order}. {one.title} ({lane_name(shown, lane)})"
+            yield _meta("thread_name", 0, _row(one, lane), name=name)
             yield _meta("thread_sort_index", 0, _row(one, lane), sort_index=_row(one, lane))
-
-
-def _name(shown: Timeline, lane: int) -> str:
-    """A lane's name; lanes below the first of a thread have its name."""
-    return shown.lanes[lane].name or _name(shown, lane - 1)
 
 
 def _row(one: RankedFinding, lane: int) -> int:
@@ -67,14 +64,8 @@ def _pid(shown: Timeline, lane: int) -> int:
 
 def _marks(shown: Timeline) -> Iterator[dict[str, Any]]:
     """All steps; where one is known in more detail, that detail in its place."""
-    whole, *detail = shown.tables
-    for table in detail:
-        yield from _table(shown, table, table.start_ns, table.end_ns)
-    if detail:
-        yield from _table(shown, whole, whole.start_ns, detail[0].start_ns)
-        yield from _table(shown, whole, detail[-1].end_ns, whole.end_ns)
-    else:
-        yield from _table(shown, whole, whole.start_ns, whole.end_ns)
+    for table, start_ns, end_ns in pieces(shown):
+        yield from _table(shown, table, start_ns, end_ns)
 
 
 def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Iterator[dict[str, Any]]:
@@ -82,8 +73,8 @@ def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Ite
         return
     marks = Marks.of(table).within(start_ns, end_ns)
     columns = (column.tolist() for column in vars(marks).values())
-    for lane, start, dur, label, kind, count, _ in zip(*columns, strict=True):
-        name = shown.labels[label] or shown.kinds[kind]
+    for lane, start, dur, number, kind, count, _ in zip(*columns, strict=True):
+        name = label(shown, number, kind)
         yield {
             "ph": "X",
             "name": name if count == 1 else f"{count} together, the longest: {name}",
