@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import webbrowser
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -14,10 +15,14 @@ from diagnose.cli.files import write
 
 if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.findings.finding import RankedFinding
 
 
-def rendered(diagnosis: Diagnosis, form: str) -> str:
-    """The diagnosis as text, ending in a newline: html, json, markdown, perfetto or terminal."""
+def rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = ()) -> str:
+    """The diagnosis as text, ending in a newline: html, json, markdown, perfetto, sarif, junit or terminal.
+
+    `over`: findings that the command fails for.
+    """
     if form == "json":
         return diagnosis.to_json() + "\n"
     if form == "html":
@@ -32,6 +37,15 @@ def rendered(diagnosis: Diagnosis, form: str) -> str:
         from diagnose.reports import perfetto
 
         return perfetto.render(diagnosis) + "\n"
+    if form in ("sarif", "junit"):
+        from diagnose.reports import junit, sarif
+
+        render = sarif.render if form == "sarif" else junit.render
+        return render(diagnosis, over=over)
+    return _on_terminal(diagnosis)
+
+
+def _on_terminal(diagnosis: Diagnosis) -> str:
     from rich.console import Console
 
     from diagnose.reports import terminal
