@@ -21,7 +21,6 @@ from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
-from diagnose import __version__
 from diagnose.facts.communication.kept import compared
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.run import busy_share
@@ -61,6 +60,7 @@ from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
 from diagnose.trace.model import IntegrityNote, Peers
+from diagnose.version import __version__
 
 StepRange = tuple[int, int]
 Progress = Callable[[int, int], None]
