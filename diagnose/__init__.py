@@ -17,6 +17,7 @@
     comparing   two recordings: what differs, and whether it is noise
     exporting   a run's tables as files of Parquet
     ledger      what is remembered of trials
+    budgets     tests that hold a training to limits
     cli         the command line
 """
 
@@ -32,17 +33,31 @@ if TYPE_CHECKING:
     from typing import Any
 
     from diagnose import figures
+    from diagnose.budgets.context import Budget, BudgetExceeded, BudgetWarning
     from diagnose.capture.inline import Recording
     from diagnose.findings.comparison import Comparison
     from diagnose.findings.diagnosis import Diagnosis
     from diagnose.findings.export import Export
     from diagnose.trace.model import Run
 
-__all__ = ["Diagnosis", "__version__", "analyze", "compare", "export", "figures", "load", "record", "to_hta"]
+__all__ = [
+    "BudgetExceeded",
+    "BudgetWarning",
+    "Diagnosis",
+    "__version__",
+    "analyze",
+    "budget",
+    "compare",
+    "export",
+    "figures",
+    "load",
+    "record",
+    "to_hta",
+]
 
 
 def __getattr__(name: str) -> Any:
-    """`diagnose.figures` and `diagnose.Diagnosis`, imported when first asked for: pandas and plotly take time."""
+    """`diagnose.figures`, `diagnose.Diagnosis`, ..., imported when first asked for: pandas and plotly take time."""
     if name == "figures":
         from importlib import import_module
 
@@ -53,6 +68,10 @@ def __getattr__(name: str) -> Any:
 
         notebook.register()
         return Diagnosis
+    if name in ("BudgetExceeded", "BudgetWarning"):
+        from diagnose.budgets import context
+
+        return getattr(context, name)
     raise AttributeError(f"module 'diagnose' has no attribute {name!r}")
 
 
@@ -168,6 +187,33 @@ def record(
     from diagnose.capture import inline
 
     return inline.recording(folder, steps=steps, warmup=warmup, memory=memory, ranks=ranks, overwrite=overwrite)
+
+
+def budget(
+    *,
+    step: str | None = None,
+    idle: float | str | None = None,
+    steps: int = 5,
+    warmup: int = 10,
+    folder: str | PathLike[str] | None = None,
+) -> Budget:
+    """Hold the training in a `with` block to limits, as a test does:
+
+        with diagnose.budget(step="50ms", idle=0.1):
+            train()
+
+    `step` limits the time of a step without the profiler, `idle` the share of it in which the GPU is idle (0.1 or
+    "10%"). Steps are recorded as by `diagnose.record`, and end with an optimizer's step, or where the code calls
+    `step()` of what `with` gives. `folder` keeps the recording; else it is temporary, and stays if a limit is exceeded.
+
+    At its end the block raises `diagnose.BudgetExceeded`, an AssertionError, if a limit lies below the whole interval
+    that was measured. It warns with `diagnose.BudgetWarning` if that cannot be told. Raises ValueError if no limit is
+    set, or one cannot be read, and `diagnose.capture.run.CannotRecord` on entering, as `diagnose.record` does.
+    """
+    from diagnose.budgets.context import Budget
+    from diagnose.budgets.limits import limits
+
+    return Budget(limits(step, idle), folder, steps, warmup)
 
 
 def to_hta(run: Run) -> Any:

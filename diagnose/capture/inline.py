@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import sys
 import time
+from collections.abc import Callable
 from contextlib import suppress
 from os import PathLike
 from pathlib import Path
 from types import TracebackType
-from typing import ClassVar
+from typing import Any, ClassVar
 from uuid import uuid4
 
 import msgspec
@@ -18,19 +19,27 @@ from diagnose.capture.agent import chosen, place
 from diagnose.capture.agent.board import Board
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.agent.recorder import Recorder
+from diagnose.capture.agent.steps import Steps
 from diagnose.capture.run import CannotRecord, prepare
 
 
 def recording(
-    folder: str | PathLike[str], *, steps: int, warmup: int, memory: bool, overwrite: bool, ranks: str = "auto"
+    folder: str | PathLike[str],
+    *,
+    steps: int,
+    warmup: int,
+    memory: bool,
+    overwrite: bool,
+    ranks: str = "auto",
+    finds_steps: bool = False,
 ) -> Recording:
-    """A recording of a training that goes on when it is over. Raises ValueError if there are no steps to record, or
-    `ranks` are none."""
+    """A recording of a training that goes on when it is over. With `finds_steps`, steps end with an optimizer's, unless
+    the code marks them. Raises ValueError if there are no steps to record, or `ranks` are none."""
     chosen.named(ranks, 1)
     if steps < 1 or warmup < 1:
         raise ValueError("steps and warmup are at least 1")
     plan = Plan(warmup=warmup, steps=steps, memory=memory, ranks=ranks, keep_running=True)
-    return Recording(Path(folder), plan, overwrite)
+    return Recording(Path(folder), plan, overwrite, finds_steps)
 
 
 class Recording:
@@ -40,8 +49,12 @@ class Recording:
     _last_run: ClassVar[str | None] = None
     """That this process took part in: its folder may still be there when the next one is looked for."""
 
-    def __init__(self, folder: Path, plan: Plan, overwrite: bool = False) -> None:
+    def __init__(self, folder: Path, plan: Plan, overwrite: bool = False, finds_steps: bool = False) -> None:
         self.folder, self._plan, self._overwrite = folder.resolve(), plan, overwrite
+        self.completed = False
+        """This process has completed the recording: in a run of many ranks, one does."""
+        self._found = Steps(self._step_ended) if finds_steps else None
+        self._hook: Any = None
         self._number = -1
         self._alive: folders.Heartbeat | None = None
         self._recorder: Recorder | None = None
@@ -63,15 +76,36 @@ class Recording:
         self._recorder = Recorder(self._part, self._plan, lambda: None)
         self._recorder.steps_by = "code"
         Recording._active = self
+        if self._found is not None:
+            self._recorder.steps_by, self._hook = "optimizer", _after_optimizers(self._optimizer_stepped)
         return self
 
     def step(self) -> None:
         """A training step has ended."""
+        if self._hook is not None:
+            self._leave_optimizers()
         self._number += 1
+        self._step_ended(self._number)
+
+    def _step_ended(self, number: int) -> None:
         if self._alive is not None:
             self._alive.beat()
         if self._recorder is not None:
-            self._recorder.step_ended(self._number)
+            self._recorder.step_ended(number)
+
+    def _optimizer_stepped(self, optimizer: object) -> None:
+        """In this process, without a mark of the code so far."""
+        if self._found is None or self._recorder is None:
+            return
+        self._found.optimizer_stepped(optimizer)
+        session = self._recorder.session
+        self._found.fixed |= session is not None and session.settled
+
+    def _leave_optimizers(self) -> None:
+        self._hook.remove()
+        self._hook = None
+        if self._recorder is not None:
+            self._recorder.steps_by = "code"
 
     def _begun(self, ranks: int) -> Part:
         job = f"code-{uuid4().hex}" if ranks > 1 else None  # Only those who need no name join.
@@ -101,6 +135,8 @@ class Recording:
     def end(self, how: str) -> None:
         """No more steps come: the training has ended "itself", or has "crashed"."""
         recorder, Recording._active = self._recorder, None
+        if self._hook is not None:
+            self._hook.remove()
         if recorder is None:
             return
         recorder.end(how)
@@ -109,5 +145,18 @@ class Recording:
         if gathering.completes(self._part):
             gathering.wait_for_all(self._part, lambda what: None)
             manifests.complete(self._part, exit_code=None)
+            self.completed = True
         else:
             gathering.leave(self._part)
+
+
+def _after_optimizers(act: Callable[[object], None]) -> Any:
+    """Have `act(optimizer)` called after each optimizer's step, until `remove()` of what this returns."""
+    import torch
+    from torch.optim.optimizer import register_optimizer_step_post_hook
+
+    def stepped(optimizer: object, *_: Any) -> None:
+        if not torch.compiler.is_compiling():
+            act(optimizer)
+
+    return register_optimizer_step_post_hook(stepped)

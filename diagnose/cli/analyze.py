@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.cli import github
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.progress import shown
 from diagnose.cli.results import open_page, rendered
 
 if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.findings.finding import RankedFinding
     from diagnose.rulekit.engine import RuleSet
     from diagnose.storage.remote import Place
 
@@ -63,6 +66,8 @@ class Share(click.ParamType[float]):
 @click.option(
     "--perfetto", "perfetto_file", metavar="FILE", help="Write the timeline with the findings, for ui.perfetto.dev."
 )
+@click.option("--sarif", "sarif_file", metavar="FILE", help="Write the findings as SARIF 2.1.0, for code scanning.")
+@click.option("--junit", "junit_file", metavar="FILE", help="Write the rules as JUnit XML: one test case each.")
 @click.option(
     "--metrics", "metrics_file", metavar="FILE", help="Write figures as OpenMetrics text; - is standard output."
 )
@@ -99,6 +104,8 @@ def command(
     markdown_file: str | None,
     perfetto_file: str | None,
     metrics_file: str | None,
+    sarif_file: str | None,
+    junit_file: str | None,
     shape: str,
     brief: bool,
     folders: tuple[str, ...],
@@ -134,6 +141,7 @@ def command(
         "perfetto": perfetto_file,
         "metrics": metrics_file,
     }
+    asked |= {"sarif": sarif_file, "junit": junit_file}
     files = {form: output(name) for form, name in asked.items() if name}
     try:
         given = recording.find(paths)
@@ -148,21 +156,23 @@ def command(
             diagnosis = diagnose(given, steps, processes, progress, rules, cluster, trials)
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
+    over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
     for form, name in files.items():
-        write(name, rendered(diagnosis, form))
+        write(name, rendered(diagnosis, form, over))
     if STDOUT not in files.values():
         click.echo(rendered(diagnosis, "brief" if brief else shape), nl=False)
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
-    _end(diagnosis, fail_over, quiet)
+    if not quiet:
+        github.tell(diagnosis, over=over)
+    _end(diagnosis, over, quiet)
 
 
-def _end(diagnosis: Diagnosis, fail_over: float | None, quiet: bool) -> None:
+def _end(diagnosis: Diagnosis, over: Collection[RankedFinding], quiet: bool) -> None:
     """Exit with a code of its own where nothing could be measured, or a fix would save more than it may."""
     if not diagnosis.conclusive:
         raise click.exceptions.Exit(INCONCLUSIVE)
-    over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
     if over:
         if not quiet:
             click.echo(

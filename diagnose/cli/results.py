@@ -5,6 +5,7 @@ from __future__ import annotations
 import sys
 import tempfile
 import webbrowser
+from collections.abc import Collection
 from importlib import import_module
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -15,27 +16,37 @@ from diagnose.cli.files import write
 
 if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.findings.finding import RankedFinding
 
 
 _MODULES = {
     "brief": "brief",
     "html": "html.page",
+    "junit": "junit",
     "markdown": "markdown",
     "metrics": "openmetrics",
     "perfetto": "perfetto",
+    "sarif": "sarif",
 }
 """Form -> the module of reports that renders it, which is loaded when it is asked for."""
 
+_OF_GATES = ("junit", "sarif")
+"""They say for which findings the command fails."""
 
-def rendered(diagnosis: Diagnosis, form: str) -> str:
-    """The diagnosis as text, ending in a newline: json, terminal, or one of _MODULES."""
+
+def rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = ()) -> str:
+    """The diagnosis as text, ending in a newline: json, terminal, or one of _MODULES.
+
+    `over`: findings that the command fails for.
+    """
     if form == "json":
         return diagnosis.to_json() + "\n"
     if form == "terminal":
         from diagnose.reports import terminal
 
         return terminal.render(diagnosis, *width_and_color())
-    text: str = import_module(f"diagnose.reports.{_MODULES[form]}").render(diagnosis)
+    module = import_module(f"diagnose.reports.{_MODULES[form]}")
+    text: str = module.render(diagnosis, over=over) if form in _OF_GATES else module.render(diagnosis)
     return text if text.endswith("\n") else text + "\n"
 
 

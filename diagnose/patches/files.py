@@ -8,9 +8,10 @@ import tokenize
 from collections.abc import Iterable
 from dataclasses import dataclass
 from itertools import pairwise
-from pathlib import Path, PurePosixPath, PureWindowsPath
+from pathlib import Path
 
 from diagnose.patches.errors import CannotEdit
+from diagnose.storage import checkout
 
 LARGEST_BYTES = 1 << 20
 """Of a file that is patched (our choice)."""
@@ -43,33 +44,16 @@ class SourceText:
         return text.encode(self.encoding)
 
 
-def root_of(folder: Path) -> Path:
-    """The top of the git checkout that a folder is in; the folder itself outside of one."""
-    folder = folder.resolve()
-    return next((one for one in (folder, *folder.parents) if (one / ".git").exists()), folder)
-
-
 def located(recorded: str, root: Path, here: Path) -> Path:
     """The file that a recording names, inside `root`: there, or in `here` if it was recorded elsewhere.
 
     Links are followed, but not out of `root`. Raises CannotEdit if it is not inside, or not there.
     """
-    windows = "\\" in recorded and "/" not in recorded
-    pure = PureWindowsPath(recorded) if windows else PurePosixPath(recorded)
-    names = [part for part in pure.parts if part != pure.anchor and part != ".."]
-    ends = [Path(*names[first:]) for first in range(len(names))]
-    found = [one.resolve() for one in [here / recorded, *(here / end for end in ends)] if _is_file(one)]
+    found = checkout.candidates(recorded, here)
     inside = [one for one in found if one.is_relative_to(root)]
     if inside:
         return inside[0]
-    raise CannotEdit(f"{pure.name} is {f'outside of {root.name}/' if found else 'not here'}")
-
-
-def _is_file(path: Path) -> bool:
-    try:
-        return path.suffix == ".py" and path.is_file()
-    except (OSError, ValueError):
-        return False
+    raise CannotEdit(f"{checkout.name_of(recorded)} is {f'outside of {root.name}/' if found else 'not here'}")
 
 
 def read(path: Path, root: Path) -> SourceText:

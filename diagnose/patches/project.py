@@ -15,6 +15,7 @@ from diagnose.patches import files
 from diagnose.patches.code import Code
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.files import SourceText
+from diagnose.storage import checkout
 from diagnose.trace.frames import Site
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made, Manifest, RankManifest
@@ -32,7 +33,7 @@ class Project:
         """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder."""
         self.manifest = manifest or Manifest()
         self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
-        self.here, self.root = here, files.root_of(here)
+        self.here, self.root = here, checkout.root_of(here)
         self._sites = sites
         self._sources: dict[Path, SourceText] = {}
         self._code: dict[Path, Code | CannotEdit] = {}

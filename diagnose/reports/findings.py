@@ -52,6 +52,16 @@ def cards(diagnosis: Diagnosis) -> list[Card]:
     return [_card(number, one, diagnosis) for number, one in enumerate(shown, start=1)]
 
 
+def card(one: RankedFinding, diagnosis: Diagnosis) -> Card:
+    """Any one finding, by its place in the order."""
+    return _card(one.rank_order, one, diagnosis)
+
+
+def risk_card(one: ShownRisk, diagnosis: Diagnosis) -> Card:
+    """Any one risk."""
+    return _risk(1, one, diagnosis)
+
+
 def risks(diagnosis: Diagnosis) -> list[Card]:
     """What may end the run, in order."""
     return [_risk(number, one, diagnosis) for number, one in enumerate(diagnosis.risks, start=1)]

@@ -46,7 +46,7 @@ def test_each_finding_has_its_saving_its_change_and_how_sure_it_is() -> None:
 def test_it_is_bounded_whatever_the_recording(name: str) -> None:
     text = brief.render(of(EVERY[name]()))
     assert text.endswith("\n")
-    assert size(text) <= MOST_BYTES
+    assert size(text) <= brief.MOST_BYTES
 
 
 def test_what_has_no_room_is_counted() -> None:
@@ -56,7 +56,7 @@ def test_what_has_no_room_is_counted() -> None:
     blind = tuple(Outcome("rule", "XX01", OutcomeKind.CANNOT_TELL, f"why {k} " + "x" * 400, "how") for k in range(30))
     found = replace(found, findings=many, outcomes=blind)
     text, unchecked = brief.render(found), len(list(findings.unchecked(found)))
-    assert size(text) <= MOST_BYTES
+    assert size(text) <= brief.MOST_BYTES
     shown = len(re.findall(r"^\d+\. unfused_optimizer", text, re.MULTILINE))
     further = len(re.findall(r"^\d+\. \"", text, re.MULTILINE))
     _, _, rest = text.partition("\nCould not look at:\n")
@@ -101,5 +101,5 @@ def test_every_rule_s_words_on_a_hostile_trace_stand_in_quotes(tmp_path_factory:
     found = pipeline.diagnose([path])
     assert found.findings
     text = brief.render(found)
-    assert size(text) <= MOST_BYTES
+    assert size(text) <= brief.MOST_BYTES
     assert ORDER not in outside_of_quotes(text)

@@ -1,0 +1,129 @@
+"""Whether a training keeps within limits: it does, it does not, or nobody can tell."""
+
+from __future__ import annotations
+
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import Enum
+
+from diagnose.facts.core.steps import Measure
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.student import student
+from diagnose.trace.manifest import Manifest, RankManifest
+
+SURE = 0.95
+"""Of the interval of a mean."""
+
+
+@dataclass(frozen=True)
+class Limits:
+    """What a test allows; None where it does not say."""
+
+    step_ns: int | None = None
+    idle_share: float | None = None
+    """Of the step."""
+
+
+class Kept(str, Enum):
+    """How a limit was kept."""
+
+    WITHIN = "within"
+    """The whole interval is at most the limit."""
+    OVER = "over"
+    """The whole interval is over it."""
+    CANNOT_TELL = "cannot_tell"
+    """The limit lies in the interval, or nothing was measured."""
+
+
+class What(str, Enum):
+    """What is limited."""
+
+    STEP = "step"
+    """Time of a step, in ns."""
+    IDLE = "idle"
+    """Share of the step in which the device is idle."""
+
+
+@dataclass(frozen=True)
+class Judged:
+    """A limit, and what was measured."""
+
+    what: What
+    limit: float
+    kept: Kept
+    low: float | None
+    """Of the interval, in the unit of the limit; None if it has no bound, or nothing was measured."""
+    high: float | None
+    how: str
+    """On what the interval rests, or why there is none: a clause."""
+
+
+def judge(limits: Limits, manifest: Manifest | None, diagnosis: Diagnosis | None) -> list[Judged]:
+    """Each limit. `diagnosis`: None where nothing was recorded that could be analysed."""
+    rank = _rank(manifest, 0 if diagnosis is None else diagnosis.rank)
+    found = list[Judged]()
+    if limits.step_ns is not None:
+        found.append(_judged(What.STEP, limits.step_ns, *_step(rank, diagnosis)))
+    if limits.idle_share is not None:
+        found.append(_judged(What.IDLE, limits.idle_share, *_idle(diagnosis)))
+    return found
+
+
+def _rank(manifest: Manifest | None, number: int) -> RankManifest | None:
+    return next((one for one in manifest.ranks if one.rank == number), None) if manifest else None
+
+
+def _judged(what: What, limit: float, low: float | None, high: float | None, how: str) -> Judged:
+    kept = Kept.CANNOT_TELL
+    if low is not None and low > limit:
+        kept = Kept.OVER
+    elif high is not None and high <= limit:
+        kept = Kept.WITHIN
+    return Judged(what, limit, kept, low, high, how)
+
+
+def _step(rank: RankManifest | None, diagnosis: Diagnosis | None) -> tuple[float | None, float | None, str]:
+    """The interval of the mean step without the profiler; of recorded steps, which it slows, only the upper bound."""
+    times = () if rank is None else _unprofiled_ns(rank)
+    if len(times) > 1 and min(times) > 0:
+        low, high = interval(times)
+        return low, high, f"{len(times)} steps without the profiler"
+    steps = None if diagnosis is None else diagnosis.steps
+    if steps is None or steps.measure is Measure.WINDOW:
+        return None, None, "the training made too few steps to be timed"
+    return None, float(steps.step_time_ns.max), "no step was timed without the profiler, which slows steps"
+
+
+def _unprofiled_ns(rank: RankManifest) -> tuple[int, ...]:
+    """By the device's clock where there is one; whole cycles, so that long steps weigh what they weigh."""
+    timed = rank.unprofiled
+    times = () if timed is None else timed.device_ns or timed.wall_ns
+    cycle = max(rank.cycle, 1)
+    return times[-(len(times) // cycle * cycle) :] if len(times) >= cycle else times
+
+
+def interval(times: Sequence[float]) -> tuple[float, float]:
+    """Of the mean of two values or more: Student's t, for values that do not depend on each other."""
+    error = statistics.stdev(times) / math.sqrt(len(times))
+    half = student((1 + SURE) / 2, len(times) - 1) * error
+    mean = statistics.fmean(times)
+    return mean - half, mean + half
+
+
+def _idle(diagnosis: Diagnosis | None) -> tuple[float | None, float | None, str]:
+    """The idle share of the recorded step at most; at least what is left once all that recording adds is idle time."""
+    parts = None if diagnosis is None else diagnosis.breakdown
+    if diagnosis is None or parts is None or parts.measure is Measure.WINDOW or not parts.step_ns:
+        return None, None, "no step with work of a GPU was recorded"
+    high = parts.idle_ns / parts.step_ns
+    alone_ns = None if diagnosis.steps is None else diagnosis.steps.unprofiled_step_time_ns
+    if not alone_ns:
+        return None, high, "no step was timed without the profiler, which lengthens idle time"
+    added_ns = max(parts.step_ns - alone_ns, 0)
+    return (
+        max(parts.idle_ns - added_ns, 0) / alone_ns,
+        high,
+        f"what recording adds, {added_ns / 1e6:.3g} ms, is left out",
+    )

@@ -1,0 +1,64 @@
+"""A Diagnosis with one finding in a file, one rule that cannot tell and one that fails; and a checkout for it."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from msgspec.structs import replace
+
+from diagnose import pipeline
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import Confidence, Evidence, Level, RankedFinding
+from diagnose.rulekit import engine
+from diagnose.rulekit.engine import RuleSet
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.frames import Site
+from tests.diagnoses import of_ranks
+from tests.rules import SLOW, folder, rule
+
+DRAWN = """
+    4 steps of 100
+    cpu  slow 0-40 | aten::mm 40-41 | zero_grad 99.2-99.3
+    gpu  sgemm 40.01-99 @40
+"""
+"""`slow` takes 40 ms of 100, and each step begins where the one before ends: without it, 40 ms less."""
+
+SOURCE = "import torch\n\n\ndef train():\n    slow()\n"
+
+
+def diagnosed(place: Path) -> Diagnosis:
+    """TT01 found 40 ms of 100 in `slow`, AA02 could not look, AA01 failed. `place` gets the rules."""
+    rules = folder(
+        place,
+        broken=rule("1 / 0; yield", code="AA01"),
+        needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
+        slow_range=SLOW,
+    )
+    loaded = engine.load(RuleSet((rules,)))
+    found = of_ranks(pipeline.diagnose_rank(facts_of(DRAWN), loaded))
+    return replace(found, rules=tuple(map(engine.shown, loaded)))
+
+
+def with_finding(diagnosis: Diagnosis, **changes: object) -> Diagnosis:
+    """The Diagnosis with its only finding changed."""
+    (one,) = diagnosis.findings
+    return replace(diagnosis, findings=(replace(one, **changes),))
+
+
+def unsure(one: RankedFinding) -> RankedFinding:
+    return replace(one, confidence=Confidence(Level.LOW, "nobody knows"))
+
+
+def hostile(diagnosis: Diagnosis) -> Diagnosis:
+    """Names that mean something in every format that they may end up in, and some that no format allows."""
+    name = "]](x)<a href='//e'>&\"%0A::error::,:\r\n\x00\x1b[31m\ud800\ufffe@all ../../etc/passwd" + "y" * 100_000
+    evidence = (Evidence(name, 1.0, "ns"),)
+    return with_finding(diagnosis, title=name, evidence=evidence, site=Site(f"../{name}.py", 3, name))
+
+
+def checkout(folder: Path) -> Path:
+    """A git checkout with `src/train.py`; the folder of that is where a training runs."""
+    (folder / ".git").mkdir(parents=True)
+    (folder / "src").mkdir()
+    (folder / "src" / "train.py").write_text(SOURCE, encoding="utf-8")
+    return folder / "src"
