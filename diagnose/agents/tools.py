@@ -20,8 +20,8 @@ from diagnose.agents.refusals import Refused
 from diagnose.findings.comparison import Comparison
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.trials import Report
-from diagnose.patches.files import root_of
 from diagnose.reports.quoting import plain, quoted
+from diagnose.storage.checkout import root_of
 
 DONE, INCONCLUSIVE = 0, 3
 """Exit codes after which there is a result."""

@@ -165,7 +165,7 @@ def command(
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
     if not quiet:
-        github.tell(diagnosis, over=over)
+        github.tell(lambda: rendered(diagnosis, "markdown"), diagnosis, over=over)
     _end(diagnosis, over, quiet)
 
 

@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose.cli import github
 from diagnose.cli.analyze import INCONCLUSIVE, TOO_SLOW, Share
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 
@@ -20,6 +21,7 @@ if TYPE_CHECKING:
 @click.option("--html", "html_file", metavar="FILE", help="Write an interactive page with both timelines.")
 @click.option("--json", "json_file", metavar="FILE", help="Write the comparison as JSON; - is standard output.")
 @click.option("--markdown", "markdown_file", metavar="FILE", help="Write it as Markdown; - is standard output.")
+@click.option("--sarif", "sarif_file", metavar="FILE", help="Write findings that are new or have grown as SARIF 2.1.0.")
 @click.option(
     "--fail-over", type=Share(), help="Exit with 1 if the whole interval says slower by more than SHARE of the step."
 )
@@ -32,6 +34,7 @@ def command(
     html_file: str | None,
     json_file: str | None,
     markdown_file: str | None,
+    sarif_file: str | None,
     fail_over: float | None,
     jobs: int | None,
     no_cache: bool,
@@ -45,9 +48,10 @@ def command(
     Example: diagnose compare runs/main runs/my-branch --fail-over 3%
     """
     from diagnose.cli.comparisons import read_side, rendered
+    from diagnose.comparing.changes import ranked
     from diagnose.comparing.compare import compare
 
-    asked = {"html": html_file, "json": json_file, "markdown": markdown_file}
+    asked = {"html": html_file, "json": json_file, "markdown": markdown_file, "sarif": sarif_file}
     files = {form: output(name) for form, name in asked.items() if name}
     given = [*([baseline] if baseline else []), *sides]
     if len(given) != 2:
@@ -55,10 +59,17 @@ def command(
     refuse_unwritable(list(files.values()), [Path(one) for one in given])
     before, after = (read_side(one, jobs, no_cache, quiet) for one in given)
     found = compare(before.baseline, after.baseline)
+    if sarif_file and after.shown is None:
+        raise click.ClickException(
+            "A baseline has no findings at lines, as --sarif needs. Name a recording as AFTER."
+        )
     for form, name in files.items():
         write(name, rendered(found, form, before.shown, after.shown))
     if STDOUT not in files.values():
         click.echo(rendered(found, "terminal"), nl=False)
+    if not quiet:
+        new = ranked(after.shown, found.findings) if after.shown else ()
+        github.tell(lambda: rendered(found, "markdown"), after.shown, new)
     _end(found, fail_over, quiet)
 
 

@@ -43,13 +43,18 @@ def read_side(given: str, jobs: int | None, no_cache: bool, quiet: bool) -> Side
 
 
 def rendered(found: Comparison, form: str, before: Diagnosis | None = None, after: Diagnosis | None = None) -> str:
-    """The comparison as text, ending in a newline: html, json, markdown or terminal."""
+    """The comparison as text, ending in a newline: html, json, markdown, sarif or terminal."""
     if form == "json":
         return found.to_json() + "\n"
     if form == "html":
         from diagnose.reports.html import comparison_page
 
         return comparison_page.render(found, before, after)
+    if form == "sarif" and after is not None:
+        from diagnose.comparing.changes import ranked
+        from diagnose.reports import sarif
+
+        return sarif.render(after, ranked(after, found.findings))
     from diagnose.reports import markdown, terminal
 
     return markdown.compared(found) if form == "markdown" else terminal.compared(found, *width_and_color())

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection, Sequence
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -15,7 +15,10 @@ if TYPE_CHECKING:
 
 
 def tell(
-    diagnosis: Diagnosis, findings: Sequence[RankedFinding] | None = None, over: Collection[RankedFinding] = ()
+    report: Callable[[], str],
+    diagnosis: Diagnosis | None,
+    findings: Sequence[RankedFinding] | None = None,
+    over: Collection[RankedFinding] = (),
 ) -> None:
     """Annotate source lines with the findings, or those of a Diagnosis, and add the report to the job's page.
 
@@ -25,18 +28,18 @@ def tell(
         return
     from diagnose.reports import github
 
-    for line in github.annotated(diagnosis, findings, over):
+    for line in github.annotated(diagnosis, findings, over) if diagnosis else ():
         click.echo(line, err=True)
     if page := os.environ.get("GITHUB_STEP_SUMMARY"):
-        _add(Path(page), diagnosis)
+        _add(Path(page), report())
 
 
-def _add(page: Path, diagnosis: Diagnosis) -> None:
+def _add(page: Path, report: str) -> None:
     from diagnose.reports import github
 
     try:
         there = page.stat().st_size if page.exists() else 0
         with page.open("ab") as file:
-            file.write(github.summary(diagnosis, github.MOST_SUMMARY_BYTES - there))
+            file.write(github.summary(report, github.MOST_SUMMARY_BYTES - there))
     except OSError as error:
         click.echo(f"The job's page gets no report: {error.strerror or error}.", err=True)

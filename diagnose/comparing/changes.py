@@ -19,6 +19,8 @@ from diagnose.findings.comparison import (
     RankChange,
     SettingChange,
 )
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import RankedFinding
 from diagnose.trace import units
 
 MOSTLY = 0.5
@@ -43,11 +45,22 @@ def findings(before: Run, after: Run) -> FindingsChange:
     )
 
 
+def ranked(after: Diagnosis, change: FindingsChange) -> list[RankedFinding]:
+    """The findings afterwards that are new, have grown, or could not be looked at before, in order."""
+    told = [*change.new, *(one.after for one in change.grown), *change.not_looked_at_before]
+    places = {_place(one) for one in told}
+    return [one for one in after.findings if _place(one) in places]
+
+
+def _place(one: KnownFinding | RankedFinding) -> tuple[str, ...]:
+    return (one.rule, *(function_of(one.site) if one.site else ()))
+
+
 def _by_place(found: Sequence[KnownFinding]) -> dict[tuple[str, ...], KnownFinding]:
     """Findings by rule and function; several of one rule in one function are one, that saves what they add up to."""
     known: dict[tuple[str, ...], KnownFinding] = {}
     for one in found:
-        place = one.rule, *(function_of(one.site) if one.site else ())
+        place = _place(one)
         known[place] = _both(known[place], one) if place in known else one
     return known
 

@@ -11,7 +11,7 @@ from pathlib import Path
 
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
-from diagnose.reports import alerts, findings, heading, markdown
+from diagnose.reports import alerts, findings, heading
 from diagnose.reports.alerts import Alert, AlertLevel
 
 MOST_OF_A_KIND = 10
@@ -67,9 +67,9 @@ def _property(text: str) -> str:
     return _data(text).replace(":", "%3A").replace(",", "%2C")
 
 
-def summary(diagnosis: Diagnosis, room_bytes: int = MOST_SUMMARY_BYTES) -> bytes:
-    """The report as Markdown, at most so large; empty if nothing fits."""
-    whole = f"{markdown.render(diagnosis)}\n".encode(errors="replace")
+def summary(report: str, room_bytes: int = MOST_SUMMARY_BYTES) -> bytes:
+    """A report in Markdown, at most so large; empty if nothing fits."""
+    whole = f"{report}\n".encode(errors="replace")
     if len(whole) <= room_bytes:
         return whole
     room = room_bytes - len(CUT.encode())

@@ -155,3 +155,28 @@ def test_a_baseline_holds_no_command_and_no_environment_that_the_manifest_does_n
     assert "command" not in json.dumps(kept)
     named = {name.removeprefix("env ") for name in kept["runs"][0]["settings"] if name.startswith("env ")}
     assert named == set(manifest["environment"])
+
+
+CASE = Path(__file__).parents[2] / "sample_traces" / "planted" / "communication" / "ranks_meet_to_print"
+
+
+def test_findings_that_are_new_are_written_as_sarif_and_told_to_github(tmp_path: Path) -> None:
+    file, page = tmp_path / "new.sarif", tmp_path / "page.md"
+    sides = CASE / "strong_fixed", CASE / "strong"
+    job = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(page)}
+    done = run("compare", *sides, "--json", "-", "--sarif", file, **job)
+    told = msgspec.json.decode(done.stdout, type=Comparison).findings
+    changed = {one.code for one in (*told.new, *(both.after for both in told.grown), *told.not_looked_at_before)}
+    assert "CO15" in changed
+    results = json.loads(file.read_text())["runs"][0]["results"]
+    assert {one["ruleId"] for one in results} == changed
+    assert "Barriers make all ranks wait" in done.stderr
+    assert page.read_text().startswith("## Slower by ")
+    nothing = run("compare", sides[1], sides[1], "--quiet", "--sarif", "-")
+    assert json.loads(nothing.stdout)["runs"][0]["results"] == []
+
+
+def test_a_baseline_cannot_be_written_as_sarif(before: Path, after: Path, tmp_path: Path) -> None:
+    kept = tmp_path / "baseline.json"
+    run("baseline", after, "-o", kept)
+    refused(run("compare", before, kept, "--sarif", tmp_path / "new.sarif"), "Name a recording as AFTER")

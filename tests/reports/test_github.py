@@ -51,11 +51,11 @@ def test_hostile_names_are_one_line_and_one_value(found: Diagnosis, tmp_path: Pa
 
 
 def test_the_summary_is_the_report_and_is_cut_where_github_would_refuse_it(found: Diagnosis) -> None:
-    whole = github.summary(found)
+    whole = github.summary(markdown.render(found))
     assert whole.decode() == f"{markdown.render(found)}\n"
-    cut = github.summary(found, len(whole) - 1)
+    cut = github.summary(markdown.render(found), len(whole) - 1)
     assert len(cut) < len(whole)
     assert cut.endswith(github.CUT.encode())
     assert whole.startswith(cut.removesuffix(github.CUT.encode()))
-    assert github.summary(found, 10) == b""
-    assert len(github.summary(hostile(found), 5_000)) <= 5_000
+    assert github.summary(markdown.render(found), 10) == b""
+    assert len(github.summary(markdown.render(hostile(found)), 5_000)) <= 5_000
