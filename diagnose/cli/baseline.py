@@ -18,9 +18,9 @@ from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 @click.option("--no-cache", is_flag=True, help="Read all traces again, and keep no tables for the next time.")
 @click.option("--quiet", "-q", is_flag=True, help="No progress, no notes on standard error.")
 def command(run: str, name: str, jobs: int | None, no_cache: bool, quiet: bool) -> None:
-    """Write a small JSON of a recording, to commit or cache, and to compare later recordings with.
+    """Write a small JSON of a recording, to compare later ones with.
 
-    RUN is what `diagnose compare` takes: a quoted pattern of folders stands for several recordings. It holds times,
+    It is there to be committed or cached. RUN is what `diagnose compare` takes: a quoted pattern of folders stands for several recordings. It holds times,
     names of ops, source lines and settings; no command, and no data.
 
     Example: diagnose baseline 'runs/main-*' -o baseline.json

@@ -60,9 +60,7 @@ def command(
     before, after = (read_side(one, jobs, no_cache, quiet) for one in given)
     found = compare(before.baseline, after.baseline)
     if sarif_file and after.shown is None:
-        raise click.ClickException(
-            "A baseline has no findings at lines, as --sarif needs. Name a recording as AFTER."
-        )
+        raise click.ClickException("A baseline has no findings at lines, as --sarif needs. Name a recording as AFTER.")
     for form, name in files.items():
         write(name, rendered(found, form, before.shown, after.shown))
     if STDOUT not in files.values():

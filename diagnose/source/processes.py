@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import multiprocessing
+import signal
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExecutor
 from contextlib import AbstractContextManager, contextmanager
@@ -95,11 +96,16 @@ def _here(jobs: int, files: Sequence[RankFiles]) -> Iterator[Workplace]:
 
 @contextmanager
 def _pool(processes: int) -> Iterator[Executor]:
-    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn")) as pool:
+    with ProcessPoolExecutor(processes, multiprocessing.get_context("spawn"), _end_silently) as pool:
         try:
             yield pool
         finally:
             pool.shutdown(wait=False, cancel_futures=True)
+
+
+def _end_silently() -> None:
+    """Ctrl-C on a terminal interrupts workers as well: without a traceback, as the command itself tells of it."""
+    signal.signal(signal.SIGINT, signal.SIG_DFL)
 
 
 def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> Iterator[tuple[int, Future[T]]]:

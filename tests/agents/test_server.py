@@ -28,6 +28,8 @@ from tests.agents.serving import Call, answers, environment, size, text, with_cl
 from tests.capture.scripts import script
 from tests.cli.test_try import LOADER
 
+pytestmark = pytest.mark.slow
+
 TOOLS = ["analyze", "compare", "evidence", "findings", "patch", "profile", "timeline", "try"]
 
 
@@ -74,7 +76,6 @@ def test_every_tool_is_listed_and_answers(folder: Path) -> None:
     )
 
 
-@pytest.mark.slow
 def test_analyze_tells_what_the_command_prints(folder: Path) -> None:
     words = [sys.executable, "-m", "diagnose", "analyze", "run"]
     printed = [
@@ -102,7 +103,6 @@ def test_a_patch_is_the_one_of_the_command(folder: Path) -> None:
     assert any("predicted" in line["note"] for line in found.structured_content["lines"] if isinstance(line, dict))
 
 
-@pytest.mark.slow
 def test_a_patch_is_written_only_where_commands_may_run(folder: Path) -> None:
     before = (folder / "make.py").read_text()
 
@@ -121,7 +121,6 @@ def test_a_patch_is_written_only_where_commands_may_run(folder: Path) -> None:
     assert "gradient_as_bucket_view=True" in (folder / "make.py").read_text()
 
 
-@pytest.mark.slow
 def test_a_patch_of_files_above_the_folder_is_refused(folder: Path) -> None:
     inner = folder / "inner"
     inner.mkdir()
@@ -294,7 +293,6 @@ def test_the_page_lists_every_tool() -> None:
     assert sorted(re.findall(r"^\| `(\w+)` \|", page, re.MULTILINE)) == TOOLS
 
 
-@pytest.mark.slow
 def test_a_training_is_recorded_tried_and_patched(tmp_path: Path) -> None:
     script(tmp_path, LOADER)
     told = list[str]()

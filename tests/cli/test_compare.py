@@ -10,7 +10,8 @@ import pytest
 
 from diagnose.findings.baseline import Baseline
 from diagnose.findings.comparison import Comparison
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import ran as run
+from tests.cli.test_analyze import refused
 from tests.drawing import Drawing
 
 STEPS = 30
