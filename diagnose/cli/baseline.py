@@ -20,8 +20,8 @@ from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 def command(run: str, name: str, jobs: int | None, no_cache: bool, quiet: bool) -> None:
     """Write a small JSON of a recording, to compare later ones with.
 
-    It is there to be committed or cached. RUN is what `diagnose compare` takes: a quoted pattern of folders stands for several recordings. It holds times,
-    names of ops, source lines and settings; no command, and no data.
+    It is there to be committed or cached: times, names of ops, source lines and settings; no command, and no data.
+    RUN is what `diagnose compare` takes: a quoted pattern of folders stands for several recordings.
 
     Example: diagnose baseline 'runs/main-*' -o baseline.json
     """

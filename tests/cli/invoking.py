@@ -9,6 +9,8 @@ import sys
 from subprocess import CompletedProcess
 from unittest import mock
 
+import pytest
+
 from diagnose.cli import main
 
 
@@ -16,10 +18,12 @@ def ran(*arguments: object, **environment: str) -> CompletedProcess[str]:
     """As `python -m diagnose ARGUMENTS` would, with more variables in its environment."""
     words = ["diagnose", *map(str, arguments)]
     out, err = io.StringIO(), io.StringIO()
-    with mock.patch.object(sys, "argv", words), mock.patch.dict(os.environ, environment):
-        with contextlib.redirect_stdout(out), contextlib.redirect_stderr(err):
-            try:
-                main()
-            except SystemExit as ended:
-                return CompletedProcess(words, int(ended.code or 0), out.getvalue(), err.getvalue())
-    raise AssertionError("main() always ends by SystemExit")
+    with (
+        mock.patch.object(sys, "argv", words),
+        mock.patch.dict(os.environ, environment),
+        contextlib.redirect_stdout(out),
+        contextlib.redirect_stderr(err),
+        pytest.raises(SystemExit) as ended,
+    ):
+        main()
+    return CompletedProcess(words, int(ended.value.code or 0), out.getvalue(), err.getvalue())
