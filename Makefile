@@ -5,7 +5,7 @@ CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check texts docs pictures accuracy truth trials gpu bench bench-scale clean
+.PHONY: help demo test test-all check texts docs pictures accuracy truth trials noise gpu bench bench-scale clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -54,6 +54,10 @@ truth: .venv/full  ## measure planted cases that need no GPU and record all thei
 
 trials: .venv/full  ## measure whether `diagnose try` finds what fixes gain, as far as that is missing, and publish it; takes two hours
 	$(BIN)/python -m benchmarks.trials --missing --write
+	$(BIN)/python -m benchmarks.texts --write
+
+noise: .venv/full  ## record healthy trainings again and again, and publish how often `diagnose compare` errs; takes 20 minutes
+	$(BIN)/python -m benchmarks.noise --write
 	$(BIN)/python -m benchmarks.texts --write
 
 gpu:  ## the same as `truth` of those that need one, for 9 minutes; run it again to go on. PYTHON is to have torch and this package

@@ -22,6 +22,7 @@ _MAKERS: dict[str, Callable[[Facts], pd.DataFrame]] = {
     schema.OPS.name: host.ops,
     schema.LINES.name: host.lines,
     schema.IDLE_GAPS.name: work.gaps,
+    schema.SPENDING.name: run.spent,
     schema.SYNCS.name: host.syncs,
     schema.MEMORY.name: host.memory,
     schema.SPANS.name: host.spans,

@@ -1,4 +1,4 @@
-"""A rank in brief, and its steps."""
+"""A rank in brief, its steps, and what they go to."""
 
 from __future__ import annotations
 
@@ -14,8 +14,9 @@ from diagnose.facts.core.steps import Measure, Steps, steps
 from diagnose.facts.device.achieved import achieved_flops
 from diagnose.facts.device.memory import Memory, memory
 from diagnose.facts.run.slowdown import slowdown
+from diagnose.facts.run.spending import spending
 from diagnose.tables import schema
-from diagnose.tables.frame import Values, frame
+from diagnose.tables.frame import Values, frame, places
 
 _PARTS = tuple(field.name for field in fields(Breakdown) if field.name.endswith("_ns") and field.name != "step_ns")
 
@@ -85,5 +86,23 @@ def marked_steps(facts: Facts) -> pd.DataFrame:
             "used": bounds[1] >= 0,
             "start_ns": bounds[0],
             "end_ns": bounds[1],
+        },
+    )
+
+
+def spent(facts: Facts) -> pd.DataFrame:
+    """The table `spending`. Raises Missing if no step can be measured."""
+    rows = spending(facts)
+    return frame(
+        schema.SPENDING,
+        {
+            "part": [row.part.value for row in rows],
+            "kind": [row.kind for row in rows],
+            "op": [row.op for row in rows],
+            "name": [row.name for row in rows],
+            "shapes": [row.shapes for row in rows],
+            "calls": [row.calls for row in rows],
+            "ns": [row.ns for row in rows],
+            **places([row.site for row in rows]),
         },
     )

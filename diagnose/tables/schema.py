@@ -211,6 +211,24 @@ IDLE_GAPS = Table(
         **_SITE,
     },
 )
+SPENDING = Table(
+    "spending",
+    "What part of the mean step goes to one thing; the rows add up to the mean step, as `diagnose compare` uses them.",
+    {
+        "part": Column(
+            "text",
+            "",
+            "compute, exposed_communication, exposed_copy, idle, graph_not_recorded; host without device work",
+        ),
+        "kind": Column("text", "", "kind of kernel, cause of the idle time, or what the host's threads do"),
+        "op": Column("text", "", "innermost op that launched the work, or that ran on the host"),
+        "name": Column("text", "", "of the kernel, collective or copy; null where small ones are put together"),
+        "shapes": Column("text", "", "of the op's inputs"),
+        "calls": Column("int64", "", "kernels, copies, gaps or calls of the op, in all used steps"),
+        "ns": Column("int64", "ns", "per step"),
+        **_SITE,
+    },
+)
 SYNCS = Table(
     "syncs",
     "A synchronisation, as the device's recorder saw it.",
@@ -308,6 +326,7 @@ TABLES = (
     OPS,
     LINES,
     IDLE_GAPS,
+    SPENDING,
     SYNCS,
     MEMORY,
     SPANS,

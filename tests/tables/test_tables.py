@@ -98,6 +98,12 @@ def test_gaps_have_causes_and_lines(made: dict[str, pd.DataFrame]) -> None:
     assert found[:2] == [(80_000, 30_000, 1, "python", "step"), (165_000, 7_000, 1, "python", "step")]
 
 
+def test_spending_adds_up_to_the_mean_step(made: dict[str, pd.DataFrame]) -> None:
+    assert made["spending"]["ns"].sum() == made["ranks"]["step_ns"].iloc[0]
+    idle = made["spending"].query("part == 'idle'")["ns"].sum()
+    assert idle == made["ranks"]["idle_ns"].iloc[0]
+
+
 def test_lines_are_of_the_users_own_code(made: dict[str, pd.DataFrame]) -> None:
     columns = ("start_ns", "dur_ns", "file", "line", "function")
     assert rows(made["lines"], *columns)[1] == (100_000, 99_000, "train.py", 3, "step")
