@@ -8,7 +8,6 @@ Smyth, Statistical Applications in Genetics and Molecular Biology 3 (2004), arti
 
 from __future__ import annotations
 
-import itertools
 import math
 import statistics
 from collections.abc import Sequence
@@ -17,34 +16,19 @@ from dataclasses import dataclass
 from diagnose.findings.baseline import Run
 from diagnose.findings.comparison import Basis, Range
 from diagnose.findings.student import student
+from diagnose.findings.timing import LEAST_STEPS, Spread, error_of
 
 ALPHA = 0.05
 """What an interval may be wrong."""
-
-BLOCKS = 6
-"""Of consecutive steps. Their means are all but independent, however steps depend on each other, and differ if the run
-drifts (batch means: Law and Kelton, Operations Research 32 (1984)). Six leave five degrees of freedom (our choice)."""
-
-LEAST_STEPS = 3
-"""Fewer say nothing of noise."""
 
 WIDE = 0.1
 """Half of an interval that is wider says nothing that helps (our choice)."""
 
 
-@dataclass(frozen=True)
-class Spread:
-    """How far mean steps may be off."""
-
-    share: float
-    """Standard deviation of their logarithms."""
-    freedom: int
-    """Degrees of freedom that it is known with."""
-
-
 BETWEEN = Spread(0.024, 2)
-"""Of 720 groups of five runs of planted cases on CPUs; `benchmarks.noise.between` fits it. Trainings differ in it so
-much that it counts no more than two degrees of freedom. No runs on GPUs were measured so: it is taken for these too."""
+"""How mean steps of runs of one script usually differ: fitted to 720 groups of five runs of planted cases on CPUs, by
+`benchmarks.noise.between`. Trainings differ in it so much that it counts for two degrees of freedom. No runs on GPUs
+were measured so: it is taken for these too."""
 
 
 @dataclass(frozen=True)
@@ -73,16 +57,6 @@ def times_of(runs: Sequence[Run], unprofiled: bool) -> Side:
     """The side, by its steps without a profiler or by the recorded ones."""
     times = [one.unprofiled_ns if unprofiled else one.times_ns for one in runs]
     return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)))
-
-
-def error_of(times_ns: Sequence[int]) -> Spread | None:
-    """The standard error of the mean step; None of fewer than LEAST_STEPS."""
-    if len(times_ns) < LEAST_STEPS:
-        return None
-    count = min(BLOCKS, len(times_ns))
-    edges = [round(k * len(times_ns) / count) for k in range(count + 1)]
-    means = [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
-    return Spread(statistics.stdev(means) / math.sqrt(count) / statistics.fmean(times_ns), count - 1)
 
 
 def difference(before: Side, after: Side, between: Spread) -> Range:

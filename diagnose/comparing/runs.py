@@ -10,8 +10,9 @@ from diagnose.findings.baseline import Baseline, GroupTime, KnownFinding, RankSt
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
 from diagnose.findings.finding import OutcomeKind, RankedFinding
 from diagnose.findings.job import JobSummary
+from diagnose.findings.timing import without_profiler
 from diagnose.reports import job as jobs
-from diagnose.trace.manifest import RankManifest, Timed
+from diagnose.trace.manifest import RankManifest
 from diagnose.version import __version__
 
 MOST_GROUPS = 32
@@ -47,7 +48,7 @@ def run_of(diagnosis: Diagnosis) -> Run:
         rank=diagnosis.rank,
         measure=known.measure,
         times_ns=own.times_ns,
-        unprofiled_ns=() if ran is None else _without_profiler(ran),
+        unprofiled_ns=() if ran is None else without_profiler(ran),
         samples_per_step=None if ran is None else _samples(ran),
         flops_per_step=None if diagnosis.flops is None else diagnosis.flops.flops,
         spending=diagnosis.spending or (),
@@ -59,23 +60,10 @@ def run_of(diagnosis: Diagnosis) -> Run:
     )
 
 
-def _without_profiler(ran: RankManifest) -> tuple[int, ...]:
-    """The last whole cycles of steps, so that long ones weigh what they weigh."""
-    times = _timed(ran.unprofiled)
-    whole = len(times) // max(ran.cycle, 1) * max(ran.cycle, 1)
-    return times[-whole:] if whole else times
-
-
-def _timed(timed: Timed | None) -> tuple[int, ...]:
-    """By the device where it timed them, else by the process; () if they are no times."""
-    times = () if timed is None else timed.device_ns or timed.wall_ns
-    return times if min(times, default=0) > 0 else ()
-
-
 def _samples(ran: RankManifest) -> int | None:
     """That the DataLoader asked most gives per step; None where that is not known."""
     loader = max(ran.loaders, key=lambda one: one.asked_timed or 0, default=None)
-    steps = len(_timed(ran.unprofiled))
+    steps = 0 if ran.unprofiled is None else len(ran.unprofiled.wall_ns)
     if loader is None or not loader.batch_size or not loader.asked_timed or not steps:
         return None
     return round(loader.batch_size * loader.asked_timed / steps)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -11,6 +10,7 @@ from enum import Enum
 from diagnose.facts.core.steps import Measure
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.student import student
+from diagnose.findings.timing import error_of, without_profiler
 from diagnose.trace.manifest import Manifest, RankManifest
 
 SURE = 0.95
@@ -86,29 +86,21 @@ def _judged(what: What, limit: float, low: float | None, high: float | None, how
 
 def _step(rank: RankManifest | None, diagnosis: Diagnosis | None) -> tuple[float | None, float | None, str]:
     """The interval of the mean step without the profiler; of recorded steps, which it slows, only the upper bound."""
-    times = () if rank is None else _unprofiled_ns(rank)
-    if len(times) > 1 and min(times) > 0:
-        low, high = interval(times)
-        return low, high, f"{len(times)} steps without the profiler"
+    times = () if rank is None else without_profiler(rank)
+    if (found := interval(times)) is not None:
+        return *found, f"{len(times)} steps without the profiler"
     steps = None if diagnosis is None else diagnosis.steps
     if steps is None or steps.measure is Measure.WINDOW:
         return None, None, "the training made too few steps to be timed"
     return None, float(steps.step_time_ns.max), "no step was timed without the profiler, which slows steps"
 
 
-def _unprofiled_ns(rank: RankManifest) -> tuple[int, ...]:
-    """By the device's clock where there is one; whole cycles, so that long steps weigh what they weigh."""
-    timed = rank.unprofiled
-    times = () if timed is None else timed.device_ns or timed.wall_ns
-    cycle = max(rank.cycle, 1)
-    return times[-(len(times) // cycle * cycle) :] if len(times) >= cycle else times
-
-
-def interval(times: Sequence[float]) -> tuple[float, float]:
-    """Of the mean of two values or more: Student's t, for values that do not depend on each other."""
-    error = statistics.stdev(times) / math.sqrt(len(times))
-    half = student((1 + SURE) / 2, len(times) - 1) * error
-    mean = statistics.fmean(times)
+def interval(times: Sequence[float]) -> tuple[float, float] | None:
+    """Of the mean of consecutive steps, by Student's t; None of too few of them."""
+    error, mean = error_of(times), statistics.fmean(times) if times else 0.0
+    if error is None:
+        return None
+    half = student((1 + SURE) / 2, error.freedom) * error.share * mean
     return mean - half, mean + half
 
 

@@ -7,8 +7,9 @@ import pytest
 
 from diagnose.comparing import noise
 from diagnose.comparing.compare import compare
-from diagnose.comparing.noise import Side, Spread, difference, error_of
+from diagnose.comparing.noise import Side, difference
 from diagnose.findings.comparison import Basis, Range
+from diagnose.findings.timing import Spread, error_of
 from tests.runs import run, side
 
 STEADY = (100,) * 30

@@ -50,7 +50,8 @@ def without_profiler(diagnosis: Diagnosis, step_ms: int | None) -> Diagnosis:
 def test_the_interval_of_a_mean() -> None:
     """10, 12, 14: mean 12, deviation 2; t of 2 degrees of freedom at 97.5 % is 4.3027: 12 -+ 4.3027 * 2 / sqrt(3)."""
     assert interval((10, 12, 14)) == pytest.approx((7.0317, 16.9683), abs=1e-3)
-    assert interval((5, 5)) == (5, 5)
+    assert interval((5, 5, 5)) == (5, 5)
+    assert interval((5, 5)) is None
 
 
 def test_a_step_is_over_only_if_the_whole_interval_is() -> None:
@@ -64,8 +65,8 @@ def test_a_step_is_over_only_if_the_whole_interval_is() -> None:
 
 
 def test_a_gpu_is_timed_by_its_own_clock() -> None:
-    assert step(6, run(1, 1, device_ms=(5, 5))).kept is Kept.WITHIN
-    assert step(4, run(1, 1, device_ms=(5, 5))).kept is Kept.OVER
+    assert step(6, run(1, 1, 1, device_ms=(5, 5, 5))).kept is Kept.WITHIN
+    assert step(4, run(1, 1, 1, device_ms=(5, 5, 5))).kept is Kept.OVER
 
 
 def test_steps_of_whole_cycles_count() -> None:

@@ -1,0 +1,49 @@
+"""How long a step of a run takes by its own clocks, and how far that mean may be off."""
+
+from __future__ import annotations
+
+import itertools
+import math
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from diagnose.trace.manifest import RankManifest
+
+BLOCKS = 6
+"""Of consecutive steps. Their means are all but independent, however steps depend on each other, and differ if the run
+drifts (batch means: Law and Kelton, Operations Research 32 (1984)). Six leave five degrees of freedom (our choice)."""
+
+LEAST_STEPS = 3
+"""Fewer say nothing of noise."""
+
+
+@dataclass(frozen=True)
+class Spread:
+    """How far a mean step may be off."""
+
+    share: float
+    """Its standard error, over the mean."""
+    freedom: int
+    """Degrees of freedom that it is known with."""
+
+
+def without_profiler(ran: RankManifest) -> tuple[int, ...]:
+    """Times of steps without the profiler, by the device's clock where there is one; () if they are no times.
+
+    They are the last whole cycles, so that long steps weigh what they weigh.
+    """
+    timed = ran.unprofiled
+    times = () if timed is None else timed.device_ns or timed.wall_ns
+    whole = len(times) // max(ran.cycle, 1) * max(ran.cycle, 1)
+    return (times[-whole:] if whole else times) if min(times, default=0) > 0 else ()
+
+
+def error_of(times_ns: Sequence[float]) -> Spread | None:
+    """The error of the mean of consecutive steps; None of fewer than LEAST_STEPS."""
+    if len(times_ns) < LEAST_STEPS:
+        return None
+    count = min(BLOCKS, len(times_ns))
+    edges = [round(k * len(times_ns) / count) for k in range(count + 1)]
+    means = [statistics.fmean(times_ns[a:b]) for a, b in itertools.pairwise(edges)]
+    return Spread(statistics.stdev(means) / math.sqrt(count) / statistics.fmean(times_ns), count - 1)
