@@ -19,7 +19,6 @@ from xml.etree import ElementTree as ET
 import pytest
 import yaml
 
-from diagnose.cli import COMMANDS
 from tests import actions
 from tests.actions import Ran
 
@@ -191,14 +190,38 @@ def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, 
 
 
 @pytest.mark.slow
-@pytest.mark.skipif("compare" not in COMMANDS, reason="there is no diagnose compare")
 def test_with_a_baseline_the_comparison_decides(checkout: Path, workspace: Path, path: str) -> None:
-    """The same recording is no slower than itself, whatever its findings are."""
+    """A single recording is not known to be slower than itself, whatever its findings are; barriers are slower."""
     for name in ("a", "b"):
         shutil.copytree(SAMPLE, workspace / name)
-    ran = run(checkout, workspace, path, run="b", baseline="a", fail_over="1%")
+    same = run(checkout, workspace, path, run="b", baseline="a", fail_over="1%")
+    assert same.code == 0, same.log
+    assert "::warning title=diagnose::The comparison cannot tell noise from a difference." in same.log
+    assert (workspace / same.outputs["comparison"]).is_file()
+    case = ROOT / "sample_traces" / "planted" / "communication" / "ranks_meet_to_print"
+    for name in ("strong", "strong_fixed"):
+        shutil.copytree(case / name, workspace / name)
+    slower = run(checkout, workspace, path, run="strong", baseline="strong_fixed", fail_over="1%")
+    assert slower.code == 1, slower.log
+    assert (workspace / slower.outputs["comparison"]).is_file()
+
+
+@pytest.mark.slow
+def test_a_script_is_recorded_as_often_as_asked_and_all_recordings_are_compared(
+    checkout: Path, workspace: Path, path: str
+) -> None:
+    assert TORCH is not None
+    shutil.copytree(SAMPLE, workspace / "before")
+    given = {"script": "train.py", "torch": TORCH[0], "repeat": "2", "baseline": "before"}
+    ran = run(checkout, workspace, path, **given, profile_options="--warmup 5 --steps 3")
     assert ran.code == 0, ran.log
-    assert (workspace / ran.outputs["comparison"]).is_file()
+    assert ran.outputs["recording"] == "diagnose-results/recording"
+    for name in ("recording", "recording-2"):
+        assert (workspace / "diagnose-results" / name / "rank0.trace.json.gz").is_file()
+    assert (
+        "The interval is of how recordings of the same side differ." in ran.log + ran.summary
+        or "Cannot tell" in ran.log
+    )
 
 
 @pytest.mark.slow

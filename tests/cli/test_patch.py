@@ -46,7 +46,7 @@ def main():
         Stored(),
         batch_size=16,  # few
     )
-    for epoch in range(2):
+    for epoch in range(6):
         for number, (rows, labels) in enumerate(loader):
             optimizer.zero_grad()
             torch.nn.functional.cross_entropy(model(rows), labels).backward()
