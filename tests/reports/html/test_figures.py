@@ -433,6 +433,7 @@ def test_names_in_sentences_are_as_they_are(evil: str) -> None:
         assert evil in FIGURES[name][1](found)
 
 
+@pytest.mark.slow
 def test_every_real_trace_is_drawn_or_what_is_missing_is_said(corpus: Path) -> None:
     folder = corpus / "kineto"
     paths = [path for path in sorted(folder.glob("*/*")) if "json" in path.name or path.is_dir()]
