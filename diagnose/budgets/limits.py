@@ -5,6 +5,7 @@ from __future__ import annotations
 import re
 
 from diagnose.findings.budget import Limits
+from diagnose.trace.units import share_of
 
 NAMES = ("step", "idle")
 """What can be limited."""
@@ -16,7 +17,7 @@ def limits(step: str | None, idle: float | str | None) -> Limits:
     """Raises ValueError if none is set, or one cannot be read."""
     if step is None and idle is None:
         raise ValueError('Set a limit, for instance step="50ms" or idle=0.1.')
-    return Limits(None if step is None else _duration_ns(step), None if idle is None else _share(idle))
+    return Limits(None if step is None else _duration_ns(step), None if idle is None else share_of(idle))
 
 
 def named(text: str) -> dict[str, str]:
@@ -36,14 +37,3 @@ def _duration_ns(text: str) -> int:
     if found is None:
         raise ValueError(f"{text!r} is no time such as 50ms, 800us or 1.2s.")
     return round(float(found[1]) * _UNITS_NS[found[2]])
-
-
-def _share(value: float | str) -> float:
-    text = str(value).strip()
-    try:
-        share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-    except ValueError:
-        share = -1.0
-    if not 0 <= share <= 1:
-        raise ValueError(f"{value!r} is no share such as 0.1 or 10%.")
-    return share

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -13,11 +13,14 @@ from diagnose.cli import github
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 from diagnose.cli.progress import shown
 from diagnose.cli.results import open_page, rendered
+from diagnose.trace.units import share_of
 
 if TYPE_CHECKING:
     from diagnose.findings.diagnosis import Diagnosis
     from diagnose.findings.finding import RankedFinding
+    from diagnose.findings.ledger import Entry
     from diagnose.rulekit.engine import RuleSet
+    from diagnose.source.recording import Recordings
     from diagnose.storage.remote import Place
 
 TOO_SLOW = 1
@@ -48,14 +51,10 @@ class Share(click.ParamType[float]):
 
     def convert(self, value: str | float, param: click.Parameter | None, ctx: click.Context | None) -> float:
         """A share between 0 and 1."""
-        text = str(value).strip()
         try:
-            share = float(text.removesuffix("%")) / (100 if text.endswith("%") else 1)
-        except ValueError:
-            share = -1.0
-        if not 0 <= share <= 1:
-            self.fail(f"{value!r} is not a share such as 0.05 or 5%.", param, ctx)
-        return share
+            return share_of(value)
+        except ValueError as error:
+            self.fail(str(error), param, ctx)
 
 
 @click.command(name="analyze")
@@ -127,35 +126,26 @@ def command(
 
     Example: diagnose analyze runs/rank0.trace.json.gz --steps 3-7
     """
-    from diagnose import ledger
-    from diagnose.pipeline import diagnose
-    from diagnose.rulekit.settings import SettingsError
-    from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import cache, recording
-    from diagnose.source.base import InputError
-
     asked = {
         "html": html_file,
         "json": json_file,
         "markdown": markdown_file,
         "perfetto": perfetto_file,
         "metrics": metrics_file,
+        "sarif": sarif_file,
+        "junit": junit_file,
     }
-    asked |= {"sarif": sarif_file, "junit": junit_file}
     files = {form: output(name) for form, name in asked.items() if name}
-    try:
-        given = recording.find(paths)
-        read = [one.trace.path for one in given.ranks]
-        refuse_unwritable(list(files.values()), read)
-        remembered = ledger.Ledger(None) if no_ledger else ledger.read()
-        if remembered.problem and not quiet:
-            click.echo(f"{remembered.problem} Savings are not corrected by trials.", err=True)
+
+    def diagnosed(given: Recordings, trials: Sequence[Entry]) -> Diagnosis:
+        from diagnose.pipeline import diagnose
+        from diagnose.source import cache
+
         with shown("Reading traces", quiet) as progress, cache.unused(no_cache):
-            rules = asked_rules(read[0], folders, select, ignore)
-            processes, trials = jobs or os.cpu_count() or 1, remembered.entries
-            diagnosis = diagnose(given, steps, processes, progress, rules, cluster, trials)
-    except (InputError, RuleError, SettingsError) as error:
-        raise click.ClickException(str(error)) from error
+            rules = asked_rules(given.ranks[0].trace.path, folders, select, ignore)
+            return diagnose(given, steps, jobs or os.cpu_count() or 1, progress, rules, cluster, trials)
+
+    diagnosis = _read(paths, list(files.values()), not no_ledger, quiet, diagnosed)
     over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
     for form, name in files.items():
         write(name, rendered(diagnosis, form, over))
@@ -167,6 +157,31 @@ def command(
     if not quiet:
         github.tell(lambda: rendered(diagnosis, "markdown"), diagnosis, over=over)
     _end(diagnosis, over, quiet)
+
+
+def _read(
+    paths: Sequence[str],
+    outputs: Sequence[str],
+    use_ledger: bool,
+    quiet: bool,
+    diagnosed: Callable[[Recordings, Sequence[Entry]], Diagnosis],
+) -> Diagnosis:
+    """Diagnose what is found in the paths, with the trials of the ledger. Raises a ClickException if that cannot be."""
+    from diagnose import ledger
+    from diagnose.rulekit.settings import SettingsError
+    from diagnose.rulekit.vocabulary import RuleError
+    from diagnose.source import recording
+    from diagnose.source.base import InputError
+
+    try:
+        given = recording.find(paths)
+        refuse_unwritable(outputs, [one.trace.path for one in given.ranks])
+        remembered = ledger.read() if use_ledger else ledger.Ledger(None)
+        if remembered.problem and not quiet:
+            click.echo(f"{remembered.problem} Savings are not corrected by trials.", err=True)
+        return diagnosed(given, remembered.entries)
+    except (InputError, RuleError, SettingsError) as error:
+        raise click.ClickException(str(error)) from error
 
 
 def _end(diagnosis: Diagnosis, over: Collection[RankedFinding], quiet: bool) -> None:

@@ -35,6 +35,18 @@ def percent(part: float) -> str:
     return share(part, 1.0) if part else "0 %"
 
 
+def share_of(text: str | float) -> float:
+    """What `0.05` or `5%` stands for. Raises ValueError, with a sentence, if it is no share from 0 to 1."""
+    given = str(text).strip()
+    try:
+        found = float(given.removesuffix("%")) / (100 if given.endswith("%") else 1)
+    except ValueError:
+        found = -1.0
+    if not 0 <= found <= 1:
+        raise ValueError(f"{text!r} is not a share such as 0.05 or 5%.")
+    return found
+
+
 def number(count: float) -> str:
     """A count, with one decimal where it is no whole number: 1,325, 1.6, <0.1."""
     if count == int(count):

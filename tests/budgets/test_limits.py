@@ -28,7 +28,7 @@ def test_what_is_no_time(text: str) -> None:
 
 @pytest.mark.parametrize("value", ["", "x", 1.1, -0.1, "110%", "nan"])
 def test_what_is_no_share(value: float | str) -> None:
-    with pytest.raises(ValueError, match="is no share such as"):
+    with pytest.raises(ValueError, match="is not a share such as"):
         limits(None, value)
 
 
