@@ -107,7 +107,7 @@ def incomparable(before: Run, after: Run) -> Iterator[str]:
         yield f"They ran on different devices: {_listed(gpus[0])} before, {_listed(gpus[1])} after."
     if before.world_size != after.world_size:
         worlds = [one.world_size or 1 for one in (before, after)]
-        yield f"They ran on {worlds[0]:,} ranks before, {worlds[1]:,} after."
+        yield f"They ran on different numbers of ranks: {worlds[0]:,} before, {worlds[1]:,} after."
     samples = before.samples_per_step, after.samples_per_step
     if None not in samples and samples[0] != samples[1]:
         yield f"A step of a rank has {samples[0]:,} samples before, {samples[1]:,} after."

@@ -75,9 +75,9 @@ def _ours(path: str) -> Diagnosis | Baseline | None:
     """What a file of ours holds; None if it is none. Raises InputError if it is damaged."""
     kind = _kind(path)
     if kind is Baseline:
-        return _read(path, Baseline, BASELINE_VERSION, "Make it again: diagnose baseline.")
+        return _read(path, Baseline, BASELINE_VERSION, "baseline", "Make it again: diagnose baseline.")
     if kind is Diagnosis:
-        return _read(path, Diagnosis, SCHEMA_VERSION, "Make it again: diagnose analyze --json.")
+        return _read(path, Diagnosis, SCHEMA_VERSION, "report", "Make it again: diagnose analyze --json.")
     return None
 
 
@@ -90,9 +90,9 @@ def _kind(path: str) -> type[Diagnosis] | type[Baseline] | None:
     return Baseline if _BASELINE.match(head) else Diagnosis if _REPORT.match(head) else None
 
 
-def _read(path: str, form: type[_Struct], newest: int, again: str) -> _Struct:
+def _read(path: str, form: type[_Struct], newest: int, what: str, again: str) -> _Struct:
     """Raises InputError."""
-    found, notes = beside.read(Path(path), form, newest, "", again)
+    found, notes = beside.read(Path(path), form, newest, "", again, what)
     if found is None:
         raise InputError(f"{notes[0].what} {notes[0].effect.strip()}")
     return found

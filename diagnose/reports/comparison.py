@@ -161,7 +161,9 @@ def _changes(found: Comparison) -> Section:
         )
         for change, part in ranked
     )
-    return Section("What changed", ("", "difference", "how"), rows, words=True)
+    known = found.verdict in ("faster", "slower")
+    note = "" if known else "The step as a whole is not shown to differ, so these may be noise."
+    return Section("What changed", ("", "difference", "how"), rows, note, words=True)
 
 
 def _per(found: Comparison) -> Section:

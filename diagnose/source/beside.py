@@ -21,7 +21,7 @@ _Struct = TypeVar("_Struct", bound=msgspec.Struct)
 
 
 def read(
-    path: Place, form: type[_Struct], newest: int, lost: str, again: str
+    path: Place, form: type[_Struct], newest: int, lost: str, again: str, what: str = ""
 ) -> tuple[_Struct | None, list[IntegrityNote]]:
     """What is in the file and what is wrong with it; None if it cannot be used.
 
@@ -35,7 +35,7 @@ def read(
     except OSError as error:
         why, do = f"cannot be read: {error.strerror or error}", again
     except msgspec.ValidationError as error:
-        why, do = f"is no {path.name.partition('.')[0]}: {printable(str(error))[:LONGEST_NOTE]}", again
+        why, do = f"is no {what or path.name.partition('.')[0]}: {printable(str(error))[:LONGEST_NOTE]}", again
     except (ValueError, RecursionError):
         why, do = "is no sound JSON", again
     return None, [IntegrityNote(f"{path.name} {why}.", f"{lost} {do}", Severity.WARNING)]

@@ -136,8 +136,9 @@ def test_what_is_not_there_or_damaged_is_refused(before: Path, after: Path, tmp_
     refused(run("compare", "--baseline", kept, after), "baseline.json is no sound JSON.", "Make it again")
     kept.write_text(json.dumps({**whole, "schema_version": 2}))
     refused(run("compare", "--baseline", kept, after), "schema version 2", "Update diagnose.")
-    kept.write_text(json.dumps({**whole, "runs": []}))
-    refused(run("compare", "--baseline", kept, after), "baseline.json")
+    named = tmp_path / "other.json"
+    named.write_text(json.dumps({**whole, "runs": []}))
+    refused(run("compare", "--baseline", named, after), "other.json is no baseline: ", "Make it again")
     kept.write_text(json.dumps({**whole, "runs": [{**whole["runs"][0], "times_ns": []}]}))
     refused(run("compare", "--baseline", kept, after), "baseline.json")
 

@@ -81,7 +81,7 @@ def test_what_makes_the_sides_different_things_is_said() -> None:
     after = run(devices=("H100", "H100"), samples_per_step=64, world_size=8, format="nsight", measure=Measure.WINDOW)
     assert list(changes.incomparable(before, after)) == [
         "They ran on different devices: A100 before, H100 after.",
-        "They ran on 1 ranks before, 8 after.",
+        "They ran on different numbers of ranks: 1 before, 8 after.",
         "A step of a rank has 32 samples before, 64 after.",
         "They were recorded by different tools: kineto before, nsight after.",
         "The recording after marks no steps: what it holds counts as one.",

@@ -73,6 +73,14 @@ def test_no_cause_is_told_where_there_is_no_difference() -> None:
     assert text_of(SAME).startswith("No difference larger than ")
 
 
+def test_changes_within_a_step_that_is_not_shown_to_differ_may_be_noise() -> None:
+    found = compare(casts(2), casts(4))
+    assert found.verdict == "cannot_tell"
+    notes = {one.title: one.note for one in comparison.sections(found)}
+    assert notes["What changed"] == "The step as a whole is not shown to differ, so these may be noise."
+    assert {one.title: one.note for one in comparison.sections(SLOWER)}["What changed"] == ""
+
+
 def test_what_got_faster_is_told_with_what_is_gone() -> None:
     found = compare(casts(60), casts(0))
     assert list(comparison.causes(found)) == [
