@@ -14,20 +14,23 @@ What happens on the way, and where something new goes:
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import lru_cache, partial
 from pathlib import Path
 from typing import Any
 
+import msgspec
+
+from diagnose import failures
 from diagnose.facts.communication.kept import compared
-from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.base import Facts, Missing, failed, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import digest
 from diagnose.facts.run.program import program
 from diagnose.facts.run.slowdown import slowdown
+from diagnose.failures import attempt
 from diagnose.findings import (
     diagnosis,
     fixes_for_devices,
@@ -42,19 +45,20 @@ from diagnose.findings import (
     track_record,
 )
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import ReplayQuality
+from diagnose.findings.finding import Finding, Outcome, ReplayQuality, RuleName
 from diagnose.findings.job import job_summary
 from diagnose.findings.ledger import Entry, device_of
 from diagnose.findings.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
 from diagnose.findings.track_record import TrackRecord
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
+from diagnose.replay.saving import Replay
 from diagnose.reports import notebook
 from diagnose.reports.timeline import spots
 from diagnose.reports.timeline.drawing import timeline
 from diagnose.reports.timeline.pictures import pictures
 from diagnose.rulekit import engine
-from diagnose.rulekit.engine import LoadedRule, RuleSet
+from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
@@ -63,6 +67,7 @@ from diagnose.trace.model import IntegrityNote, Peers
 from diagnose.version import __version__
 
 StepRange = tuple[int, int]
+Found = tuple[RuleName, Finding]
 Progress = Callable[[int, int], None]
 
 _loaded = lru_cache(maxsize=1)(engine.load)
@@ -85,21 +90,28 @@ def diagnose(
     `trials` correct savings: those of the device that the manifest names. Without any, only the files in `paths` count.
     Raises InputError if a named file, or all files of a folder, cannot be read, and RuleError if the rules cannot.
     """
-    notebook.register()
     given = paths if isinstance(paths, Recordings) else recording.find(paths)
     rules = rules or RuleSet()
     _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
-    pages = [engine.shown(one) for one in _loaded(rules)]
-    records = {} if given.manifest is None else track_record.by_rule(trials, device_of(given.manifest))
-    study = partial(diagnose_files, step_range=step_range, rules=rules, records=records)
-    if len(given.ranks) == 1:
-        said, briefs, notes = _of_one(given.ranks[0], study, progress)
-    else:
-        brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks), records=records)
-        briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
-        said, briefs, notes = _of_many(given.ranks, briefly, study, progress)
-    notes = [*given.integrity, *notes]
-    return diagnosis.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
+    loaded = _loaded(rules)
+    with failures.collected() as lost:
+        pages = attempt("pages of rules", [], lambda: [engine.shown(one) for one in loaded])
+        records = attempt("what trials on this machine tell", {}, _records, given, trials)
+        study = partial(diagnose_files, step_range=step_range, rules=rules, records=records)
+        attempt("how notebooks show a Diagnosis", None, notebook.register)
+        if len(given.ranks) == 1:
+            said, briefs, notes = _of_one(given.ranks[0], study, progress)
+        else:
+            brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks), records=records)
+            briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
+            said, briefs, notes = _of_many(given.ranks, briefly, study, progress)
+        notes = [*given.integrity, *notes]
+        whole = diagnosis.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
+    return msgspec.structs.replace(whole, integrity=(*whole.integrity, *map(diagnosis.note_of, lost)))
+
+
+def _records(given: Recordings, trials: Sequence[Entry]) -> dict[str, TrackRecord]:
+    return {} if given.manifest is None else track_record.by_rule(trials, device_of(given.manifest))
 
 
 Study = Callable[..., RankDiagnosis | InputError]
@@ -128,7 +140,8 @@ def _of_many(
         arranged = ranks.arrange([one.provenance for one in read.values()])
         placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
         briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
-        others, left_out = compared({index: one.course for index, one in briefs.items()})
+        courses = {index: one.course for index, one in briefs.items()}
+        others, left_out = attempt("the comparison of ranks", (None, []), compared, courses)
         shown = None if others is None else others.awaited
         shown = diagnosis.slowest(list(briefs.values())).index if shown is None else shown
         peers = None if others is None or shown not in others.job.ranks else others.peers(shown)
@@ -184,9 +197,9 @@ def brief_of_files(
     except RuleError:
         raise
     except Exception as error:
-        if os.environ.get("DIAGNOSE_DEBUG"):
+        if failures.raised():
             raise
-        alone = f"DIAGNOSE_DEBUG=1 diagnose analyze {files.trace.path}"
+        alone = f"{failures.DEBUG}=1 diagnose analyze {files.trace.path}"
         return InputError(
             f"diagnose itself failed on {files.trace.path} ({type(error).__name__}). Please report {alone}"
         )
@@ -214,7 +227,10 @@ def diagnose_files(
             steps(facts)
         except Missing as missing:
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
-    return diagnose_rank(facts, _loaded(rules), records)
+    with failures.collected() as lost:
+        said = diagnose_rank(facts, _loaded(rules), records)
+    notes = (*said.digest.integrity, *map(diagnosis.note_of, lost))
+    return replace(said, digest=replace(said.digest, integrity=notes))
 
 
 def diagnose_rank(
@@ -224,44 +240,90 @@ def diagnose_rank(
 
     `records`: how predictions have compared with trials on its device, by rule.
     """
-    rank = facts.rank
-    brief, cost = recording_hints.in_digest(digest(facts)), optional(slowdown, facts)
-    drawn, sampled, job = optional(timeline, facts), optional(pictures, facts), optional(job_summary, facts)
-    examined = engine.examine(facts, rules)
+    rank, found = facts.rank, digest(facts)
+    examined = attempt("all rules", engine.NOTHING, engine.examine, facts, rules)
+    brief = attempt("how to record what is missing", found, recording_hints.in_digest, found)
     brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, examined.cautions)))
-    ahead = risks.shown(examined.risks, rank.index)
-    try:
-        replay = baseline(facts)
-    except Missing as missing:
-        ended = outcomes.unpriced(examined.outcomes, examined.findings, missing)
-        ended = recording_hints.in_outcomes(rank.provenance.format, ended)
-        return RankDiagnosis(
-            brief,
-            outcomes=ended,
-            slowdown=cost,
-            timeline=drawn,
-            pictures=sampled,
-            job=job,
-            peers=rank.peers,
-            risks=ahead,
-        )
-    found = fixes_in_force.dropped(rank.context, examined.findings)
-    found = fixes_for_programs.fitting(program(facts), found)
-    found = library_evidence.added(facts, own_calls.at_their_place(rank.context, found))
-    unprofiled_ns, busy = None if cost is None else cost.unprofiled_ns, busy_share(facts)
-    order = ranking.ranked(found, replay, steps(facts), rank.index, examined.cautions, unprofiled_ns, busy, records)
-    ended = outcomes.priced(examined.outcomes, examined.findings, found, order)
-    placed = spots.on_timeline(facts, order)
-    return RankDiagnosis(
+    said = RankDiagnosis(
         brief,
-        findings=fixes_for_devices.followable(rank.provenance.devices, placed),
-        outcomes=recording_hints.in_outcomes(rank.provenance.format, ended),
-        replay=ReplayQuality(**vars(replay.quality), together=order.together, all_together=order.all_together),
-        slowdown=cost,
-        timeline=drawn,
-        pictures=sampled,
-        critical_path=path_parts(facts),
-        job=job,
+        slowdown=optional(slowdown, facts),
+        timeline=attempt("the timeline", None, optional, timeline, facts),
+        pictures=attempt("the samples that figures show", None, optional, pictures, facts),
+        job=attempt("the job's summary", None, optional, job_summary, facts),
         peers=rank.peers,
-        risks=ahead,
+        risks=attempt("risks", (), risks.shown, examined.risks, rank.index),
     )
+    replay = _replayed(facts)
+    if isinstance(replay, Missing):
+        return replace(said, outcomes=_without_prices(facts, examined, replay))
+    said = replace(said, critical_path=optional(path_parts, facts))
+    without = replace(said, outcomes=_without_prices(facts, examined, NO_PRICES))
+    return attempt("all findings", without, _with_findings, said, facts, examined, replay, records)
+
+
+NO_PRICES = Missing("what fixes would save, as diagnose itself failed", failures.REPORT)
+
+
+def _replayed(facts: Facts) -> Replay | Missing:
+    try:
+        return baseline(facts)
+    except Missing as missing:
+        return missing
+    except Exception as error:
+        return failed("the replay, so that nothing has a price", error)
+
+
+def _without_prices(facts: Facts, examined: Examined, missing: Missing) -> tuple[Outcome, ...]:
+    ended = attempt("how rules ended", (), outcomes.unpriced, examined.outcomes, examined.findings, missing)
+    return _hinted(facts, ended)
+
+
+def _with_findings(
+    said: RankDiagnosis, facts: Facts, examined: Examined, replay: Replay, records: Mapping[str, TrackRecord] | None
+) -> RankDiagnosis:
+    """What is known of a rank with its findings, priced and in order."""
+    rank, found = facts.rank, _refined(facts, examined.findings)
+    order = ranking.ranked(
+        found,
+        replay,
+        steps(facts),
+        rank.index,
+        examined.cautions,
+        None if said.slowdown is None else said.slowdown.unprofiled_ns,
+        attempt("the share of a step in which the CPU trains", 0.0, busy_share, facts),
+        records,
+    )
+    ended = attempt(
+        "which rules found something that saves nothing",
+        examined.outcomes,
+        outcomes.priced,
+        *(examined.outcomes, examined.findings, found, order),
+    )
+    placed = attempt("places on the timeline", order.findings, spots.on_timeline, facts, order)
+    fitting = attempt(
+        "fixes that this device cannot follow", placed, fixes_for_devices.followable, rank.provenance.devices, placed
+    )
+    return replace(
+        said,
+        findings=fitting,
+        outcomes=_hinted(facts, ended),
+        replay=ReplayQuality(**vars(replay.quality), together=order.together, all_together=order.all_together),
+    )
+
+
+def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
+    """The findings without fixes that are in force, in the words of this program."""
+    context = facts.rank.context
+    found = attempt("which fixes are in force already", found, fixes_in_force.dropped, context, found)
+    found = attempt("fixes in the words of this program", found, _fitting_the_program, facts, found)
+    found = attempt("fixes as changes of your own calls", found, own_calls.at_their_place, context, found)
+    return attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
+
+
+def _fitting_the_program(facts: Facts, found: Sequence[Found]) -> list[Found]:
+    return fixes_for_programs.fitting(program(facts), found)
+
+
+def _hinted(facts: Facts, ended: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
+    recorder = facts.rank.provenance.format
+    return attempt("how to record what rules lack", ended, recording_hints.in_outcomes, recorder, ended)

@@ -27,6 +27,7 @@ def pytest_addoption(parser: pytest.Parser) -> None:
 def pytest_configure(config: pytest.Config) -> None:
     # A shell starts what runs in its background with interrupts ignored, and so would be the programs that tests start.
     signal.signal(signal.SIGINT, signal.default_int_handler)
+    os.environ["DIAGNOSE_DEBUG"] = "1"  # failures of ours are raised
     os.environ["DIAGNOSE_NO_CACHE"] = "1"  # tests leave the user's cache alone
     os.environ["DIAGNOSE_NO_LEDGER"] = "1"  # and what trials have left there
     os.environ.pop("GITHUB_ACTIONS", None)  # a job that runs the tests is told nothing by what they run
@@ -35,6 +36,12 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--corpus: no folder at {folder}")
     if folder is None and config.getoption("--require-corpus"):
         raise pytest.UsageError("--require-corpus needs --corpus=DIR")
+
+
+@pytest.fixture
+def as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Failures of ours are collected, and not raised."""
+    monkeypatch.delenv("DIAGNOSE_DEBUG")
 
 
 @pytest.fixture(scope="session")

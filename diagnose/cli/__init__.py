@@ -9,7 +9,7 @@ from keyword import iskeyword
 
 import click
 
-from diagnose import __version__
+from diagnose import __version__, failures
 
 COMMANDS = {
     "profile": "Run a training, record a few of its steps, and say what to fix.",
@@ -82,7 +82,7 @@ def main() -> None:
         click.echo("Error: not enough memory for this trace. Analyse fewer ranks at once (--jobs 1).", err=True)
         code = 2
     except Exception as error:
-        if os.environ.get("DIAGNOSE_DEBUG"):
+        if failures.raised():
             raise
         kind = type(error).__name__
         click.echo(f"Error: diagnose itself failed ({kind}). Please report it, with DIAGNOSE_DEBUG=1 set.", err=True)

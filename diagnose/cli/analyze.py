@@ -9,10 +9,10 @@ from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli import github
-from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
+from diagnose.cli import INTERNAL_ERROR, github
+from diagnose.cli.files import STDOUT, output, refuse_unwritable
 from diagnose.cli.progress import shown
-from diagnose.cli.results import open_page, rendered
+from diagnose.cli.results import open_page, put, rendered
 from diagnose.trace.units import share_of
 
 if TYPE_CHECKING:
@@ -147,15 +147,18 @@ def command(
 
     diagnosis = _read(paths, list(files.values()), not no_ledger, quiet, diagnosed)
     over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
-    for form, name in files.items():
-        write(name, rendered(diagnosis, form, over))
+    made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():
-        click.echo(rendered(diagnosis, "brief" if brief else shape), nl=False)
+        text = rendered(diagnosis, "brief" if brief else shape)
+        made.append(text is not None)
+        click.echo(text or "", nl=False)
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
     if not quiet:
-        github.tell(lambda: rendered(diagnosis, "markdown"), diagnosis, over=over)
+        github.tell(lambda: rendered(diagnosis, "markdown") or "", diagnosis, over=over)
+    if not all(made):
+        raise click.exceptions.Exit(INTERNAL_ERROR)
     _end(diagnosis, over, quiet)
 
 

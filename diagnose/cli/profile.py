@@ -11,17 +11,18 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose import failures
 from diagnose.capture.agent.chosen import MOST, named
 from diagnose.capture.agent.clocks import needed
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
 from diagnose.cli import upload
 from diagnose.cli.analyze import asked_rules
-from diagnose.cli.files import write
-from diagnose.cli.results import open_page, rendered
+from diagnose.cli.results import open_page, put, rendered
 
 if TYPE_CHECKING:
     from diagnose.capture.run import Recorded
+    from diagnose.findings.diagnosis import Diagnosis
 
 INTERRUPTED = 130
 KILLED = 128
@@ -225,12 +226,10 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
 
 def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     from diagnose import ledger
-    from diagnose.findings.finding import Safety
     from diagnose.pipeline import diagnose
     from diagnose.rulekit.settings import SettingsError
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.source.base import InputError
-    from diagnose.trials.selection import select
 
     try:
         rules, remembered = asked_rules(folder, (), (), ()), ledger.read()
@@ -240,11 +239,21 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
     except (InputError, RuleError, SettingsError) as error:
         raise click.ClickException(str(error)) from error
     page = folder / "report.html"
-    click.echo(rendered(diagnosis, "terminal"), nl=False)
-    write(str(folder / "report.json"), rendered(diagnosis, "json"))
-    write(str(page), rendered(diagnosis, "html"))
-    say(f"the interactive report is {page}")
-    if select(diagnosis.findings, diagnosis.step_ns, (), Safety.ROUNDING)[0]:
-        say(f"to measure fixes in your unmodified script: diagnose try {folder}")
+    click.echo(rendered(diagnosis, "terminal") or "", nl=False)
+    put(diagnosis, "json", str(folder / "report.json"))
+    if put(diagnosis, "html", str(page)):
+        say(f"the interactive report is {page}")
+    with failures.collected() as lost:
+        if failures.attempt("which fixes can be tried", False, _can_be_tried, diagnosis):
+            say(f"to measure fixes in your unmodified script: diagnose try {folder}")
+    for one in lost:
+        say(str(one))
     if open_it:
         open_page(diagnosis, str(page))
+
+
+def _can_be_tried(diagnosis: Diagnosis) -> bool:
+    from diagnose.findings.finding import Safety
+    from diagnose.trials.selection import select
+
+    return bool(select(diagnosis.findings, diagnosis.step_ns, (), Safety.ROUNDING)[0])

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 import sys
 import tempfile
 import webbrowser
@@ -12,6 +13,7 @@ from typing import TYPE_CHECKING
 
 import click
 
+from diagnose import failures
 from diagnose.cli.files import write
 
 if TYPE_CHECKING:
@@ -34,11 +36,30 @@ _OF_GATES = ("junit", "sarif")
 """They say for which findings the command fails."""
 
 
-def rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = ()) -> str:
+_INSTEAD = {"html": "terminal", "terminal": "markdown", "markdown": "terminal"}
+"""Form for people -> another that is shown in its place where it cannot be made."""
+
+_PLAIN_PAGE = (
+    '<!doctype html><html lang="en"><meta charset="utf-8"><title>diagnose</title><p>{}</p><pre>{}</pre></html>\n'
+)
+
+
+def rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = ()) -> str | None:
     """The diagnosis as text, ending in a newline: json, terminal, or one of _MODULES.
 
-    `over`: findings that the command fails for.
+    None if it cannot be made by a fault of ours: standard error says so. `over`: findings that the command fails for.
     """
+    with failures.collected() as lost:
+        text = failures.attempt(f"the report as {form}", None, _rendered, diagnosis, form, over)
+        if text is not None:
+            return text
+        click.echo(f"diagnose: {lost[0]}", err=True)
+        other = _INSTEAD.get(form)
+        text = other and failures.attempt("a text in its place", None, _rendered, diagnosis, other, over)
+    return _PLAIN_PAGE.format(html.escape(str(lost[0])), html.escape(text)) if text and form == "html" else text
+
+
+def _rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding]) -> str:
     if form == "json":
         return diagnosis.to_json() + "\n"
     if form == "terminal":
@@ -48,6 +69,14 @@ def rendered(diagnosis: Diagnosis, form: str, over: Collection[RankedFinding] = 
     module = import_module(f"diagnose.reports.{_MODULES[form]}")
     text: str = module.render(diagnosis, over=over) if form in _OF_GATES else module.render(diagnosis)
     return text if text.endswith("\n") else text + "\n"
+
+
+def put(diagnosis: Diagnosis, form: str, name: str, over: Collection[RankedFinding] = ()) -> bool:
+    """Write the diagnosis to a file. False: it cannot be made by a fault of ours, as standard error says."""
+    text = rendered(diagnosis, form, over)
+    if text is not None:
+        write(name, text)
+    return text is not None
 
 
 def width_and_color() -> tuple[int, bool]:
@@ -66,6 +95,6 @@ def open_page(diagnosis: Diagnosis, written: str | None) -> None:
             written = str(Path(tempfile.mkdtemp(prefix="diagnose-")) / "report.html")
         except OSError as error:
             raise click.ClickException(f"No file can be made for the page: {error.strerror}. Use --html.") from error
-        write(written, rendered(diagnosis, "html"))
+        write(written, rendered(diagnosis, "html") or "")
     if not webbrowser.open(Path(written).resolve().as_uri()):
         click.echo(f"No browser could be started. The page is {written}", err=True)

@@ -17,7 +17,7 @@ from diagnose.capture.job import of as job_of
 from diagnose.cli import profile, trial_plan
 from diagnose.cli.analyze import asked_rules
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
-from diagnose.cli.results import rendered
+from diagnose.cli.results import put
 from diagnose.cli.trial_table import Watch, watched
 
 if TYPE_CHECKING:
@@ -271,11 +271,11 @@ def _tell(run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str],
     kept = msgspec.json.format(msgspec.json.encode(found), indent=2).decode() + "\n"
     if found.trials and os.access(run, os.W_OK):
         write(str(run / "trials.json"), kept)
-        write(str(run / "report.json"), rendered(diagnosis, "json"))
-        write(str(run / "report.html"), rendered(diagnosis, "html"))
+        put(diagnosis, "json", str(run / "report.json"))
+        put(diagnosis, "html", str(run / "report.html"))
         say(f"the report with what was measured is {run / 'report.html'}")
     if "html" in files:
-        write(files["html"], rendered(diagnosis, "html"))
+        put(diagnosis, "html", files["html"])
     if "json" in files:
         write(files["json"], kept)
     if "markdown" in files:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import os
 import tempfile
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
 
+from diagnose import failures
 from diagnose.exporting import folder as folders
 from diagnose.exporting import parquet
 from diagnose.facts.core.base import Facts, Missing
@@ -114,7 +114,7 @@ def rank_tables(files: RankFiles, folder: Path, tables: Sequence[str]) -> RankTa
     except OSError:
         raise
     except Exception as error:
-        if os.environ.get("DIAGNOSE_DEBUG"):
+        if failures.raised():
             raise
         kind = type(error).__name__
         return InputError(f"diagnose itself failed on {files.trace.path} ({kind}). Please report it.")

@@ -28,6 +28,7 @@ from diagnose.facts.host.syncs import Sync, syncs
 from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.program import Program, program
 from diagnose.facts.run.spending import Spent, spending
+from diagnose.failures import attempt
 from diagnose.trace.job import Course
 from diagnose.trace.model import IntegrityNote, Provenance
 
@@ -95,7 +96,7 @@ def digest(facts: Facts) -> RankDigest:
         try:
             return get(facts)
         except Missing as missing:
-            if missing != NO_DEVICE or not trains_on_cpu(facts):
+            if missing != NO_DEVICE or not attempt("whether the CPU trains", False, trains_on_cpu, facts):
                 absent.append(Absent(get.__name__, missing.what, missing.how_to_record_it))
             return None
 
@@ -109,7 +110,7 @@ def digest(facts: Facts) -> RankDigest:
     found = RankDigest(
         index=rank.index,
         provenance=rank.provenance,
-        integrity=(*rank.integrity, *not_recorded(facts)),
+        integrity=(*rank.integrity, *attempt("what was not recorded", (), not_recorded, facts)),
         absent=(),
         steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
         breakdown=known(breakdown),
@@ -127,7 +128,7 @@ def digest(facts: Facts) -> RankDigest:
         allocation=known(allocation_calls),
         ops=largest(ops),
         functions=largest(functions),
-        program=program(facts),
+        program=optional(program, facts),
         flops=known(achieved_flops),
         spending=known(spending),
         course=optional(course, facts),

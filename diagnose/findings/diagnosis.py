@@ -10,6 +10,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from diagnose import failures
 from diagnose.facts.communication.overlap import Communication
 from diagnose.facts.core.breakdown import Breakdown, round_half_up
 from diagnose.facts.core.host import HostTime
@@ -28,6 +29,7 @@ from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.program import Program
 from diagnose.facts.run.slowdown import Slowdown
 from diagnose.facts.run.spending import Spent
+from diagnose.failures import Failure, always, attempt, part
 from diagnose.findings import risks
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, RulePage, ShownRisk
 from diagnose.findings.job import JobSummary
@@ -37,7 +39,7 @@ from diagnose.findings.timeline import Timeline
 from diagnose.findings.trials import Report
 from diagnose.replay.critical_path import PathPart
 from diagnose.trace.manifest import Manifest
-from diagnose.trace.model import Device, IntegrityNote, Peers
+from diagnose.trace.model import Device, IntegrityNote, Peers, Severity
 
 SCHEMA_VERSION = 1
 
@@ -189,8 +191,18 @@ class Diagnosis(msgspec.Struct, frozen=True):
         return self.replay.step_time_ns if self.replay else None
 
     def to_json(self) -> str:
-        """The Diagnosis as JSON text, indented."""
-        return msgspec.json.format(msgspec.json.encode(self), indent=2).decode()
+        """The Diagnosis as JSON text, indented. A field that cannot be written, by a fault of ours, is empty."""
+        with failures.collected() as lost:
+            encoded = attempt("the Diagnosis as a whole", None, msgspec.json.encode, self)
+            encoded = encoded or msgspec.json.encode(self._writable(lost))
+        return msgspec.json.format(encoded, indent=2).decode()
+
+    def _writable(self, lost: list[Failure]) -> Diagnosis:
+        fields = [name for name in self.__struct_fields__ if name != "integrity"]
+        broken = [name for name in fields if not attempt(f"`{name}`", None, msgspec.json.encode, getattr(self, name))]
+        notes = map(note_of, lost[1:])  # The first is of all of it.
+        empty = {name: () if isinstance(getattr(self, name), tuple) else None for name in broken}
+        return msgspec.structs.replace(self, **empty, integrity=(*self.integrity, *notes))
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Diagnosis:
@@ -239,7 +251,7 @@ def of_ranks(
         findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
         outcomes=said.outcomes,
         absent=shown.absent,
-        integrity=(*integrity, *merged_notes({one.index: one.integrity for one in ranks}, shown.index)),
+        integrity=(*integrity, *_notes(shown, ranks)),
         replay=said.replay,
         rules=tuple(rules),
         timeline=said.timeline,
@@ -247,9 +259,14 @@ def of_ranks(
         critical_path=said.critical_path,
         flops=shown.flops,
         spending=shown.spending,
-        risks=risks.of_all(one.risks for one in ranks),
+        risks=attempt("risks", (), risks.of_all, [one.risks for one in ranks]),
         trials=trials,
     )
+
+
+@part("notes on the recordings of other ranks", instead=lambda shown, ranks: shown.integrity)
+def _notes(shown: RankDigest, ranks: Sequence[RankBrief]) -> Sequence[IntegrityNote]:
+    return merged_notes({one.index: one.integrity for one in ranks}, shown.index)
 
 
 def slowest(ranks: Sequence[RankBrief]) -> RankBrief:
@@ -257,6 +274,12 @@ def slowest(ranks: Sequence[RankBrief]) -> RankBrief:
     return max(ranks, key=lambda one: statistics.median(one.steps.times_ns) if one.steps else -1)
 
 
+def note_of(failure: Failure) -> IntegrityNote:
+    """A failure of ours among what is said about the recording."""
+    return IntegrityNote(failure.what, failure.effect, Severity.WARNING)
+
+
+@part("on which ranks a finding is", instead=lambda finding, ranks: finding)
 def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFinding:
     """The finding with all ranks on which its rule found something at the same place."""
     place = finding.rule, finding.site
@@ -265,6 +288,11 @@ def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFin
     return msgspec.structs.replace(finding, where=where)
 
 
+def _unknown(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
+    return Provenance((), (), None, ranks[0].provenance.backend, {}, manifest)
+
+
+@part("what was read", instead=_unknown)
 def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
     devices = {(device.name, device.index): device for one in ranks for device in one.provenance.devices}
     return Provenance(
@@ -289,6 +317,7 @@ def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Proven
     )
 
 
+@part("the step time", instead=always(None))
 def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     time = _step_time(shown.steps)
     if shown.steps is None or time is None:
@@ -306,6 +335,7 @@ def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
     )
 
 
+@part("the ranks side by side", instead=always(()))
 def _summaries(ranks: Sequence[RankBrief], peers: Peers | None) -> tuple[RankSummary, ...]:
     places = {} if peers is None else {rank: at for at, rank in enumerate(peers.ranks)}
     return tuple(_compared(one, peers, places.get(one.index)) for one in ranks)

@@ -47,9 +47,12 @@ def _in_force(fix: Fix, context: Context, loaders: tuple[Loader, ...]) -> bool:
 
 
 def _as_much(present: object, value: str) -> bool:
-    """Whether a setting is at least what is advised."""
+    """Whether a setting is at least what is advised. So many times what it is (`4x`) is always more."""
     if value in ("True", "False"):
         return present is (value == "True")
     if isinstance(present, bool) or not isinstance(present, int | float):
         return str(present) == value
-    return present >= float(value)
+    try:
+        return present >= float(value)
+    except ValueError:
+        return False

@@ -39,7 +39,9 @@ def _in_force(outcome: Outcome) -> Outcome:
 
 
 def _with_price(outcome: Outcome, order: Ranked) -> Outcome:
-    """A rule whose findings all cost nothing has found nothing."""
+    """A rule whose findings all cost nothing has found nothing; without a price there is none to tell."""
+    if outcome.rule in order.unpriced and all(one.rule != outcome.rule for one in order.findings):
+        return Outcome(outcome.rule, outcome.code, OutcomeKind.CRASHED, "what its findings would save is not known")
     costless = [saving for rule, saving in order.costless if rule == outcome.rule]
     if not costless or any(one.rule == outcome.rule for one in order.findings):
         return outcome

@@ -12,6 +12,7 @@ from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.digest import RankDigest, StepTimes
 from diagnose.facts.run.slowdown import Slowdown
+from diagnose.failures import attempt
 from diagnose.findings.finding import Outcome, RankedFinding, ReplayQuality, ShownRisk
 from diagnose.findings.job import JobSummary
 from diagnose.findings.pictures import Pictures
@@ -85,7 +86,7 @@ def in_brief(one: RankDiagnosis, ranks: int) -> RankBrief:
         findings=tuple(RankFinding(some.rule, some.code, some.title, some.site) for some in found),
         worth_a_line=sum(not some.minor for some in found),
         risks=one.risks,
-        course=None if digest.course is None else kept(digest.course, ranks),
+        course=None if digest.course is None else attempt("the comparison of ranks", None, kept, digest.course, ranks),
     )
 
 

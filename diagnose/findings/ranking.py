@@ -8,8 +8,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import partial
 
 from diagnose.facts.core.steps import Steps
+from diagnose.failures import attempt, note
 from diagnose.findings.finding import (
     Caution,
     Confidence,
@@ -66,6 +68,11 @@ class Ranked:
     """Of those worth a line that are not of low confidence; None without any."""
     all_together: Together | None
     """Of all that are worth a line; None without any."""
+    unpriced: tuple[str, ...] = ()
+    """Rules with findings that could not be priced, by a fault of ours."""
+
+
+NOTHING = Ranked((), (), (), None, None)
 
 
 def ranked(
@@ -80,11 +87,27 @@ def ranked(
 ) -> Ranked:
     """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
 
+    Where that fails by a fault of ours, those are left out with which it fails.
     `busy`: share of the step in which the training is known to compute on the CPU. `records`: how predictions have
     compared with trials on its device, by rule.
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
     step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
+    order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), cautions=cautions)
+    try:
+        return order(found)
+    except Exception as error:
+        sound = [one for one in found if attempt(f"what a finding of {one[0].id} would save", None, order, [one])]
+        if len(sound) == len(found):
+            note("the order of findings", error)
+            sound = []
+        unpriced = tuple(page.id for page, finding in found if (page, finding) not in sound)
+        return replace(attempt("the order of findings", NOTHING, order, sound), unpriced=unpriced)
+
+
+def _ordered(
+    found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, cautions: Sequence[Caution]
+) -> Ranked:
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
     priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
     nothing = [one for one in priced if _costless(one, step)]
@@ -100,7 +123,6 @@ def ranked(
         if one.finding.per_sample:
             placed.insert(_place_of(one, placed, replay, step, cautions), one)
     placed += [one for one in small if one.finding not in shown] + hidden
-    where = Where((rank,), used.numbers)
     finished = tuple(
         _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
         for place, one in enumerate(placed, start=1)

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from diagnose.failures import attempt
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import Level, RankedFinding, ShownRisk
 from diagnose.reports import findings as cards
@@ -68,8 +69,10 @@ def of(
     known = checkout or Checkout(diagnosis.provenance.manifest)
     seen = Counter[str]()
     shown = diagnosis.findings if findings is None else findings
-    found = [_of_finding(one, diagnosis, over, known, seen) for one in shown]
-    return found + [_of_risk(one, diagnosis, known, seen) for one in (diagnosis.risks if findings is None else ())]
+    risks = diagnosis.risks if findings is None else ()
+    found = [attempt(f"a finding of {one.rule}", None, _of_finding, one, diagnosis, over, known, seen) for one in shown]
+    found += [attempt(f"a risk of {one.rule}", None, _of_risk, one, diagnosis, known, seen) for one in risks]
+    return [one for one in found if one is not None]
 
 
 def in_checkout(diagnosis: Diagnosis, here: Path | None) -> Checkout:

@@ -8,6 +8,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
+from diagnose import failures
+from diagnose.failures import Failure, attempt
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
 from diagnose.reports import content, findings, heading, trials
@@ -48,19 +50,27 @@ class _List:
 
 def render(diagnosis: Diagnosis) -> str:
     """The summary, ending in a newline."""
+    with failures.collected() as lost:
+        return _rendered(diagnosis, lost)
+
+
+def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
     text = Bounded(MOST_BYTES - ENDING_BYTES)
     text.add([heading.headline(diagnosis), NOTE, f"Recorded: {quoted(heading.subject(diagnosis))}"])
-    if lost := findings.lost(diagnosis):
-        text.add([quoted(lost, 600)])
-    text.add(["", *_waits(diagnosis)])
+    if said := findings.lost(diagnosis):
+        text.add([quoted(said, 600)])
+    text.add(["", *attempt("what the step waits for", [], _waits, diagnosis)])
     left = []
-    for one in _lists(diagnosis):
+    for name, make in _LISTS.items():
+        one = attempt(name, _List("", [], ""), make, diagnosis)
         shown = text.add_items(one.title, one.items[: one.most])
         if shown < len(one.items):
             left.append(f"{len(one.items) - shown} of {len(one.items)} {one.name}")
     ending = [findings.checked(diagnosis)] if diagnosis.outcomes else []
     if left:
         ending.append(f"Left out here: {', '.join(left)}.")
+    if lost:
+        ending.append(" ".join([*(one.what for one in lost[:MOST_LINES]), failures.REPORT]))
     ending.append("All of it: diagnose analyze PATH; as data: diagnose analyze PATH --format json.")
     return "\n".join([*text.lines, "", *ending]) + "\n"
 
@@ -92,34 +102,44 @@ class Bounded:
         return added
 
 
-def _lists(diagnosis: Diagnosis) -> Iterator[_List]:
-    """What the summary tells, the most important first."""
+def _first(diagnosis: Diagnosis) -> _List:
     cards, worth = findings.cards(diagnosis), [one for one in diagnosis.findings if not one.minor]
     told = [list(_card(card, one)) for card, one in zip(cards, worth, strict=True)]
-    yield _List("What to fix:", told[:MOST_CARDS], "findings")
-    yield _List("Then:", [[_line(card)] for card in cards[MOST_CARDS:]], "further findings")
-    yield _List(f"{findings.RISKS}, which cost no time now:", list(_risks(diagnosis)), "risks")
+    return _List("What to fix:", told[:MOST_CARDS], "findings")
+
+
+def _further(diagnosis: Diagnosis) -> _List:
+    return _List("Then:", [[_line(card)] for card in findings.cards(diagnosis)[MOST_CARDS:]], "further findings")
+
+
+def _tried(diagnosis: Diagnosis) -> _List:
     tried = [] if diagnosis.trials is None else trials.all_of(diagnosis.trials)
-    yield _List(f"{trials.TITLE}:", [[f"  {quoted(trials.brief(one))}"] for one in tried], "trials")
+    return _List(f"{trials.TITLE}:", [[f"  {quoted(trials.brief(one))}"] for one in tried], "trials")
+
+
+def _unchecked(diagnosis: Diagnosis) -> _List:
     unchecked = [[f"  {quoted(what)}: {quoted(how)}"] for what, how in findings.unchecked(diagnosis)]
-    yield _List("Could not look at:", unchecked, "things that could not be looked at")
-    yield _List("About this recording:", list(_notes(diagnosis)), "notes on the recording")
+    return _List("Could not look at:", unchecked, "things that could not be looked at")
+
+
+def _minor(diagnosis: Diagnosis) -> _List:
     minor = [[f"  {one.rank_order}. {one.rule} ({one.code}): {_now(one)}"] for one in diagnosis.findings if one.minor]
-    yield _List("Minor:", minor, "minor findings")
+    return _List("Minor:", minor, "minor findings")
 
 
-def _waits(diagnosis: Diagnosis) -> Iterator[str]:
+def _waits(diagnosis: Diagnosis) -> list[str]:
     """What a step waits for, largest first."""
     section = content.waits(diagnosis)
     if section is None:
-        yield "What the step waits for is not known: the recording could not be replayed."
-        return
+        return ["What the step waits for is not known: the recording could not be replayed."]
     *rows, whole = section.rows
     parts = sorted(rows, key=lambda row: -row.part)
-    yield f"{section.title.partition(',')[0]} (of {whole.cells[0]}):"
-    yield from (f"  {_part(row)}" for row in parts[:MOST_PARTS])
-    if others := parts[MOST_PARTS:]:
-        yield f"  and {len(others)} smaller part{'s' * (len(others) > 1)}"
+    others = len(parts[MOST_PARTS:])
+    return [
+        f"{section.title.partition(',')[0]} (of {whole.cells[0]}):",
+        *(f"  {_part(row)}" for row in parts[:MOST_PARTS]),
+        *[f"  and {others} smaller part{'s' * (others > 1)}"] * bool(others),
+    ]
 
 
 def _part(row: Row) -> str:
@@ -153,14 +173,29 @@ def _line(card: Card) -> str:
     return f"{card.number}. {quoted(card.title, 120)} ({card.code}) saves {card.saving}{at}"
 
 
-def _risks(diagnosis: Diagnosis) -> Iterator[list[str]]:
-    for card in findings.risks(diagnosis):
-        fixes = [f"    fix {quoted(fix.do)}" for fix, _ in card.fixes[:1]]
-        yield [f"  {card.code} {quoted(card.title)}", *fixes]
+def _risks(diagnosis: Diagnosis) -> _List:
+    items = [
+        [f"  {card.code} {quoted(card.title)}", *(f"    fix {quoted(fix.do)}" for fix, _ in card.fixes[:1])]
+        for card in findings.risks(diagnosis)
+    ]
+    return _List(f"{findings.RISKS}, which cost no time now:", items, "risks")
 
 
-def _notes(diagnosis: Diagnosis) -> Iterator[list[str]]:
+def _notes(diagnosis: Diagnosis) -> _List:
     """What is wrong with the recording, the worst first."""
-    yield from ([f"  error: {quoted(failed)}"] for failed in findings.crashed(diagnosis))
+    items = [[f"  error: {quoted(failed)}"] for failed in findings.crashed(diagnosis)]
     for note in sorted(diagnosis.integrity, key=lambda one: -list(Severity).index(one.severity)):
-        yield [f"  {note.severity.value}: {quoted(f'{note.what} {note.effect}')}"]
+        items.append([f"  {note.severity.value}: {quoted(f'{note.what} {note.effect}')}"])
+    return _List("About this recording:", items, "notes on the recording")
+
+
+_LISTS = {
+    "what to fix": _first,
+    "further findings": _further,
+    "risks": _risks,
+    "what was tried": _tried,
+    "what could not be looked at": _unchecked,
+    "notes on the recording": _notes,
+    "minor findings": _minor,
+}
+"""What the summary tells, the most important first."""

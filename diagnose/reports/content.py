@@ -9,6 +9,7 @@ from diagnose.facts.core.steps import Measure
 from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
+from diagnose.failures import attempt
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
 from diagnose.findings.job import JobSummary
 from diagnose.replay.critical_path import PathPart
@@ -51,28 +52,18 @@ class Section:
     """The last column holds words, which may take several lines."""
 
 
+NO_SECTION = Section("", (), ())
+
+
 def sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """The tables of a report, the most important first; empty ones are left out."""
     if diagnosis.steps is None:
         return
-    made = (
-        _breakdown(diagnosis),
-        _idle(diagnosis),
-        _path(diagnosis),
-        _host(diagnosis),
-        _functions(diagnosis),
-        _input_and_launches(diagnosis),
-        _flops(diagnosis),
-        _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds),
-        _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops),
-        _kernels(diagnosis),
-        _syncs(diagnosis),
-        _copies(diagnosis),
-        _communication(diagnosis),
-        _ops(diagnosis),
-        *job_sections(diagnosis),
-    )
-    yield from (section for section in made if section.rows)
+    for name, make in _TABLES.items():
+        section = attempt(f"the table of {name}", NO_SECTION, make, diagnosis)
+        if section.rows:
+            yield section
+    yield from job_sections(diagnosis)
 
 
 def _per(diagnosis: Diagnosis) -> str:
@@ -93,7 +84,7 @@ def _count(total: int, diagnosis: Diagnosis) -> str:
 def _breakdown(diagnosis: Diagnosis) -> Section:
     whole = diagnosis.breakdown
     if whole is None:
-        return Section("", (), ())
+        return NO_SECTION
     parts = (
         ("compute", whole.compute_ns),
         ("exposed communication", whole.exposed_communication_ns),
@@ -167,7 +158,7 @@ def place(site: Site) -> str:
 def _host(diagnosis: Diagnosis) -> Section:
     host = diagnosis.host
     if host is None:
-        return Section("", (), ())
+        return NO_SECTION
     ranked = sorted(((ns, activity) for activity, ns in host.parts.items() if ns), key=lambda pair: -pair[0])
     rows = tuple(_timed(ACTIVITIES[activity], ns, host.step_ns) for ns, activity in ranked)
     return Section(f"What the {threads(diagnosis)} did", ("", _per(diagnosis), "share"), rows)
@@ -205,7 +196,7 @@ def _flops(diagnosis: Diagnosis) -> Section:
     """FLOPs of a step against the peak, by type."""
     found = diagnosis.flops
     if found is None:
-        return Section("", (), ())
+        return NO_SECTION
     step_s = _step_ns(diagnosis) / 1e9
     rows = [_type_row(one.dtype or "type unknown", one.flops, one.peak_flops_per_s, step_s) for one in found.types]
     if len(rows) > 1 or found.mfu is None:
@@ -253,6 +244,14 @@ def _kernels(diagnosis: Diagnosis) -> Section:
     return Section("Longest kernels", ("", _per(diagnosis), "share", "calls", "kind"), tuple(rows))
 
 
+def _kernel_kinds(diagnosis: Diagnosis) -> Section:
+    return _groups(diagnosis, "Kernels by kind", diagnosis.kernel_kinds)
+
+
+def _kernel_ops(diagnosis: Diagnosis) -> Section:
+    return _groups(diagnosis, "Kernels by op", diagnosis.kernel_ops)
+
+
 def _groups(diagnosis: Diagnosis, title: str, groups: tuple[KernelGroup, ...] | None) -> Section:
     rows = [
         _timed(one.label or "unknown", one.ns, _step_ns(diagnosis), _count(one.calls, diagnosis))
@@ -298,7 +297,7 @@ def _copies(diagnosis: Diagnosis) -> Section:
 
 def _communication(diagnosis: Diagnosis) -> Section:
     if diagnosis.communication is None:
-        return Section("", (), ())
+        return NO_SECTION
     rows = tuple(
         Row(one.operation, (duration(one.ns), duration(one.exposed_ns), _count(one.calls, diagnosis)))
         for one in diagnosis.communication.collectives[:MOST_ROWS]
@@ -311,7 +310,7 @@ def _communication(diagnosis: Diagnosis) -> Section:
 
 def _ops(diagnosis: Diagnosis) -> Section:
     if diagnosis.breakdown is not None:
-        return Section("", (), ())
+        return NO_SECTION
     rows = [
         _timed(one.name, one.self_ns, _step_ns(diagnosis), _count(one.calls, diagnosis))
         for one in (diagnosis.ops or ())[:MOST_ROWS]
@@ -328,7 +327,7 @@ def _ops(diagnosis: Diagnosis) -> Section:
 def _functions(diagnosis: Diagnosis) -> Section:
     found = [one for one in diagnosis.functions or () if one.host_ns or one.device_ns][:MOST_ROWS]
     if not any(one.site for one in found):
-        return Section("", (), ())
+        return NO_SECTION
     on_device = any(one.device_ns is not None for one in found)
     rows = [
         Row(
@@ -360,14 +359,15 @@ def _mostly(function: FunctionTime, step_ns: int) -> str:
 def job_sections(diagnosis: Diagnosis) -> Iterator[Section]:
     """The tables of the job, its critical path first; empty ones are left out."""
     job = diagnosis.job
-    made = (_ranks(diagnosis),) if job is None else (*_job(job), _job_ranks(diagnosis, job))
+    if job is None:
+        made = [attempt("the table of ranks", NO_SECTION, _ranks, diagnosis)]
+    else:
+        made = [attempt(f"the table of {name}", NO_SECTION, make, job) for name, make in _TABLES_OF_JOB.items()]
+        made.append(attempt("the table of ranks", NO_SECTION, _job_ranks, diagnosis, job))
     yield from (section for section in made if section.rows)
 
 
-def _job(job: JobSummary) -> Iterator[Section]:
-    yield _job_path(job)
-    yield _job_stages(job)
-    yield _job_groups(job)
+def _job_unmatched(job: JobSummary) -> Section:
     unmatched = tuple(
         Row(jobs.operation(one.operation), (f"{one.calls:,}", jobs.ranks_told(one.ranks), duration(one.held_ns), why))
         for one in job.unmatched[:MOST_ROWS]
@@ -375,7 +375,7 @@ def _job(job: JobSummary) -> Iterator[Section]:
     )
     note = "How much of that is waiting is not known: it counts as neither waiting nor transfer."
     columns = ("", "calls", "of ranks", "held up" + " per step" * bool(job.steps), "why")
-    yield Section("Calls that could not be matched", columns, unmatched, note, words=True)
+    return Section("Calls that could not be matched", columns, unmatched, note, words=True)
 
 
 def _job_stages(job: JobSummary) -> Section:
@@ -415,7 +415,7 @@ def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
 
 def _ranks(diagnosis: Diagnosis) -> Section:
     if len(diagnosis.ranks) < 2:
-        return Section("", (), ())
+        return NO_SECTION
     measured = any(one.breakdown for one in diagnosis.ranks)
     compared = any(one.computing_ns is not None for one in diagnosis.ranks)
     rows = [
@@ -437,3 +437,27 @@ def _rank_cells(one: RankSummary, measured: bool) -> tuple[str, ...]:
 def _compared_cells(one: RankSummary, measured: bool) -> tuple[str, ...]:
     times = (one.waiting_ns,) if measured else (one.computing_ns, one.waiting_ns)
     return tuple("-" if ns is None else duration(ns) for ns in times)
+
+
+_TABLES = {
+    "where the GPU's time goes": _breakdown,
+    "why the GPU was idle": _idle,
+    "what the step waits for": _path,
+    "what the host did": _host,
+    "your functions": _functions,
+    "input, launches and memory": _input_and_launches,
+    "achieved FLOP/s": _flops,
+    "kinds of kernels": _kernel_kinds,
+    "ops that launch kernels": _kernel_ops,
+    "kernels": _kernels,
+    "synchronisation": _syncs,
+    "copies": _copies,
+    "communication": _communication,
+    "ops on the host": _ops,
+}
+_TABLES_OF_JOB = {
+    "what the job waits for": _job_path,
+    "pipeline stages": _job_stages,
+    "process groups": _job_groups,
+    "calls that could not be matched": _job_unmatched,
+}

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
 from dataclasses import dataclass
 
 from diagnose.facts.core.steps import Measure
+from diagnose.failures import always, part
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
 from diagnose.findings.track_record import TrackRecord
@@ -62,11 +62,13 @@ def risk_card(one: ShownRisk, diagnosis: Diagnosis) -> Card:
     return _risk(1, one, diagnosis)
 
 
+@part("risks", instead=always([]))
 def risks(diagnosis: Diagnosis) -> list[Card]:
     """What may end the run, in order."""
     return [_risk(number, one, diagnosis) for number, one in enumerate(diagnosis.risks, start=1)]
 
 
+@part("minor findings", instead=always([]))
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, saving) of each minor finding."""
     step_ns = _step_ns(diagnosis)
@@ -74,6 +76,7 @@ def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     return [(one.title, "; ".join([_short(one, step_ns), *_correction(one)])) for one in some]
 
 
+@part("findings that pay once others are fixed", instead=always([]))
 def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
     step_ns = _step_ns(diagnosis)
@@ -109,6 +112,12 @@ def _short(one: RankedFinding, step_ns: int) -> str:
     return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
 
 
+def _bare(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
+    """A finding without all that may have failed."""
+    return Card(number, one.title, one.code, duration(one.saving.likely_ns), "", (), (), "", one.confidence.level.value)
+
+
+@part("a part of a finding", instead=_bare)
 def _card(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     saving = one.saving
     parts = []
@@ -260,6 +269,7 @@ def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
     return f"; {' to '.join(shown)}" if shown[0] != shown[1] else ""
 
 
+@part("how much of a step is lost", instead=always(""))
 def lost(diagnosis: Diagnosis) -> str:
     """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
     if diagnosis.replay is None or not diagnosis.outcomes:
@@ -294,6 +304,7 @@ def _longest_function(diagnosis: Diagnosis) -> str:
     return ""
 
 
+@part("how many rules ended how", instead=always(""))
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
     ended = Counter(one.outcome for one in diagnosis.outcomes)
@@ -307,18 +318,21 @@ def checked(diagnosis: Diagnosis) -> str:
     return f"Checked {len(diagnosis.outcomes)} rules: {', '.join(parts)}." if diagnosis.outcomes else ""
 
 
-def unchecked(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
+@part("what could not be looked at", instead=always([]))
+def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(what could not be looked at, how to record it and for which rules), each once."""
     rules: dict[tuple[str, str], list[str]] = {(one.what, one.how_to_record_it): [] for one in diagnosis.absent}
     for one in diagnosis.outcomes:
         if one.outcome is OutcomeKind.CANNOT_TELL:
             rules.setdefault((one.why, one.how_to_record_it), []).append(one.code)
-    for (what, how), codes in rules.items():
-        yield what, f"{how} ({', '.join(codes)})" if codes else how
+    return [(what, f"{how} ({', '.join(codes)})" if codes else how) for (what, how), codes in rules.items()]
 
 
+@part("rules that failed", instead=always([]))
 def crashed(diagnosis: Diagnosis) -> list[str]:
-    """One sentence for each rule that failed."""
-    return [
-        f"The rule {one.rule} failed: {one.why}" for one in diagnosis.outcomes if one.outcome is OutcomeKind.CRASHED
-    ]
+    """One sentence for each rule that failed, or for several that failed of the same."""
+    rules: dict[str, list[str]] = {}
+    for one in diagnosis.outcomes:
+        if one.outcome is OutcomeKind.CRASHED:
+            rules.setdefault(one.why, []).append(one.rule)
+    return [f"The rule{'s' * (len(some) > 1)} {', '.join(some)} failed: {why}" for why, some in rules.items()]

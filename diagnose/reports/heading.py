@@ -6,6 +6,7 @@ import shlex
 from pathlib import PurePath
 
 from diagnose.facts.core.steps import Measure
+from diagnose.failures import always, part
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
@@ -15,6 +16,7 @@ MOST_COMMAND = 60
 """Characters of the command that ran."""
 
 
+@part("the step time", instead=always("What to fix in this recording"))
 def headline(diagnosis: Diagnosis) -> str:
     """How long a step is, and of what that was measured."""
     steps = diagnosis.steps
@@ -48,6 +50,7 @@ def _of_ranks(diagnosis: Diagnosis) -> str:
     return f" on rank {diagnosis.rank} (on all ranks {duration(min(means))} to {duration(max(means))})"
 
 
+@part("what ran on what", instead=always(""))
 def subject(diagnosis: Diagnosis) -> str:
     """What ran on what."""
     provenance = diagnosis.provenance

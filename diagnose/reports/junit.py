@@ -6,10 +6,12 @@ A rule fails only if one of its findings fails the build. It is skipped if it co
 from __future__ import annotations
 
 import re
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
+from diagnose import failures
+from diagnose.failures import attempt
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import Outcome, OutcomeKind, RankedFinding
 from diagnose.reports import alerts, heading, rule_pages
@@ -29,8 +31,20 @@ def render(
 
     Source files are looked for in the checkout that `here` is in, the working folder.
     """
-    found = alerts.of(diagnosis, findings, over, alerts.in_checkout(diagnosis, here))
-    families = rule_pages.families()
+    with failures.collected() as lost:
+        found = alerts.of(diagnosis, findings, over, alerts.in_checkout(diagnosis, here))
+        families = attempt("families of rules", {}, rule_pages.families)
+        suite = _suite(diagnosis, found, families)
+    for one in lost:
+        _add(_case(suite, "diagnose.report", one.part), "error", str(one), "")
+    _count(suite)
+    root = ET.Element("testsuites", {**suite.attrib})
+    root.append(suite)
+    ET.indent(root)
+    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+
+
+def _suite(diagnosis: Diagnosis, found: Sequence[Alert], families: Mapping[str, str]) -> ET.Element:
     suite = ET.Element("testsuite", name="diagnose")
     if not diagnosis.conclusive:
         case = _case(suite, "diagnose.recording", "measured")
@@ -39,12 +53,8 @@ def render(
         own = [one for one in found if one.rule == outcome.rule]
         family = families.get(outcome.rule, rule_pages.OTHERS)
         case = _case(suite, f"diagnose.{family}", f"{outcome.code} {outcome.rule}")
-        _judge(case, outcome, own)
-    _count(suite)
-    root = ET.Element("testsuites", {**suite.attrib})
-    root.append(suite)
-    ET.indent(root)
-    return f'<?xml version="1.0" encoding="UTF-8"?>\n{ET.tostring(root, encoding="unicode")}\n'
+        attempt(f"what {outcome.rule} found", None, _judge, case, outcome, own)
+    return suite
 
 
 def _case(suite: ET.Element, family: str, name: str) -> ET.Element:

@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import html
 import re
+from collections.abc import Callable, Iterable, Iterator
 
+from diagnose import failures
+from diagnose.failures import attempt
 from diagnose.findings.comparison import Comparison
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.trials import Report, Trial
@@ -17,30 +20,61 @@ _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
 def render(diagnosis: Diagnosis) -> str:
     """The whole report. Names from the trace are escaped: they are untrusted text."""
-    lines = [f"## {escaped(heading.headline(diagnosis))}", "", escaped(heading.subject(diagnosis)), ""]
+    with failures.collected() as lost:
+        lines = [line for name, make in _PARTS.items() for line in attempt(name, [], _whole, make, diagnosis)]
+    if lost:
+        lines += ["### Not in this report", "", *(f"- {escaped(str(one))}" for one in lost), ""]
+    return "\n".join(lines)
+
+
+def _whole(make: Callable[[Diagnosis], Iterable[str]], diagnosis: Diagnosis) -> list[str]:
+    return list(make(diagnosis))
+
+
+def _heading(diagnosis: Diagnosis) -> Iterator[str]:
+    yield from (f"## {escaped(heading.headline(diagnosis))}", "", escaped(heading.subject(diagnosis)), "")
     if lost := findings.lost(diagnosis):
-        lines += [f"**{escaped(lost)}**", ""]
-    lines += _cards("What to fix", findings.cards(diagnosis))
-    if minor := findings.minor(diagnosis):
-        lines += ["### Minor", "", *(f"- {escaped(title)}: {escaped(saving)}" for title, saving in minor), ""]
-    if hidden := findings.hidden(diagnosis):
-        lines += [f"### {findings.HIDDEN}", "", *(f"- {escaped(title)}: {escaped(then)}" for title, then in hidden), ""]
-    lines += _cards(findings.RISKS, findings.risks(diagnosis))
-    if diagnosis.trials is not None:
-        lines += [f"### {trials.TITLE}", "", tried(diagnosis.trials)]
+        yield from (f"**{escaped(lost)}**", "")
+
+
+def _fixes(diagnosis: Diagnosis) -> list[str]:
+    return _cards("What to fix", findings.cards(diagnosis))
+
+
+def _smaller(diagnosis: Diagnosis) -> Iterator[str]:
+    for title, found in (("Minor", findings.minor(diagnosis)), (findings.HIDDEN, findings.hidden(diagnosis))):
+        if found:
+            yield from (f"### {title}", "", *(f"- {escaped(what)}: {escaped(saving)}" for what, saving in found), "")
+
+
+def _risks(diagnosis: Diagnosis) -> list[str]:
+    return _cards(findings.RISKS, findings.risks(diagnosis))
+
+
+def _trials(diagnosis: Diagnosis) -> list[str]:
+    return [] if diagnosis.trials is None else [f"### {trials.TITLE}", "", tried(diagnosis.trials)]
+
+
+def _sections(diagnosis: Diagnosis) -> Iterator[str]:
     for section in content.sections(diagnosis):
-        lines += _table(section)
-    if unchecked := list(findings.unchecked(diagnosis)):
-        lines += ["### Could not look at", "", *(f"- {escaped(what)}. {escaped(how)}" for what, how in unchecked), ""]
+        yield from attempt(f"the table {section.title!r}", [], _table, section)
+
+
+def _recording(diagnosis: Diagnosis) -> Iterator[str]:
+    if unchecked := findings.unchecked(diagnosis):
+        told = (f"- {escaped(what)}. {escaped(how)}" for what, how in unchecked)
+        yield from ("### Could not look at", "", *told, "")
     notes = [
         f"- **{note.severity.value}**: {escaped(note.what)} {escaped(note.effect)}" for note in diagnosis.integrity
     ]
     notes += [f"- **error**: {escaped(text)}" for text in findings.crashed(diagnosis)]
     if notes:
-        lines += ["### About this recording", "", *notes, ""]
+        yield from ("### About this recording", "", *notes, "")
+
+
+def _checked(diagnosis: Diagnosis) -> Iterator[str]:
     if checked := findings.checked(diagnosis):
-        lines += [escaped(checked), ""]
-    return "\n".join(lines)
+        yield from (escaped(checked), "")
 
 
 def compared(found: Comparison) -> str:
@@ -121,3 +155,16 @@ def _table(section: Section) -> list[str]:
     lines = [f"### {escaped(section.title)}", "", f"| {' | '.join(heads)} |", rule]
     lines += [f"| {' | '.join(escaped(cell) for cell in (_label(row), *row.cells))} |" for row in section.rows]
     return [*lines, "", *([f"{escaped(section.note)}", ""] if section.note else [])]
+
+
+_PARTS: dict[str, Callable[[Diagnosis], Iterable[str]]] = {
+    "the heading": _heading,
+    "what to fix": _fixes,
+    "smaller findings": _smaller,
+    "risks": _risks,
+    "what was tried": _trials,
+    "tables": _sections,
+    "what is known of the recording": _recording,
+    "what was checked": _checked,
+}
+"""Of a report, in order."""

@@ -12,7 +12,9 @@ from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from diagnose import failures
 from diagnose.facts.core.steps import Measure
+from diagnose.failures import attempt
 from diagnose.findings.diagnosis import Diagnosis, RankSummary
 from diagnose.findings.finding import Level, OutcomeKind, RankedFinding
 from diagnose.findings.ledger import device_of
@@ -60,11 +62,19 @@ class Family:
 
 def render(diagnosis: Diagnosis) -> str:
     """All that is known, ending in `# EOF`."""
-    lines: list[str] = []
-    for family in FAMILIES:
-        found = [_line(family, labels, value) for labels, value in family.samples(diagnosis) if value is not None]
-        lines += [*_head(family), *found] if found else []
+    with failures.collected() as lost:
+        lines = [line for one in FAMILIES for line in attempt(one.name, [], _series, one, diagnosis)]
+    left_out = Family("left_out", ("part",), LEFT_OUT, lambda _: [({"part": one.part}, 1) for one in lost])
+    lines += _series(left_out, diagnosis)
     return "\n".join([*lines, "# EOF", ""])
+
+
+LEFT_OUT = "Parts that are not here, as diagnose itself failed. Please report that."
+
+
+def _series(family: Family, diagnosis: Diagnosis) -> list[str]:
+    found = [_line(family, labels, value) for labels, value in family.samples(diagnosis) if value is not None]
+    return [*_head(family), *found] if found else []
 
 
 def _head(family: Family) -> list[str]:

@@ -7,6 +7,8 @@ from typing import Any
 
 import msgspec
 
+from diagnose import failures
+from diagnose.failures import Failure, attempt
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import RankedFinding
 from diagnose.findings.timeline import MarkTable, Timeline
@@ -28,9 +30,19 @@ _TITLES = {
 
 def render(diagnosis: Diagnosis) -> str:
     """The trace as text, in Chrome's JSON format. Marks that were merged say how many operations they stand for."""
-    shown = diagnosis.timeline
-    events = [] if shown is None else [*_names(shown, diagnosis), *_marks(shown), *_findings(diagnosis)]
-    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events}).decode()
+    with failures.collected() as lost:
+        return written(diagnosis, lost)
+
+
+def written(diagnosis: Diagnosis, lost: list[Failure]) -> str:
+    """The trace, with what had to be left out, where the caller collects that."""
+    shown, events = diagnosis.timeline, list[dict[str, Any]]()
+    if shown is not None:
+        events += attempt("names of lanes", [], lambda: list(_names(shown, diagnosis)))
+        events += attempt("marks of the timeline", [], lambda: list(_marks(shown)))
+        events += attempt("places of findings", [], lambda: list(_findings(diagnosis)))
+    left_out = {"otherData": {"left_out": [str(one) for one in lost]}} if lost else {}
+    return msgspec.json.encode({"displayTimeUnit": "ms", "traceEvents": events, **left_out}).decode()
 
 
 def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:

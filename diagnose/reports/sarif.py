@@ -12,6 +12,8 @@ from pathlib import Path, PurePath
 from typing import Any
 from urllib.parse import quote
 
+from diagnose import failures
+from diagnose.failures import Failure, attempt
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind, RankedFinding, RulePage
 from diagnose.reports import alerts, rule_pages
@@ -24,6 +26,9 @@ ROOT = "%SRCROOT%"
 
 FINGERPRINT = "diagnoseFinding/v1"
 """The name of our fingerprint, with the version of how it is made."""
+
+NOWHERE = {"physicalLocation": {"artifactLocation": {"uri": "recording"}}}
+"""Of what has no place: GitHub refuses results without one."""
 
 _PLACEHOLDER = re.compile(r"([\\\[\]])")
 """What begins or ends a link in the text of a message (SARIF 3.11.6)."""
@@ -40,15 +45,19 @@ def render(
     The build fails for those that are `over`: their level is error. Source files are looked for in the checkout that
     `here` is in, the working folder.
     """
-    checkout = alerts.in_checkout(diagnosis, here)
-    found = alerts.of(diagnosis, findings, over, checkout)
-    indexes = {one.rule: index for index, one in enumerate(diagnosis.rules)}
-    fallback = _fallback(diagnosis, checkout)
+    with failures.collected() as lost:
+        checkout = alerts.in_checkout(diagnosis, here)
+        found = alerts.of(diagnosis, findings, over, checkout)
+        fallback = attempt("the place of the script", NOWHERE, _fallback, diagnosis, checkout)
+        driver = attempt("pages of rules", {"name": "diagnose", "rules": []}, _driver, diagnosis)
+        indexes = {one["name"]: index for index, one in enumerate(driver["rules"])}
+        made = [attempt(f"a finding of {one.rule}", None, _result, one, diagnosis, indexes, fallback) for one in found]
+        invocation = _invocation(diagnosis, indexes, lost)
     run = {
-        "tool": {"driver": _driver(diagnosis)},
-        "invocations": [_invocation(diagnosis, indexes)],
+        "tool": {"driver": driver},
+        "invocations": [invocation],
         "originalUriBaseIds": {ROOT: {"description": {"text": "The top of the checkout."}}},
-        "results": [_result(one, diagnosis, indexes, fallback) for one in found],
+        "results": [one for one in made if one is not None],
     }
     return json.dumps({"$schema": SCHEMA, "version": "2.1.0", "runs": [run]}, indent=2) + "\n"
 
@@ -75,12 +84,14 @@ def _rule(about: RulePage, family: str) -> dict[str, Any]:
     }
 
 
-def _invocation(diagnosis: Diagnosis, indexes: dict[str, int]) -> dict[str, Any]:
+def _invocation(diagnosis: Diagnosis, indexes: dict[str, int], lost: list[Failure]) -> dict[str, Any]:
     """A rule that failed, or a recording in which nothing could be measured, is no success."""
     crashed = any(one.outcome is OutcomeKind.CRASHED for one in diagnosis.outcomes)
+    notes = attempt("notes on rules", [], lambda: list(_of_rules(diagnosis, indexes)))
+    notes += attempt("notes on the recording", [], lambda: list(_of_recording(diagnosis)))
     return {
-        "executionSuccessful": diagnosis.conclusive and not crashed,
-        "toolExecutionNotifications": [*_of_rules(diagnosis, indexes), *_of_recording(diagnosis)],
+        "executionSuccessful": diagnosis.conclusive and not crashed and not lost,
+        "toolExecutionNotifications": [*notes, *({"level": "error", "message": {"text": str(one)}} for one in lost)],
     }
 
 
@@ -147,7 +158,7 @@ def _location(place: Place) -> dict[str, Any]:
 
 
 def _fallback(diagnosis: Diagnosis, checkout: Checkout) -> dict[str, Any]:
-    """Of what lies in no file of the checkout: the script, else the trace. GitHub refuses results without a place."""
+    """Of what lies in no file of the checkout: the script, else the trace."""
     if checkout.script is not None:
         return _location(checkout.script)
     shown = [one.path for one in diagnosis.provenance.sources if one.rank == diagnosis.rank]

@@ -11,9 +11,10 @@ from rich.padding import Padding
 from rich.table import Table
 from rich.text import Text
 
+from diagnose import failures
+from diagnose.failures import Failure, attempt
 from diagnose.findings.comparison import Comparison
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Report
 from diagnose.reports import comparison, content, findings, heading, trials
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card
@@ -33,46 +34,70 @@ _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Sever
 def render(diagnosis: Diagnosis, width: int = 80, color: bool = False) -> str:
     """The whole report as text of at most `width` columns (MOST_WIDTH at most), with ANSI colours if asked."""
     width = min(width, MOST_WIDTH)
-    return _printed(_report(diagnosis, width), width, color)
+    with failures.collected() as lost:
+        parts = [
+            attempt(name, "", lambda make: _printed(Group(*make(diagnosis, width)), width, color), make)
+            for name, make in _PARTS.items()
+        ]
+    return "".join(parts) + (_printed(_left_out(lost), width, color) if lost else "")
 
 
 def _printed(report: RenderableType, width: int, color: bool) -> str:
     out = io.StringIO()
     console = Console(file=out, width=width, force_terminal=color, no_color=not color, highlight=False)
     console.print(report)
-    return "\n".join(line.rstrip() for line in out.getvalue().splitlines()) + "\n"
+    return "".join(f"{line.rstrip()}\n" for line in out.getvalue().splitlines())
 
 
-def _report(diagnosis: Diagnosis, width: int) -> RenderableType:
-    parts: list[RenderableType] = [
-        Text(heading.headline(diagnosis), style="bold"),
-        Text(heading.subject(diagnosis), style="dim"),
-    ]
+def _heading(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    yield Text(heading.headline(diagnosis), style="bold")
+    yield Text(heading.subject(diagnosis), style="dim")
     if lost := findings.lost(diagnosis):
-        parts.append(Text(lost, style="bold"))
+        yield Text(lost, style="bold")
+
+
+def _fixes(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if cards := findings.cards(diagnosis):
-        parts += [
-            _title("What to fix"),
-            *([Text(f"  {findings.ORDER}", style="dim")] * (len(cards) > 1)),
-            *(_card(card, len(cards), width) for card in cards),
-        ]
+        yield _title("What to fix")
+        if len(cards) > 1:
+            yield Text(f"  {findings.ORDER}", style="dim")
+        yield from (_card(card, len(cards), width) for card in cards)
+
+
+def _smaller(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if minor := findings.minor(diagnosis):
-        parts.append(_bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor]))
+        yield _bullets("Minor", [(f"{title}: ", saving, "") for title, saving in minor])
     if hidden := findings.hidden(diagnosis):
-        parts.append(_bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden]))
+        yield _bullets(findings.HIDDEN, [(f"{title}: ", then, "") for title, then in hidden])
+
+
+def _risks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if risks := findings.risks(diagnosis):
-        parts += [_title(findings.RISKS), *(_card(card, len(risks), width) for card in risks)]
-    parts += _tried(diagnosis.trials)
-    parts += [_section(section, width) for section in content.sections(diagnosis)]
-    if unchecked := list(findings.unchecked(diagnosis)):
-        parts.append(_bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked]))
+        yield _title(findings.RISKS)
+        yield from (_card(card, len(risks), width) for card in risks)
+
+
+def _sections(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    for section in content.sections(diagnosis):
+        yield from attempt(f"the table {section.title!r}", [], lambda one: [_section(one, width)], section)
+
+
+def _recording(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    if unchecked := findings.unchecked(diagnosis):
+        yield _bullets("Could not look at", [(f"{what}. ", how, "") for what, how in unchecked])
     notes = [(f"{note.what} ", note.effect, _SEVERITY_STYLE[note.severity]) for note in diagnosis.integrity]
     notes += [(text, "", "bold red") for text in findings.crashed(diagnosis)]
     if notes:
-        parts.append(_bullets("About this recording", notes))
+        yield _bullets("About this recording", notes)
+
+
+def _checked(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     if checked := findings.checked(diagnosis):
-        parts.append(Text(f"\n{checked}", style="bold"))
-    return Group(*parts)
+        yield Text(f"\n{checked}", style="bold")
+
+
+def _left_out(lost: list[Failure]) -> RenderableType:
+    return _bullets("Not in this report", [(f"{one.what} ", one.effect, "bold red") for one in lost])
 
 
 def compared(found: Comparison, width: int = 80, color: bool = False) -> str:
@@ -88,7 +113,8 @@ def compared(found: Comparison, width: int = 80, color: bool = False) -> str:
     return _printed(Group(*parts), width, color)
 
 
-def _tried(report: Report | None) -> Iterator[RenderableType]:
+def _tried(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
+    report = diagnosis.trials
     if report is None:
         return
     yield _title(trials.TITLE)
@@ -183,3 +209,16 @@ def _bullets(title: str, items: list[tuple[str, str, str]]) -> RenderableType:
     for first, rest, style in items:
         table.add_row("·", Text.assemble((first, style), (rest, "dim")))
     return Group(_title(title), Padding(table, (0, 0, 0, 2)))
+
+
+_PARTS = {
+    "the heading": _heading,
+    "what to fix": _fixes,
+    "smaller findings": _smaller,
+    "risks": _risks,
+    "what was tried": _tried,
+    "tables": _sections,
+    "what is known of the recording": _recording,
+    "what was checked": _checked,
+}
+"""Of a report, in order."""

@@ -9,8 +9,9 @@ from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
 
+from diagnose import failures
 from diagnose.facts.autograd.backward import NO_PASSES
-from diagnose.facts.core.base import FACTS, Facts, Missing
+from diagnose.facts.core.base import FACTS, Facts, Failed, Missing
 from diagnose.facts.core.breakdown import NO_DEVICE
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.run.program import OF_TRAINING, program
@@ -167,6 +168,9 @@ class Examined:
     risks: tuple[tuple[Page, Risk], ...]
 
 
+NOTHING = Examined((), (), (), ())
+
+
 def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
     """Run every rule. Nothing that a rule does keeps the others from running."""
     outcomes, findings, cautions, risks = [], [], [], []
@@ -189,11 +193,15 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
         if why := _inapplicable(facts, one.check):
             return outcome(OutcomeKind.NOT_APPLICABLE, why), []
         said = list(one.check.run(**_arguments(facts, one.check)))
+    except Failed as failed:
+        return outcome(OutcomeKind.CRASHED, failed.what, failed.how_to_record_it), []
     except Missing as missing:
-        if why := _of_no_use(facts, missing):
+        if why := failures.attempt("whether a rule applies", "", _of_no_use, facts, missing):
             return outcome(OutcomeKind.NOT_APPLICABLE, why), []
         return outcome(OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it), []
     except Exception as error:
+        if failures.raised():
+            raise
         return outcome(OutcomeKind.CRASHED, f"{type(error).__name__}: {error}"[:200]), []
     return outcome(*_said(said)), said
 

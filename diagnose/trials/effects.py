@@ -48,7 +48,8 @@ def _of_autocast(trial: Trial, rank: RankManifest) -> str:
 
 def _of_threads(trial: Trial, rank: RankManifest) -> str:
     threads = rank.flags.threads
-    return "" if threads == int(trial.value) else f"torch computes with {threads} threads, which the script sets itself"
+    asked = str(trial.value)  # Empty: the variable is taken out, and torch counts cores.
+    return "" if asked in ("", str(threads)) else f"torch computes with {threads} threads, which the script sets itself"
 
 
 def _of_anomalies(trial: Trial, rank: RankManifest) -> str:

@@ -142,6 +142,7 @@ def test_a_reader_that_stops_early_is_no_error(trace: Path) -> None:
     assert done.stderr == ""
 
 
+@pytest.mark.usefixtures("as_for_users")
 @pytest.mark.parametrize(
     ("error", "code", "words"),
     [

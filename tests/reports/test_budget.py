@@ -4,10 +4,14 @@ from __future__ import annotations
 
 from pathlib import Path
 
+import pytest
+
 from diagnose.findings.budget import Judged, Kept, What
 from diagnose.reports import budget
 from diagnose.trace.frames import Site
 from tests.reports.alerts import diagnosed, with_finding
+
+pytestmark = pytest.mark.usefixtures("as_for_users")
 
 STEP = Judged(What.STEP, 50e6, Kept.OVER, 71.9e6, 74.3e6, "30 steps without the profiler")
 IDLE = Judged(What.IDLE, 0.1, Kept.CANNOT_TELL, 0.05, 0.31, "the 3 ms that recording adds may all be idle")

@@ -20,6 +20,8 @@ from diagnose.trace.frames import Site
 from tests.diagnoses import of_ranks
 from tests.rules import SLOW, folder, rule
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 GOLDEN = Path(__file__).parents[1] / "golden"
 DRAWN = """
     4 steps of 100

@@ -12,6 +12,8 @@ from diagnose.reports import github, markdown
 from diagnose.trace.frames import Site
 from tests.reports.alerts import checkout, diagnosed, hostile, with_finding
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 
 @pytest.fixture
 def found(tmp_path: Path) -> Diagnosis:

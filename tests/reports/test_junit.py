@@ -14,6 +14,8 @@ from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 from tests.reports.alerts import checkout, diagnosed, hostile, with_finding
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 
 @pytest.fixture
 def found(tmp_path: Path) -> Diagnosis:

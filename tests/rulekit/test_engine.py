@@ -15,6 +15,8 @@ from diagnose.rulekit.vocabulary import RuleError
 from diagnose.synthetic.reading import facts_of
 from tests.rules import SLOW, folder, rule
 
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
 DRAWN = "4 steps of 100\ncpu slow 0-40 | aten::mm 40-41\ngpu sgemm 40.01-99 @40"
 
 

@@ -6,6 +6,7 @@ from collections.abc import Callable
 from functools import wraps
 from typing import TypeVar, cast
 
+from diagnose import failures
 from diagnose.trace.model import Rank
 
 T = TypeVar("T")
@@ -28,6 +29,16 @@ class Missing(Exception):
         return hash(self.args)
 
 
+class Failed(Missing):
+    """A fact that could not be computed by a fault of ours: `what` says which, and how it failed."""
+
+
+def failed(part: str, error: Exception) -> Failed:
+    """What is missing as a part failed, which is collected; to be called where the error is caught."""
+    failure = failures.note(part, error)
+    return Failed(f"{failure.part}, as diagnose itself failed ({failure.error})", failures.REPORT)
+
+
 class Facts:
     """A rank and the facts computed of it so far. Pass it to a fact to get its value."""
 
@@ -45,9 +56,11 @@ class Facts:
                 # Many are constants: with their frames they would keep the tables of every rank alive.
                 self._known[compute] = missing.with_traceback(None)
                 missing.__context__ = None
+            except Exception as error:
+                self._known[compute] = failed(compute.__name__, error)
         value = self._known[compute]
         if isinstance(value, Missing):
-            raise Missing(value.what, value.how_to_record_it)
+            raise type(value)(value.what, value.how_to_record_it)
         return cast(T, value)
 
 

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass, replace
 from functools import partial
 from itertools import groupby
-from typing import Any
+from typing import Any, TypeVar
 
 import msgspec
 import plotly.graph_objects as go
 from markupsafe import Markup
 
+from diagnose import failures
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.steps import Measure
+from diagnose.failures import Failure, attempt
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
 from diagnose.findings.job import JobSummary
@@ -37,6 +39,8 @@ from diagnose.reports.html.style import MARK_COLOURS, plain
 from diagnose.reports.words import CAUSES, OUTCOMES, why_this_rank
 from diagnose.trace.model import Severity
 from diagnose.trace.units import duration, share
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -114,10 +118,16 @@ class JobView:
 
 def render(diagnosis: Diagnosis) -> str:
     """The page. It depends on nothing outside itself, and on nothing but the Diagnosis."""
+    with failures.collected() as lost:
+        return _rendered(diagnosis, lost)
+
+
+def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
     figures: dict[str, Any] = {}
     panels = {one.id: _panel(one, diagnosis, figures) for one in (STEP, SAVINGS, *PICTURES)}
     speed_ups = None if diagnosis.trials is None else _panel(SPEED_UPS, diagnosis, figures)
-    job, (lanes, sentence) = _job(diagnosis, figures), _timeline(diagnosis)
+    job = attempt("the job", None, _job, diagnosis, figures)
+    lanes, sentence = attempt("the timeline", (None, ""), _timeline, diagnosis)
     plotly, plotly_hash = bundle.plotly_script()
     script = bundle.text("report.js")
     return bundle.template("page.html.j2").render(
@@ -127,37 +137,55 @@ def render(diagnosis: Diagnosis) -> str:
         script=Markup(script),
         plotly=plotly,
         data=bundle.packed(msgspec.json.encode({"figures": figures, "timeline": lanes})),
-        trace=bundle.packed(perfetto.render(diagnosis)),
+        trace=attempt("the trace for Perfetto", "", lambda: bundle.packed(perfetto.written(diagnosis, lost))),
         subject=heading.subject(diagnosis),
         headline=heading.headline(diagnosis),
         lost=findings.lost(diagnosis),
         job=job,
-        tried=None if diagnosis.trials is None else tried.view(diagnosis.trials),
+        tried=attempt("what was tried", None, _tried, diagnosis),
         speed_ups=speed_ups,
-        tiles=list(_tiles(diagnosis)),
-        cards=list(cards.shown(diagnosis)),
+        tiles=_listed("the first numbers", _tiles, diagnosis),
+        cards=_listed("what to fix", cards.shown, diagnosis),
         risks=findings.risks(diagnosis),
         risks_heading=findings.RISKS,
         minor=findings.minor(diagnosis),
         hidden=findings.hidden(diagnosis),
         hidden_heading=findings.HIDDEN,
-        unchecked=list(findings.unchecked(diagnosis)),
+        unchecked=findings.unchecked(diagnosis),
         warnings=[one for one in diagnosis.integrity if one.severity is not Severity.NOTE],
         notes=[one for one in diagnosis.integrity if one.severity is Severity.NOTE],
         crashed=findings.crashed(diagnosis),
         checked=findings.checked(diagnosis),
         step=panels.pop("step"),
-        legend=_legend(diagnosis),
+        legend=attempt("the legend", [], _legend, diagnosis),
         savings=panels.pop("savings"),
         timeline=sentence,
         panels=list(panels.values()),
-        outcomes=list(_outcomes(diagnosis)),
+        outcomes=_listed("the rules that ran", _outcomes, diagnosis),
         kinds=[(kind.value, OUTCOMES[kind]) for kind in OutcomeKind if _ended(diagnosis, kind)],
-        tables=list(content.sections(diagnosis)),
-        about=list(_about(diagnosis)),
+        tables=_listed("tables", content.sections, diagnosis),
+        about=_listed("what was analysed", _about, diagnosis),
         levels=cards.LEVELS,
         safe=cards.SAFE,
+        left_out=lost,
+        part=_part,
     )
+
+
+def _listed(part: str, make: Callable[[Diagnosis], Iterable[T]], diagnosis: Diagnosis) -> list[T]:
+    return attempt(part, [], lambda: list(make(diagnosis)))
+
+
+def _part(name: str, caller: Callable[[], Markup]) -> Markup:
+    """A part of the page: where it fails, the page says so in its place."""
+    try:
+        return caller()
+    except Exception as error:
+        return Markup('<p class="alert error">{}</p>').format(str(failures.note(name, error)))
+
+
+def _tried(diagnosis: Diagnosis) -> tried.Tried | None:
+    return None if diagnosis.trials is None else tried.view(diagnosis.trials)
 
 
 def policy(*scripts: str) -> str:
@@ -184,6 +212,9 @@ def _panel(picture: Picture, diagnosis: Diagnosis, figures: dict[str, Any]) -> P
         figure, sentence = picture.draw(diagnosis), picture.sentence(diagnosis)
     except Missing as missing:
         return Panel(picture, missing=missing.what, how_to_record_it=missing.how_to_record_it)
+    except Exception as error:
+        failure = failures.note(f"the figure “{picture.title}”", error)
+        return Panel(picture, missing=f"diagnose itself failed ({failure.error})", how_to_record_it=failures.REPORT)
     figures[picture.id] = msgspec.Raw(figure.to_json().encode())
     return Panel(picture, sentence)
 

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from diagnose import failures
 from diagnose.facts.core.base import Missing
+from diagnose.failures import Failure, attempt
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import findings, heading
 from diagnose.reports.html import bundle, step_figures
@@ -24,7 +26,12 @@ class Piece:
 
 def render(diagnosis: Diagnosis) -> str:
     """The summary."""
-    bar, bar_text = _bar(diagnosis)
+    with failures.collected() as lost:
+        return _rendered(diagnosis, lost)
+
+
+def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
+    bar, bar_text = attempt("the bar of the step", ([], ""), _bar, diagnosis)
     return bundle.template("notebook.html.j2").render(
         headline=heading.headline(diagnosis),
         subject=heading.subject(diagnosis),
@@ -35,8 +42,9 @@ def render(diagnosis: Diagnosis) -> str:
         cards=findings.cards(diagnosis),
         risks=findings.risks(diagnosis),
         risks_heading=findings.RISKS,
-        unchecked=list(findings.unchecked(diagnosis)),
+        unchecked=findings.unchecked(diagnosis),
         checked=findings.checked(diagnosis),
+        left_out=lost,
     )
 
 

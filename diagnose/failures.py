@@ -1,0 +1,125 @@
+"""Failures of our own: what fails costs a report its own part, and no more.
+
+An analysis and a report open `collected()`. In it, `attempt` and what is marked as a `part` keep their errors to
+themselves: the error is collected, the part is left out, and the report says so. Elsewhere, and with DIAGNOSE_DEBUG
+set, errors are raised.
+"""
+
+from __future__ import annotations
+
+import os
+import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, overload
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+DEBUG = "DIAGNOSE_DEBUG"
+"""Environment variable: if it is set, failures are raised."""
+
+REPORT = f"Please report this, with what the same command prints with {DEBUG}=1."
+"""What to do about a failure."""
+
+_HERE = Path(__file__).parent
+_collected: ContextVar[list[Failure] | None] = ContextVar("collected", default=None)
+
+
+@dataclass(frozen=True)
+class Failure:
+    """A part that failed, and of what. Neither holds anything that comes from a recording."""
+
+    part: str
+    """A noun phrase: "the timeline"."""
+    error: str
+    """The kind of error, and where in our code: "ValueError, drawing.py:42"."""
+
+    @property
+    def what(self) -> str:
+        """What is missing, and why, as a sentence."""
+        return f"Left out: {self.part}, as diagnose itself failed ({self.error})."
+
+    @property
+    def effect(self) -> str:
+        """What to do about it, as a sentence."""
+        return f"All else stands. {REPORT}"
+
+    def __str__(self) -> str:
+        return f"{self.what} {self.effect}"
+
+
+@contextmanager
+def collected() -> Iterator[list[Failure]]:
+    """The failures of what is done inside, each once, as they come."""
+    found: list[Failure] = []
+    token = _collected.set(found)
+    try:
+        yield found
+    finally:
+        _collected.reset(token)
+
+
+@overload
+def attempt(part: str, instead: None, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T | None: ...
+@overload
+def attempt(part: str, instead: Any, make: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T: ...
+def attempt(part: str, instead: Any, make: Callable[P, Any], *args: P.args, **kwargs: P.kwargs) -> Any:
+    """What `make` makes; `instead` if that fails."""
+    try:
+        return make(*args, **kwargs)
+    except Exception as error:
+        note(part, error)
+        return instead
+
+
+def part(name: str, instead: Callable[..., Any]) -> Callable[[Callable[P, T]], Callable[P, T]]:
+    """Mark a function as a part of an analysis or a report: where it fails, it gives what `instead` makes."""
+
+    def marked(make: Callable[P, T]) -> Callable[P, T]:
+        @wraps(make)
+        def made(*args: P.args, **kwargs: P.kwargs) -> T:
+            try:
+                return make(*args, **kwargs)
+            except Exception as error:
+                note(name, error)
+                other: T = instead(*args, **kwargs)
+                return other
+
+        return made
+
+    return marked
+
+
+def always(value: Any) -> Callable[..., Any]:
+    """A function that gives this value, whatever it is called with."""
+    return lambda *args, **kwargs: value
+
+
+def note(part: str, error: Exception) -> Failure:
+    """Collect the failure of a part, and return it; to be called where the error is caught.
+
+    Raises the error where nothing collects, where it is to be seen, and where memory ran out.
+    """
+    found = _collected.get()
+    if found is None or raised() or isinstance(error, MemoryError):
+        raise error
+    failure = Failure(part, _told(error))
+    if failure not in found:
+        found.append(failure)
+    return failure
+
+
+def raised() -> bool:
+    """Whether failures are to be raised."""
+    return bool(os.environ.get(DEBUG))
+
+
+def _told(error: Exception) -> str:
+    frames = traceback.extract_tb(error.__traceback__)
+    own = [one for one in frames if Path(one.filename).is_relative_to(_HERE)] or frames
+    return f"{type(error).__name__}, {Path(own[-1].filename).name}:{own[-1].lineno}" if own else type(error).__name__

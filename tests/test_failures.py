@@ -1,0 +1,231 @@
+"""Nothing after the facts can lose the report: whatever fails, all else comes, and says what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from contextlib import ExitStack
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from diagnose import failures, pipeline
+from diagnose.cli import group
+from diagnose.cli.results import rendered
+from diagnose.facts.core.base import FACTS
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import OutcomeKind
+from diagnose.findings.pricing import Step
+from tests.breaking import broken, called, functions
+
+SAMPLES = Path(__file__).parents[1] / "sample_traces"
+GPU = SAMPLES / "planted" / "fusion" / "attention_written_out" / "gpu_medium"
+"""A recording with findings, made on a GPU."""
+
+FOR_PEOPLE = ("terminal", "markdown", "html")
+FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "junit", "metrics")
+SAYS = "diagnose itself failed"
+
+pytestmark = pytest.mark.usefixtures("as_for_users")
+
+SPINE = (
+    "diagnose.findings.rank_diagnosis.RankDiagnosis.__init__",
+    "diagnose.findings.rank_diagnosis.RankBrief.__init__",
+    "diagnose.findings.rank_diagnosis.in_brief",
+    "diagnose.findings.diagnosis.of_ranks",
+)
+"""What a Diagnosis is put together by: without it there is none."""
+
+
+@pytest.fixture(scope="module")
+def sound() -> Diagnosis:
+    return pipeline.diagnose([GPU])
+
+
+def told(diagnosis: Diagnosis) -> bool:
+    """Whether it says that something failed."""
+    crashed = any(one.outcome is OutcomeKind.CRASHED for one in diagnosis.outcomes)
+    return crashed or any(SAYS in one.what for one in diagnosis.integrity)
+
+
+def lost_of(rooms: str) -> Iterator[tuple[str, Diagnosis]]:
+    """Each function of these rooms that an analysis calls, and the Diagnosis that comes without it. Of facts, those."""
+    among = functions(*rooms.split())
+    for name in called(lambda: pipeline.diagnose([GPU]), among):
+        if name not in SPINE and (rooms != "diagnose.facts" or name.rpartition(".")[2] in FACTS):
+            with broken(among[name]):
+                yield name, pipeline.diagnose([GPU])
+
+
+PASSES = (
+    "facts.device.kernels.kernels",
+    "facts.run.slowdown.slowdown",
+    "findings.fixes_in_force.dropped",
+    "findings.outcomes.priced",
+    "findings.pricing.Step.priced",
+    "findings.ranking.ranked",
+    "findings.recording_hints.in_outcomes",
+    "findings.risks.shown",
+    "replay.baseline.baseline",
+    "reports.timeline.pictures.pictures",
+    "reports.timeline.spots.on_timeline",
+)
+"""One of each kind; slow tests break every function."""
+
+
+@pytest.mark.parametrize("name", PASSES)
+def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis) -> None:
+    one = functions("diagnose")[f"diagnose.{name}"]
+    with broken(one):
+        found = pipeline.diagnose([GPU])
+    assert told(found)
+    assert found.steps is not None
+    assert sound.steps is not None
+    assert found.steps.step_time_ns == sound.steps.step_time_ns
+    assert len(found.outcomes) == len(sound.outcomes)
+    assert {one.rule for one in found.outcomes} == {one.rule for one in sound.outcomes}
+    for form in ("terminal", "markdown", "brief", "json", "sarif"):
+        assert SAYS in " ".join((rendered(found, form) or "").split()), form
+
+
+def test_a_failure_names_its_part_the_error_and_the_line_and_nothing_of_the_recording() -> None:
+    with broken(functions("diagnose")["diagnose.reports.timeline.drawing.timeline"]):
+        found = pipeline.diagnose([GPU])
+    (note,) = [one for one in found.integrity if SAYS in one.what]
+    assert note.what.startswith("Left out: the timeline, as diagnose itself failed (ValueError, ")
+    assert "4x" not in note.what
+    assert "DIAGNOSE_DEBUG=1" in note.effect
+    assert found.timeline is None
+    assert found.findings
+
+
+def test_a_finding_that_cannot_be_priced_goes_alone(sound: Diagnosis, monkeypatch: pytest.MonkeyPatch) -> None:
+    lost, priced = sound.findings[0].rule, Step.priced
+
+    def failing(self: Step, page: object, finding: object, alone: object) -> object:
+        if page.id == lost:  # type: ignore[attr-defined]
+            raise ValueError("4x")
+        return priced(self, page, finding, alone)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Step, "priced", failing)
+    found = pipeline.diagnose([GPU])
+    assert {one.rule for one in found.findings} == {one.rule for one in sound.findings} - {lost}
+    (ended,) = [one for one in found.outcomes if one.rule == lost]
+    assert ended.outcome is OutcomeKind.CRASHED
+
+
+def test_a_fact_that_fails_takes_along_what_stands_on_it_and_no_more() -> None:
+    """Rules that ask for it have failed; those that do not, end as before."""
+    before = {one.rule: one.outcome for one in pipeline.diagnose([GPU]).outcomes}
+    with broken(functions("diagnose.facts")["diagnose.facts.device.copies.copies"]):
+        found = pipeline.diagnose([GPU])
+    (absent,) = [one for one in found.absent if SAYS in one.what]
+    assert absent.fact == "copies"
+    assert found.copies is None
+    assert found.kernels
+    changed = {one.rule: one.outcome for one in found.outcomes if one.outcome is not before[one.rule]}
+    assert set(changed.values()) <= {OutcomeKind.CRASHED, OutcomeKind.CLEAN}
+
+
+def test_failures_are_raised_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(failures.DEBUG, "1")
+    one = functions("diagnose")["diagnose.reports.timeline.drawing.timeline"]
+    with broken(one), pytest.raises(ValueError, match="4x"):
+        pipeline.diagnose([GPU])
+
+
+def test_memory_that_runs_out_is_no_failure_of_a_part() -> None:
+    def full() -> None:
+        raise MemoryError
+
+    with failures.collected() as lost, pytest.raises(MemoryError):
+        failures.attempt("the timeline", None, full)
+    assert lost == []
+
+
+def parts_of(diagnosis: Diagnosis, form: str) -> Iterator[tuple[str, str | None]]:
+    """Each function of reports that a form calls, and the text that comes without it."""
+    among = functions("diagnose.reports", "diagnose.trace.units")
+    rendered(diagnosis, form)
+    for name in called(lambda: rendered(diagnosis, form), among):
+        with broken(among[name]):
+            yield name, rendered(diagnosis, form)
+
+
+@pytest.mark.parametrize("form", [form for form in FORMS if form != "html"])
+def test_a_report_comes_without_any_of_its_parts(
+    form: str, sound: Diagnosis, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Whatever function of it fails. Where that is what holds the report together, another one comes, or a line."""
+    count = 0
+    for name, text in parts_of(sound, form):
+        count += 1
+        said = capsys.readouterr().err
+        assert text or said, name
+        assert SAYS in " ".join(f"{text} {said}".split()), name
+        assert text or form not in FOR_PEOPLE, name
+    assert count or form == "json"
+
+
+@pytest.mark.slow
+def test_a_page_comes_without_any_of_its_parts(sound: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
+    for name, text in parts_of(sound, "html"):
+        assert text, name
+        assert SAYS in f"{text} {capsys.readouterr().err}", name
+
+
+@pytest.mark.parametrize("figure", ["step_figures.step_bar", "work_figures.kernel_tree", "timeline_figure.drawn"])
+def test_a_page_comes_without_a_figure(figure: str, sound: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
+    rendered(sound, "html")
+    with broken(functions("diagnose.reports.html")[f"diagnose.reports.html.{figure}"]):
+        page = rendered(sound, "html")
+    assert page is not None
+    assert SAYS in page
+    assert 'id="fixes"' in page
+    assert capsys.readouterr().err == ""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("rooms", ["diagnose.findings diagnose.reports", "diagnose.replay", "diagnose.facts"])
+def test_an_analysis_comes_whatever_fails(rooms: str) -> None:
+    for name, found in lost_of(rooms):
+        assert told(found), name
+        for form in ("terminal", "json"):
+            assert rendered(found, form), name
+
+
+def test_every_fact_may_fail(sound: Diagnosis) -> None:
+    """All at once: nothing is measured, and that is said."""
+    facts = functions("diagnose.facts")
+    ones = [one for name, one in facts.items() if name.rpartition(".")[2] in FACTS]
+    with ExitStack() as stack:
+        for one in ones:
+            stack.enter_context(broken(one))
+        found = pipeline.diagnose([GPU])
+    assert told(found)
+    assert found.steps is None
+    for form in FORMS:
+        assert rendered(found, form)
+
+
+@pytest.mark.parametrize(
+    ("lost", "code", "missing"),
+    [
+        ("reports.timeline.drawing.timeline", 0, ()),
+        ("reports.content._kernels", 0, ()),
+        ("reports.html.bundle.template", 0, ()),
+        ("reports.sarif.render", 70, ("sarif",)),
+    ],
+)
+def test_the_command_writes_what_can_be_made(lost: str, code: int, missing: tuple[str, ...], tmp_path: Path) -> None:
+    words = ["analyze", str(GPU), "--no-ledger"]
+    for form in ("html", "json", "markdown", "sarif", "junit"):
+        words += [f"--{form}", str(tmp_path / form)]
+    rendered(pipeline.diagnose([GPU]), "sarif")  # Loads what is to be broken.
+    with broken(functions("diagnose")[f"diagnose.{lost}"]):
+        done = CliRunner().invoke(group, words)
+    assert done.exit_code == code, done.output
+    written = {path.name for path in tmp_path.iterdir()}
+    assert written == {"html", "json", "markdown", "sarif", "junit"} - set(missing)
+    told_by = [done.output, *(path.read_text() for path in tmp_path.iterdir())]
+    assert any(SAYS in " ".join(text.split()) for text in told_by)
