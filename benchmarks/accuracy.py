@@ -13,6 +13,7 @@ import argparse
 import hashlib
 from itertools import groupby
 from pathlib import Path
+from typing import TypeVar
 
 import msgspec
 
@@ -27,6 +28,9 @@ from diagnose.findings.finding import RankedFinding
 RESULTS = Path(__file__).with_name("accuracy.json")
 FIRST_LOOK = Path(__file__).with_name("first_look.json")
 OTHERS = Path(__file__).with_name("others.json")
+
+
+T = TypeVar("T", Row, FixedRun, Joint, Poorer)
 
 
 def part_of(case: Case) -> str:
@@ -149,6 +153,18 @@ def accuracy(all_levels: bool = False) -> Accuracy:
 def published() -> Accuracy:
     """What stands in benchmarks/accuracy.json."""
     return msgspec.json.decode(RESULTS.read_bytes(), type=Accuracy)
+
+
+def by_device(found: Accuracy) -> tuple[Accuracy, Accuracy]:
+    """What was found on CPUs, and on a GPU."""
+
+    def of(on_gpu: bool) -> Accuracy:
+        def mine(some: tuple[T, ...]) -> tuple[T, ...]:
+            return tuple(one for one in some if one.trial.startswith("gpu_") == on_gpu)
+
+        return Accuracy(mine(found.rows), mine(found.fixed_runs), mine(found.joints), mine(found.poorer))
+
+    return of(False), of(True)
 
 
 def first_look() -> Accuracy:

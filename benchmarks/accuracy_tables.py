@@ -27,20 +27,27 @@ ROUNDS = (
 Place = Callable[[Row], "int | None"]
 
 
-def summary(first: Sequence[Row], others: Sequence[Other], own: Sequence[Row]) -> str:
-    """Four rows: cases at first sight, trainings by others, and our own cases once the rules know them."""
-    sides: list[Sequence[Row] | Sequence[Other]] = [first, others, own]
-    places = [[one.place for one in some if one.measured] for some in sides]
-    rows = [
-        [name, *(f"{sum(at is not None and at <= most for at in some)} of {len(some)}" for some in places)]
-        for name, most in (("the fault is the first finding", 1), ("the fault is among the first three", 3))
+def summary(first: Sequence[Row], others: Sequence[Other], own: Sequence[Row], on_gpu: Sequence[str]) -> str:
+    """Four rows: cases at first sight, trainings by others, our own once the rules know them, and those on a GPU."""
+    lines = [
+        ["faults new to the rules", *_in_short(first)],
+        ["trainings by others", *_in_short(others)],
+        ["faults that rules were written for", *_in_short(own)],
+        ["on a GPU (one H100)", *on_gpu],
     ]
-    healthy = [[one.promised >= LARGE for one in some if not one.measured] for some in (first, own)]
-    wrong, known = (f"{sum(some)} of {len(some)}" for some in healthy)
-    rows.append(["healthy runs with a finding of 5 % or more", wrong, "-", known])
-    pairs = [[(one.predicted, one.measured) for one in some if one.predicted and one.measured] for some in sides]
-    rows.append(["median relative error of the predicted speed-up", *map(_off, pairs)])
-    return _table(["", "faults new to the rules", "trainings by others", "faults that rules were written for"], rows)
+    head = ["", "first finding", "in the first three", "healthy runs with a finding of 5 % or more", ERROR]
+    return table(head, lines)
+
+
+ERROR = "median relative error of the predicted speed-up"
+
+
+def _in_short(some: Sequence[Row] | Sequence[Other]) -> list[str]:
+    places = [one.place for one in some if one.measured]
+    named = [f"{sum(at is not None and at <= most for at in places)} of {len(places)}" for most in (1, 3)]
+    healthy = [one.promised >= LARGE for one in some if isinstance(one, Row) and not one.measured]
+    wrong = f"{sum(healthy)} of {len(healthy)}" if healthy else "-"
+    return [*named, wrong, _off([(one.predicted, one.measured) for one in some if one.predicted and one.measured])]
 
 
 def rounds(first: Sequence[Row]) -> str:
@@ -55,7 +62,7 @@ def rounds(first: Sequence[Row]) -> str:
         said = f"all {len(mine)} faults; {sum(healthy)} of {len(healthy)} healthy runs with a finding of 5 % or more"
         lines.append([f"**{number}**", f"**{said}**", *(f"**{count}**" for count in _counted(some))])
         lines += [[str(number), f"`{one.case}`", *(_yes(one, most) for most in (1, 3))] for one in mine]
-    return _table(["round", "fault", "first finding", "in the first three"], lines, texts=2)
+    return table(["round", "fault", "first finding", "in the first three"], lines, texts=2)
 
 
 def _yes(one: Row, most: int) -> str:
@@ -66,7 +73,7 @@ def _counted(rows: Sequence[Row]) -> list[str]:
     return _named(rows, lambda one: one.place)[:2]
 
 
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+def table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
     """A Markdown table whose first columns are texts and the others numbers."""
     lines = [head, ["---"] * texts + ["--:"] * (len(head) - texts), *rows]
     return "\n".join(f"| {' | '.join(line)} |" for line in lines)
@@ -86,7 +93,7 @@ def of_others(others: Sequence[Other], own: Sequence[Row]) -> str:
     names = ("the fault is named first", "error of the speed-up, median", "measured interval meets the range")
     lines = [list(line) for line in zip(names, said(others), said(faulty), strict=True)]
     lines.append(["error if one factor stands for what recording adds", _off(by_factor), "-"])
-    return _table(["", "trainings by others, unseen", "our own planted cases"], lines)
+    return table(["", "trainings by others, unseen", "our own planted cases"], lines)
 
 
 def _off(pairs: Sequence[tuple[Figure, Figure]]) -> str:
@@ -119,7 +126,7 @@ def naming(found: Accuracy, first: Accuracy) -> str:
         ["fixed runs where the fault is still named", *still],
     ]
     head = ["", "at first sight", "reported", "developed on", "both", "longest part first", "torch's pattern matcher"]
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def specific(rows: Sequence[Row]) -> str:
@@ -142,10 +149,17 @@ def _named(rows: Sequence[Row], place: Place) -> list[str]:
     return [f"{first} of {len(places)}", f"{three} of {len(places)}", f"{reciprocal:.2f}"]
 
 
-def errors(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
+
+
+def errors(rows: Sequence[Row]) -> Floats:
     """Predicted over measured speed-up, less one, where the fault was named."""
-    pairs = [(one.predicted.likely, one.measured.likely) for one in rows if one.predicted and one.measured]
-    return np.array([likely / measured - 1.0 for likely, measured in pairs])
+    return errors_of([(one.predicted, one.measured) for one in rows])
+
+
+def errors_of(pairs: Sequence[tuple[Figure | None, Figure | None]]) -> Floats:
+    """The same of pairs of predicted and measured, where both are known."""
+    return np.array([said.likely / true.likely - 1.0 for said, true in pairs if said and true])
 
 
 def predictions(rows: Sequence[Row], first: Sequence[Row]) -> str:
@@ -165,7 +179,7 @@ def predictions(rows: Sequence[Row], first: Sequence[Row]) -> str:
         "gain lost to a wrong first finding, mean": [_lost(some) for some in groups],
         "noise from run to run, median": [_noise(some) for some in groups],
     }
-    return _table(head, [[name, *values] for name, values in lines.items()])
+    return table(head, [[name, *values] for name, values in lines.items()])
 
 
 def covers(one: Row) -> bool:
@@ -177,7 +191,7 @@ def _meets(said: Figure, true: Figure) -> bool:
     return said.low <= true.high and true.low <= said.high
 
 
-def _summed(rows: Sequence[Row]) -> np.ndarray[tuple[int], np.dtype[np.float64]]:
+def _summed(rows: Sequence[Row]) -> Floats:
     return np.array([one.summed / one.measured.likely - 1.0 for one in rows if one.summed and one.measured])
 
 
@@ -199,11 +213,11 @@ def _noise(rows: Sequence[Row]) -> str:
     return _percent(np.array([one.noise for one in rows if one.noise is not None]), 0.5)
 
 
-def _percent(values: np.ndarray[tuple[int], np.dtype[np.float64]], share: float) -> str:
+def _percent(values: Floats, share: float) -> str:
     return f"{np.quantile(values, share):.0%}" if len(values) else "-"
 
 
-def _signed(values: np.ndarray[tuple[int], np.dtype[np.float64]]) -> str:
+def _signed(values: Floats) -> str:
     return f"{values.mean():+.0%}" if len(values) else "-"
 
 
@@ -218,7 +232,7 @@ def poorer(found: Accuracy) -> str:
         told = [f"{number} of {len(places)}" for number in (first, three)]
         lines.append([words, *told, f"{blamed} of {len(healthy)}"])
     head = ["left out of the recording", "named first", "in three", "healthy with a finding of 5 % or more"]
-    return _table(head, lines) if found.poorer else ""
+    return table(head, lines) if found.poorer else ""
 
 
 def families(rows: Sequence[Row]) -> str:
@@ -228,7 +242,7 @@ def families(rows: Sequence[Row]) -> str:
         some = [one for one in rows if one.family == family and one.measured is not None]
         first, three, _ = _named(some, lambda one: one.place)
         lines.append([family, first, three, _percent(np.abs(errors(some)), 0.5), _noise(some)])
-    return _table(["family", "named first", "in three", "median error of the speed-up", "noise"], lines)
+    return table(["family", "named first", "in three", "median error of the speed-up", "noise"], lines)
 
 
 def joints(found: Accuracy) -> str:
@@ -239,7 +253,7 @@ def joints(found: Accuracy) -> str:
         values = [f"{one.measured.likely:.2f} x", f"{one.predicted:.2f} x", f"{one.summed:.2f} x"]
         faults = f"{one.named} of {len(one.faults)}"
         lines.append([f"{one.case}, {one.trial}", " + ".join(one.faults), faults, *values])
-    return _table(head, lines, texts=2) if lines else ""
+    return table(head, lines, texts=2) if lines else ""
 
 
 def details(rows: Sequence[Row]) -> str:
@@ -251,7 +265,14 @@ def details(rows: Sequence[Row]) -> str:
             figures = [_figure(one.measured), _figure(one.predicted)]
             lines.append([f"`{one.case}`", one.trial, str(one.place or "-"), *figures, first])
     head = ["fault", "level", "place", "measured", "predicted", "first finding says"]
-    return _table(head, lines, texts=2)
+    return table(head, lines, texts=2)
+
+
+def controls(rows: Sequence[Row]) -> str:
+    """Every healthy run: what is said of it first, and what the most promising finding would save."""
+    healthy = [one for one in rows if one.measured is None]
+    lines = [[f"`{one.case}`", f"`{one.found[0]}`" if one.found else "none", f"{one.promised:.0%}"] for one in healthy]
+    return table(["healthy training", "first finding says", "promises of the step"], lines, texts=2)
 
 
 def _figure(said: Figure | None) -> str:

@@ -20,7 +20,7 @@ import click
 import msgspec
 from click.testing import CliRunner
 
-from benchmarks import accuracy, accuracy_tables, gpu_traces, load, multi_rank_traces, nsight, queries
+from benchmarks import accuracy, accuracy_tables, gpu_traces, h100, load, multi_rank_traces, nsight, queries
 from benchmarks.jobs import tables as job_tables
 from benchmarks.noise import results as noise_results
 from benchmarks.noise import tables as noise_tables
@@ -79,9 +79,11 @@ def texts(corpus: Path | None = None) -> list[Text]:
 
 
 def _accuracy() -> Iterator[Text]:
-    found, others = accuracy.published(), accuracy.others()
+    everything, others, on_h100 = accuracy.published(), accuracy.others(), h100.published()
+    found, on_gpu = accuracy.by_device(everything)
     first = accuracy.first_look_at(found, accuracy.first_look())
-    summary = partial(accuracy_tables.summary, first.rows, others, found.rows)
+    in_short = h100.in_short(on_h100, on_gpu.rows)
+    summary = partial(accuracy_tables.summary, first.rows, others, found.rows, in_short)
     yield Text(README, summary, "accuracy")
     blocks: dict[str, Callable[[], str]] = {
         "summary": summary,
@@ -96,6 +98,11 @@ def _accuracy() -> Iterator[Text]:
         "families": partial(accuracy_tables.families, found.rows),
         "joints": partial(accuracy_tables.joints, found),
         "faults": partial(accuracy_tables.details, found.rows),
+        "gpu-ladder": partial(h100.ladder, on_h100),
+        "gpu-pairs": partial(h100.pairs, on_h100),
+        "gpu-planted": partial(accuracy_tables.details, on_gpu.rows),
+        "gpu-controls": partial(accuracy_tables.controls, on_gpu.rows),
+        "gpu-recorded": partial(h100.recorded, on_h100),
     }
     jobs = job_tables.published()
     blocks["jobs"] = partial(job_tables.summary, jobs)

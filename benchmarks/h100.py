@@ -1,0 +1,270 @@
+"""What is said of our recordings on an H100, and what is true: `python -m benchmarks.h100 CORPUS [--write]`.
+
+They are in the corpus, as they are large: the same training after one optimisation and the next, pairs of trainings
+without and with a fault, and trainings by others. Their truth was timed without a profiler. h100.json has what came
+out. Planted cases that an H100 ran are in sample_traces/, and in benchmarks/accuracy.json.
+"""
+
+from __future__ import annotations
+
+import argparse
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import msgspec
+import numpy as np
+
+import diagnose
+from benchmarks.accuracy_tables import LARGE, errors_of, table
+from benchmarks.verdicts import Figure, Row, findings, place_of
+from diagnose.findings.diagnosis import Diagnosis
+
+RESULTS = Path(__file__).with_name("h100.json")
+
+NAMES = {
+    "precision": ("tf32_off", "no_mixed_precision"),
+    "attention": ("unfused_attention",),
+    "launch": ("launch_bound",),
+    "copy": ("pageable_copies",),
+    "sync": ("scalar_syncs",),
+    "optimizer": ("unfused_optimizer",),
+    "healthy": (),
+}
+"""What a pair differs in -> the rules that name it."""
+
+LADDER = (
+    ("TF32", ("tf32_off",)),
+    ("bf16 autocast", ("no_mixed_precision",)),
+    ("fused attention", ("unfused_attention",)),
+    ("fused AdamW", ("unfused_optimizer",)),
+    ("a vocabulary of 50,304", ("misaligned_dimensions",)),
+    ("torch.compile", ("launch_bound", "unfused_pointwise")),
+)
+"""The optimisations of GPT-2, one after the other, and the rules that advise them."""
+
+RUNGS = {
+    "gpt2_0_fp32": 0,
+    "gpt2_1_tf32": 1,
+    "gpt2_2_bf16": 2,
+    "gpt2_2_bf16_nsys": 2,
+    "gpt2_5_padded_vocabulary": 5,
+}
+"""Recordings -> how many of these were made."""
+
+
+class Truth(msgspec.Struct):
+    """How long steps take without a profiler, as h100/truth.json has it."""
+
+    device: str
+    torch: str
+    pairs: dict[str, Pair]
+    gpt2_ms: dict[str, float]
+
+
+class Pair(msgspec.Struct):
+    """A training without and with a fix."""
+
+    expect: str
+    bad_ms: float
+    fixed_ms: float
+    speedup: float
+    speedup_range: tuple[float, float]
+
+
+@dataclass(frozen=True)
+class PairRow:
+    """What was said of a training, and what is true."""
+
+    case: str
+    expect: str
+    found: tuple[str, ...]
+    """Rules of the findings, in order; minor ones are none."""
+    promised: float
+    """Share of the step that the most promising finding would save."""
+    place: int | None
+    measured: Figure
+    predicted: Figure | None
+    """By the finding at `place`."""
+
+
+@dataclass(frozen=True)
+class RungRow:
+    """What was said of one optimisation in one recording of the ladder."""
+
+    recording: str
+    fix: str
+    place: int | None
+    """Of the finding that advises it; None: none does. The rest is of it."""
+    low_ms: float | None
+    likely_ms: float | None
+    high_ms: float | None
+    """What it saves alone."""
+    after_above_ms: float | None
+    """What it adds once those above it are fixed."""
+    measured_ms: float
+    """What it saved in its turn: once all before it in LADDER were made."""
+
+
+@dataclass(frozen=True)
+class Recorded:
+    """What recording costs."""
+
+    recording: str
+    unprofiled_ms: float
+    recorded_ms: float
+    ratio: float
+    first: str
+    """The rule of the first finding."""
+
+
+@dataclass(frozen=True)
+class OnGpu:
+    """All that was found out."""
+
+    device: str
+    torch: str
+    rungs: tuple[RungRow, ...]
+    pairs: tuple[PairRow, ...]
+    recorded: tuple[Recorded, ...]
+
+
+def published() -> OnGpu:
+    """What stands in benchmarks/h100.json."""
+    return msgspec.json.decode(RESULTS.read_bytes(), type=OnGpu)
+
+
+def truth_of(folder: Path) -> Truth:
+    """What was timed, of a corpus's h100/."""
+    return msgspec.json.decode((folder / "truth.json").read_bytes(), type=Truth)
+
+
+def judged(folder: Path) -> OnGpu:
+    """What is said today of the recordings in a corpus's h100/."""
+    truth, rungs, costs = truth_of(folder), list[RungRow](), list[Recorded]()
+    for path in sorted(one.parent for one in folder.glob("*/manifest.json")):
+        said = diagnose.analyze(path)
+        rungs += rungs_of(path.name, said, truth)
+        costs += cost_of(path.name, said)
+    rows = [pair_of(name, diagnose.analyze(folder / "pairs" / name / "bad"), truth) for name in truth.pairs]
+    return OnGpu(truth.device, truth.torch, tuple(rungs), tuple(rows), tuple(costs))
+
+
+def rungs_of(recording: str, said: Diagnosis, truth: Truth) -> Iterator[RungRow]:
+    """What was said of each optimisation that is left to make; nothing of a recording that is not of the ladder."""
+    steps_ms, done = list(truth.gpt2_ms.values()), RUNGS.get(recording, len(LADDER))
+    for at, (fix, rules) in enumerate(LADDER[done:], start=done):
+        measured = steps_ms[at] - steps_ms[at + 1]
+        one = next((one for one in said.findings if one.rule in rules), None)
+        if one is None:
+            yield RungRow(recording, fix, None, None, None, None, None, measured)
+            continue
+        saving = one.saving
+        after = None if saving.after_above_ns is None else saving.after_above_ns / 1e6
+        low, likely, high = (ns / 1e6 for ns in (saving.low_ns, saving.likely_ns, saving.high_ns))
+        yield RungRow(recording, fix, one.rank_order, low, likely, high, after, measured)
+
+
+def cost_of(recording: str, said: Diagnosis) -> Iterator[Recorded]:
+    """What recording cost, where the step was timed without it."""
+    steps = said.steps
+    if steps is not None and steps.unprofiled_step_time_ns is not None:
+        alone, mean = steps.unprofiled_step_time_ns, steps.step_time_ns.mean
+        first = next((one.rule for one in findings(said)), "")
+        yield Recorded(recording, alone / 1e6, mean / 1e6, mean / alone, first)
+
+
+def pair_of(case: str, said: Diagnosis, truths: Truth) -> PairRow:
+    """What was said of the training without the fix."""
+    truth, shown, step_ns = truths.pairs[case], findings(said), said.step_ns or 1
+    place = place_of(NAMES[truth.expect], [(one.rule,) for one in shown])
+    predicted = None
+    if place is not None:
+        saving = shown[place - 1].saving
+        gains = (step_ns / max(step_ns - ns, 1) for ns in (saving.likely_ns, saving.low_ns, saving.high_ns))
+        predicted = Figure(*gains)
+    return PairRow(
+        case=case,
+        expect=truth.expect,
+        found=tuple(one.rule for one in shown),
+        promised=max((one.share_of_step for one in shown), default=0.0),
+        place=place,
+        measured=Figure(truth.speedup, *truth.speedup_range),
+        predicted=predicted,
+    )
+
+
+def ladder(found: OnGpu) -> str:
+    """Each recording of GPT-2, with what was said of each optimisation that was left to make."""
+    rows = []
+    for one in found.rungs:
+        range_ms = "" if one.low_ms is None else f"{one.low_ms:.1f} to {one.high_ms:.1f}"
+        cells = [_ms(one.likely_ms), range_ms, _ms(one.after_above_ms), _ms(one.measured_ms)]
+        rows.append([f"`{one.recording}`", one.fix, str(one.place or "-"), *cells])
+    head = [
+        "recording",
+        "optimisation",
+        "place",
+        "alone, ms",
+        "range",
+        "after those above, ms",
+        "measured in its turn, ms",
+    ]
+    return table(head, rows, texts=2)
+
+
+def _ms(value: float | None) -> str:
+    return "" if value is None else f"{value:.1f}"
+
+
+def pairs(found: OnGpu) -> str:
+    """Each pair: what it differs in, and what was said."""
+    rows = []
+    for one in found.pairs:
+        said = "-" if one.predicted is None else f"{one.predicted.likely:.2f} x ({_range(one.predicted)})"
+        true = f"{one.measured.likely:.2f} x ({_range(one.measured)})"
+        first = f"`{one.found[0]}`" if one.found else "none"
+        rows.append([f"`{one.case}`", first, str(one.place or "-"), true, said])
+    return table(["pair", "first finding says", "place", "measured", "predicted"], rows, texts=2)
+
+
+def _range(one: Figure) -> str:
+    return f"{one.low:.2f} to {one.high:.2f}"
+
+
+def recorded(found: OnGpu) -> str:
+    """How much longer steps take while they are recorded."""
+    rows = [
+        [f"`{one.recording}`", f"{one.unprofiled_ms:.1f}", f"{one.recorded_ms:.1f}", f"{one.ratio:.2f}", first]
+        for one in found.recorded
+        for first in [f"`{one.first}`" if one.first else "none"]
+    ]
+    return table(["training", "step without the profiler, ms", "recorded, ms", "ratio", "first finding"], rows)
+
+
+def in_short(found: OnGpu, planted: Sequence[Row]) -> list[str]:
+    """Of pairs and of planted cases: named first, among the first three, healthy ones with a finding, error."""
+    pairs = [one for one in found.pairs if one.expect != "healthy"]
+    healthy = [one.promised for one in found.pairs if one.expect == "healthy"]
+    healthy += [one.promised for one in planted if one.measured is None]
+    faults: list[PairRow | Row] = [*pairs, *(one for one in planted if one.measured is not None)]
+    named = [sum(one.place is not None and one.place <= most for one in faults) for most in (1, 3)]
+    wrong = sum(promised >= LARGE for promised in healthy)
+    off = np.abs(errors_of([(one.predicted, one.measured) for one in faults]))
+    return [*(f"{count} of {len(faults)}" for count in named), f"{wrong} of {len(healthy)}", f"{np.median(off):.0%}"]
+
+
+def main() -> None:
+    """Judge all recordings, print the tables, and keep what they are made of if asked."""
+    parser = argparse.ArgumentParser()
+    parser.add_argument("corpus", type=Path)
+    parser.add_argument("--write", action="store_true", help="into benchmarks/h100.json")
+    given = parser.parse_args()
+    found = judged(given.corpus / "h100")
+    print("\n\n".join([ladder(found), pairs(found), recorded(found)]))
+    if given.write:
+        RESULTS.write_bytes(msgspec.json.format(msgspec.json.encode(found), indent=1) + b"\n")
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,144 @@
+"""Recordings of trainings on an H100 go through everything, and what is said of them is not contradicted by them."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+
+import diagnose
+from benchmarks import h100
+from diagnose.cli import group
+from diagnose.cli.results import rendered
+from diagnose.findings.diagnosis import Diagnosis
+from diagnose.findings.finding import Fix
+from diagnose.trace.loaders import training_loaders
+from diagnose.trace.manifest import RankManifest
+from tests.browser.conftest import Open
+
+pytestmark = pytest.mark.slow
+
+RECORDED = (
+    "gpt2_0_fp32",
+    "gpt2_1_tf32",
+    "gpt2_2_bf16",
+    "gpt2_2_bf16_nsys",
+    "gpt2_5_padded_vocabulary",
+    "hf_trainer_bert",
+    "imagenet_resnet50",
+    "nanogpt_compiled",
+    "nanogpt_eager",
+    "word_language_model",
+)
+"""By `diagnose profile`."""
+
+PAIRS = (
+    "born_on_host",
+    "fp32_matmul",
+    "healthy_small_pageable",
+    "item_per_layer",
+    "loop_optimizer",
+    "naive_attention",
+    "tiny_kernels",
+)
+FOLDERS = (*RECORDED, *(f"pairs/{pair}/{side}" for pair in PAIRS for side in ("bad", "fixed")))
+FORMS = ("terminal", "brief", "html", "json", "markdown", "perfetto", "sarif", "junit", "metrics")
+NO_NUMBER = re.compile(r"\b(nan|inf|NaT|-0)\b(?!-)")
+
+
+def ran(*words: object) -> Result:
+    return CliRunner().invoke(group, [str(word) for word in words])
+
+
+def test_the_folders_are_those_of_the_corpus(corpus: Path) -> None:
+    assert {one.parent.name for one in (corpus / "h100").glob("*/manifest.json")} == set(RECORDED)
+    assert {one.name for one in (corpus / "h100" / "pairs").iterdir()} == set(PAIRS)
+
+
+@pytest.mark.parametrize("folder", FOLDERS)
+def test_a_report_comes_in_every_format_and_is_drawn_whole(folder: str, corpus: Path, open_page: Open) -> None:
+    said = diagnose.analyze(corpus / "h100" / folder)
+    texts = {form: rendered(said, form) or "" for form in FORMS}
+    assert all(texts.values())
+    assert NO_NUMBER.search(texts["terminal"] + texts["markdown"]) is None
+    json.loads(texts["perfetto"])
+    assert Diagnosis.from_json(texts["json"]) == said
+    _agrees(said)
+    _is_as_published(folder, said, h100.truth_of(corpus / "h100"))
+    opened = open_page(texts["html"])
+    opened.scroll_through()
+    assert opened.marks() > 100
+    assert opened.page.locator(".figure[data-figure]").count() > 3
+
+
+def _agrees(said: Diagnosis) -> None:
+    """Parts add up, nothing saves more than the step, and no fix asks for what was noted to be set."""
+    assert said.breakdown is not None
+    assert said.idle is not None
+    assert sum(one.ns for one in said.idle) == said.breakdown.idle_ns
+    for one in said.findings:
+        assert 0 <= one.saving.low_ns <= one.saving.likely_ns <= one.saving.high_ns <= (said.step_ns or 0)
+    manifest = said.provenance.manifest
+    if manifest is not None:
+        (rank,) = manifest.ranks
+        assert [fix.trial for one in said.findings for fix in one.fixes if _is_set(fix, rank)] == []
+        rules = {one.rule for one in said.findings}
+        assert "tf32_off" not in rules or not rank.flags.cuda_matmul_allow_tf32
+
+
+def _is_set(fix: Fix, rank: RankManifest) -> bool:
+    trial, loaders = fix.trial or "", training_loaders(rank)
+    if workers := re.search(r"num_workers=(\d+)", trial):
+        return all(one.num_workers >= int(workers[1]) for one in loaders)
+    if trial == "patch:DataLoader(pin_memory=True)":
+        return all(one.pin_memory for one in loaders)
+    return trial == "patch:torch.optim(fused=True)" and all(one.fused for one in rank.optimizers)
+
+
+def _is_as_published(folder: str, said: Diagnosis, truth: h100.Truth) -> None:
+    published = h100.published()
+    now, before = (
+        [*h100.rungs_of(folder, said, truth)],
+        [one for one in published.rungs if one.recording == folder],
+    )
+    assert [(one.fix, one.place) for one in now] == [(one.fix, one.place) for one in before]
+    assert [one.likely_ms or 0.0 for one in now] == pytest.approx([one.likely_ms or 0.0 for one in before], rel=1e-3)
+    costs = [one for one in published.recorded if one.recording == folder]
+    assert [one.first for one in h100.cost_of(folder, said)] == [one.first for one in costs]
+    if folder.endswith("/bad"):
+        found = h100.pair_of(folder.split("/")[1], said, truth)
+        (was,) = [one for one in published.pairs if one.case == found.case]
+        assert (found.place, found.found) == (was.place, was.found)
+
+
+@pytest.mark.parametrize("folder", ["nanogpt_eager", "gpt2_2_bf16_nsys"])
+def test_tables_are_exported(folder: str, corpus: Path, tmp_path: Path) -> None:
+    done = ran("export", corpus / "h100" / folder, "--parquet", tmp_path / "tables")
+    assert done.exit_code == 0, done.output
+    assert (tmp_path / "tables" / "kernels" / "rank0.parquet").is_file()
+
+
+def test_patches_of_files_that_are_not_here_end_in_a_sentence(corpus: Path) -> None:
+    done = ran("patch", corpus / "h100" / "imagenet_resnet50")
+    assert "Error: Nothing can be patched: " in done.output
+
+
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("gpt2_1_tf32", "gpt2_2_bf16"),
+        ("gpt2_2_bf16", "gpt2_2_bf16_nsys"),
+        ("nanogpt_eager", "nanogpt_compiled"),
+        ("pairs/loop_optimizer/bad", "pairs/loop_optimizer/fixed"),
+        ("pairs/born_on_host/bad", "pairs/born_on_host/fixed"),
+    ],
+)
+def test_neighbours_are_compared(before: str, after: str, corpus: Path, tmp_path: Path) -> None:
+    done = ran("compare", corpus / "h100" / before, corpus / "h100" / after, "--json", tmp_path / "found.json")
+    assert done.exit_code in (0, 3), done.output
+    found = json.loads((tmp_path / "found.json").read_text(encoding="utf-8"))
+    assert sum(one["ns"] for one in found["parts"]) == found["after_ns"] - found["before_ns"]
+    assert found["verdict"] in ("faster", "same", "cannot_tell")
