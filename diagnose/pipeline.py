@@ -16,7 +16,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
-from functools import lru_cache, partial
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -70,9 +70,6 @@ StepRange = tuple[int, int]
 Found = tuple[RuleName, Finding]
 Progress = Callable[[int, int], None]
 
-_loaded = lru_cache(maxsize=1)(engine.load)
-"""The rules: a process that diagnoses many files loads them once."""
-
 
 def diagnose(
     paths: Sequence[str | Path] | Recordings,
@@ -92,8 +89,7 @@ def diagnose(
     """
     given = paths if isinstance(paths, Recordings) else recording.find(paths)
     rules = rules or RuleSet()
-    _loaded.cache_clear()  # Their files may have changed since the last diagnosis.
-    loaded = _loaded(rules)
+    loaded = engine.load(rules)
     with failures.collected() as lost:
         pages = attempt("pages of rules", [], lambda: [engine.shown(one) for one in loaded])
         records = attempt("what trials on this machine tell", {}, _records, given, trials)
@@ -228,7 +224,7 @@ def diagnose_files(
         except Missing as missing:
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
     with failures.collected() as lost:
-        said = diagnose_rank(facts, _loaded(rules), records)
+        said = diagnose_rank(facts, engine.load(rules), records)
     notes = (*said.digest.integrity, *map(diagnosis.note_of, lost))
     return replace(said, digest=replace(said.digest, integrity=notes))
 

@@ -9,9 +9,11 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
-# Timing never fails a test: CI machines are shared.
-settings.register_profile("untimed", settings(), deadline=None, suppress_health_check=[HealthCheck.too_slow])
-settings.load_profile("untimed")
+# Timing never fails a test: CI machines are shared. Few examples a run, and others in each.
+UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile("quick", UNTIMED, max_examples=20)
+settings.register_profile("thorough", UNTIMED, max_examples=200)
+settings.load_profile("quick")
 
 
 # Written --corpus=DIR: before this file is read, pytest takes the DIR of "--corpus DIR" for a folder of tests, and from
@@ -36,6 +38,13 @@ def pytest_configure(config: pytest.Config) -> None:
         raise pytest.UsageError(f"--corpus: no folder at {folder}")
     if folder is None and config.getoption("--require-corpus"):
         raise pytest.UsageError("--require-corpus needs --corpus=DIR")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """What reads recorded traces is slow: these are large, and many."""
+    for item in items:
+        if "corpus" in getattr(item, "fixturenames", ()):
+            item.add_marker(pytest.mark.slow)
 
 
 @pytest.fixture

@@ -22,6 +22,8 @@ import yaml
 from tests import actions
 from tests.actions import Ran
 
+pytestmark = pytest.mark.slow
+
 ROOT = Path(__file__).parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 DOCS = ROOT / "docs" / "ci"

@@ -36,6 +36,7 @@ def test_the_parts_of_public_recordings_add_up(pair: tuple[str, str], corpus: Pa
     adds_up(diagnose.compare(*(corpus / side for side in pair)))
 
 
+@pytest.mark.slow
 def test_the_parts_of_our_own_recordings_add_up() -> None:
     case = SAMPLES / "planted" / "communication" / "ranks_meet_to_print"
     found = diagnose.compare(case / "strong_fixed", case / "strong")

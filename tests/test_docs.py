@@ -197,6 +197,7 @@ def test_the_site_lists_every_page() -> None:
     assert listed == {path.relative_to(SITE).as_posix() for path in SITE.rglob("*.md")}
 
 
+@pytest.mark.slow
 def test_the_site_is_built_strictly_and_asks_nothing_of_a_network(tmp_path: Path) -> None:
     pytest.importorskip("mkdocs")
     pytest.importorskip("material")

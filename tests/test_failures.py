@@ -16,11 +16,15 @@ from diagnose.facts.core.base import FACTS
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
 from diagnose.findings.pricing import Step
+from diagnose.rulekit.engine import RuleSet
 from tests.breaking import broken, called, functions
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 GPU = SAMPLES / "planted" / "fusion" / "attention_written_out" / "gpu_medium"
 """A recording with findings, made on a GPU."""
+
+RULES = RuleSet(select=("AT", "KE", "LB01"))
+"""Some, for time."""
 
 FOR_PEOPLE = ("terminal", "markdown", "html")
 FORMS = (*FOR_PEOPLE, "brief", "json", "perfetto", "sarif", "junit", "metrics")
@@ -39,7 +43,11 @@ SPINE = (
 
 @pytest.fixture(scope="module")
 def sound() -> Diagnosis:
-    return pipeline.diagnose([GPU])
+    return diagnosed()
+
+
+def diagnosed() -> Diagnosis:
+    return pipeline.diagnose([GPU], rules=RULES)
 
 
 def told(diagnosis: Diagnosis) -> bool:
@@ -51,10 +59,10 @@ def told(diagnosis: Diagnosis) -> bool:
 def lost_of(rooms: str) -> Iterator[tuple[str, Diagnosis]]:
     """Each function of these rooms that an analysis calls, and the Diagnosis that comes without it. Of facts, those."""
     among = functions(*rooms.split())
-    for name in called(lambda: pipeline.diagnose([GPU]), among):
+    for name in called(lambda: diagnosed(), among):
         if name not in SPINE and (rooms != "diagnose.facts" or name.rpartition(".")[2] in FACTS):
             with broken(among[name]):
-                yield name, pipeline.diagnose([GPU])
+                yield name, diagnosed()
 
 
 PASSES = (
@@ -77,7 +85,7 @@ PASSES = (
 def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis) -> None:
     one = functions("diagnose")[f"diagnose.{name}"]
     with broken(one):
-        found = pipeline.diagnose([GPU])
+        found = diagnosed()
     assert told(found)
     assert found.steps is not None
     assert sound.steps is not None
@@ -90,7 +98,7 @@ def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis
 
 def test_a_failure_names_its_part_the_error_and_the_line_and_nothing_of_the_recording() -> None:
     with broken(functions("diagnose")["diagnose.reports.timeline.drawing.timeline"]):
-        found = pipeline.diagnose([GPU])
+        found = diagnosed()
     (note,) = [one for one in found.integrity if SAYS in one.what]
     assert note.what.startswith("Left out: the timeline, as diagnose itself failed (ValueError, ")
     assert "4x" not in note.what
@@ -108,7 +116,7 @@ def test_a_finding_that_cannot_be_priced_goes_alone(sound: Diagnosis, monkeypatc
         return priced(self, page, finding, alone)  # type: ignore[arg-type]
 
     monkeypatch.setattr(Step, "priced", failing)
-    found = pipeline.diagnose([GPU])
+    found = diagnosed()
     assert {one.rule for one in found.findings} == {one.rule for one in sound.findings} - {lost}
     (ended,) = [one for one in found.outcomes if one.rule == lost]
     assert ended.outcome is OutcomeKind.CRASHED
@@ -116,9 +124,9 @@ def test_a_finding_that_cannot_be_priced_goes_alone(sound: Diagnosis, monkeypatc
 
 def test_a_fact_that_fails_takes_along_what_stands_on_it_and_no_more() -> None:
     """Rules that ask for it have failed; those that do not, end as before."""
-    before = {one.rule: one.outcome for one in pipeline.diagnose([GPU]).outcomes}
+    before = {one.rule: one.outcome for one in diagnosed().outcomes}
     with broken(functions("diagnose.facts")["diagnose.facts.device.copies.copies"]):
-        found = pipeline.diagnose([GPU])
+        found = diagnosed()
     (absent,) = [one for one in found.absent if SAYS in one.what]
     assert absent.fact == "copies"
     assert found.copies is None
@@ -131,7 +139,7 @@ def test_failures_are_raised_where_that_is_asked_for(monkeypatch: pytest.MonkeyP
     monkeypatch.setenv(failures.DEBUG, "1")
     one = functions("diagnose")["diagnose.reports.timeline.drawing.timeline"]
     with broken(one), pytest.raises(ValueError, match="4x"):
-        pipeline.diagnose([GPU])
+        diagnosed()
 
 
 def test_memory_that_runs_out_is_no_failure_of_a_part() -> None:
@@ -201,7 +209,7 @@ def test_every_fact_may_fail(sound: Diagnosis) -> None:
     with ExitStack() as stack:
         for one in ones:
             stack.enter_context(broken(one))
-        found = pipeline.diagnose([GPU])
+        found = diagnosed()
     assert told(found)
     assert found.steps is None
     for form in FORMS:
@@ -211,17 +219,15 @@ def test_every_fact_may_fail(sound: Diagnosis) -> None:
 @pytest.mark.parametrize(
     ("lost", "code", "missing"),
     [
-        ("reports.timeline.drawing.timeline", 0, ()),
-        ("reports.content._kernels", 0, ()),
         ("reports.html.bundle.template", 0, ()),
         ("reports.sarif.render", 70, ("sarif",)),
     ],
 )
 def test_the_command_writes_what_can_be_made(lost: str, code: int, missing: tuple[str, ...], tmp_path: Path) -> None:
-    words = ["analyze", str(GPU), "--no-ledger"]
+    words = ["analyze", str(GPU), "--no-ledger", "--select", "AT,KE"]
     for form in ("html", "json", "markdown", "sarif", "junit"):
         words += [f"--{form}", str(tmp_path / form)]
-    rendered(pipeline.diagnose([GPU]), "sarif")  # Loads what is to be broken.
+    rendered(diagnosed(), "sarif")  # Loads what is to be broken.
     with broken(functions("diagnose")[f"diagnose.{lost}"]):
         done = CliRunner().invoke(group, words)
     assert done.exit_code == code, done.output

@@ -8,7 +8,11 @@ import sys
 import zipfile
 from pathlib import Path
 
+import pytest
+
 from diagnose.rulekit import page
+
+pytestmark = pytest.mark.slow
 
 ROOT = Path(__file__).parent.parent
 

@@ -273,6 +273,7 @@ for _ in range(200):
 """
 
 
+@pytest.mark.slow
 def test_processes_that_write_at_once_lose_and_damage_nothing(file: Path, tmp_path: Path, diagnosis: Diagnosis) -> None:
     """Four, which begin together when their input ends."""
     (tmp_path / "diagnosis.json").write_text(diagnosis.to_json())

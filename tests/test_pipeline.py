@@ -52,6 +52,7 @@ def test_the_slowest_rank_is_shown_and_all_are_listed(run: Path) -> None:
     assert found.provenance.world_size == 4
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_as_one_process(run: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     alone = diagnose.analyze(run)
     monkeypatch.setattr(processes, "POOL_BYTES", 0)

@@ -80,17 +80,20 @@ def program(case: Case) -> ModuleType:
     return importlib.import_module(case.module)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", RECORDED, ids=named)
 def test_a_recording_shows_what_is_planted(trial: Trial) -> None:
     program(trial.case).verify(trial.recording / "rank0.trace.json.gz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("trial", FIXED, ids=named)
 def test_a_recording_without_the_fault_does_not_show_it(trial: Trial) -> None:
     with pytest.raises(AssertionError):
         program(trial.case).verify(trial.fixed_recording / "rank0.trace.json.gz")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("folder", [one.recording for one in RECORDED] + [one.fixed_recording for one in FIXED], ids=at)
 def test_a_recording_names_no_machine_and_no_path_on_it(folder: Path) -> None:
     for path in folder.iterdir():

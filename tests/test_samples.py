@@ -132,6 +132,7 @@ def test_a_training_trains_and_its_fixes_change_no_number(training: str) -> None
     assert losses(training, FIXED[training]) == pytest.approx(found, rel=1e-3)
 
 
+@pytest.mark.slow
 def test_checkpoints(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     torch = pytest.importorskip("torch")
     monkeypatch.setenv("TMPDIR", str(tmp_path))

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
@@ -11,6 +12,7 @@ import diagnose
 from benchmarks.simulated import kineto
 from benchmarks.simulated.cases.case import Case
 from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Costs, Recording, host_step_ns, run, step_ns
+from benchmarks.simulated.manifest import manifest
 from benchmarks.simulated.training import Training
 
 SETTLING = 3
@@ -98,10 +100,11 @@ def true_ms(training: Training, measured: int) -> float:
 
 
 def write(training: Training, before: Sequence[Recording], folder: Path) -> None:
-    """The traces of all its ranks."""
-    for one in profiled(training, before):
-        path, memory = folder / f"rank{one.rank}.pt.trace.json", training.memory(len(one.steps))
-        kineto.write(one, training.gpu, path, training.gpus, memory)
+    """The recording, as `diagnose profile` leaves it: the traces of all its ranks, and a manifest."""
+    names = [f"rank{one.rank}.trace.json" for one in before]
+    for one, name in zip(profiled(training, before), names, strict=True):
+        kineto.write(one, training.gpu, folder / name, training.gpus, training.memory(len(one.steps)))
+    (folder / "manifest.json").write_text(json.dumps(manifest(training, names)), encoding="utf-8")
 
 
 def judge(case: Case, size: str) -> Row:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from types import MappingProxyType, ModuleType
 from typing import Any
@@ -95,16 +96,25 @@ def load(rules: RuleSet) -> tuple[LoadedRule, ...]:
 
 
 def load_file(path: Path, thresholds: Mapping[str, float] = MappingProxyType({})) -> LoadedRule:
-    """The rule in one file, with thresholds by their name. Raises RuleError with the file's name if it is not sound."""
+    """The rule in one file, with thresholds by their name. Raises RuleError with the file's name if it is not sound.
+
+    A file that has not changed since is not loaded again.
+    """
     try:
-        about = page.read(path)
-        if lacking := page.problems(about):
-            raise RuleError(f"{path.name}: {'; '.join(lacking)}.")
-        module = module_of(path, thresholds)
+        there = path.stat()
+        return _loaded(path.absolute(), there.st_mtime_ns, there.st_size, tuple(thresholds.items()))
     except RuleError as error:
         raise RuleError(str(error) if path.name in str(error) else f"{path.name}: {error}") from error
     except Exception as error:
         raise RuleError(f"{path.name} cannot be loaded: {type(error).__name__}: {error}") from error
+
+
+@lru_cache(maxsize=1_024)
+def _loaded(path: Path, changed_ns: int, size: int, thresholds: tuple[tuple[str, float], ...]) -> LoadedRule:
+    about = page.read(path)
+    if lacking := page.problems(about):
+        raise RuleError(f"{path.name}: {'; '.join(lacking)}.")
+    module = module_of(path, dict(thresholds))
     checks = [value for value in vars(module).values() if isinstance(value, Check)]
     if len(checks) != 1:
         raise RuleError(f"{path.name} has {len(checks)} rules; a file holds one.")

@@ -65,6 +65,7 @@ def test_the_published_tables_are_those_of_the_published_rows() -> None:
     assert len(published) == 2
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
 def test_the_published_verdict_is_what_is_said_of_the_recording(case: Case) -> None:
     published = next(one for one in tables.published() if one.case == case.name)

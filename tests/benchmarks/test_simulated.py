@@ -153,6 +153,7 @@ def test_recording_costs_host_time_for_every_op_and_call() -> None:
     assert recorded(nodes, costs=costs).steps[0][1] == recorded(nodes).steps[0][1] + 2 * 1_500 + 800
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", SIZES)
 def test_runs_are_the_same_every_time(size: str) -> None:
     case = next(one for one in cases() if one.family == "data loading")

@@ -182,6 +182,7 @@ def test_a_trial_and_its_truth_make_a_row() -> None:
     )
 
 
+@pytest.mark.slow
 def test_a_fault_is_tried_by_what_the_finding_of_it_says() -> None:
     """Of the recording that is kept, without running anything."""
     some = [

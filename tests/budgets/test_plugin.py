@@ -8,6 +8,8 @@ import pytest
 
 from tests.capture.scripts import ROOT, STEP
 
+pytestmark = pytest.mark.slow
+
 pytest_plugins = ["pytester"]
 
 PLUGIN = "diagnose.budgets.plugin"

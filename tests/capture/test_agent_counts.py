@@ -46,6 +46,7 @@ def counted(target: Path, step: Callable[[], object], column: str) -> list[tuple
     return [(graph.names[graph.name[at]].removeprefix("aten::"), said[at]) for at in told]
 
 
+@pytest.mark.slow
 def test_rows_that_are_repeated_go_through_a_layer(tmp_path: Path, layer: Any) -> None:
     def step() -> None:
         layer(torch.randn(50, 40).repeat_interleave(4, dim=0)).exp()

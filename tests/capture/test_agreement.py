@@ -102,6 +102,7 @@ def server() -> Iterator[tuple[subprocess.Popen[str], int]]:
     process.wait()
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("how", [signal.SIGSTOP, signal.SIGKILL])
 def test_a_store_that_hangs_or_dies_is_not_asked_again(
     server: tuple[subprocess.Popen[str], int], how: signal.Signals, monkeypatch: pytest.MonkeyPatch
@@ -145,6 +146,7 @@ print(*sorted(chosen.of_groups(0, 1024)))
 """
 
 
+@pytest.mark.slow
 def test_of_a_large_job_each_group_of_rank_0_is_recorded() -> None:
     """16 stages, 8 replicas, 8 shards: the stages of rank 0, its replicas, its shards, and of all the first 8."""
     done = subprocess.run([sys.executable, "-c", GROUPS], capture_output=True, text=True)

@@ -34,6 +34,7 @@ def fake_torch(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return draw(tmp_path, modules__torch____init____py="") / "modules" / "torch" / "__init__.py"
 
 
+@pytest.mark.slow
 def test_a_python_with_torch() -> None:
     torch = pytest.importorskip("torch")
     found = doctor.look_at_torch(sys.executable)
@@ -85,6 +86,7 @@ def test_a_torch_that_cannot_be_imported(fake_torch: Path, module: str, error: s
     assert doctor.check_torch("python", found).what == f"cannot be imported: {error}"
 
 
+@pytest.mark.slow
 def test_a_torch_that_hangs(fake_torch: Path) -> None:
     fake_torch.write_text("import time; print('torch says hello', flush=True); time.sleep(600)")
     found = doctor.look_at_torch(sys.executable, timeout_s=2)

@@ -47,6 +47,7 @@ def test_without_rank_0_the_command_that_began_completes(tmp_path: Path) -> None
     assert (gathering.completes(first), gathering.completes(second)) == (True, False)
 
 
+@pytest.mark.slow
 def test_what_comes_late_is_waited_for(parts: list[Part]) -> None:
     """A rank says its last, and its command ends, while the other command waits."""
     other, mine = parts
@@ -77,6 +78,7 @@ def test_a_rank_whose_command_has_ended_is_not_waited_for(parts: list[Part]) -> 
     assert found.notes == ("rank1 ended without a word: killed, or left by os._exit.",)
 
 
+@pytest.mark.slow
 def test_nothing_is_waited_for_without_end(parts: list[Part], monkeypatch: pytest.MonkeyPatch) -> None:
     """The other command is there and says nothing."""
     monkeypatch.setattr(folders, "APPEARS_S", 1.5)

@@ -1,11 +1,13 @@
-"""The command line within this process: what it prints and ends with, without the start of another."""
+"""The command line as users run it: within this process, without the start of another, or in one of its own."""
 
 from __future__ import annotations
 
 import contextlib
 import io
 import os
+import subprocess
 import sys
+from pathlib import Path
 from subprocess import CompletedProcess
 from unittest import mock
 
@@ -14,16 +16,36 @@ import pytest
 from diagnose.cli import main
 
 
-def ran(*arguments: object, **environment: str) -> CompletedProcess[str]:
-    """As `python -m diagnose ARGUMENTS` would, with more variables in its environment."""
-    words = ["diagnose", *map(str, arguments)]
+def run(*arguments: object, cwd: Path | None = None, **environment: str) -> CompletedProcess[str]:
+    """What `python -m diagnose ARGUMENTS` prints and ends with, with more variables in its environment."""
+    words, here = ["diagnose", *map(str, arguments)], Path.cwd()
     out, err = io.StringIO(), io.StringIO()
-    with (
-        mock.patch.object(sys, "argv", words),
-        mock.patch.dict(os.environ, environment),
-        contextlib.redirect_stdout(out),
-        contextlib.redirect_stderr(err),
-        pytest.raises(SystemExit) as ended,
-    ):
-        main()
+    os.chdir(cwd or here)
+    try:
+        with (
+            mock.patch.object(sys, "argv", words),
+            mock.patch.dict(os.environ, environment),
+            contextlib.redirect_stdout(out),
+            contextlib.redirect_stderr(err),
+            pytest.raises(SystemExit) as ended,
+        ):
+            main()
+    finally:
+        os.chdir(here)
     return CompletedProcess(words, int(ended.value.code or 0), out.getvalue(), err.getvalue())
+
+
+def run_alone(*arguments: object, cwd: Path | None = None, **environment: str) -> CompletedProcess[str]:
+    """The same in a process of its own, whose standard output is a pipe."""
+    command = [sys.executable, "-m", "diagnose", *map(str, arguments)]
+    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
+    return subprocess.run(
+        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": paths, **environment}
+    )
+
+
+def refused(done: CompletedProcess[str], *words: str) -> None:
+    """Exit code 2, one clear sentence, no traceback, nothing on standard output."""
+    assert (done.returncode, done.stdout) == (2, "")
+    assert "Traceback" not in done.stderr
+    assert all(word in done.stderr for word in words), done.stderr

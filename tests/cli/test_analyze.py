@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -12,15 +11,8 @@ import pytest
 
 from diagnose.cli import main
 from diagnose.findings.diagnosis import Diagnosis
+from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
-
-
-def run(*arguments: object, cwd: Path | None = None, **environment: str) -> subprocess.CompletedProcess[str]:
-    command = [sys.executable, "-m", "diagnose", *map(str, arguments)]
-    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": paths, **environment}
-    )
 
 
 @pytest.fixture
@@ -62,13 +54,6 @@ def test_steps(trace: Path) -> None:
     steps = Diagnosis.from_json(done.stdout).steps
     assert steps is not None
     assert steps.numbers == (2, 3)
-
-
-def refused(done: subprocess.CompletedProcess[str], *words: str) -> None:
-    """Exit code 2, one clear sentence, no traceback, nothing on standard output."""
-    assert (done.returncode, done.stdout) == (2, "")
-    assert "Traceback" not in done.stderr
-    assert all(word in done.stderr for word in words), done.stderr
 
 
 @pytest.mark.parametrize("steps", ["x", "3-", "-", "5-4-3"])
@@ -120,6 +105,7 @@ def test_an_output_that_cannot_be_written_is_refused_before_the_work(trace: Path
     refused(run("analyze", trace, "--json", "-", "--markdown", "-"), "Only one result")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_said_in_a_sentence(trace: Path) -> None:
     if not Path("/dev/full").exists():
         pytest.skip("no /dev/full on this system")
@@ -136,6 +122,7 @@ def test_a_trace_with_nothing_to_measure_is_inconclusive(tmp_path: Path) -> None
     assert "device work and ops" in done.stdout
 
 
+@pytest.mark.slow
 def test_a_reader_that_stops_early_is_no_error(trace: Path) -> None:
     command = f'"{sys.executable}" -m diagnose analyze "{trace}" --format json | head -c 10'
     done = subprocess.run(["bash", "-c", command], capture_output=True, text=True, cwd=Path(__file__).parents[2])

@@ -10,8 +10,7 @@ import pytest
 
 from diagnose.findings.baseline import Baseline
 from diagnose.findings.comparison import Comparison
-from tests.cli.invoking import ran as run
-from tests.cli.test_analyze import refused
+from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
 
 STEPS = 30
@@ -162,6 +161,7 @@ def test_a_baseline_holds_no_command_and_no_environment_that_the_manifest_does_n
 CASE = Path(__file__).parents[2] / "sample_traces" / "planted" / "communication" / "ranks_meet_to_print"
 
 
+@pytest.mark.slow
 def test_findings_that_are_new_are_written_as_sarif_and_told_to_github(tmp_path: Path) -> None:
     file, page = tmp_path / "new.sarif", tmp_path / "page.md"
     sides = CASE / "strong_fixed", CASE / "strong"

@@ -13,9 +13,10 @@ from click.testing import CliRunner
 from diagnose.capture.limits import Check
 from diagnose.cli import group
 from diagnose.cli.doctor import report
-from tests.cli.test_analyze import run
+from tests.cli.invoking import run
 
 
+@pytest.mark.slow
 def test_the_report(tmp_path: Path) -> None:
     done = run("doctor", cwd=tmp_path)
     assert done.stderr == ""
@@ -29,6 +30,7 @@ def test_the_report(tmp_path: Path) -> None:
     assert list(tmp_path.iterdir()) == []
 
 
+@pytest.mark.slow
 def test_json_says_the_same(tmp_path: Path) -> None:
     done = run("doctor", "--json", cwd=tmp_path)
     said = json.loads(done.stdout)
@@ -46,6 +48,7 @@ def test_a_torch_that_breaks(tmp_path: Path) -> None:
     assert "Traceback" not in done.stdout + done.stderr
 
 
+@pytest.mark.slow
 def test_a_folder_that_cannot_be_written(tmp_path: Path) -> None:
     (tmp_path / "diagnose-runs").write_text("")
     done = run("doctor", cwd=tmp_path)

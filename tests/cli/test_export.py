@@ -10,6 +10,7 @@ import subprocess
 import sys
 import time
 from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
@@ -21,7 +22,7 @@ import diagnose
 from diagnose.cli import group
 from diagnose.source import processes
 from diagnose.tables import schema
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
 from tests.tables.drawn import HOSTILE, training
 from tests.test_secrets import TOKEN, planted
@@ -104,6 +105,7 @@ def test_it_says_what_it_wrote_and_what_was_not_recorded(trace: Path, tmp_path: 
     assert [(one["table"], one["ranks"], one["what"]) for one in told["absent"]] == [("memory", [0], "memory events")]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", [1, 2])
 def test_each_rank_has_a_file_with_its_number(
     job: Path, tmp_path: Path, jobs: int, monkeypatch: pytest.MonkeyPatch
@@ -223,6 +225,7 @@ def test_an_export_beside_its_traces_is_no_trace(job: Path) -> None:
     assert (again.returncode, again.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_full_disk_is_one_sentence_and_leaves_the_earlier_export(trace: Path, tmp_path: Path) -> None:
     """No file may grow beyond a few hundred bytes: what a full disk does to the writer."""
     out = tmp_path / "t"
@@ -240,15 +243,27 @@ def test_a_full_disk_is_one_sentence_and_leaves_the_earlier_export(trace: Path, 
     assert (out / "steps" / "rank0.parquet").read_bytes() == before
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("jobs", ["1", "2"])
 def test_an_interruption_leaves_no_half_file(tmp_path: Path, jobs: str) -> None:
-    """Files are large enough for processes of their own, which are interrupted as well, as by a terminal."""
-    for rank in range(200):
-        training(distributedInfo={"rank": rank}, padding="x" * 30_000).write(tmp_path / f"r{rank}.json")
+    """Files are large enough for processes of their own, which are interrupted as well, as by a terminal.
+
+    Each process stops where it has begun to write its first file.
+    """
+    for rank in range(3):
+        training(distributedInfo={"rank": rank}, padding="x" * 2_000_000).write(tmp_path / f"r{rank}.json")
+    (tmp_path / "site").mkdir()
+    (tmp_path / "site" / "sitecustomize.py").write_text(
+        "import time\nfrom pyarrow import parquet\n"
+        "parquet.ParquetWriter.write_table = lambda *ignored: time.sleep(600)\n"
+    )
     out = tmp_path / "t"
     words = [sys.executable, "-m", "diagnose", "export", str(tmp_path), "--parquet", str(out), "--jobs", jobs]
-    with subprocess.Popen(words, cwd=ROOT, stderr=subprocess.PIPE, start_new_session=True) as process:
-        while process.poll() is None and not list(out.glob(".unfinished-*/*/*.parquet")):
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(ROOT)])}
+    given: dict[str, Any] = {"env": environment, "stderr": subprocess.PIPE, "start_new_session": True}
+    with subprocess.Popen(words, cwd=ROOT, **given) as process:
+        while not list(out.glob(".unfinished-*/*/*.parquet")):
+            assert process.poll() is None
             time.sleep(0.01)
         os.killpg(process.pid, signal.SIGINT)
         _, said = process.communicate()

@@ -13,7 +13,8 @@ import click
 import pytest
 
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
-from tests.cli.test_analyze import refused, run, trace
+from tests.cli.invoking import refused, run
+from tests.cli.test_analyze import trace
 
 __all__ = ["trace"]  # A fixture.
 
@@ -95,6 +96,7 @@ def test_a_pipe_gets_the_result_and_stays(trace: Path, tmp_path: Path) -> None:
     assert stat.S_ISFIFO(pipe.stat().st_mode)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["-", "/dev/stdout", "/dev/fd/1", "/proc/self/fd/1"])
 def test_standard_output_by_any_name_holds_the_result_alone(trace: Path, tmp_path: Path, name: str) -> None:
     if name != STDOUT and not Path(name).exists():
@@ -116,6 +118,7 @@ def test_two_results_for_standard_output_by_other_names(trace: Path) -> None:
     refused(run("analyze", trace, "--json", "-", "--html", "/dev/stdout"), "Only one result")
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("option", OPTIONS)
 def test_a_result_whose_reader_leaves_ends_in_a_sentence(trace: Path, option: str) -> None:
     command = f'set -o pipefail; "{sys.executable}" -m diagnose analyze "{trace}" {option} - | true'

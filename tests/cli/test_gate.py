@@ -9,7 +9,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from diagnose.findings.diagnosis import Diagnosis
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
 
 

@@ -18,7 +18,7 @@ from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.ledger import Entry
 from diagnose.findings.trials import Range
 from tests.capture.scripts import profile, script
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 from tests.cli.test_try import LOADER
 
 PLANTED = Path(__file__).parents[2] / "sample_traces" / "planted"
@@ -207,6 +207,7 @@ def test_trials_of_another_device_correct_nothing(file: Path) -> None:
     assert analyzed().findings == diagnose.analyze(SAMPLE).findings
 
 
+@pytest.mark.slow
 def test_ranks_are_corrected_in_all_processes() -> None:
     folder = PLANTED / "ranks" / "one_rank_computes_more" / "medium"
     rule = diagnose.analyze(folder).findings[0].rule

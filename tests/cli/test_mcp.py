@@ -10,7 +10,7 @@ import pytest
 
 from diagnose.cli import COMMANDS
 from tests.agents.samples import ROOT, SAMPLE
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 
 MAIN = "from diagnose.cli import main; main()"
 

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.cli.test_analyze import run, trace
+from tests.cli.invoking import run, run_alone
+from tests.cli.test_analyze import trace
 
 __all__ = ["trace"]
 
@@ -55,16 +56,18 @@ def test_open_opens_the_page_that_was_written(trace: Path, tmp_path: Path, brows
     assert (tmp_path / "asked").read_text().strip() == (tmp_path / "out.html").as_uri()
 
 
+@pytest.mark.slow
 def test_open_alone_writes_a_page_to_open(trace: Path, tmp_path: Path, browser: Path) -> None:
-    done = run("analyze", trace, "--open", BROWSER=str(browser), TMPDIR=str(tmp_path))
+    done = run_alone("analyze", trace, "--open", BROWSER=str(browser), TMPDIR=str(tmp_path))
     assert done.returncode == 0
     page = Path((tmp_path / "asked").read_text().strip().removeprefix("file://"))
     assert page.is_relative_to(tmp_path)
     assert page.read_text().startswith("<!doctype html>")
 
 
+@pytest.mark.slow
 def test_without_a_browser_it_says_where_the_page_is(trace: Path, tmp_path: Path) -> None:
-    done = run(
+    done = run_alone(
         "analyze", trace, "--html", tmp_path / "out.html", "--open", BROWSER="false", PATH="/nowhere", DISPLAY=""
     )
     assert done.returncode == 0

@@ -14,9 +14,11 @@ from pathlib import Path
 import pytest
 
 from tests.capture.scripts import ROOT, environment, profile, script
-from tests.cli.test_analyze import refused
+from tests.cli.invoking import refused
 from tests.drawing import Drawing
 from tests.patches.patching import line_of
+
+pytestmark = pytest.mark.slow
 
 CASES = ROOT / "sample_traces" / "planted"
 

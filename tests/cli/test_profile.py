@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.scripts import STEP, command, environment, script
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 
 pytestmark = pytest.mark.slow
 

@@ -9,7 +9,7 @@ import pytest
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.rulekit import page
 from diagnose.synthetic import notation
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 from tests.rules import SLOW, folder
 
 

@@ -22,7 +22,7 @@ from diagnose.reports import trials
 from diagnose.trace.manifest import Manifest
 from diagnose.trials.selection import CannotTry
 from tests.capture.scripts import environment, profile, script
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 
 pytestmark = pytest.mark.slow
 

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.capture.scripts import profile, script
-from tests.cli.test_analyze import run
+from tests.cli.invoking import run
 
 pytestmark = pytest.mark.slow
 

@@ -12,7 +12,7 @@ import pytest
 from diagnose.trace.manifest import Manifest
 from diagnose.trials.arms import first_size
 from tests.capture.scripts import profile, script
-from tests.cli.test_analyze import refused, run
+from tests.cli.invoking import refused, run
 
 pytestmark = pytest.mark.slow
 

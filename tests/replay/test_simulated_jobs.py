@@ -52,6 +52,7 @@ def job_of(training: Training, folder: Path) -> Job:
     return found
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", JOBS)
 def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(name: str, tmp_path: Path) -> None:
     good = JOBS[name]
@@ -68,6 +69,7 @@ def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(nam
     assert joined.step_ns([joined.recorded, changed]) / 1e6 == pytest.approx([before, after], rel=0.02)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("name", ["gpipe", "gpipe_older", "1f1b", "1f1b_older", "interleaved", "interleaved_older"])
 def test_what_is_sent_meets_what_is_received(name: str, tmp_path: Path) -> None:
     training = JOBS[name]
@@ -81,11 +83,13 @@ def test_what_is_sent_meets_what_is_received(name: str, tmp_path: Path) -> None:
     assert [one.rank_of for one in found.pipelines] == [tuple(range(training.layout.world)) * training.stages_each]
 
 
+@pytest.mark.slow
 def test_clocks_of_hosts_are_told_apart(tmp_path: Path) -> None:
     found = job_of(JOBS["ddp_on_two_hosts"], tmp_path)
     assert (found.ahead_ns / 1e6).tolist() == pytest.approx([0.0, 0.0, 8.0, 8.0], abs=0.01)
 
 
+@pytest.mark.slow
 def test_without_the_early_reductions_a_job_takes_what_it_takes_when_simulated_so(tmp_path: Path) -> None:
     """Gradients of 4 micro-batches are reduced each time, over a network that compute does not hide."""
     good = Training(Layout({"dp": 4}, gpus=2, nic_gb_s=20.0), SMALL, micro=4)

@@ -68,6 +68,7 @@ def drawn(folder: Path) -> str:
     return str(path)
 
 
+@pytest.mark.slow
 def test_the_rules_of_an_installed_package_run(installed: Path, tmp_path: Path) -> None:
     """Its fact lies beside its rule; a step of 100 ms has 20 of looking for numbers that are not finite."""
     trace = drawn(tmp_path)
@@ -79,6 +80,7 @@ def test_the_rules_of_an_installed_package_run(installed: Path, tmp_path: Path) 
     assert (examples.returncode, examples.stderr) == (0, "")
 
 
+@pytest.mark.slow
 def test_a_package_whose_rules_cannot_be_found_is_named(installed: Path, tmp_path: Path) -> None:
     site = tmp_path / "site"
     (site / "gone-1.0.dist-info").mkdir(parents=True)

@@ -186,6 +186,7 @@ def test_a_folder_that_cannot_be_made_keeps_nothing(
     assert reads == [trace, trace]
 
 
+@pytest.mark.slow
 def test_many_at_once_find_it_whole(kept: Path, trace: Path) -> None:
     with ThreadPoolExecutor(8) as pool:
         found = list(pool.map(ranks.read, [trace] * 16))

@@ -19,6 +19,8 @@ from diagnose.source.base import InputError
 from diagnose.source.ranks import TraceFile
 from diagnose.source.recording import RankFiles
 
+pytestmark = pytest.mark.slow
+
 distributed = pytest.importorskip("distributed")
 
 SAMPLE = Path(__file__).parent.parent.parent / "sample_traces" / "jobs" / "healthy_tensor"

@@ -44,6 +44,7 @@ def test_small_files_stay_in_this_process_and_each_waits_until_it_is_asked_for()
     assert list(results) == [(1, os.getpid())]
 
 
+@pytest.mark.slow
 def test_all_files_are_worked_on_in_other_processes(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "POOL_BYTES", 0)
     found = dict(processes.results(name_and_process, files(9), jobs=2))
@@ -51,6 +52,7 @@ def test_all_files_are_worked_on_in_other_processes(monkeypatch: pytest.MonkeyPa
     assert os.getpid() not in {process for _, process in found.values()}
 
 
+@pytest.mark.slow
 def test_a_file_whose_process_is_killed_costs_that_file_alone(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(processes, "POOL_BYTES", 0)
     found = dict(processes.results(killed_by_the_third, files(6), jobs=2))
@@ -60,6 +62,7 @@ def test_a_file_whose_process_is_killed_costs_that_file_alone(monkeypatch: pytes
     assert found == {at: f"rank{at}.json" for at in (0, 1, 3, 4, 5)}
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("least_bytes", [0, 1 << 20])
 def test_what_work_raises_is_raised(monkeypatch: pytest.MonkeyPatch, least_bytes: int) -> None:
     monkeypatch.setattr(processes, "POOL_BYTES", least_bytes)

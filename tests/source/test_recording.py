@@ -184,6 +184,7 @@ def test_a_manifest_survives_json(folder: Path) -> None:
     assert isinstance(found.provenance.manifest, Manifest)
 
 
+@pytest.mark.slow
 def test_processes_give_the_same_as_one_process(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("trace", "detail"):
         (folder / f"rank1.{name}.json.gz").write_bytes((folder / f"rank0.{name}.json.gz").read_bytes())

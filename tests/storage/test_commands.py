@@ -16,7 +16,8 @@ from diagnose.source.base import InputError
 from diagnose.storage import filesystem
 from diagnose.storage.remote import Remote
 from tests.capture.scripts import STEP, environment, script
-from tests.cli.test_analyze import refused, run, trace
+from tests.cli.invoking import refused, run
+from tests.cli.test_analyze import trace
 from tests.storage.conftest import Bucket
 from tests.storage.network import Request, times, web_server
 
@@ -82,6 +83,7 @@ def test_a_report_that_cannot_be_put(bucket: Bucket) -> None:
     assert str(refusal.value).startswith(f"Cannot write {bucket.url}/out.json: access is denied.")
 
 
+@pytest.mark.slow
 def test_a_local_trace_takes_no_package_of_storages(trace: Path) -> None:
     program = (
         "import sys; from diagnose.cli import main\n"
@@ -140,6 +142,7 @@ def test_secrets_are_nowhere(tmp_path: Path, trace: Path) -> None:
     assert all(SECRET not in text for text in written)
 
 
+@pytest.mark.slow
 def test_secrets_are_not_in_refusals(bucket: Bucket, tmp_path: Path, trace: Path) -> None:
     (tmp_path / "text.json").write_text("hello")
     with web_server(tmp_path) as server:

@@ -60,6 +60,7 @@ def test_a_damaged_export_is_named_by_its_url(bucket: Bucket, export: bytes) -> 
         ranks.load([url])
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("size", [None, 5000])
 def test_nothing_is_left_when_the_process_ends(bucket: Bucket, export: bytes, scratch: Path, size: int | None) -> None:
     url = bucket.put("report.sqlite", export[:size])

@@ -25,6 +25,7 @@ def notes(run: diagnose.Diagnosis) -> str:
     return " ".join(note.what for note in run.integrity)
 
 
+@pytest.mark.slow
 def test_a_job_is_diagnosed_as_if_it_were_here_by_several_processes(
     bucket: Bucket, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -57,6 +58,7 @@ def test_a_folder_is_listed_once_and_only_its_manifest_is_read(bucket: Bucket) -
     assert len([one for one in bucket.proxy.requests if "list-type" in one.path]) == 1
 
 
+@pytest.mark.slow
 def test_a_thousand_files_come_in_pages_and_in_order(bucket: Bucket) -> None:
     from moto.core import DEFAULT_ACCOUNT_ID
     from moto.s3.models import s3_backends

@@ -5,6 +5,7 @@ from __future__ import annotations
 from itertools import pairwise
 
 import numpy as np
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -108,6 +109,7 @@ def slowly(bounds: list[int], moments: list[tuple[int, str]]) -> list[tuple[int,
     return [(*cell, name) for cell, name in zip(cells, filled, strict=True) if name]
 
 
+@pytest.mark.slow
 @given(
     bounds=st.sets(st.integers(0, 20_000), min_size=2, max_size=24).filter(lambda one: len(one) % 2 == 0),
     moments=st.sets(st.integers(0, 20_000), max_size=12),

@@ -93,6 +93,7 @@ def test_equal_arms_that_differ_by_a_third_show_nothing_soon() -> None:
     assert not looks.hopeless([0.004, -0.003, 0.001], 1)
 
 
+@pytest.mark.slow
 def test_equal_arms_show_a_difference_in_at_most_5_of_100() -> None:
     """However often it is looked. 2000 trials of a fix that changes nothing, on drawn noise."""
     draw, wrong = random.Random(5), 0

@@ -76,6 +76,7 @@ def test_what_a_manifest_says_is_text_too(tmp_path: Path) -> None:
     assert "&lt;img src=https://evil.example/x&gt;" in page.render(hostile)
 
 
+@pytest.mark.slow
 def test_a_page_of_many_operations_stays_small(tmp_path: Path) -> None:
     """A quarter of a million operations in 25 steps, with names of 1,000 characters."""
     draw = Drawing()
