@@ -5,7 +5,7 @@ CORPUS ?= ../shared/traces
 
 BIN := .venv/bin
 .DEFAULT_GOAL := help
-.PHONY: help demo test test-all check texts docs pictures accuracy truth trials noise gpu bench bench-scale clean
+.PHONY: help demo test test-slow test-all check texts docs pictures accuracy truth trials noise gpu bench bench-scale clean
 .DELETE_ON_ERROR:
 
 help:  ## print this list
@@ -14,11 +14,13 @@ help:  ## print this list
 demo: .venv/torch  ## record a sample training on whatever device is there, and say what to fix
 	$(BIN)/diagnose profile sample_traces/trainings/image_classifier/train.py
 
-test: .venv/browser  ## run the tests but slow ones, on all cores; PYTEST_ARGS="--corpus=DIR" adds those on recorded traces
+test: .venv/browser  ## run the tests but slow ones, on all cores; PYTEST_ARGS goes to pytest
 	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m "not slow" $(PYTEST_ARGS)
 
-test-all: test  ## run also those that record trainings, drive a browser or judge all recordings, one by one
-	$(BIN)/pytest -m slow $(PYTEST_ARGS)
+test-slow: .venv/browser  ## run those that take seconds: they record trainings, drive a browser, judge recordings
+	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m slow $(PYTEST_ARGS)
+
+test-all: test test-slow  ## run all tests
 
 check: .venv/full  ## lint, format, types, import contracts, dead code and generated texts
 	$(BIN)/ruff check
@@ -46,6 +48,7 @@ accuracy: .venv/full  ## measure how often diagnoses of planted and of simulated
 	$(BIN)/python -m benchmarks.jobs --write
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.gpu_traces $(CORPUS) --write)
 	$(if $(wildcard $(CORPUS)),$(BIN)/python -m benchmarks.multi_rank_traces $(CORPUS) --write)
+	$(if $(wildcard $(CORPUS)/h100),$(BIN)/python -m benchmarks.h100 $(CORPUS) --write)
 	$(BIN)/python -m benchmarks.texts --write
 
 truth: .venv/full  ## measure planted cases that need no GPU and record all their levels, as far as that is missing; takes an hour

@@ -63,11 +63,9 @@ class Truth(msgspec.Struct):
 
 
 class Pair(msgspec.Struct):
-    """A training without and with a fix."""
+    """What a fix gains in a training."""
 
     expect: str
-    bad_ms: float
-    fixed_ms: float
     speedup: float
     speedup_range: tuple[float, float]
 
