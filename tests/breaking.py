@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib
 import sys
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -25,6 +26,14 @@ def functions(*rooms: str) -> dict[str, FunctionType]:
                     if function is not None and function.__module__ == name:
                         found[f"{name}.{function.__qualname__}"] = function
     return found
+
+
+def function(name: str) -> FunctionType:
+    """One of them by module and name; the module is loaded for that."""
+    module, _, owner = name.rpartition(".")[0].rpartition(".")
+    module = module if owner[0].isupper() else f"{module}.{owner}"
+    importlib.import_module(module)
+    return functions(module)[name]
 
 
 def _bare(member: Any) -> FunctionType | None:

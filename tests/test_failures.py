@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import html
 from collections.abc import Iterator
 from contextlib import ExitStack
 from pathlib import Path
@@ -16,8 +17,9 @@ from diagnose.facts.core.base import FACTS
 from diagnose.findings.diagnosis import Diagnosis
 from diagnose.findings.finding import OutcomeKind
 from diagnose.findings.pricing import Step
+from diagnose.reports import notebook
 from diagnose.rulekit.engine import RuleSet
-from tests.breaking import broken, called, functions
+from tests.breaking import broken, called, function, functions
 
 SAMPLES = Path(__file__).parents[1] / "sample_traces"
 GPU = SAMPLES / "planted" / "fusion" / "attention_written_out" / "gpu_medium"
@@ -83,7 +85,7 @@ PASSES = (
 
 @pytest.mark.parametrize("name", PASSES)
 def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis) -> None:
-    one = functions("diagnose")[f"diagnose.{name}"]
+    one = function(f"diagnose.{name}")
     with broken(one):
         found = diagnosed()
     assert told(found)
@@ -97,7 +99,7 @@ def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis
 
 
 def test_a_failure_names_its_part_the_error_and_the_line_and_nothing_of_the_recording() -> None:
-    with broken(functions("diagnose")["diagnose.reports.timeline.drawing.timeline"]):
+    with broken(function("diagnose.reports.timeline.drawing.timeline")):
         found = diagnosed()
     (note,) = [one for one in found.integrity if SAYS in one.what]
     assert note.what.startswith("Left out: the timeline, as diagnose itself failed (ValueError, ")
@@ -125,7 +127,7 @@ def test_a_finding_that_cannot_be_priced_goes_alone(sound: Diagnosis, monkeypatc
 def test_a_fact_that_fails_takes_along_what_stands_on_it_and_no_more() -> None:
     """Rules that ask for it have failed; those that do not, end as before."""
     before = {one.rule: one.outcome for one in diagnosed().outcomes}
-    with broken(functions("diagnose.facts")["diagnose.facts.device.copies.copies"]):
+    with broken(function("diagnose.facts.device.copies.copies")):
         found = diagnosed()
     (absent,) = [one for one in found.absent if SAYS in one.what]
     assert absent.fact == "copies"
@@ -137,7 +139,7 @@ def test_a_fact_that_fails_takes_along_what_stands_on_it_and_no_more() -> None:
 
 def test_failures_are_raised_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failures.DEBUG, "1")
-    one = functions("diagnose")["diagnose.reports.timeline.drawing.timeline"]
+    one = function("diagnose.reports.timeline.drawing.timeline")
     with broken(one), pytest.raises(ValueError, match="4x"):
         diagnosed()
 
@@ -185,7 +187,7 @@ def test_a_page_comes_without_any_of_its_parts(sound: Diagnosis, capsys: pytest.
 @pytest.mark.parametrize("figure", ["step_figures.step_bar", "work_figures.kernel_tree", "timeline_figure.drawn"])
 def test_a_page_comes_without_a_figure(figure: str, sound: Diagnosis, capsys: pytest.CaptureFixture[str]) -> None:
     rendered(sound, "html")
-    with broken(functions("diagnose.reports.html")[f"diagnose.reports.html.{figure}"]):
+    with broken(function(f"diagnose.reports.html.{figure}")):
         page = rendered(sound, "html")
     assert page is not None
     assert SAYS in page
@@ -200,6 +202,13 @@ def test_an_analysis_comes_whatever_fails(rooms: str) -> None:
         assert told(found), name
         for form in ("terminal", "json"):
             assert rendered(found, form), name
+
+
+def test_a_notebook_shows_what_is_left(sound: Diagnosis) -> None:
+    with broken(function("diagnose.reports.findings._card")):
+        shown = notebook.render(sound)
+    assert SAYS in shown
+    assert sound.findings[0].title in html.unescape(shown)
 
 
 def test_every_fact_may_fail(sound: Diagnosis) -> None:
@@ -227,8 +236,7 @@ def test_the_command_writes_what_can_be_made(lost: str, code: int, missing: tupl
     words = ["analyze", str(GPU), "--no-ledger", "--select", "AT,KE"]
     for form in ("html", "json", "markdown", "sarif", "junit"):
         words += [f"--{form}", str(tmp_path / form)]
-    rendered(diagnosed(), "sarif")  # Loads what is to be broken.
-    with broken(functions("diagnose")[f"diagnose.{lost}"]):
+    with broken(function(f"diagnose.{lost}")):
         done = CliRunner().invoke(group, words)
     assert done.exit_code == code, done.output
     written = {path.name for path in tmp_path.iterdir()}
