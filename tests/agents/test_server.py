@@ -203,7 +203,7 @@ time.sleep(600)
 
 def started(folder: Path) -> list[int]:
     """The processes of the script, once they are there."""
-    until = time.monotonic() + 60
+    until = time.monotonic() + 600
     while not (folder / "started").is_file() or not (folder / "started").read_text():
         assert time.monotonic() < until
         time.sleep(0.05)
@@ -212,7 +212,7 @@ def started(folder: Path) -> list[int]:
 
 def ended(numbers: list[int]) -> bool:
     """Whether these processes end within seconds."""
-    until = time.monotonic() + 30
+    until = time.monotonic() + 600
     while any(_alive(number) for number in numbers):
         if time.monotonic() > until:
             return False

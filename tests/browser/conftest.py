@@ -66,7 +66,7 @@ class Opened:
 
     def until(self, true: Callable[[], bool]) -> None:
         """Waits. Playwright's own wait_for_function evaluates text in the page, which the page's policy forbids."""
-        for _ in range(200):
+        for _ in range(6_000):
             if true():
                 return
             self.page.wait_for_timeout(50)
@@ -99,6 +99,7 @@ def open_page(browser: Browser, tmp_path: Path) -> Iterator[Open]:
         file = tmp_path / "report.html"
         file.write_text(shown if isinstance(shown, str) else html_page.render(shown), encoding="utf-8")
         context = browser.new_context(viewport={"width": width, "height": 900}, accept_downloads=True, **options)
+        context.set_default_timeout(300_000)  # ms: of a busy machine
         contexts.append(context)
         one = Opened(context.new_page())
         opened.append(one)

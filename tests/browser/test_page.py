@@ -150,14 +150,17 @@ def test_intervals_of_fixes_that_were_tried_are_drawn(open_page: Open, tmp_path:
 
 def test_rules_are_filtered_by_how_they_ended(opened: Opened) -> None:
     everything = opened.page.locator("details.rule:visible").count()
+
+    def kinds() -> list[str]:
+        shown = "all => all.filter(one => !one.hidden).map(one => one.dataset.kind)"
+        found: list[str] = opened.page.eval_on_selector_all("details.rule", shown)
+        return found
+
     opened.page.locator("button[data-kind=cannot_tell]").click()
-    kinds = opened.page.eval_on_selector_all(
-        "details.rule", "all => all.filter(one => !one.hidden).map(one => one.dataset.kind)"
-    )
-    assert set(kinds) == {OutcomeKind.CANNOT_TELL.value}
-    assert len(kinds) < everything
+    opened.until(lambda: set(kinds()) == {OutcomeKind.CANNOT_TELL.value})
+    assert len(kinds()) < everything
     opened.page.locator("button[data-kind='']").click()
-    assert opened.page.locator("details.rule:visible").count() == everything
+    opened.until(lambda: opened.page.locator("details.rule:visible").count() == everything)
 
 
 def test_the_trace_that_is_saved_has_the_findings(opened: Opened) -> None:

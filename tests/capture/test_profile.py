@@ -264,7 +264,7 @@ def test_an_interrupt_that_only_we_get_is_passed_on(tmp_path: Path) -> None:
     )
     wait_until_recording(tmp_path)
     child.send_signal(signal.SIGINT)
-    _, stderr = child.communicate(timeout=60)
+    _, stderr = child.communicate(timeout=600)
     interrupted(tmp_path, child.returncode, stderr)
 
 
@@ -284,7 +284,7 @@ def test_an_interrupt_of_the_whole_group_reaches_the_script_once(tmp_path: Path)
     )
     wait_until_recording(tmp_path)
     os.killpg(child.pid, signal.SIGINT)
-    stdout, stderr = child.communicate(timeout=60)
+    stdout, stderr = child.communicate(timeout=600)
     assert stdout == "saved\n"
     assert stderr.count("KeyboardInterrupt") == 1
     assert not any(words in stderr for words in ("Exception ignored", "sys.excepthook", "During handling"))
@@ -560,7 +560,7 @@ def test_an_interrupt_that_the_script_handles_is_its_own(tmp_path: Path) -> None
     )
     wait_until_recording(tmp_path)
     child.send_signal(signal.SIGINT)
-    stdout, _ = child.communicate(timeout=60)
+    stdout, _ = child.communicate(timeout=600)
     assert (stdout, child.returncode) == ("saved\n", 0)
     assert (tmp_path / "out" / "rank0.trace.json.gz").exists()
 

@@ -234,7 +234,7 @@ def test_an_interrupt_leaves_no_process_and_prints_what_was_measured(recorded: P
         assert line
     time.sleep(2)
     child.send_signal(signal.SIGINT)
-    out, err = child.communicate(timeout=60)
+    out, err = child.communicate(timeout=600)
     assert child.returncode == 130
     assert "Interrupted." in err
     assert out.startswith("Step time as it is: ") is (after == "pair 1")
