@@ -8,6 +8,7 @@ set, errors are raised.
 from __future__ import annotations
 
 import os
+import sys
 import traceback
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -47,7 +48,7 @@ class Failure:
     @property
     def effect(self) -> str:
         """What to do about it, as a sentence."""
-        return f"All else stands. {REPORT}"
+        return f"The rest was made without it. {REPORT}"
 
     def __str__(self) -> str:
         return f"{self.what} {self.effect}"
@@ -108,7 +109,7 @@ def note(part: str, error: Exception) -> Failure:
     found = _collected.get()
     if found is None or raised() or isinstance(error, MemoryError):
         raise error
-    failure = Failure(part, _told(error))
+    failure = Failure(part, told(error))
     if failure not in found:
         found.append(failure)
     return failure
@@ -119,7 +120,12 @@ def raised() -> bool:
     return bool(os.environ.get(DEBUG))
 
 
-def _told(error: Exception) -> str:
-    frames = traceback.extract_tb(error.__traceback__)
-    own = [one for one in frames if Path(one.filename).is_relative_to(_HERE)] or frames
+def told(error: Exception) -> str:
+    """The kind of an error, and the last line that is no library's: "ValueError, drawing.py:42"."""
+    own = [one for one in traceback.extract_tb(error.__traceback__) if _is_own(Path(one.filename))]
     return f"{type(error).__name__}, {Path(own[-1].filename).name}:{own[-1].lineno}" if own else type(error).__name__
+
+
+def _is_own(path: Path) -> bool:
+    """Ours, or of a rule."""
+    return path.is_relative_to(_HERE) or not any(path.is_relative_to(one) for one in (sys.prefix, sys.base_prefix))

@@ -24,7 +24,7 @@ import msgspec
 
 from diagnose import failures
 from diagnose.facts.communication.kept import compared
-from diagnose.facts.core.base import Facts, Missing, failed, optional
+from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import digest
@@ -257,7 +257,7 @@ def diagnose_rank(
     return attempt("all findings", without, _with_findings, said, facts, examined, replay, records)
 
 
-NO_PRICES = Missing("what fixes would save, as diagnose itself failed", failures.REPORT)
+NO_PRICES = Failed("what fixes would save, as diagnose itself failed", failures.REPORT)
 
 
 def _replayed(facts: Facts) -> Replay | Missing:
@@ -266,7 +266,7 @@ def _replayed(facts: Facts) -> Replay | Missing:
     except Missing as missing:
         return missing
     except Exception as error:
-        return failed("the replay, so that nothing has a price", error)
+        return failed("the replay, and so all fixes", error)
 
 
 def _without_prices(facts: Facts, examined: Examined, missing: Missing) -> tuple[Outcome, ...]:

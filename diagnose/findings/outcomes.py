@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from diagnose.facts.core.base import Missing
+from diagnose.facts.core.base import Failed, Missing
 from diagnose.findings.finding import Finding, Outcome, OutcomeKind, RuleName
 from diagnose.findings.ranking import Ranked
 
@@ -14,8 +14,9 @@ def unpriced(
 ) -> tuple[Outcome, ...]:
     """The outcomes where nothing can be replayed: a finding whose price is unknown is none."""
     priceless = {page.id for page, _ in before}
+    kind = OutcomeKind.CRASHED if isinstance(missing, Failed) else OutcomeKind.CANNOT_TELL
     return tuple(
-        Outcome(one.rule, one.code, OutcomeKind.CANNOT_TELL, missing.what, missing.how_to_record_it)
+        Outcome(one.rule, one.code, kind, missing.what, missing.how_to_record_it)
         if one.outcome is OutcomeKind.FOUND and one.rule in priceless
         else one
         for one in outcomes

@@ -59,6 +59,8 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
     text.add([heading.headline(diagnosis), NOTE, f"Recorded: {quoted(heading.subject(diagnosis))}"])
     if said := findings.lost(diagnosis):
         text.add([quoted(said, 600)])
+    if incomplete := findings.incomplete(diagnosis):
+        text.add([incomplete])
     text.add(["", *attempt("what the step waits for", [], _waits, diagnosis)])
     left = []
     for name, make in _LISTS.items():

@@ -231,6 +231,7 @@ def left_told(diagnosis: Diagnosis, left: int) -> str:
 def _fixed(diagnosis: Diagnosis) -> str:
     """What a step would take once its findings are fixed: those that are sure, then those that are possible."""
     count, unsure, step_ns = len(_shortening(diagnosis)), possible(diagnosis), _step_ns(diagnosis)
+    shorter = " that shorten a step" * any(one.per_sample and not one.minor for one in diagnosis.findings)
     if not count:
         return "The fix below lets a step do more; no fix that the rules know would save 1 % of the step itself."
     before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
@@ -238,7 +239,7 @@ def _fixed(diagnosis: Diagnosis) -> str:
         fixes = (
             "The fix below has low confidence. It"
             if count == 1
-            else f"All {count} fixes below have low confidence. Together they"
+            else f"{'Both' if count == 2 else f'All {count}'} fixes below{shorter} have low confidence. Together they"
         )
         return f"{fixes} might bring {before} {best}."
     left = sure_left_ns(diagnosis)
@@ -246,9 +247,10 @@ def _fixed(diagnosis: Diagnosis) -> str:
     if unsure:
         sure = count - unsure
         has = "one has" if sure == 1 else f"{sure} have"
-        fixes = f"Of the {count} fixes below {has} medium or high confidence. {'It' if sure == 1 else 'Together they'}"
+        fixes = f"Of the {count} fixes below{shorter} {has} medium or high confidence."
+        fixes += " It" if sure == 1 else " Together they"
         return f"{fixes} would bring {before} {after}. With those of low confidence: {best}."
-    fixes = "The fix below would" if count == 1 else f"The {count} fixes below would together"
+    fixes = f"The fix below{shorter} would" if count == 1 else f"The {count} fixes below{shorter} would together"
     return f"{fixes} bring {before} {after}."
 
 
@@ -272,8 +274,10 @@ def _between(diagnosis: Diagnosis, step_ns: int, likely_ns: int) -> str:
 @part("how much of a step is lost", instead=always(""))
 def lost(diagnosis: Diagnosis) -> str:
     """How much of a step is lost, in one or two sentences; empty if nothing could be replayed."""
-    if diagnosis.replay is None or not diagnosis.outcomes:
+    if not diagnosis.outcomes:
         return ""
+    if diagnosis.replay is None:
+        return "Nothing could be replayed, so that no fix has a price, and none is listed." * diagnosis.conclusive
     if not any(not one.minor for one in diagnosis.findings):
         blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in diagnosis.outcomes)
         text = "No fix that the rules know would save 1 % of a step."
@@ -304,6 +308,15 @@ def _longest_function(diagnosis: Diagnosis) -> str:
     return ""
 
 
+def incomplete(diagnosis: Diagnosis) -> str:
+    """That rules failed, as a sentence for the first lines; empty if none did."""
+    failed = sum(one.outcome is OutcomeKind.CRASHED for one in diagnosis.outcomes)
+    if not failed:
+        return ""
+    several, look = ("rules", "they look") if failed > 1 else ("rule", "it looks")
+    return f"{failed} {several} failed by a bug in diagnose: what {look} for is not in this report."
+
+
 @part("how many rules ended how", instead=always(""))
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
@@ -331,8 +344,11 @@ def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 @part("rules that failed", instead=always([]))
 def crashed(diagnosis: Diagnosis) -> list[str]:
     """One sentence for each rule that failed, or for several that failed of the same."""
-    rules: dict[str, list[str]] = {}
+    rules: dict[tuple[str, str], list[str]] = {}
     for one in diagnosis.outcomes:
         if one.outcome is OutcomeKind.CRASHED:
-            rules.setdefault(one.why, []).append(one.rule)
-    return [f"The rule{'s' * (len(some) > 1)} {', '.join(some)} failed: {why}" for why, some in rules.items()]
+            rules.setdefault((one.why, one.how_to_record_it), []).append(f"{one.rule} ({one.code})")
+    return [
+        f"The rule{'s' * (len(some) > 1)} {', '.join(some)} failed: {why}. {how}".strip()
+        for (why, how), some in rules.items()
+    ]

@@ -35,6 +35,8 @@ def _heading(diagnosis: Diagnosis) -> Iterator[str]:
     yield from (f"## {escaped(heading.headline(diagnosis))}", "", escaped(heading.subject(diagnosis)), "")
     if lost := findings.lost(diagnosis):
         yield from (f"**{escaped(lost)}**", "")
+    if incomplete := findings.incomplete(diagnosis):
+        yield from (f"**{escaped(incomplete)}**", "")
 
 
 def _fixes(diagnosis: Diagnosis) -> list[str]:

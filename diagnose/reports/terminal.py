@@ -54,6 +54,8 @@ def _heading(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
     yield Text(heading.subject(diagnosis), style="dim")
     if lost := findings.lost(diagnosis):
         yield Text(lost, style="bold")
+    if incomplete := findings.incomplete(diagnosis):
+        yield Text(incomplete, style="bold red")
 
 
 def _fixes(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:

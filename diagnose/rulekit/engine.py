@@ -212,7 +212,7 @@ def _ask(facts: Facts, one: LoadedRule) -> tuple[Outcome, list[Any]]:
     except Exception as error:
         if failures.raised():
             raise
-        return outcome(OutcomeKind.CRASHED, f"{type(error).__name__}: {error}"[:200]), []
+        return outcome(OutcomeKind.CRASHED, failures.told(error), failures.REPORT), []
     return outcome(*_said(said)), said
 
 

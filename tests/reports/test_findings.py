@@ -61,14 +61,15 @@ def test_the_first_screen_says_what_to_do(found: Diagnosis) -> None:
     first = terminal.render(found).splitlines()
     assert first[0].startswith("One step takes 100 ms")
     assert first[2] == "The fix below would bring the mean step from 100 ms to about 60.0 ms (-40.0 %)."
-    assert first[4] == "What to fix"
-    assert first[5] == "  1. The range `slow` takes long (TT01)  saves 40.0 ms (40.0 %)"
+    assert first[3] == "1 rule failed by a bug in diagnose: what it looks for is not in this report."
+    assert first[5] == "What to fix"
+    assert first[6] == "  1. The range `slow` takes long (TT01)  saves 40.0 ms (40.0 %)"
 
 
 def test_the_last_line_counts_and_failures_are_told(found: Diagnosis) -> None:
     for text in (terminal.render(found, 200), markdown.render(found)):
         assert text.rstrip().endswith("Checked 3 rules: 1 found something, 1 cannot tell, 1 failed.")
-        assert "The rule broken failed: ZeroDivisionError: division by zero".replace("_", "\\_") in text.replace(
+        assert "The rule broken (AA01) failed: ZeroDivisionError, broken.py:".replace("_", "\\_") in text.replace(
             "\\", ""
         )
     assert "call stacks. Record with with_stack=True. (AA02)" in terminal.render(found, 200)
@@ -264,7 +265,7 @@ def of_levels(found: Diagnosis, *levels: Level) -> Diagnosis:
         ([Level.LOW], "The fix below has low confidence. It might bring the mean step from 100 ms to about 60.0 ms."),
         (
             [Level.LOW, Level.LOW],
-            "All 2 fixes below have low confidence. Together they might bring the mean step from 100 ms to about"
+            "Both fixes below have low confidence. Together they might bring the mean step from 100 ms to about"
             " 40.0 ms.",
         ),
     ],

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 
 import pytest
@@ -45,7 +46,7 @@ def test_five_ways_to_end(facts: Facts, tmp_path: Path) -> None:
         "call stacks",
         "Record with with_stack=True.",
     )
-    assert ended["crashed"].why == "KeyError: 'x'"
+    assert re.fullmatch(r"KeyError, \w+\.py:\d+", ended["crashed"].why)
 
 
 def test_a_rule_that_yields_nothing_is_clean(facts: Facts, tmp_path: Path) -> None:

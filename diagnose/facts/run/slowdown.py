@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import itertools
 import statistics
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -26,7 +27,7 @@ class Unrecorded:
     """All steps without the profiler."""
     long: int
     ratio: float
-    """How many times as long as the median step they are, the median; 0 without any."""
+    """How many times as long as the others they are, both on average; 0 without any."""
     share: float
     """Of the time of all steps without the profiler."""
     every: int | None
@@ -66,10 +67,16 @@ def unrecorded(facts: Facts) -> Unrecorded:
     return Unrecorded(
         timed=len(times),
         long=len(long),
-        ratio=statistics.median(each[at] for at in long) / usual if long else 0.0,
+        ratio=_times_as_long(each, long) if long else 0.0,
         share=sum(times[at] for at in long) / sum(times),
         every=gap if gap > len(used) else None,
     )
+
+
+def _times_as_long(each: Sequence[float], long: Sequence[int]) -> float:
+    """How many times as long as the others these take, both on average."""
+    others = [time for at, time in enumerate(each) if at not in long]
+    return statistics.fmean(each[at] for at in long) / statistics.fmean(others)
 
 
 @dataclass(frozen=True)
