@@ -40,9 +40,11 @@ def test_a_loop_of_one_s_own(tmp_path: Path) -> None:
     ]
     assert (done.manifest.complete, done.rank.steps_by, done.rank.ended) == (True, "code", "recorded")
     assert done.rank.timing is not None
-    first = done.rank.timing.first_step
-    assert sorted(steps_in(done.folder / "rank0.trace.json.gz")) == list(range(first, first + 4))
-    assert diagnose.analyze(done.folder).steps.recorded == 4
+    # One more than asked for, as the first is not used; more where steps of a busy machine seem to have a cycle.
+    first, count = done.rank.timing.first_step, len(done.rank.timing.wall_ns)
+    assert count >= 4
+    assert sorted(steps_in(done.folder / "rank0.trace.json.gz")) == list(range(first, first + count))
+    assert diagnose.analyze(done.folder).steps.recorded == count
 
 
 def test_a_loop_that_ends_early_keeps_what_there_is(tmp_path: Path) -> None:
