@@ -66,7 +66,7 @@ class Opened:
 
     def until(self, true: Callable[[], bool]) -> None:
         """Waits. Playwright's own wait_for_function evaluates text in the page, which the page's policy forbids."""
-        for _ in range(6_000):
+        for _ in range(2_400):
             if true():
                 return
             self.page.wait_for_timeout(50)
