@@ -60,6 +60,7 @@ def test_its_json_has_the_difference_and_parts_that_add_up_to_it(before: Path, a
     assert sum(one.ns for one in found.parts) == found.difference_ns.likely == 50_000
 
 
+@pytest.mark.slow
 def test_a_baseline_stands_for_what_it_was_made_of(before: Path, after: Path, tmp_path: Path) -> None:
     kept = tmp_path / "baseline.json"
     assert run("baseline", before, "-o", kept).returncode == 0
@@ -75,6 +76,7 @@ def test_a_report_stands_for_what_it_is_of(before: Path, after: Path, tmp_path: 
     assert compared(report, after) == compared(before, after)
 
 
+@pytest.mark.slow
 def test_a_pattern_of_folders_is_several_recordings_and_one_of_files_is_one_of_ranks(
     before: Path, after: Path, tmp_path: Path
 ) -> None:

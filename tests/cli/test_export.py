@@ -129,6 +129,7 @@ def test_ranks_that_files_do_not_tell_are_their_places(tmp_path: Path) -> None:
     assert dict(zip(found["rank"], found["file"], strict=True)) == {0: "a.json", 1: "b.json", 2: "c.json"}
 
 
+@pytest.mark.slow
 def test_findings_are_those_of_the_analysis(tmp_path: Path) -> None:
     invoked(RANKS, "--parquet", tmp_path / "t", "--table", "findings")
     found = diagnose.analyze(RANKS)

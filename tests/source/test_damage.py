@@ -74,6 +74,7 @@ def analysed(path: Path) -> None:
     assert "\n" not in refusal
 
 
+@pytest.mark.slow
 def test_a_file_cut_anywhere_keeps_every_whole_event(tmp_path: Path) -> None:
     whole = text()
     ends = [found.end() for found in re.finditer(r"^  }", whole, re.MULTILINE)]
@@ -291,6 +292,7 @@ def test_flipped_bytes_never_break_the_analysis(
         analysed(path)
 
 
+@pytest.mark.slow
 @given(
     st.recursive(
         st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=5),

@@ -142,6 +142,7 @@ def test_events_that_begin_with_an_unknown_key_are_events(tmp_path: Path, first:
     assert whats(found)[0] == "No training steps are marked."
 
 
+@pytest.mark.slow
 def test_a_text_of_which_every_event_is_broken_is_searched_near_by(tmp_path: Path) -> None:
     """What is looked at does not grow with the number of broken events squared: here 12 000 unclosed brackets."""
     events = [event(k).replace('"ts": ', '"ts": [ ') for k in range(12_000)]
