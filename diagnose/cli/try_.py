@@ -272,8 +272,8 @@ def _tell(run: Path, diagnosis: Diagnosis, found: Report, files: dict[str, str],
     if found.trials and os.access(run, os.W_OK):
         write(str(run / "trials.json"), kept)
         put(diagnosis, "json", str(run / "report.json"))
-        put(diagnosis, "html", str(run / "report.html"))
-        say(f"the report with what was measured is {run / 'report.html'}")
+        if put(diagnosis, "html", str(run / "report.html")):
+            say(f"the report with what was measured is {run / 'report.html'}")
     if "html" in files:
         put(diagnosis, "html", files["html"])
     if "json" in files:
