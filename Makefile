@@ -18,7 +18,7 @@ test: .venv/browser  ## run the tests but slow ones, on all cores; PYTEST_ARGS g
 	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m "not slow" $(PYTEST_ARGS)
 
 test-slow: .venv/browser  ## run those that take seconds: they record trainings, drive a browser, judge recordings
-	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m slow $(PYTEST_ARGS)
+	$(BIN)/pytest --numprocesses=auto --dist=worksteal -m slow --hypothesis-profile=thorough $(PYTEST_ARGS)
 
 test-all: test test-slow  ## run all tests
 

@@ -12,7 +12,7 @@ from hypothesis import HealthCheck, settings
 # Timing never fails a test: CI machines are shared. Few examples a run, and others in each.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", UNTIMED, max_examples=20)
-settings.register_profile("thorough", UNTIMED, max_examples=200)
+settings.register_profile("thorough", UNTIMED, max_examples=100)
 settings.load_profile("quick")
 
 

@@ -175,7 +175,7 @@ def check(facts: Facts) -> None:
 
 
 @given(PROGRAMS)
-@settings(max_examples=15, deadline=None)
+@settings(max_examples=40, deadline=None)
 def test_the_path_of_every_program_is_as_long_as_its_steps(program: list[Action]) -> None:
     check(recorded(program))
 

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 
 import numpy as np
+import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
@@ -31,6 +32,8 @@ from tests.replay.programs import (
     run,
     step_us,
 )
+
+pytestmark = pytest.mark.slow
 
 TIMES = st.sampled_from([20, 200, 2_000])
 LAUNCHES = st.builds(Launch, st.sampled_from(["ka", "kb"]), TIMES, st.sampled_from([7, 7, 7, 20]))
@@ -123,7 +126,7 @@ def some_edits(facts: Facts, data: st.DataObject) -> list[Edit]:
     return data.draw(st.lists(edits, min_size=1, max_size=4))
 
 
-@settings(max_examples=30, derandomize=True)
+@settings(max_examples=100, derandomize=True)
 @given(actions=PROGRAMS, name=st.sampled_from(sorted(EDITS)))
 def test_what_a_fix_is_predicted_to_save_it_saves(actions: list[Action], name: str) -> None:
     """Where everything is recorded. What a call takes by itself is only known as the usual one of its kind."""
@@ -133,7 +136,7 @@ def test_what_a_fix_is_predicted_to_save_it_saves(actions: list[Action], name: s
     assert abs(predicted - max(before - after, 0)) <= 0.01 * before + 60
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS)
 def test_without_edits_every_step_takes_what_was_measured(actions: list[Action]) -> None:
     facts = recorded(actions)
@@ -143,7 +146,7 @@ def test_without_edits_every_step_takes_what_was_measured(actions: list[Action])
     assert 0 <= replay.quality.unexplained_share <= 1
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS, data=st.data())
 def test_no_edit_makes_a_step_longer(actions: list[Action], data: st.DataObject) -> None:
     facts = recorded(actions)
@@ -153,7 +156,7 @@ def test_no_edit_makes_a_step_longer(actions: list[Action], data: st.DataObject)
         assert 0 <= took <= step_ns(replay)
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS, data=st.data())
 def test_savings_are_in_order_and_leave_the_busiest_resource_its_time(
     actions: list[Action], data: st.DataObject
@@ -178,7 +181,7 @@ def test_work_that_moves_across_a_border_saves_no_more_than_the_busiest_resource
     assert min(found.replayed_ns) < busiest_ns
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS, data=st.data())
 def test_keeping_everything_changes_nothing(actions: list[Action], data: st.DataObject) -> None:
     facts = recorded(actions)
@@ -186,7 +189,7 @@ def test_keeping_everything_changes_nothing(actions: list[Action], data: st.Data
     assert step_ns(Replay(facts), Shorten(everything, 1.0)) == steps(facts).mean_ns
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS)
 def test_what_is_off_the_path_saves_nothing(actions: list[Action]) -> None:
     # `side` has a stream of its own, starts first and ends long before the last kernel does.
@@ -194,7 +197,7 @@ def test_what_is_off_the_path_saves_nothing(actions: list[Action]) -> None:
     assert step_ns(Replay(facts), Shorten(ids(facts, "side"), 0.0)) == steps(facts).mean_ns
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS)
 def test_the_order_of_edits_of_different_spans_does_not_matter(actions: list[Action]) -> None:
     facts = recorded(actions)
@@ -203,7 +206,7 @@ def test_the_order_of_edits_of_different_spans_does_not_matter(actions: list[Act
     assert len({step_ns(replay, *order) for order in (edits, edits[::-1], [edits[1], edits[2], edits[0]])}) == 1
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS, data=st.data())
 def test_edits_together_save_no_less_than_each_alone(actions: list[Action], data: st.DataObject) -> None:
     facts = recorded(actions)
@@ -212,7 +215,7 @@ def test_edits_together_save_no_less_than_each_alone(actions: list[Action], data
     assert all(together <= step_ns(replay, one) for one in edits)
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=SINGLE)
 def test_on_one_stream_that_is_always_busy_savings_add_up_to_no_more_than_both(actions: list[Action]) -> None:
     # Everything is launched before the first kernel ends: only the stream takes time.
@@ -235,7 +238,7 @@ def test_on_two_streams_savings_together_may_exceed_their_sum() -> None:
     assert joint == 2_497_500
 
 
-@settings(max_examples=15)
+@settings(max_examples=40)
 @given(actions=PROGRAMS, data=st.data())
 def test_cases_asked_together_are_answered_as_each_alone(actions: list[Action], data: st.DataObject) -> None:
     facts = recorded(actions)

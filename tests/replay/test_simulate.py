@@ -50,7 +50,7 @@ def one_by_one(graph: Graph, delay_ns: IntArray, residual_ns: IntArray) -> IntAr
 
 
 @given(graphs(), st.integers(0, 2**32 - 1), st.booleans())
-@settings(max_examples=30, deadline=None)
+@settings(max_examples=100, deadline=None)
 def test_all_points_at_once_are_as_one_by_one(graph: Graph, seed: int, wide: bool) -> None:
     assume(len(graph.edges.source))
     random = np.random.default_rng(seed)

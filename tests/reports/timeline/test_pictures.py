@@ -168,7 +168,7 @@ def test_without_collectives_there_are_no_bars_and_on_the_host_alone_no_answer()
 pieces = st.lists(st.tuples(st.integers(0, 60), st.integers(1, 20)), max_size=8)
 
 
-@settings(max_examples=15)
+@settings(max_examples=50)
 @given(pieces, pieces)
 def test_exposed_is_each_microsecond_without_compute(
     compute: list[tuple[int, int]], communication: list[tuple[int, int]]
