@@ -149,9 +149,7 @@ def command(
     over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
     made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():
-        text = rendered(diagnosis, "brief" if brief else shape)
-        made.append(text is not None)
-        click.echo(text or "", nl=False)
+        made.append(_printed(diagnosis, "brief" if brief else shape))
     if open_it:
         page = files.get("html")
         open_page(diagnosis, page if page and Path(page).is_file() else None)
@@ -160,6 +158,13 @@ def command(
     if not all(made):
         raise click.exceptions.Exit(INTERNAL_ERROR)
     _end(diagnosis, over, quiet)
+
+
+def _printed(diagnosis: Diagnosis, form: str) -> bool:
+    """Print the diagnosis. False: it cannot be made by a fault of ours, as standard error says."""
+    text = rendered(diagnosis, form)
+    click.echo(text or "", nl=False)
+    return text is not None
 
 
 def _read(

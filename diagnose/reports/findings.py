@@ -114,7 +114,9 @@ def _short(one: RankedFinding, step_ns: int) -> str:
 
 def _bare(number: int, one: RankedFinding, diagnosis: Diagnosis) -> Card:
     """A finding without all that may have failed."""
-    return Card(number, one.title, one.code, duration(one.saving.likely_ns), "", (), (), "", one.confidence.level.value)
+    saving, sure = one.saving, one.confidence.level.value
+    detail = f"Range {duration(saving.low_ns)} to {duration(saving.high_ns)}; the rest of this finding is left out"
+    return Card(number, one.title, one.code, duration(saving.likely_ns), detail, (), (), "", sure)
 
 
 @part("a part of a finding", instead=_bare)
