@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import fcntl
 import os
 import shutil
 import signal
@@ -10,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections import Counter
+from collections.abc import Iterator
 from pathlib import Path
 
 import msgspec
@@ -37,13 +39,16 @@ SLOW = STEP + "for i in range(int(sys.argv[1])):\n    step()\n    time.sleep(0.0
 
 
 @pytest.fixture
-def real() -> None:
-    """Nsight Systems, and an NVTX for a torch that has none."""
+def real(tmp_path_factory: pytest.TempPathFactory) -> Iterator[None]:
+    """Nsight Systems, and an NVTX for a torch that has none. One test at a time: two may stop each other's service."""
     pytest.importorskip("torch")
     if shutil.which("nsys") is None:
         pytest.skip("records with Nsight Systems: there is no nsys on PATH")
     if not any((Path(folder) / "nvidia/nvtx/lib/libnvToolsExt.so.1").is_file() for folder in sys.path):
         pytest.skip("records with Nsight Systems: torch for the CPU needs nvidia-nvtx-cu12")
+    with (tmp_path_factory.getbasetemp().parent / "nsys.lock").open("w") as alone:
+        fcntl.flock(alone, fcntl.LOCK_EX)
+        yield
 
 
 def texts(path: Path) -> set[str]:
