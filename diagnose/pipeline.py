@@ -28,17 +28,15 @@ from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import digest
+from diagnose.facts.run.loop_owner import loop_owner
 from diagnose.facts.run.program import program
 from diagnose.facts.run.slowdown import slowdown
 from diagnose.failures import attempt
 from diagnose.findings import (
     diagnosis,
-    fixes_for_devices,
-    fixes_for_programs,
-    fixes_in_force,
+    fixes_of_run,
     library_evidence,
     outcomes,
-    own_calls,
     ranking,
     recording_hints,
     risks,
@@ -296,12 +294,9 @@ def _with_findings(
         *(examined.outcomes, examined.findings, found, order),
     )
     placed = attempt("places on the timeline", order.findings, spots.on_timeline, facts, order)
-    fitting = attempt(
-        "fixes that this device cannot follow", placed, fixes_for_devices.followable, rank.provenance.devices, placed
-    )
     return replace(
         said,
-        findings=fitting,
+        findings=placed,
         outcomes=_hinted(facts, ended),
         replay=ReplayQuality(**vars(replay.quality), together=order.together, all_together=order.all_together),
     )
@@ -309,15 +304,15 @@ def _with_findings(
 
 def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     """The findings without fixes that are in force, in the words of this program."""
-    context = facts.rank.context
-    found = attempt("which fixes are in force already", found, fixes_in_force.dropped, context, found)
-    found = attempt("fixes in the words of this program", found, _fitting_the_program, facts, found)
-    found = attempt("fixes as changes of your own calls", found, own_calls.at_their_place, context, found)
+    found = attempt("fixes as this run can follow them", found, _followable, facts, found)
+    found = attempt("settings of frameworks", found, library_evidence.with_framework, facts, found)
     return attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
 
 
-def _fitting_the_program(facts: Facts, found: Sequence[Found]) -> list[Found]:
-    return fixes_for_programs.fitting(program(facts), found)
+def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
+    rank = facts.rank
+    language, loop = program(facts).language, loop_owner(facts)
+    return fixes_of_run.fitted(fixes_of_run.Program(rank.context, rank.provenance.devices, language, loop), found)
 
 
 def _hinted(facts: Facts, ended: tuple[Outcome, ...]) -> tuple[Outcome, ...]:

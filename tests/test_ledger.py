@@ -15,9 +15,9 @@ import pytest
 import diagnose
 from diagnose import ledger, pipeline
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Safety
 from diagnose.findings.ledger import Entry, device_of, named
 from diagnose.findings.trials import Range, Report, Trial, Verdict
+from diagnose.fixes.setting import Safety
 from diagnose.trace.manifest import DeviceState, Host, Manifest
 from diagnose.trials.selection import select, step_of, uncorrected
 from diagnose.version import __version__

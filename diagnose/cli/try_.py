@@ -118,7 +118,7 @@ def command(
     Example: diagnose try train.py --epochs 3
     """
     from diagnose import ledger
-    from diagnose.findings.finding import Safety
+    from diagnose.fixes.setting import Safety
     from diagnose.trials import arms
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import CannotTry, select, step_of

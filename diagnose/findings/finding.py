@@ -11,6 +11,8 @@ import msgspec
 
 from diagnose.findings.timeline import Spot
 from diagnose.findings.track_record import TrackRecord
+from diagnose.fixes.catalogue import parsed
+from diagnose.fixes.setting import Safety, Setting
 from diagnose.replay.edits import Edit
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change
@@ -27,19 +29,6 @@ class Level(str, Enum):
     def lowered(self) -> Level:
         """One level less sure; low stays low."""
         return Level.MEDIUM if self is Level.HIGH else Level.LOW
-
-
-class Safety(str, Enum):
-    """What a fix does to the training's numbers."""
-
-    SAME_NUMBERS = "same_numbers"
-    """Bit for bit the same results."""
-    ROUNDING = "rounding"
-    """The same sums in another order: differences like those between two runs."""
-    PRECISION = "precision"
-    """Less precise arithmetic: compare the loss over some hundred steps."""
-    NEEDS_JUDGEMENT = "needs_judgement"
-    """Changes the optimisation problem (batch, data order): no short run can tell whether that is fine."""
 
 
 class RuleName(Protocol):
@@ -86,7 +75,27 @@ class Fix(msgspec.Struct, frozen=True):
     """1: a line or a flag, 2: some lines, 3: a change of design."""
     link: str = ""
     trial: str | None = None
-    """How the fix can be tried without editing the script: `env:NAME=VALUE ...`, `patch:...` or `wrap:...`."""
+    """Name of the setting that it changes (`diagnose.fixes`): `env:NAME=VALUE ...`, `patch:...` or `wrap:...`. None: it
+    is advice, which can neither be tried nor patched."""
+
+    @staticmethod
+    def of(setting: Setting, do: str = "", before: str | None = None, after: str | None = None) -> Fix:
+        """A change of a setting, in the setting's own words but for those that are given."""
+        words = setting.words()
+        return Fix(
+            do=do or words.do,
+            before=words.before if before is None else before,
+            after=words.after if after is None else after,
+            safety=setting.changes,
+            effort=setting.effort,
+            link=setting.link,
+            trial=setting.name,
+        )
+
+    @property
+    def setting(self) -> Setting | None:
+        """What it changes; None of advice, and of names of another version of diagnose."""
+        return None if self.trial is None else parsed(self.trial)
 
 
 @dataclass(frozen=True)

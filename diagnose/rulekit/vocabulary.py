@@ -10,18 +10,9 @@ from __future__ import annotations
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
-from diagnose.findings.finding import (
-    Caution,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fix,
-    Level,
-    NotApplicable,
-    Risk,
-    Safety,
-)
+from diagnose.findings.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Risk
+from diagnose.fixes import catalogue as fixes
+from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import (
     Between,
     Detach,
@@ -118,6 +109,7 @@ __all__ = [
     "epoch_batches",
     "expensive",
     "expensive_batches",
+    "fixes",
     "fusing",
     "gave_up",
     "in_workers",

@@ -3,8 +3,14 @@
 Powers of decays, weights that fade, states that die out: below 1.2e-38 a number of single precision is subnormal. It
 changes nothing, but an x86 CPU takes some hundred cycles for it, where it takes a fraction of one for others.
 
+How to fix
+    Have the CPU take them for zero.
+
 Ignore when
     results depend on numbers below 1e-38.
+
+Sources
+    https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html
 """
 
 from diagnose.rulekit.vocabulary import *
@@ -14,16 +20,7 @@ RULE = wasted(
     Cause.SUBNORMAL_NUMBERS,
     says="Products take subnormal numbers, up to {detail} of their elements, {times} a step, and are slower than others"
     " of as many multiplications",
-    fixes=(
-        Fix(
-            "Have the CPU take them for zero.",
-            before="model = Model()",
-            after="torch.set_flush_denormal(True)\nmodel = Model()",
-            safety=Safety.ROUNDING,
-            link="https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html",
-            trial="patch:torch.set_flush_denormal(mode=True)",
-        ),
-    ),
+    fixes=(Fix.of(fixes.FlushDenormal()),),
     slower=(1.6, 1.0, 0.7),  # Products of other shapes have another pace (our choice).
     confidence=Confidence(Level.MEDIUM, "at the pace of the other products"),
     basis=Basis.RULE_OF_THUMB,

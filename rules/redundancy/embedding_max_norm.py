@@ -19,14 +19,7 @@ RULE = rewrite(
     left=lambda one: LEFT.of_share(one.own_share),
     calls_go=True,
     fixes=(
-        Fix(
-            "Leave the limit out if rows never reach it.",
-            before="nn.Embedding(items, width, max_norm=1.0)",
-            after="nn.Embedding(items, width)",
-            safety=Safety.NEEDS_JUDGEMENT,
-            link="https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html",
-            trial="patch:Embedding(max_norm=None)",
-        ),
+        Fix.of(fixes.EmbeddingNorm()),
         Fix(
             "Else shorten rows at once, after the optimizer's step.",
             before="nn.Embedding(items, width, max_norm=1.0)",

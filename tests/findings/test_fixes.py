@@ -11,12 +11,11 @@ from msgspec.structs import replace as replace_in
 import diagnose
 from diagnose import pipeline
 from diagnose.facts.core.base import Facts
-from diagnose.findings import fixes_in_force
-from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level, OutcomeKind
+from diagnose.findings.finding import OutcomeKind
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.manifest import Distributed, Flags, Host, Loader, Optimizer, RankManifest, Timed
+from diagnose.trace.manifest import Flags, Host, Loader, RankManifest, Timed
 from diagnose.trace.model import Context
 from tests.rules import built_in
 from tests.source.nsight import drawn
@@ -57,55 +56,6 @@ def test_nothing_is_to_be_compiled_for_a_gpu_that_is_too_old(capability: tuple[i
     assert all(one.fixes for one in found)
     advised = {one.rule for one in found for fix in one.fixes if (fix.trial or "").startswith("wrap:torch.compile")}
     assert ("launch_bound" in advised, bool(advised)) == (compiled, compiled)
-
-
-KEEN = Loader(
-    dataset="D",
-    asked=9,
-    asked_timed=9,
-    num_workers=4,
-    pin_memory=True,
-    persistent_workers=True,
-    prefetch_factor=4,
-    fetch_ns=1_000,
-)
-SET = RankManifest(
-    rank=0,
-    loaders=(KEEN, Loader(dataset="Validation", asked=90)),
-    optimizers=(Optimizer(name="AdamW", fused=True),),
-    distributed=Distributed(ddp=({"bucket_cap_mb": 25},)),
-)
-
-
-@pytest.mark.parametrize(
-    ("trial", "in_force"),
-    [
-        ("patch:DataLoader(num_workers=1)", True),
-        ("patch:DataLoader(num_workers=4)", True),
-        ("patch:DataLoader(num_workers=5)", False),
-        ("patch:DataLoader(prefetch_factor=4)", True),
-        ("patch:DataLoader(prefetch_factor=8)", False),
-        ("patch:DataLoader(pin_memory=True)", True),
-        ("patch:DataLoader(persistent_workers=True)", True),
-        ("patch:torch.optim(fused=True)", True),
-        ("patch:torch.optim(foreach=True)", False),
-        ("wrap:DistributedDataParallel(bucket_cap_mb=25)", True),
-        ("wrap:DistributedDataParallel(bucket_cap_mb=50)", False),
-        ("env:OMP_NUM_THREADS=2", True),
-        ("env:OMP_NUM_THREADS=1", False),
-        ("wrap:torch.compile", False),
-        (None, False),
-    ],
-)
-def test_what_is_set_already_is_not_advised(trial: str | None, in_force: bool) -> None:
-    context = Context(SET, Host(), 1, {"OMP_NUM_THREADS": "2"})
-    page = built_in("dataloader_starvation").page
-    other = Fix("Do something else.")
-    sure = Confidence(Level.HIGH, "drawn")
-    alone = Finding((Evidence("It is there."),), (), (Fix("Set it.", trial=trial),), sure)
-    both = replace(alone, fixes=(*alone.fixes, other))
-    left = fixes_in_force.dropped(context, [(page, alone), (page, both)])
-    assert [finding.fixes for _, finding in left] == ([(other,)] if in_force else [alone.fixes, both.fixes])
 
 
 def test_workers_that_keep_up_are_not_raised() -> None:

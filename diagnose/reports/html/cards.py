@@ -7,7 +7,8 @@ from dataclasses import dataclass
 
 from diagnose.facts.core.steps import Measure
 from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Level, RankedFinding, RulePage, Safety
+from diagnose.findings.finding import Level, RankedFinding, RulePage
+from diagnose.fixes.setting import Safety
 from diagnose.reports import findings, reasons
 from diagnose.reports.findings import Card
 from diagnose.rulekit.page import SECTIONS

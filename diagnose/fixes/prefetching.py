@@ -6,13 +6,69 @@ import functools
 import sys
 import weakref
 from collections.abc import Callable
-from types import ModuleType
+from dataclasses import dataclass
 from typing import Any, NamedTuple
 
-from .. import made
-from ..imports import when_imported
-from ..models import largest
-from .fixes import Injection, no_gpu
+from .interfaces import Injection, no_gpu
+from .setting import Argument, Loop, Run, Setting, Words, not_possible, nothing, said_itself
+
+
+@dataclass(frozen=True)
+class Prefetch(Setting):
+    """Batches of all DataLoaders that pin them are copied one ahead, on a stream of their own."""
+
+    form = "wrap:prefetch"
+    takes = {"": nothing}
+    link = "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html"
+    effort = 2
+
+    in_force = not_possible("the copies are in the recording")
+    took_effect = said_itself
+    edit = not_possible("it needs an edit by hand")
+
+    def words(self) -> Words:
+        return Words(
+            "Copy the next batch on a stream of its own while this one is computed.",
+            "x = x.to(device)",
+            "copying = torch.cuda.Stream()  # once\n"
+            "with torch.cuda.stream(copying):\n    x_next = x_next.to(device, non_blocking=True)\n"
+            "torch.cuda.current_stream().wait_stream(copying)  # before x_next is used\n"
+            "x_next.record_stream(torch.cuda.current_stream())  # its memory is kept until then",
+        )
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        where = {
+            Loop.TRANSFORMERS: "around the DataLoader that get_train_dataloader() of a Trainer of your own returns",
+            Loop.LIGHTNING: "around the DataLoader that train_dataloader() returns",
+        }
+        return where.get(loop)
+
+    def inject(self, injection: Injection) -> None:
+        """The script's own `.to(device)` then finds batches there."""
+        found = _Prefetch(injection)
+
+        def act(module: Any) -> None:
+            kind = module._BaseDataLoaderIter
+            original, reset = kind.__next__, kind._reset
+            ahead: weakref.WeakKeyDictionary[Any, OneAhead | None] = weakref.WeakKeyDictionary()
+
+            @functools.wraps(original)
+            def next_batch(self: Any) -> Any:
+                if self not in ahead:
+                    ahead[self] = found.of(self)
+                one = ahead[self]
+                return original(self) if one is None else one.next(lambda: original(self))
+
+            @functools.wraps(reset)
+            def _reset(self: Any, *args: Any, **kwargs: Any) -> None:
+                ahead.pop(self, None)
+                reset(self, *args, **kwargs)
+
+            kind.__next__ = next_batch
+            kind._reset = _reset
+
+        injection.refuse("no DataLoader was asked for batches")
+        injection.when_imported("torch.utils.data.dataloader", act)
 
 
 class _Copied(NamedTuple):
@@ -110,7 +166,7 @@ class _Prefetch:
             return None
         if why := no_gpu(torch) or self._prevented(iterator, torch):
             self._injection.refuse(why)
-        copier, place = self._copier, made.running()
+        copier, place = self._copier, self._injection.running()
         if why or copier is None:
             return None
 
@@ -128,37 +184,9 @@ class _Prefetch:
         if not iterator._pin_memory:
             return "the DataLoader does not pin its batches"
         if self._copier is None:
-            model = largest()
+            model = self._injection.largest_model()
             device = next((one.device for one in model.parameters()), None) if model is not None else None
             if device is None or device.type != "cuda":
                 return "the model is not on a GPU when batches are asked for"
             self._copier = _Copier(torch, device)
         return ""
-
-
-def prefetch(injection: Injection) -> None:
-    """Of all DataLoaders that pin their batches. The script's own `.to(device)` then finds them there."""
-    found = _Prefetch(injection)
-
-    def act(module: ModuleType) -> None:
-        kind = module._BaseDataLoaderIter
-        original, reset = kind.__next__, kind._reset
-        ahead: weakref.WeakKeyDictionary[Any, OneAhead | None] = weakref.WeakKeyDictionary()
-
-        @functools.wraps(original)
-        def next_batch(self: Any) -> Any:
-            if self not in ahead:
-                ahead[self] = found.of(self)
-            one = ahead[self]
-            return original(self) if one is None else one.next(lambda: original(self))
-
-        @functools.wraps(reset)
-        def _reset(self: Any, *args: Any, **kwargs: Any) -> None:
-            ahead.pop(self, None)
-            reset(self, *args, **kwargs)
-
-        kind.__next__ = next_batch
-        kind._reset = _reset
-
-    injection.refuse("no DataLoader was asked for batches")
-    when_imported("torch.utils.data.dataloader", act)
