@@ -5,7 +5,8 @@
     trace       what a training run looked like: tables, and pure functions on them
     facts       what can be measured on a trace
     replay      what the step time would be if: a dependency graph, edits of it, and what they save
-    findings    what is said: findings with their fixes, their order, and the Diagnosis
+    contracts   the values that other programs read: the Diagnosis with its findings, comparisons, trials
+    advice      from what rules find to what is said: dropped, worded, priced, ranked, put together
     rulekit     what a rule is made of and what runs it; the rules are files beside the package
     source      bytes to trace: one reader per file format
     storage     files at URLs: listed, read and written
@@ -35,9 +36,9 @@ if TYPE_CHECKING:
     from diagnose import figures
     from diagnose.budgets.context import Budget, BudgetExceeded, BudgetWarning
     from diagnose.capture.inline import Recording
-    from diagnose.findings.comparison import Comparison
-    from diagnose.findings.diagnosis import Diagnosis
-    from diagnose.findings.export import Export
+    from diagnose.contracts.comparison import Comparison
+    from diagnose.contracts.diagnosis import Diagnosis
+    from diagnose.contracts.export import Export
     from diagnose.trace.model import Run
 
 __all__ = [
@@ -63,7 +64,7 @@ def __getattr__(name: str) -> Any:
 
         return import_module("diagnose.figures")
     if name == "Diagnosis":
-        from diagnose.findings.diagnosis import Diagnosis
+        from diagnose.contracts.diagnosis import Diagnosis
         from diagnose.reports import notebook
 
         notebook.register()

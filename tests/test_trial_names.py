@@ -8,11 +8,11 @@ from pathlib import Path
 import msgspec
 import pytest
 
+from diagnose.advice import fixes_for_devices, fixes_for_programs, fixes_in_force, own_calls
 from diagnose.capture.agent.injection import parsed
 from diagnose.capture.agent.injection.forms import FORMS, VARIABLES
+from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level, Safety
 from diagnose.facts.run.program import Language, Program, Workload
-from diagnose.findings import fixes_for_devices, fixes_for_programs, fixes_in_force, own_calls
-from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level, Safety
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.forms import edits_of
 from diagnose.patches.project import Project

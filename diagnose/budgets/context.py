@@ -12,10 +12,11 @@ from types import TracebackType
 import msgspec
 
 from diagnose import pipeline
+from diagnose.budgets.judging import judge
 from diagnose.capture.agent import place
 from diagnose.capture.inline import Recording, recording
-from diagnose.findings.budget import Judged, Kept, Limits, judge
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.budget import Judged, Kept, Limits
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import budget as text
 from diagnose.source import cache
 from diagnose.source.base import InputError

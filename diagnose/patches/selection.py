@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from diagnose.advice.naming import names, why_unknown
 from diagnose.capture.agent import injection
 from diagnose.capture.agent.injection import Trial
-from diagnose.findings.finding import Fix, RankedFinding, Safety
-from diagnose.findings.naming import names, why_unknown
-from diagnose.findings.patches import FixByHand
-from diagnose.findings.trials import Report
-from diagnose.findings.trials import Trial as Tried
+from diagnose.contracts.finding import Fix, RankedFinding, Safety
+from diagnose.contracts.patches import FixByHand
+from diagnose.contracts.trials import Report
+from diagnose.contracts.trials import Trial as Tried
 from diagnose.patches.errors import CannotPatch
 
 DO_NOT_PAY = {"no_gain": "it gained nothing", "slower": "it was slower", "changes_numbers": "losses differed"}

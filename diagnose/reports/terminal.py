@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose import failures
+from diagnose.contracts.comparison import Comparison
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.failures import Failure, attempt
-from diagnose.findings.comparison import Comparison
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import comparison, content, findings, heading, trials
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card

@@ -7,10 +7,7 @@ default None is optional, and a missing one that is not ends the rule as "cannot
 
 from __future__ import annotations
 
-from diagnose.facts.core.base import Missing
-from diagnose.facts.core.steps import Steps
-from diagnose.facts.values.wasted_work import Cause
-from diagnose.findings.finding import (
+from diagnose.contracts.finding import (
     Caution,
     Clean,
     Confidence,
@@ -22,6 +19,9 @@ from diagnose.findings.finding import (
     Risk,
     Safety,
 )
+from diagnose.facts.core.base import Missing
+from diagnose.facts.core.steps import Steps
+from diagnose.facts.values.wasted_work import Cause
 from diagnose.replay.edits import (
     Between,
     Detach,

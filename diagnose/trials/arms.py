@@ -16,7 +16,7 @@ from diagnose.capture.agent.injection import parsed
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
-from diagnose.findings.trials import Verdict
+from diagnose.contracts.trials import Verdict
 from diagnose.trace.manifest import DeviceState, Manifest, RankManifest
 from diagnose.trials.effects import why_none
 from diagnose.trials.selection import CannotTry

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from diagnose.advice.naming import names, why_unknown
 from diagnose.capture.agent import injection
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Fix, RankedFinding, Safety, SavingRange
-from diagnose.findings.naming import names, why_unknown
-from diagnose.findings.trials import NotTried, Range
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Fix, RankedFinding, Safety, SavingRange
+from diagnose.contracts.trials import NotTried, Range
 from diagnose.replay.saving import Basis
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
