@@ -25,9 +25,9 @@ MOST_WIDTH = 100
 BAR_WIDTH = 12
 WORDS_WIDTH = 36
 PLACE_WIDTH = 68
+"""Its end is kept: a file's name and line."""
 CARD_MARGIN = 9
 """Columns beside the code of a card."""
-"""A file's name and line stand at the end, and are kept."""
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 
