@@ -20,8 +20,8 @@ from benchmarks.planted_cases import ROOT, Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
 from benchmarks.trials.results import Planted
 from benchmarks.verdicts import Figure
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Range, Report
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Range, Report
 from diagnose.fixes.setting import Safety
 from diagnose.trials.selection import Candidate, select, step_of
 

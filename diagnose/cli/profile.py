@@ -22,7 +22,7 @@ from diagnose.cli.results import open_page, put, rendered
 
 if TYPE_CHECKING:
     from diagnose.capture.run import Recorded
-    from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.contracts.diagnosis import Diagnosis
 
 INTERRUPTED = 130
 KILLED = 128

@@ -5,9 +5,9 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from diagnose.findings.finding import RankedFinding
-from diagnose.findings.patches import FixByHand, Patch, PatchedFile, PatchedFix
-from diagnose.findings.trials import Report
+from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.patches import FixByHand, Patch, PatchedFile, PatchedFix
+from diagnose.contracts.trials import Report
 from diagnose.fixes.setting import Loop
 from diagnose.patches import files
 from diagnose.patches.code import Code, Edit

@@ -10,7 +10,7 @@ from pathlib import Path, PurePath
 
 import libcst as cst
 
-from diagnose.findings.patches import PatchedFile
+from diagnose.contracts.patches import PatchedFile
 from diagnose.fixes.setting import Loop
 from diagnose.patches import files
 from diagnose.patches.code import Code

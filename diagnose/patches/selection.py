@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diagnose.findings.finding import Fix, RankedFinding
-from diagnose.findings.naming import names, why_unknown
-from diagnose.findings.patches import FixByHand
-from diagnose.findings.trials import Report
-from diagnose.findings.trials import Trial as Tried
+from diagnose.advice.naming import names, why_unknown
+from diagnose.contracts.finding import Fix, RankedFinding
+from diagnose.contracts.patches import FixByHand
+from diagnose.contracts.trials import Report
+from diagnose.contracts.trials import Trial as Tried
 from diagnose.fixes.setting import Safety, Setting
 from diagnose.patches.errors import CannotPatch
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeGuard
 
+from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.core.base import Missing
 from diagnose.facts.data.fetches import Fetches
 from diagnose.facts.data.input import Input
 from diagnose.facts.data.loading import Loading
-from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.fixes.loaders import LoaderArgument
 from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import Between, Estimate, Shorten, at

@@ -15,7 +15,7 @@ from pathlib import Path
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
-from diagnose.findings.trials import Verdict
+from diagnose.contracts.trials import Verdict
 from diagnose.fixes.catalogue import parsed
 from diagnose.fixes.models import Compile, CompileArgument
 from diagnose.fixes.setting import Setting

@@ -5,10 +5,10 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Fix, RankedFinding, SavingRange
-from diagnose.findings.naming import names, why_unknown
-from diagnose.findings.trials import NotTried, Range
+from diagnose.advice.naming import names, why_unknown
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Fix, RankedFinding, SavingRange
+from diagnose.contracts.trials import NotTried, Range
 from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.advice.fixes_of_run import Program, fitted
+from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.run.program import Language
-from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level
-from diagnose.findings.fixes_of_run import Program, fitted
 from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.process import VARIABLES
 from diagnose.fixes.setting import PARTS, Argument, Loop, NotPossible, Run, Safety, Setting

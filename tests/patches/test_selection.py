@@ -6,7 +6,7 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from diagnose.findings.trials import Verdict
+from diagnose.contracts.trials import Verdict
 from diagnose.fixes.setting import Safety
 from diagnose.patches.errors import CannotPatch
 from diagnose.patches.selection import select
