@@ -1,14 +1,15 @@
 """How good are diagnoses of trainings that were not used to build any rule? `python -m benchmarks.others`.
 
-Twenty small trainings of two authors (language models), who knew nothing of this project: each `slow.py` has one fault,
-`fixed.py` is the same training without it. Each is recorded, its diagnosis is kept, and both are timed by turns without
-a profiler. What comes out goes into benchmarks/others.json, from which benchmarks.texts makes the published rows.
+Twenty small trainings of two authors (language models), who knew nothing of this project: each `train.py` has one
+fault, which `fix.diff` mends. Each is recorded, its diagnosis is kept, and both variants are timed by turns without a
+profiler. What comes out goes into benchmarks/others.json, from which benchmarks.texts makes the published rows.
 """
 
 from __future__ import annotations
 
 import json
 import os
+import shutil
 import subprocess
 import sys
 import tempfile
@@ -20,8 +21,7 @@ import msgspec
 
 import diagnose
 from benchmarks.accuracy import OTHERS, figure, predicted
-from benchmarks.blocks import machine, truth_of
-from benchmarks.field import Timing, step_ns
+from benchmarks.field import Timing, measured
 from benchmarks.verdicts import Other, findings, place_of
 
 FOLDER = Path(__file__).with_name("others")
@@ -49,23 +49,29 @@ def without_phases(recording: Path) -> None:
     path.write_text(json.dumps(manifest), encoding="utf-8")
 
 
+def both(case: str, folder: Path) -> tuple[Path, Path]:
+    """Folders made in this one, that hold the training as it is, and without the fault. Needs `patch`."""
+    before, after = folder / "before", folder / "after"
+    for one in (before, after):
+        one.mkdir()
+        shutil.copy(FOLDER / case / "train.py", one)
+    subprocess.run(["patch", "--silent", str(after / "train.py"), str(FOLDER / case / "fix.diff")], check=True)
+    return before, after
+
+
 def row(case: str, rules: tuple[str, ...]) -> Other:
     """A case recorded, diagnosed and measured."""
-    folder = FOLDER / case
     with tempfile.TemporaryDirectory() as name:
+        before, after = both(case, Path(name))
         out = Path(name, "recording")
         command = [sys.executable, "-m", "diagnose", "profile", "-q", "--no-analyze", "-o", str(out)]
         environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parent.parent)}
-        subprocess.run([*command, str(folder / "slow.py"), *ENDLESS], check=True, capture_output=True, env=environment)
+        subprocess.run([*command, str(before / "train.py"), *ENDLESS], check=True, capture_output=True, env=environment)
         said = said_of(out, case, rules)
         without_phases(out)
         plain = said_of(out, case, rules)
-    slow_ns, fixed_ns = list[int](), list[int]()
-    for pair in range(PAIRS):
-        for script, times in [("slow.py", slow_ns), ("fixed.py", fixed_ns)][:: 1 - 2 * (pair % 2)]:
-            times.append(step_ns(folder, (script, *ENDLESS), TIMING))
-    measured = figure(truth_of(slow_ns, fixed_ns, machine()))
-    return replace(said, measured=measured, by_one_factor=plain.predicted)
+        truth = measured(before, after, ("train.py", *ENDLESS), TIMING, PAIRS)
+    return replace(said, measured=figure(truth), by_one_factor=plain.predicted)
 
 
 def cases() -> dict[str, tuple[str, ...]]:

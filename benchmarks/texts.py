@@ -111,7 +111,7 @@ def _accuracy() -> Iterator[Text]:
     blocks["simulated"] = partial(simulated.families, rows)
     blocks["simulated-missed"] = partial(simulated.missed, rows)
     of_jobs = simulated_jobs.published()
-    blocks["simulated-jobs"] = partial(simulated_jobs.families, of_jobs)
+    blocks["simulated-jobs"] = partial(simulated.families, of_jobs, "simulated jobs")
     blocks["simulated-jobs-each"] = partial(simulated_jobs.each, of_jobs)
     for name, make in blocks.items():
         yield Text(SITE / "accuracy.md", make, name)

@@ -27,7 +27,7 @@ pytestmark = pytest.mark.slow
 ROOT = Path(__file__).parent.parent
 ACTION = yaml.safe_load((ROOT / "action.yml").read_text(encoding="utf-8"))
 DOCS = ROOT / "docs" / "ci"
-SAMPLE = ROOT / "sample_traces" / "planted" / "data_loading" / "records_parsed_for_every_item" / "medium"
+SAMPLE = ROOT / "sample_traces" / "planted" / "data_loading" / "archive_opened_for_every_item" / "medium"
 TORCH = re.search(r"^torch==.*$", (ROOT / "constraints.txt").read_text(encoding="utf-8"), re.MULTILINE)
 
 TRAINING = """

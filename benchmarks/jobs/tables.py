@@ -9,10 +9,10 @@ from statistics import median
 import msgspec
 
 from benchmarks.jobs.judge import Row
+from benchmarks.simulated.judge import LARGE
+from benchmarks.simulated.tables import table
 
 RESULTS = Path(__file__).parent.with_suffix(".json")
-LARGE = 0.05
-"""Share of the step from which on a finding of a healthy job is a false promise."""
 
 
 def published() -> tuple[Row, ...]:
@@ -37,7 +37,7 @@ def summary(rows: Sequence[Row]) -> str:
             f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}",
         ],
     ]
-    return _table(said, 1)
+    return table(said, 1)
 
 
 def cases(rows: Sequence[Row]) -> str:
@@ -56,7 +56,7 @@ def cases(rows: Sequence[Row]) -> str:
                 _predicted(one),
             ]
         )
-    return _table(lines, 1)
+    return table(lines, 1)
 
 
 def _predicted(one: Row) -> str:
@@ -64,8 +64,3 @@ def _predicted(one: Row) -> str:
         return "" if one.healthy else "-"
     low, likely, high = (part / one.step for part in one.predicted)
     return f"{likely:.0%} ({low:.0%} to {high:.0%})"
-
-
-def _table(rows: Sequence[Sequence[str]], texts: int) -> str:
-    rule = ["---"] * texts + ["--:"] * (len(rows[0]) - texts)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))

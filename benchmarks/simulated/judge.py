@@ -7,6 +7,7 @@ import tempfile
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
+from typing import Any
 
 import diagnose
 from benchmarks.simulated import kineto
@@ -23,23 +24,24 @@ JITTER = 0.005
 """Share of the step by which simulated steps vary from run to run."""
 WORTH = 0.03
 """Share of the step from which on a fault is one that a tool has to name."""
+LARGE = 0.05
+"""Share of the step from which on a finding of a healthy run is a false promise."""
 MS = 1e6
 
 
 @dataclass(frozen=True)
-class Row:
-    """What was said of a case at a size, and what is true. Times in ms."""
+class Said:
+    """What was said of a simulated run, and what is true. Times in ms."""
 
     case: str
-    size: str
     family: str
     expected: tuple[str, ...]
-    """Rules that name the largest fault."""
+    """Rules, or their codes, that name the largest fault."""
     step: float
     saving: float | None
     """By fixing the largest fault; None if there is none."""
     found: tuple[str, ...]
-    """Rules of the findings, the first first; minor ones are none."""
+    """Rules of the findings, or their codes, the first first; minor ones are none."""
     place: int | None
     """Of the first finding that names the fault, from 1."""
     predicted: tuple[float, float, float] | None
@@ -53,9 +55,9 @@ class Row:
         return self.saving is not None and self.saving >= WORTH * self.step
 
     @property
-    def is_healthy(self) -> bool:
-        """Whether no fault was planted."""
-        return self.saving is None
+    def is_false(self) -> bool:
+        """Whether a healthy run is promised LARGE or more."""
+        return self.saving is None and self.promised >= LARGE
 
     @property
     def error(self) -> float | None:
@@ -71,6 +73,29 @@ class Row:
             return False
         low, _, high = self.predicted
         return low - JITTER * self.step <= self.saving <= high + JITTER * self.step
+
+
+@dataclass(frozen=True)
+class Row(Said):
+    """Of a case at a size."""
+
+    size: str
+
+
+def place_of(expected: Sequence[str], said: Sequence[str]) -> int | None:
+    """Of the first that names the fault, from 1."""
+    return next((at for at, one in enumerate(said, start=1) if one in expected), None)
+
+
+def predicted(finding: Any) -> tuple[float, float, float]:
+    """Of a diagnosis: its saving, low, likely and high, in ms."""
+    saving = finding.saving
+    return rounded(saving.low_ns), rounded(saving.likely_ns), rounded(saving.high_ns)
+
+
+def rounded(time_ns: float) -> float:
+    """In ms."""
+    return round(time_ns / MS, 3)
 
 
 def plain(training: Training, measured: int) -> Sequence[Recording]:
@@ -119,8 +144,7 @@ def judge(case: Case, size: str) -> Row:
         write(bad, before, Path(folder))
         diagnosis = diagnose.analyze(folder)
     said = [one for one in diagnosis.findings if not one.minor]
-    place = next((at for at, one in enumerate(said, start=1) if one.rule in expected), None)
-    hit = said[place - 1].saving if place else None
+    place = place_of(expected, [one.rule for one in said])
     return Row(
         case=case.name,
         size=size,
@@ -130,10 +154,6 @@ def judge(case: Case, size: str) -> Row:
         saving=None if saving is None else round(saving, 3),
         found=tuple(one.rule for one in said),
         place=place,
-        predicted=(_ms(hit.low_ns), _ms(hit.likely_ns), _ms(hit.high_ns)) if hit else None,
+        predicted=predicted(said[place - 1]) if place else None,
         promised=round(max((one.share_of_step for one in said), default=0.0), 4),
     )
-
-
-def _ms(time_ns: float) -> float:
-    return round(time_ns / MS, 3)

@@ -8,11 +8,9 @@ from statistics import median
 
 import msgspec
 
-from benchmarks.simulated.judge import Row
+from benchmarks.simulated.judge import Row, Said
 
 RESULTS = Path(__file__).parent.with_suffix(".json")
-LARGE = 0.05
-"""Share of the step from which on a finding of a healthy run is a false promise."""
 
 
 def published() -> tuple[Row, ...]:
@@ -20,25 +18,25 @@ def published() -> tuple[Row, ...]:
     return msgspec.json.decode(RESULTS.read_bytes(), type=tuple[Row, ...])
 
 
-def families(rows: Sequence[Row]) -> str:
+def families(rows: Sequence[Said], what: str = "simulated") -> str:
     """A line for each family, and one for all."""
     names = list(dict.fromkeys(one.family for one in rows))
     lines = [_line(name, [one for one in rows if one.family == name]) for name in names]
     lines.append(_line("**all**", rows))
-    head = ["simulated: family", "named first", "in three", "median error", "truth in the range", "false promises"]
-    return _table([head, *lines])
+    head = [f"{what}: family", "named first", "in three", "median error", "truth in the range", "false promises"]
+    return table([head, *lines])
 
 
-def _line(name: str, rows: Sequence[Row]) -> list[str]:
+def _line(name: str, rows: Sequence[Said]) -> list[str]:
     faulty = [one for one in rows if one.counts]
     errors = [one.error for one in faulty if one.error is not None]
-    quiet = [one for one in rows if one.is_healthy]
+    quiet = [one for one in rows if one.saving is None]
     named = [
         f"{sum((one.place or 99) <= most for one in faulty)} of {len(faulty)}" if faulty else "-" for most in (1, 3)
     ]
     error = f"{median(errors):.1%}" if errors else "-"
     covered = f"{sum(one.in_range for one in faulty)} of {len(errors)}" if errors else "-"
-    false = f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}" if quiet else "-"
+    false = f"{sum(one.is_false for one in quiet)} of {len(quiet)}" if quiet else "-"
     return [name, *named, error, covered, false]
 
 
@@ -46,16 +44,18 @@ def missed(rows: Sequence[Row]) -> str:
     """Faults that are not among the first three, and healthy runs with a false promise."""
     lines = [["simulated: case", "size", "true saving", "predicted", "findings"]]
     for one in rows:
-        wrong = (one.counts and (one.place or 99) > 3) or (one.is_healthy and one.promised >= LARGE)
-        if wrong:
-            true = f"{(one.saving or 0.0) / one.step:.0%}"
-            said = f"{one.predicted[1] / one.step:.0%}" if one.predicted else "-"
-            lines.append(
-                [f"`{one.case}`", one.size, true, said, ", ".join(f"`{rule}`" for rule in one.found[:3]) or "none"]
-            )
-    return _table(lines, texts=2)
+        if (one.counts and (one.place or 99) > 3) or one.is_false:
+            lines.append([f"`{one.case}`", one.size, f"{(one.saving or 0.0) / one.step:.0%}", *beside(one)])
+    return table(lines, texts=2)
 
 
-def _table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+def beside(one: Said) -> list[str]:
+    """What was predicted, and the findings."""
+    said = f"{one.predicted[1] / one.step:.0%}" if one.predicted else "-"
+    return [said, ", ".join(f"`{rule}`" for rule in one.found[:3]) or "none"]
+
+
+def table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
+    """A Markdown table whose first columns are texts and the others numbers."""
     rule = ["---"] * texts + ["--:"] * (len(rows[0]) - texts)
     return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))

@@ -8,40 +8,18 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import diagnose
+from benchmarks.simulated.judge import LARGE, MS, Said, place_of, predicted, rounded
 from benchmarks.simulated.machine import PROFILED_CALL_NS, PROFILED_OP_NS, Recording
 from benchmarks.simulated_jobs import kineto
 from benchmarks.simulated_jobs.cases import Case
 from benchmarks.simulated_jobs.machine import Costs
 
-MS = 1e6
-JITTER = 0.005
-"""Share of the step by which simulated steps vary from run to run."""
-LARGE = 0.05
-"""Share of the step from which on a finding of a healthy job is a false promise."""
-WORTH = 0.03
-"""Share of the step from which on a fault is one that a tool has to name."""
-
 
 @dataclass(frozen=True)
-class Row:
-    """What was said of a case, and what is true. Times in ms."""
+class Row(Said):
+    """Of a job."""
 
-    case: str
-    family: str
     ranks: int
-    expected: tuple[str, ...]
-    """Codes of rules that name the fault."""
-    step: float
-    saving: float | None
-    """By fixing the fault; None if there is none."""
-    found: tuple[str, ...]
-    """Codes of the findings, the first first; minor ones are none."""
-    place: int | None
-    """Of the first finding that names the fault, from 1."""
-    predicted: tuple[float, float, float] | None
-    """Low, likely and high, by the finding at `place`."""
-    promised: float
-    """Share of the step that the most promising finding would save."""
     kept: float | None
     """What following that finding saves, as simulated; None where that cannot be simulated, or there is a fault."""
     told: float
@@ -50,29 +28,9 @@ class Row:
     """The same as simulated."""
 
     @property
-    def counts(self) -> bool:
-        """Whether there is a fault that costs something."""
-        return self.saving is not None and self.saving >= WORTH * self.step
-
-    @property
     def is_false(self) -> bool:
         """Whether a healthy job is promised LARGE or more beyond what following the advice saves."""
         return self.saving is None and self.promised - (self.kept or 0.0) >= LARGE
-
-    @property
-    def error(self) -> float | None:
-        """Of the predicted saving, as a share of the step."""
-        if self.predicted is None or self.saving is None:
-            return None
-        return abs(self.predicted[1] - self.saving) / self.step
-
-    @property
-    def in_range(self) -> bool:
-        """Whether the true saving lies between low and high."""
-        if self.predicted is None or self.saving is None:
-            return False
-        low, _, high = self.predicted
-        return low - JITTER * self.step <= self.saving <= high + JITTER * self.step
 
 
 def step_ms(recordings: Sequence[Recording]) -> float:
@@ -89,8 +47,7 @@ def judge(case: Case) -> Row:
         kineto.write(case.bad, profiled, Path(folder))
         diagnosis = diagnose.analyze(folder)
     said = [one for one in diagnosis.findings if not one.minor]
-    place = next((at for at, one in enumerate(said, start=1) if one.code in case.codes), None)
-    hit = said[place - 1].saving if place else None
+    place = place_of(case.codes, [one.code for one in said])
     most = max(said, key=lambda one: one.share_of_step, default=None)
     followed = case.followed(most.code) if most is not None and not case.fault else None
     kept = 1.0 - step_ms(followed.run(case.recorded, Costs())) / step if followed is not None else None
@@ -103,13 +60,9 @@ def judge(case: Case) -> Row:
         saving=None if saving is None else round(saving, 3),
         found=tuple(one.code for one in said),
         place=place,
-        predicted=(_ms(hit.low_ns), _ms(hit.likely_ns), _ms(hit.high_ns)) if hit else None,
+        predicted=predicted(said[place - 1]) if place else None,
         promised=round(most.share_of_step if most is not None else 0.0, 4),
         kept=None if kept is None else round(kept, 4),
-        told=_ms(diagnosis.steps.step_time_ns.mean if diagnosis.steps else 0),
+        told=rounded(diagnosis.steps.step_time_ns.mean if diagnosis.steps else 0),
         recorded=round(step_ms(profiled), 3),
     )
-
-
-def _ms(time_ns: float) -> float:
-    return round(time_ns / MS, 3)

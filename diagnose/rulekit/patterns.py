@@ -1,26 +1,23 @@
 """Patterns of ops that follow each other on tensors of certain shapes, and where they are.
 
 Shapes are written with names for sizes: `"*b n k"` is any number of dimensions, then two; equal names are equal sizes,
-a literal is that size, and `n//2+1` is what is left of a spectrum. Ops are matched within a step.
+and a literal is that size. Ops are matched within a step.
 """
 
 from __future__ import annotations
 
 from bisect import bisect_left
-from collections.abc import Callable, Hashable, Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from functools import lru_cache
+from itertools import takewhile
 from math import prod
 from typing import Any, TypeAlias
 
-from diagnose.facts.autograd.backward import learnt_shapes
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.op_table import Call, OpTable, strides_of
+from diagnose.facts.core.op_table import Call, OpTable
 from diagnose.facts.core.shaped import Shape
 from diagnose.replay.edits import Number
-
-ANY = "*"
-WHOLE_STEP = 1 << 30
 
 Sizes: TypeAlias = "dict[str, int | Shape]"
 Share: TypeAlias = "Number | Callable[[Any], Number]"
@@ -56,12 +53,8 @@ def unify(pattern: str, shape: Shape, bound: Sizes) -> Sizes | None:
     for token in tokens:
         size: int | Shape = shape[at : at + spare] if token.startswith("*") else shape[at]
         at += spare if token.startswith("*") else 1
-        name, halved, _ = token.lstrip("*").partition("//2+1")
-        if halved:
-            whole = found.get(name)
-            if not isinstance(whole, int) or size != whole // 2 + 1:
-                return None
-        elif name.isdecimal():
+        name = token.lstrip("*")
+        if name.isdecimal():
             if size != int(name):
                 return None
         elif name not in ("", "_") and found.setdefault(name, size) != size:
@@ -69,16 +62,14 @@ def unify(pattern: str, shape: Shape, bound: Sizes) -> Sizes | None:
     return found
 
 
-def shapes_of(pattern: str, bound: Sizes, table: OpTable) -> frozenset[Shape]:
-    """The shapes of tensors in the table that the pattern is, with those sizes."""
+def shape_of(pattern: str, bound: Sizes) -> Shape:
+    """The shape that the pattern is with those sizes, which are all of its own."""
     whole: Shape = ()
     for token in _tokens(pattern):
-        name, halved, _ = token.lstrip("*").partition("//2+1")
-        size = int(name) if name.isdecimal() else bound.get(name)
-        if size is None:
-            return frozenset(one for one in table.by_shape if unify(pattern, one, bound) is not None)
-        whole += size if isinstance(size, tuple) else (size // 2 + 1 if halved else size,)
-    return frozenset({whole})
+        name = token.lstrip("*")
+        size = int(name) if name.isdecimal() else bound[name]
+        whole += size if isinstance(size, tuple) else (size,)
+    return whole
 
 
 @dataclass(frozen=True)
@@ -137,58 +128,26 @@ class Op:
 
 @dataclass(frozen=True)
 class Takers:
-    """All ops from here to the end of the step that take or make tensors of one shape."""
+    """All ops from here on that take tensors of one shape, up to others that take or make such, or the step's end."""
 
     shape: str
     """All of its sizes are bound."""
-    names: str = ANY
-    """Those that may: another one that takes it is in the way."""
-    until: str = ""
-    """The last op of these ends it, and there has to be one."""
-    must: str = ""
-    """There has to be one of these."""
-    within: int = WHOLE_STEP
-    """Ops that are looked at."""
-    in_the_way_ends: bool = False
-    """What is in the way ends it, rather than being a reason to find nothing."""
+    names: str
+    """Those that may, as those of `Op`."""
     left: Share | None = None
     back: Share | None = None
     """As those of `Op`."""
 
-    @property
-    def of_whole_step(self) -> bool:
-        """Whether all of a step is looked at."""
-        return self.within == WHOLE_STEP and not self.in_the_way_ends
-
     def may_fit(self, table: OpTable) -> bool:
         """As `Op.may_fit`."""
-        return all(Op(names).may_fit(table) for names in (self.until, self.must) if names)
+        return Op(self.names).may_fit(table)
 
     def follow(self, table: OpTable, at: int, bound: Sizes) -> tuple[list[int], int, Sizes] | None:
         """As `Op.follow`."""
-        taken: list[int] = []
-        shapes = shapes_of(self.shape, bound, table)
-        for one in _between(table, shapes, at, min(at + self.within, table.end[at - 1])):
-            call = table.call(one)
-            if is_named(call, self.names):
-                taken.append(one)
-            elif not shapes.isdisjoint(call.shapes):
-                if not self.in_the_way_ends:
-                    return None
-                break
-        if self.until:
-            ends = [k for k, one in enumerate(taken) if is_named(table.call(one), self.until)]
-            taken = taken[: ends[-1] + 1] if ends else []
-        enough = not self.must or any(is_named(table.call(one), self.must) for one in taken)
-        return (taken, at, bound) if taken and enough else None
-
-
-def _between(table: OpTable, shapes: frozenset[Shape], start: int, end: int) -> Iterator[int]:
-    """Positions from start up to end, in order, of ops that take or make a tensor of these shapes."""
-    each = [table.by_shape.get(shape, []) for shape in shapes]
-    if len(each) == 1:
-        return (each[0][k] for k in range(bisect_left(each[0], start), bisect_left(each[0], end)))
-    return iter(sorted({one for some in each for one in some[bisect_left(some, start) : bisect_left(some, end)]}))
+        such, end = table.by_shape.get(shape_of(self.shape, bound), []), table.end[at - 1]
+        following = such[bisect_left(such, at) : bisect_left(such, end)]
+        taken = list(takewhile(lambda one: is_named(table.call(one), self.names), following))
+        return (taken, at, bound) if taken else None
 
 
 Part: TypeAlias = "Op | Takers"
@@ -232,38 +191,17 @@ class Match:
         """Of the largest tensor that is taken or made."""
         return max((prod(one) for at in self.positions for one in self.table.call(at).all_shapes), default=0)
 
-    @property
-    def strides(self) -> tuple[int, ...] | None:
-        """Of the first tensor of the first op, in elements; None where they were not recorded."""
-        return strides_of(self.facts, int(self.table.spans.ids[self.ops[0][0]]))
-
-    def learns(self, shape: Shape) -> bool:
-        """Whether a weight of this shape gets a gradient. Raises Missing like `learnt_shapes`."""
-        return shape in learnt_shapes(self.facts)
-
-    def seen_before(self, shape: Shape) -> bool:
-        """Whether an op of the step takes a tensor of this shape before the first of these."""
-        first = self.ops[0][0]
-        begin = next((at + 1 for at in range(first - 1, -1, -1) if self.table.step[at] != self.table.step[first]), 0)
-        return any(self.table.call(at).takes(shape) for at in range(begin, first))
-
 
 def matches(facts: Facts, table: OpTable, pattern: Pattern, where: Callable[[Match], bool]) -> Iterator[Match]:
-    """In order; an op belongs to one match at most. What is all of a step is looked for once in a step."""
-    taken, tried = set[int](), set[tuple[int, Hashable]]()
+    """In order; an op belongs to one match at most."""
+    taken = set[int]()
     head, *rest = pattern
     assert isinstance(head, Op)
-    fitting = [(kind, bound) for kind, call in enumerate(table.calls) if (bound := head.fits(call, {})) is not None]
+    fitting = [kind for kind, call in enumerate(table.calls) if head.fits(call, {}) is not None]
     if not fitting or not all(part.may_fit(table) for part in rest):
         return
-    whole = any(isinstance(part, Takers) and part.of_whole_step for part in rest)
-    starts = sorted((at, frozenset(bound.items())) for kind, bound in fitting for at in table.positions[kind])
-    for at, sizes in starts:
-        key = (table.step[at], sizes)
-        if at in taken or (whole and key in tried):
-            continue
-        tried.add(key)
-        match = _match(facts, table, pattern, at)
+    for at in sorted(at for kind in fitting for at in table.positions[kind]):
+        match = _match(facts, table, pattern, at) if at not in taken else None
         if match is not None and where(match) and taken.isdisjoint(match.positions):
             taken.update(match.positions)
             yield match

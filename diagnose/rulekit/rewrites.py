@@ -12,7 +12,7 @@ import numpy as np
 
 from diagnose.contracts.finding import Clean, Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.op_table import named_table, op_table
+from diagnose.facts.core.op_table import op_table
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.steps import steps
 from diagnose.replay.edits import Edit, Shorten
@@ -20,14 +20,10 @@ from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import WHOLE, Check
 from diagnose.rulekit.patterns import Match, Part, Pattern, Share, matches
 from diagnose.rulekit.rewritten import Found
-from diagnose.trace import ops
 from diagnose.trace.units import duration, percent
 
 WORTH_SHARE = 0.01
 """Of the step that the ops take, on the host or the device, from which on a rewrite is worth saying (our choice)."""
-
-ELEMENTWISE = "|".join(ops.POINTWISE)
-"""Names of ops that compute each element by itself, as `Op` takes them."""
 
 
 @dataclass(frozen=True)
@@ -49,17 +45,14 @@ class Rewrite:
     """The latter, if it differs."""
     fixes: tuple[Fix, ...] | Callable[[Found], tuple[Fix, ...]]
     confidence: Confidence
-    inner: str
-    """Names of ops, if these lie within others: then only they are looked at, in order."""
     calls_go: bool
     """The ops' own host time goes in the same measure; else only the work that they launch on a device does."""
-    worth_share: float
     any_size: bool
     """What is done on one line is one finding, whatever its sizes; sentences name the largest."""
 
     def found(self, facts: Facts) -> list[Found]:
-        """By line, and by sizes unless any will do; what may take longest first. Raises Missing like `op_table`."""
-        table = named_table(facts, self.inner) if self.inner else op_table(facts)
+        """By line, and by sizes unless any will do; what takes longest first. Raises Missing like `op_table`."""
+        table = op_table(facts)
         found = [one for pattern in self.patterns for one in matches(facts, table, pattern, self.where)]
         sites = sites_of(facts, np.array([one.table.spans.ids[one.ops[0][0]] for one in found], dtype=np.int64))
         groups: dict[tuple[object, ...], list[Match]] = {}
@@ -70,15 +63,15 @@ class Rewrite:
             Found(facts, tuple(sorted(some, key=lambda one: -one.elements)), key[0])  # type: ignore[arg-type]
             for key, some in groups.items()
         ]
-        return sorted(made, key=lambda one: -one.at_most_ns)
+        return sorted(made, key=lambda one: -one.work.longest_ns)
 
     def run(self, facts: Facts) -> Iterator[Finding | Clean]:
         """A finding for each group of `found` that is worth it. Raises Missing like `op_table`."""
         found, step_ns = self.found(facts), max(steps(facts).mean_ns, 1)
-        worth_ns = self.worth_share * step_ns
-        large = [one for one in found if one.at_most_ns >= worth_ns and one.work.longest_ns >= worth_ns]
+        worth_ns = WORTH_SHARE * step_ns
+        large = [one for one in found if one.work.longest_ns >= worth_ns]
         if not large:
-            most = max((one.at_most_ns for one in found[:1]), default=0)
+            most = max((one.work.longest_ns for one in found[:1]), default=0)
             yield Clean(f"{self.what} takes {percent(most / step_ns)} of the step at most")
         for one in large:
             says = self.says(one) if callable(self.says) else self.says.format_map(_Shown(one))
@@ -128,16 +121,14 @@ def rewrite(
     where: Callable[[Match], bool] = lambda match: True,
     back: Share | None = None,
     level: Level = Level.MEDIUM,
-    inner: str = "",
     calls_go: bool = False,
-    worth_share: float = WORTH_SHARE,
     any_size: bool = False,
 ) -> Check:
     """A rule of an entry; the fields of `Rewrite` say what it is made of, `why` and `level` how sure it is."""
     sure = Confidence(level, why)
     after = left if back is None else back
     patterns = tuple(tuple(_priced(part, left, after) for part in pattern) for pattern in patterns)
-    entry = Rewrite(code, what, patterns, where, says, left, back, fixes, sure, inner, calls_go, worth_share, any_size)
+    entry = Rewrite(code, what, patterns, where, says, left, back, fixes, sure, calls_go, any_size)
     return Check(code=code, run=entry.run, needs=(WHOLE,), wishes=())
 
 

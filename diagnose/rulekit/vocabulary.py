@@ -47,7 +47,7 @@ from diagnose.rulekit.loading_advice import (
     what_takes_it,
 )
 from diagnose.rulekit.patterns import Match, Op, Takers
-from diagnose.rulekit.rewrites import ELEMENTWISE, rewrite
+from diagnose.rulekit.rewrites import rewrite
 from diagnose.rulekit.rewritten import Found
 from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.wasted import wasted
@@ -59,7 +59,6 @@ from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
 
 __all__ = [
-    "ELEMENTWISE",
     "HANDED_OVER_NS",
     "Basis",
     "Between",

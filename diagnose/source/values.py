@@ -23,16 +23,8 @@ class _Content(msgspec.Struct, frozen=True):
     given: list[int]
     uses: list[int]
     used: list[int]
-    nothing: list[int] | None = None
-    alike: list[int] | None = None
-    spread: list[int] | None = None
-    idle: list[int] | None = None
-    masked: list[int] | None = None
     sparse: list[int] | None = None
-    matrix: list[int] | None = None
     looked_up: list[int] | None = None
-    subnormal: list[int] | None = None
-    separable: list[int] | None = None
     read: list[int] | None = None
 
 
@@ -40,11 +32,8 @@ def read_values(path: Place) -> ValueGraph:
     """What is in a file. Raises ValueError, in a few words, and OSError."""
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)
-    nothing = found.nothing  # Of recordings from before 2026-11-23 nobody knows, as of the columns after it.
     columns = [found.thread, found.step, found.backward, found.makes, found.same, found.given]
-    counted = (found.alike, found.spread, found.idle, found.masked, found.sparse, found.matrix)
-    later = (nothing, found.looked_up, found.subnormal, found.separable, found.read)
-    columns += [one for one in (*counted, *later) if one is not None]
+    columns += [one for one in (found.sparse, found.looked_up, found.read) if one is not None]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
     if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
@@ -61,25 +50,15 @@ def read_values(path: Place) -> ValueGraph:
         given=within(found.given, -1, ops, _WHAT),
         uses=within(found.uses, 0, ops, _WHAT),
         used=within(found.used, -1, ops, _WHAT),
-        nothing=None if nothing is None else within(nothing, 0, 2, _WHAT),
         rows=_rows(found, ops),
     )
 
 
 def _rows(found: _Content, ops: int) -> RowCounts | None:
-    counted = (found.alike, found.spread, found.idle, found.masked, found.sparse, found.matrix)
-    if any(one is None for one in counted):
+    if found.sparse is None:
         return None
-    alike, spread, idle, masked, sparse, matrix = (one or [] for one in counted)
     return RowCounts(
-        alike=within(alike, 0, 101, _WHAT),
-        spread=within(spread, 0, 101, _WHAT),
-        idle=within(idle, 0, 101, _WHAT),
-        masked=within(masked, 0, 101, _WHAT),
-        sparse=within(sparse, 0, 1001, _WHAT),
-        matrix=within(matrix, -1, ops, _WHAT),
+        sparse=within(found.sparse, 0, 1001, _WHAT),
         looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT),
-        subnormal=None if found.subnormal is None else within(found.subnormal, 0, 1001, _WHAT),
-        separable=None if found.separable is None else within(found.separable, 0, 2, _WHAT),
         read=None if found.read is None else within(found.read, 0, 101, _WHAT),
     )

@@ -15,7 +15,6 @@ from diagnose.trace.manifest import (
     PythonThread,
     RankManifest,
     RowsFilled,
-    Targets,
     Timed,
 )
 from diagnose.trace.model import Context, RowCounts, ValueGraph
@@ -32,7 +31,6 @@ _THREADS = _line(r"(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?")
 _RIVAL = _line(r"rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)")
 _TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
 _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
-_IGNORED = _line(r"ignored (?P<ignored>\d+) of (?P<rows>\d+) rows, (?P<classes>\d+) classes")
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
 _MADE = _line(
     rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})"
@@ -41,11 +39,11 @@ _MADE = _line(
 _COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
 _BENCHMARK = _line(r"cudnn\.benchmark (?P<value>on|off)")
-_NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _IGNORED, _FETCHED, _MADE, _COMPARED, _VALUES)
+_NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _COMPARED, _VALUES)
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
-    r"(?P<always> always)?(?P<back> back)?(?P<nothing> nothing)?"
-    r"(?P<counts>(?: (?:alike|spread|idle|masked|sparse|matrix|looked|subnormal|separable|carried|read) \d{1,4})*)"
+    r"(?P<always> always)?(?P<back> back)?"
+    r"(?P<counts>(?: (?:sparse|looked|carried|read) \d{1,4})*)"
 )
 
 
@@ -67,10 +65,6 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
         unprofiled=Timed(first_step=0, wall_ns=times, fetched_bytes=_fetched(text)) if said or timed else None,
         python_threads=tuple(PythonThread(name=name, cpu_share=float(share)) for name, share in _RIVAL.findall(text)),
         loaders=_loaders(text),
-        targets=tuple(
-            Targets(classes=int(classes), looks=1, rows=int(rows), ignored=int(ignored))
-            for ignored, rows, classes in _IGNORED.findall(text)
-        ),
         distributed=Distributed(backend="gloo", ddp=({},)) if compared else None,
     )
     equal = None if compared is None else compared["how"] == "equal"
@@ -85,7 +79,7 @@ def values(text: str) -> ValueGraph | None:
     said = [found for one in ops if (found := _VALUE.fullmatch(one))]
     if len(said) < len(ops):
         raise ValueError(
-            "an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, `nothing`, counts, in order"
+            "an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, counts, in order"
         )
     names, count = sorted({one["name"] for one in said}), len(said)
     first: list[int] = []
@@ -110,26 +104,25 @@ def values(text: str) -> ValueGraph | None:
         same=np.array([-1 if value == at else value for at, value in enumerate(made)]),
         given=np.array([one if one < 0 else step * count + one for step in (0, 1) for one in given]),
         uses=np.array([taker for taker, _ in both], dtype=np.int64),
-        nothing=np.array([int(bool(one["nothing"])) for one in said] * 2),
         rows=_rows(counts),
         used=np.array([made for _, made in both], dtype=np.int64),
     )
 
 
 def _counted(text: str) -> dict[str, int]:
-    """As "idle 75 masked 75"."""
+    """As "sparse 990 read 75"."""
     words = text.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 def _rows(said: list[dict[str, int]]) -> RowCounts:
-    """Of both steps. A matrix is that of an op of the first one."""
-    counted = ("alike", "spread", "idle", "masked", "sparse", "subnormal", "separable")
-    columns = {name: np.array([one.get(name, 0) for one in said] * 2) for name in counted}
-    read = np.array([one.get("read", 100) for one in said] * 2)
-    matrix, looked = ([one.get(name, -1) for one in said] for name in ("matrix", "looked"))
+    """Of both steps."""
+    sparse, read = (
+        np.array([one.get(name, least) for one in said] * 2) for name, least in (("sparse", 0), ("read", 100))
+    )
+    looked = [one.get("looked", -1) for one in said]
     both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
-    return RowCounts(**columns, matrix=np.array(matrix * 2), looked_up=np.array(both), read=read)
+    return RowCounts(sparse=sparse, looked_up=np.array(both), read=read)
 
 
 def _fetched(text: str) -> int | None:

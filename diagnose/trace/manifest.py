@@ -217,17 +217,6 @@ class PythonThread(msgspec.Struct, frozen=True, kw_only=True):
     """CPU time over the time of the steps without the profiler: 1 is a core."""
 
 
-class Targets(msgspec.Struct, frozen=True, kw_only=True):
-    """What a cross entropy over classes was told to ignore, in some steps of the warm-up."""
-
-    classes: int
-    looks: int
-    rows: int
-    """In all of them."""
-    ignored: int
-    """Of these."""
-
-
 class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """What an arm of a trial measured beside its steps."""
 
@@ -296,7 +285,6 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     writes: tuple[str, ...] | None = None
     """Files that the script opened for writing, relative to its working folder, and folders that it made, which end in
     a slash; None if that was not looked at."""
-    targets: tuple[Targets, ...] = ()
     """By number of classes; () also where nobody looked."""
     allocator: dict[str, int] = {}
     """Of torch.cuda.memory_stats: allocated_bytes, reserved_bytes (now and most), retries, ooms, segments."""

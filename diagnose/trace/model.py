@@ -173,35 +173,15 @@ class AutogradGraph:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """What the tensors of ops hold, of which much need not be computed. Arrays of shape (ops,) as in `ValueGraph`.
+    """How much of what ops take and make counts. Arrays of shape (ops,) as in `ValueGraph`."""
 
-    A row is along the last dimension; of what has four or more, and of convolutions, it is a sample.
-    """
-
-    alike: IntArray
-    """Percent of the rows, of what an op takes and of what it makes, that are equal to one before and not zero.
-
-    0 in backward passes.
-    """
-    spread: IntArray
-    """The same of what an op makes by taking rows several times, where it took no equal ones."""
-    idle: IntArray
-    """Percent of the rows that are zero of a gradient that the op takes; 0 outside of backward passes."""
-    masked: IntArray
-    """Percent of the rows that are zero of what a product of a backward pass multiplies a gradient with; else 0."""
     sparse: IntArray
     """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt."""
-    matrix: IntArray
-    """Where the op makes factors of a matrix to solve with it: the first op that did so of the same; -1 elsewhere."""
     looked_up: IntArray | None = None
     """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
 
     -1 of others. None: nobody looked.
     """
-    subnormal: IntArray | None = None
-    """Thousandths of what a product takes that are subnormal numbers in memory of the host. None: nobody looked."""
-    separable: IntArray | None = None
-    """1 of convolutions all of whose windows are a column times a row, and not learnt. None: nobody looked."""
     read: IntArray | None = None
     """Percent of what the op computes that something reads in this step or the next; 100 where that is not known.
 
@@ -237,8 +217,6 @@ class ValueGraph:
     """This op took ..."""
     used: IntArray
     """... what this one made; -1: what is in memory that no op was seen to fill, such as a batch."""
-    nothing: IntArray | None = None
-    """1 where the op multiplied what was computed with zeros that nothing is learnt of. None: nobody looked."""
     rows: RowCounts | None = None
     """None: nobody looked."""
 

@@ -32,21 +32,16 @@ PRODUCTS = ("matmul", "mm", "bmm", "addmm", "baddbmm")
 """Products of matrices."""
 
 _BROADCAST = frozenset((*POINTWISE, *(f"{name}_" for name in POINTWISE)))
-_OF_TWO = ("max", "min")  # Of one tensor they take the largest of all.
 
 
 def result_shape(name: str, shapes: Sequence[Shape]) -> Shape | None:
     """The shape of what an op makes of tensors of these shapes; None where its name does not tell."""
-    if name in _BROADCAST or (name in _OF_TWO and len(shapes) == 2):
+    if name in _BROADCAST:
         return _broadcast(shapes)
     if name in PRODUCTS:
         return _product(shapes[-2:])
     if name == "linear" and len(shapes) > 1 and shapes[0] and len(shapes[1]) == 2:
         return (*shapes[0][:-1], shapes[1][0])
-    if name == "cdist" and len(shapes) == 2 and min(map(len, shapes)) > 1:
-        return (*shapes[0][:-1], shapes[1][-2])
-    if name == "diag_embed" and shapes and shapes[0]:
-        return (*shapes[0], shapes[0][-1])
     return None
 
 

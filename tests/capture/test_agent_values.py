@@ -166,32 +166,6 @@ def test_what_is_learnt_is_of_use_though_it_does_nothing_yet(tmp_path: Path) -> 
     assert graph.given.tolist() == [0, 1]
 
 
-@pytest.mark.parametrize(
-    ("factor", "told"),
-    [
-        (lambda weight: 0.0, True),
-        (lambda weight: torch.zeros(40, 1), True),
-        (lambda weight: 0.5, False),
-        (lambda weight: torch.tensor([0.0, 1.0] * 20), False),  # Of some.
-        (lambda weight: (weight - weight)[0], False),  # It may be something else once it has learnt.
-    ],
-)
-def test_what_is_multiplied_by_zeros(tmp_path: Path, weight: Any, factor: Callable[[Any], Any], told: bool) -> None:
-    graph = looked_at(tmp_path / "v", lambda: weight.exp() * factor(weight))
-    assert graph is not None
-    assert graph.nothing is not None
-    name = graph.names.index("aten::mul")
-    assert graph.nothing[graph.name == name].tolist() == [int(told)] * 2
-    assert not graph.nothing[graph.name != name].any()
-
-
-def test_zeros_that_are_multiplied_were_not_computed_for_nothing(tmp_path: Path) -> None:
-    graph = looked_at(tmp_path / "v", lambda: torch.zeros(40, 40) * 0.0)
-    assert graph is not None
-    assert graph.nothing is not None
-    assert not graph.nothing.any()
-
-
 def test_who_takes_what(tmp_path: Path) -> None:
     data = torch.randn(10)
     graph = looked_at(tmp_path / "v", lambda: data.exp().view(2, 5).t().sin())

@@ -58,25 +58,6 @@ def test_fix(rule: str, fix: dict[str, object]) -> None:
     assert str(fix.get("link", "https://")).startswith("https://")
 
 
-def test_the_rules_that_matter_most_are_there() -> None:
-    codes = {one.code for one in page.pages(RULES)}
-    groups = {
-        "DL": (1, 2, 3, 4, 5, 7, 8, 9),
-        "HD": (1, 2, 3, 4),
-        "SY": (1, 2, 3, 4, 5),
-        "LB": range(1, 12),
-        "KE": range(1, 11),
-        "AT": (*range(1, 8), *range(10, 35)),
-        "OP": range(1, 6),
-        "ME": range(1, 8),
-        "CO": (*range(1, 11), *range(12, 19), 21),
-        "ST": (1, 2),
-        "PA": (1, 2, 3, 4),
-        "MQ": (1, 2, 3, 4, 5, 6),
-    }
-    assert codes == {f"{group}{number:02}" for group, numbers in groups.items() for number in numbers}
-
-
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)
 def test_a_rule_begins_with_at_most_five_lines_of_imports(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()

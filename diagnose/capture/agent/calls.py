@@ -30,8 +30,6 @@ class Op(NamedTuple):
     """Whether equal inputs give equal results."""
     arithmetic: bool
     """Whether it is useless if it gives back what it took."""
-    is_product: bool
-    """Whether it multiplies element by element."""
     pointwise: bool
     """Whether it makes each element of those in the same place."""
     turns: bool
@@ -55,7 +53,6 @@ def described(func: Any, torch: Any) -> Op:
         writes=frozenset() if turns else _written(schema),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         arithmetic=space == "aten" and name in ARITHMETIC,
-        is_product=space == "aten" and name == "mul",
         pointwise=torch.Tag.pointwise in func.tags and not seeded and not name.startswith("_foreach"),
         turns=turns,
         views=views,
@@ -92,14 +89,10 @@ def is_one_number(tensor: Any) -> bool:
 def some_of(tensor: Any) -> list[Any]:
     """Elements of a tensor, evenly taken from its memory; none of kinds that torch cannot show."""
     try:
-        return list(spread_over(tensor, SAMPLED).tolist())
+        if not tensor.numel():
+            return []
+        extent = 1 + sum((many - 1) * stride for many, stride in zip(tensor.shape, tensor.stride(), strict=True))
+        memory = tensor.as_strided((extent,), (1,), tensor.storage_offset())
+        return list(memory[:: max(extent // SAMPLED, 1)].tolist())
     except RuntimeError:
         return []
-
-
-def spread_over(tensor: Any, most: int) -> Any:
-    """A view of about so many elements of its memory, if it has more: what is there many times counts once."""
-    if not tensor.numel():
-        return tensor.flatten()
-    extent = 1 + sum((many - 1) * stride for many, stride in zip(tensor.shape, tensor.stride(), strict=True))
-    return tensor.as_strided((extent,), (1,), tensor.storage_offset())[:: max(extent // most, 1)]

@@ -14,7 +14,6 @@ from .arm import Arm
 from .foreign import watch_foreign
 from .plan import Part, Plan
 from .session import Session
-from .targets import Targets
 
 
 class Recorder:
@@ -37,9 +36,7 @@ class Recorder:
         self._settings = about.Settings()
         self._settings.install()
         self._watch = loaders.install(part.work, on_batch)
-        self._targets = Targets()
         backwards.forget_all()
-        backwards.listen(self._targets.backward)
         interruptions.mark_saving()
         interruptions.mark_formatting()
         self._arm = None if plan.timed is None else Arm()
@@ -58,8 +55,6 @@ class Recorder:
             if self.session is not None:
                 self._watch.measuring = self.session.undisturbed
                 self._watch.looking = not self.session.settled
-                if self.session.settled:
-                    backwards.leave(self._targets.backward)
             if self.over:
                 self.end("recorded")
             elif self.session is not None and len(self.session.kept) > self._told:
@@ -82,7 +77,6 @@ class Recorder:
 
     def end(self, how: str) -> None:
         """Keep what has been recorded so far, and say what is known. Later calls do nothing."""
-        backwards.leave(self._targets.backward)
         if self.session is None or self._said:
             return
         self.over = self._said = True
@@ -135,7 +129,6 @@ class Recorder:
             "distributed": self._settings.distributed(),
             "allocator": self._settings.allocator(),
             "libraries": about.libraries(),
-            "targets": self._targets.found(),
             "arm": None if self._arm is None else self._arm.found(),
             "writes": writes.found(),
             "notes": [*session.notes, *(f"Could not observe {failure}." for failure in imports.failures)],

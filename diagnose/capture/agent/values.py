@@ -110,14 +110,6 @@ class _Call(NamedTuple):
     may_give_back: bool
 
 
-def _of_nothing(tensors: list[Any], made: Any, torch: Any) -> bool:
-    """Whether a product is zero as another side of it is, which nothing is learnt of, and not what was computed."""
-    if not all(plain(one, torch) for one in (*tensors, made)) or made.numel() < LEAST_ELEMENTS or made.any():
-        return False
-    computed = [one for one in tensors if one.shape == made.shape and one.any()]
-    return len(computed) == 1 and not any(one.requires_grad for one in tensors if one is not computed[0])
-
-
 class Values:
     """Ops that were called, by the names of `trace.model.ValueGraph`."""
 
@@ -147,7 +139,6 @@ class Values:
         self._makes: list[int] = []
         self._same: list[int] = []
         self._given: list[int] = []
-        self._nothing: list[int] = []
         self._uses: list[int] = []
         self._used: list[int] = []
 
@@ -202,7 +193,7 @@ class Values:
         self._thread.append(self._threads.setdefault(threading.get_ident(), len(self._threads)))
         self._step.append(self.step)
         self._backward.append(int(self.torch._C._current_graph_task_id() != -1))
-        for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1), (self._nothing, 0)):
+        for column, unset in ((self._makes, 0), (self._same, -1), (self._given, -1)):
             column.append(unset)
         self._samples.append("")
         for one in sorted({self._contents.filled_by(tensor) for tensor in tensors if not is_one_number(tensor)}):
@@ -227,7 +218,6 @@ class Values:
             self._same[at] = first
         if new and call.may_give_back:
             self._given[at] = self._given_back(call, new[0])
-            self._nothing[at] = int(call.op.is_product and _of_nothing(call.tensors, new[0], self.torch))
         for one in call.written:
             maker = contents.written(one, contents.number(("written", value)), at)
             self._written_by.setdefault(maker, []).append(at)
@@ -235,8 +225,6 @@ class Values:
             contents.turned(one)
         for place, one in enumerate(new):
             contents.made(one, contents.number(("made", value, place)), at)
-        for one in [*new, *call.written][:1]:
-            self._counts.made(at, call.op.name, one)
         if new and call.op.computes and not self._backward[at]:
             self._parts.made(at, call.op, call.tensors, call.given, new[0])
 
@@ -276,16 +264,8 @@ class Values:
             "makes": self._makes,
             "same": [one if one >= 0 and self._can_be_left_out(at) else -1 for at, one in enumerate(self._same)],
             "given": self._given,
-            "nothing": self._nothing,
-            "alike": self._counts.alike,
-            "spread": self._counts.spread,
-            "idle": self._counts.idle,
-            "masked": self._counts.masked,
             "sparse": self._counts.sparse,
-            "matrix": self._counts.matrix,
             "looked_up": self._counts.looked_up,
-            "subnormal": self._counts.subnormal,
-            "separable": self._counts.separable,
             "read": self._parts.read(),
             "uses": self._uses,
             "used": self._used,

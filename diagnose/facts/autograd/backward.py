@@ -85,12 +85,6 @@ def gradient_shapes(facts: Facts, nodes: BackwardNodes) -> list[Shape | None]:
     return found
 
 
-@fact
-def learnt_shapes(facts: Facts) -> frozenset[Shape]:
-    """Shapes of the weights that get a gradient. Raises Missing like backward_nodes."""
-    return frozenset(one for one in gradient_shapes(facts, backward_nodes(facts)) if one)
-
-
 def _known(facts: Facts, column: str, ids: IntArray) -> IntArray:
     """A column of ops, -1 where it was not recorded."""
     return facts.rank.ops[column].reindex(ids, fill_value=-1).to_numpy().astype(np.int64)

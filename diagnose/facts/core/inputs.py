@@ -35,9 +35,6 @@ _SIZES |= {"c10::BFloat16": 2, "c10::Half": 2, "unsigned char": 1, "signed char"
 _SIZES |= {f"c10::Float8_{kind}": 1 for kind in ("e4m3fn", "e5m2", "e4m3fnuz", "e5m2fnuz", "e8m0fnu")}
 
 
-_WHOLE = ("long int", "int", "short int", "signed char", "unsigned char", "bool")
-
-
 _ESCAPED = re.compile(r"\\[nrt]")  # White space of indented JSON, as the reader keeps it.
 
 
@@ -55,11 +52,6 @@ class Tensor(NamedTuple):
     def elements(self) -> int:
         """How many elements it has."""
         return prod(self.shape)
-
-    @property
-    def is_whole(self) -> bool:
-        """Whether it holds whole numbers."""
-        return self.dtype in _WHOLE
 
     @property
     def bytes(self) -> int | None:

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 from dataclasses import dataclass
 from functools import cached_property
 from typing import NamedTuple
@@ -10,11 +9,10 @@ from typing import NamedTuple
 import numpy as np
 
 from diagnose.facts.core.base import Facts, fact
-from diagnose.facts.core.inputs import NO_SHAPES, Tensor
+from diagnose.facts.core.inputs import Tensor
 from diagnose.facts.core.names import name_codes
 from diagnose.facts.core.shaped import Shape, inputs_of, main_ops
-from diagnose.facts.core.spans import HostSpans, host_spans, on_training_threads, used_step
-from diagnose.trace.enums import SpanKind
+from diagnose.facts.core.spans import HostSpans, used_step
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.ops import result_shape
 
@@ -38,10 +36,6 @@ class Call(NamedTuple):
     def all_shapes(self) -> frozenset[Shape]:
         """Of the tensors, and of the result where that is known."""
         return frozenset(self.shapes) | ({self.made} if self.made else set())
-
-    def takes(self, shape: Shape) -> bool:
-        """Whether one of the tensors has this shape."""
-        return any(one.shape == shape for one in self.tensors)
 
 
 @dataclass(frozen=True)
@@ -90,18 +84,6 @@ class OpTable:
 def op_table(facts: Facts) -> OpTable:
     """The table. Raises Missing like `main_ops`."""
     spans, _ = main_ops(facts)
-    return _table(facts, spans)
-
-
-def named_table(facts: Facts, names: str) -> OpTable:
-    """Ops of some names, separated by `|`, of training threads, wherever they lie. Raises Missing like `main_ops`."""
-    if not facts.rank.provenance.knows("shapes"):
-        raise NO_SHAPES
-    wanted = {f"aten::{name}" for name in names.split("|")}
-    return _table(facts, on_training_threads(facts, host_spans(facts, SpanKind.OP, named=lambda name: name in wanted)))
-
-
-def _table(facts: Facts, spans: HostSpans) -> OpTable:
     names = facts.rank.spans["name"].cat.categories
     codes, inputs = name_codes(facts, spans.ids).tolist(), inputs_of(facts, spans.ids)
     number: dict[tuple[int, int], int] = {}
@@ -117,14 +99,3 @@ def _table(facts: Facts, spans: HostSpans) -> OpTable:
         kind.append(number[key])
     step = tuple(facts.rank.spans["step"].to_numpy()[spans.ids].tolist())
     return OpTable(spans, tuple(kind), tuple(calls), step, used_step(facts, spans.ids))
-
-
-def strides_of(facts: Facts, span: int) -> tuple[int, ...] | None:
-    """The strides of an op's first tensor, in elements; None where they were not recorded."""
-    table = facts.rank.ops
-    text = str(table["strides"].loc[span]) if span in table.index else ""
-    try:
-        first = json.loads(text)[0] if text else None
-    except (ValueError, RecursionError, TypeError, LookupError):
-        return None
-    return tuple(first) if isinstance(first, list) and all(type(one) is int for one in first) else None

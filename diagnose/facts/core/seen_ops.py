@@ -31,9 +31,6 @@ ENOUGH = 0.5
 APART, AGREE = 16, 2
 """Ops that may be left out in a row, and those that have to agree behind them (our choice)."""
 
-BEFORE = -2
-"""The step before has had a matrix."""
-
 NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of diagnose profile.")
 """Of older recordings."""
 
@@ -62,8 +59,6 @@ class SeenOps:
     """The step before had made the same."""
     backward: Mask
     """It was called in a backward pass."""
-    multiplied: Mask | None
-    """Something else than a product with zeros takes what it made, or nobody knows who does. None if nobody looked."""
     needed: Mask | None
     """Something else than what is vain takes what it made, or nobody knows who does. None if the steps differ."""
     brought: Mask
@@ -71,7 +66,7 @@ class SeenOps:
     takes: tuple[tuple[int, ...], ...]
     """Of each op those of this step that made what it takes; -1 among them if no op of this step did."""
     rows: RowCounts | None
-    """None if nobody looked. Ops are said by positions among these; `matrix` is BEFORE where it was one before them."""
+    """None if nobody looked. Ops are said by positions among these."""
 
 
 @fact
@@ -93,7 +88,6 @@ def seen_ops(facts: Facts) -> SeenOps:
         first=_first(graph, last, takes),
         constant=(graph.same[last] >= 0) & (graph.step[graph.same[last]] == 0),
         backward=graph.backward[last] == 1,
-        multiplied=None if graph.nothing is None else _needed(graph, last, graph.nothing[last] == 1),
         needed=None if vain is None else _needed(graph, last, vain),
         brought=_brought(graph, last),
         takes=takes,
@@ -120,12 +114,6 @@ def inside(facts: Facts, seen: SeenOps, spans: HostSpans) -> dict[int, set[int]]
     return found
 
 
-def takes_the_gradient(seen: SeenOps, of_node: set[int]) -> int:
-    """The first op in a node that takes what the pass has made: others may work on what comes of it."""
-    takers = [at for at in of_node if any(one >= 0 and seen.backward[one] for one in seen.takes[at])]
-    return min(takers or of_node)
-
-
 def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
     """As `SeenOps.takes`."""
     begin = int(last[0])
@@ -137,24 +125,11 @@ def _takes(graph: ValueGraph, last: IntArray) -> tuple[tuple[int, ...], ...]:
 
 
 def _rows(counted: RowCounts, last: IntArray) -> RowCounts:
-    """Those of the second step."""
-
-    def place(column: IntArray, before: int) -> IntArray:
-        """Positions of ops among those of the second step."""
-        given = column[last]
-        return np.where(given >= last[0], given - last[0], np.where(given >= 0, before, -1))
-
-    return RowCounts(
-        alike=counted.alike[last],
-        spread=counted.spread[last],
-        idle=counted.idle[last],
-        masked=counted.masked[last],
-        sparse=counted.sparse[last],
-        matrix=place(counted.matrix, BEFORE),
-        looked_up=None if counted.looked_up is None else place(counted.looked_up, -1),
-        subnormal=None if counted.subnormal is None else counted.subnormal[last],
-        separable=None if counted.separable is None else counted.separable[last],
-    )
+    """Those of the second step, ops said by positions among these."""
+    looked_up = counted.looked_up
+    if looked_up is not None:
+        looked_up = np.maximum(looked_up[last] - last[0], -1)
+    return RowCounts(sparse=counted.sparse[last], looked_up=looked_up)
 
 
 def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]) -> IntArray:

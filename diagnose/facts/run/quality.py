@@ -86,8 +86,6 @@ class WarmUp:
     steps: tuple[StepCondition, ...]
     warm_up: tuple[int, ...]
     """Numbers of the first used steps, as long as each is slow and shows a sign."""
-    clean: tuple[int, ...]
-    """Numbers of the others."""
 
 
 @fact
@@ -101,7 +99,7 @@ def warm_up(facts: Facts) -> WarmUp:
         for k, (number, ns, ratio) in enumerate(zip(used.numbers, times, slowdown, strict=True))
     )
     cold = next(k for k, one in enumerate(conditions) if not one.signs or (one.slowdown or 0.0) <= WARM_UP)
-    return WarmUp(conditions, used.numbers[:cold], used.numbers[cold:])
+    return WarmUp(conditions, used.numbers[:cold])
 
 
 def _signs(facts: Facts) -> dict[Sign, npt.NDArray[np.bool_]]:
@@ -161,10 +159,8 @@ class Overhead:
 class Distortion:
     """What recording itself did to the times on the host; times of kernels stay valid."""
 
-    overhead_ns: int
-    """Time with an overhead at least, per step."""
     overhead_share: float
-    """Of the step."""
+    """Of the step: time with an overhead at least."""
     overheads: tuple[Overhead, ...]
     """Longest first; none where the recorder notes none (ROCm, and CUDA before 2024)."""
     options: tuple[str, ...]
@@ -193,7 +189,6 @@ def distortion(facts: Facts) -> Distortion:
     ]
     overhead_ns, recording_ns = inside.times.total, _recording_ns(facts)
     return Distortion(
-        overhead_ns=round_half_up(overhead_ns, used.count),
         overhead_share=overhead_ns / max(used.window_ns, 1),
         overheads=tuple(sorted(overheads, key=lambda one: (-one.ns, one.name))),
         options=tuple(option for option in SLOWING if option in facts.rank.provenance.recorded),

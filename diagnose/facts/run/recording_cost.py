@@ -49,8 +49,6 @@ class RecordingCost:
     """Moments, in order."""
     own_ns: FloatArray
     """The thread's own time from the first moment to each. Shape of `at_ns`."""
-    shares: dict[str, float]
-    """By phase, what a step takes there without the profiler over what it takes when recorded."""
 
 
 @fact
@@ -72,11 +70,14 @@ def recording_cost(facts: Facts) -> RecordingCost:
         rest &= ~mine
         kept[mine] = _kept(length[mine], costs[mine], inside[mine], shares.get(phase, 1.0))
     kept[rest] = _kept(length[rest], costs[rest], inside[rest], shares[_REST])
-    return RecordingCost(track, at, np.concatenate(([0.0], np.cumsum(kept * length))), shares)
+    return RecordingCost(track, at, np.concatenate(([0.0], np.cumsum(kept * length))))
 
 
 def _shares(facts: Facts) -> dict[str, float]:
-    """By phase what `RecordingCost.shares` says; of phases that are not in both there is none. Raises Missing."""
+    """By phase, what a step takes there without the profiler over what it takes when recorded, if both are known.
+
+    Raises Missing.
+    """
     alone, recorded = manifest(facts).unprofiled, manifest(facts).timing
     if alone is None or recorded is None or not slowdown(facts).by_phase:
         raise _NO_PHASES

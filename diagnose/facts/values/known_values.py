@@ -1,4 +1,4 @@
-"""Ops whose results are known before: computed in this step, in the step before, given to them, or multiplied by zeros.
+"""Ops whose results are known before: computed in this step, in the step before, or given to them.
 
 All are told by what was seen of each op, row by row as they were called.
 """
@@ -14,28 +14,20 @@ from diagnose.facts.autograd.backward import backward_nodes, gradient_shapes, no
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.inputs import Inputs, Mask
 from diagnose.facts.core.op_table import op_table
-from diagnose.facts.core.seen_ops import ALIKE_STEPS, BEFORE, NOT_COUNTED, SeenOps, is_layer, seen_ops
+from diagnose.facts.core.seen_ops import ALIKE_STEPS, SeenOps, is_layer, seen_ops
 from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
-from diagnose.facts.core.spans import HostSpans, host_spans
-from diagnose.facts.values.ledger import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows, of_spans
+from diagnose.facts.core.spans import HostSpans
+from diagnose.facts.values.ledger import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows
 from diagnose.trace import nesting
-from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray
 
 DRAWS = tuple(f"aten::{name}" for name in ("rand", "normal", "uniform", "multinomial", "poisson"))
 """How names of ops begin that draw numbers, but for those of layers, such as dropout."""
 
-FACTORS = "aten::linalg_lu_factor"
-"""How the ops begin that a solver runs to make factors."""
-
 LEAST_ZEROS, ALL = 980, 1000
 """Thousandths that have to be zero. A product with a sparse matrix took less time than one with all its zeros below 2 %
-of other elements, forth and back (torch 2.13, CSR, one core of a Xeon: 512 to 2,048 rows, by 64 columns). Of all see
-MULTIPLIED_BY_ZEROS, or a recurrent net begins so."""
-
-SLOWER = 1.8
-"""Times as long as in a square window a product takes in two lines: 1.7 to 1.8 of windows of 5, 7 and 11, forward and
-backward (torch 2.13, one core of a Xeon)."""
+of other elements, forth and back (torch 2.13, CSR, one core of a Xeon: 512 to 2,048 rows, by 64 columns). Of all: a
+recurrent net begins so."""
 
 _NO_DATA = Missing("whether steps get new data", "Record with the data that the training is for.")
 
@@ -94,16 +86,6 @@ def identities(facts: Facts) -> Iterator[Wasted]:
         yield replace(of_rows(facts, seen, rows), times=len(rows))
 
 
-@finds(Cause.MULTIPLIED_BY_ZEROS)
-def multiplied_by_zeros(facts: Facts) -> Iterator[Wasted]:
-    """What was computed to be multiplied by zeros. Raises Missing like seen_ops, or if nobody looked."""
-    seen = seen_ops(facts)
-    if seen.multiplied is None:
-        raise Missing("which products are with zeros", NOT_COUNTED.how_to_record_it)
-    for rows in by_line(facts, seen, _rows(seen, ~seen.multiplied)):
-        yield replace(of_rows(facts, seen, rows), times=len(rows))
-
-
 def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
     """Chosen ops in a row. Where ops begin to repeat what the row has repeated already, another row begins.
 
@@ -122,8 +104,7 @@ def _rows(seen: SeenOps, chosen: Mask) -> Iterator[IntArray]:
 def sparse_products(facts: Facts) -> Iterator[Wasted]:
     """Products with matrices of which nearly all is zero. Raises Missing like seen_ops, and if nobody counted zeros.
 
-    Not those that shapes tell to be lookups or to scale rows: see `one_hot_matmul` and `diagonal_matrices`. Nor those
-    whose results are known already.
+    Not those that shapes tell to be lookups: see `one_hot_matmul`. Nor those whose results are known already.
     """
     seen, zeros = seen_ops(facts), counts(facts, "sparse")
     sparse = (zeros >= LEAST_ZEROS) & (zeros < ALL) & (seen.first < 0) & ~seen.constant & ~seen.backward
@@ -139,7 +120,7 @@ def sparse_products(facts: Facts) -> Iterator[Wasted]:
 
 
 def _told_by_shapes(facts: Facts) -> HostSpans:
-    """Ops on tensors as large as those that the step made of zeros and ones, or of a diagonal: see the rewrites."""
+    """Ops on tensors as large as those that the step made of zeros and ones: see `one_hot_matmul`."""
     table = optional(op_table, facts)
     if table is None:
         return main_spans(facts, np.zeros(0, dtype=np.int64))
@@ -148,45 +129,9 @@ def _told_by_shapes(facts: Facts) -> HostSpans:
         call = table.call(at)
         if any((step, shape) in made for shape in call.shapes):
             told.append(at)
-        if call.name == "diag_embed" and call.made:
-            made.add((step, call.made))
         if call.name == "one_hot" and call.shapes and at + 1 < len(table.step):
             made.update((step, shape) for shape in table.call(at + 1).shapes[:1] if shape[:-1] == call.shapes[0])
     return table.spans.where(np.array(told, dtype=np.int64))
-
-
-@finds(Cause.SEPARABLE_WINDOW)
-def separable_windows(facts: Facts) -> Iterator[Wasted]:
-    """Convolutions with windows that are a column times a row each, by the window's size.
-
-    Raises Missing like seen_ops, and if nobody looked.
-    """
-    seen, separable = seen_ops(facts), counts(facts, "separable")
-    found: dict[Shape, list[int]] = {}
-    for at in np.flatnonzero((separable > 0) & (seen.ids >= 0).any(axis=0)).tolist():
-        shapes = [given[1][0].shape for given in _inputs(facts, seen, at) if len(given) > 1 and given[1]]
-        if shapes and len(shapes[0]) == 4:
-            found.setdefault(shapes[0][2:], []).append(at)
-    for (height, width), ops in found.items():
-        left = SLOWER * (height + width) / (height * width)
-        if left < 1:
-            yield replace(of_rows(facts, seen, [np.array(ops)]), share=1 - left, detail=f"{height} by {width}")
-
-
-@finds(Cause.REPEATED_FACTORS)
-def repeated_factors(facts: Facts) -> Iterator[Wasted]:
-    """What makes factors of matrices that had been made into factors, to solve with them again.
-
-    Raises Missing like seen_ops, and if nobody counted.
-    """
-    seen, matrix = seen_ops(facts), counts(facts, "matrix")
-    solvers = host_spans(facts, SpanKind.OP)
-    solvers = solvers.where(np.isin(solvers.ids, seen.ids[:, matrix != -1]))
-    makers = host_spans(facts, SpanKind.OP, named=lambda name: name.startswith(FACTORS)).outermost()
-    mine = makers.where(nesting.innermost_at(makers.start_ns, makers.track, *places(solvers)) >= 0)
-    if len(mine.ids):
-        often = "in the step before" if (matrix == BEFORE).any() else "earlier in the step"
-        yield replace(of_spans(facts, mine.ids), times=int((matrix != -1).sum()), detail=often)
 
 
 @finds(Cause.FROZEN_ROWS)

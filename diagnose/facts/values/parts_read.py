@@ -1,6 +1,6 @@
 """Ops that compute what nothing reads, as a part of their results is cut away.
 
-Of what is learnt from see `idle_rows`: the backward pass takes all that was computed.
+Not of what is learnt from: the backward pass takes all that was computed.
 """
 
 from __future__ import annotations

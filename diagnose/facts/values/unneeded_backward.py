@@ -1,4 +1,4 @@
-"""Backward passes: gradients that nobody uses, nodes that are run again, and graphs that no pass goes through."""
+"""Backward passes: gradients that nobody uses, and graphs that no pass goes through."""
 
 from __future__ import annotations
 
@@ -187,50 +187,6 @@ def _updated(facts: Facts, calls: HostSpans, shapes: set[Shape | None]) -> list[
         else:
             some.update(one.shape for each in given for one in each if one.shape in shapes)
     return [some or None for some in found]
-
-
-@finds(Cause.REPEATED_BACKWARD)
-def repeated_backward(facts: Facts) -> Iterator[Wasted]:
-    """Nodes that an earlier pass had run already, both adding to the same gradients.
-
-    Raises Missing like backward_nodes, and if no node has a number. Not those of a pass that made a graph itself
-    (`create_graph`): to go through it again is what it is for. Nor those before which gradients were used or cleared.
-    """
-    nodes = backward_nodes(facts)
-    if not (nodes.key >= 0).any():
-        raise _NO_NUMBERS
-    adding = np.bincount(nodes.passed[nodes.adds], minlength=len(nodes.first)) > 0
-    plain = adding & ~_made_graph(facts, nodes)
-    order = np.lexsort((nodes.passed, nodes.key))
-    key, passed = nodes.key[order], nodes.passed[order]
-    same = np.concatenate(([False], (key[1:] == key[:-1]) & (key[1:] >= 0))) if len(key) else np.zeros(0, dtype=bool)
-    before = np.concatenate((passed[:1], passed[:-1]))
-    marks = np.sort(np.concatenate((updates(facts).start_ns, zeroings(facts).start_ns)))
-    place = np.searchsorted(marks, nodes.spans.start_ns[nodes.first])
-    again = np.zeros(len(key), dtype=bool)
-    again[order] = same & (passed > before) & plain[before] & adding[passed] & (place[passed] == place[before])
-    again |= nodes.adds & _follows(nodes, again)
-    if again.any():
-        yield of_spans(facts, nodes.spans.ids[again])
-
-
-def _follows(nodes: BackwardNodes, chosen: Mask) -> Mask:
-    """Which nodes have one of the chosen before them in their pass, and between them only such as add to gradients."""
-    order = np.arange(len(chosen))
-    last = np.maximum.accumulate(np.where(nodes.adds, -1, order))
-    found: Mask = (last >= 0) & chosen[last] & (nodes.passed[last] == nodes.passed)
-    return found
-
-
-def _made_graph(facts: Facts, nodes: BackwardNodes) -> Mask:
-    """Which passes ran with gradients enabled: ops within their nodes make nodes themselves. Shape (passes,)."""
-    ops = facts.rank.ops
-    numbered = ops.index.to_numpy()[((ops["sequence"] >= 0) & (ops["forward_thread"] <= 0)).to_numpy()]
-    spans = facts.rank.spans
-    start, track = spans["start_ns"].to_numpy()[numbered], spans["track"].to_numpy()[numbered].astype(np.int64)
-    inside = nesting.innermost_at(start, track, *places(nodes.spans))
-    found: Mask = np.bincount(nodes.passed[inside[inside >= 0]], minlength=len(nodes.first)) > 0
-    return found
 
 
 @finds(Cause.UNUSED_GRAPH)

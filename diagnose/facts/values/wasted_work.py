@@ -7,16 +7,7 @@ from dataclasses import dataclass
 from diagnose.facts.core.base import Facts, fact
 
 # Each of these modules adds the finders of some causes to FINDERS.
-from diagnose.facts.values import (  # noqa: F401
-    equal_rows,
-    idle_rows,
-    ignored_scores,
-    known_values,
-    parts_read,
-    shifted_buffers,
-    subnormal_numbers,
-    unneeded_backward,
-)
+from diagnose.facts.values import known_values, parts_read, unneeded_backward  # noqa: F401
 from diagnose.facts.values.ledger import FINDERS, Cause, Wasted
 
 __all__ = ["Cause", "Ledger", "Wasted", "wasted_work"]

@@ -9,7 +9,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.seen_ops import seen_ops
-from diagnose.facts.values.known_values import constants, duplicates, identities, multiplied_by_zeros
+from diagnose.facts.values.known_values import constants, duplicates, identities
 from diagnose.synthetic.reading import facts_of
 
 NODE = "autograd::engine::evaluate_function:"
@@ -100,27 +100,6 @@ def test_a_step_counts_if_the_ops_of_all_threads_are_found() -> None:
     looked = replace(facts.rank.values, thread=np.array([0, 1, 1] * 2))
     with pytest.raises(Missing, match="steps are alike"):
         seen_ops(Facts(replace(facts.rank, values=looked)))
-
-
-def test_what_is_multiplied_by_zeros_was_computed_for_nothing() -> None:
-    """With what was made for it alone, though its backward pass takes that as well; but not what others take."""
-    looked = (
-        "aten::sin | aten::mm takes 0 | aten::exp takes 1 | aten::mul takes 2 nothing | aten::add takes 0,3"
-        " | aten::sum takes 4 | aten::exp_backward takes 2 back"
-    )
-    drawn = " | ".join(f"{one.split()[0]} {10 * at}-{10 * at + 8}" for at, one in enumerate(looked.split(" | ")))
-    (found,) = multiplied_by_zeros(facts_of(f"{CPU}values {looked}\ncpu  {drawn}"))
-    assert found.ops == ("aten::mm", "aten::exp", "aten::mul")
-    assert (found.longest_ns, found.between.total) == (24_000_000, 2 * 2 * 2_000_000)
-
-
-def test_older_recordings_cannot_tell_what_was_multiplied_by_zeros() -> None:
-    facts = facts_of(f"{CPU}values aten::exp | aten::mul takes 0\ncpu  aten::exp 0-1 | aten::mul 2-3")
-    assert facts.rank.values is not None
-    older = replace(facts.rank.values, nothing=None)
-    assert multiplied_by_zeros(facts) == ()
-    with pytest.raises(Missing, match="with zeros"):
-        multiplied_by_zeros(Facts(replace(facts.rank, values=older)))
 
 
 def test_nobody_can_tell_what_is_useless_where_the_two_steps_differ() -> None:
