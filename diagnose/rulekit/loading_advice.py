@@ -18,8 +18,6 @@ from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
 
-DOCS = "https://docs.pytorch.org/docs/stable/data.html"
-
 
 def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
     """How many workers would hide loading, where that is known; else nothing."""

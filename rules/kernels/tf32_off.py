@@ -22,7 +22,6 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such kernels (our choice)
 LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
-TRIAL = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
 ALLOW = Fix.of(fixes.Tf32())
 UNSET = Fix.of(fixes.Tf32(value=True))
 

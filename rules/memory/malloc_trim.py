@@ -33,7 +33,6 @@ KEEP = Fix(
     safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
-LARGE_THRESHOLDS = "MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=2147483647"
 TUNED = Fix.of(
     fixes.Environment(value=(("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "2147483647"))),
     "Have glibc keep memory.",
