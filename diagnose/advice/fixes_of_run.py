@@ -16,7 +16,7 @@ import msgspec
 
 from diagnose.contracts.finding import Finding, Fix, RuleName
 from diagnose.facts.run.program import Language
-from diagnose.fixes.setting import Argument, Loop, NotPossible, Run, Safety, Setting
+from diagnose.fixes.setting import DS_CONFIG, Argument, Loop, NotPossible, Run, Safety, Setting
 from diagnose.trace.frames import Site
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made
@@ -119,7 +119,7 @@ def _in_its_words(program: Program, fix: Fix) -> tuple[Fix, Made | None]:
 
 def written(told: Argument) -> str:
     """An argument of a framework's class as a line of code."""
-    if told.owner == "ds_config":
+    if told.owner == DS_CONFIG:
         return f"{json.dumps(told.name)}: {json.dumps(told.value)},  # in DeepSpeed's configuration"
     value = json.dumps(told.value) if type(told.value) is str else repr(told.value)
     return f"{told.name}={value},  # of {told.owner.rpartition('.')[2]}(...)"
