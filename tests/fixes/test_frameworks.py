@@ -50,9 +50,11 @@ def test_an_argument_that_is_advised_can_be_given(told: Argument, tmp_path: Path
         needed = {"output_dir": str(tmp_path), "use_cpu": told.name != "tf32"}
     if told.name == "prefetch_factor" or told.name.endswith("prefetch_factor"):
         needed["dataloader_num_workers"] = 2
+    if module == "accelerate":  # It lets a process choose once.
+        importlib.import_module("accelerate.state").AcceleratorState._reset_state(True)
+    refused = ""
     try:
-        made = kind(**{**needed, told.name: told.value})
+        kind(**{**needed, told.name: told.value})
     except (ValueError, ImportError) as error:
-        assert re.search("GPU|CUDA|Ampere|supported device", str(error)), error
-    else:
-        assert made is not None
+        refused = str(error)
+    assert not refused or re.search("GPU|CUDA|Ampere|supported device", refused), refused
