@@ -132,9 +132,6 @@ _ABSOLUTE = re.compile(r"(?<![\w.])/(?:home|mnt|opt|root|tmp|Users|usr|var|work)
 _UNREAD = ("Ev Idx", "Record function id", "Python parent id", "Concrete Inputs", "Input Strides")
 """Arguments of events that count them, which nothing refers to, and what no reader here asks for."""
 
-_KEEPS_STRIDES = ("aten::index", "aten::index_select", "aten::embedding")
-"""Ops whose strides are kept: they are slow on rows that are not of one piece."""
-
 _OF_DEVICE = "External id"
 """Another one, where there is no work of a device."""
 
@@ -156,8 +153,7 @@ def _slim(events: list[dict[str, Any]]) -> list[dict[str, Any]]:
     on_device = any(event.get("cat") == "cuda_runtime" for event in events)
     for event in events:
         for name in _UNREAD if on_device else (*_UNREAD, _OF_DEVICE):
-            if name != "Input Strides" or event["name"] not in _KEEPS_STRIDES:
-                event.get("args", {}).pop(name, None)
+            event.get("args", {}).pop(name, None)
         if "dur" in event:
             begin, end = round(event["ts"], TENTHS), round(event["ts"] + event["dur"], TENTHS)  # nested as it was
             event |= {"ts": begin, "dur": round(end - begin, TENTHS)}

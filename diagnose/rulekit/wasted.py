@@ -19,6 +19,9 @@ T = TypeVar("T")
 OfKind: TypeAlias = "T | Mapping[str, T]"
 """For all entries of a cause, or by their kind; that of other kinds has the key ""."""
 
+WORTH_SHARE = 0.01
+"""Of the step, from which on waste is worth saying (our choice)."""
+
 MOST_NAMED = 4
 """Ops that are named (our choice)."""
 
@@ -39,7 +42,6 @@ def wasted(
     left: OfKind[Between] = NOTHING,
     slower: OfKind[tuple[float, float, float]] | None = None,
     basis: Basis = Basis.REPLAYED,
-    worth_share: float = 0.01,
     often: float = 0.0,
     host_only: bool = False,
 ) -> Check:
@@ -47,14 +49,14 @@ def wasted(
 
     `says` has names in braces: {ops}, {times} (once, twice), {count}, {share} (of the work), {detail}, and {there}, the
     other line if it is another one. `left` is what stays of the wasted time. In its place `slower` tells how many times
-    as long the rest takes then: low, likely, high. A finding has `worth_share` of the step, in `often` of the steps.
+    as long the rest takes then: low, likely, high. A finding has WORTH_SHARE of the step, in `often` of the steps.
     `host_only`: the device does the same without it.
     """
 
     def run(wasted_work: Ledger, steps: Steps) -> Verdicts:
         found = [one for one in wasted_work.of(cause) if one.steps_seen >= often * steps.count]
         ns = [one.work.host_ns if host_only else one.wasted_ns for one in found]
-        large = [(one, lost) for one, lost in zip(found, ns, strict=True) if lost >= worth_share * steps.mean_ns]
+        large = [(one, lost) for one, lost in zip(found, ns, strict=True) if lost >= WORTH_SHARE * steps.mean_ns]
         if not large:
             yield Clean(
                 f"{cause.value} takes {percent(max(ns, default=0) / max(steps.mean_ns, 1))} of the step at most"

@@ -62,8 +62,6 @@ class Precision:
     full_ns: int
     full_share: float
     """Of the step."""
-    matmul_ns: int
-    """Of all."""
     tf32_left: Left | None
     """Of `fp32_ns`, in tf32; None if there is none, or the device has no tf32."""
     half_left: Left | None
@@ -92,7 +90,6 @@ def precision(facts: Facts) -> Precision:
         full_ids=_kernels(ops, full),
         full_ns=full_ns,
         full_share=full_ns / max(breakdown(facts).step_ns, 1),
-        matmul_ns=_ns(facts, ops, np.ones(len(ops.op), dtype=bool)),
         tf32_left=_left(facts, ops, simt & ~convolution, "tf32"),
         half_left=_left(facts, ops, full, dtype),
         half_dtype=dtype,
