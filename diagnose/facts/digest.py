@@ -88,6 +88,23 @@ class RankDigest:
     """None: there is nothing to compare with other ranks by."""
 
 
+def outline(facts: Facts) -> RankDigest:
+    """Of the digest, what is told of every rank of a job."""
+    rank, used = facts.rank, optional(steps, facts)
+    if used is None:
+        return RankDigest(rank.index, rank.provenance, rank.integrity, absent=())
+    return RankDigest(
+        index=rank.index,
+        provenance=rank.provenance,
+        integrity=(*rank.integrity, *attempt("what was not recorded", (), not_recorded, facts)),
+        absent=(),
+        steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
+        breakdown=optional(breakdown, facts),
+        host=optional(host_time, facts),
+        course=optional(course, facts),
+    )
+
+
 def digest(facts: Facts) -> RankDigest:
     """The digest of a rank."""
     absent: list[Absent] = []
@@ -104,15 +121,11 @@ def digest(facts: Facts) -> RankDigest:
         rows = known(get)
         return None if rows is None else rows[:MOST_ROWS]
 
-    rank, used = facts.rank, known(steps)
-    if used is None:
-        return RankDigest(rank.index, rank.provenance, rank.integrity, absent=tuple(absent))
-    found = RankDigest(
-        index=rank.index,
-        provenance=rank.provenance,
-        integrity=(*rank.integrity, *attempt("what was not recorded", (), not_recorded, facts)),
-        absent=(),
-        steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
+    found = outline(facts)
+    if known(steps) is None:
+        return replace(found, absent=tuple(absent))
+    found = replace(
+        found,
         breakdown=known(breakdown),
         idle=known(idle),
         host=known(host_time),
@@ -131,7 +144,6 @@ def digest(facts: Facts) -> RankDigest:
         program=optional(program, facts),
         flops=known(achieved_flops),
         spending=known(spending),
-        course=optional(course, facts),
     )
     return replace(found, absent=tuple(absent))
 

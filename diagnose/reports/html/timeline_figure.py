@@ -14,8 +14,8 @@ from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
 from diagnose.replay.critical_path import PathKind
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
-from diagnose.reports.timeline.marks import Marks
 from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, PATHS, why_this_rank
+from diagnose.timeline.marks import Marks
 from diagnose.trace.units import duration
 
 MOST_SHOWN = 4_000

@@ -43,7 +43,7 @@ EVIL = ("</script><b>x", "a<b>(c&d)")
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
+    return of_ranks(pipeline.present(Facts(drawing.rank()), []))
 
 
 def training(op: str = "aten::mm") -> Drawing:

@@ -12,11 +12,11 @@ from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import breakdown, device_time
 from diagnose.facts.core.idle import IdleCause, idle_gaps
 from diagnose.facts.core.steps import steps
-from diagnose.reports.timeline import drawing as module
-from diagnose.reports.timeline.drawing import MOST_MARKS, MOST_NAME, timeline
-from diagnose.reports.timeline.lanes import MOST_STREAMS, MOST_THREADS, lanes, window
-from diagnose.reports.timeline.marks import Marks
 from diagnose.source import ranks
+from diagnose.timeline import drawing as module
+from diagnose.timeline.drawing import MOST_MARKS, MOST_NAME, timeline
+from diagnose.timeline.lanes import MOST_STREAMS, MOST_THREADS, lanes, window
+from diagnose.timeline.marks import Marks
 from diagnose.trace import intervals
 from tests.drawing import Drawing
 from tests.replay.test_corpus_replay import FILES

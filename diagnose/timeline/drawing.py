@@ -12,8 +12,8 @@ from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, Steps, steps
 from diagnose.replay.critical_path import ON_DEVICE, PATH_KINDS, PathKind, critical_path
-from diagnose.reports.timeline.lanes import Lanes, lanes, window
-from diagnose.reports.timeline.marks import Marks
+from diagnose.timeline.lanes import Lanes, lanes, window
+from diagnose.timeline.marks import Marks
 from diagnose.trace.frames import Site
 from diagnose.trace.units import clipped
 
