@@ -16,7 +16,8 @@ from diagnose.facts.communication.peers import peers
 from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.host import HostActivity, host_time
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import host_time
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job
 from diagnose.trace.model import Peers
@@ -48,7 +49,7 @@ class Late:
     """Of the one of those that do the same that takes longest for it."""
     share: float
     """Of the steps in which no other takes as long."""
-    why: HostActivity | None
+    why: TimeCause | None
     """What its host does for most of the time that the others do not need; None if that is not known."""
     keep: npt.NDArray[np.float64] = field(repr=False)
     """What is left of it if that rank takes as long as the others. Shape (ranks, steps)."""
@@ -228,14 +229,14 @@ def _late(facts: Facts, others: Peers, alike: IntArray, taken: _Own) -> Late | N
     )
 
 
-def _why(facts: Facts, more_ns: float) -> HostActivity | None:
+def _why(facts: Facts, more_ns: float) -> TimeCause | None:
     """What this rank's host does for at least half of the time that it takes longer than others."""
     parts = {one: ns for one, ns in host_time(facts).parts.items() if one not in _USUAL}
     most = max(parts, key=lambda one: parts[one])
     return most if parts[most] >= 0.5 * more_ns else None
 
 
-_USUAL = (HostActivity.OPS, HostActivity.LAUNCH, HostActivity.SYNC, HostActivity.OTHER_RANK, HostActivity.NOT_RECORDED)
+_USUAL = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.OTHER_RANK, TimeCause.HOST_NOT_RECORDED)
 """What every rank's host does for long."""
 
 

@@ -13,7 +13,8 @@ from msgspec.structs import replace
 from diagnose.advice.job_summary import summarised
 from diagnose.contracts.diagnosis import Diagnosis, RankFinding, RankSummary
 from diagnose.facts.communication.meetings import join as joined_job
-from diagnose.facts.core.host import HostActivity, HostTime
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import HostTime
 from diagnose.replay.job import join
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, job, markdown, terminal
@@ -68,7 +69,7 @@ def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
     ]
     text = page.render(diagnosis)
     first = text[text.index('<section id="job">') : text.index('<h2 id="rank">')]
-    assert first.index("Rank 5") < first.index("What its step waits for") < first.index("process groups")
+    assert first.index("Rank 5") < first.index("Critical path of its step") < first.index("process groups")
     assert "the step waits 30.0 ms for its compute" in first
     assert f"Rank {diagnosis.rank} in detail" in text
     assert text.index('<h2 id="rank">') < text.index('id="fixes"')
@@ -157,7 +158,7 @@ def test_where_nobody_waits_no_rank_stands_out() -> None:
 def test_texts_have_the_job_before_the_ranks(render: object) -> None:
     assert callable(render)
     text = render(eight())
-    assert text.index("The job: what its step waits for") < text.index("Ranks\n")
+    assert text.index("The job: critical path of its step") < text.index("Ranks\n")
     assert "rank 5: compute" in text
 
 
@@ -228,7 +229,7 @@ def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it(
     found = eight()
     assert found.job is not None
     said = RankFinding("scalar_syncs", "SY01", "It <waits>", Site("train.py", 12, "step"))
-    host = HostTime(200, {HostActivity.OPS: 150, HostActivity.PYTHON: 50, HostActivity.SYNC: 0})
+    host = HostTime(200, {TimeCause.OPS: 150, TimeCause.PYTHON: 50, TimeCause.SYNC: 0})
     ranks = [replace(one, findings=(said,) * (one.rank == 5), host=host) for one in found.ranks]
     views = list(job_ranks.each_rank(replace(found, ranks=tuple(ranks)), found.job))
     assert [one.number for one in views] == list(range(8))
@@ -239,7 +240,7 @@ def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it(
         ("transfer", "5.00 ms"),
         ("others wait for it", "20.0 ms"),  # Its neighbour, for which the six others wait then.
     )
-    assert views[5].host == "in framework ops 75.0 %, in Python between ops 25.0 %"
+    assert views[5].host == "CPU time in ops 75.0 %, Python overhead 25.0 %"
     assert views[5].findings == (("It <waits>", "train.py:12 (step)"),)
     assert views[4].findings == ()
     text = page.render(replace(found, ranks=tuple(ranks)))
