@@ -137,8 +137,8 @@ def _of_many(
         arranged = ranks.arrange([one.provenance for one in read.values()])
         placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
         briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
-        courses = {index: one.course for index, one in briefs.items()}
-        others, left_out = attempt("the comparison of ranks", (None, []), compared, courses)
+        sequences = {index: one.sequence for index, one in briefs.items()}
+        others, left_out = attempt("the comparison of ranks", (None, []), compared, sequences)
         shown = None if others is None else others.awaited
         shown = assembly.slowest(list(briefs.values())).index if shown is None else shown
         peers = None if others is None or shown not in others.job.ranks else others.peers(shown)

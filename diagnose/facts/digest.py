@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.overlap import Communication, communication
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, Breakdown, breakdown
@@ -27,9 +27,9 @@ from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
 from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.program import Program, program
-from diagnose.facts.run.spending import Spent, spending
+from diagnose.facts.run.time_attribution import AttributedTime, time_attribution
 from diagnose.failures import attempt
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")
@@ -83,8 +83,8 @@ class RankDigest:
     functions: tuple[FunctionTime, ...] | None = None
     program: Program | None = None
     flops: AchievedFlops | None = None
-    spending: tuple[Spent, ...] | None = None
-    course: Course | None = None
+    time_attribution: tuple[AttributedTime, ...] | None = None
+    sequence: CollectiveSequence | None = None
     """None: there is nothing to compare with other ranks by."""
 
 
@@ -101,7 +101,7 @@ def outline(facts: Facts) -> RankDigest:
         steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
         breakdown=optional(breakdown, facts),
         host=optional(host_time, facts),
-        course=optional(course, facts),
+        sequence=optional(collective_sequence, facts),
     )
 
 
@@ -143,7 +143,7 @@ def digest(facts: Facts) -> RankDigest:
         functions=largest(functions),
         program=optional(program, facts),
         flops=known(achieved_flops),
-        spending=known(spending),
+        time_attribution=known(time_attribution),
     )
     return replace(found, absent=tuple(absent))
 

@@ -140,7 +140,7 @@ def balance(facts: Facts) -> Balance | None:
     compute, count = others.compute_ns.astype(np.float64), len(others.steps)
     computing, other = own_time_ns(others.job)
     own = computing + other
-    on_cpu = others.job.courses[0].on_cpu
+    on_cpu = others.job.sequences[0].on_cpu
     usual = noise(facts, on_cpu)
     mean = _means(compute, alike)
     several = np.bincount(alike)[alike] > 1
@@ -155,7 +155,7 @@ def balance(facts: Facts) -> Balance | None:
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
-        complete=max(one.world_size for one in others.job.courses) <= len(others.ranks),
+        complete=max(one.world_size for one in others.job.sequences) <= len(others.ranks),
         longest=others.ranks[longest],
         longest_share=float((excess.argmax(axis=0) == longest).mean()),
         longest_ns=round_half_up(int(compute[longest].sum()), count),
@@ -241,7 +241,7 @@ _USUAL = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.OTHER_RANK,
 
 
 def _exchanges(job: Job) -> bool:
-    return any(name.startswith("alltoall") for one in job.courses for name in one.operations)
+    return any(name.startswith("alltoall") for one in job.sequences for name in one.operations)
 
 
 def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
@@ -251,7 +251,7 @@ def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
     table, role = collective_table(facts), optional(roles, facts)
     if role is None or Role.ACTIVATION not in role:
         return False
-    asked = others.job.courses[others.ranks.index(others.rank)].calls.ids
+    asked = others.job.sequences[others.ranks.index(others.rank)].calls.ids
     group = others.job.group_of[others.ranks.index(others.rank)]
     used = np.unique(group[np.isin(asked, table.ids[role == Role.ACTIVATION])])
     together = {rank for one in used[used >= 0].tolist() for rank in others.job.groups[one].ranks} or set(others.ranks)
@@ -276,7 +276,7 @@ def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
 
     None if these are less than COVERED of their time, or their sizes are not known.
     """
-    own, theirs = others.job.courses[longest].work, [others.job.courses[at].work for at in rest.tolist()]
+    own, theirs = others.job.sequences[longest].work, [others.job.sequences[at].work for at in rest.tolist()]
     kinds = reduce(np.intersect1d, [one.kind[one.size > 0] for one in theirs], own.kind[own.size > 0])
     size, ns = np.zeros(len(kinds)), np.zeros(len(kinds))
     for one in theirs:
@@ -304,7 +304,7 @@ def _alone(facts: Facts) -> bool:
 
 def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
     """Whether ranks send to each other, and it is not known which stage of which pipeline each is."""
-    sent: Sequence[str] = [name for one in others.job.courses for name in one.operations]
+    sent: Sequence[str] = [name for one in others.job.sequences for name in one.operations]
     if not others.job.pipelines:
         return bool(STAGES & set(sent)) or _sends(facts, sent)
     return False

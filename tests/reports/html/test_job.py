@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from diagnose.advice.job_summary import summarised
 from diagnose.contracts.diagnosis import Diagnosis, RankFinding, RankSummary
-from diagnose.facts.communication.meetings import join as joined_job
+from diagnose.facts.communication.matching import join as joined_job
 from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.host import HostTime
 from diagnose.replay.job import join
@@ -20,18 +20,18 @@ from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, job, markdown, terminal
 from diagnose.reports.html import job_figures, job_ranks, page
 from diagnose.trace.frames import Site
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, play
 from tests.reports.test_reports import of, training
 
 
-def diagnosed(courses: Sequence[Course]) -> Diagnosis:
+def diagnosed(sequences: Sequence[CollectiveSequence]) -> Diagnosis:
     """Any rank's Diagnosis as that of one of these ranks."""
-    found = joined_job(courses)
+    found = joined_job(sequences)
     assert found is not None
     alone = of(training())
     (one,) = alone.ranks
-    ranks = tuple(RankSummary(rank.rank, one.step_time_ns, one.breakdown, one.times_ns) for rank in courses)
+    ranks = tuple(RankSummary(rank.rank, one.step_time_ns, one.breakdown, one.times_ns) for rank in sequences)
     return replace(alone, job=summarised(found, join(found)), ranks=ranks)
 
 
@@ -78,13 +78,13 @@ def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
 def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
     """Three ranks compute for 20 ms; one is on its host for 10 ms besides."""
     usual: Program = [Own(20 * MS), Meet((0, 1, 2), MS), NextStep()] * 4
-    courses = play([usual, [Own(30 * MS), Meet((0, 1, 2), MS), NextStep()] * 4, usual])
-    late = courses[1]
+    sequences = play([usual, [Own(30 * MS), Meet((0, 1, 2), MS), NextStep()] * 4, usual])
+    late = sequences[1]
     computed = np.where(late.lane.own_ns > 0, 20 * MS, 0)
-    courses[1] = dataclass_replace(
+    sequences[1] = dataclass_replace(
         late, lane=dataclass_replace(late.lane, compute_ns=computed), compute_ns=np.full(4, 20 * MS)
     )
-    found = diagnosed(courses).job
+    found = diagnosed(sequences).job
     assert found is not None
     assert job.lead(found) == [
         "A rank waits 6.67 ms of 31.0 ms for others, on average (21.5 %).",
@@ -109,7 +109,7 @@ def test_of_ranks_that_take_alike_none_is_named() -> None:
     )
 
 
-def in_turn(more_ms: int) -> list[Course]:
+def in_turn(more_ms: int) -> list[CollectiveSequence]:
     """Each of four ranks computes for 40 ms in one step of four, else for 20; the last for longer in all of them."""
     meet = Meet((0, 1, 2, 3), MS)
     programs: list[Program] = []
@@ -137,9 +137,9 @@ def test_a_rank_that_explains_much_of_the_waiting_is_named() -> None:
 
 def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() -> None:
     """It takes 22 ms, the others 20: much on GPUs, and nothing on a CPU, where the rules do not speak of it either."""
-    courses = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
+    sequences = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
     on_gpu, on_cpu = (
-        diagnosed([dataclass_replace(one, on_cpu=is_cpu) for one in courses]).job for is_cpu in (False, True)
+        diagnosed([dataclass_replace(one, on_cpu=is_cpu) for one in sequences]).job for is_cpu in (False, True)
     )
     assert on_gpu is not None
     assert on_cpu is not None

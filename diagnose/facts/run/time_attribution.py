@@ -60,7 +60,7 @@ _OF_CLASS = {
 
 
 @dataclass(frozen=True)
-class Spent:
+class AttributedTime:
     """Time of the mean step that goes to one thing."""
 
     part: Part
@@ -98,7 +98,7 @@ class _Pieces:
 
 
 @fact
-def spending(facts: Facts) -> tuple[Spent, ...]:
+def time_attribution(facts: Facts) -> tuple[AttributedTime, ...]:
     """The rows, largest first; they add up to the mean step. Raises Missing if no step can be measured."""
     used = steps(facts)
     time = optional(device_time, facts)
@@ -213,7 +213,7 @@ def _ops(facts: Facts, times: Intervals) -> _Pieces:
     return replace(plain, op=op, counted=first & (row >= 0))
 
 
-def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[Spent, Sums]]:
+def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[AttributedTime, Sums]]:
     """The pieces' time and calls by all that tells them apart."""
     names = facts.rank.spans["name"].cat
     ops, op = np.unique(pieces.op, return_inverse=True)
@@ -229,7 +229,9 @@ def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[Spent, Sums]]:
     sites, texts = list(number), [*map(shapes_text, inputs), ""]
     labels = [*map(str, names.categories), ""]
     for (kind, op_code, shapes, name, line), *sums in zip(keys.T.tolist(), ns.tolist(), calls.tolist(), strict=True):
-        key = Spent(pieces.part, pieces.kinds[kind], labels[op_code], labels[name], texts[shapes], sites[line], 0, 0)
+        key = AttributedTime(
+            pieces.part, pieces.kinds[kind], labels[op_code], labels[name], texts[shapes], sites[line], 0, 0
+        )
         yield key, (sums[0], sums[1])
 
 
@@ -243,7 +245,7 @@ def shapes_text(inputs: Inputs) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def _bounded(rows: Sequence[tuple[Spent, Sums]], used: Steps) -> tuple[Spent, ...]:
+def _bounded(rows: Sequence[tuple[AttributedTime, Sums]], used: Steps) -> tuple[AttributedTime, ...]:
     """The sums of equal rows, small ones put together."""
     least = SMALL_SHARE * used.window_ns
     total = _together(rows, 0, lambda key: key)
@@ -257,10 +259,10 @@ def _bounded(rows: Sequence[tuple[Spent, Sums]], used: Steps) -> tuple[Spent, ..
 
 
 def _together(
-    rows: Iterable[tuple[Spent, Sums]], least_ns: float, coarse: Callable[[Spent], Spent]
-) -> dict[Spent, Sums]:
+    rows: Iterable[tuple[AttributedTime, Sums]], least_ns: float, coarse: Callable[[AttributedTime], AttributedTime]
+) -> dict[AttributedTime, Sums]:
     """The sums of equal rows, those of less time under a coarser key."""
-    found: dict[Spent, Sums] = {}
+    found: dict[AttributedTime, Sums] = {}
     for key, (ns, calls) in rows:
         place = key if ns >= least_ns else coarse(key)
         before = found.get(place, (0, 0))
