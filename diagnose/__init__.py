@@ -100,7 +100,7 @@ def analyze(
     scheduler; "local" starts `jobs` of them.
 
     `steps` uses only the recorded steps from its first to its last. `rules` are folders of rules beside the built-in
-    ones; `select` and `ignore` name rules, their codes or beginnings of codes.
+    ones; `select` and `ignore` name rules, their folders, codes or beginnings of codes.
 
     Raises `diagnose.source.base.InputError` if there is nothing sound to read, and
     `diagnose.rulekit.vocabulary.RuleError` if rules are not sound.

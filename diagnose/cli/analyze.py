@@ -76,7 +76,10 @@ class Share(click.ParamType[float]):
 @click.option("--brief", is_flag=True, help="Print a summary of at most 4,000 tokens, for agents and scripts.")
 @click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also use the rules in DIR. Repeatable.")
 @click.option(
-    "--select", multiple=True, metavar="RULE", help="Only these rules, by name or code (DL01, DL). Repeatable."
+    "--select",
+    multiple=True,
+    metavar="RULE",
+    help="Only these rules, by name, code or folder (DL01, DL, data_loading). Repeatable.",
 )
 @click.option("--ignore", multiple=True, metavar="RULE", help="All rules but these. Repeatable.")
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")

@@ -10,7 +10,7 @@ import pytest
 from diagnose import pipeline
 from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.facts.core.base import Facts
-from diagnose.rulekit import engine
+from diagnose.rulekit import engine, page
 from diagnose.rulekit.engine import RuleSet
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.synthetic.reading import facts_of
@@ -175,6 +175,12 @@ def test_files_that_are_no_rules_are_refused_with_their_name(tmp_path: Path, tex
         engine.load(RuleSet((folder(tmp_path / "r", asked=text),)))
     assert words in str(refusal.value)
     assert "asked.py" in str(refusal.value)
+
+
+def test_a_folder_selects_the_rules_in_it_whatever_their_codes_are() -> None:
+    """Those in launch/ and in redundancy/ share codes."""
+    chosen = engine.load(RuleSet(select=("launch",), ignore=("MQ",)))
+    assert {one.page.id for one in chosen} == {path.stem for path in (page.built_in_rules() / "launch").glob("*.py")}
 
 
 def test_two_rules_of_one_name(tmp_path: Path) -> None:
