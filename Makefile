@@ -30,6 +30,7 @@ check: .venv/full  ## lint, format, types, import contracts, dead code and gener
 	$(BIN)/vulture
 	$(BIN)/python -m diagnose.docs --check
 	$(BIN)/python -m benchmarks.texts --check
+	$(BIN)/python -m benchmarks.sentences
 
 texts: .venv/full  ## write all generated texts: the schema, pages of rules, help, tables, reports
 	$(BIN)/python -m diagnose.docs

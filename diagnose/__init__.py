@@ -12,6 +12,7 @@
     storage     files at URLs: listed, read and written
     capture     running a training so that it records itself
     tables      what other programs ask their own questions of, made of facts
+    timeline    what a page draws of the shown rank: marks in lanes, samples of single operations
     reports     a Diagnosis as text, as a page, and as figures
     synthetic   traces drawn in text
     trials      the user's script, run with and without a fix
@@ -64,11 +65,9 @@ def __getattr__(name: str) -> Any:
 
         return import_module("diagnose.figures")
     if name == "Diagnosis":
-        from diagnose.contracts.diagnosis import Diagnosis
         from diagnose.reports import notebook
 
-        notebook.register()
-        return Diagnosis
+        return notebook.shown_in_notebooks()
     if name in ("BudgetExceeded", "BudgetWarning", "budget"):
         from diagnose.budgets import context
 
@@ -101,7 +100,7 @@ def analyze(
     scheduler; "local" starts `jobs` of them.
 
     `steps` uses only the recorded steps from its first to its last. `rules` are folders of rules beside the built-in
-    ones; `select` and `ignore` name rules, their codes or beginnings of codes.
+    ones; `select` and `ignore` name rules, their folders, codes or beginnings of codes.
 
     Raises `diagnose.source.base.InputError` if there is nothing sound to read, and
     `diagnose.rulekit.vocabulary.RuleError` if rules are not sound.
@@ -109,10 +108,12 @@ def analyze(
     from pathlib import Path
 
     from diagnose import pipeline
+    from diagnose.reports import notebook
     from diagnose.rulekit.engine import RuleSet, known_folders
 
     folders = (*known_folders(), *(Path(folder) for folder in rules))
     chosen = RuleSet(folders, tuple(select), tuple(ignore))
+    notebook.shown_in_notebooks()
     return pipeline.diagnose([str(path) for path in paths], steps, jobs, rules=chosen, cluster=cluster)
 
 

@@ -8,6 +8,7 @@ What happens on the way, and where something new goes:
     findings   `rulekit/` asks each rule what it finds in the facts: a rule is a Python file in the
                folder of its family in `rules/`.
                `replay/` says what each fix would save; `advice/` drops fixes in force and ranks the rest.
+               `timeline/` draws the shown rank.
     Diagnosis  the one value that `reports/` show: a figure of the report is a function in
                `reports/html/`, listed in its `page.py`.
 """
@@ -15,9 +16,10 @@ What happens on the way, and where something new goes:
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any
 
 import msgspec
@@ -44,23 +46,22 @@ from diagnose.facts.communication.kept import compared
 from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
-from diagnose.facts.digest import digest
+from diagnose.facts.digest import RankDigest, digest, outline
 from diagnose.facts.run.program import program
 from diagnose.facts.run.slowdown import slowdown
 from diagnose.failures import attempt
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
 from diagnose.replay.saving import Replay
-from diagnose.reports import notebook
-from diagnose.reports.timeline import spots
-from diagnose.reports.timeline.drawing import timeline
-from diagnose.reports.timeline.pictures import pictures
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import Examined, LoadedRule, RuleSet
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings
+from diagnose.timeline import spots
+from diagnose.timeline.drawing import timeline
+from diagnose.timeline.pictures import pictures
 from diagnose.trace.model import IntegrityNote, Peers
 from diagnose.version import __version__
 
@@ -91,14 +92,13 @@ def diagnose(
     with failures.collected() as lost:
         pages = attempt("pages of rules", [], lambda: [engine.shown(one) for one in loaded])
         records = attempt("what trials on this machine tell", {}, _records, given, trials)
-        study = partial(diagnose_files, step_range=step_range, rules=rules, records=records)
-        attempt("how notebooks show a Diagnosis", None, notebook.register)
+        in_full = partial(of_files, present, step_range=step_range, rules=rules, records=records)
         if len(given.ranks) == 1:
-            said, briefs, notes = _of_one(given.ranks[0], study, progress)
+            said, briefs, notes = _of_one(given.ranks[0], in_full, progress)
         else:
             brief = partial(brief_of_files, step_range=step_range, rules=rules, ranks=len(given.ranks), records=records)
             briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
-            said, briefs, notes = _of_many(given.ranks, briefly, study, progress)
+            said, briefs, notes = _of_many(given.ranks, briefly, in_full, progress)
         notes = [*given.integrity, *notes]
         whole = assembly.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
     return msgspec.structs.replace(whole, integrity=(*whole.integrity, *map(note_of, lost)))
@@ -108,14 +108,14 @@ def _records(given: Recordings, trials: Sequence[Entry]) -> dict[str, TrackRecor
     return {} if given.manifest is None else track_record.by_rule(trials, device_of(given.manifest))
 
 
-Study = Callable[..., RankDiagnosis | InputError]
+InFull = Callable[..., RankDiagnosis | InputError]
 Known = tuple[RankDiagnosis, list[RankBrief], list[IntegrityNote]]
 """The rank that is shown, all in brief, and what is wrong with their files."""
 
 
-def _of_one(files: RankFiles, study: Study, progress: Progress) -> Known:
+def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Known:
     """Raises InputError."""
-    said = _sound(study(files))
+    said = _sound(in_full(files))
     progress(1, 1)
     arranged = ranks.arrange([said.digest.provenance])
     said = replace(said, digest=replace(said.digest, index=arranged.indexes[0] or 0))
@@ -125,7 +125,7 @@ def _of_one(files: RankFiles, study: Study, progress: Progress) -> Known:
 def _of_many(
     files: Sequence[RankFiles],
     briefly: Iterable[tuple[int, RankBrief | InputError]],
-    study: Study,
+    in_full: InFull,
     progress: Progress,
 ) -> Known:
     """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
@@ -134,13 +134,13 @@ def _of_many(
         arranged = ranks.arrange([one.provenance for one in read.values()])
         placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
         briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
-        courses = {index: one.course for index, one in briefs.items()}
-        others, left_out = attempt("the comparison of ranks", (None, []), compared, courses)
+        sequences = {index: one.sequence for index, one in briefs.items()}
+        others, left_out = attempt("the comparison of ranks", (None, []), compared, sequences)
         shown = None if others is None else others.awaited
         shown = assembly.slowest(list(briefs.values())).index if shown is None else shown
         peers = None if others is None or shown not in others.job.ranks else others.peers(shown)
         again = files[placed[shown]]
-        said = study(again, index=shown, others=peers)
+        said = in_full(again, index=shown, others=peers)
         if not isinstance(said, InputError):
             briefs[shown] = in_brief(said, len(files))
             return said, list(briefs.values()), [*arranged.integrity, *left_out, *notes]
@@ -187,7 +187,7 @@ def brief_of_files(
 ) -> RankBrief | InputError:
     """What is known of one of so many ranks in brief; runs in a process of its own, so that little is raised."""
     try:
-        said = diagnose_files(files, step_range, rules, records=records)
+        said = of_files(study, files, step_range, rules, records)
     except RuleError:
         raise
     except Exception as error:
@@ -200,15 +200,16 @@ def brief_of_files(
     return said if isinstance(said, InputError) else in_brief(said, ranks)
 
 
-def diagnose_files(
+def of_files(
+    look: Look,
     files: RankFiles,
     step_range: StepRange | None,
     rules: RuleSet,
+    records: Mapping[str, TrackRecord],
     index: int | None = None,
     others: Peers | None = None,
-    records: Mapping[str, TrackRecord] | None = None,
 ) -> RankDiagnosis | InputError:
-    """What is known of one rank, or why it cannot be read. `index`: its number, where that is known by now."""
+    """What `look` tells of one rank, or why it cannot be read. `index`: its number, where that is known by now."""
     try:
         rank = recording.read(files)
     except InputError as error:
@@ -222,40 +223,72 @@ def diagnose_files(
         except Missing as missing:
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
     with failures.collected() as lost:
-        said = diagnose_rank(facts, engine.load(rules), records)
+        said = look(facts, engine.load(rules), records)
     notes = (*said.digest.integrity, *map(note_of, lost))
     return replace(said, digest=replace(said.digest, integrity=notes))
 
 
-def diagnose_rank(
-    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] | None = None
+def study(
+    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] = MappingProxyType({})
 ) -> RankDiagnosis:
-    """What is known of a rank. Without a replay nothing has a price, so that nothing is found.
+    """What has to be known of every rank of a job: its steps, its collectives, what the rules find on it.
 
     `records`: how predictions have compared with trials on its device, by rule.
     """
-    rank, found = facts.rank, digest(facts)
-    examined = attempt("all rules", engine.NOTHING, engine.examine, facts, rules)
-    brief = attempt("how to record what is missing", found, recording_hints.in_digest, found)
-    brief = replace(brief, integrity=(*brief.integrity, *map(engine.note, examined.cautions)))
-    said = RankDiagnosis(
-        brief,
+    found = _found(facts, rules, records)
+    return _told(facts, outline(facts), found)
+
+
+def present(
+    facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord] = MappingProxyType({})
+) -> RankDiagnosis:
+    """All that a Diagnosis says of the rank that it shows. Without a replay nothing has a price: nothing is found."""
+    found = _found(facts, rules, records)
+    return replace(
+        _told(facts, digest(facts), found),
+        findings=attempt("places on the timeline", found.order.findings, spots.on_timeline, facts, found.order),
+        outcomes=_outcomes(facts, found),
+        replay=found.quality,
         slowdown=optional(slowdown, facts),
         timeline=attempt("the timeline", None, optional, timeline, facts),
         pictures=attempt("the samples that figures show", None, optional, pictures, facts),
+        critical_path=attempt("the critical path", None, optional, path_parts, facts),
         job=attempt("the job's summary", None, optional, job_summary, facts),
-        peers=rank.peers,
-        risks=attempt("risks", (), risks.shown, examined.risks, rank.index),
+        peers=facts.rank.peers,
     )
-    replay = _replayed(facts)
-    if isinstance(replay, Missing):
-        return replace(said, outcomes=_without_prices(facts, examined, replay))
-    said = replace(said, critical_path=optional(path_parts, facts))
-    without = replace(said, outcomes=_without_prices(facts, examined, NO_PRICES))
-    return attempt("all findings", without, _with_findings, said, facts, examined, replay, records)
+
+
+Look = Callable[[Facts, Sequence[LoadedRule], Mapping[str, TrackRecord]], RankDiagnosis]
+
+
+@dataclass(frozen=True)
+class Studied:
+    """What the rules say of a rank."""
+
+    examined: Examined
+    replay: Replay | Missing
+    found: Sequence[Found] = ()
+    """Findings without fixes that are in force."""
+    order: ranking.Ranked = ranking.NOTHING
+
+    @property
+    def quality(self) -> ReplayQuality | None:
+        """None: nothing could be replayed."""
+        if isinstance(self.replay, Missing):
+            return None
+        order = self.order
+        return ReplayQuality(**vars(self.replay.quality), together=order.together, all_together=order.all_together)
 
 
 NO_PRICES = Failed("what fixes would save, as diagnose itself failed", failures.REPORT)
+
+
+def _found(facts: Facts, rules: Sequence[LoadedRule], records: Mapping[str, TrackRecord]) -> Studied:
+    examined = attempt("all rules", engine.NOTHING, engine.examine, facts, rules)
+    replay = _replayed(facts)
+    if isinstance(replay, Missing):
+        return Studied(examined, replay)
+    return attempt("all findings", Studied(examined, NO_PRICES), _priced, facts, examined, replay, records)
 
 
 def _replayed(facts: Facts) -> Replay | Missing:
@@ -267,39 +300,19 @@ def _replayed(facts: Facts) -> Replay | Missing:
         return failed("the replay, and so all fixes", error)
 
 
-def _without_prices(facts: Facts, examined: Examined, missing: Missing) -> tuple[Outcome, ...]:
-    ended = attempt("how rules ended", (), outcomes.unpriced, examined.outcomes, examined.findings, missing)
-    return _hinted(facts, ended)
-
-
-def _with_findings(
-    said: RankDiagnosis, facts: Facts, examined: Examined, replay: Replay, records: Mapping[str, TrackRecord] | None
-) -> RankDiagnosis:
-    """What is known of a rank with its findings, priced and in order."""
-    rank, found = facts.rank, _refined(facts, examined.findings)
+def _priced(facts: Facts, examined: Examined, replay: Replay, records: Mapping[str, TrackRecord]) -> Studied:
+    found, cost = _refined(facts, examined.findings), optional(slowdown, facts)
     order = ranking.ranked(
         found,
         replay,
         steps(facts),
-        rank.index,
+        facts.rank.index,
         examined.cautions,
-        None if said.slowdown is None else said.slowdown.unprofiled_ns,
+        None if cost is None else cost.unprofiled_ns,
         attempt("the share of a step in which the CPU trains", 0.0, busy_share, facts),
         records,
     )
-    ended = attempt(
-        "which rules found something that saves nothing",
-        examined.outcomes,
-        outcomes.priced,
-        *(examined.outcomes, examined.findings, found, order),
-    )
-    placed = attempt("places on the timeline", order.findings, spots.on_timeline, facts, order)
-    return replace(
-        said,
-        findings=placed,
-        outcomes=_hinted(facts, ended),
-        replay=ReplayQuality(**vars(replay.quality), together=order.together, all_together=order.all_together),
-    )
+    return Studied(examined, replay, found, order)
 
 
 def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
@@ -314,6 +327,24 @@ def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
     return fixes_of_run.fitted(fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts)), found)
 
 
-def _hinted(facts: Facts, ended: tuple[Outcome, ...]) -> tuple[Outcome, ...]:
+def _told(facts: Facts, brief: RankDigest, found: Studied) -> RankDiagnosis:
+    """What is told of any rank, with hints for its recorder."""
+    brief = attempt("how to record what is missing", brief, recording_hints.in_digest, brief)
+    notes = map(engine.note, found.examined.cautions)
+    return RankDiagnosis(
+        replace(brief, integrity=(*brief.integrity, *notes)),
+        findings=found.order.findings,
+        risks=attempt("risks", (), risks.shown, found.examined.risks, facts.rank.index),
+    )
+
+
+def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
+    """How each rule ended, once its findings are priced."""
+    before, findings = found.examined.outcomes, found.examined.findings
+    if isinstance(found.replay, Missing):
+        ended = attempt("how rules ended", (), outcomes.unpriced, before, findings, found.replay)
+    else:
+        what = "which rules found something that saves nothing"
+        ended = attempt(what, before, outcomes.priced, before, findings, found.found, found.order)
     recorder = facts.rank.provenance.format
     return attempt("how to record what rules lack", ended, recording_hints.in_outcomes, recorder, ended)

@@ -6,18 +6,18 @@ from typing import Any
 
 from diagnose.contracts.baseline import Baseline, KnownFinding, Run
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.run.spending import Part, Spent
+from diagnose.facts.run.time_attribution import AttributedTime, Part
 from diagnose.trace.frames import Site
 
 MS = 1_000_000
 LINE = Site("src/train.py", 88, "main")
 
 
-def spent(part: Part, kind: str, ns: int, op: str = "", name: str = "", calls: int = 1, **more: Any) -> Spent:
-    return Spent(part, kind, op, name, more.get("shapes", ""), more.get("site"), calls, ns)
+def spent(part: Part, kind: str, ns: int, op: str = "", name: str = "", calls: int = 1, **more: Any) -> AttributedTime:
+    return AttributedTime(part, kind, op, name, more.get("shapes", ""), more.get("site"), calls, ns)
 
 
-def run(*rows: Spent, times_ns: tuple[int, ...] = (), unprofiled_ns: tuple[int, ...] = (), **more: Any) -> Run:
+def run(*rows: AttributedTime, times_ns: tuple[int, ...] = (), unprofiled_ns: tuple[int, ...] = (), **more: Any) -> Run:
     """A recording of one step that goes to these rows, on a GPU."""
     known: dict[str, Any] = {
         "started": None,

@@ -77,8 +77,8 @@ PASSES = (
     "advice.recording_hints.in_outcomes",
     "advice.risks.shown",
     "replay.baseline.baseline",
-    "reports.timeline.pictures.pictures",
-    "reports.timeline.spots.on_timeline",
+    "timeline.pictures.pictures",
+    "timeline.spots.on_timeline",
 )
 """One of each kind; slow tests break every function."""
 
@@ -99,7 +99,7 @@ def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis
 
 
 def test_a_failure_names_its_part_the_error_and_the_line_and_nothing_of_the_recording() -> None:
-    with broken(function("diagnose.reports.timeline.drawing.timeline")):
+    with broken(function("diagnose.timeline.drawing.timeline")):
         found = diagnosed()
     (note,) = [one for one in found.integrity if SAYS in one.what]
     assert note.what.startswith("Left out: the timeline, as diagnose itself failed (ValueError, ")
@@ -139,7 +139,7 @@ def test_a_fact_that_fails_takes_along_what_stands_on_it_and_no_more() -> None:
 
 def test_failures_are_raised_where_that_is_asked_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv(failures.DEBUG, "1")
-    one = function("diagnose.reports.timeline.drawing.timeline")
+    one = function("diagnose.timeline.drawing.timeline")
     with broken(one), pytest.raises(ValueError, match="4x"):
         diagnosed()
 

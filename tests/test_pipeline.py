@@ -118,7 +118,7 @@ def test_a_window_counts_no_steps() -> None:
 def of(drawing: Drawing) -> Diagnosis:
     from diagnose.facts.core.base import Facts
 
-    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
+    return of_ranks(pipeline.present(Facts(drawing.rank()), []))
 
 
 def test_json_round_trip(run: Path) -> None:

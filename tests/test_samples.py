@@ -13,7 +13,7 @@ from pathlib import Path
 import pytest
 
 import diagnose
-from diagnose.facts.core.host import HostActivity
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.steps import Measure
 from diagnose.rulekit.page import built_in_rules
 
@@ -80,7 +80,7 @@ def test_the_small_training_on_a_cpu() -> None:
     assert found.breakdown is None
     assert found.host is not None
     assert sum(found.host.parts.values()) == found.host.step_ns
-    assert found.host.parts[HostActivity.OPS] > found.host.step_ns / 2
+    assert found.host.parts[TimeCause.OPS] > found.host.step_ns / 2
     assert found.input is not None
     assert (found.input.fetches, found.input.in_process, found.input.exposed_ns) == (5, True, None)
     assert found.ops is not None

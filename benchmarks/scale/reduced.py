@@ -9,15 +9,15 @@ import tempfile
 import time
 from pathlib import Path
 
-from benchmarks.scale.courses import longer, of_rank
 from benchmarks.scale.made import Straggler, make
+from benchmarks.scale.sequences import longer, of_rank
 from diagnose.advice.job_summary import summarised
-from diagnose.facts.communication.course import course
-from diagnose.facts.communication.kept import KeptCourse, compared, kept
+from diagnose.facts.communication.collective_sequence import collective_sequence
+from diagnose.facts.communication.kept import KeptSequence, compared, kept
 from diagnose.facts.core.base import Facts
 from diagnose.replay.job import join
 from diagnose.source import ranks as sources
-from diagnose.trace.job import Course, ProcessGroup
+from diagnose.trace.job import CollectiveSequence, ProcessGroup
 
 SCENARIOS = 6
 """As many as two fixes need, with their ranges."""
@@ -43,7 +43,7 @@ def main() -> None:
     print(json.dumps(told))
 
 
-def _reduce(sent: dict[int, KeptCourse]) -> None:
+def _reduce(sent: dict[int, KeptSequence]) -> None:
     others, _ = compared(dict(sent))
     assert others is not None
     assert others.awaited is not None
@@ -54,11 +54,11 @@ def _reduce(sent: dict[int, KeptCourse]) -> None:
         joined.step_ns([joined.recorded])
 
 
-def _seeds() -> list[Course]:
+def _seeds() -> list[CollectiveSequence]:
     with tempfile.TemporaryDirectory() as folder:
         job = Path(folder) / "job"
         make(job, 3, Straggler(1, 5_000.0), jobs=1)
-        return [course(Facts(sources.read(path))) for path in sorted(job.iterdir())]
+        return [collective_sequence(Facts(sources.read(path))) for path in sorted(job.iterdir())]
 
 
 if __name__ == "__main__":

@@ -69,7 +69,7 @@ def of_ranks(
         pictures=said.pictures,
         critical_path=said.critical_path,
         flops=shown.flops,
-        spending=shown.spending,
+        spending=shown.time_attribution,
         risks=attempt("risks", (), risks.of_all, [one.risks for one in ranks]),
         trials=trials,
     )

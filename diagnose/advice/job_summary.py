@@ -32,16 +32,16 @@ def job_summary(facts: Facts) -> JobSummary:
 
 def summarised(job: Job, joined: Joined) -> JobSummary:
     """A job in brief. `joined`: its graph."""
-    times, count, path = job_times(job), max(len(job.courses[0].numbers), 1), job_path(job, joined)
+    times, count, path = job_times(job), max(len(job.sequences[0].numbers), 1), job_path(job, joined)
     calls, met = (
-        np.bincount(times.calls.rank[some], minlength=len(job.courses))
-        for some in (slice(None), times.calls.meeting >= 0)
+        np.bincount(times.calls.rank[some], minlength=len(job.sequences))
+        for some in (slice(None), times.calls.join_point >= 0)
     )
-    ranks = tuple(_rank(job, times, at, bool(met[at] or not calls[at]), count) for at in range(len(job.courses)))
+    ranks = tuple(_rank(job, times, at, bool(met[at] or not calls[at]), count) for at in range(len(job.sequences)))
     by_number = {one.rank: one for one in ranks}
     return JobSummary(
         step_ns=job.step_ns,
-        steps=() if job.window else job.courses[0].numbers,
+        steps=() if job.window else job.sequences[0].numbers,
         ranks=ranks,
         groups=tuple(_group(job, one, count) for one in group_times(job, times)),
         pipelines=tuple(
@@ -51,13 +51,13 @@ def summarised(job: Job, joined: Joined) -> JobSummary:
         critical_path=path.parts,
         path_lane=path.lane,
         unmatched=tuple(_unmatched(one, count) for one in unmatched(job, times)),
-        clocks=len({one.machine if one.machine >= 0 else -1 - one.rank for one in job.courses}),
-        clock_error_ns=job.clock_error_ns if any(not one.transfer for one in job.meetings) else None,
+        clocks=len({one.machine if one.machine >= 0 else -1 - one.rank for one in job.sequences}),
+        clock_error_ns=job.clock_error_ns if any(not one.transfer for one in job.join_points) else None,
         compute_ns=_rows(times.compute_ns),
         wait_ns=tuple(
             None if one.wait_ns is None else row for one, row in zip(ranks, _rows(times.wait_ns), strict=True)
         ),
-        noise=CPU_NOISE if job.courses[0].on_cpu else DEVICE_NOISE,
+        noise=CPU_NOISE if job.sequences[0].on_cpu else DEVICE_NOISE,
     )
 
 
@@ -71,7 +71,7 @@ def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRan
     compute, host, wait, transfer, apart = shared_out([int(one[at].sum()) for one in parts], count)
     late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
     return JobRank(
-        rank=job.courses[at].rank,
+        rank=job.sequences[at].rank,
         compute_ns=compute,
         host_ns=host,
         wait_ns=wait if known else None,

@@ -21,7 +21,7 @@ from diagnose.contracts.trials import Range
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.replay.saving import Basis, Saving
 
-WARMER, WARMEST = 0.3, 0.9
+CACHE_WARMTH, MOST_CACHE_WARMTH = 0.3, 0.9
 """Where the CPU trains, what is left gets faster by this times the share that was saved, likely and at most: nothing
 else fills its caches then, and it does not go to sleep. Only the time in which it is busy does. Of 51 recordings of
 planted faults, of the part to develop on, half gained more than 0.63 in this way, a quarter less than 0.35. All were of
@@ -83,25 +83,25 @@ class Step:
     def left(self, recorded_ns: int) -> int:
         """What this step likely takes, given what the recorded one would."""
         ns = self.of(recorded_ns)
-        return ns - self._warmer(WARMER, self.ns - ns, ns)
+        return ns - self._with_warm_caches(CACHE_WARMTH, self.ns - ns, ns)
 
     def saving(self, alone: Saving, host_bound: bool) -> Saving:
         """A saving of the recorded step as one of this step."""
         added_ns = max(self.recorded_ns - self.ns, 0) if host_bound else 0
         low_ns = min(self.of(alone.low_ns), max(alone.low_ns - added_ns, 0))
         likely_ns, high_ns = self.of(alone.likely_ns), self.of(alone.high_ns)
-        high_ns += self._warmer(WARMEST, likely_ns, self.ns - high_ns)
-        likely_ns += self._warmer(WARMER, likely_ns, self.ns - likely_ns)
+        high_ns += self._with_warm_caches(MOST_CACHE_WARMTH, likely_ns, self.ns - high_ns)
+        likely_ns += self._with_warm_caches(CACHE_WARMTH, likely_ns, self.ns - likely_ns)
         return Saving(low_ns, likely_ns, max(likely_ns, high_ns), alone.basis, alone.replayed_ns)
 
     def others_ns(self, likely_ns: int) -> int:
         """Of a likely saving the part that `saving` has added for other ops: x + times x (1 - x) = likely, in steps."""
-        times = WARMER * self.busy
+        times = CACHE_WARMTH * self.busy
         if not times or likely_ns <= 0:
             return 0
         share = min(likely_ns / self.ns, 1.0)
         own = (1 + times - math.sqrt((1 + times) ** 2 - 4 * times * share)) / (2 * times)
         return max(likely_ns - round(own * self.ns), 0)
 
-    def _warmer(self, times: float, saved_ns: int, left_ns: int) -> int:
+    def _with_warm_caches(self, times: float, saved_ns: int, left_ns: int) -> int:
         return round(times * self.busy * max(saved_ns, 0) / self.ns * left_ns)

@@ -10,7 +10,7 @@ from diagnose.contracts.finding import Outcome, RankedFinding, ReplayQuality, Sh
 from diagnose.contracts.job import JobSummary
 from diagnose.contracts.pictures import Pictures
 from diagnose.contracts.timeline import Timeline
-from diagnose.facts.communication.kept import KeptCourse, kept
+from diagnose.facts.communication.kept import KeptSequence, kept
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.host import HostTime
 from diagnose.facts.digest import RankDigest, StepTimes
@@ -47,7 +47,7 @@ class RankBrief:
 
     index: int
     provenance: Provenance
-    """Without groups: its course has them."""
+    """Without groups: its sequence has them."""
     integrity: tuple[IntegrityNote, ...]
     steps: StepTimes | None
     breakdown: Breakdown | None
@@ -57,7 +57,7 @@ class RankBrief:
     worth_a_line: int
     """So many findings from the first; the rest is minor."""
     risks: tuple[ShownRisk, ...]
-    course: KeptCourse | None
+    sequence: KeptSequence | None
     """None: there is nothing to compare with other ranks by."""
 
 
@@ -75,7 +75,9 @@ def in_brief(one: RankDiagnosis, ranks: int) -> RankBrief:
         findings=tuple(RankFinding(some.rule, some.code, some.title, some.site) for some in found),
         worth_a_line=sum(not some.minor for some in found),
         risks=one.risks,
-        course=None if digest.course is None else attempt("the comparison of ranks", None, kept, digest.course, ranks),
+        sequence=None
+        if digest.sequence is None
+        else attempt("the comparison of ranks", None, kept, digest.sequence, ranks),
     )
 
 

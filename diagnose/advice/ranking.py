@@ -245,10 +245,10 @@ def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step
         return []
     fixed = [edit for one in above if one.added_ns for edit in one.finding.edits]
     savings = replay.savings([one.finding.edits for one in small], after=fixed)
-    unwarmed = replace(step, busy=0.0)  # WARMER is of a whole step, these are of what is left of it
+    with_cold_caches = replace(step, busy=0.0)  # CACHE_WARMTH is of a whole step, these are of what is left of it
     found = []
     for one, saving in zip(small, savings, strict=True):
-        predicted = unwarmed.saving(saving, one.finding.host_bound)
+        predicted = with_cold_caches.saving(saving, one.finding.host_bound)
         then = step.corrected(predicted, one.page, one.finding)
         if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
             found.append(replace(one, added_ns=predicted.likely_ns, hidden=then))

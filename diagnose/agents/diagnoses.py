@@ -13,8 +13,8 @@ from diagnose.contracts.finding import Fix, RankedFinding
 from diagnose.reports import brief, findings, reasons
 from diagnose.reports.content import place
 from diagnose.reports.quoting import plain, quoted
-from diagnose.reports.timeline.window import lane_name
 from diagnose.reports.words import safety
+from diagnose.timeline.window import lane_name
 from diagnose.trace.units import duration, percent
 
 MOST_FINDINGS = 12

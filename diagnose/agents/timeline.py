@@ -9,8 +9,8 @@ from diagnose.agents.kept import Analysed
 from diagnose.agents.refusals import Refused
 from diagnose.contracts.timeline import Timeline
 from diagnose.reports.quoting import plain, quoted
-from diagnose.reports.timeline.marks import Marks
-from diagnose.reports.timeline.window import label, lane_name, marks
+from diagnose.timeline.marks import Marks
+from diagnose.timeline.window import label, lane_name, marks
 
 MOST_MARKS = 100
 """In a window; shorter ones are joined to their neighbours until there are no more (our choice)."""

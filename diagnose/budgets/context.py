@@ -19,6 +19,7 @@ from diagnose.capture.inline import Recording, recording
 from diagnose.contracts.budget import Judged, Kept, Limits
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import budget as text
+from diagnose.reports import notebook
 from diagnose.source import cache
 from diagnose.source.base import InputError
 from diagnose.trace.manifest import Manifest
@@ -101,6 +102,7 @@ class Budget:
         try:
             with cache.unused():
                 self.diagnosis = pipeline.diagnose([self._folder])
+            notebook.shown_in_notebooks()
         except InputError:
             self.diagnosis = None
         manifest = msgspec.json.decode((self._folder / "manifest.json").read_bytes(), type=Manifest)

@@ -2,26 +2,21 @@
 
 from __future__ import annotations
 
-import os
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Collection
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 import click
 
 from diagnose.cli import INTERNAL_ERROR, github
-from diagnose.cli.files import STDOUT, output, refuse_unwritable
-from diagnose.cli.progress import shown
+from diagnose.cli.files import STDOUT, output
+from diagnose.cli.reading import Rules, opened
 from diagnose.cli.results import open_page, put, rendered
 from diagnose.trace.units import share_of
 
 if TYPE_CHECKING:
     from diagnose.contracts.diagnosis import Diagnosis
     from diagnose.contracts.finding import RankedFinding
-    from diagnose.contracts.ledger import Entry
-    from diagnose.rulekit.engine import RuleSet
-    from diagnose.source.recording import Recordings
-    from diagnose.storage.remote import Place
 
 TOO_SLOW = 1
 INCONCLUSIVE = 3
@@ -81,7 +76,10 @@ class Share(click.ParamType[float]):
 @click.option("--brief", is_flag=True, help="Print a summary of at most 4,000 tokens, for agents and scripts.")
 @click.option("--rules", "folders", multiple=True, metavar="DIR", help="Also use the rules in DIR. Repeatable.")
 @click.option(
-    "--select", multiple=True, metavar="RULE", help="Only these rules, by name or code (DL01, DL). Repeatable."
+    "--select",
+    multiple=True,
+    metavar="RULE",
+    help="Only these rules, by name, code or folder (DL01, DL, data_loading). Repeatable.",
 )
 @click.option("--ignore", multiple=True, metavar="RULE", help="All rules but these. Repeatable.")
 @click.option("--fail-over", type=Share(), help="Exit with 1 if a fix would save more than SHARE of the step.")
@@ -137,15 +135,18 @@ def command(
     }
     files = {form: output(name) for form, name in asked.items() if name}
 
-    def diagnosed(given: Recordings, trials: Sequence[Entry]) -> Diagnosis:
-        from diagnose.pipeline import diagnose
-        from diagnose.source import cache
-
-        with shown("Reading traces", quiet) as progress, cache.unused(no_cache):
-            rules = asked_rules(given.ranks[0].trace.path, folders, select, ignore)
-            return diagnose(given, steps, jobs or os.cpu_count() or 1, progress, rules, cluster, trials)
-
-    diagnosis = _read(paths, list(files.values()), not no_ledger, quiet, diagnosed)
+    with opened(
+        paths,
+        list(files.values()),
+        rules=Rules(folders, select, ignore),
+        steps=steps,
+        jobs=jobs,
+        cluster=cluster,
+        no_cache=no_cache,
+        no_ledger=no_ledger,
+        quiet=quiet,
+    ) as recordings:
+        diagnosis = recordings.diagnosed()
     over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
     made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():
@@ -167,31 +168,6 @@ def _printed(diagnosis: Diagnosis, form: str) -> bool:
     return text is not None
 
 
-def _read(
-    paths: Sequence[str],
-    outputs: Sequence[str],
-    use_ledger: bool,
-    quiet: bool,
-    diagnosed: Callable[[Recordings, Sequence[Entry]], Diagnosis],
-) -> Diagnosis:
-    """Diagnose what is found in the paths, with the trials of the ledger. Raises a ClickException if that cannot be."""
-    from diagnose import ledger
-    from diagnose.rulekit.settings import SettingsError
-    from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import recording
-    from diagnose.source.base import InputError
-
-    try:
-        given = recording.find(paths)
-        refuse_unwritable(outputs, [one.trace.path for one in given.ranks])
-        remembered = ledger.read() if use_ledger else ledger.Ledger(None)
-        if remembered.problem and not quiet:
-            click.echo(f"{remembered.problem} Savings are not corrected by trials.", err=True)
-        return diagnosed(given, remembered.entries)
-    except (InputError, RuleError, SettingsError) as error:
-        raise click.ClickException(str(error)) from error
-
-
 def _end(diagnosis: Diagnosis, over: Collection[RankedFinding], quiet: bool) -> None:
     """Exit with a code of its own where nothing could be measured, or a fix would save more than it may."""
     if not diagnosis.conclusive:
@@ -202,20 +178,3 @@ def _end(diagnosis: Diagnosis, over: Collection[RankedFinding], quiet: bool) -> 
                 f"Over --fail-over: {', '.join(f'{one.rule} ({one.share_of_step:.1%})' for one in over)}.", err=True
             )
         raise click.exceptions.Exit(TOO_SLOW)
-
-
-def asked_rules(trace: Place, folders: tuple[str, ...], select: tuple[str, ...], ignore: tuple[str, ...]) -> RuleSet:
-    """The rules to run: what the command line says, else what the settings near the trace say, else all.
-
-    Of a trace at a URL the settings near the current folder are used.
-    """
-    from diagnose.rulekit import settings
-    from diagnose.rulekit.engine import RuleSet, known_folders
-
-    near = settings.near(trace if isinstance(trace, Path) else Path())
-    return RuleSet(
-        folders=(*known_folders(), *map(Path, folders)),
-        select=settings.names(select) or near.select,
-        ignore=settings.names(ignore) or near.ignore,
-        thresholds=tuple(near.thresholds.items()),
-    )

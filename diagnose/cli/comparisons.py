@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 import click
 
-from diagnose.cli.analyze import INCONCLUSIVE, asked_rules
-from diagnose.cli.progress import shown
+from diagnose.cli.analyze import INCONCLUSIVE
+from diagnose.cli.reading import opened
 from diagnose.cli.results import width_and_color
 
 if TYPE_CHECKING:
@@ -21,21 +20,16 @@ if TYPE_CHECKING:
 def read_side(given: str, jobs: int | None, no_cache: bool, quiet: bool) -> Side:
     """Read one side. Raises a ClickException if it cannot be read, and Exit if nothing in it can be measured."""
     from diagnose.comparing.sides import Inconclusive, side
-    from diagnose.pipeline import diagnose
-    from diagnose.rulekit.settings import SettingsError
-    from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import cache, recording
     from diagnose.source.base import InputError
 
     def analysed(paths: Sequence[str]) -> Diagnosis:
-        found = recording.find(paths)
-        with shown(f"Reading {given}", quiet) as progress, cache.unused(no_cache):
-            rules = asked_rules(found.ranks[0].trace.path, (), (), ())
-            return diagnose(found, None, jobs or os.cpu_count() or 1, progress, rules)
+        title = f"Reading {given}"
+        with opened(paths, jobs=jobs, no_cache=no_cache, no_ledger=True, quiet=quiet, title=title) as recordings:
+            return recordings.diagnosed()
 
     try:
         return side(given, analysed)
-    except (InputError, RuleError, SettingsError) as error:
+    except InputError as error:
         raise click.ClickException(str(error)) from error
     except Inconclusive as error:
         click.echo(f"Error: {error}", err=True)

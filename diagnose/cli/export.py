@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -10,7 +9,7 @@ from tempfile import TemporaryDirectory
 
 import click
 
-from diagnose.cli.progress import shown
+from diagnose.cli.reading import opened
 from diagnose.cli.upload import OutFolder, checked
 
 
@@ -39,35 +38,19 @@ def command(
 
     Example: diagnose export runs/a --parquet tables --table kernels,steps
     """
-    from diagnose import ledger
-    from diagnose.cli.analyze import asked_rules
     from diagnose.exporting import parquet
     from diagnose.exporting.errors import CannotExport
     from diagnose.exporting.run import export
-    from diagnose.pipeline import diagnose
     from diagnose.reports import export as text
-    from diagnose.rulekit.settings import SettingsError
-    from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import cache, recording
-    from diagnose.source.base import InputError
 
-    tables, processes = _asked(names), jobs or os.cpu_count() or 1
+    tables = _asked(names)
     try:
         parquet.require()
         checked(folder)
-        given = recording.find(paths)
-        rules = asked_rules(given.ranks[0].trace.path, (), (), ())
-        trials = () if no_ledger else ledger.read().entries
-        with shown("Reading traces", quiet) as progress, cache.unused(no_cache), _local(folder) as here:
-            written = export(
-                given,
-                here,
-                tables,
-                lambda: diagnose(given, jobs=processes, progress=progress, rules=rules, trials=trials),
-                processes,
-                progress,
-            )
-    except (CannotExport, InputError, RuleError, SettingsError) as error:
+        reading = opened(paths, jobs=jobs, no_cache=no_cache, no_ledger=no_ledger, quiet=quiet)
+        with reading as them, _local(folder) as here:
+            written = export(them.given, here, tables, them.diagnosed, them.jobs, them.progress)
+    except CannotExport as error:
         raise click.ClickException(str(error)) from error
     for note in () if quiet else written.notes:
         click.echo(note, err=True)

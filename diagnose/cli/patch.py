@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-import os
 from pathlib import Path
 
 import click
 
-from diagnose.cli.files import STDOUT, refuse_unwritable, write
+from diagnose.cli.files import STDOUT, write
 
 
 @click.command(name="patch")
@@ -25,25 +24,17 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
 
     Example: diagnose patch diagnose-runs/train-20261121-101500 > fixes.diff
     """
-    from diagnose import ledger
-    from diagnose.cli.analyze import INCONCLUSIVE, asked_rules
+    from diagnose.cli.analyze import INCONCLUSIVE
+    from diagnose.cli.reading import opened
     from diagnose.patches import diff, making, writing
     from diagnose.patches.errors import CannotPatch
-    from diagnose.pipeline import diagnose
     from diagnose.reports import patches
-    from diagnose.rulekit.settings import SettingsError
-    from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source import recording
-    from diagnose.source.base import InputError
 
+    if output.endswith(".py"):
+        raise click.ClickException(f"{output} is a file of Python. Name one such as fixes.diff.")
+    with opened([run], [output], quiet=quiet) as recordings:
+        diagnosis = recordings.diagnosed()
     try:
-        given = recording.find([run])
-        read = [one.trace.path for one in given.ranks]
-        refuse_unwritable([output], read)
-        if output.endswith(".py"):
-            raise click.ClickException(f"{output} is a file of Python. Name one such as fixes.diff.")
-        rules, trials = asked_rules(read[0], (), (), ()), ledger.read().entries
-        diagnosis = diagnose(given, jobs=os.cpu_count() or 1, rules=rules, trials=trials)
         manifest = diagnosis.provenance.manifest
         patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials)
         if not quiet:
@@ -53,7 +44,7 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         if write_it:
             writing.write(patch)
         write(output, diff.unified(patch.files))
-    except (InputError, RuleError, SettingsError, CannotPatch) as error:
+    except CannotPatch as error:
         raise click.ClickException(str(error)) from error
     if write_it and patch.files and not quiet:
         click.echo(f"Written: {', '.join(one.name for one in patch.files)}.", err=True)

@@ -17,7 +17,7 @@ from diagnose.capture.agent.clocks import needed
 from diagnose.capture.agent.plan import Plan
 from diagnose.capture.job import of as job_of
 from diagnose.cli import upload
-from diagnose.cli.analyze import asked_rules
+from diagnose.cli.reading import opened
 from diagnose.cli.results import open_page, put, rendered
 
 if TYPE_CHECKING:
@@ -137,7 +137,7 @@ def command(
     say(f"the recording is in {folder}")
     with upload.put_at_the_end(folder, url, say):
         if not no_analyze:
-            _analyze(folder, open_it, say)
+            _analyze(folder, open_it, quiet, say)
     raise click.exceptions.Exit(recorded.exit_code)
 
 
@@ -224,20 +224,9 @@ def _why_nothing(recorded: Recorded, plan: Plan) -> str:
     )
 
 
-def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
-    from diagnose import ledger
-    from diagnose.pipeline import diagnose
-    from diagnose.rulekit.settings import SettingsError
-    from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source.base import InputError
-
-    try:
-        rules, remembered = asked_rules(folder, (), (), ()), ledger.read()
-        if remembered.problem:
-            say(remembered.problem)
-        diagnosis = diagnose([folder], jobs=os.cpu_count() or 1, rules=rules, trials=remembered.entries)
-    except (InputError, RuleError, SettingsError) as error:
-        raise click.ClickException(str(error)) from error
+def _analyze(folder: Path, open_it: bool, quiet: bool, say: Callable[[str], None]) -> None:
+    with opened([str(folder)], quiet=quiet) as recordings:
+        diagnosis = recordings.diagnosed()
     page = folder / "report.html"
     click.echo(rendered(diagnosis, "terminal") or "", nl=False)
     put(diagnosis, "json", str(folder / "report.json"))

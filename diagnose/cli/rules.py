@@ -72,7 +72,7 @@ def test_rules(folder: Path) -> None:
 
     Example: diagnose rules test my-rules
     """
-    from diagnose.pipeline import diagnose_rank
+    from diagnose.pipeline import present
     from diagnose.rulekit import testing
     from diagnose.rulekit.vocabulary import RuleError
     from diagnose.synthetic.reading import facts_of
@@ -82,7 +82,7 @@ def test_rules(folder: Path) -> None:
     failed = passed = 0
     try:
         for one in testing.examples(folder):
-            why = testing.failure(one, facts_of, diagnose_rank)
+            why = testing.failure(one, facts_of, present)
             click.echo(f"{'FAILED' if why else 'ok':<6} {one.name}{f': {why}' if why else ''}")
             failed, passed = failed + bool(why), passed + (not why)
     except RuleError as error:

@@ -15,8 +15,8 @@ import msgspec
 
 from diagnose.capture.job import of as job_of
 from diagnose.cli import profile, trial_plan
-from diagnose.cli.analyze import asked_rules
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
+from diagnose.cli.reading import Rules, opened
 from diagnose.cli.results import put
 from diagnose.cli.trial_table import Watch, watched
 
@@ -182,26 +182,17 @@ def _diagnosed(run: Path) -> tuple[Diagnosis, Manifest]:
         raise click.ClickException(f"There is no folder {run}. Name a folder that diagnose profile made.")
     if not (run / "manifest.json").is_file():
         raise click.ClickException(f"{run} has no manifest.json. Name a folder that diagnose profile made.")
-    diagnosis = _analyzed(run, ())
+    diagnosis = _analyzed(run, Rules())
     manifest = diagnosis.provenance.manifest
     if manifest is None:
         raise click.ClickException(f"The manifest.json of {run} cannot be used. Record again: diagnose profile.")
     return diagnosis, manifest
 
 
-def _analyzed(run: Path, rules: tuple[str, ...]) -> Diagnosis:
-    """By these rules, or all. Raises ClickException."""
-    from diagnose import ledger
-    from diagnose.pipeline import diagnose
-    from diagnose.rulekit.settings import SettingsError
-    from diagnose.rulekit.vocabulary import RuleError
-    from diagnose.source.base import InputError
-
-    try:
-        chosen, remembered = asked_rules(run, (), rules, ()), ledger.read().entries
-        return diagnose([run], jobs=os.cpu_count() or 1, rules=chosen, trials=remembered)
-    except (InputError, RuleError, SettingsError) as error:
-        raise click.ClickException(str(error)) from error
+def _analyzed(run: Path, rules: Rules) -> Diagnosis:
+    """Raises ClickException."""
+    with opened([str(run)], rules=rules, quiet=True) as recordings:
+        return recordings.diagnosed()
 
 
 def _command(run: Path, manifest: Manifest, given: Sequence[str]) -> list[str]:
@@ -254,7 +245,7 @@ def _measured(
         kept = [one for one, trial in zip(candidates, bench.trials, strict=True) if trial.verdict == "keep"]
         if together and len(kept) > 1:
             rules = tuple(one.rule for one in kept)
-            watch.ended(bench.measure(kept, joint.predicted(_analyzed(run, rules), rules)))
+            watch.ended(bench.measure(kept, joint.predicted(_analyzed(run, Rules(select=rules)), rules)))
         complete = True
     left = candidates[len(bench.trials) :]
     untried = [*others, *(NotTried(one.rule, one.number, one.fix.do, "interrupted before") for one in left)]

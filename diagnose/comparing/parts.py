@@ -10,8 +10,8 @@ from typing import TypeVar
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Change, ChangeKind, Part, PartKind
 from diagnose.facts.core.breakdown import shared_out
-from diagnose.facts.run.spending import Part as Where
-from diagnose.facts.run.spending import Spent
+from diagnose.facts.run.time_attribution import AttributedTime
+from diagnose.facts.run.time_attribution import Part as Where
 from diagnose.reports.comparison_words import part_words
 from diagnose.trace.frames import Site
 
@@ -53,7 +53,7 @@ class _Pair:
     def ns(self) -> int:
         return self.after.ns - self.before.ns
 
-    def add(self, spent: Spent, ns: int, calls: float, sign: int) -> None:
+    def add(self, spent: AttributedTime, ns: int, calls: float, sign: int) -> None:
         """A row of the side before (-1) or after (1)."""
         side = self.before if sign < 0 else self.after
         side.ns += ns
@@ -65,7 +65,7 @@ class _Pair:
             self.sites[spent.site] = self.sites.get(spent.site, 0) + sign * ns
 
 
-Row = tuple[Spent, int, float]
+Row = tuple[AttributedTime, int, float]
 """What it is, ns per step, calls per step."""
 
 
@@ -128,12 +128,12 @@ def _detail(sides: tuple[list[Row], list[Row]], least_ns: float) -> tuple[Change
     return (*told, *_left(list(pairs.values())))
 
 
-def _key_of(sides: tuple[list[Row], list[Row]]) -> Callable[[Spent], tuple[str, ...]]:
+def _key_of(sides: tuple[list[Row], list[Row]]) -> Callable[[AttributedTime], tuple[str, ...]]:
     """What makes things of both sides the same: their op, where both sides know ops, else their kernel, and last the
     function that runs. Lines move when a file is edited, and kernels of one op change their names with a library."""
     ops_known = all(any(spent.op for spent, _, _ in own) for own in sides if own)
 
-    def key(spent: Spent) -> tuple[str, ...]:
+    def key(spent: AttributedTime) -> tuple[str, ...]:
         if spent.op and ops_known:
             return ("op", spent.op)
         if spent.name:

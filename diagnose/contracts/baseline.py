@@ -10,7 +10,7 @@ from typing import Annotated
 import msgspec
 
 from diagnose.facts.core.steps import Measure
-from diagnose.facts.run.spending import Spent
+from diagnose.facts.run.time_attribution import AttributedTime
 from diagnose.trace.frames import Site
 
 SCHEMA_VERSION = 1
@@ -73,7 +73,7 @@ class Run(msgspec.Struct, frozen=True, kw_only=True):
     samples_per_step: int | None
     """Of this rank."""
     flops_per_step: int | None
-    spending: tuple[Spent, ...]
+    spending: tuple[AttributedTime, ...]
     """Where the mean recorded step goes; adds up to it. Empty if that is not known."""
     findings: tuple[KnownFinding, ...]
     looked: tuple[str, ...]

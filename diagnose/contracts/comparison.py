@@ -19,7 +19,7 @@ Verdict = Literal["faster", "slower", "same", "cannot_tell"]
 
 
 class PartKind(str, Enum):
-    """As `spending.Part`, and what recorded steps do not show."""
+    """As `time_attribution.Part`, and what recorded steps do not show."""
 
     COMPUTE = "compute"
     EXPOSED_COMMUNICATION = "exposed_communication"

@@ -29,7 +29,7 @@ from diagnose.facts.host.functions import FunctionTime
 from diagnose.facts.host.python import Op
 from diagnose.facts.host.syncs import Sync
 from diagnose.facts.run.program import Program
-from diagnose.facts.run.spending import Spent
+from diagnose.facts.run.time_attribution import AttributedTime
 from diagnose.failures import Failure, attempt
 from diagnose.replay.critical_path import PathPart
 from diagnose.trace.frames import Site
@@ -176,7 +176,7 @@ class Diagnosis(msgspec.Struct, frozen=True):
     risks: tuple[ShownRisk, ...] = ()
     """What may end the run and costs no time now; of all ranks."""
 
-    spending: tuple[Spent, ...] | None = None
+    spending: tuple[AttributedTime, ...] | None = None
     """What the mean step of `rank` goes to, to compare recordings by; adds up to it exactly. None: not known."""
 
     trials: Report | None = None

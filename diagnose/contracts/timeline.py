@@ -8,8 +8,7 @@ from enum import Enum
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.facts.core.idle import IdleCause
-from diagnose.replay.critical_path import PathKind
+from diagnose.facts.core.causes import IDLE_CAUSES, PATH_CAUSES, TimeCause
 
 
 class MarkKind(str, Enum):
@@ -37,23 +36,23 @@ class MarkKind(str, Enum):
 IDLE = "idle/"
 PATH = "path/"
 MARK_OF_PATH = {
-    PathKind.COMPUTE: MarkKind.COMPUTE,
-    PathKind.COMMUNICATION: MarkKind.COMMUNICATION,
-    PathKind.COPY: MarkKind.COPY,
-    PathKind.LAUNCH: MarkKind.LAUNCH,
-    PathKind.ALLOCATION: MarkKind.ALLOCATION,
-    PathKind.SYNC: MarkKind.SYNC,
-    PathKind.LOADER: MarkKind.LOADER,
-    PathKind.OTHER_RANK: MarkKind.COLLECTIVE,
-    PathKind.HOST_COPY: MarkKind.COPY_CALL,
-    PathKind.OPS: MarkKind.OP,
+    TimeCause.COMPUTE: MarkKind.COMPUTE,
+    TimeCause.COMMUNICATION: MarkKind.COMMUNICATION,
+    TimeCause.COPY: MarkKind.COPY,
+    TimeCause.LAUNCH: MarkKind.LAUNCH,
+    TimeCause.ALLOCATION: MarkKind.ALLOCATION,
+    TimeCause.SYNC: MarkKind.SYNC,
+    TimeCause.LOADER: MarkKind.LOADER,
+    TimeCause.OTHER_RANK: MarkKind.COLLECTIVE,
+    TimeCause.HOST_COPY: MarkKind.COPY_CALL,
+    TimeCause.OPS: MarkKind.OP,
 }
 """Stretches of the critical path that look like the marks that they run through."""
 MARK_KINDS = list(MarkKind)
 KINDS = (
     *(kind.value for kind in MarkKind),
-    *(IDLE + cause.value for cause in IdleCause),
-    *(PATH + kind.value for kind in PathKind if kind not in MARK_OF_PATH),
+    *(IDLE + cause.value for cause in IDLE_CAUSES),
+    *(PATH + cause.value for cause in PATH_CAUSES if cause not in MARK_OF_PATH),
 )
 """The kinds of marks, by number."""
 

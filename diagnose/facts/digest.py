@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import TypeVar
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.overlap import Communication, communication
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, Breakdown, breakdown
@@ -27,9 +27,9 @@ from diagnose.facts.host.python import Op, ops
 from diagnose.facts.host.syncs import Sync, syncs
 from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.program import Program, program
-from diagnose.facts.run.spending import Spent, spending
+from diagnose.facts.run.time_attribution import AttributedTime, time_attribution
 from diagnose.failures import attempt
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 from diagnose.trace.model import IntegrityNote, Provenance
 
 T = TypeVar("T")
@@ -83,9 +83,26 @@ class RankDigest:
     functions: tuple[FunctionTime, ...] | None = None
     program: Program | None = None
     flops: AchievedFlops | None = None
-    spending: tuple[Spent, ...] | None = None
-    course: Course | None = None
+    time_attribution: tuple[AttributedTime, ...] | None = None
+    sequence: CollectiveSequence | None = None
     """None: there is nothing to compare with other ranks by."""
+
+
+def outline(facts: Facts) -> RankDigest:
+    """Of the digest, what is told of every rank of a job."""
+    rank, used = facts.rank, optional(steps, facts)
+    if used is None:
+        return RankDigest(rank.index, rank.provenance, rank.integrity, absent=())
+    return RankDigest(
+        index=rank.index,
+        provenance=rank.provenance,
+        integrity=(*rank.integrity, *attempt("what was not recorded", (), not_recorded, facts)),
+        absent=(),
+        steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
+        breakdown=optional(breakdown, facts),
+        host=optional(host_time, facts),
+        sequence=optional(collective_sequence, facts),
+    )
 
 
 def digest(facts: Facts) -> RankDigest:
@@ -104,15 +121,11 @@ def digest(facts: Facts) -> RankDigest:
         rows = known(get)
         return None if rows is None else rows[:MOST_ROWS]
 
-    rank, used = facts.rank, known(steps)
-    if used is None:
-        return RankDigest(rank.index, rank.provenance, rank.integrity, absent=tuple(absent))
-    found = RankDigest(
-        index=rank.index,
-        provenance=rank.provenance,
-        integrity=(*rank.integrity, *attempt("what was not recorded", (), not_recorded, facts)),
-        absent=(),
-        steps=StepTimes(used.recorded, used.numbers, used.measure, tuple(used.times_ns.tolist())),
+    found = outline(facts)
+    if known(steps) is None:
+        return replace(found, absent=tuple(absent))
+    found = replace(
+        found,
         breakdown=known(breakdown),
         idle=known(idle),
         host=known(host_time),
@@ -130,8 +143,7 @@ def digest(facts: Facts) -> RankDigest:
         functions=largest(functions),
         program=optional(program, facts),
         flops=known(achieved_flops),
-        spending=known(spending),
-        course=optional(course, facts),
+        time_attribution=known(time_attribution),
     )
     return replace(found, absent=tuple(absent))
 

@@ -16,7 +16,7 @@ def baseline(facts: Facts) -> Replay:
     Raises Missing if no step can be measured, or if nothing was recorded on the host.
     """
     cost, others = optional(recording_cost, facts), facts.rank.peers
-    if others is not None and others.job.meetings:
+    if others is not None and others.job.join_points:
         return JobReplay(facts, others.job, _uncounted(facts), cost)
     return Replay(facts, _uncounted(facts), cost)
 

@@ -7,13 +7,13 @@ Walker 1959; of programs, Yang and Miller 1988). What is not on it could be shor
 from __future__ import annotations
 
 from dataclasses import dataclass, replace
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, Missing, once
 from diagnose.facts.core.breakdown import shared_out
+from diagnose.facts.core.causes import ON_DEVICE, PATH_CAUSES, TimeCause
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.graph_holes import TURNAROUND_NS
 from diagnose.facts.core.host import host_activities
@@ -31,53 +31,22 @@ MOST_LINES = 150
 """Source lines that have parts of their own: those with most time."""
 
 
-class PathKind(str, Enum):
-    """What goes on in a stretch of the path: on the device, between both, or what a thread does (`HostActivity`)."""
-
-    COMPUTE = "compute"
-    COMMUNICATION = "communication"
-    COPY = "copy"
-    BETWEEN_KERNELS = "between_kernels"
-    """Turn-around of queued work on one stream."""
-    DEVICE_WAIT = "device_wait"
-    """From the end of work on another stream to the start of what waited for it."""
-    LAUNCH = "launch"
-    """In a launching call, and from there to the start of its work."""
-    GARBAGE_COLLECTION = "garbage_collection"
-    COMPILE = "compile"
-    CHECKPOINT = "checkpoint"
-    ALLOCATION = "allocation"
-    SYNC = "sync"
-    """In a call that waits for the device, while the device does nothing that it waits for."""
-    LOADER = "loader"
-    OTHER_RANK = "other_rank"
-    HOST_COPY = "host_copy"
-    BLOCKED = "blocked"
-    OPS = "ops"
-    PYTHON = "python"
-    NOT_RECORDED = "host_not_recorded"
-    UNEXPLAINED = "unexplained"
-    """The recording does not show what it waits for."""
-
-
-PATH_KINDS = list(PathKind)
-_CODE = {kind: code for code, kind in enumerate(PATH_KINDS)}
-_OF_CLASS = np.array([_CODE[PathKind(one.name.lower())] for one in WorkClass], dtype=np.int8)
+_CODE = {kind: code for code, kind in enumerate(PATH_CAUSES)}
+_OF_CLASS = np.array([_CODE[TimeCause(one.name.lower())] for one in WorkClass], dtype=np.int8)
 _ON_HOST = (EdgeKind.HOST, EdgeKind.WAIT, EdgeKind.QUEUE)
 """Edges along a thread, or into the end of a call of one."""
 _OF_WORK = (EdgeKind.WORK, EdgeKind.LAUNCH, EdgeKind.STREAM, EdgeKind.EVENT)
 """Edges that device work owns."""
 _NAMED = {
-    EdgeKind.LAUNCH: PathKind.LAUNCH,
-    EdgeKind.STREAM: PathKind.BETWEEN_KERNELS,
-    EdgeKind.EVENT: PathKind.DEVICE_WAIT,
-    **dict.fromkeys(_ON_HOST, PathKind.PYTHON),
+    EdgeKind.LAUNCH: TimeCause.LAUNCH,
+    EdgeKind.STREAM: TimeCause.BETWEEN_KERNELS,
+    EdgeKind.EVENT: TimeCause.DEVICE_WAIT,
+    **dict.fromkeys(_ON_HOST, TimeCause.PYTHON),
 }
-ON_DEVICE = (PathKind.COMPUTE, PathKind.COMMUNICATION, PathKind.COPY)
-_OF_CALLS = (PathKind.ALLOCATION, PathKind.SYNC, PathKind.HOST_COPY)
+_OF_CALLS = (TimeCause.ALLOCATION, TimeCause.SYNC, TimeCause.HOST_COPY)
 _BY_NAME = [_CODE[one] for one in (*ON_DEVICE, *_OF_CALLS)]
 """What the names of owners say more of."""
-_KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, PathKind.UNEXPLAINED)] for one in EdgeKind], dtype=np.int8)
+_KIND_OF_EDGE = np.array([_CODE[_NAMED.get(one, TimeCause.UNEXPLAINED)] for one in EdgeKind], dtype=np.int8)
 
 
 @dataclass(frozen=True)
@@ -90,7 +59,7 @@ class CriticalPath:
     start_ns: IntArray
     end_ns: IntArray
     kind: npt.NDArray[np.int8]
-    """Position in `PATH_KINDS`."""
+    """Position in `PATH_CAUSES`."""
     owner: IntArray
     """Span id of the device work, host call or fetch that it is about; -1 where there is none."""
     sites: tuple[Site | None, ...]
@@ -148,19 +117,19 @@ def _stretches(facts: Facts, found: Chain) -> _Stretches:
     delivered = (edge == EdgeKind.WAIT) & np.isin(owner, np.flatnonzero(spans["kind"] == SpanKind.LOADER.value))
     call[delivered] = owner[delivered]
     kind = _KIND_OF_EDGE[edge]
-    kind[delivered] = _CODE[PathKind.LOADER]
+    kind[delivered] = _CODE[TimeCause.LOADER]
     kind[edge == EdgeKind.WORK] = _OF_CLASS[work.work_class[row[edge == EdgeKind.WORK]]]
     on_host = np.isin(edge, _ON_HOST) & ~delivered
     explained = np.where(edge == EdgeKind.LAUNCH, np.maximum(found.delay_end_ns, end[call]), found.delay_end_ns)
     queued = np.isin(edge, (EdgeKind.STREAM, EdgeKind.EVENT))
     explained = np.where(queued, np.maximum(explained, found.start_ns + TURNAROUND_NS), explained)
     explained = np.where(on_host | delivered | (edge == EdgeKind.WORK), found.end_ns, explained)
-    explained = np.where(kind == _CODE[PathKind.UNEXPLAINED], found.start_ns, np.minimum(explained, found.end_ns))
+    explained = np.where(kind == _CODE[TimeCause.UNEXPLAINED], found.start_ns, np.minimum(explained, found.end_ns))
     track = np.where(edge == EdgeKind.HOST, some.track[found.edge], spans["track"].to_numpy()[owner])
     track = np.where(on_host, track, np.where(call >= 0, spans["track"].to_numpy()[call], -1)).astype(np.int64)
     moment = np.where(on_host | (call < 0), -1, start[call])
     first = _Stretches(found.start_ns, explained, kind, owner, track, moment)
-    none, unexplained = np.full_like(owner, -1), np.full_like(kind, _CODE[PathKind.UNEXPLAINED])
+    none, unexplained = np.full_like(owner, -1), np.full_like(kind, _CODE[TimeCause.UNEXPLAINED])
     rest = _Stretches(explained, found.end_ns, unexplained, owner, none, none)
     return _joined(first, rest)
 
@@ -184,9 +153,9 @@ def _split_on_host(facts: Facts, found: _Stretches) -> _Stretches:
         except Missing:
             lines = mine.start_ns
         mine = mine.cut(np.concatenate([lines, *(edge for one in activities.values() for edge in one)]))
-        kind = np.full(len(mine.kind), _CODE[PathKind.PYTHON], dtype=np.int8)
+        kind = np.full(len(mine.kind), _CODE[TimeCause.PYTHON], dtype=np.int8)
         for activity, times in activities.items():
-            kind[intervals.holds(times, mine.start_ns)] = _CODE[PathKind(activity.value)]
+            kind[intervals.holds(times, mine.start_ns)] = _CODE[activity]
         parts.append(replace(mine, kind=kind))
     return _joined(*parts)
 
@@ -195,7 +164,7 @@ def _split_on_host(facts: Facts, found: _Stretches) -> _Stretches:
 class PathPart:
     """Stretches of the path of one kind, at one line of code, mean of the used steps."""
 
-    kind: PathKind
+    kind: TimeCause
     site: Site | None
     """The line that ran, or that launched the work; None where it is not known, or has too little time."""
     ns: int
@@ -226,7 +195,7 @@ def path_parts(facts: Facts) -> tuple[PathPart, ...]:
     rounded = shared_out([int(total[k]) for k in order], used.count)
     return tuple(
         PathPart(
-            kind=PATH_KINDS[int(keys[k]) // len(sites)],
+            kind=PATH_CAUSES[int(keys[k]) // len(sites)],
             site=sites[int(keys[k]) % len(sites)],
             ns=per_step,
             share=per_step / used.mean_ns,

@@ -19,7 +19,7 @@ from diagnose.replay import graph as graphs
 from diagnose.replay import simulate
 from diagnose.replay.graph import OFF, EdgeKind, Edges, Graph, edges
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import Calls, Course, Job
+from diagnose.trace.job import Calls, CollectiveSequence, Job
 
 Shares = npt.NDArray[np.float64]
 
@@ -50,7 +50,7 @@ class Joined:
     graph: Graph
     """Edges of a rank have its number in `lanes` as track, and as owner an event (HOST) or a call.
 
-    Those into and out of a meeting have no track, and its position in `Job.meetings` as owner.
+    Those into and out of a join_point have no track, and its position in `Job.join_points` as owner.
     """
     lanes: IntArray
     """Shape (ranks,)."""
@@ -64,7 +64,7 @@ class Joined:
     transferred: IntArray
     """The call of each. Shape (transfers,)."""
     sync_edge: IntArray
-    """Where ranks come to meetings, and where they wait for calls. Shape (syncs,)."""
+    """Where ranks come to join points, and where they wait for calls. Shape (syncs,)."""
     synced: IntArray
     """The call of each. Shape (syncs,)."""
     pass_edge: IntArray
@@ -108,7 +108,7 @@ class Joined:
 class _Rank:
     """The points of one rank, and when they were: its begin, its events and its end; then arrival and end of calls."""
 
-    course: Course
+    sequence: CollectiveSequence
     event: IntArray
     arrive: IntArray
     over: IntArray
@@ -127,16 +127,18 @@ def joined_ranks(facts: Facts) -> Joined:
 def join(job: Job) -> Joined:
     """The graph of a job's ranks."""
     ranks, count = _ranks(job)
-    meetings = count + np.arange(len(job.meetings))
+    join_points = count + np.arange(len(job.join_points))
     parts = [edge for one in ranks for edge in _chain(one)]
-    observed, lane = np.zeros(count + len(meetings), dtype=np.int64), np.arange(count + len(meetings))
+    observed, lane = np.zeros(count + len(join_points), dtype=np.int64), np.arange(count + len(join_points))
     for one in ranks:
-        course = one.course
-        observed[one.event] = np.concatenate(([course.bounds_ns[0]], course.lane.until_ns, [course.bounds_ns[-1]]))
+        sequence = one.sequence
+        observed[one.event] = np.concatenate(
+            ([sequence.bounds_ns[0]], sequence.lane.until_ns, [sequence.bounds_ns[-1]])
+        )
         observed[one.arrive], observed[one.over] = one.arrived_ns, one.over_ns
         lane[one.event] = one.event[0]
-    observed[meetings] = [met.last_ns for met in job.meetings]
-    parts += _met(job, ranks, meetings, observed)
+    observed[join_points] = [met.last_ns for met in job.join_points]
+    parts += _met(job, ranks, join_points, observed)
     bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
     over, arrive = (np.concatenate([getattr(one, name) for one in ranks]) for name in ("over", "arrive"))
     asked = np.concatenate((over, arrive))
@@ -160,28 +162,28 @@ def join(job: Job) -> Joined:
         passed=call_of[graph.edges.source[passes]],
         starts=graph.bounds[: len(ranks)],
         ends=graph.bounds[len(ranks) :],
-        steps=len(job.courses[0].numbers),
+        steps=len(job.sequences[0].numbers),
     )
 
 
 def _ranks(job: Job) -> tuple[list[_Rank], int]:
     """The ranks, and how many points they have."""
     found, count = list[_Rank](), 0
-    for one in job.courses:
+    for one in job.sequences:
         events, calls = len(one.lane.call) + 2, len(one.calls.ids)
         at = np.arange(count, count + events + 2 * calls)
         event, arrive, over = np.split(at, [events, events + calls])
         begin, end = one.calls.begin_ns.copy(), one.calls.end_ns.copy()
         found.append(_Rank(one, event, arrive, over, begin, end, np.ones(calls, dtype=bool)))
         count += len(at)
-    for met in job.meetings:
+    for met in job.join_points:
         for at, call, ended in zip(met.ranks.tolist(), met.calls.tolist(), met.ended_ns.tolist(), strict=True):
             rank = found[at]
             rank.over_ns[call] = ended
             # A send of NCCL may be over before it is received; one of gloo never is.
-            rank.alone[call] = met.transfer and not rank.course.on_cpu and ended < met.last_ns
+            rank.alone[call] = met.transfer and not rank.sequence.on_cpu and ended < met.last_ns
     for rank in found:
-        lane, waits = rank.course.lane, np.flatnonzero(rank.course.lane.waits)
+        lane, waits = rank.sequence.lane, np.flatnonzero(rank.sequence.lane.waits)
         call = lane.call[waits]
         np.minimum.at(rank.over_ns, call, np.maximum(lane.until_ns[waits], rank.arrived_ns[call]))
     return found, count
@@ -192,8 +194,8 @@ def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> 
     if not len(points):
         return []
     first = np.concatenate(([0], np.cumsum([len(one.arrive) for one in ranks])))
-    at = np.concatenate([first[met.ranks] + met.calls for met in job.meetings])
-    number = np.repeat(np.arange(len(points)), [len(met.ranks) for met in job.meetings])
+    at = np.concatenate([first[met.ranks] + met.calls for met in job.join_points])
+    number = np.repeat(np.arange(len(points)), [len(met.ranks) for met in job.join_points])
     arrive, over, alone = (
         np.concatenate([getattr(one, name) for one in ranks])[at] for name in ("arrive", "over", "alone")
     )
@@ -209,12 +211,12 @@ def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> 
 
 def _chain(one: _Rank) -> list[Edges]:
     """A rank by itself: own time, where it asks, what it waits for, and calls that follow each other."""
-    lane, over = one.course.lane, one.over_ns
+    lane, over = one.sequence.lane, one.over_ns
     for_nothing = lane.waits & (over[lane.call] <= lane.from_ns) if len(over) else lane.waits  # It is over already.
     held = np.where(for_nothing, lane.until_ns - lane.from_ns, 0)
-    reached = lane.until_ns[-1] if len(lane.until_ns) else one.course.bounds_ns[0]
-    own = np.append(lane.own_ns + held, max(int(one.course.bounds_ns[-1] - reached), 0))
-    queue = _in_queue(one.course.calls)
+    reached = lane.until_ns[-1] if len(lane.until_ns) else one.sequence.bounds_ns[0]
+    own = np.append(lane.own_ns + held, max(int(one.sequence.bounds_ns[-1] - reached), 0))
+    queue = _in_queue(one.sequence.calls)
     alone, lane_of = np.flatnonzero(one.alone), int(one.event[0])
     asks, waits = np.flatnonzero(~lane.waits & (lane.call >= 0)), np.flatnonzero(lane.waits)
     asked, awaited = lane.call[asks], lane.call[waits]

@@ -6,7 +6,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import Course, Job
+from diagnose.trace.job import CollectiveSequence, Job
 
 Shares = npt.NDArray[np.float64]
 
@@ -20,15 +20,15 @@ class CallsOfAll:
 
     def __init__(self, job: Job, fixed: int) -> None:
         """`fixed`: position of the rank whose calls are changed."""
-        first = np.concatenate(([0], np.cumsum([len(one.calls.ids) for one in job.courses])))
-        asked = _asked(job.courses[fixed])
-        self.asked_ids = job.courses[fixed].calls.ids[asked]
+        first = np.concatenate(([0], np.cumsum([len(one.calls.ids) for one in job.sequences])))
+        asked = _asked(job.sequences[fixed])
+        self.asked_ids = job.sequences[fixed].calls.ids[asked]
         """Spans of that rank's calls, in the order in which it asks for them."""
-        alike = [at for at, one in enumerate(job.courses) if same_calls(one, job.courses[fixed])]
-        self._alike = [first[at] + _asked(job.courses[at]) for at in alike]
+        alike = [at for at, one in enumerate(job.sequences) if same_calls(one, job.sequences[fixed])]
+        self._alike = [first[at] + _asked(job.sequences[at]) for at in alike]
         self._count = int(first[-1])
-        self._member = np.concatenate([first[met.ranks] + met.calls for met in job.meetings] or [first[:0]])
-        self._meeting = np.repeat(np.arange(len(job.meetings)), [len(met.ranks) for met in job.meetings])
+        self._member = np.concatenate([first[met.ranks] + met.calls for met in job.join_points] or [first[:0]])
+        self._join_point = np.repeat(np.arange(len(job.join_points)), [len(met.ranks) for met in job.join_points])
 
     def left(self, of_asked: Shares) -> Shares:
         """Of each call of each rank the share that is left of it, from those of `asked_ids`; NaN: not asked for."""
@@ -36,24 +36,24 @@ class CallsOfAll:
         for calls in self._alike:
             left[calls] = of_asked
         changed = left[self._member] != 1.0
-        met, share = self._meeting[changed], left[self._member[changed]]
-        count = np.bincount(met, minlength=int(self._meeting.max(initial=-1)) + 1)
+        met, share = self._join_point[changed], left[self._member[changed]]
+        count = np.bincount(met, minlength=int(self._join_point.max(initial=-1)) + 1)
         mean = np.bincount(met, weights=share, minlength=len(count)) / np.maximum(count, 1)
-        left[self._member] = np.where(count > 0, mean, 1.0)[self._meeting]
+        left[self._member] = np.where(count > 0, mean, 1.0)[self._join_point]
         return left
 
 
-def same_calls(one: Course, other: Course) -> bool:
+def same_calls(one: CollectiveSequence, other: CollectiveSequence) -> bool:
     """Whether both ask for the same calls in the same order."""
     return _operations(one) == _operations(other)
 
 
-def _operations(one: Course) -> list[str]:
+def _operations(one: CollectiveSequence) -> list[str]:
     call = one.lane.call[~one.lane.waits]
     return ["" if k < 0 else one.operations[one.calls.operation[k]] for k in call.tolist()]
 
 
-def _asked(one: Course) -> IntArray:
+def _asked(one: CollectiveSequence) -> IntArray:
     """Calls in the order in which the rank asks for them."""
     call: IntArray = one.lane.call[~one.lane.waits & (one.lane.call >= 0)]
     return call

@@ -103,7 +103,7 @@ def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[Jo
 
 def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPathStretch, ...]:
     """What of the path, which ends then, is in the last step; neighbours that are alike, or short, are one."""
-    begin_ns = max(int(one.bounds_ns[-2]) for one in job.courses)
+    begin_ns = max(int(one.bounds_ns[-2]) for one in job.sequences)
     least_ns = (end_ns - begin_ns) / MOST_STRETCHES
     found, reached = list[tuple[_Key, int]](), end_ns - sum(ns for _, ns in pieces)
     for key, ns in pieces:
@@ -119,19 +119,19 @@ def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPat
             found.append((key, inside))
     stretches, at_ns = list[JobPathStretch](), 0
     for (kind, at, _, operation, _), ns in found:
-        rank = job.courses[at].rank if at >= 0 else None
+        rank = job.sequences[at].rank if at >= 0 else None
         stretches.append(JobPathStretch(at_ns, ns, kind, rank, operation))
         at_ns += ns
     return tuple(stretches)
 
 
 _Key = tuple[JobPathKind, int, int, str, tuple[int, ...]]
-"""Kind, position of the course (-1 none), group, operation, ranks."""
+"""Kind, position of the sequence (-1 none), group, operation, ranks."""
 
 
 def _part(job: Job, key: _Key, ns: int) -> JobPathPart:
     kind, at, group, operation, ranks = key
-    rank = job.courses[at].rank if at >= 0 else None
+    rank = job.sequences[at].rank if at >= 0 else None
     use = job.groups[group].use if group >= 0 else ""
     return JobPathPart(kind, rank, ns, ns / max(job.step_ns, 1), operation, ranks, use)
 
@@ -155,11 +155,11 @@ def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
 
 def _piece(job: Job, edge: int, at: int, what: int, ns: int) -> list[tuple[_Key, int]]:
     if at < 0:
-        key = _meeting(job, what) if edge == EdgeKind.WORK else (JobPathKind.UNEXPLAINED, -1, -1, "", ())
+        key = _join_point(job, what) if edge == EdgeKind.WORK else (JobPathKind.UNEXPLAINED, -1, -1, "", ())
         return [(key, ns)]
-    course = job.courses[at]
+    sequence = job.sequences[at]
     if edge == EdgeKind.WORK:
-        operation = course.operations[int(course.calls.operation[what])]
+        operation = sequence.operations[int(sequence.calls.operation[what])]
         return [((JobPathKind.UNMATCHED, at, int(job.group_of[at][what]), operation, ()), ns)]
     computed = _computed(job, at, what, ns) if edge == EdgeKind.HOST else 0
     return [
@@ -168,20 +168,20 @@ def _piece(job: Job, edge: int, at: int, what: int, ns: int) -> list[tuple[_Key,
     ]
 
 
-def _meeting(job: Job, number: int) -> _Key:
-    met = job.meetings[number]
+def _join_point(job: Job, number: int) -> _Key:
+    met = job.join_points[number]
     ranks: IntArray = met.ranks if met.transfer else np.sort(met.ranks)
-    first = job.courses[int(met.ranks[0])]
+    first = job.sequences[int(met.ranks[0])]
     operation = first.operations[int(first.calls.operation[met.calls[0]])]
-    who = tuple(job.courses[at].rank for at in ranks.tolist())
+    who = tuple(job.sequences[at].rank for at in ranks.tolist())
     return JobPathKind.TRANSFER if met.whole else JobPathKind.UNMATCHED, -1, met.group, operation, who
 
 
 def _computed(job: Job, at: int, event: int, ns: int) -> int:
     """How much of a stretch of a rank's own time it computes: evenly, where the stretch is a part of one."""
-    lane, course = job.courses[at].lane, job.courses[at]
+    lane, sequence = job.sequences[at].lane, job.sequences[at]
     if event < len(lane.own_ns):
         own, compute = int(lane.own_ns[event]), int(lane.compute_ns[event])
     else:
-        own, compute = ns, int(course.compute_ns.sum() - lane.compute_ns.sum())
+        own, compute = ns, int(sequence.compute_ns.sum() - lane.compute_ns.sum())
     return min(max(compute, 0) * min(ns, own) // own, ns) if own > 0 else 0

@@ -27,7 +27,7 @@ from diagnose.replay.job_calls import CallsOfAll, same_calls
 from diagnose.replay.moments import own_stretches
 from diagnose.replay.saving import Quality, Replay
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import Course, Job
+from diagnose.trace.job import CollectiveSequence, Job
 
 Times = npt.NDArray[Any]
 
@@ -43,8 +43,8 @@ class JobReplay(Replay):
         self._at = job.ranks.index(facts.rank.index)
         self._own = [own.astype(np.float64) for own in self._joined.recorded.own_ns]
         self._calls = CallsOfAll(job, self._at)
-        self._segment = [_segments(one) for one in job.courses]
-        self._alike = [same_calls(one, job.courses[self._at]) for one in job.courses]
+        self._segment = [_segments(one) for one in job.sequences]
+        self._alike = [same_calls(one, job.sequences[self._at]) for one in job.sequences]
         self._stretches = own_stretches(facts)
         super().__init__(facts, uncounted, cost)
 
@@ -57,7 +57,7 @@ class JobReplay(Replay):
 
     def _quality(self, graph: Graph, unexplained_ns: int) -> Quality:
         """As of the rank, but what it was held up for by collectives is explained by the other ranks."""
-        alone, lane = super()._quality(graph, unexplained_ns), self._job.courses[self._at].lane
+        alone, lane = super()._quality(graph, unexplained_ns), self._job.sequences[self._at].lane
         held = float((lane.until_ns - lane.from_ns).sum()) / max(self._used.window_ns, 1)
         return Quality(
             step_time_ns=alone.step_time_ns,
@@ -82,7 +82,7 @@ class JobReplay(Replay):
         """What more micro-batches spare in each step, of ranks that take so much by themselves."""
         before = np.array([max(float(one.sum()), 1.0) for one in self._own])
         left = np.array([float(one.sum()) for one in own]) / before
-        computing = np.array([one.compute_ns.sum() for one in self._job.courses]) * left / self._joined.steps
+        computing = np.array([one.compute_ns.sum() for one in self._job.sequences]) * left / self._joined.steps
         edits = [edit for edit in made.of_ranks if isinstance(edit, Rechunk)]
         return round(sum(_spared_ns(edit, computing, made.level) for edit in edits))
 
@@ -113,7 +113,7 @@ class JobReplay(Replay):
 
         It goes first where a rank takes longer than others that do the same, between the same two calls.
         """
-        parts = [_part_ns(one, of) for one in self._job.courses]
+        parts = [_part_ns(one, of) for one in self._job.sequences]
         alike = [rank for rank, same in enumerate(self._alike) if same]
         stretches = np.stack([np.bincount(self._segment[rank], weights=parts[rank]) for rank in alike])
         others = (stretches.sum(axis=0) - stretches) / max(len(alike) - 1, 1)
@@ -123,7 +123,7 @@ class JobReplay(Replay):
             excess[rank] = parts[rank] * share[self._segment[rank]]
         return [
             _spread(part, first, begun(one), 1.0 - left)
-            for one, part, first, left in zip(self._job.courses, parts, excess, keep, strict=True)
+            for one, part, first, left in zip(self._job.sequences, parts, excess, keep, strict=True)
         ]
 
     def _like(self, other: int, fixed: Times) -> Times:
@@ -144,13 +144,13 @@ def _shortened(now: Times, before: Times, left: Times) -> Times:
     return found
 
 
-def _segments(one: Course) -> IntArray:
+def _segments(one: CollectiveSequence) -> IntArray:
     """Which stretch between two calls each own time is in: where ranks wait in between differs. Shape (events + 1,)."""
     asks = ~one.lane.waits
     return np.concatenate(([0], np.cumsum(asks)))
 
 
-def _part_ns(one: Course, of: Own) -> Times:
+def _part_ns(one: CollectiveSequence, of: Own) -> Times:
     all_of_it, computing = stretches_ns(one)
     return computing if of is Own.COMPUTE else np.maximum(all_of_it - computing, 0)
 

@@ -26,10 +26,10 @@ class Stretches:
 def own_stretches(facts: Facts) -> Stretches:
     """Before each event of the rank's lane, and after the last one. None if no other rank is known."""
     others, none = facts.rank.peers, np.zeros(0, dtype=np.int64)
-    if others is None or not others.job.meetings:
+    if others is None or not others.job.join_points:
         return Stretches(none, none)
     at = others.job.ranks.index(others.rank)
-    course, shift = others.job.courses[at], int(others.job.ahead_ns[at]) - facts.rank.zero_unix_ns
-    after = np.concatenate((course.bounds_ns[:1], np.maximum.accumulate(course.lane.until_ns)))
-    until = np.maximum(np.append(course.lane.from_ns, course.bounds_ns[-1]), after)
+    sequence, shift = others.job.sequences[at], int(others.job.ahead_ns[at]) - facts.rank.zero_unix_ns
+    after = np.concatenate((sequence.bounds_ns[:1], np.maximum.accumulate(sequence.lane.until_ns)))
+    until = np.maximum(np.append(sequence.lane.from_ns, sequence.bounds_ns[-1]), after)
     return Stretches(after + shift, until + shift)

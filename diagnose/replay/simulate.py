@@ -1,7 +1,7 @@
 """Replay: the earliest times that a graph's edges allow, for many sets of delays at once, in one pass.
 
 Most points have a single edge into them, so they are a fixed time after another point: chains of such points are
-summed up as arrays. What is left is points where edges meet, see `replay.meetings`.
+summed up as arrays. What is left is points where edges meet, see `replay.join_points`.
 """
 
 from __future__ import annotations
@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from diagnose.replay.graph import OFF, Graph
-from diagnose.replay.meetings import Levels, Runs, levels, runs
+from diagnose.replay.join_points import Levels, Runs, levels, runs
 from diagnose.trace.intervals import IntArray
 
 MOST_CELLS = 1_000_000
@@ -20,21 +20,21 @@ MOST_CELLS = 1_000_000
 
 @dataclass(frozen=True)
 class Structure:
-    """A graph folded up: each point is a *meeting* point or lies on a chain behind one."""
+    """A graph folded up: each point is a *join* point or lies on a chain behind one."""
 
-    meeting: IntArray
-    """Position in `visited` of the meeting point that each point's chain starts from. Shape (points,)."""
+    join_point: IntArray
+    """Position in `visited` of the join point that each point's chain starts from. Shape (points,)."""
     chained: IntArray
-    """The points on chains, chain by chain, without meeting points."""
+    """The points on chains, chain by chain, without join points."""
     chain_edge: IntArray
     """The only edge into each of them."""
     chain_start: IntArray
     """Position in `chained` where the chain of each of them starts."""
     visited: IntArray
-    """Meeting points in the order of `meetings`."""
+    """Join points in the order of `join_points`."""
     met_edges: IntArray
-    """Edges into meeting points."""
-    meetings: Runs | Levels
+    """Edges into join points."""
+    join_points: Runs | Levels
 
 
 def folded(graph: Graph, wide: bool = False) -> Structure:
@@ -56,21 +56,23 @@ def folded(graph: Graph, wide: bool = False) -> Structure:
     place = np.full(count, -1, dtype=np.int64)
     place[visited] = np.arange(len(visited))
     source, into = place[up[graph.edges.source[met]]], place[target[met]]
-    meetings = levels(source, into, len(visited)) if wide else runs(source, into, graph.edges.kind[met], len(visited))
-    visited = visited[meetings.order]
+    join_points = (
+        levels(source, into, len(visited)) if wide else runs(source, into, graph.edges.kind[met], len(visited))
+    )
+    visited = visited[join_points.order]
     place[visited] = np.arange(len(visited))
     chained = np.lexsort((depth, up))
     chained = chained[on_chain[chained]]
     heads = up[chained]
     starts = np.flatnonzero(np.diff(heads, prepend=-1))
     return Structure(
-        meeting=place[up],
+        join_point=place[up],
         chained=chained,
         chain_edge=only_edge[chained],
         chain_start=np.repeat(starts, np.diff(np.append(starts, len(heads)))),
         visited=visited,
         met_edges=met,
-        meetings=meetings,
+        join_points=join_points,
     )
 
 
@@ -87,14 +89,14 @@ def times(graph: Graph, structure: Structure, delay_ns: IntArray, residual_ns: I
     total += offset[edges.source[met]]
     total += residual_ns[edges.target[met]]
     total[off] = OFF
-    source = structure.meeting[edges.source[met]]
-    begun = structure.meetings.latest(total, source, graph.observed_ns[structure.visited])
-    found: IntArray = begun[structure.meeting[at]] + offset[at]
+    source = structure.join_point[edges.source[met]]
+    begun = structure.join_points.latest(total, source, graph.observed_ns[structure.visited])
+    found: IntArray = begun[structure.join_point[at]] + offset[at]
     return found
 
 
 def _along_chains(structure: Structure, delay_ns: IntArray, residual_ns: IntArray) -> IntArray:
-    """How long after its meeting point each point comes. Shape (points, scenarios)."""
+    """How long after its join point each point comes. Shape (points, scenarios)."""
     steps = delay_ns[structure.chain_edge]
     steps += residual_ns[structure.chained]
     summed = np.cumsum(steps, axis=0)

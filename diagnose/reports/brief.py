@@ -133,7 +133,7 @@ def _waits(diagnosis: Diagnosis) -> list[str]:
     """What a step waits for, largest first."""
     section = content.waits(diagnosis)
     if section is None:
-        return ["What the step waits for is not known: the recording could not be replayed."]
+        return ["The critical path is not known: the recording could not be replayed."]
     *rows, whole = section.rows
     parts = sorted(rows, key=lambda row: -row.part)
     others = len(parts[MOST_PARTS:])

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.contracts.comparison import ChangeKind, PartKind
-from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED
+from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED
 
 VERDICTS = {
     "faster": "faster",
@@ -36,7 +36,6 @@ _UNDIVIDED = {
 
 # A baseline of another version may know others.
 _CAUSES = {cause.value: told for cause, told in CAUSES.items()}
-_ACTIVITIES = {activity.value: told for activity, told in ACTIVITIES.items()}
 
 
 def part_words(kind: PartKind, of: str) -> str:
@@ -46,5 +45,5 @@ def part_words(kind: PartKind, of: str) -> str:
     if kind is PartKind.IDLE:
         return f"GPU idle: {_CAUSES.get(of, of)}"
     if kind is PartKind.HOST:
-        return f"CPU: {_ACTIVITIES.get(of, of)}"
+        return f"CPU: {_CAUSES.get(of, of)}"
     return _UNDIVIDED[kind]

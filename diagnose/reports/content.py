@@ -14,7 +14,7 @@ from diagnose.facts.host.functions import FunctionTime
 from diagnose.failures import attempt
 from diagnose.replay.critical_path import PathPart
 from diagnose.reports import job as jobs
-from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, PATHS, infers, threads, why_this_rank
+from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, infers, threads, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
 from diagnose.trace.frames import Site
@@ -131,10 +131,10 @@ def _path(diagnosis: Diagnosis) -> Section:
         rows.append(_timed("everything else", sum(one.ns for one in rest), step_ns))
     if rows:
         rows.append(Row(_whole(diagnosis), (duration(step_ns), share(1, 1))))
-    note = "Work that is not on this critical path can get faster and save nothing."
+    note = "This is what it waits for. Work that is not on this path can get faster and save nothing."
     what = "recorded window" if _per(diagnosis) == "time" else "step"
     what += f" of rank {diagnosis.rank}" if diagnosis.job is not None else ""
-    return Section(f"What the {what} waits for, in order of time", ("", _per(diagnosis), "share"), tuple(rows), note)
+    return Section(f"Critical path of the {what}, in order of time", ("", _per(diagnosis), "share"), tuple(rows), note)
 
 
 def waits(diagnosis: Diagnosis) -> Section | None:
@@ -147,7 +147,7 @@ def waits(diagnosis: Diagnosis) -> Section | None:
 
 def _waited_for(part: PathPart) -> str:
     mostly = f", mostly {kinds.short_name(part.mostly, 30)}" if part.mostly else ""
-    return PATHS[part.kind] + mostly
+    return CAUSES[part.kind] + mostly
 
 
 def place(site: Site) -> str:
@@ -160,7 +160,7 @@ def _host(diagnosis: Diagnosis) -> Section:
     if host is None:
         return NO_SECTION
     ranked = sorted(((ns, activity) for activity, ns in host.parts.items() if ns), key=lambda pair: -pair[0])
-    rows = tuple(_timed(ACTIVITIES[activity], ns, host.step_ns) for ns, activity in ranked)
+    rows = tuple(_timed(CAUSES[activity], ns, host.step_ns) for ns, activity in ranked)
     return Section(f"What the {threads(diagnosis)} did", ("", _per(diagnosis), "share"), rows)
 
 
@@ -400,7 +400,7 @@ def _job_path(job: JobSummary) -> Section:
     rows.append(Row(whole, (duration(job.step_ns), share(1, 1))))
     note = " ".join([*jobs.lead(job), jobs.clocks(job)]).strip()
     columns = ("", "per step" if job.steps else "time", "share")
-    return Section(f"The job: what its {jobs.unit(job)} waits for", columns, tuple(rows), note)
+    return Section(f"The job: critical path of its {jobs.unit(job)}", columns, tuple(rows), note)
 
 
 def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
@@ -442,7 +442,7 @@ def _compared_cells(one: RankSummary, measured: bool) -> tuple[str, ...]:
 _TABLES = {
     "where the GPU's time goes": _breakdown,
     "why the GPU was idle": _idle,
-    "what the step waits for": _path,
+    "the critical path": _path,
     "what the host did": _host,
     "your functions": _functions,
     "input, launches and memory": _input_and_launches,
@@ -456,7 +456,7 @@ _TABLES = {
     "ops on the host": _ops,
 }
 _TABLES_OF_JOB = {
-    "what the job waits for": _job_path,
+    "the critical path of the job": _job_path,
     "pipeline stages": _job_stages,
     "process groups": _job_groups,
     "calls that could not be matched": _job_unmatched,

@@ -15,7 +15,7 @@ from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, safety
 from diagnose.trace.units import duration, share
 
-ORDER = "Ordered by what each likely adds to those above it, given how sure it is."
+ORDER = "Ordered by incremental saving, weighted by confidence."
 """Over several findings."""
 
 HIDDEN = "Once those are fixed"

@@ -5,9 +5,10 @@ from __future__ import annotations
 from diagnose.contracts.diagnosis import Diagnosis
 
 
-def register() -> None:
-    """Let notebooks show a Diagnosis. It is told from here how, as it knows no reports."""
+def shown_in_notebooks() -> type[Diagnosis]:
+    """The class of a Diagnosis, which is told from here how notebooks show it, as it knows no reports."""
     type.__setattr__(Diagnosis, "_repr_html_", render)
+    return Diagnosis
 
 
 def render(diagnosis: Diagnosis) -> str:

@@ -12,8 +12,8 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.timeline import MarkTable, Timeline
 from diagnose.failures import Failure, attempt
-from diagnose.reports.timeline.marks import Marks
-from diagnose.reports.timeline.window import label, lane_name, pieces
+from diagnose.timeline.marks import Marks
+from diagnose.timeline.window import label, lane_name, pieces
 
 MOST_LANES = 256
 """More than a timeline has."""

@@ -4,70 +4,35 @@ from __future__ import annotations
 
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind
-from diagnose.facts.core.host import HostActivity
-from diagnose.facts.core.idle import IdleCause
+from diagnose.facts.core.causes import TimeCause
 from diagnose.fixes.setting import Safety
-from diagnose.replay.critical_path import PathKind
 from diagnose.replay.saving import Basis
 
 CAUSES = {
-    IdleCause.GARBAGE_COLLECTION: "Python garbage collection",
-    IdleCause.COMPILE: "compilation (torch.compile)",
-    IdleCause.CHECKPOINT: "checkpoint saving",
-    IdleCause.ALLOCATION: "device memory allocation",
-    IdleCause.SYNC: "host synchronisation",
-    IdleCause.LOADER: "data loading",
-    IdleCause.OTHER_RANK: "waiting for other ranks",
-    IdleCause.HOST_COPY: "blocking copy calls",
-    IdleCause.LAUNCH: "slow launch calls",
-    IdleCause.BLOCKED: "waiting in the operating system",
-    IdleCause.OPS: "CPU op overhead (launch-bound)",
-    IdleCause.PYTHON: "Python overhead",
-    IdleCause.DEVICE_WAIT: "waiting for another stream",
-    IdleCause.BETWEEN_KERNELS: "gaps between queued kernels",
-    IdleCause.HOST_NOT_RECORDED: "host not recorded",
-    IdleCause.UNKNOWN: "unknown: the launch was not recorded",
+    TimeCause.GARBAGE_COLLECTION: "Python garbage collection",
+    TimeCause.COMPILE: "compilation (torch.compile)",
+    TimeCause.CHECKPOINT: "checkpoint saving",
+    TimeCause.ALLOCATION: "device memory allocation",
+    TimeCause.SYNC: "host synchronisation",
+    TimeCause.LOADER: "data loading",
+    TimeCause.OTHER_RANK: "waiting for other ranks",
+    TimeCause.HOST_COPY: "copy calls",
+    TimeCause.LAUNCH: "launch calls",
+    TimeCause.BLOCKED: "waiting in the operating system",
+    TimeCause.OPS: "CPU time in ops",
+    TimeCause.PYTHON: "Python overhead",
+    TimeCause.DEVICE_WAIT: "waiting for another stream",
+    TimeCause.BETWEEN_KERNELS: "gaps between queued kernels",
+    TimeCause.HOST_NOT_RECORDED: "host not recorded",
+    TimeCause.UNKNOWN: "unknown: the launch was not recorded",
+    TimeCause.UNEXPLAINED: "not explained by the recording",
+    TimeCause.COMPUTE: "compute",
+    TimeCause.COMMUNICATION: "communication",
+    TimeCause.COPY: "copies",
 }
+"""The same milliseconds have the same label in every section, figure and comparison."""
 
 GRAPH_NOT_RECORDED = "inside a CUDA graph, not recorded"
-
-ACTIVITIES = {
-    HostActivity.GARBAGE_COLLECTION: "garbage collection",
-    HostActivity.COMPILE: "compiling",
-    HostActivity.CHECKPOINT: "writing a checkpoint",
-    HostActivity.ALLOCATION: "allocating device memory",
-    HostActivity.SYNC: "waiting for the GPU",
-    HostActivity.LOADER: "fetching batches",
-    HostActivity.OTHER_RANK: "waiting for other ranks",
-    HostActivity.HOST_COPY: "in copy calls",
-    HostActivity.LAUNCH: "in launch calls",
-    HostActivity.BLOCKED: "waiting in the operating system",
-    HostActivity.OPS: "in framework ops",
-    HostActivity.NOT_RECORDED: "not recorded",
-    HostActivity.PYTHON: "in Python between ops",
-}
-
-PATHS = {
-    PathKind.COMPUTE: "compute",
-    PathKind.COMMUNICATION: "communication",
-    PathKind.COPY: "copies",
-    PathKind.BETWEEN_KERNELS: "gaps between queued kernels",
-    PathKind.DEVICE_WAIT: "waiting for another stream",
-    PathKind.LAUNCH: "kernel launch",
-    PathKind.GARBAGE_COLLECTION: "Python garbage collection",
-    PathKind.COMPILE: "compilation (torch.compile)",
-    PathKind.CHECKPOINT: "checkpoint saving",
-    PathKind.ALLOCATION: "device memory allocation",
-    PathKind.SYNC: "host synchronisation",
-    PathKind.LOADER: "data loading",
-    PathKind.OTHER_RANK: "waiting for other ranks",
-    PathKind.HOST_COPY: "copy calls",
-    PathKind.BLOCKED: "waiting in the operating system",
-    PathKind.OPS: "CPU time in ops",
-    PathKind.PYTHON: "Python between ops",
-    PathKind.NOT_RECORDED: "host not recorded",
-    PathKind.UNEXPLAINED: "not explained by the recording",
-}
 
 BASES = {
     Basis.REPLAYED: "found by replaying the step without it",

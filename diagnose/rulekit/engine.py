@@ -51,8 +51,8 @@ class RuleSet:
 
     folders: tuple[Path, ...] = field(default_factory=lambda: known_folders())
     select: tuple[str, ...] = ()
-    """Ids, codes or beginnings of codes (`DL`); empty: all. Rules on the recording itself (MQ) always run, as they
-    say how far to trust the others."""
+    """Ids, folders of rules, codes or beginnings of codes (`DL`); empty: all. Rules on the recording itself (MQ) always
+    run, as they say how far to trust the others."""
     ignore: tuple[str, ...] = ()
     thresholds: tuple[tuple[str, float], ...] = ()
     """Of `rule.NAME` and value."""
@@ -137,7 +137,7 @@ def shown(one: LoadedRule) -> RulePage:
 
 
 def _matches(one: LoadedRule, name: str) -> bool:
-    return one.page.id == name or one.page.code.startswith(name.upper())
+    return name in (one.page.id, one.page.family) or one.page.code.startswith(name.upper())
 
 
 def _refuse_unknown(name: str, found: Collection[LoadedRule]) -> None:

@@ -6,7 +6,7 @@ import tempfile
 from dataclasses import replace
 from pathlib import Path
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.peers import compare
 from diagnose.facts.core.base import Facts, optional
 from diagnose.source import ranks
@@ -19,7 +19,7 @@ def facts_of(text: str) -> Facts:
     Of several ranks it is the one that the others wait for, or the first if they do not wait. Raises DrawingError.
     """
     drawn = facts_of_ranks(text)
-    others = compare({facts.rank.index: optional(course, facts) for facts in drawn})
+    others = compare({facts.rank.index: optional(collective_sequence, facts) for facts in drawn})
     if others is None:
         return drawn[0]
     index = others.awaited or 0

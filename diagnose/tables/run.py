@@ -14,7 +14,7 @@ from diagnose.facts.core.steps import Measure, Steps, steps
 from diagnose.facts.device.achieved import achieved_flops
 from diagnose.facts.device.memory import Memory, memory
 from diagnose.facts.run.slowdown import slowdown
-from diagnose.facts.run.spending import spending
+from diagnose.facts.run.time_attribution import time_attribution
 from diagnose.tables import schema
 from diagnose.tables.frame import Values, frame, places
 
@@ -92,7 +92,7 @@ def marked_steps(facts: Facts) -> pd.DataFrame:
 
 def spent(facts: Facts) -> pd.DataFrame:
     """The table `spending`. Raises Missing if no step can be measured."""
-    rows = spending(facts)
+    rows = time_attribution(facts)
     return frame(
         schema.SPENDING,
         {

@@ -7,9 +7,10 @@ import pandas as pd
 
 from diagnose.facts.communication.collectives import collective_table, told_rows
 from diagnose.facts.core.base import Facts, optional
+from diagnose.facts.core.causes import IDLE_CAUSES
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import asking_ops, enclosing_op
-from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.launches import every_launch
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.steps import Measure, Steps, steps
@@ -91,7 +92,7 @@ def gaps(facts: Facts) -> pd.DataFrame:
             "start_ns": found.gaps.starts,
             "dur_ns": found.gaps.ends - found.gaps.starts,
             "step": _step_at(steps(facts), found.gaps.starts),
-            "cause": words(found.cause.astype(np.int64), [cause.value for cause in IdleCause]),
+            "cause": words(found.cause.astype(np.int64), [cause.value for cause in IDLE_CAUSES]),
             "next_id": found.next_work,
             **places(found.sites),
         },

@@ -36,9 +36,9 @@ class Calls:
     ids: IntArray
     """Spans that show them; several transfers may share one."""
     operation: IntArray
-    """Position in `Course.operations`."""
+    """Position in `CollectiveSequence.operations`."""
     group: IntArray
-    """Position in `Course.groups`; -1 unknown."""
+    """Position in `CollectiveSequence.groups`; -1 unknown."""
     members: IntArray
     """Size of the group; -1 unknown."""
     sequence: IntArray
@@ -52,7 +52,7 @@ class Calls:
     bytes: IntArray
     """-1 unknown."""
     step: IntArray
-    """Position in `Course.numbers`; -1 in none."""
+    """Position in `CollectiveSequence.numbers`; -1 in none."""
     begin_ns: IntArray
     """When this rank was there."""
     end_ns: IntArray
@@ -95,7 +95,7 @@ class Work:
 
 
 @dataclass(frozen=True)
-class Course:
+class CollectiveSequence:
     """One rank of a job, from the begin of its first used step to the end of its last one."""
 
     rank: int
@@ -140,7 +140,7 @@ class Pipeline:
         known = (toward != 0) & (other >= 0) & (other < len(self.rank_of))
         return np.where(known, np.array(self.rank_of)[np.clip(other, 0, len(self.rank_of) - 1)], -1)
 
-    def peers_of(self, one: Course) -> IntArray:
+    def peers_of(self, one: CollectiveSequence) -> IntArray:
         """The other rank of each of a rank's transfers, as recorded, or by side; -1 unknown, or no neighbour."""
         by_side = self.peers(one.rank, one.calls.stage, one.calls.toward)
         place = {rank: at for at, rank in enumerate(self.ranks)}
@@ -149,7 +149,7 @@ class Pipeline:
 
 
 @dataclass(frozen=True)
-class Meeting:
+class JoinPoint:
     """One collective or transfer with all the ranks that took part."""
 
     group: int
@@ -157,7 +157,7 @@ class Meeting:
     transfer: bool
     """From one rank to another, rather than between all."""
     ranks: IntArray
-    """Positions of the courses. Of a transfer: from, to."""
+    """Positions of the sequences. Of a transfer: from, to."""
     calls: IntArray
     """Which call of each."""
     arrived_ns: IntArray
@@ -185,12 +185,12 @@ class Meeting:
 class Job:
     """Ranks that train together, in the steps that all of them use, on one clock."""
 
-    courses: tuple[Course, ...]
+    sequences: tuple[CollectiveSequence, ...]
     groups: tuple[ProcessGroup, ...]
     """As far as their ranks are known; those of one use are told apart by ranks."""
     group_of: tuple[IntArray, ...]
     """Of each rank, of each call: position in `groups`; -1 unknown."""
-    meetings: tuple[Meeting, ...]
+    join_points: tuple[JoinPoint, ...]
     pipelines: tuple[Pipeline, ...]
     ahead_ns: IntArray
     """By how much the clock of each rank was ahead. Shape (ranks,)."""
@@ -200,16 +200,16 @@ class Job:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Their numbers."""
-        return tuple(one.rank for one in self.courses)
+        return tuple(one.rank for one in self.sequences)
 
     @property
     def window(self) -> bool:
         """No steps are marked: the recorded window stands for one."""
-        return any(one.window for one in self.courses)
+        return any(one.window for one in self.sequences)
 
     @property
     def step_ns(self) -> int:
         """Mean step: from when the last rank begins to when the last one ends."""
-        begin = max(int(one.bounds_ns[0]) for one in self.courses)
-        end = max(int(one.bounds_ns[-1]) for one in self.courses)
-        return (end - begin) // max(len(self.courses[0].numbers), 1)
+        begin = max(int(one.bounds_ns[0]) for one in self.sequences)
+        end = max(int(one.bounds_ns[-1]) for one in self.sequences)
+        return (end - begin) // max(len(self.sequences[0].numbers), 1)

@@ -1,4 +1,4 @@
-"""A course in few bytes, for crossing processes and machines, and for keeping those of thousands of ranks.
+"""A sequence in few bytes, for crossing processes and machines, and for keeping those of thousands of ranks.
 
 Times rise, sizes repeat and positions are small: of the 8 bytes of a number some 1 to 3 are left.
 """
@@ -14,22 +14,22 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.trace.job import Course, ProcessGroup
+from diagnose.trace.job import CollectiveSequence, ProcessGroup
 
 _Array = npt.NDArray[Any]
 _INTEGERS = tuple((np.iinfo(one).max, one) for one in (np.int8, np.int16, np.int32, np.int64))
 
 
-def packed(course: Course) -> bytes:
-    """The course in few bytes, for a process of the same version of this program."""
+def packed(sequence: CollectiveSequence) -> bytes:
+    """The sequence in few bytes, for a process of the same version of this program."""
     written = io.BytesIO()
-    _Packer(written, protocol=5).dump(course)
+    _Packer(written, protocol=5).dump(sequence)
     return zlib.compress(written.getbuffer(), 1)
 
 
-def unpacked(data: bytes) -> Course:
-    """The course again."""
-    found: Course = pickle.loads(zlib.decompress(data))
+def unpacked(data: bytes) -> CollectiveSequence:
+    """The sequence again."""
+    found: CollectiveSequence = pickle.loads(zlib.decompress(data))
     return found
 
 

@@ -18,7 +18,7 @@ Sources
 """
 
 from diagnose.facts.communication.balance import Balance, Late
-from diagnose.facts.core.host import HostActivity
+from diagnose.facts.core.causes import TimeCause
 from diagnose.rulekit.vocabulary import *
 
 SAME_RANK_SHARE = 0.75  # of the steps in which that rank computes longest: of two that take turns one may have 3 of 5
@@ -68,10 +68,10 @@ COLLECT = Fix.of(
     after="gc.disable()\n# in the loop\nif step % 100 == 0:\n    gc.collect()",
 )
 HOST_LATE = "comes late: its host keeps the others waiting"
-LATE: dict[HostActivity | None, tuple[str, tuple[Fix, ...]]] = {
-    HostActivity.LOADER: ("fetches batches for longer than the others", (LOADER,)),
-    HostActivity.GARBAGE_COLLECTION: ("collects garbage while the others wait", (COLLECT,)),
-    HostActivity.CHECKPOINT: ("saves a checkpoint while the others wait", (AS_OTHERS,)),
+LATE: dict[TimeCause | None, tuple[str, tuple[Fix, ...]]] = {
+    TimeCause.LOADER: ("fetches batches for longer than the others", (LOADER,)),
+    TimeCause.GARBAGE_COLLECTION: ("collects garbage while the others wait", (COLLECT,)),
+    TimeCause.CHECKPOINT: ("saves a checkpoint while the others wait", (AS_OTHERS,)),
 }
 ALL = Confidence(Level.HIGH, "all ranks were recorded in the same steps")
 SOME = Confidence(Level.MEDIUM, "not all ranks were recorded: another one may take even longer")

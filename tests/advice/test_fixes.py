@@ -51,7 +51,7 @@ def test_nothing_is_to_be_compiled_for_a_gpu_that_is_too_old(capability: tuple[i
     (device,) = drawn.provenance.devices
     provenance = replace(drawn.provenance, devices=(replace(device, compute_capability=capability),))
     rules = engine.load(RuleSet(select=("launch_bound", "python_overhead", "unfused_pointwise")))
-    found = pipeline.diagnose_rank(Facts(replace(drawn, provenance=provenance)), rules).findings
+    found = pipeline.present(Facts(replace(drawn, provenance=provenance)), rules).findings
     assert found[0].rule == "launch_bound"
     assert all(one.fixes for one in found)
     advised = {one.rule for one in found for fix in one.fixes if (fix.trial or "").startswith("wrap:torch.compile")}
@@ -64,7 +64,7 @@ def test_workers_that_keep_up_are_not_raised() -> None:
     for empty_share, kind in ((0.0, OutcomeKind.CLEAN), (0.5, OutcomeKind.FOUND)):
         own = RankManifest(rank=0, loaders=(loader_with(empty_share),))
         facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=8), 1)))
-        said = pipeline.diagnose_rank(facts, [built_in("dataloader_starvation")])
+        said = pipeline.present(facts, [built_in("dataloader_starvation")])
         assert said.outcomes[0].outcome is kind
 
 
@@ -76,7 +76,7 @@ def test_a_deeper_queue_takes_no_core_from_the_training() -> None:
         rank=0, loaders=(keeping_up,), flags=Flags(threads=2), unprofiled=Timed(first_step=0, wall_ns=(100_000_000,))
     )
     facts = Facts(replace(facts_of(text).rank, context=Context(own, Host(cpus_allowed=2), 1)))
-    said = pipeline.diagnose_rank(facts, [built_in("dataloader_starvation")])
+    said = pipeline.present(facts, [built_in("dataloader_starvation")])
     assert [fix.trial for one in said.findings for fix in one.fixes] == ["patch:DataLoader(prefetch_factor=8)"]
 
 

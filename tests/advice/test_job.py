@@ -10,15 +10,15 @@ from hypothesis import strategies as st
 from diagnose.advice.job_summary import summarised
 from diagnose.contracts.job import JobRank, JobSummary
 from diagnose.facts.communication.job_times import WhyUnmatched
-from diagnose.facts.communication.meetings import join as joined_job
+from diagnose.facts.communication.matching import join as joined_job
 from diagnose.replay.job import join
 from diagnose.replay.job_path import MOST_STRETCHES, JobPathKind
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
 
 
-def summary_of(courses: list[Course]) -> JobSummary:
-    job = joined_job(courses)
+def summary_of(sequences: list[CollectiveSequence]) -> JobSummary:
+    job = joined_job(sequences)
     assert job is not None
     return summarised(job, join(job))
 
@@ -103,7 +103,7 @@ def test_of_two_ranks_in_different_groups_nothing_is_bounded() -> None:
     assert [spent(one) for one in found.ranks] == [(10 * MS, 0, 0, 0, 22 * MS), (20 * MS, 0, 0, 0, 22 * MS)]
 
 
-def on_host(one: Course) -> Course:
+def on_host(one: CollectiveSequence) -> CollectiveSequence:
     """The same, but a rank that does not compute."""
     return replace(one, compute_ns=0 * one.compute_ns, lane=replace(one.lane, compute_ns=0 * one.lane.compute_ns))
 
@@ -144,30 +144,30 @@ def test_a_transfer_is_waited_for_at_its_later_side_and_is_a_link_of_its_own() -
 
 
 def test_what_a_group_moves_in_which_time_is_its_bandwidth() -> None:
-    courses = play([[Own(ms * MS), Meet((0, 1), 2 * MS), NextStep()] * 3 for ms in (10, 30)])
-    sized = [replace(one, calls=replace(one.calls, bytes=one.calls.bytes * 0 + 4_000_000)) for one in courses]
+    sequences = play([[Own(ms * MS), Meet((0, 1), 2 * MS), NextStep()] * 3 for ms in (10, 30)])
+    sized = [replace(one, calls=replace(one.calls, bytes=one.calls.bytes * 0 + 4_000_000)) for one in sequences]
     (group,) = summary_of(sized).groups
     assert (group.calls, group.bytes, group.bandwidth_bytes_per_s) == (1, 4_000_000, 2e9)
     assert (group.ns, group.wait_ns, group.transfer_ns) == (12 * MS, 10 * MS, 2 * MS)
-    assert summary_of(courses).groups[0].bytes is None
+    assert summary_of(sequences).groups[0].bytes is None
 
 
 def test_waiting_for_a_rank_without_a_recording_is_not_known_and_not_zero() -> None:
-    courses = play(
+    sequences = play(
         [
             [Own(10 * MS), Meet((0, 1)), Meet((0, 2), MS), NextStep()],
             [Own(20 * MS), Meet((0, 1)), NextStep()],
             [Own(50 * MS), Meet((0, 2), MS), NextStep()],
         ]
     )
-    found = summary_of(courses[:2])
+    found = summary_of(sequences[:2])
     first = found.ranks[0]
     assert (first.wait_ns, first.unmatched_ns, first.transfer_ns) == (10 * MS, 31 * MS, 0)
     (missed,) = found.unmatched
     assert (missed.why, missed.missing, missed.ranks) == (WhyUnmatched.NOT_RECORDED, (2,), (0,))
     assert (missed.calls, missed.held_ns) == (1, 31 * MS)
     assert path(found)["unmatched", 0] > 0
-    alone = summary_of(courses[1:])  # Nothing that rank 2 does is matched.
+    alone = summary_of(sequences[1:])  # Nothing that rank 2 does is matched.
     assert (alone.ranks[1].wait_ns, alone.ranks[1].awaited_ns, alone.wait_ns[1]) == (None, 0, None)
     assert alone.ranks[1].compute_late_ns is None
 
@@ -187,14 +187,14 @@ def test_the_path_adds_up_to_the_step_and_ranks_to_theirs(steps: list[tuple[int,
             program.append(Own(one[(rank + at) % 4]))
             program.append(Meet((0, 1, 2, 3), took))
             program.append(NextStep())
-    courses = play(programs)
-    found = summary_of(courses)
+    sequences = play(programs)
+    found = summary_of(sequences)
     assert sum(one.ns for one in found.critical_path) == found.step_ns
     assert all(one.what is not JobPathKind.UNEXPLAINED for one in found.critical_path)
-    for course, rank_told in zip(courses, found.ranks, strict=True):
+    for sequence, rank_told in zip(sequences, found.ranks, strict=True):
         parts = spent(rank_told)
         assert min(parts) >= 0
-        mean = (course.bounds_ns[-1] - course.bounds_ns[0]) / len(steps)
+        mean = (sequence.bounds_ns[-1] - sequence.bounds_ns[0]) / len(steps)
         assert abs(sum(parts) - mean) <= 1
     # What ranks wait is charged to ranks, all of it.
     waited = sum(one.wait_ns or 0 for one in found.ranks)

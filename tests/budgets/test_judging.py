@@ -8,7 +8,7 @@ from msgspec.structs import replace
 from diagnose.budgets.judging import interval, judge
 from diagnose.contracts.budget import Judged, Kept, Limits, What
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.pipeline import diagnose_rank
+from diagnose.pipeline import present
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.manifest import Manifest, RankManifest, Timed
 from tests.diagnoses import of_ranks
@@ -39,7 +39,7 @@ def idle(limit: float, diagnosis: Diagnosis | None) -> Judged:
 def recorded() -> Diagnosis:
     """Steps of 100 ms in which the GPU works for 60."""
     drawn = "4 steps of 100\ncpu  aten::mm 0-1 | zero_grad 99.2-99.3\ngpu  sgemm 40-100 @0.5"
-    return of_ranks(diagnose_rank(facts_of(drawn), []))
+    return of_ranks(present(facts_of(drawn), []))
 
 
 def without_profiler(diagnosis: Diagnosis, step_ms: int | None) -> Diagnosis:
@@ -105,6 +105,6 @@ def test_without_a_time_of_plain_steps_idle_time_has_no_lower_bound(recorded: Di
 
 
 def test_without_a_gpu_idle_time_cannot_be_told() -> None:
-    on_cpu = of_ranks(diagnose_rank(facts_of("4 steps of 100\ncpu aten::mm 0-90"), []))
+    on_cpu = of_ranks(present(facts_of("4 steps of 100\ncpu aten::mm 0-90"), []))
     for diagnosis in (on_cpu, None):
         assert (idle(1.0, diagnosis).kept, idle(1.0, diagnosis).high) == (Kept.CANNOT_TELL, None)

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from diagnose.comparing.parts import mean_rows, parts
 from diagnose.contracts.baseline import Run
 from diagnose.contracts.comparison import Change, ChangeKind, PartKind
-from diagnose.facts.run.spending import Part, Spent
+from diagnose.facts.run.time_attribution import AttributedTime, Part
 from diagnose.trace.frames import Site
 from tests.runs import LINE, MS, run, spent
 
@@ -82,7 +82,7 @@ def test_a_side_that_does_not_say_where_its_step_goes_leaves_one_part() -> None:
         ),
     ],
 )
-def test_what_kind_of_change_it_is(before: list[Spent], after: list[Spent], kind: ChangeKind) -> None:
+def test_what_kind_of_change_it_is(before: list[AttributedTime], after: list[AttributedTime], kind: ChangeKind) -> None:
     others = spent(Part.COMPUTE, "conv", 50 * MS, "aten::conv")
     (change,) = changes(run(others, *before), run(others, *after))
     assert change.change is kind

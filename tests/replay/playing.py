@@ -1,4 +1,4 @@
-"""Ranks played by the clock, for tests of jobs: programs in, courses out, by a way of its own."""
+"""Ranks played by the clock, for tests of jobs: programs in, sequences out, by a way of its own."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from diagnose.trace.job import RECV, SEND, Calls, Course, Lane, ProcessGroup, Work
+from diagnose.trace.job import RECV, SEND, Calls, CollectiveSequence, Lane, ProcessGroup, Work
 
 MS = 1_000_000
 
@@ -58,8 +58,8 @@ class _Rank:
     now: int = 0
 
 
-def play(programs: Sequence[Program], machine: int = 0) -> list[Course]:
-    """The courses of ranks 0, 1, ... that run these programs from time 0 on. Everything meets what it waits for."""
+def play(programs: Sequence[Program], machine: int = 0) -> list[CollectiveSequence]:
+    """The sequences of ranks 0, 1, ... that run these programs from time 0 on. Everything meets what it waits for."""
     ranks = [_Rank() for _ in programs]
     asked: list[list[tuple[Meet | Send | Recv, int, int, int]]] = [[] for _ in programs]  # op, begin, end, step
     events: list[list[tuple[int, bool, int, int, int]]] = [[] for _ in programs]  # call, waits, from, until, own
@@ -111,7 +111,7 @@ def _course(
     bounds: list[int],
     world: int,
     machine: int,
-) -> Course:
+) -> CollectiveSequence:
     met = [op.ranks if isinstance(op, Meet) else () for op, *_ in asked]
     groups = tuple(dict.fromkeys(one for one in met if one))
     names = ("allreduce", SEND, RECV)
@@ -123,7 +123,7 @@ def _course(
     steps = np.searchsorted(edges, lane[:, 2], side="left") - 1
     compute = np.bincount(np.clip(steps, 0, len(bounds) - 2), weights=lane[:, 4], minlength=len(bounds) - 1)
     compute[-1] += edges[-1] - (lane[-1, 3] if len(lane) else 0)
-    return Course(
+    return CollectiveSequence(
         rank=me,
         world_size=world,
         machine=machine,

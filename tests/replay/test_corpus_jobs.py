@@ -11,8 +11,8 @@ import numpy.typing as npt
 import pytest
 
 from diagnose.advice.job_summary import summarised
-from diagnose.facts.communication.course import course
-from diagnose.facts.communication.meetings import join as joined_job
+from diagnose.facts.communication.collective_sequence import collective_sequence
+from diagnose.facts.communication.matching import join as joined_job
 from diagnose.facts.communication.peers import compare
 from diagnose.facts.core.base import Facts
 from diagnose.replay.edits import Even
@@ -49,7 +49,7 @@ def facts_of_job(folder: Path) -> list[Facts]:
 
 
 def job_of(folder: Path) -> Job:
-    found = joined_job([course(one) for one in facts_of_job(folder)])
+    found = joined_job([collective_sequence(one) for one in facts_of_job(folder)])
     assert found is not None
     return found
 
@@ -57,10 +57,10 @@ def job_of(folder: Path) -> Job:
 @pytest.mark.parametrize("name", WHOLE)
 def test_all_that_ranks_do_together_is_found_and_replays_exactly(corpus: Path, name: str) -> None:
     found = job_of(corpus / "distributed" / name)
-    assert sum(len(one.ranks) for one in found.meetings) == sum(len(one.calls.ids) for one in found.courses)
+    assert sum(len(one.ranks) for one in found.join_points) == sum(len(one.calls.ids) for one in found.sequences)
     assert len(found.groups) == WHOLE[name]
     for group in found.groups:  # As torch.distributed had noted them.
-        assert all(group in found.courses[rank].known_groups for rank in group.ranks)
+        assert all(group in found.sequences[rank].known_groups for rank in group.ranks)
     joined = join(found)
     assert joined.step_ns([joined.recorded])[0] == pytest.approx(found.step_ns, rel=0.001)
 
@@ -108,7 +108,7 @@ recordings of one job."""
 def test_the_job_without_what_was_planted_takes_as_long_as_the_job_recorded_without_it(corpus: Path, name: str) -> None:
     twin, keep = FIXES[name]
     facts = facts_of_job(corpus / "distributed" / name)
-    others = compare({one.rank.index: course(one) for one in facts})
+    others = compare({one.rank.index: collective_sequence(one) for one in facts})
     assert others is not None
     peers: Peers = others.peers(others.awaited or 0)
     own = Facts(replace(facts[peers.rank].rank, peers=peers))
@@ -124,7 +124,7 @@ def test_the_critical_path_of_a_recorded_job_adds_up_and_ranks_spend_their_steps
     found = job_of(corpus / "distributed" / name)
     brief = summarised(found, join(found))
     assert sum(one.ns for one in brief.critical_path) == brief.step_ns == found.step_ns
-    for recorded, one in zip(found.courses, brief.ranks, strict=True):
+    for recorded, one in zip(found.sequences, brief.ranks, strict=True):
         parts = (one.compute_ns, one.host_ns, one.wait_ns or 0, one.transfer_ns or 0, one.unmatched_ns)
         assert min(parts) >= 0
         whole_ns = int(recorded.bounds_ns[-1] - recorded.bounds_ns[0])

@@ -10,8 +10,9 @@ import pytest
 from hypothesis import given, settings
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.causes import PATH_CAUSES, TimeCause
 from diagnose.facts.core.steps import steps
-from diagnose.replay.critical_path import PATH_KINDS, PathKind, critical_path, path_parts
+from diagnose.replay.critical_path import critical_path, path_parts
 from diagnose.source import ranks
 from tests.drawing import Drawing
 from tests.replay.programs import Action, Fetch, Launch, Python, run
@@ -31,7 +32,7 @@ def pieces(facts: Facts, step: int = 0) -> list[Piece]:
     mine = (path.start_ns >= bounds[step]) & (path.start_ns < bounds[step + 1])
     found = zip(path.kind[mine].tolist(), (path.end_ns - path.start_ns)[mine].tolist(), strict=True)
     together = groupby(found, key=lambda one: one[0])
-    return [(PATH_KINDS[kind].value, sum(ns for _, ns in some) / 1000) for kind, some in together]
+    return [(PATH_CAUSES[kind].value, sum(ns for _, ns in some) / 1000) for kind, some in together]
 
 
 def test_launch_bound() -> None:
@@ -138,9 +139,9 @@ def test_lines_are_those_that_ran_or_that_launched_the_work() -> None:
 def test_parts_are_the_largest_first_with_their_place_in_the_step_and_what_takes_most_of_them() -> None:
     parts = path_parts(exposed().facts())
     assert [(one.kind, one.ns, one.stretches, one.mostly) for one in parts[:3]] == [
-        (PathKind.COMMUNICATION, 400_000, 2, NCCL),
-        (PathKind.COMPUTE, 302_000, 12, "a"),
-        (PathKind.PYTHON, 230_000, 4, ""),
+        (TimeCause.COMMUNICATION, 400_000, 2, NCCL),
+        (TimeCause.COMPUTE, 302_000, 12, "a"),
+        (TimeCause.PYTHON, 230_000, 4, ""),
     ]
     assert parts[0].share == 0.4
     assert parts[0].moment == pytest.approx(0.65)  # From 450 to 850 us after `c` of the step before.

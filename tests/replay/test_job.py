@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.facts.communication.meetings import join as joined_job
+from diagnose.facts.communication.matching import join as joined_job
 from diagnose.replay.job import Joined, join
 from diagnose.replay.job_calls import CallsOfAll
-from diagnose.trace.job import Course, Job
+from diagnose.trace.job import CollectiveSequence, Job
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, Recv, Send, play
 
 
@@ -56,7 +56,7 @@ def test_a_rank_of_a_second_group_is_waited_for_through_a_rank_that_is_in_both()
     assert scaled(joined, 1, 1, 0.25) == round(35 * MS / 3)
 
 
-def two_meetings(*own_ms: tuple[int, int]) -> list[Program]:
+def two_join_points(*own_ms: tuple[int, int]) -> list[Program]:
     """Ranks that compute, meet for 2 ms, compute and meet for 4 ms, in three steps."""
     everyone = tuple(range(len(own_ms)))
     return [
@@ -72,7 +72,7 @@ def with_calls(joined: Joined, keep: list[float]) -> float:
 
 
 def test_a_collective_that_is_not_asked_for_holds_nobody_up() -> None:
-    joined = join(job_of(*two_meetings((10, 5), (4, 20))))
+    joined = join(job_of(*two_join_points((10, 5), (4, 20))))
     assert with_calls(joined, [1, 1]) == (10 + 2) + (20 + 4)
     assert with_calls(joined, [0, 1]) == 10 + (20 + 4)  # Ranks meet all the same.
     assert with_calls(joined, [0.5, 0.25]) == (10 + 1) + (20 + 1)
@@ -153,15 +153,15 @@ def test_groups_that_share_no_rank_do_not_hold_each_other_up(first: int, second:
 
 def test_without_a_change_the_steps_are_as_long_as_recorded_on_any_clock() -> None:
     ahead = [0, 3_000_000_000, -7 * MS]
-    courses = play(one_step_each(10, 30, 20))
-    moved = [_ahead(one, by) for one, by in zip(courses, ahead, strict=True)]
+    sequences = play(one_step_each(10, 30, 20))
+    moved = [_ahead(one, by) for one, by in zip(sequences, ahead, strict=True)]
     found = joined_job(moved)
     assert found is not None
     assert found.ahead_ns.tolist() == ahead
     assert int(join(found).step_ns([join(found).recorded])[0]) == 32 * MS
 
 
-def _ahead(one: Course, by: int) -> Course:
+def _ahead(one: CollectiveSequence, by: int) -> CollectiveSequence:
     """The same by a clock of its own that is ahead."""
     calls = replace(one.calls, begin_ns=one.calls.begin_ns + by, end_ns=one.calls.end_ns + by)
     lane = replace(one.lane, from_ns=one.lane.from_ns + by, until_ns=one.lane.until_ns + by)

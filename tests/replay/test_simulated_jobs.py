@@ -16,8 +16,8 @@ from benchmarks.simulated_jobs.machine import Costs
 from benchmarks.simulated_jobs.model import Model
 from benchmarks.simulated_jobs.training import Training
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.facts.communication.course import course
-from diagnose.facts.communication.meetings import join
+from diagnose.facts.communication.collective_sequence import collective_sequence
+from diagnose.facts.communication.matching import join
 from diagnose.facts.core.base import Facts
 from diagnose.replay import job as jobs
 from diagnose.source import ranks
@@ -47,7 +47,7 @@ JOBS = {
 def job_of(training: Training, folder: Path) -> Job:
     """As diagnose reads its traces."""
     kineto.write(training, training.run(3, Costs()), folder)
-    found = join([course(Facts(rank)) for rank in ranks.load([folder]).ranks])
+    found = join([collective_sequence(Facts(rank)) for rank in ranks.load([folder]).ranks])
     assert found is not None
     return found
 
@@ -62,7 +62,7 @@ def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(nam
     found = job_of(bad, tmp_path)
     joined = jobs.join(found)
     own = list(joined.recorded.own_ns)
-    one = found.courses[slow]
+    one = found.sequences[slow]
     rest = one.compute_ns.sum() - one.lane.compute_ns.sum()
     own[slow] = own[slow] - (np.append(one.lane.compute_ns, rest) * (1.0 - 1.0 / TIMES)).astype(np.int64)
     changed = replace(joined.recorded, own_ns=tuple(own))
@@ -74,9 +74,9 @@ def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(nam
 def test_what_is_sent_meets_what_is_received(name: str, tmp_path: Path) -> None:
     training = JOBS[name]
     found = job_of(training, tmp_path)
-    pairs = [tuple(one.ranks.tolist()) for one in found.meetings if one.transfer]
+    pairs = [tuple(one.ranks.tolist()) for one in found.join_points if one.transfer]
     stages = training.layout.world * training.stages_each
-    steps = len(found.courses[0].numbers)
+    steps = len(found.sequences[0].numbers)
     assert len(pairs) == steps * training.micro * 2 * (stages - 1)
     forward = sum((a + 1) % training.layout.world == b for a, b in pairs)
     assert forward == len(pairs) // 2 or training.layout.world == 2

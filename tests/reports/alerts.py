@@ -35,7 +35,7 @@ def diagnosed(place: Path) -> Diagnosis:
         slow_range=SLOW,
     )
     loaded = engine.load(RuleSet((rules,)))
-    found = of_ranks(pipeline.diagnose_rank(facts_of(DRAWN), loaded))
+    found = of_ranks(pipeline.present(facts_of(DRAWN), loaded))
     return replace(found, rules=tuple(map(engine.shown, loaded)))
 
 

@@ -19,7 +19,7 @@ from tests.reports.test_trials import VOID, WORKERS, report
 def test_it_begins_with_the_step_and_what_it_waits_for() -> None:
     lines = brief.render(of(training())).splitlines()
     assert lines[:2] == ["One step takes 10.0 ms (mean of 2 of 3 recorded, 10.0 ms to 10.0 ms)", NOTE]
-    start = lines.index("What the step waits for (of 10.0 ms):")
+    start = lines.index("Critical path of the step (of 10.0 ms):")
     shares = [float(share) for line in lines[start:] for share in re.findall(r"^  .*?\(([\d.]+) %\)", line)]
     assert shares == sorted(shares, reverse=True)
     assert 90 < sum(shares) <= 100.1
@@ -81,7 +81,7 @@ def test_what_was_tried_is_told() -> None:
 def test_an_empty_recording_says_what_it_could_not_look_at() -> None:
     text = brief.render(of(EVERY["inconclusive"]()))
     assert text.startswith("Nothing in this recording could be measured.\n")
-    assert "What the step waits for is not known" in text
+    assert "The critical path is not known" in text
     assert '"device work and ops": ' in text
 
 

@@ -12,7 +12,7 @@ from diagnose import docs
 from diagnose.comparing.compare import compare
 from diagnose.contracts.baseline import Baseline, GroupTime, RankStep
 from diagnose.contracts.comparison import Comparison
-from diagnose.facts.run.spending import Part
+from diagnose.facts.run.time_attribution import Part
 from diagnose.reports import comparison, markdown, terminal
 from diagnose.reports.html import comparison_page
 from diagnose.trace.frames import Site

@@ -40,7 +40,7 @@ def said(tmp_path: Path) -> RankDiagnosis:
         needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
         slow_range=SLOW,
     )
-    return pipeline.diagnose_rank(facts_of(DRAWN), engine.load(RuleSet((rules,))))
+    return pipeline.present(facts_of(DRAWN), engine.load(RuleSet((rules,))))
 
 
 @pytest.fixture
@@ -153,7 +153,7 @@ def test_where_to_look_for_what_no_rule_knows() -> None:
         4 steps of 100
         cpu  "/home/me/train.py(3): main" 0-100 | "/home/me/net.py(8): solve" 10-80 | aten::mm 20-70
     """
-    made = of_ranks(pipeline.diagnose_rank(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",)))))
+    made = of_ranks(pipeline.present(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",)))))
     assert made.functions is not None
     assert [one.site.function for one in made.functions if one.site] == ["solve", "main"]
     assert findings.lost(made).endswith(" The longest function of your own is solve, with 70.0 % of a step.")
@@ -214,7 +214,7 @@ def test_the_ratio_is_that_of_the_two_numbers_beside_it(unprofiled: Diagnosis) -
 def test_no_fix_is_not_said_without_how_many_rules_could_not_look() -> None:
     """On the CPU alone most have nothing to look at."""
     rules = engine.load(RuleSet())
-    found = of_ranks(pipeline.diagnose_rank(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
+    found = of_ranks(pipeline.present(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
     blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in found.outcomes)
     assert blind > 20
     assert findings.lost(found) == (

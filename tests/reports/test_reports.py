@@ -22,7 +22,7 @@ GOLDEN = Path(__file__).parent.parent / "golden"
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
+    return of_ranks(pipeline.present(Facts(drawing.rank()), []))
 
 
 def training() -> Drawing:
@@ -161,7 +161,7 @@ def test_all_reports_say_the_same_of_a_hole_in_a_graph() -> None:
         gpu  pointwise 0.03-0.05 @0.015 graph | pointwise 0.25-0.38 @0.015 graph
         """
     )
-    found = of_ranks(pipeline.diagnose_rank(facts, []))
+    found = of_ranks(pipeline.present(facts, []))
     (part,) = [one for one in step_figures.parts(found) if one.label == "inside a CUDA graph, not recorded"]
     assert part.ns == 200_000
     assert re.search(r"inside a CUDA graph, not recorded\W+200 us\W+50\.0 %", terminal.render(found))

@@ -27,7 +27,7 @@ ONE = "rank {} of 2\n3 steps of 10\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"
 
 def said(path: Path, drawing: str) -> list[RankDiagnosis]:
     rules = engine.load(RuleSet((folder(path / "r", full=rule(BODY, title="The disk is nearly full")),)))
-    return [pipeline.diagnose_rank(facts, rules) for facts in facts_of_ranks(drawing)]
+    return [pipeline.present(facts, rules) for facts in facts_of_ranks(drawing)]
 
 
 @pytest.fixture

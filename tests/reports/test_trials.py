@@ -156,7 +156,7 @@ def test_markdown_for_a_pull_request() -> None:
 
 def of_a_run(found: Report | None) -> Diagnosis:
     draw = Drawing().step(0, 0, 10).step(1, 10, 30)
-    return replace(of_ranks(pipeline.diagnose_rank(Facts(draw.rank()), [])), trials=found)
+    return replace(of_ranks(pipeline.present(Facts(draw.rank()), [])), trials=found)
 
 
 def test_the_report_of_the_run_has_a_section_only_if_something_was_tried() -> None:

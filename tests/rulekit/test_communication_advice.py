@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.pipeline import diagnose_rank
+from diagnose.pipeline import present
 from diagnose.synthetic.reading import facts_of
 from tests.rules import built_in
 
@@ -30,7 +30,7 @@ def test_advice_fits_the_role(host: str, kernel: str, advice: str) -> None:
         gpu     sgemm 0.3-60 @0.11
         gpu 20  nccl 60-99.8 @0.3 operation={kernel} in_elements=25000000 dtype=Float
     """)
-    (found,) = diagnose_rank(facts, [built_in("exposed_communication")]).findings
+    (found,) = present(facts, [built_in("exposed_communication")]).findings
     changes = "\n".join(str(fix.after) for fix in found.fixes)
     assert advice in changes
     assert ("bucket_cap_mb" in changes) == (advice == "bucket_cap_mb")

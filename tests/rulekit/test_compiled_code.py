@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from diagnose.pipeline import diagnose_rank
+from diagnose.pipeline import present
 from diagnose.synthetic.reading import facts_of
 from tests.rules import built_in
 
@@ -30,6 +30,6 @@ DRAWN = {
 @pytest.mark.parametrize("compiled", [False, True])
 def test_code_that_runs_compiled_is_not_told_to_compile(name: str, compiled: bool) -> None:
     drawn = DRAWN[name].replace("{region}", REGION if compiled else "aten::view")
-    (found,) = diagnose_rank(facts_of(drawn), [built_in(name)]).findings
+    (found,) = present(facts_of(drawn), [built_in(name)]).findings
     compiles = [fix.after.startswith("model = torch.compile(model)") for fix in found.fixes]
     assert any(compiles) is not compiled

@@ -8,7 +8,7 @@ from itertools import pairwise
 
 import pytest
 
-from diagnose.pipeline import diagnose_rank
+from diagnose.pipeline import present
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
@@ -67,7 +67,7 @@ def test_a_little_more_saves_a_little_more(rule: str) -> None:
     """From 2 % of the step to the next it saves 5 % of the step more at most, in all of its findings together."""
     saved = []
     for percent in GROWTH_PERCENT:
-        said = diagnose_rank(facts_of(CAUSES[rule](percent)), [built_in(rule)])
+        said = present(facts_of(CAUSES[rule](percent)), [built_in(rule)])
         saved.append(sum(one.share_of_step for one in said.findings))
     assert saved[0] < 0.03
     assert saved[-1] > 0.1

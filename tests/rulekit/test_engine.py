@@ -10,7 +10,7 @@ import pytest
 from diagnose import pipeline
 from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.facts.core.base import Facts
-from diagnose.rulekit import engine
+from diagnose.rulekit import engine, page
 from diagnose.rulekit.engine import RuleSet
 from diagnose.rulekit.vocabulary import RuleError
 from diagnose.synthetic.reading import facts_of
@@ -29,7 +29,7 @@ def facts() -> Facts:
 def outcome(facts: Facts, path: Path, text: str) -> Outcome:
     """How a rule of this text ends."""
     rules = engine.load(RuleSet((folder(path, asked=text),)))
-    return pipeline.diagnose_rank(facts, rules).outcomes[0]
+    return pipeline.present(facts, rules).outcomes[0]
 
 
 def test_five_ways_to_end(facts: Facts, tmp_path: Path) -> None:
@@ -56,7 +56,7 @@ def test_a_rule_that_yields_nothing_is_clean(facts: Facts, tmp_path: Path) -> No
 
 def test_a_rule_that_fails_keeps_no_other_from_running(facts: Facts, tmp_path: Path) -> None:
     rules = engine.load(RuleSet((folder(tmp_path / "r", broken=rule("1 / 0; yield", code="AA01"), slow_part=SLOW),)))
-    said = pipeline.diagnose_rank(facts, rules)
+    said = pipeline.present(facts, rules)
     assert [one.outcome for one in said.outcomes] == [OutcomeKind.CRASHED, OutcomeKind.FOUND]
     assert [one.rule for one in said.findings] == ["slow_part"]
 
@@ -68,7 +68,7 @@ def test_an_optional_fact_is_none_where_it_is_missing(facts: Facts, tmp_path: Pa
 
 def test_a_caution_lowers_confidence_and_is_noted(facts: Facts, tmp_path: Path) -> None:
     doubt = rule('yield Caution("the clock is off", "Times are wrong.", lowers_all=True)', code="AA01")
-    said = pipeline.diagnose_rank(facts, engine.load(RuleSet((folder(tmp_path / "r", doubt=doubt, slow_part=SLOW),))))
+    said = pipeline.present(facts, engine.load(RuleSet((folder(tmp_path / "r", doubt=doubt, slow_part=SLOW),))))
     assert said.findings[0].confidence.level.value == "medium"
     assert "the clock is off" in said.findings[0].confidence.why
     assert ("The clock is off.", "Times are wrong.") in [(note.what, note.effect) for note in said.digest.integrity]
@@ -142,17 +142,17 @@ def test_rules_on_the_recording_run_with_whatever_is_selected(facts: Facts, tmp_
     """They lower confidence: a selection must not make a finding look surer."""
     doubt = rule('yield Caution("the clock is off", "Times are wrong.", lowers_all=True)', code="MQ77")
     path = folder(tmp_path / "r", doubt=doubt, slow_part=SLOW)
-    said = pipeline.diagnose_rank(facts, engine.load(RuleSet((path,), select=("slow_part",))))
+    said = pipeline.present(facts, engine.load(RuleSet((path,), select=("slow_part",))))
     assert said.findings[0].confidence.level.value == "medium"
-    alone = pipeline.diagnose_rank(facts, engine.load(RuleSet((path,), select=("slow_part",), ignore=("MQ",))))
+    alone = pipeline.present(facts, engine.load(RuleSet((path,), select=("slow_part",), ignore=("MQ",))))
     assert alone.findings[0].confidence.level.value == "high"
 
 
 def test_a_threshold_is_set_by_name(facts: Facts, tmp_path: Path) -> None:
     path = folder(tmp_path / "r", slow_part=SLOW)
     rules = engine.load(RuleSet((path,), thresholds=(("slow_part.LEAST_NS", 1e9),)))
-    assert pipeline.diagnose_rank(facts, rules).outcomes[0].outcome is OutcomeKind.CLEAN
-    assert pipeline.diagnose_rank(facts, engine.load(RuleSet((path,)))).outcomes[0].outcome is OutcomeKind.FOUND
+    assert pipeline.present(facts, rules).outcomes[0].outcome is OutcomeKind.CLEAN
+    assert pipeline.present(facts, engine.load(RuleSet((path,)))).outcomes[0].outcome is OutcomeKind.FOUND
 
 
 @pytest.mark.parametrize(
@@ -175,6 +175,12 @@ def test_files_that_are_no_rules_are_refused_with_their_name(tmp_path: Path, tex
         engine.load(RuleSet((folder(tmp_path / "r", asked=text),)))
     assert words in str(refusal.value)
     assert "asked.py" in str(refusal.value)
+
+
+def test_a_folder_selects_the_rules_in_it_whatever_their_codes_are() -> None:
+    """Those in launch/ and in redundancy/ share codes."""
+    chosen = engine.load(RuleSet(select=("launch",), ignore=("MQ",)))
+    assert {one.page.id for one in chosen} == {path.stem for path in (page.built_in_rules() / "launch").glob("*.py")}
 
 
 def test_two_rules_of_one_name(tmp_path: Path) -> None:

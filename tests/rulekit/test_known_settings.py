@@ -49,7 +49,7 @@ def said(
 ) -> RankDiagnosis:
     drawn = facts_of(drawing).rank
     known = Facts(replace(drawn, context=Context(own, Host(cpus_allowed=cpus), 1, environment or {})))
-    return pipeline.diagnose_rank(known, [built_in(rule)])
+    return pipeline.present(known, [built_in(rule)])
 
 
 def timed(ns: int) -> Timed:

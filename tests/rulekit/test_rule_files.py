@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.fixes.catalogue import parsed
-from diagnose.pipeline import diagnose_rank
+from diagnose.pipeline import present
 from diagnose.rulekit import engine, page, testing
 from diagnose.synthetic.reading import facts_of
 
@@ -19,7 +19,7 @@ EXAMPLES = [one for path in FILES for one in testing.examples_of(engine.load_fil
 
 @pytest.mark.parametrize("example", EXAMPLES, ids=lambda one: one.name)
 def test_example(example: testing.Example) -> None:
-    assert testing.failure(example, facts_of, diagnose_rank) is None
+    assert testing.failure(example, facts_of, present) is None
 
 
 @pytest.mark.parametrize("path", FILES, ids=lambda path: path.stem)

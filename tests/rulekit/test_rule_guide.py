@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.pipeline import diagnose_rank
+from diagnose.pipeline import present
 from diagnose.rulekit import testing
 from diagnose.synthetic import notation
 from diagnose.synthetic.reading import facts_of
@@ -28,7 +28,7 @@ def shown(path: str, language: str = "python") -> str:
 @pytest.mark.parametrize("name", ["validation_in_every_step", "inverse_for_solving"])
 def test_its_examples_hold(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text(shown(f"my-rules/{name}.py"), encoding="utf-8")
-    ran = {one.name: testing.failure(one, facts_of, diagnose_rank) for one in testing.examples(tmp_path)}
+    ran = {one.name: testing.failure(one, facts_of, present) for one in testing.examples(tmp_path)}
     assert ran == {f"{name}::fires[0]": None, f"{name}::silent[0]": None}
 
 

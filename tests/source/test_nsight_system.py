@@ -9,8 +9,9 @@ from pathlib import Path
 import pytest
 
 from diagnose.facts.core.base import Facts
-from diagnose.facts.core.host import HostActivity, host_time
-from diagnose.facts.core.idle import IdleCause, idle
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import host_time
+from diagnose.facts.core.idle import idle
 from diagnose.facts.host.python import python_pauses
 from diagnose.source import ranks
 from diagnose.trace.model import Rank
@@ -65,9 +66,9 @@ def test_a_device_that_waits_for_a_waiting_host_idles_because_of_that(tmp_path: 
     without = {one.cause: one.ns for one in idle(Facts(read(drawn(LATE), tmp_path)))}
     facts = Facts(read(drawn(LATE).system("poll", 1 * MS, 5 * MS).off_core(7 * MS, 11 * MS), tmp_path))
     found = {one.cause: one.ns for one in idle(facts)}
-    assert without[IdleCause.PYTHON] == found[IdleCause.BLOCKED] > 0
-    assert IdleCause.PYTHON not in found
-    assert host_time(facts).parts[HostActivity.BLOCKED] == 4 * MS
+    assert without[TimeCause.PYTHON] == found[TimeCause.BLOCKED] > 0
+    assert TimeCause.PYTHON not in found
+    assert host_time(facts).parts[TimeCause.BLOCKED] == 4 * MS
 
 
 def test_it_stays_a_pause_of_python(tmp_path: Path) -> None:

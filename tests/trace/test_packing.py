@@ -8,9 +8,9 @@ import numpy as np
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.job import Course, ProcessGroup
+from diagnose.trace.job import CollectiveSequence, ProcessGroup
 from diagnose.trace.packing import packed, unpacked
 
 RANK = """
@@ -24,8 +24,8 @@ MOST = np.iinfo(np.int64).max
 NUMBERS = st.lists(st.integers(-MOST - 1, MOST) | st.integers(-200, 200), max_size=20)
 
 
-def drawn() -> Course:
-    return course(facts_of(RANK))
+def drawn() -> CollectiveSequence:
+    return collective_sequence(facts_of(RANK))
 
 
 def same(one: object, other: object) -> bool:

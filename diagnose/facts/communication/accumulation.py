@@ -10,8 +10,9 @@ import numpy.typing as npt
 from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import HostActivity, host_activities, host_threads
+from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.names import DDP_FORWARD
 from diagnose.facts.core.spans import host_spans, launched_in, require_ops
 from diagnose.facts.core.steps import steps
@@ -56,7 +57,7 @@ def accumulation(facts: Facts) -> Accumulation:
     early = on_host | np.isin(table.ids, launched)
     used = steps(facts)
     running = intervals.clip(intervals.union_of(table.times, early), used.start_ns, used.end_ns)
-    waiting = host_activities(facts)[HostActivity.OTHER_RANK]
+    waiting = host_activities(facts)[TimeCause.OTHER_RANK]
     return Accumulation(
         rounds=round(float(np.median(rounds.counts))) if len(rounds.counts) else 0,
         alike=rounds.alike,

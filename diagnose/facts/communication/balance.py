@@ -16,7 +16,8 @@ from diagnose.facts.communication.peers import peers
 from diagnose.facts.communication.roles import Role, roles
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.host import HostActivity, host_time
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import host_time
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.job import Job
 from diagnose.trace.model import Peers
@@ -48,7 +49,7 @@ class Late:
     """Of the one of those that do the same that takes longest for it."""
     share: float
     """Of the steps in which no other takes as long."""
-    why: HostActivity | None
+    why: TimeCause | None
     """What its host does for most of the time that the others do not need; None if that is not known."""
     keep: npt.NDArray[np.float64] = field(repr=False)
     """What is left of it if that rank takes as long as the others. Shape (ranks, steps)."""
@@ -139,7 +140,7 @@ def balance(facts: Facts) -> Balance | None:
     compute, count = others.compute_ns.astype(np.float64), len(others.steps)
     computing, other = own_time_ns(others.job)
     own = computing + other
-    on_cpu = others.job.courses[0].on_cpu
+    on_cpu = others.job.sequences[0].on_cpu
     usual = noise(facts, on_cpu)
     mean = _means(compute, alike)
     several = np.bincount(alike)[alike] > 1
@@ -154,7 +155,7 @@ def balance(facts: Facts) -> Balance | None:
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
-        complete=max(one.world_size for one in others.job.courses) <= len(others.ranks),
+        complete=max(one.world_size for one in others.job.sequences) <= len(others.ranks),
         longest=others.ranks[longest],
         longest_share=float((excess.argmax(axis=0) == longest).mean()),
         longest_ns=round_half_up(int(compute[longest].sum()), count),
@@ -228,19 +229,19 @@ def _late(facts: Facts, others: Peers, alike: IntArray, taken: _Own) -> Late | N
     )
 
 
-def _why(facts: Facts, more_ns: float) -> HostActivity | None:
+def _why(facts: Facts, more_ns: float) -> TimeCause | None:
     """What this rank's host does for at least half of the time that it takes longer than others."""
     parts = {one: ns for one, ns in host_time(facts).parts.items() if one not in _USUAL}
     most = max(parts, key=lambda one: parts[one])
     return most if parts[most] >= 0.5 * more_ns else None
 
 
-_USUAL = (HostActivity.OPS, HostActivity.LAUNCH, HostActivity.SYNC, HostActivity.OTHER_RANK, HostActivity.NOT_RECORDED)
+_USUAL = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.OTHER_RANK, TimeCause.HOST_NOT_RECORDED)
 """What every rank's host does for long."""
 
 
 def _exchanges(job: Job) -> bool:
-    return any(name.startswith("alltoall") for one in job.courses for name in one.operations)
+    return any(name.startswith("alltoall") for one in job.sequences for name in one.operations)
 
 
 def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
@@ -250,7 +251,7 @@ def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
     table, role = collective_table(facts), optional(roles, facts)
     if role is None or Role.ACTIVATION not in role:
         return False
-    asked = others.job.courses[others.ranks.index(others.rank)].calls.ids
+    asked = others.job.sequences[others.ranks.index(others.rank)].calls.ids
     group = others.job.group_of[others.ranks.index(others.rank)]
     used = np.unique(group[np.isin(asked, table.ids[role == Role.ACTIVATION])])
     together = {rank for one in used[used >= 0].tolist() for rank in others.job.groups[one].ranks} or set(others.ranks)
@@ -275,7 +276,7 @@ def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
 
     None if these are less than COVERED of their time, or their sizes are not known.
     """
-    own, theirs = others.job.courses[longest].work, [others.job.courses[at].work for at in rest.tolist()]
+    own, theirs = others.job.sequences[longest].work, [others.job.sequences[at].work for at in rest.tolist()]
     kinds = reduce(np.intersect1d, [one.kind[one.size > 0] for one in theirs], own.kind[own.size > 0])
     size, ns = np.zeros(len(kinds)), np.zeros(len(kinds))
     for one in theirs:
@@ -303,7 +304,7 @@ def _alone(facts: Facts) -> bool:
 
 def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
     """Whether ranks send to each other, and it is not known which stage of which pipeline each is."""
-    sent: Sequence[str] = [name for one in others.job.courses for name in one.operations]
+    sent: Sequence[str] = [name for one in others.job.sequences for name in one.operations]
     if not others.job.pipelines:
         return bool(STAGES & set(sent)) or _sends(facts, sent)
     return False

@@ -11,8 +11,9 @@ from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.host_collectives import host_collectives
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import device_time, round_half_up
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import HostActivity, asking_ops, host_activities, host_threads
+from diagnose.facts.core.host import asking_ops, host_activities, host_threads
 from diagnose.facts.core.names import BACKWARD, DDP_FORWARD
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, require_ops
 from diagnose.facts.core.steps import steps
@@ -75,7 +76,7 @@ def buckets(facts: Facts) -> Buckets:
     mean = float(sizes.mean())
     usual = 1 + ceil(max(mean * calls - FIRST_BYTES, 0) / BUCKET_BYTES)
     spared = max(1 - usual / calls, 0.0) * len(dur) * int(dur.min())
-    waits = intervals.intersect(host_activities(facts)[HostActivity.OTHER_RANK], intervals.union_of(table.times, hosts))
+    waits = intervals.intersect(host_activities(facts)[TimeCause.OTHER_RANK], intervals.union_of(table.times, hosts))
     exposed = intervals.clip(waits, used.start_ns, used.end_ns).total
     if len(on_device):
         exposed += intervals.intersect(

@@ -8,7 +8,7 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 
 ROUNDS = 6
 """Of moving each rank to the median of those it meets; two suffice where all meet (chosen)."""
@@ -18,7 +18,7 @@ CERTAIN = 3.0
 
 
 def offsets_ns(
-    courses: Sequence[Course],
+    sequences: Sequence[CollectiveSequence],
     collectives: Sequence[tuple[int, list[tuple[int, int]]]],
     transfers: Sequence[tuple[int, list[tuple[int, int]]]],
 ) -> tuple[IntArray, int]:
@@ -27,15 +27,17 @@ def offsets_ns(
     Ranks that are known to share a clock are not moved. Those that only send to each other are placed in the middle of
     what is possible: nothing is received before it was sent.
     """
-    apart = [(one.machine >= 0, one.machine if one.machine >= 0 else one.rank) for one in courses]
+    apart = [(one.machine >= 0, one.machine if one.machine >= 0 else one.rank) for one in sequences]
     hosts = {name: k for k, name in enumerate(dict.fromkeys(apart))}
     host = np.array([hosts[name] for name in apart])
-    rows = [(at, k, int(courses[at].calls.end_ns[row])) for k, (_, some) in enumerate(collectives) for at, row in some]
+    rows = [
+        (at, k, int(sequences[at].calls.end_ns[row])) for k, (_, some) in enumerate(collectives) for at, row in some
+    ]
     table = np.array(rows, dtype=np.int64).reshape(-1, 3)
     ahead = np.zeros(len(hosts), dtype=np.int64)
     if len(hosts) > 1:
         ahead, part = _by_ends(host, table, len(hosts))
-        ahead = _by_transfers(courses, host, transfers, ahead, part)
+        ahead = _by_transfers(sequences, host, transfers, ahead, part)
     offsets: IntArray = ahead[host]
     return offsets, _left(table, offsets)
 
@@ -43,36 +45,38 @@ def offsets_ns(
 def _by_ends(host: IntArray, table: IntArray, hosts: int) -> tuple[IntArray, IntArray]:
     """Offsets by the ends of collectives, and which hosts these connect: those of one number. Shape (hosts,) each."""
     found, part = np.zeros(hosts, dtype=np.int64), np.full(hosts, -1, dtype=np.int64)
-    at, meeting, end = table.T
+    at, join_point, end = table.T
     on = host[at]
     for start in range(hosts):
         if part[start] < 0:
             part[start] = start
-            _spread_from(start, found, part, on, meeting, end)
+            _spread_from(start, found, part, on, join_point, end)
     free = part != np.arange(hosts)
     for _ in range(ROUNDS if len(table) else 0):
         left = end - found[on]
-        off = _halfway(on, left - _median_of(meeting, left)[meeting], hosts)
+        off = _halfway(on, left - _median_of(join_point, left)[join_point], hosts)
         found += np.where(free, np.trunc(off), 0).astype(np.int64)
     left = end - found[on]
-    spread = _halfway(on, np.abs(left - _median_of(meeting, left)[meeting]), hosts)
+    spread = _halfway(on, np.abs(left - _median_of(join_point, left)[join_point]), hosts)
     found = np.where(np.abs(found - found[part]) <= CERTAIN * spread, found[part], found)
     ahead: IntArray = found - found[part]
     return ahead, part
 
 
-def _spread_from(start: int, found: IntArray, part: IntArray, on: IntArray, meeting: IntArray, end: IntArray) -> None:
+def _spread_from(
+    start: int, found: IntArray, part: IntArray, on: IntArray, join_point: IntArray, end: IntArray
+) -> None:
     """Places all hosts that are connected to one, by those placed before them: clocks may be seconds apart."""
     nowhere = np.iinfo(np.int64).min
     while True:
         known = part[on] == start
-        first = np.full(int(meeting.max(initial=-1)) + 1, nowhere)
-        first[meeting[known]] = (end - found[on])[known]
-        rows = np.flatnonzero((part[on] < 0) & (first[meeting] > nowhere))
+        first = np.full(int(join_point.max(initial=-1)) + 1, nowhere)
+        first[join_point[known]] = (end - found[on])[known]
+        rows = np.flatnonzero((part[on] < 0) & (first[join_point] > nowhere))
         if not len(rows):
             return
         new = np.unique(on[rows])
-        found[new] = np.trunc(_halfway(on[rows], end[rows] - first[meeting[rows]], len(found)))[new].astype(np.int64)
+        found[new] = np.trunc(_halfway(on[rows], end[rows] - first[join_point[rows]], len(found)))[new].astype(np.int64)
         part[new] = start
 
 
@@ -96,7 +100,7 @@ def _median_of(group: IntArray, values: IntArray) -> IntArray:
 
 
 def _by_transfers(
-    courses: Sequence[Course],
+    sequences: Sequence[CollectiveSequence],
     host: IntArray,
     transfers: Sequence[tuple[int, list[tuple[int, int]]]],
     ahead: IntArray,
@@ -106,8 +110,8 @@ def _by_transfers(
     found, placed = ahead.copy(), {int(part[0])}
     least: dict[tuple[int, int], int] = {}
     for _, ((sender, sent), (receiver, received)) in transfers:
-        begin = int(courses[sender].calls.begin_ns[sent]) - int(ahead[host[sender]])
-        end = int(courses[receiver].calls.end_ns[received]) - int(ahead[host[receiver]])
+        begin = int(sequences[sender].calls.begin_ns[sent]) - int(ahead[host[sender]])
+        end = int(sequences[receiver].calls.end_ns[received]) - int(ahead[host[receiver]])
         pair = int(part[host[sender]]), int(part[host[receiver]])
         least[pair] = min(least.get(pair, end - begin), end - begin)
     while True:
@@ -125,6 +129,6 @@ def _by_transfers(
 def _left(table: IntArray, offsets: IntArray) -> int:
     if not len(table):
         return 0
-    at, meeting, end = table.T
+    at, join_point, end = table.T
     left = end - offsets[at]
-    return int(np.median(np.abs(left - _median_of(meeting, left)[meeting])))
+    return int(np.median(np.abs(left - _median_of(join_point, left)[join_point])))

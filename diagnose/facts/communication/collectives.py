@@ -10,8 +10,9 @@ import pandas as pd
 
 from diagnose.facts.core.base import Facts, Missing, fact, once, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import HostActivity, host_activities
+from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, members
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals, kinds, nesting
@@ -198,7 +199,7 @@ def _time(facts: Facts, table: CollectiveTable, chosen: IntArray) -> tuple[int, 
     used, time = steps(facts), optional(device_time, facts)
     exposed = intervals.EMPTY if time is None else time.exposed_communication
     if table.on_host[chosen].any():
-        waiting = host_activities(facts)[HostActivity.OTHER_RANK]
+        waiting = host_activities(facts)[TimeCause.OTHER_RANK]
         exposed = intervals.merge(exposed, waiting if time is None else intervals.intersect(waiting, time.idle))
     running = intervals.union(Intervals(table.times.starts[chosen], table.times.ends[chosen]))
     running = intervals.clip(running, used.start_ns, used.end_ns)

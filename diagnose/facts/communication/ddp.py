@@ -9,8 +9,9 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import HostActivity, host_activities, host_threads
+from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.names import DDP_FORWARD
 from diagnose.facts.core.spans import NO_OPS, HostSpans, host_spans, idle_under, launched_in
 from diagnose.facts.core.steps import steps
@@ -94,7 +95,7 @@ def _overhead(facts: Facts, kind: DdpWork, ops: HostSpans, until: Intervals) -> 
     inside = launched_in(facts, ops) >= 0
     counted = inside & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
     during = ops.in_steps(facts).times
-    waits = intervals.intersect(until, host_activities(facts)[HostActivity.OTHER_RANK]) if until.size else until
+    waits = intervals.intersect(until, host_activities(facts)[TimeCause.OTHER_RANK]) if until.size else until
     return DdpOverhead(
         work=kind,
         ids=ops.ids,

@@ -16,7 +16,7 @@ import numpy.typing as npt
 from diagnose.facts.core.spans import members
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.job import BARRIERS, RECV, SEND, Course, Job
+from diagnose.trace.job import BARRIERS, RECV, SEND, CollectiveSequence, Job
 
 
 class WhyUnmatched(str, Enum):
@@ -37,15 +37,15 @@ class Calls:
     """The calls of all ranks in the steps, one after the other. Arrays of shape (calls,)."""
 
     rank: IntArray
-    """Position of the course."""
+    """Position of the sequence."""
     call: IntArray
     """Position in its calls."""
-    meeting: IntArray
-    """Position in `Job.meetings`; -1 unmatched."""
+    join_point: IntArray
+    """Position in `Job.join_points`; -1 unmatched."""
     last_ns: IntArray
     """When the last rank came."""
     awaited: IntArray
-    """Position of the course that came last."""
+    """Position of the sequence that came last."""
     wait_ns: IntArray
     """For how long the rank is held up before that."""
     transfer_ns: IntArray
@@ -76,10 +76,10 @@ class JobTimes:
 def job_times(job: Job) -> JobTimes:
     """The times of a job's ranks. On each rank and in each step they add up to the step."""
     calls, first = _calls(job)
-    rows = [_rank(one, calls, first[at]) for at, one in enumerate(job.courses)]
-    compute = np.stack([one.compute_ns for one in job.courses])
+    rows = [_rank(one, calls, first[at]) for at, one in enumerate(job.sequences)]
+    compute = np.stack([one.compute_ns for one in job.sequences])
     wait, transfer, unmatched = (np.stack(part) for part in zip(*(row.by_step for row in rows), strict=True))
-    whole = np.stack([np.diff(one.bounds_ns) for one in job.courses])
+    whole = np.stack([np.diff(one.bounds_ns) for one in job.sequences])
     return JobTimes(
         compute_ns=compute,
         host_ns=whole - compute - wait - transfer - unmatched,
@@ -93,18 +93,18 @@ def job_times(job: Job) -> JobTimes:
 
 def _calls(job: Job) -> tuple[Calls, IntArray]:
     """The calls, without times, and where those of each rank begin."""
-    counts = [len(one.calls.ids) for one in job.courses]
+    counts = [len(one.calls.ids) for one in job.sequences]
     first = np.concatenate(([0], np.cumsum(counts)))
-    meeting, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
+    join_point, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
     whole = np.zeros(first[-1], dtype=bool)
-    for number, met in enumerate(job.meetings):
+    for number, met in enumerate(job.join_points):
         at = first[met.ranks] + met.calls
-        meeting[at], last[at], awaited[at] = number, met.last_ns, met.ranks[met.arrived_ns.argmax()]
+        join_point[at], last[at], awaited[at] = number, met.last_ns, met.ranks[met.arrived_ns.argmax()]
         whole[at] = met.whole
     rank = np.repeat(np.arange(len(counts)), counts)
     none = np.zeros(first[-1], dtype=np.int64)
     call = np.arange(first[-1]) - first[rank]
-    return Calls(rank, call, meeting, last, awaited, none, none.copy(), whole), first
+    return Calls(rank, call, join_point, last, awaited, none, none.copy(), whole), first
 
 
 @dataclass(frozen=True)
@@ -117,11 +117,11 @@ class _Waits:
     by_step: tuple[IntArray, IntArray, IntArray]
 
 
-def _rank(one: Course, calls: Calls, first: int) -> _Waits:
+def _rank(one: CollectiveSequence, calls: Calls, first: int) -> _Waits:
     """Splits what holds a rank up; adds it to its calls."""
     lane, rows = one.lane, np.flatnonzero(one.lane.waits)
     at = first + lane.call[rows]
-    begin, end, matched = lane.from_ns[rows], lane.until_ns[rows], calls.meeting[at] >= 0
+    begin, end, matched = lane.from_ns[rows], lane.until_ns[rows], calls.join_point[at] >= 0
     come = np.where(matched, np.clip(calls.last_ns[at], begin, end), begin)
     np.add.at(calls.wait_ns, at, come - begin)
     np.add.at(calls.transfer_ns, at, end - come)
@@ -137,9 +137,9 @@ def _caused(job: Job, waits: list[_Waits]) -> IntArray:
     begin, end, whom = (
         np.concatenate([getattr(one, name) for one in waits]) for name in ("from_ns", "until_ns", "awaited")
     )
-    found = np.zeros((len(job.courses), 3), dtype=np.int64)
+    found = np.zeros((len(job.sequences), 3), dtype=np.int64)
     late = np.flatnonzero((end > begin) & (whom >= 0))
-    for at, (one, rows) in enumerate(zip(job.courses, members(whom[late], len(job.courses)), strict=True)):
+    for at, (one, rows) in enumerate(zip(job.sequences, members(whom[late], len(job.sequences)), strict=True)):
         mine = late[rows]
         if not len(mine):
             continue
@@ -153,7 +153,7 @@ def _caused(job: Job, waits: list[_Waits]) -> IntArray:
     return found
 
 
-def _progress(one: Course) -> tuple[IntArray, IntArray, IntArray]:
+def _progress(one: CollectiveSequence) -> tuple[IntArray, IntArray, IntArray]:
     """At which moments a rank has computed for how long, and been by itself for how long."""
     lane = one.lane
     moments = np.concatenate(
@@ -220,21 +220,21 @@ def group_times(job: Job, times: JobTimes) -> list[GroupTimes]:
     if not len(rows):
         return []
     number: dict[tuple[int, bool, str, tuple[int, ...]], int] = {}
-    of_meeting = np.zeros(len(job.meetings), dtype=np.int64)
-    for at, one in enumerate(job.meetings):
+    of_join_point = np.zeros(len(job.join_points), dtype=np.int64)
+    for at, one in enumerate(job.join_points):
         if not one.whole:
             continue
-        who = tuple(job.courses[rank].rank for rank in one.ranks.tolist())
-        course = job.courses[int(one.ranks[0])]
-        operation = course.operations[int(course.calls.operation[one.calls[0]])]
+        who = tuple(job.sequences[rank].rank for rank in one.ranks.tolist())
+        sequence = job.sequences[int(one.ranks[0])]
+        operation = sequence.operations[int(sequence.calls.operation[one.calls[0]])]
         known = job.groups[one.group].ranks if one.group >= 0 else ()
         key = (one.group, one.transfer, operation, who if one.transfer else known or tuple(sorted(who)))
-        of_meeting[at] = number.setdefault(key, len(number))
+        of_join_point[at] = number.setdefault(key, len(number))
     names = list(number)
-    place = of_meeting[calls.meeting[rows]]
-    columns = [np.array([one.calls.bytes, one.calls.end_ns - one.calls.begin_ns]) for one in job.courses]
+    place = of_join_point[calls.join_point[rows]]
+    columns = [np.array([one.calls.bytes, one.calls.end_ns - one.calls.begin_ns]) for one in job.sequences]
     size, lasted = (column[rows] for column in np.concatenate(columns, axis=1))
-    moved = np.concatenate([one.calls.end_ns for one in job.courses])[rows] - calls.last_ns[rows]
+    moved = np.concatenate([one.calls.end_ns for one in job.sequences])[rows] - calls.last_ns[rows]
 
     def total(values: IntArray) -> IntArray:
         return np.rint(np.bincount(place, weights=values, minlength=len(names))).astype(np.int64)
@@ -274,7 +274,7 @@ def unmatched(job: Job, times: JobTimes) -> list[Unmatched]:
         Unmatched(
             why,
             operation,
-            tuple(sorted({job.courses[at].rank for at, _, _ in some})),
+            tuple(sorted({job.sequences[at].rank for at, _, _ in some})),
             tuple(sorted({rank for _, missing, _ in some for rank in missing})),
             len(some),
             sum(held for _, _, held in some),
@@ -286,17 +286,17 @@ def unmatched(job: Job, times: JobTimes) -> list[Unmatched]:
 
 def _unmatched(job: Job, times: JobTimes) -> Iterator[tuple[int, tuple[WhyUnmatched, str, tuple[int, ...], int]]]:
     calls, recorded = times.calls, set(job.ranks)
-    world = max(len(job.courses), *(one.world_size for one in job.courses))
+    world = max(len(job.sequences), *(one.world_size for one in job.sequences))
     for row in np.flatnonzero(~calls.whole).tolist():
         at, call = int(calls.rank[row]), int(calls.call[row])
-        course = job.courses[at]
-        if course.calls.step[call] < 0:
+        sequence = job.sequences[at]
+        if sequence.calls.step[call] < 0:
             continue
-        operation = course.operations[int(course.calls.operation[call])]
-        group, peer = int(job.group_of[at][call]), int(course.calls.peer[call])
+        operation = sequence.operations[int(sequence.calls.operation[call])]
+        group, peer = int(job.group_of[at][call]), int(sequence.calls.peer[call])
         ranks = job.groups[group].ranks if group >= 0 else ()
         missing = tuple(rank for rank in ranks if rank not in recorded)
-        members = len(ranks) or max(int(course.calls.members[call]), 0) or world
+        members = len(ranks) or max(int(sequence.calls.members[call]), 0) or world
         if operation in (SEND, RECV):
             why = WhyUnmatched.OTHER_SIDE_UNKNOWN if peer < 0 else WhyUnmatched.DIFFERENT
             if peer >= 0 and peer not in recorded:

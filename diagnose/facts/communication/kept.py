@@ -13,9 +13,9 @@ from itertools import chain
 
 import numpy as np
 
-from diagnose.facts.communication.meetings import cut
+from diagnose.facts.communication.matching import cut
 from diagnose.facts.communication.peers import Compared, compare
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 from diagnose.trace.model import IntegrityNote, Severity
 from diagnose.trace.packing import packed, unpacked
 
@@ -24,8 +24,8 @@ MOST_CALLS_OF_JOB = 1_000_000
 
 
 @dataclass(frozen=True)
-class KeptCourse:
-    """A rank's course in few bytes, and what tells whether it has to be kept."""
+class KeptSequence:
+    """A rank's sequence in few bytes, and what tells whether it has to be kept."""
 
     data: bytes
     calls: int
@@ -37,41 +37,41 @@ class KeptCourse:
     near: bool
     """It shares a group, other than that of all, with the first rank."""
 
-    def course(self, rank: int) -> Course:
-        """The course, of the rank with this number."""
+    def sequence(self, rank: int) -> CollectiveSequence:
+        """The sequence, of the rank with this number."""
         return replace(unpacked(self.data), rank=rank)
 
 
-def kept(course: Course, ranks: int) -> KeptCourse:
-    """What is kept of a course if there are so many ranks: whole steps, at least one."""
-    some = _within(course, MOST_CALLS_OF_JOB // max(ranks, 1))
+def kept(sequence: CollectiveSequence, ranks: int) -> KeptSequence:
+    """What is kept of a sequence if there are so many ranks: whole steps, at least one."""
+    some = _within(sequence, MOST_CALLS_OF_JOB // max(ranks, 1))
     held = some.lane.until_ns - some.lane.from_ns
-    groups = [one.ranks for one in course.known_groups if 1 < len(one.ranks) < max(course.world_size, ranks)]
-    return KeptCourse(
+    groups = [one.ranks for one in sequence.known_groups if 1 < len(one.ranks) < max(sequence.world_size, ranks)]
+    return KeptSequence(
         data=packed(some),
         calls=len(some.calls.ids),
-        recorded_steps=len(course.numbers),
+        recorded_steps=len(sequence.numbers),
         steps=len(some.numbers),
         held_share=float(held.sum()) / max(int(some.bounds_ns[-1] - some.bounds_ns[0]), 1),
         near=any(0 in one for one in groups),
     )
 
 
-def _within(course: Course, most_calls: int) -> Course:
-    begins = np.searchsorted(np.sort(course.calls.begin_ns), course.bounds_ns[1:])
+def _within(sequence: CollectiveSequence, most_calls: int) -> CollectiveSequence:
+    begins = np.searchsorted(np.sort(sequence.calls.begin_ns), sequence.bounds_ns[1:])
     fitting = int((begins <= most_calls).sum())
-    return cut(course, course.numbers[: max(fitting, 1)])
+    return cut(sequence, sequence.numbers[: max(fitting, 1)])
 
 
-def chosen(courses: Mapping[int, KeptCourse], most_calls: int = MOST_CALLS_OF_JOB) -> list[int]:
+def chosen(sequences: Mapping[int, KeptSequence], most_calls: int = MOST_CALLS_OF_JOB) -> list[int]:
     """The ranks whose collectives are put together; all, if they are no more than `most_calls`."""
-    if sum(one.calls for one in courses.values()) <= most_calls:
-        return sorted(courses)
-    replica = sorted(courses, key=lambda rank: (not courses[rank].near, rank))
-    awaited = sorted(courses, key=lambda rank: (courses[rank].held_share, rank))
+    if sum(one.calls for one in sequences.values()) <= most_calls:
+        return sorted(sequences)
+    replica = sorted(sequences, key=lambda rank: (not sequences[rank].near, rank))
+    awaited = sorted(sequences, key=lambda rank: (sequences[rank].held_share, rank))
     found, calls = list[int](), 0
     for rank in dict.fromkeys(chain.from_iterable(zip(replica, awaited, strict=True))):
-        calls += courses[rank].calls
+        calls += sequences[rank].calls
         if calls > most_calls:
             break
         found.append(rank)
@@ -79,7 +79,7 @@ def chosen(courses: Mapping[int, KeptCourse], most_calls: int = MOST_CALLS_OF_JO
 
 
 def compared(
-    ranks: Mapping[int, KeptCourse | None], most_calls: int = MOST_CALLS_OF_JOB
+    ranks: Mapping[int, KeptSequence | None], most_calls: int = MOST_CALLS_OF_JOB
 ) -> tuple[Compared | None, list[IntegrityNote]]:
     """The ranks side by side, as far as they can be and are no more than `most_calls`, and notes on what is left out.
 
@@ -87,7 +87,7 @@ def compared(
     """
     known = {rank: one for rank, one in ranks.items() if one is not None}
     some = chosen(known, most_calls)
-    found = compare({rank: known[rank].course(rank) for rank in some})
+    found = compare({rank: known[rank].sequence(rank) for rank in some})
     return found, list(_left_out(ranks, known, some)) if found else []
 
 
@@ -96,7 +96,7 @@ MOST_NAMED = 8
 
 
 def _left_out(
-    ranks: Mapping[int, KeptCourse | None], known: Mapping[int, KeptCourse], some: Sequence[int]
+    ranks: Mapping[int, KeptSequence | None], known: Mapping[int, KeptSequence], some: Sequence[int]
 ) -> Iterator[IntegrityNote]:
     if strange := [str(rank) for rank in ranks if rank not in known]:
         more = f" and {len(strange) - MOST_NAMED} more" if len(strange) > MOST_NAMED else ""

@@ -6,16 +6,16 @@ import numpy as np
 import numpy.typing as npt
 
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import Course, Job
+from diagnose.trace.job import CollectiveSequence, Job
 
 
-def begun(one: Course) -> IntArray:
+def begun(one: CollectiveSequence) -> IntArray:
     """Position of the step that each stretch of own time is in. Shape (events + 1,)."""
     count = np.concatenate(([0], np.cumsum((one.lane.call < 0) & ~one.lane.waits)))
     return np.minimum(count, len(one.numbers) - 1)
 
 
-def stretches_ns(one: Course) -> tuple[IntArray, IntArray]:
+def stretches_ns(one: CollectiveSequence) -> tuple[IntArray, IntArray]:
     """(own, computing) of a rank before each of its events and after the last. Shapes (events + 1,)."""
     reached = one.lane.until_ns[-1] if len(one.lane.until_ns) else one.bounds_ns[0]
     last = max(int(one.bounds_ns[-1] - reached), 0)
@@ -26,7 +26,7 @@ def stretches_ns(one: Course) -> tuple[IntArray, IntArray]:
 def own_time_ns(job: Job) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """(computing, other own time) of each rank in each step. Shapes (ranks, steps)."""
     computing, other = [], []
-    for one in job.courses:
+    for one in job.sequences:
         step, (own, computed) = begun(one), stretches_ns(one)
         count = len(one.numbers)
         computing.append(np.bincount(step, weights=computed, minlength=count))

@@ -1,7 +1,7 @@
 """What do the other ranks' recordings tell of this one: who waits for whom?
 
 A collective lasts as long as the last rank lets the others wait for it: from one rank's recording, waiting and
-transferring look the same. Every rank gives its `course`, and gets back its `Peers`.
+transferring look the same. Every rank gives its `sequence`, and gets back its `Peers`.
 """
 
 from __future__ import annotations
@@ -11,12 +11,12 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
-from diagnose.facts.communication.meetings import join
+from diagnose.facts.communication.matching import join
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.spans import members
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.job import Course, Job, Meeting
+from diagnose.trace.job import CollectiveSequence, Job, JoinPoint
 from diagnose.trace.model import Peers
 
 HOW = "Record all ranks at once, as diagnose profile does, and analyse their folder."
@@ -33,22 +33,22 @@ class Compared:
     @property
     def awaited(self) -> int | None:
         """The rank that waits least for the others: they wait for it. None if nothing is known of waiting."""
-        return self.job.ranks[int(self.waited_ns.argmin())] if self.job.meetings else None
+        return self.job.ranks[int(self.waited_ns.argmin())] if self.job.join_points else None
 
     def peers(self, rank: int) -> Peers:
         """What the others tell of a rank."""
         job, at = self.job, self.job.ranks.index(rank)
-        met = _arrivals([one for one in job.meetings if one.whole])
+        met = _arrivals([one for one in job.join_points if one.whole])
         own = met.rank == at
-        rows = np.stack((job.courses[at].calls.ids[met.call[own]], met.arrived_ns[own], met.wait_ns[own]), axis=1)
+        rows = np.stack((job.sequences[at].calls.ids[met.call[own]], met.arrived_ns[own], met.wait_ns[own]), axis=1)
         ids, arrived_ns, wait_ns = rows[np.lexsort(rows.T[::-1])].T
         return Peers(
             rank=rank,
             ranks=job.ranks,
-            steps=job.courses[at].numbers,
-            machines=np.array([one.machine for one in job.courses], dtype=np.int64),
-            devices=np.array([one.device for one in job.courses], dtype=np.int64),
-            compute_ns=np.stack([one.compute_ns for one in job.courses]),
+            steps=job.sequences[at].numbers,
+            machines=np.array([one.machine for one in job.sequences], dtype=np.int64),
+            devices=np.array([one.device for one in job.sequences], dtype=np.int64),
+            compute_ns=np.stack([one.compute_ns for one in job.sequences]),
             waited_ns=self.waited_ns,
             met=ids,
             from_ns=arrived_ns + int(job.ahead_ns[at]),
@@ -57,7 +57,7 @@ class Compared:
         )
 
 
-def compare(ranks: Mapping[int, Course | None]) -> Compared | None:
+def compare(ranks: Mapping[int, CollectiveSequence | None]) -> Compared | None:
     """The ranks side by side; None if fewer than two, or no step of all of them, can be compared."""
     known = [replace(one, rank=rank) for rank, one in ranks.items() if one is not None]
     job = join(known) if len(known) == len(ranks) else None
@@ -66,25 +66,25 @@ def compare(ranks: Mapping[int, Course | None]) -> Compared | None:
 
 @dataclass(frozen=True)
 class _Arrivals:
-    """Each rank that came to each of some meetings. Arrays of shape (arrivals,)."""
+    """Each rank that came to each of some join points. Arrays of shape (arrivals,)."""
 
     rank: IntArray
-    """Position of its course."""
+    """Position of its sequence."""
     call: IntArray
     arrived_ns: IntArray
     wait_ns: IntArray
 
 
-def _arrivals(meetings: Sequence[Meeting]) -> _Arrivals:
+def _arrivals(join_points: Sequence[JoinPoint]) -> _Arrivals:
     none = np.zeros(0, dtype=np.int64)
-    rows = [(none,) * 4, *((one.ranks, one.calls, one.arrived_ns, one.wait_ns) for one in meetings)]
+    rows = [(none,) * 4, *((one.ranks, one.calls, one.arrived_ns, one.wait_ns) for one in join_points)]
     return _Arrivals(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 
 def _waited_ns(job: Job) -> IntArray:
-    met = _arrivals(job.meetings)
+    met = _arrivals(job.join_points)
     found = []
-    for one, rows in zip(job.courses, members(met.rank, len(job.courses)), strict=True):
+    for one, rows in zip(job.sequences, members(met.rank, len(job.sequences)), strict=True):
         held = Intervals(one.lane.from_ns[one.lane.waits], one.lane.until_ns[one.lane.waits])
         absent = Intervals(met.arrived_ns[rows], met.arrived_ns[rows] + met.wait_ns[rows])
         found.append(intervals.intersect(intervals.union(held), intervals.union(absent)).total)

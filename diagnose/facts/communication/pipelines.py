@@ -6,12 +6,12 @@ from collections.abc import Iterator, Sequence
 
 import numpy as np
 
-from diagnose.trace.job import RECV, SEND, Course, Pipeline
+from diagnose.trace.job import RECV, SEND, CollectiveSequence, Pipeline
 
 
-def pipelines(courses: Sequence[Course]) -> list[Pipeline]:
+def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
     """The pipelines of a job whose recordings tell sides or ranks; none where what is sent is not received."""
-    by_rank = {one.rank: one for one in courses if ((one.calls.toward != 0) | (one.calls.peer >= 0)).any()}
+    by_rank = {one.rank: one for one in sequences if ((one.calls.toward != 0) | (one.calls.peer >= 0)).any()}
     if not by_rank:
         return []
     for ranks in _ways(by_rank):
@@ -22,25 +22,25 @@ def pipelines(courses: Sequence[Course]) -> list[Pipeline]:
     return []
 
 
-def _ways(courses: dict[int, Course]) -> Iterator[list[tuple[int, ...]]]:
+def _ways(sequences: dict[int, CollectiveSequence]) -> Iterator[list[tuple[int, ...]]]:
     """Ways to split the ranks into pipelines: by whom they send to, by groups of one use, else all in one."""
-    if joined := _joined(courses):
+    if joined := _joined(sequences):
         yield joined
-    groups = {(group.use, group.ranks) for one in courses.values() for group in one.known_groups}
+    groups = {(group.use, group.ranks) for one in sequences.values() for group in one.known_groups}
     uses = sorted({use for use, _ in groups}, key=lambda use: ("pp" not in use and "pipe" not in use.lower(), use))
     for use in uses:
         some = sorted(ranks for name, ranks in groups if name == use and len(ranks) > 1)
-        if sorted(rank for ranks in some for rank in ranks) == sorted(courses):
+        if sorted(rank for ranks in some for rank in ranks) == sorted(sequences):
             yield some
-    yield [tuple(sorted(courses))]
+    yield [tuple(sorted(sequences))]
 
 
-def _joined(courses: dict[int, Course]) -> list[tuple[int, ...]]:
+def _joined(sequences: dict[int, CollectiveSequence]) -> list[tuple[int, ...]]:
     """Ranks that send to each other, directly or by others; none where that is not recorded."""
-    pipeline_of = {rank: {rank} for rank in courses}
-    for rank, one in courses.items():
+    pipeline_of = {rank: {rank} for rank in sequences}
+    for rank, one in sequences.items():
         for peer in np.unique(one.calls.peer[one.calls.peer >= 0]).tolist():
-            if peer not in courses:
+            if peer not in sequences:
                 return []
             both = pipeline_of[rank] | pipeline_of[peer]
             pipeline_of |= dict.fromkeys(both, both)
@@ -48,26 +48,26 @@ def _joined(courses: dict[int, Course]) -> list[tuple[int, ...]]:
     return found if all(len(one) > 1 for one in found) else []
 
 
-def _begins_with(one: Course) -> str:
+def _begins_with(one: CollectiveSequence) -> str:
     """What a rank does first: the last one of a pipeline receives, the first one sends."""
     names = np.array(one.operations, dtype=object)[one.calls.operation[one.calls.step >= 0]]
     return next((str(name) for name in names if name in (SEND, RECV)), "")
 
 
-def _made(courses: Sequence[Course]) -> Pipeline | None:
+def _made(sequences: Sequence[CollectiveSequence]) -> Pipeline | None:
     """The pipeline of ranks in this order, if every stage receives as much as its neighbours send to it."""
     stages: dict[int, int] = {}
-    for position, one in enumerate(courses):
+    for position, one in enumerate(sequences):
         told = np.unique(one.calls.stage[one.calls.stage >= 0]).tolist()
         for stage in told or [position]:
             if stage in stages:
                 return None
             stages[stage] = one.rank
-    if sorted(stages) != list(range(len(stages))) or _begins_with(courses[0]) == _begins_with(courses[-1]):
+    if sorted(stages) != list(range(len(stages))) or _begins_with(sequences[0]) == _begins_with(sequences[-1]):
         return None  # In a ring all begin alike.
-    made = Pipeline(tuple(one.rank for one in courses), tuple(stages[k] for k in range(len(stages))))
+    made = Pipeline(tuple(one.rank for one in sequences), tuple(stages[k] for k in range(len(stages))))
     balance: dict[tuple[int, int], int] = {}
-    for one in courses:
+    for one in sequences:
         peers = made.peers_of(one)
         names = np.array(one.operations, dtype=object)[one.calls.operation]
         inside = one.calls.step >= 0

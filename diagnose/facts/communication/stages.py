@@ -12,7 +12,7 @@ from diagnose.facts.communication.collectives import collective_table
 from diagnose.facts.communication.peers import peers
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import RECV, SEND, Course, Job, Pipeline
+from diagnose.trace.job import RECV, SEND, CollectiveSequence, Job, Pipeline
 
 
 @dataclass(frozen=True)
@@ -79,7 +79,7 @@ def stages(facts: Facts) -> Stages | None:
     if len(set(held)) != 1 or len(counts) != 1 or not min(counts):
         raise Missing("the micro-batches of a pipeline", "Record all ranks of all stages in the same steps.")
     positions = tuple(tuple(job.ranks.index(rank) for rank in one.ranks) for one in laid)
-    compute = np.stack([one.compute_ns for one in job.courses]).astype(np.float64)
+    compute = np.stack([one.compute_ns for one in job.sequences]).astype(np.float64)
     of_place = np.stack([compute[list(one)] for one in positions]).min(axis=0)
     mean = of_place.mean(axis=1)
     even = np.ones(compute.shape)
@@ -87,7 +87,7 @@ def stages(facts: Facts) -> Stages | None:
         even[list(one)] = (mean.mean() / np.maximum(mean, 1.0))[:, None]
     longest, count = int(mean.argmax()), counts.pop()
     excess = of_place[longest] - of_place.mean(axis=0)
-    usual_ns = noise(facts, job.courses[0].on_cpu) * float(mean.mean())
+    usual_ns = noise(facts, job.sequences[0].on_cpu) * float(mean.mean())
     require_steps(excess, usual_ns)
     return Stages(
         ranks=tuple(zip(*(one.ranks for one in laid), strict=True)),
@@ -118,13 +118,13 @@ def _micro_batches(job: Job, laid: Pipeline) -> int:
     first, second = laid.rank_of[0], laid.rank_of[1]
     pairs = list(zip(laid.rank_of[:-1], laid.rank_of[1:], strict=True))
     for_one = pairs.count((first, second)) + pairs.count((second, first))
-    course = job.courses[job.ranks.index(first)]
-    sent = _sent(course, laid, second)
-    count, rest = divmod(sent, for_one * len(course.numbers))
+    sequence = job.sequences[job.ranks.index(first)]
+    sent = _sent(sequence, laid, second)
+    count, rest = divmod(sent, for_one * len(sequence.numbers))
     return 0 if rest else count
 
 
-def _sent(one: Course, laid: Pipeline, to: int) -> int:
+def _sent(one: CollectiveSequence, laid: Pipeline, to: int) -> int:
     names = np.array([name == SEND for name in one.operations], dtype=bool)[one.calls.operation]
     return int((names & (laid.peers_of(one) == to) & (one.calls.step >= 0)).sum())
 

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
@@ -12,6 +11,7 @@ import pandas as pd
 
 from diagnose.facts.core.base import Facts, Missing, fact, once
 from diagnose.facts.core.breakdown import shared_out
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.steps import steps
@@ -19,34 +19,6 @@ from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import HostMemory, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity, ApiKind
-
-
-class HostActivity(str, Enum):
-    """What a training thread does. Where several are nested or run side by side, the first in this order counts."""
-
-    GARBAGE_COLLECTION = "garbage_collection"
-    COMPILE = "compile"
-    CHECKPOINT = "checkpoint"
-    ALLOCATION = "allocation"
-    """In cudaMalloc, cudaFree, cudaHostAlloc and the like."""
-    SYNC = "sync"
-    """Blocked until the device has done something."""
-    LOADER = "loader"
-    """Fetching the next batch."""
-    OTHER_RANK = "other_rank"
-    """In a collective on the host, which mostly waits for other ranks; or in no op while another thread is in one."""
-    HOST_COPY = "host_copy"
-    """In a call that starts a copy; from pageable memory the call does the copying."""
-    LAUNCH = "launch"
-    """In a call that starts a kernel, graph or memset."""
-    BLOCKED = "blocked"
-    """In a long call of the operating system, or off the processor: waits for another thread, a file, a timer."""
-    OPS = "ops"
-    """In framework ops, outside the calls above."""
-    NOT_RECORDED = "host_not_recorded"
-    """Before the first or after the last record of the host: it may have done anything."""
-    PYTHON = "python"
-    """Between ops: Python code, or nothing the recording shows."""
 
 
 @dataclass(frozen=True)
@@ -148,7 +120,7 @@ def _copies_to_pageable(facts: Facts) -> IntArray:
 
 
 @fact
-def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
+def host_activities(facts: Facts) -> dict[TimeCause, Intervals]:
     """For each activity but PYTHON the normal set of times when a training thread was in it, and in none before it."""
     spans, threads, calls = facts.rank.spans, host_threads(facts), api_calls(facts)
     kind = spans["kind"].cat.codes.to_numpy()
@@ -169,18 +141,18 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
         return ~on_worker & np.isin(kind, [enums.code(one) for one in wanted])
 
     found = {
-        HostActivity.GARBAGE_COLLECTION: spans_where(on_thread & _named(spans, Activity.GARBAGE_COLLECTION)),
-        HostActivity.COMPILE: spans_where(on_thread & _named(spans, Activity.COMPILE)),
-        HostActivity.CHECKPOINT: spans_where(on_thread & _named(spans, Activity.CHECKPOINT)),
-        HostActivity.ALLOCATION: calls_where(calls.of(*ALLOCATING)),
-        HostActivity.SYNC: calls_where(calls.blocks),
-        HostActivity.LOADER: spans_where(kind_is(SpanKind.LOADER)),
-        HostActivity.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
-        HostActivity.HOST_COPY: calls_where(calls.of(ApiKind.COPY)),
-        HostActivity.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
-        HostActivity.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
-        HostActivity.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
-        HostActivity.NOT_RECORDED: host_recorded(facts).missing_in(steps(facts).start_ns, steps(facts).end_ns),
+        TimeCause.GARBAGE_COLLECTION: spans_where(on_thread & _named(spans, Activity.GARBAGE_COLLECTION)),
+        TimeCause.COMPILE: spans_where(on_thread & _named(spans, Activity.COMPILE)),
+        TimeCause.CHECKPOINT: spans_where(on_thread & _named(spans, Activity.CHECKPOINT)),
+        TimeCause.ALLOCATION: calls_where(calls.of(*ALLOCATING)),
+        TimeCause.SYNC: calls_where(calls.blocks),
+        TimeCause.LOADER: spans_where(kind_is(SpanKind.LOADER)),
+        TimeCause.OTHER_RANK: spans_where(kind_is(SpanKind.COLLECTIVE) & _blocking_collective(spans)),
+        TimeCause.HOST_COPY: calls_where(calls.of(ApiKind.COPY)),
+        TimeCause.LAUNCH: calls_where(calls.of(ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH, ApiKind.MEMSET)),
+        TimeCause.BLOCKED: spans_where(kind_is(SpanKind.SYSTEM)),
+        TimeCause.OPS: spans_where(kind_is(SpanKind.OP, SpanKind.COLLECTIVE, SpanKind.RUNTIME, SpanKind.DRIVER)),
+        TimeCause.HOST_NOT_RECORDED: host_recorded(facts).missing_in(steps(facts).start_ns, steps(facts).end_ns),
     }
     taken, exclusive = intervals.EMPTY, {}
     for activity, pieces in found.items():
@@ -193,7 +165,7 @@ def host_activities(facts: Facts) -> dict[HostActivity, Intervals]:
     # An optimizer needs what was reduced before it: nobody waits any more, whenever the thread that reduced is through.
     carried_out = Intervals(start[elsewhere], np.minimum(end[elsewhere], known))
     waiting = intervals.subtract(intervals.union(carried_out), taken)
-    exclusive[HostActivity.OTHER_RANK] = intervals.merge(exclusive[HostActivity.OTHER_RANK], waiting)
+    exclusive[TimeCause.OTHER_RANK] = intervals.merge(exclusive[TimeCause.OTHER_RANK], waiting)
     return exclusive
 
 
@@ -211,7 +183,7 @@ class HostTime:
     """How the training threads together spend the mean step, ns per step; the parts add up to the step."""
 
     step_ns: int
-    parts: dict[HostActivity, int]
+    parts: dict[TimeCause, int]
 
 
 @fact
@@ -220,7 +192,7 @@ def host_time(facts: Facts) -> HostTime:
     used = steps(facts)
     found = host_activities(facts)
     totals = {activity: intervals.clip(own, used.start_ns, used.end_ns).total for activity, own in found.items()}
-    totals[HostActivity.PYTHON] = used.window_ns - sum(totals.values())
+    totals[TimeCause.PYTHON] = used.window_ns - sum(totals.values())
     parts = shared_out(list(totals.values()), used.count)
     return HostTime(sum(parts), dict(zip(totals, parts, strict=True)))
 

@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from enum import Enum
 
 import numpy as np
 import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.breakdown import breakdown, device_time, shared_out
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.graph_holes import TURNAROUND_NS
-from diagnose.facts.core.host import ApiCalls, HostActivity, api_calls, host_activities
+from diagnose.facts.core.host import ApiCalls, api_calls, host_activities
 from diagnose.facts.core.source_lines import sites_at
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
@@ -27,59 +27,28 @@ DRAIN_TOLERANCE_NS = 2_000
 """A host call that waits for the device is seen to return up to about 2 us around the end of what it waits for."""
 
 
-class IdleCause(str, Enum):
-    """Why the device had nothing to do."""
-
-    GARBAGE_COLLECTION = "garbage_collection"
-    COMPILE = "compile"
-    CHECKPOINT = "checkpoint"
-    ALLOCATION = "allocation"
-    SYNC = "sync"
-    """The host had waited for the device to finish, so nothing was queued behind."""
-    LOADER = "loader"
-    OTHER_RANK = "other_rank"
-    HOST_COPY = "host_copy"
-    LAUNCH = "launch"
-    """The launching call itself took that long."""
-    BLOCKED = "blocked"
-    """The host waited in the operating system, for another thread, a file or a timer."""
-    OPS = "ops"
-    """The host was in framework ops: it dispatches slower than the device works."""
-    PYTHON = "python"
-    """The host was between ops."""
-    DEVICE_WAIT = "device_wait"
-    """The next work was queued, and waited: for an event, another stream, another rank."""
-    BETWEEN_KERNELS = "between_kernels"
-    """Turn-around of work that was queued."""
-    HOST_NOT_RECORDED = "host_not_recorded"
-    """The host was not recorded when it could have launched the next work."""
-    UNKNOWN = "unknown"
-    """The recording does not show who launched the next work."""
-
-
 _BY_NAME = (
-    HostActivity.GARBAGE_COLLECTION,
-    HostActivity.COMPILE,
-    HostActivity.CHECKPOINT,
-    HostActivity.ALLOCATION,
-    HostActivity.LOADER,
-    HostActivity.OTHER_RANK,
-    HostActivity.BLOCKED,
-    HostActivity.NOT_RECORDED,
+    TimeCause.GARBAGE_COLLECTION,
+    TimeCause.COMPILE,
+    TimeCause.CHECKPOINT,
+    TimeCause.ALLOCATION,
+    TimeCause.LOADER,
+    TimeCause.OTHER_RANK,
+    TimeCause.BLOCKED,
+    TimeCause.HOST_NOT_RECORDED,
 )
 _BY_LENGTH = (
-    HostActivity.SYNC,
-    HostActivity.HOST_COPY,
-    HostActivity.LAUNCH,
-    HostActivity.OPS,
-    HostActivity.PYTHON,
+    TimeCause.SYNC,
+    TimeCause.HOST_COPY,
+    TimeCause.LAUNCH,
+    TimeCause.OPS,
+    TimeCause.PYTHON,
 )
-_CAUSES = list(IdleCause)
 _WITHOUT_SITE = (
-    IdleCause.DEVICE_WAIT,
-    IdleCause.BETWEEN_KERNELS,
-    IdleCause.HOST_NOT_RECORDED,
-    IdleCause.UNKNOWN,
+    TimeCause.DEVICE_WAIT,
+    TimeCause.BETWEEN_KERNELS,
+    TimeCause.HOST_NOT_RECORDED,
+    TimeCause.UNKNOWN,
 )
 
 
@@ -89,7 +58,7 @@ class IdleGaps:
 
     gaps: Intervals
     cause: npt.NDArray[np.int8]
-    """Position in `IdleCause`."""
+    """Position in `IDLE_CAUSES`."""
     next_work: IntArray
     """Span id of the device work that ends the gap, or -1."""
     sites: tuple[Site | None, ...]
@@ -114,9 +83,9 @@ def idle_gaps(facts: Facts) -> IdleGaps:
     delivery = gaps.ends - late.ends
     queued = known & ((call_start <= gaps.starts) | (delivery > MOST * (gaps.ends - gaps.starts)))
     cause[queued] = _queued(facts, gaps, launch, call_end - late.ends)[queued]
-    missing = intervals.covered(gaps, host_activities(facts)[HostActivity.NOT_RECORDED])
+    missing = intervals.covered(gaps, host_activities(facts)[TimeCause.HOST_NOT_RECORDED])
     unseen = missing >= MOST * (gaps.ends - gaps.starts)
-    causes = (_CAUSES.index(IdleCause.HOST_NOT_RECORDED), _CAUSES.index(IdleCause.UNKNOWN))
+    causes = (IDLE_CAUSES.index(TimeCause.HOST_NOT_RECORDED), IDLE_CAUSES.index(TimeCause.UNKNOWN))
     cause[~known] = np.where(unseen, *causes)[~known]
     return IdleGaps(gaps, cause, next_work, tuple(_sites(facts, gaps, late, cause, launch, calls)))
 
@@ -133,13 +102,13 @@ def _host_late(facts: Facts, gaps: Intervals, late: Intervals, drained: npt.NDAr
     activities = host_activities(facts)
     spent = {activity: intervals.covered(late, own) for activity, own in activities.items()}
     delay = late.ends - late.starts
-    spent[HostActivity.PYTHON] = delay - np.sum(list(spent.values()), axis=0)
+    spent[TimeCause.PYTHON] = delay - np.sum(list(spent.values()), axis=0)
     named = np.stack([spent[one] for one in _BY_NAME])
     rest = np.stack([spent[one] for one in _BY_LENGTH])
-    named_codes = np.array([_CAUSES.index(IdleCause(one.value)) for one in _BY_NAME], dtype=np.int8)
-    rest_codes = np.array([_CAUSES.index(IdleCause(one.value)) for one in _BY_LENGTH], dtype=np.int8)
+    named_codes = np.array([IDLE_CAUSES.index(one) for one in _BY_NAME], dtype=np.int8)
+    rest_codes = np.array([IDLE_CAUSES.index(one) for one in _BY_LENGTH], dtype=np.int8)
     clear = (named.max(axis=0) >= MOST * delay) & (delay > 0)
-    by_length = np.where(drained, _CAUSES.index(IdleCause.SYNC), rest_codes[rest.argmax(axis=0)])
+    by_length = np.where(drained, IDLE_CAUSES.index(TimeCause.SYNC), rest_codes[rest.argmax(axis=0)])
     return np.where(clear, named_codes[named.argmax(axis=0)], by_length).astype(np.int8)
 
 
@@ -153,9 +122,9 @@ def _queued(facts: Facts, gaps: Intervals, launch: IntArray, in_call_ns: IntArra
     call = np.minimum(call, len(calls.ids) - 1)
     copying = calls.of(ApiKind.COPY)[call] if len(calls.ids) else np.zeros(gaps.size, dtype=bool)
     in_call = in_call_ns > MOST * (gaps.ends - gaps.starts)
-    slow_call = np.where(copying, _CAUSES.index(IdleCause.HOST_COPY), _CAUSES.index(IdleCause.LAUNCH))
+    slow_call = np.where(copying, IDLE_CAUSES.index(TimeCause.HOST_COPY), IDLE_CAUSES.index(TimeCause.LAUNCH))
     short = gaps.ends - gaps.starts <= TURNAROUND_NS
-    waiting = np.where(short, _CAUSES.index(IdleCause.BETWEEN_KERNELS), _CAUSES.index(IdleCause.DEVICE_WAIT))
+    waiting = np.where(short, IDLE_CAUSES.index(TimeCause.BETWEEN_KERNELS), IDLE_CAUSES.index(TimeCause.DEVICE_WAIT))
     return np.where(in_call & ~short, slow_call, waiting).astype(np.int8)
 
 
@@ -170,10 +139,10 @@ def _sites(
     blocking = np.flatnonzero(calls.blocks)
     if len(blocking):
         before = np.searchsorted(calls.start_ns[blocking], gaps.starts) - 1
-        after_sync = (cause == _CAUSES.index(IdleCause.SYNC)) & (before >= 0)
+        after_sync = (cause == IDLE_CAUSES.index(TimeCause.SYNC)) & (before >= 0)
         moments = np.where(after_sync, calls.start_ns[blocking[np.maximum(before, 0)]], moments)
     track = facts.rank.spans["track"].to_numpy()[np.maximum(launch, 0)].astype(np.int64)
-    with_site = ~np.isin(cause, [_CAUSES.index(one) for one in _WITHOUT_SITE])
+    with_site = ~np.isin(cause, [IDLE_CAUSES.index(one) for one in _WITHOUT_SITE])
     sites: list[Site | None] = [None] * gaps.size
     for k, site in zip(np.flatnonzero(with_site), sites_at(facts, moments[with_site], track[with_site]), strict=True):
         sites[int(k)] = site
@@ -184,7 +153,7 @@ def _sites(
 class IdleShare:
     """Idle time of one cause (at one line of code), mean of the used steps."""
 
-    cause: IdleCause
+    cause: TimeCause
     site: Site | None
     ns: int
     """Per step."""
@@ -209,6 +178,6 @@ def idle(facts: Facts) -> tuple[IdleShare, ...]:
     _, *per_step = shared_out([busy, *(ns for _, (ns, _) in ranked)], steps(facts).count)
     step_ns = max(breakdown(facts).step_ns, 1)
     return tuple(
-        IdleShare(_CAUSES[cause], site, ns, ns / step_ns, gaps)
+        IdleShare(IDLE_CAUSES[cause], site, ns, ns / step_ns, gaps)
         for ((cause, site), (_, gaps)), ns in zip(ranked, per_step, strict=True)
     )

@@ -17,8 +17,9 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import HostActivity, host_activities, host_threads
+from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.names import BACKWARD
 from diagnose.facts.core.run import trains_on_cpu
@@ -209,7 +210,7 @@ def _loop(facts: Facts, ops: HostSpans, again: Mask, pairs: list[tuple[Run, Run 
     edges = np.flatnonzero(np.diff(np.concatenate(([-1], np.where(again, ops.track, -1), [-1]))))
     first, last = edges[:-1][again[edges[:-1]]], edges[1:][again[edges[:-1]]] - 1
     known = intervals.union(Intervals(ops.start_ns[first], ops.end_ns[last]))
-    elsewhere = intervals.merge(host_activities(facts)[HostActivity.OTHER_RANK], known)
+    elsewhere = intervals.merge(host_activities(facts)[TimeCause.OTHER_RANK], known)
     pieces = tuple(
         (
             one,

@@ -8,9 +8,10 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.host import HostActivity, api_calls, host_activities, host_threads
-from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.host import api_calls, host_activities, host_threads
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.source_lines import sites_at
@@ -43,8 +44,7 @@ MAKES = 0.5
 """What takes this share of Python's time between ops, and interrupts this share of the collections of garbage, makes
 what they are for (our choice): how often Python collects goes by how many objects are made."""
 
-_CAUSES = list(IdleCause)
-_PAUSES = (IdleCause.PYTHON, IdleCause.BLOCKED)
+_PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)
 """What Python does between ops; that it waits in the operating system only some recorders tell."""
 
 
@@ -125,7 +125,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
         return _pauses_of_cpu(facts)
     found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
     require_ops(facts)
-    mine = np.flatnonzero(np.isin(found.cause, [_CAUSES.index(one) for one in _PAUSES]))
+    mine = np.flatnonzero(np.isin(found.cause, [IDLE_CAUSES.index(one) for one in _PAUSES]))
     launch = work.launch[np.searchsorted(work.ids, found.next_work[mine])]
     tracks = facts.rank.spans["track"].to_numpy()[launch].tolist()
     keys: dict[_Place, int] = {}
@@ -133,7 +133,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
     waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
     pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
     in_optimizer, ns = intervals.covered(waited, _stepping(facts).times), waited.ends - waited.starts
-    waiting = intervals.covered(waited, host_activities(facts)[HostActivity.BLOCKED])
+    waiting = intervals.covered(waited, host_activities(facts)[TimeCause.BLOCKED])
     kept = np.flatnonzero(of_group >= 0)
     times: dict[Site | None, list[tuple[int, Intervals]]] = {}
     for (site, track), own in zip(keys, members(of_group[kept], len(keys)), strict=True):
@@ -187,8 +187,8 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     """The pauses of the main thread that are work, by line; a collection of garbage interrupts none."""
     require_ops(facts)
     used, main, activities = steps(facts), host_threads(facts).main, dict(host_activities(facts))
-    collecting = activities.pop(HostActivity.GARBAGE_COLLECTION)
-    blocked = activities.pop(HostActivity.BLOCKED)
+    collecting = activities.pop(TimeCause.GARBAGE_COLLECTION)
+    blocked = activities.pop(TimeCause.BLOCKED)
     every = _own_pauses(intervals.merge(*activities.values()), collecting, used)
     python_ns = int(every.own_ns[every.inside].sum())
     work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
@@ -281,7 +281,7 @@ def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, i
     Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
     """
     used, calls, host = steps(facts), api_calls(facts), dict(host_activities(facts))
-    host.pop(HostActivity.BLOCKED)
+    host.pop(TimeCause.BLOCKED)
     active = intervals.merge(*host.values())
     if not active.size or not late.size:
         return intervals.EMPTY, np.zeros(0, dtype=np.int64)

@@ -9,9 +9,10 @@ import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import breakdown, round_half_up
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import api_calls
-from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.launches import launch_table
 from diagnose.facts.core.spans import (
     host_spans,
@@ -23,8 +24,6 @@ from diagnose.trace import enums, intervals
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import ApiKind
-
-_CAUSES = list(IdleCause)
 
 
 @dataclass(frozen=True)
@@ -56,7 +55,7 @@ def starvation(facts: Facts) -> Starvation:
     """Starvation in the used steps. Raises Missing like idle_gaps and launch_table, without ops or kernels."""
     table, used, found = launch_table(facts), steps(facts), idle_gaps(facts)
     require_ops(facts)
-    late = np.isin(found.cause, [_CAUSES.index(cause) for cause in (IdleCause.OPS, IdleCause.LAUNCH)])
+    late = np.isin(found.cause, [IDLE_CAUSES.index(cause) for cause in (TimeCause.OPS, TimeCause.LAUNCH)])
     gaps = Intervals(found.gaps.starts[late], found.gaps.ends[late])
     _, first = np.unique(table.call, return_index=True)
     kernels, by_graph = _kernels(facts)

@@ -15,9 +15,10 @@ import pandas as pd
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import NO_DEVICE, round_half_up
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import BLOCKING, NO_CALLS, ApiCalls, api_calls, asking_ops, enclosing_op
-from diagnose.facts.core.idle import DRAIN_TOLERANCE_NS, IdleCause, idle_gaps
+from diagnose.facts.core.idle import DRAIN_TOLERANCE_NS, idle_gaps
 from diagnose.facts.core.names import grouped, name_codes, name_of
 from diagnose.facts.core.sole_ops import reading_ops
 from diagnose.facts.core.spans import host_spans, used_step
@@ -251,8 +252,8 @@ def _drained_idle(facts: Facts, calls: ApiCalls, rows: IntArray, freeing: npt.ND
     found = optional(idle_gaps, facts)
     if found is None:
         return idle_ns
-    for cause, chosen in ((IdleCause.SYNC, ~freeing), (IdleCause.ALLOCATION, freeing)):
-        mine, gaps = np.flatnonzero(chosen), np.flatnonzero(found.cause == list(IdleCause).index(cause))
+    for cause, chosen in ((TimeCause.SYNC, ~freeing), (TimeCause.ALLOCATION, freeing)):
+        mine, gaps = np.flatnonzero(chosen), np.flatnonzero(found.cause == IDLE_CAUSES.index(cause))
         begun = np.searchsorted(calls.start_ns[rows[mine]], found.gaps.starts[gaps]) - 1
         gaps, at = gaps[begun >= 0], mine[begun[begun >= 0]]
         fits = found.gaps.starts[gaps] <= calls.end_ns[rows[at]] + DRAIN_TOLERANCE_NS

@@ -8,7 +8,8 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts, fact, optional
 from diagnose.facts.core.breakdown import round_half_up
-from diagnose.facts.core.host import HostActivity, host_activities, host_threads
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.spans import host_spans, on_training_threads, used_step
 from diagnose.facts.core.steps import steps
@@ -28,15 +29,15 @@ USUAL = 0.5
 
 _NAMED = (Filling.ANNOTATION, Filling.LINE, Filling.OP)
 _OF_OTHERS = (
-    HostActivity.GARBAGE_COLLECTION,
-    HostActivity.COMPILE,
-    HostActivity.CHECKPOINT,
-    HostActivity.ALLOCATION,
-    HostActivity.SYNC,
-    HostActivity.LOADER,
-    HostActivity.OTHER_RANK,
-    HostActivity.HOST_COPY,
-    HostActivity.BLOCKED,
+    TimeCause.GARBAGE_COLLECTION,
+    TimeCause.COMPILE,
+    TimeCause.CHECKPOINT,
+    TimeCause.ALLOCATION,
+    TimeCause.SYNC,
+    TimeCause.LOADER,
+    TimeCause.OTHER_RANK,
+    TimeCause.HOST_COPY,
+    TimeCause.BLOCKED,
 )
 
 
@@ -72,7 +73,7 @@ class LongSteps:
     extra: tuple[ExtraWork, ...]
     """Most of it first."""
     others: tuple[tuple[str, tuple[int, ...]], ...]
-    """Numbers of the other long steps by what makes them long: a `HostActivity`, `warm_up`, `device` (more work on the
+    """Numbers of the other long steps by what makes them long: a `TimeCause`, `warm_up`, `device` (more work on the
     device), `profiler`, or `unknown`."""
 
 
@@ -115,11 +116,11 @@ def _other_reason(facts: Facts, spike: Spike, overhead: Intervals) -> str:
         return "device"
     saved = optional(checkpoints, facts)
     if saved is not None and spike.number in saved.step[saved.in_steps]:
-        return HostActivity.CHECKPOINT.value
+        return TimeCause.CHECKPOINT.value
     if intervals.clip(overhead, *_bounds(facts, spike.number)).total >= MOST * spike.excess_ns:
         return "profiler"
     activities = [one for one in spike.fillers if one.filling is Filling.ACTIVITY and one.ns >= MOST * spike.excess_ns]
-    return next((one.name for one in activities if HostActivity(one.name) in _OF_OTHERS), "")
+    return next((one.name for one in activities if TimeCause(one.name) in _OF_OTHERS), "")
 
 
 def _bounds(facts: Facts, number: int) -> tuple[int, int]:
@@ -135,7 +136,7 @@ def _extra(spike: Spike, usual: set[_Work]) -> Filler | None:
         if filling in large and _work(large[filling]) not in usual:
             return large[filling]
     python = large.get(Filling.ACTIVITY)
-    return python if python is not None and python.name == HostActivity.PYTHON.value else None
+    return python if python is not None and python.name == TimeCause.PYTHON.value else None
 
 
 def _usual(facts: Facts, spikes: tuple[Spike, ...]) -> set[_Work]:

@@ -6,7 +6,8 @@ from collections.abc import Iterator
 
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import device_time
-from diagnose.facts.core.host import HostActivity, host_activities
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
@@ -26,7 +27,7 @@ def _host(facts: Facts) -> Iterator[IntegrityNote]:
     activities, used = optional(host_activities, facts), steps(facts)
     if activities is None:
         return
-    missing, known = activities[HostActivity.NOT_RECORDED], host_recorded(facts)
+    missing, known = activities[TimeCause.HOST_NOT_RECORDED], host_recorded(facts)
     before = intervals.clip(missing, used.start_ns, known.start_ns).total
     after = intervals.clip(missing, known.end_ns, used.end_ns).total
     says = [

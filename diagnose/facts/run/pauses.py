@@ -10,7 +10,8 @@ import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
-from diagnose.facts.core.host import HostActivity, host_activities
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.run import marked_ranges
 from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, in_used_steps, on_training_threads, whole_idle
@@ -180,8 +181,8 @@ def _tables(facts: Facts, spike: npt.NDArray[np.bool_], least_ns: int) -> list[S
     made = partial(step_table, facts, spike, least_ns=least_ns)
     own = {activity.value: times for activity, times in host_activities(facts).items()}
     bounds = steps(facts).bounds_ns
-    own[HostActivity.PYTHON.value] = intervals.gaps(intervals.merge(*own.values()), int(bounds[0]), int(bounds[-1]))
-    own.pop(HostActivity.NOT_RECORDED.value)
+    own[TimeCause.PYTHON.value] = intervals.gaps(intervals.merge(*own.values()), int(bounds[0]), int(bounds[-1]))
+    own.pop(TimeCause.HOST_NOT_RECORDED.value)
     label = np.repeat(np.arange(len(own)), [times.size for times in own.values()])
     together = Intervals(*(np.concatenate(edges) for edges in zip(*own.values(), strict=True)))
     ops = on_training_threads(facts, host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)).outermost()

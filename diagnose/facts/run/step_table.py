@@ -20,7 +20,7 @@ class Filling(str, Enum):
     """What kind of thing fills the time that a step takes more than others."""
 
     ACTIVITY = "activity"
-    """What the training threads do, as in `HostActivity`."""
+    """What the training threads do, as in `Cause`."""
     ANNOTATION = "annotation"
     OP = "op"
     LINE = "line"

@@ -24,7 +24,7 @@ class Shown:
     range: str
     """`18.2 ms to 24.0 ms of 96.0 ms, alone`."""
     after: str
-    """`15.1 ms after the above`; empty for the first."""
+    """`15.1 ms once those above are fixed`; empty for the first."""
     low: float
     likely: float
     high: float
@@ -60,7 +60,7 @@ def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
             card=card,
             finding=one,
             range=f"{_range(saving.low_ns, saving.high_ns)} of {duration(step_ns)}{per}, alone",
-            after=after and f"{after} after the above",
+            after=after and f"{after} once those above are fixed",
             low=100 * saving.low_ns / max(step_ns, 1),
             likely=100 * saving.likely_ns / max(step_ns, 1),
             high=100 * saving.high_ns / max(step_ns, 1),

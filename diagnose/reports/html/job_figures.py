@@ -12,7 +12,7 @@ import plotly.graph_objects as go
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.idle import IdleCause
+from diagnose.facts.core.causes import TimeCause
 from diagnose.replay.job_path import JobPathKind, JobPathStretch
 from diagnose.reports.html.style import CAUSE_COLOURS, COMMUNICATION, COMPUTE, DARK, HEAT, figure
 from diagnose.reports.job import KINDS, operation, rank_told, unit
@@ -36,9 +36,9 @@ LANE_HEIGHT = 24
 OTHERS, BETWEEN = "other ranks", "between ranks"
 PATH_COLOURS = {
     JobPathKind.COMPUTE: COMPUTE,
-    JobPathKind.HOST: CAUSE_COLOURS[IdleCause.PYTHON],
+    JobPathKind.HOST: CAUSE_COLOURS[TimeCause.PYTHON],
     JobPathKind.TRANSFER: COMMUNICATION,
-    JobPathKind.UNMATCHED: CAUSE_COLOURS[IdleCause.OTHER_RANK],
+    JobPathKind.UNMATCHED: CAUSE_COLOURS[TimeCause.OTHER_RANK],
     JobPathKind.UNEXPLAINED: DARK,
 }
 

@@ -9,7 +9,7 @@ from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.job import JobRank, JobSummary
 from diagnose.reports import job as jobs
 from diagnose.reports.content import place
-from diagnose.reports.words import ACTIVITIES
+from diagnose.reports.words import CAUSES
 from diagnose.trace.units import share
 
 MOST_ACTIVITIES = 4
@@ -58,4 +58,4 @@ def _host(alone: RankSummary) -> str:
         return ""
     ranked = sorted(alone.host.parts.items(), key=lambda pair: -pair[1])[:MOST_ACTIVITIES]
     shown = [(activity, ns) for activity, ns in ranked if ns >= LEAST * alone.host.step_ns]
-    return ", ".join(f"{ACTIVITIES[activity]} {share(ns, alone.host.step_ns)}" for activity, ns in shown)
+    return ", ".join(f"{CAUSES[activity]} {share(ns, alone.host.step_ns)}" for activity, ns in shown)

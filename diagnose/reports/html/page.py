@@ -58,9 +58,7 @@ _BAR = partial(step_figures.step_bar, legend=False)
 
 STEP = Picture("step", "Where a step's time goes", _BAR, step_figures.step_bar_sentence)
 SAVINGS = Picture("savings", "What the fixes would leave", step_figures.savings, step_figures.savings_sentence)
-JOB_PATH = Picture(
-    "job_path", "What it waits for, in order of time", job_figures.job_path, job_figures.job_path_sentence
-)
+JOB_PATH = Picture("job_path", "Critical path, in order of time", job_figures.job_path, job_figures.job_path_sentence)
 JOB = Picture("job_heat", "What each rank does in each step", job_figures.job_heat, job_figures.job_heat_sentence)
 SPEED_UPS = Picture("speed_ups", "Predicted and measured", trial_figures.speed_ups, trial_figures.speed_ups_sentence)
 PICTURES = (

@@ -10,8 +10,8 @@ import plotly.graph_objects as go
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.host import HostActivity
-from diagnose.facts.core.idle import IdleCause, IdleShare
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.steps import Measure
 from diagnose.reports import findings
 from diagnose.reports.content import place
@@ -35,7 +35,7 @@ from diagnose.reports.html.style import (
     rows,
     small,
 )
-from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, threads
+from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, threads
 from diagnose.trace.units import clipped, clipped_left, duration, share
 
 MOST_LINES = 12
@@ -49,10 +49,9 @@ IN_LEGEND = 0.01
 
 REASONS = {
     **{cause: f"is {words}" for cause, words in CAUSES.items()},
-    IdleCause.HOST_NOT_RECORDED: "falls where the host was not recorded",
-    IdleCause.UNKNOWN: "has no recorded cause",
+    TimeCause.HOST_NOT_RECORDED: "falls where the host was not recorded",
+    TimeCause.UNKNOWN: "has no recorded cause",
 }
-DOING = {**ACTIVITIES, HostActivity.GARBAGE_COLLECTION: "in garbage collection"}
 
 
 @dataclass(frozen=True)
@@ -107,7 +106,7 @@ def step_bar_sentence(diagnosis: Diagnosis) -> str:
     whole = sum(part.ns for part in shown)
     if diagnosis.breakdown is None:
         largest = max(shown, key=lambda part: part.ns)
-        return f"The {threads(diagnosis)} spend {share(largest.ns, whole)} of {_whole(diagnosis)} {largest.said}."
+        return f"The {threads(diagnosis)} spend {share(largest.ns, whole)} of {_whole(diagnosis)} on {largest.label}."
     computing = diagnosis.breakdown.compute_ns
     head = f"The GPU computes {share(computing, whole)} of {_whole(diagnosis)}"
     others = [part for part in shown if part.colour != COMPUTE]
@@ -140,7 +139,7 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
         ]
     elif host is not None:
         longest = sorted(host.parts.items(), key=lambda item: -item[1])
-        found = [Part(ACTIVITIES[one], ns, CAUSE_COLOURS[IdleCause(one.value)], DOING[one], "") for one, ns in longest]
+        found = [Part(CAUSES[one], ns, CAUSE_COLOURS[one], "", "") for one, ns in longest]
     else:
         raise missing(diagnosis, "breakdown", Missing("device work", "Profile a GPU as well."))
     found = [part for part in found if part.ns]
@@ -152,7 +151,7 @@ def parts(diagnosis: Diagnosis) -> list[Part]:
 def _idle_parts(diagnosis: Diagnosis, idle_ns: int) -> list[Part]:
     if diagnosis.idle is None:
         return [Part("idle", idle_ns, NO_CAUSE, "is idle time")]
-    totals = dict[IdleCause, int]()
+    totals = dict[TimeCause, int]()
     for one in diagnosis.idle:
         totals[one.cause] = totals.get(one.cause, 0) + one.ns
     longest = sorted(totals.items(), key=lambda item: -item[1])

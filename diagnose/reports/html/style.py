@@ -12,9 +12,8 @@ import plotly.graph_objects as go
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.idle import IdleCause
+from diagnose.facts.core.causes import PATH_CAUSES, TimeCause
 from diagnose.facts.core.steps import Measure
-from diagnose.replay.critical_path import PathKind
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind
 from diagnose.trace.units import clipped
@@ -30,26 +29,25 @@ NOT_RECORDED = "#D0C8E0"
 """Neither busy nor idle: nothing says which."""
 
 CAUSE_COLOURS = {
-    IdleCause.LOADER: ORANGE,
-    IdleCause.SYNC: RED,
-    IdleCause.OPS: YELLOW,
-    IdleCause.PYTHON: SKY,
-    IdleCause.LAUNCH: "#B59A00",
-    IdleCause.HOST_COPY: "#66C2A5",
-    IdleCause.ALLOCATION: "#8C510A",
-    IdleCause.GARBAGE_COLLECTION: "#BF812D",
-    IdleCause.COMPILE: "#7A5195",
-    IdleCause.CHECKPOINT: "#A6761D",
-    IdleCause.OTHER_RANK: "#B04A84",
-    IdleCause.BLOCKED: "#8DA0CB",
-    IdleCause.DEVICE_WAIT: GREY,
-    IdleCause.BETWEEN_KERNELS: PALE,
-    IdleCause.HOST_NOT_RECORDED: "#8A8A8A",
-    IdleCause.UNKNOWN: DARK,
+    TimeCause.LOADER: ORANGE,
+    TimeCause.SYNC: RED,
+    TimeCause.OPS: YELLOW,
+    TimeCause.PYTHON: SKY,
+    TimeCause.LAUNCH: "#B59A00",
+    TimeCause.HOST_COPY: "#66C2A5",
+    TimeCause.ALLOCATION: "#8C510A",
+    TimeCause.GARBAGE_COLLECTION: "#BF812D",
+    TimeCause.COMPILE: "#7A5195",
+    TimeCause.CHECKPOINT: "#A6761D",
+    TimeCause.OTHER_RANK: "#B04A84",
+    TimeCause.BLOCKED: "#8DA0CB",
+    TimeCause.DEVICE_WAIT: GREY,
+    TimeCause.BETWEEN_KERNELS: PALE,
+    TimeCause.HOST_NOT_RECORDED: "#8A8A8A",
+    TimeCause.UNKNOWN: DARK,
 }
 
-_AS_CAUSES = {cause.value: colour for cause, colour in CAUSE_COLOURS.items()}
-PATH_COLOURS = {kind: _AS_CAUSES.get(kind.value, DARK) for kind in PathKind}
+PATH_COLOURS = {kind: CAUSE_COLOURS.get(kind, DARK) for kind in PATH_CAUSES}
 
 MARK_COLOURS = {
     MarkKind.COMPUTE.value: COMPUTE,
@@ -66,7 +64,7 @@ MARK_COLOURS = {
     MarkKind.CALL.value: PALE,
     MarkKind.GRAPH_NOT_RECORDED.value: NOT_RECORDED,
     **{IDLE + cause.value: colour for cause, colour in CAUSE_COLOURS.items()},
-    **{PATH + kind.value: PATH_COLOURS[kind] for kind in PathKind if kind not in MARK_OF_PATH},
+    **{PATH + kind.value: PATH_COLOURS[kind] for kind in PATH_CAUSES if kind not in MARK_OF_PATH},
 }
 """Colours of `facts.lanes.KINDS`."""
 

@@ -11,11 +11,10 @@ import plotly.graph_objects as go
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.idle import IdleCause
-from diagnose.replay.critical_path import PathKind
+from diagnose.facts.core.causes import IDLE_CAUSES, PATH_CAUSES
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
-from diagnose.reports.timeline.marks import Marks
-from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, PATHS, why_this_rank
+from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, why_this_rank
+from diagnose.timeline.marks import Marks
 from diagnose.trace.units import duration
 
 MOST_SHOWN = 4_000
@@ -41,16 +40,16 @@ KIND_WORDS = {
     MarkKind.COPY.value: "copy",
     MarkKind.OP.value: "op",
     MarkKind.ANNOTATION.value: "annotation",
-    MarkKind.LOADER.value: "data loader",
+    MarkKind.LOADER.value: "data loading",
     MarkKind.COLLECTIVE.value: "collective call",
     MarkKind.LAUNCH.value: "launch call",
     MarkKind.COPY_CALL.value: "copy call",
-    MarkKind.SYNC.value: "waiting for the GPU",
+    MarkKind.SYNC.value: "host synchronisation",
     MarkKind.ALLOCATION.value: "allocation",
     MarkKind.CALL.value: "other call",
     MarkKind.GRAPH_NOT_RECORDED.value: GRAPH_NOT_RECORDED,
-    **{IDLE + cause.value: f"idle: {CAUSES[cause]}" for cause in IdleCause},
-    **{PATH + kind.value: f"critical path: {PATHS[kind]}" for kind in PathKind if kind not in MARK_OF_PATH},
+    **{IDLE + cause.value: f"idle: {CAUSES[cause]}" for cause in IDLE_CAUSES},
+    **{PATH + kind.value: f"critical path: {CAUSES[kind]}" for kind in PATH_CAUSES if kind not in MARK_OF_PATH},
 }
 """Kinds of marks in words."""
 

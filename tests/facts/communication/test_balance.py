@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.facts.communication.balance import Balance, balance
 from diagnose.facts.core.base import Missing
-from diagnose.facts.core.host import HostActivity
+from diagnose.facts.core.causes import TimeCause
 from diagnose.synthetic.reading import facts_of
 
 RANK = """
@@ -138,7 +138,7 @@ def test_a_rank_whose_host_is_late_computes_no_longer() -> None:
     assert not found.surely
     assert found.late is not None
     assert (found.late.rank, found.late.ns, found.late.others_ns) == (0, 30_100_000, 12_100_000)
-    assert (found.late.share, found.late.why) == (1.0, HostActivity.LOADER)
+    assert (found.late.share, found.late.why) == (1.0, TimeCause.LOADER)
     assert found.late.keep.tolist() == [[pytest.approx(12.1 / 30.1)] * 3, [1.0] * 3]
 
 

@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from diagnose.facts.communication.bandwidth import BusRate, bus_rates
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.machines import share_a_machine
 from diagnose.facts.communication.peers import compare
 from diagnose.facts.core.base import Facts, Missing
@@ -130,7 +130,7 @@ def test_other_ranks_tell_what_was_waiting() -> None:
 
 def compared(*drawn: str) -> Iterator[Facts]:
     ranks = facts_of_ranks("---\n".join(drawn))
-    told = compare({number: course(facts) for number, facts in enumerate(ranks)})
+    told = compare({number: collective_sequence(facts) for number, facts in enumerate(ranks)})
     assert told is not None
     return (Facts(replace(facts.rank, peers=told.peers(number))) for number, facts in enumerate(ranks))
 

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.synthetic.reading import facts_of
 
 
 def test_gaps_between_kernels_beside_a_collective_do_not_wait_for_it() -> None:
-    found = course(
+    found = collective_sequence(
         facts_of(
             """
             3 steps of 100

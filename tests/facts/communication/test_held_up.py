@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.synthetic.reading import facts_of
 
 MS = 1_000_000
@@ -21,7 +21,7 @@ gpu 20  allreduce 10-45 @0.3 group_size=2 | allreduce {begin}-85 @0.8 group_size
 
 def between_ms(text: str) -> float:
     """From when the rank asks for the first call of a step to when it asks for the second."""
-    lane = course(facts_of(text)).lane
+    lane = collective_sequence(facts_of(text)).lane
     asked = lane.from_ns[~lane.waits & (lane.call >= 0)]
     return round(float(asked[1] - asked[0]) / MS, 3)
 
@@ -47,7 +47,7 @@ gpu 24  allgather 10-30 @0.45 group_size=2
 
 def held(text: str) -> list[tuple[str, float]]:
     """What the rank is held up by in its first used step, and for how long (ms)."""
-    found = course(facts_of(text))
+    found = collective_sequence(facts_of(text))
     lane, calls = found.lane, found.calls
     waits = np.flatnonzero(lane.waits)
     names = [found.operations[calls.operation[call]] for call in lane.call[waits]]

@@ -7,10 +7,10 @@ from dataclasses import replace
 import numpy as np
 
 from diagnose.facts.communication import kept as keeping
-from diagnose.facts.communication.course import course
-from diagnose.facts.communication.kept import KeptCourse, chosen, compared, kept
+from diagnose.facts.communication.collective_sequence import collective_sequence
+from diagnose.facts.communication.kept import KeptSequence, chosen, compared, kept
 from diagnose.synthetic.reading import facts_of_ranks
-from diagnose.trace.job import Course, ProcessGroup
+from diagnose.trace.job import CollectiveSequence, ProcessGroup
 
 RANK = """
 4 steps of 100
@@ -23,18 +23,18 @@ COMPUTED = (60, 80, 70, 65)
 MS = 1_000_000
 
 
-def courses() -> list[Course]:
+def sequences() -> list[CollectiveSequence]:
     """Four ranks that compute until these ms of each of 3 steps, and leave one all-reduce at 90."""
     drawn = "---\n".join(RANK.format(rank=rank, computed=until) for rank, until in enumerate(COMPUTED))
-    return [course(facts) for facts in facts_of_ranks(drawn)]
+    return [collective_sequence(facts) for facts in facts_of_ranks(drawn)]
 
 
-def of(calls: int, held_share: float, near: bool = False) -> KeptCourse:
-    return KeptCourse(b"", calls, recorded_steps=1, steps=1, held_share=held_share, near=near)
+def of(calls: int, held_share: float, near: bool = False) -> KeptSequence:
+    return KeptSequence(b"", calls, recorded_steps=1, steps=1, held_share=held_share, near=near)
 
 
-def all_kept(ranks: int) -> dict[int, KeptCourse]:
-    return {rank: kept(one, ranks) for rank, one in enumerate(courses())}
+def all_kept(ranks: int) -> dict[int, KeptSequence]:
+    return {rank: kept(one, ranks) for rank, one in enumerate(sequences())}
 
 
 def test_few_ranks_are_kept_whole() -> None:
@@ -74,7 +74,7 @@ def test_what_is_left_out_is_said_and_nobody_is_said_to_have_come_last() -> None
     found, notes = compared(all_kept(4), most_calls=6)
     assert found is not None
     assert found.job.ranks == (0, 1)
-    assert not any(met.whole for met in found.job.meetings)
+    assert not any(met.whole for met in found.job.join_points)
     assert [note.what for note in notes] == [
         "The collectives of 2 of 4 ranks are compared: of the first rank's groups, and of the ranks that are held up"
         " least."
@@ -82,7 +82,7 @@ def test_what_is_left_out_is_said_and_nobody_is_said_to_have_come_last() -> None
 
 
 def test_a_rank_of_which_nothing_is_known_costs_that_rank() -> None:
-    some: dict[int, KeptCourse | None] = {**all_kept(4), 3: None}
+    some: dict[int, KeptSequence | None] = {**all_kept(4), 3: None}
     found, notes = compared(some)
     assert found is not None
     assert found.job.ranks == (0, 1, 2)
@@ -90,13 +90,13 @@ def test_a_rank_of_which_nothing_is_known_costs_that_rank() -> None:
 
 
 def test_fewer_than_two_ranks_cannot_be_compared() -> None:
-    some: dict[int, KeptCourse | None] = {0: all_kept(4)[0], 1: None}
+    some: dict[int, KeptSequence | None] = {0: all_kept(4)[0], 1: None}
     assert compared(some) == (None, [])
 
 
 def test_a_rank_is_near_the_first_if_it_shares_a_group_that_is_not_of_all() -> None:
     everyone, pair = ProcessGroup("0", "", (0, 1, 2, 3)), ProcessGroup("1", "tp", (0, 2))
-    one = courses()[2]
+    one = sequences()[2]
     assert not kept(replace(one, known_groups=(everyone,)), 4).near
     assert kept(replace(one, known_groups=(everyone, pair)), 4).near
 

@@ -7,12 +7,12 @@ from dataclasses import replace
 import numpy as np
 import pytest
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.overlap import exposure
 from diagnose.facts.communication.peers import Compared, compare, peers, waits
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.synthetic.reading import facts_of, facts_of_ranks
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context, Peers
 
@@ -32,29 +32,29 @@ def pair(first: int, second: int) -> str:
 
 
 def compared(text: str) -> dict[int, Peers]:
-    return of_each({facts.rank.index: course(facts) for facts in facts_of_ranks(text)})
+    return of_each({facts.rank.index: collective_sequence(facts) for facts in facts_of_ranks(text)})
 
 
-def of_each(courses: dict[int, Course]) -> dict[int, Peers]:
+def of_each(sequences: dict[int, CollectiveSequence]) -> dict[int, Peers]:
     """What the others tell of each rank."""
-    found = together(courses)
-    return {rank: found.peers(rank) for rank in courses}
+    found = together(sequences)
+    return {rank: found.peers(rank) for rank in sequences}
 
 
-def together(courses: dict[int, Course]) -> Compared:
-    found = compare(courses)
+def together(sequences: dict[int, CollectiveSequence]) -> Compared:
+    found = compare(sequences)
     assert found is not None
     return found
 
 
-def shifted(one: Course, ns: int) -> Course:
+def shifted(one: CollectiveSequence, ns: int) -> CollectiveSequence:
     """The same by a clock that is ahead."""
     calls = replace(one.calls, begin_ns=one.calls.begin_ns + ns, end_ns=one.calls.end_ns + ns)
     lane = replace(one.lane, from_ns=one.lane.from_ns + ns, until_ns=one.lane.until_ns + ns)
     return replace(one, calls=calls, lane=lane, bounds_ns=one.bounds_ns + ns)
 
 
-def of_size(one: Course, members: int, world_size: int = 0) -> Course:
+def of_size(one: CollectiveSequence, members: int, world_size: int = 0) -> CollectiveSequence:
     """The same with collectives between so many ranks; -1 unknown."""
     calls = replace(one.calls, members=np.full(len(one.calls.ids), members))
     return replace(one, calls=calls, world_size=world_size)
@@ -67,7 +67,9 @@ def test_who_comes_first_waits_for_who_comes_last() -> None:
     assert last.waits_ns.tolist() == [0] * 3
     assert first.waited_ns.tolist() == last.waited_ns.tolist() == [60 * MS, 0]
     assert first.compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
-    assert together({facts.rank.index: course(facts) for facts in facts_of_ranks(pair(60, 80))}).awaited == 1
+    assert (
+        together({facts.rank.index: collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80))}).awaited == 1
+    )
 
 
 def test_what_is_not_waiting_is_transfer() -> None:
@@ -98,7 +100,7 @@ def test_without_the_other_ranks_nobody_knows_who_waited() -> None:
 
 
 def test_clocks_that_differ_are_set_by_the_ends_of_collectives() -> None:
-    one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80)))
     found = of_each({0: one, 1: shifted(other, 7_000_000_000)})
     assert found[0].waits_ns.tolist() == [20 * MS] * 3
     assert found[1].waits_ns.tolist() == [0] * 3
@@ -110,21 +112,21 @@ def test_clocks_of_several_machines_are_set_by_collectives(peers: int | None, wa
     ranks = [facts_of(text).rank for text in texts]
     ranks[1] = replace(ranks[1], zero_unix_ns=ranks[1].zero_unix_ns + 40 * MS)  # its clock is 40 ms ahead
     told = [Context(RankManifest(rank=k, world_size=2, peers=peers), Host(), 2) for k in (0, 1)]
-    known = {k: course(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
+    known = {k: collective_sequence(Facts(replace(ranks[k], context=told[k]))) for k in (0, 1)}
     longer = {k: replace(one.calls, end_ns=one.calls.end_ns + 100 * MS) for k, one in known.items()}
     found = of_each({k: replace(one, calls=longer[k]) for k, one in known.items()})
     assert found[0].waits_ns.tolist() == [waits_ms * MS] * 3
 
 
 def test_ranks_on_one_clock_that_leave_before_others_come_are_of_different_runs() -> None:
-    one, other = (replace(course(facts), machine=7) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (replace(collective_sequence(facts), machine=7) for facts in facts_of_ranks(pair(60, 80)))
     found = of_each({0: one, 1: shifted(other, 50 * MS)})
     assert len(found[0].met) == len(found[1].met) == 0
     assert found[0].compute_ns.tolist() == [[59_900_000] * 3, [79_900_000] * 3]
 
 
 def test_a_group_of_which_a_rank_is_missing_is_not_compared() -> None:
-    one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80)))
     of_four = [of_size(rank, 4) for rank in (one, other)]
     assert len(of_each(dict(enumerate(of_four)))[0].met) == 0
     unknown = [of_size(rank, -1, world_size=3) for rank in (one, other)]
@@ -132,7 +134,7 @@ def test_a_group_of_which_a_rank_is_missing_is_not_compared() -> None:
 
 
 def test_only_steps_of_all_ranks_are_compared() -> None:
-    one, other = (course(facts) for facts in facts_of_ranks(pair(60, 80)))
+    one, other = (collective_sequence(facts) for facts in facts_of_ranks(pair(60, 80)))
     later = replace(other, numbers=(2, 3, 4))
     found = of_each({0: one, 1: later})
     assert found[0].steps == (2, 3)
@@ -141,7 +143,7 @@ def test_only_steps_of_all_ranks_are_compared() -> None:
 
 
 def test_nothing_is_compared_if_a_rank_cannot_be() -> None:
-    one = course(facts_of_ranks(pair(60, 80))[0])
+    one = collective_sequence(facts_of_ranks(pair(60, 80))[0])
     assert compare({0: one}) is None
     assert compare({0: one, 1: None}) is None
     assert compare({}) is None

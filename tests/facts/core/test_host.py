@@ -1,6 +1,7 @@
 """Who trains, what the training threads do, and which op or line asked."""
 
-from diagnose.facts.core.host import HostActivity, asking_ops, enclosing_op, host_threads, host_time
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import asking_ops, enclosing_op, host_threads, host_time
 from tests.drawing import MAIN, Drawing
 
 
@@ -22,11 +23,11 @@ def test_parts_of_the_host_s_time_add_up_and_inner_activities_come_first() -> No
     found = host_time(draw.facts())
     assert found.step_ns == 100_000
     assert {activity: ns for activity, ns in found.parts.items() if ns} == {
-        HostActivity.ALLOCATION: 10_000,
-        HostActivity.SYNC: 5_000,
-        HostActivity.OPS: 25_000,
-        HostActivity.LOADER: 20_000,
-        HostActivity.PYTHON: 40_000,
+        TimeCause.ALLOCATION: 10_000,
+        TimeCause.SYNC: 5_000,
+        TimeCause.OPS: 25_000,
+        TimeCause.LOADER: 20_000,
+        TimeCause.PYTHON: 40_000,
     }
 
 
@@ -34,9 +35,9 @@ def test_a_collective_on_another_thread_is_a_wait_only_while_no_op_runs() -> Non
     draw = Drawing().step(0, 0, 100).op("aten::x", 1, 2).step(1, 100, 200)
     draw.op("aten::mm", 110, 130).span("user_annotation", "gloo:all_reduce", 120, 170, tid=42)
     parts = host_time(draw.facts()).parts
-    assert parts[HostActivity.OPS] == 20_000
-    assert parts[HostActivity.OTHER_RANK] == 40_000
-    assert parts[HostActivity.PYTHON] == 40_000
+    assert parts[TimeCause.OPS] == 20_000
+    assert parts[TimeCause.OTHER_RANK] == 40_000
+    assert parts[TimeCause.PYTHON] == 40_000
 
 
 def test_nobody_waits_for_gradients_once_the_optimizer_takes_its_step() -> None:
@@ -45,9 +46,9 @@ def test_nobody_waits_for_gradients_once_the_optimizer_takes_its_step() -> None:
     draw.op("aten::mm", 110, 120).span("user_annotation", "gloo:all_reduce", 115, 190, tid=42)
     draw.span("user_annotation", "Optimizer.step#SGD.step", 140, 150).op("aten::add_", 142, 148)
     parts = host_time(draw.facts()).parts
-    assert parts[HostActivity.OTHER_RANK] == 20_000
-    assert parts[HostActivity.OPS] == 16_000
-    assert parts[HostActivity.PYTHON] == 64_000
+    assert parts[TimeCause.OTHER_RANK] == 20_000
+    assert parts[TimeCause.OPS] == 16_000
+    assert parts[TimeCause.PYTHON] == 64_000
 
 
 def test_the_enclosing_op_is_the_innermost_and_the_asking_op_the_outermost() -> None:
@@ -60,7 +61,7 @@ def test_the_enclosing_op_is_the_innermost_and_the_asking_op_the_outermost() -> 
     assert [names[op] if op >= 0 else None for op in asking_ops(facts, calls)] == ["aten::item", None]
 
 
-def parts_of(draw: Drawing) -> dict[HostActivity, int]:
+def parts_of(draw: Drawing) -> dict[TimeCause, int]:
     return {activity: ns for activity, ns in host_time(draw.facts()).parts.items() if ns}
 
 
@@ -69,10 +70,10 @@ def test_time_after_the_last_and_before_the_first_record_of_the_host_is_not_reco
     draw = Drawing().work("before", (0, 90)).op("aten::mm", 100, 130).launch("k", (110, 112), (120, 190))
     draw.op("aten::mm", 150, 200).launch("k", (160, 162), (200, 300)).work("after", (350, 400))
     assert parts_of(draw) == {
-        HostActivity.LAUNCH: 4_000,
-        HostActivity.OPS: 76_000,
-        HostActivity.PYTHON: 20_000,
-        HostActivity.NOT_RECORDED: 300_000,
+        TimeCause.LAUNCH: 4_000,
+        TimeCause.OPS: 76_000,
+        TimeCause.PYTHON: 20_000,
+        TimeCause.HOST_NOT_RECORDED: 300_000,
     }
 
 
@@ -80,10 +81,10 @@ def test_a_step_s_marker_and_a_call_that_waits_are_records_of_the_host() -> None
     draw = Drawing().step(0, 0, 100).launch("a", (10, 11), (20, 100)).step(1, 100, 150).op("aten::mm", 100, 110)
     draw.launch("b", (101, 102), (110, 300)).call("cudaDeviceSynchronize", 170, 301)
     assert parts_of(draw) == {
-        HostActivity.LAUNCH: 1_000,
-        HostActivity.OPS: 9_000,
-        HostActivity.PYTHON: 60_000,
-        HostActivity.SYNC: 130_000,
+        TimeCause.LAUNCH: 1_000,
+        TimeCause.OPS: 9_000,
+        TimeCause.PYTHON: 60_000,
+        TimeCause.SYNC: 130_000,
     }
 
 
@@ -100,14 +101,14 @@ def ops_stop(launched_in_ops: bool) -> Drawing:
 def test_between_launches_after_ops_stop_being_recorded_nothing_is_known_of_the_host() -> None:
     """The window begins with the first kernel, at 4 us."""
     found = parts_of(ops_stop(launched_in_ops=True))
-    assert found[HostActivity.LAUNCH] == 118_000
-    assert found[HostActivity.PYTHON] == 58_000
-    assert found[HostActivity.OPS] == 178_000
-    assert found[HostActivity.NOT_RECORDED] == 600_000 + 4_000 - 298_000 - 60_000
+    assert found[TimeCause.LAUNCH] == 118_000
+    assert found[TimeCause.PYTHON] == 58_000
+    assert found[TimeCause.OPS] == 178_000
+    assert found[TimeCause.HOST_NOT_RECORDED] == 600_000 + 4_000 - 298_000 - 60_000
 
 
 def test_launches_that_never_were_in_ops_do_not_tell_that_these_stopped() -> None:
-    assert HostActivity.NOT_RECORDED not in {
+    assert TimeCause.HOST_NOT_RECORDED not in {
         activity for activity, ns in parts_of(ops_stop(launched_in_ops=False)).items() if ns > 20_000
     }
 
@@ -117,6 +118,6 @@ def test_a_transfer_of_gloo_is_a_wait_only_while_its_thread_is_in_no_op() -> Non
     draw.span("user_annotation", "gloo:recv", 110, 180)  # from when it was posted until it was waited for
     draw.op("aten::mm", 120, 150).op("aten::mm", 160, 190)
     parts = host_time(draw.facts()).parts
-    assert parts[HostActivity.OPS] == 60_000
-    assert parts[HostActivity.OTHER_RANK] == 20_000
-    assert parts[HostActivity.PYTHON] == 20_000
+    assert parts[TimeCause.OPS] == 60_000
+    assert parts[TimeCause.OTHER_RANK] == 20_000
+    assert parts[TimeCause.PYTHON] == 20_000

@@ -10,7 +10,8 @@ from statistics import median
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.idle import IdleCause, idle
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.idle import idle
 from diagnose.facts.core.spans import host_spans, in_used_steps, launched_in
 from diagnose.facts.core.steps import steps
 from diagnose.facts.host.python import PythonPause, python_pauses
@@ -193,13 +194,13 @@ def test_starved_and_paused_time_are_parts_of_the_idle_time(corpus: Path, name: 
     facts = Facts(ranks.read(corpus / "kineto" / name))
     shares = idle(facts)
 
-    def total(*causes: IdleCause) -> int:
+    def total(*causes: TimeCause) -> int:
         return sum(one.ns for one in shares if one.cause in causes)
 
     pauses = python_pauses(facts)
-    assert abs(starvation(facts).idle_ns - total(IdleCause.OPS, IdleCause.LAUNCH)) <= len(shares)
-    assert abs(sum(pause.idle_ns for pause in pauses) - total(IdleCause.PYTHON)) <= len(shares) + len(pauses)
-    assert sum(pause.gaps for pause in pauses) == sum(one.gaps for one in shares if one.cause is IdleCause.PYTHON)
+    assert abs(starvation(facts).idle_ns - total(TimeCause.OPS, TimeCause.LAUNCH)) <= len(shares)
+    assert abs(sum(pause.idle_ns for pause in pauses) - total(TimeCause.PYTHON)) <= len(shares) + len(pauses)
+    assert sum(pause.gaps for pause in pauses) == sum(one.gaps for one in shares if one.cause is TimeCause.PYTHON)
 
 
 @pytest.mark.parametrize("name", SOME_TRACES)

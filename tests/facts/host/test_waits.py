@@ -12,8 +12,9 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.host import api_calls
-from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.blocking_launches import blocking_launches
 from diagnose.facts.host.syncs import blocked_ns
@@ -261,7 +262,7 @@ def real(corpus: Path, name: str) -> tuple[Facts, list[dict[str, Any]]]:
 def test_all_idle_time_after_a_sync_belongs_to_one_wait(corpus: Path, name: str) -> None:
     facts, _ = real(corpus, name)
     found, gaps = host_waits(facts), idle_gaps(facts)
-    after_sync = gaps.cause == list(IdleCause).index(IdleCause.SYNC)
+    after_sync = gaps.cause == IDLE_CAUSES.index(TimeCause.SYNC)
     total = int((gaps.gaps.ends - gaps.gaps.starts)[after_sync].sum())
     charged = sum(wait.drained_idle_ns for wait in found if wait.reason is not WaitReason.ALLOCATOR)
     first = facts.rank.spans["start_ns"].to_numpy()[api_calls(facts).ids].min()

@@ -12,7 +12,7 @@ from diagnose.facts.core.seen_ops import seen_ops
 from diagnose.facts.values.known_values import duplicates
 from diagnose.facts.values.parts_read import parts_read
 from diagnose.facts.values.wasted_work import FINDERS, Cause, wasted_work
-from diagnose.pipeline import diagnose_rank
+from diagnose.pipeline import present
 from diagnose.rulekit import engine, page
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
@@ -43,7 +43,7 @@ def test_every_cause_has_a_finder_and_a_rule() -> None:
 @pytest.mark.parametrize("name", [one.id for one in RULES])
 def test_what_cannot_be_looked_at_is_said_with_how_to_record_it(name: str) -> None:
     rule = engine.load_file(next(one for one in page.files(page.built_in_rules()) if one.stem == name))
-    (outcome,) = diagnose_rank(facts_of(f"{STEPS}cpu  aten::mm 0-10 | Optimizer.step#SGD.step 11-12"), [rule]).outcomes
+    (outcome,) = present(facts_of(f"{STEPS}cpu  aten::mm 0-10 | Optimizer.step#SGD.step 11-12"), [rule]).outcomes
     assert outcome.outcome is OutcomeKind.CANNOT_TELL
     assert outcome.how_to_record_it.startswith("Record")
 
@@ -102,7 +102,7 @@ def test_what_nothing_reads_at_all() -> None:
 def test_an_entry_says_what_how_often_where_and_how_long() -> None:
     rule = engine.load_file(page.built_in_rules() / "redundancy" / "duplicate_compute.py")
     looked = "aten::mm | aten::exp takes 0 | aten::mm as 0 | aten::exp as 1 | aten::mm as 0 | aten::exp as 1"
-    (found,) = diagnose_rank(facts_of(text(looked, [1, 1, 5, 5, 5, 5])), [rule]).findings
+    (found,) = present(facts_of(text(looked, [1, 1, 5, 5, 5, 5])), [rule]).findings
     assert found.evidence[0].text == (
         "mm, exp repeat twice what had been computed at line 1 (f1) from the same values: 32.0 ms a step."
     )

@@ -21,7 +21,8 @@ from diagnose.contracts.finding import Confidence, Level, PricedSaving, RankedFi
 from diagnose.contracts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown
-from diagnose.facts.core.idle import IdleCause, IdleShare
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.steps import Measure
 from diagnose.replay.saving import Basis
 from diagnose.reports.html import run_figures, step_figures, style, work_figures
@@ -43,7 +44,7 @@ EVIL = ("</script><b>x", "a<b>(c&d)")
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
+    return of_ranks(pipeline.present(Facts(drawing.rank()), []))
 
 
 def training(op: str = "aten::mm") -> Drawing:
@@ -97,7 +98,7 @@ def test_the_step_bar_is_the_step(known: Diagnosis) -> None:
 
 def test_the_smallest_parts_of_a_step_are_there_but_not_in_the_legend(known: Diagnosis) -> None:
     breakdown = Breakdown(1_000_000, 999_000, 1_000, 999_000, 0, 0, Measure.DEVICE)
-    small = replace(known, breakdown=breakdown, idle=(IdleShare(IdleCause.SYNC, None, 1_000, 0.001, 2),))
+    small = replace(known, breakdown=breakdown, idle=(IdleShare(TimeCause.SYNC, None, 1_000, 0.001, 2),))
     shown = {trace.marker.color: (trace.x[0], trace.showlegend) for trace in step_figures.step_bar(small).data}
     assert shown == {style.COMPUTE: (0.999, True), style.RED: (0.001, False)}
 
@@ -118,16 +119,16 @@ def test_without_a_gpu_the_step_bar_is_of_the_host(cpu_only: Diagnosis) -> None:
     """The used step takes 21 us, 5 of them in ops."""
     made = step_figures.step_bar(cpu_only)
     assert {trace.name: trace.x[0] for trace in made.data} == {
-        "in Python between ops, 76.2 %": 0.016,
-        "in framework ops, 23.8 %": 0.005,
+        "Python overhead, 76.2 %": 0.016,
+        "CPU time in ops, 23.8 %": 0.005,
     }
     said = step_figures.step_bar_sentence(cpu_only)
-    assert said == "The launching threads spend 76.2 % of the step in Python between ops."
+    assert said == "The launching threads spend 76.2 % of the step on Python overhead."
 
 
 def test_idle_lines_are_named_by_line_or_cause(known: Diagnosis) -> None:
     site = Site("pack/train.py", 12, "main")
-    idle = (IdleShare(IdleCause.SYNC, site, 3_000_000, 0.3, 4), IdleShare(IdleCause.LOADER, None, 1_000_000, 0.1, 2))
+    idle = (IdleShare(TimeCause.SYNC, site, 3_000_000, 0.3, 4), IdleShare(TimeCause.LOADER, None, 1_000_000, 0.1, 2))
     found = replace(known, idle=idle)
     made = step_figures.idle_lines(found)
     assert made.data[0].x == (3.0, 1.0)
@@ -144,7 +145,7 @@ def test_idle_lines_are_named_by_line_or_cause(known: Diagnosis) -> None:
 
 
 def test_idle_lines_are_the_longest(known: Diagnosis) -> None:
-    many = tuple(IdleShare(IdleCause.OPS, Site("a.py", k, "f"), 1000 - k, 0.1, 1) for k in range(40))
+    many = tuple(IdleShare(TimeCause.OPS, Site("a.py", k, "f"), 1000 - k, 0.1, 1) for k in range(40))
     assert len(step_figures.idle_lines(replace(known, idle=many)).data[0].x) == 12
 
 
@@ -400,7 +401,7 @@ def hostile(evil: str) -> Diagnosis:
     found = of(training(op=evil))
     assert found.pictures is not None
     pictures = dataclasses.replace(found.pictures, collectives=(CollectiveBar(evil, 0, 10, 5, 7),))
-    idle = (IdleShare(IdleCause.SYNC, Site(evil, 1, evil), 510_000, 0.51, 1),)
+    idle = (IdleShare(TimeCause.SYNC, Site(evil, 1, evil), 510_000, 0.51, 1),)
     found = with_fixes(replace(found, pictures=pictures, idle=idle), finding(evil, 300_000, 300_000))
     return several(remembered(roofed(found, evil)), 2, lambda rank: (1000, 2000))
 

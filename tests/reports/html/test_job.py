@@ -12,25 +12,26 @@ from msgspec.structs import replace
 
 from diagnose.advice.job_summary import summarised
 from diagnose.contracts.diagnosis import Diagnosis, RankFinding, RankSummary
-from diagnose.facts.communication.meetings import join as joined_job
-from diagnose.facts.core.host import HostActivity, HostTime
+from diagnose.facts.communication.matching import join as joined_job
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.core.host import HostTime
 from diagnose.replay.job import join
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, job, markdown, terminal
 from diagnose.reports.html import job_figures, job_ranks, page
 from diagnose.trace.frames import Site
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 from tests.replay.playing import MS, Meet, NextStep, Own, Program, play
 from tests.reports.test_reports import of, training
 
 
-def diagnosed(courses: Sequence[Course]) -> Diagnosis:
+def diagnosed(sequences: Sequence[CollectiveSequence]) -> Diagnosis:
     """Any rank's Diagnosis as that of one of these ranks."""
-    found = joined_job(courses)
+    found = joined_job(sequences)
     assert found is not None
     alone = of(training())
     (one,) = alone.ranks
-    ranks = tuple(RankSummary(rank.rank, one.step_time_ns, one.breakdown, one.times_ns) for rank in courses)
+    ranks = tuple(RankSummary(rank.rank, one.step_time_ns, one.breakdown, one.times_ns) for rank in sequences)
     return replace(alone, job=summarised(found, join(found)), ranks=ranks)
 
 
@@ -68,7 +69,7 @@ def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
     ]
     text = page.render(diagnosis)
     first = text[text.index('<section id="job">') : text.index('<h2 id="rank">')]
-    assert first.index("Rank 5") < first.index("What its step waits for") < first.index("process groups")
+    assert first.index("Rank 5") < first.index("Critical path of its step") < first.index("process groups")
     assert "the step waits 30.0 ms for its compute" in first
     assert f"Rank {diagnosis.rank} in detail" in text
     assert text.index('<h2 id="rank">') < text.index('id="fixes"')
@@ -77,13 +78,13 @@ def test_the_first_screen_names_whom_the_step_waits_for_and_why() -> None:
 def test_a_rank_that_comes_late_is_named_before_the_compute_of_all() -> None:
     """Three ranks compute for 20 ms; one is on its host for 10 ms besides."""
     usual: Program = [Own(20 * MS), Meet((0, 1, 2), MS), NextStep()] * 4
-    courses = play([usual, [Own(30 * MS), Meet((0, 1, 2), MS), NextStep()] * 4, usual])
-    late = courses[1]
+    sequences = play([usual, [Own(30 * MS), Meet((0, 1, 2), MS), NextStep()] * 4, usual])
+    late = sequences[1]
     computed = np.where(late.lane.own_ns > 0, 20 * MS, 0)
-    courses[1] = dataclass_replace(
+    sequences[1] = dataclass_replace(
         late, lane=dataclass_replace(late.lane, compute_ns=computed), compute_ns=np.full(4, 20 * MS)
     )
-    found = diagnosed(courses).job
+    found = diagnosed(sequences).job
     assert found is not None
     assert job.lead(found) == [
         "A rank waits 6.67 ms of 31.0 ms for others, on average (21.5 %).",
@@ -108,7 +109,7 @@ def test_of_ranks_that_take_alike_none_is_named() -> None:
     )
 
 
-def in_turn(more_ms: int) -> list[Course]:
+def in_turn(more_ms: int) -> list[CollectiveSequence]:
     """Each of four ranks computes for 40 ms in one step of four, else for 20; the last for longer in all of them."""
     meet = Meet((0, 1, 2, 3), MS)
     programs: list[Program] = []
@@ -136,9 +137,9 @@ def test_a_rank_that_explains_much_of_the_waiting_is_named() -> None:
 
 def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() -> None:
     """It takes 22 ms, the others 20: much on GPUs, and nothing on a CPU, where the rules do not speak of it either."""
-    courses = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
+    sequences = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
     on_gpu, on_cpu = (
-        diagnosed([dataclass_replace(one, on_cpu=is_cpu) for one in courses]).job for is_cpu in (False, True)
+        diagnosed([dataclass_replace(one, on_cpu=is_cpu) for one in sequences]).job for is_cpu in (False, True)
     )
     assert on_gpu is not None
     assert on_cpu is not None
@@ -157,7 +158,7 @@ def test_where_nobody_waits_no_rank_stands_out() -> None:
 def test_texts_have_the_job_before_the_ranks(render: object) -> None:
     assert callable(render)
     text = render(eight())
-    assert text.index("The job: what its step waits for") < text.index("Ranks\n")
+    assert text.index("The job: critical path of its step") < text.index("Ranks\n")
     assert "rank 5: compute" in text
 
 
@@ -228,7 +229,7 @@ def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it(
     found = eight()
     assert found.job is not None
     said = RankFinding("scalar_syncs", "SY01", "It <waits>", Site("train.py", 12, "step"))
-    host = HostTime(200, {HostActivity.OPS: 150, HostActivity.PYTHON: 50, HostActivity.SYNC: 0})
+    host = HostTime(200, {TimeCause.OPS: 150, TimeCause.PYTHON: 50, TimeCause.SYNC: 0})
     ranks = [replace(one, findings=(said,) * (one.rank == 5), host=host) for one in found.ranks]
     views = list(job_ranks.each_rank(replace(found, ranks=tuple(ranks)), found.job))
     assert [one.number for one in views] == list(range(8))
@@ -239,7 +240,7 @@ def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it(
         ("transfer", "5.00 ms"),
         ("others wait for it", "20.0 ms"),  # Its neighbour, for which the six others wait then.
     )
-    assert views[5].host == "in framework ops 75.0 %, in Python between ops 25.0 %"
+    assert views[5].host == "CPU time in ops 75.0 %, Python overhead 25.0 %"
     assert views[5].findings == (("It <waits>", "train.py:12 (step)"),)
     assert views[4].findings == ()
     text = page.render(replace(found, ranks=tuple(ranks)))

@@ -96,6 +96,7 @@ def test_the_same_diagnosis_gives_the_same_page(tmp_path: Path) -> None:
 
 def test_a_notebook_shows_the_summary(tmp_path: Path) -> None:
     found = analysed(EVERY["training"](), tmp_path)
+    assert notebook.shown_in_notebooks() is type(found)
     shown = found._repr_html_()  # type: ignore[attr-defined]
     assert shown == summary.render(found)
     assert "One step takes 10.0 ms" in shown
@@ -106,7 +107,6 @@ def test_a_notebook_shows_the_summary(tmp_path: Path) -> None:
 def test_importing_the_public_name_is_enough_for_a_notebook() -> None:
     import diagnose
 
-    notebook.register()
     assert diagnose.Diagnosis is Diagnosis
     assert callable(Diagnosis._repr_html_)  # type: ignore[attr-defined]
     assert diagnose.figures.timeline.__name__ == "timeline"

@@ -14,15 +14,15 @@ from diagnose.contracts.timeline import MarkTable
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.reports.html import timeline_figure
 from diagnose.reports.html.timeline_figure import MOST_SHOWN, PIXELS, chosen, levels, timeline
-from diagnose.reports.timeline.marks import Marks
 from diagnose.source import recording
+from diagnose.timeline.marks import Marks
 from diagnose.trace.units import duration
 from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 
 
 def of(drawing: Drawing) -> Diagnosis:
-    return of_ranks(pipeline.diagnose_rank(Facts(drawing.rank()), []))
+    return of_ranks(pipeline.present(Facts(drawing.rank()), []))
 
 
 def steps() -> Drawing:
@@ -110,7 +110,7 @@ def test_a_step_known_in_detail_is_used_only_within_it() -> None:
 def test_levels_are_few_and_together_bounded(corpus: Path) -> None:
     for path in ("tensorboard/resnet50_autograd_0_workers", "hta/nccl_a100_rank0_of_2", "param/linear"):
         facts = Facts(recording.read(recording.find([str(corpus / f"kineto/{path}.json.gz")]).ranks[0]))
-        shown = timeline_figure.drawn(of_ranks(pipeline.diagnose_rank(facts, [])))
+        shown = timeline_figure.drawn(of_ranks(pipeline.present(facts, [])))
         found = levels(shown)
         sizes = [Marks.of(one).size for one in found]
         assert sum(sizes) < 50_000

@@ -26,7 +26,7 @@ from diagnose.facts.core.steps import Measure, steps
 from diagnose.trace import intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.job import RECV, SEND, Calls, Course, Lane
+from diagnose.trace.job import RECV, SEND, Calls, CollectiveSequence, Lane
 
 MOST_CALLS = 20_000
 """Collectives of one rank that a job is put together from: about 2 MB. Of more, the first steps are taken."""
@@ -36,7 +36,7 @@ AT_ONCE_NS = 20_000
 
 
 @fact
-def course(facts: Facts) -> Course:
+def collective_sequence(facts: Facts) -> CollectiveSequence:
     """The rank between its collectives. Raises Missing like the table, and without steps where there are none."""
     used, rank, table = steps(facts), facts.rank, collective_table(facts)
     if used.measure is Measure.WINDOW and not len(table.ids):
@@ -79,7 +79,7 @@ def course(facts: Facts) -> Course:
         queue=queue,
         after=after,
     )
-    return Course(
+    return CollectiveSequence(
         rank=rank.index,
         world_size=rank.provenance.world_size or 0,
         machine=_machine(facts),

@@ -9,9 +9,9 @@ from diagnose.contracts.timeline import Spot
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.host import host_threads
 from diagnose.replay.edits import Detach, Remove, Shorten, Times
-from diagnose.reports.timeline import spots as module
-from diagnose.reports.timeline.lanes import lanes
-from diagnose.reports.timeline.spots import MOST_SPOTS, spots
+from diagnose.timeline import spots as module
+from diagnose.timeline.lanes import lanes
+from diagnose.timeline.spots import MOST_SPOTS, spots
 from diagnose.trace import intervals
 from tests.drawing import Drawing
 from tests.replay.programs import ids

@@ -10,8 +10,8 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import breakdown
 from diagnose.facts.core.inputs import Tensor
 from diagnose.facts.core.steps import steps
-from diagnose.facts.run import spending as module
-from diagnose.facts.run.spending import Part, Spent, shapes_text, spending
+from diagnose.facts.run import time_attribution as module
+from diagnose.facts.run.time_attribution import AttributedTime, Part, shapes_text, time_attribution
 from diagnose.source import recording
 from tests.drawing import Drawing
 
@@ -28,7 +28,7 @@ def two_steps() -> Drawing:
 def told(facts: Facts) -> dict[tuple[str, str, str], int]:
     """Time of each (part, op, name)."""
     found: dict[tuple[str, str, str], int] = {}
-    for row in spending(facts):
+    for row in time_attribution(facts):
         key = row.part.value, row.op, row.name
         found[key] = found.get(key, 0) + row.ns
     return found
@@ -56,7 +56,7 @@ def test_idle_time_is_told_by_cause_and_line_and_work_by_its_op_s_shapes() -> No
         "aten::mm", 45, 55, **{"Input Dims": [[8, 4], [4, 2]], "Input type": ["float", "float"]}
     )
     draw.launch("gemm", (50, 51), (90, 100))
-    rows = {row.part: row for row in spending(draw.facts())}
+    rows = {row.part: row for row in time_attribution(draw.facts())}
     assert set(rows) == {Part.COMPUTE, Part.IDLE}
     work, idle = rows[Part.COMPUTE], rows[Part.IDLE]
     assert (work.kind, work.op, work.name, work.shapes) == ("gemm", "aten::mm", "gemm", "(8, 4) (4, 2)")
@@ -72,7 +72,7 @@ def test_without_device_work_it_is_what_the_threads_do_and_ops_count_their_own_t
     draw.op("aten::linear", 110, 150).op("aten::mm", 120, 140).op("aten::mm", 150, 155)
     draw.span("user_annotation", "enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__", 160, 180)
     draw.op("aten::stack", 162, 170).step(2, 200, 300)
-    rows = {(row.kind, row.op): (row.ns, row.calls) for row in spending(draw.facts((1, 1)))}
+    rows = {(row.kind, row.op): (row.ns, row.calls) for row in time_attribution(draw.facts((1, 1)))}
     assert rows == {
         ("ops", "aten::linear"): (20_000, 1),
         ("ops", "aten::mm"): (25_000, 2),
@@ -87,7 +87,7 @@ def test_small_rows_are_put_together_by_op_and_nothing_is_lost() -> None:
     for number in range(4):
         draw.launch(f"gemm_{number}", (1 + number, 1.5 + number), (100 + 4 * number, 101 + 4 * number))
     draw.launch("last", (50, 51), (90_000, 100_000))
-    small = [row for row in spending(draw.facts()) if row.op == "aten::mm"]
+    small = [row for row in time_attribution(draw.facts()) if row.op == "aten::mm"]
     assert [(row.name, row.calls, row.ns) for row in small] == [("", 4, 4_000)]
 
 
@@ -97,7 +97,7 @@ def test_ops_whose_shapes_read_the_same_are_one_row() -> None:
         shapes = {"Input Dims": [[8, 4]], "Input type": [dtype]}
         draw.op("aten::relu", start / 10, start / 10 + 0.5, **shapes)
         draw.launch("relu", (start / 10 + 0.1, start / 10 + 0.2), (start, start + 10))
-    rows = [row for row in spending(draw.facts()) if row.op == "aten::relu"]
+    rows = [row for row in time_attribution(draw.facts()) if row.op == "aten::relu"]
     assert [(row.shapes, row.calls, row.ns) for row in rows] == [("(8, 4)", 2, 20_000)]
 
 
@@ -106,7 +106,7 @@ def test_beyond_the_most_rows_the_smallest_are_told_by_kind_only(monkeypatch: py
     draw = two_steps().op("aten::mm", 0.5, 2)
     for name, start, end in (("gemm_a", 10, 40), ("gemm_b", 40, 45), ("gemm_c", 45, 49)):
         draw.launch(name, (1, 1.1), (start, end))
-    rows = [row for row in spending(draw.facts()) if row.kind == "gemm"]
+    rows = [row for row in time_attribution(draw.facts()) if row.kind == "gemm"]
     assert [(row.op, row.name, row.ns) for row in rows] == [("aten::mm", "gemm_a", 30_000), ("", "", 9_000)]
 
 
@@ -124,7 +124,7 @@ def test_rows_add_up_to_each_part_of_the_breakdown(pieces: list[tuple[str, int, 
         draw.launch(name, (-5, -4), run, stream=stream, cat="gpu_memcpy" if name == COPY else "kernel")
     facts = draw.facts()
     whole, sums = breakdown(facts), dict.fromkeys(Part, 0)
-    for row in spending(facts):
+    for row in time_attribution(facts):
         sums[row.part] += row.ns
     assert sums[Part.COMPUTE] == whole.compute_ns
     assert sums[Part.EXPOSED_COMMUNICATION] == whole.exposed_communication_ns
@@ -144,6 +144,6 @@ def test_rows_of_recorded_traces_add_up_to_their_mean_step(corpus: Path) -> None
     assert traces
     for trace in traces:
         facts = Facts(recording.read(recording.find([trace]).ranks[0]), None)
-        rows: tuple[Spent, ...] = spending(facts)
+        rows: tuple[AttributedTime, ...] = time_attribution(facts)
         assert sum(row.ns for row in rows) == steps(facts).mean_ns, trace.name
         assert all(row.ns > 0 for row in rows), trace.name

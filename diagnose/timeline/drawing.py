@@ -9,11 +9,12 @@ import numpy as np
 from diagnose.contracts.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import device_time
+from diagnose.facts.core.causes import ON_DEVICE, PATH_CAUSES
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, Steps, steps
-from diagnose.replay.critical_path import ON_DEVICE, PATH_KINDS, PathKind, critical_path
-from diagnose.reports.timeline.lanes import Lanes, lanes, window
-from diagnose.reports.timeline.marks import Marks
+from diagnose.replay.critical_path import critical_path
+from diagnose.timeline.lanes import Lanes, lanes, window
+from diagnose.timeline.marks import Marks
 from diagnose.trace.frames import Site
 from diagnose.trace.units import clipped
 
@@ -86,13 +87,13 @@ def _path_marks(facts: Facts, laid_out: Lanes, number: dict[Site | None, int]) -
     name = facts.rank.spans["name"].cat.codes.to_numpy()[path.owner]
     site = np.array([number[one] for one in path.sites], dtype=np.int64)
     kind_of = [
-        KINDS.index(MARK_OF_PATH[kind].value if kind in MARK_OF_PATH else PATH + kind.value) for kind in PathKind
+        KINDS.index(MARK_OF_PATH[kind].value if kind in MARK_OF_PATH else PATH + kind.value) for kind in PATH_CAUSES
     ]
     return Marks.single(
         lane=np.full(len(path.kind), [lane.group for lane in laid_out.lanes].index("path")),
         start_ns=path.start_ns,
         dur_ns=path.end_ns - path.start_ns,
-        label=np.where(np.isin(path.kind, [PATH_KINDS.index(one) for one in ON_DEVICE]), name, site),
+        label=np.where(np.isin(path.kind, [PATH_CAUSES.index(one) for one in ON_DEVICE]), name, site),
         kind=np.array(kind_of, dtype=np.int64)[path.kind],
     )
 

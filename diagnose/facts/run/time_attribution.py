@@ -16,9 +16,10 @@ import numpy.typing as npt
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import DeviceTime, device_time, shared_out
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.host import HostActivity, enclosing_op, host_activities, host_threads
-from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.host import enclosing_op, host_activities, host_threads
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.inputs import Inputs, recorded_inputs
 from diagnose.facts.core.source_lines import cut_at_frames, sites_at
 from diagnose.facts.core.spans import host_spans
@@ -59,7 +60,7 @@ _OF_CLASS = {
 
 
 @dataclass(frozen=True)
-class Spent:
+class AttributedTime:
     """Time of the mean step that goes to one thing."""
 
     part: Part
@@ -97,7 +98,7 @@ class _Pieces:
 
 
 @fact
-def spending(facts: Facts) -> tuple[Spent, ...]:
+def time_attribution(facts: Facts) -> tuple[AttributedTime, ...]:
     """The rows, largest first; they add up to the mean step. Raises Missing if no step can be measured."""
     used = steps(facts)
     time = optional(device_time, facts)
@@ -159,9 +160,9 @@ def _idle(facts: Facts, time: DeviceTime) -> _Pieces:
     """Idle gaps by cause; of cause "unknown" where nothing was recorded on the host."""
     found = optional(idle_gaps, facts)
     if found is None:
-        return _plain(Part.IDLE, IdleCause.UNKNOWN.value, time.idle, [None] * time.idle.size)
+        return _plain(Part.IDLE, TimeCause.UNKNOWN.value, time.idle, [None] * time.idle.size)
     plain = _plain(Part.IDLE, "", found.gaps, found.sites)
-    return replace(plain, kinds=[one.value for one in IdleCause], kind=found.cause.astype(np.int64))
+    return replace(plain, kinds=[one.value for one in IDLE_CAUSES], kind=found.cause.astype(np.int64))
 
 
 def _plain(part: Part, kind: str, times: Intervals, sites: Sequence[Site | None]) -> _Pieces:
@@ -177,13 +178,13 @@ def _on_host(facts: Facts, used: Steps) -> Iterator[_Pieces]:
     for activity, times in host_activities(facts).items():
         own = intervals.clip(times, used.start_ns, used.end_ns)
         rest = intervals.subtract(rest, own)
-        yield _ops(facts, own) if activity is HostActivity.OPS else _at_lines(facts, activity, own, main)
-    yield _at_lines(facts, HostActivity.PYTHON, rest, main)
+        yield _ops(facts, own) if activity is TimeCause.OPS else _at_lines(facts, activity, own, main)
+    yield _at_lines(facts, TimeCause.PYTHON, rest, main)
 
 
-def _at_lines(facts: Facts, activity: HostActivity, times: Intervals, track: int) -> _Pieces:
+def _at_lines(facts: Facts, activity: TimeCause, times: Intervals, track: int) -> _Pieces:
     pieces = times
-    if activity is HostActivity.PYTHON:
+    if activity is TimeCause.PYTHON:
         try:
             pieces = cut_at_frames(facts, times, track)
         except Missing:
@@ -206,13 +207,13 @@ def _ops(facts: Facts, times: Intervals) -> _Pieces:
     ran = np.unique(row[row >= 0])
     site_of = dict(zip(ran.tolist(), sites_at(facts, every.start_ns[ran], every.track[ran]), strict=True))
     op = np.where(row >= 0, every.ids[row], nesting.NONE) if len(every.ids) else row
-    plain = _plain(Part.HOST, HostActivity.OPS.value, pieces, [site_of.get(one) for one in row.tolist()])
+    plain = _plain(Part.HOST, TimeCause.OPS.value, pieces, [site_of.get(one) for one in row.tolist()])
     first = np.zeros(pieces.size, dtype=bool)
     first[np.unique(row, return_index=True)[1]] = True
     return replace(plain, op=op, counted=first & (row >= 0))
 
 
-def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[Spent, Sums]]:
+def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[AttributedTime, Sums]]:
     """The pieces' time and calls by all that tells them apart."""
     names = facts.rank.spans["name"].cat
     ops, op = np.unique(pieces.op, return_inverse=True)
@@ -228,7 +229,9 @@ def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[Spent, Sums]]:
     sites, texts = list(number), [*map(shapes_text, inputs), ""]
     labels = [*map(str, names.categories), ""]
     for (kind, op_code, shapes, name, line), *sums in zip(keys.T.tolist(), ns.tolist(), calls.tolist(), strict=True):
-        key = Spent(pieces.part, pieces.kinds[kind], labels[op_code], labels[name], texts[shapes], sites[line], 0, 0)
+        key = AttributedTime(
+            pieces.part, pieces.kinds[kind], labels[op_code], labels[name], texts[shapes], sites[line], 0, 0
+        )
         yield key, (sums[0], sums[1])
 
 
@@ -242,7 +245,7 @@ def shapes_text(inputs: Inputs) -> str:
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 
 
-def _bounded(rows: Sequence[tuple[Spent, Sums]], used: Steps) -> tuple[Spent, ...]:
+def _bounded(rows: Sequence[tuple[AttributedTime, Sums]], used: Steps) -> tuple[AttributedTime, ...]:
     """The sums of equal rows, small ones put together."""
     least = SMALL_SHARE * used.window_ns
     total = _together(rows, 0, lambda key: key)
@@ -256,10 +259,10 @@ def _bounded(rows: Sequence[tuple[Spent, Sums]], used: Steps) -> tuple[Spent, ..
 
 
 def _together(
-    rows: Iterable[tuple[Spent, Sums]], least_ns: float, coarse: Callable[[Spent], Spent]
-) -> dict[Spent, Sums]:
+    rows: Iterable[tuple[AttributedTime, Sums]], least_ns: float, coarse: Callable[[AttributedTime], AttributedTime]
+) -> dict[AttributedTime, Sums]:
     """The sums of equal rows, those of less time under a coarser key."""
-    found: dict[Spent, Sums] = {}
+    found: dict[AttributedTime, Sums] = {}
     for key, (ns, calls) in rows:
         place = key if ns >= least_ns else coarse(key)
         before = found.get(place, (0, 0))

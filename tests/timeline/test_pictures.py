@@ -10,8 +10,8 @@ from hypothesis import strategies as st
 
 from diagnose.contracts.pictures import CollectiveBar, CopySize, MemoryCurve, Pictures, RooflineOp
 from diagnose.facts.core.base import Missing
-from diagnose.reports.timeline import pictures as module
-from diagnose.reports.timeline.pictures import (
+from diagnose.timeline import pictures as module
+from diagnose.timeline.pictures import (
     MOST_POINTS,
     collective_bars,
     copy_sizes,

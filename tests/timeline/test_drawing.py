@@ -10,13 +10,14 @@ import pytest
 from diagnose.contracts.timeline import KINDS, MarkKind, Timeline
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import breakdown, device_time
-from diagnose.facts.core.idle import IdleCause, idle_gaps
+from diagnose.facts.core.causes import IDLE_CAUSES
+from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import steps
-from diagnose.reports.timeline import drawing as module
-from diagnose.reports.timeline.drawing import MOST_MARKS, MOST_NAME, timeline
-from diagnose.reports.timeline.lanes import MOST_STREAMS, MOST_THREADS, lanes, window
-from diagnose.reports.timeline.marks import Marks
 from diagnose.source import ranks
+from diagnose.timeline import drawing as module
+from diagnose.timeline.drawing import MOST_MARKS, MOST_NAME, timeline
+from diagnose.timeline.lanes import MOST_STREAMS, MOST_THREADS, lanes, window
+from diagnose.timeline.marks import Marks
 from diagnose.trace import intervals
 from tests.drawing import Drawing
 from tests.replay.test_corpus_replay import FILES
@@ -226,8 +227,8 @@ def test_names_that_are_the_same_once_clipped_are_one_label() -> None:
 
 def test_kinds_are_numbered_as_gaps_number_their_causes() -> None:
     assert timeline(one_step().facts()).kinds == KINDS
-    causes = KINDS[len(MarkKind) :][: len(IdleCause)]
-    assert [kind.removeprefix("idle/") for kind in causes] == [cause.value for cause in IdleCause]
+    causes = KINDS[len(MarkKind) :][: len(IDLE_CAUSES)]
+    assert [kind.removeprefix("idle/") for kind in causes] == [cause.value for cause in IDLE_CAUSES]
 
 
 def test_streams_and_threads_with_little_time_are_left_out() -> None:
@@ -377,7 +378,7 @@ def test_the_idle_lane_of_real_traces_has_the_idle_time(corpus: Path, name: str)
     assert has_lane == (optional(idle_gaps, facts) is not None)
     for table in drawn.tables:
         marks = Marks.of(table)
-        idle = (marks.kind >= len(MarkKind)) & (marks.kind < len(MarkKind) + len(IdleCause))
+        idle = (marks.kind >= len(MarkKind)) & (marks.kind < len(MarkKind) + len(IDLE_CAUSES))
         hole = marks.kind == list(MarkKind).index(MarkKind.GRAPH_NOT_RECORDED)
         assert ((idle | hole) == (has_lane & (marks.lane == 0))).all()
         if has_lane and table.resolution_ns == 0:

@@ -5,10 +5,10 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from diagnose.facts.communication.course import course
+from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.core.base import Missing
 from diagnose.synthetic.reading import facts_of
-from diagnose.trace.job import Course
+from diagnose.trace.job import CollectiveSequence
 
 MS = 1_000_000
 
@@ -21,7 +21,7 @@ TWO_A_STEP = """
 """
 
 
-def lane(found: Course) -> list[tuple[str, int, float, float, float]]:
+def lane(found: CollectiveSequence) -> list[tuple[str, int, float, float, float]]:
     """Events as (what, call, from, until, own) in ms from the first used step on."""
     zero = int(found.bounds_ns[0])
     events = zip(
@@ -35,7 +35,7 @@ def lane(found: Course) -> list[tuple[str, int, float, float, float]]:
 
 
 def test_on_a_device_it_is_held_up_by_communication_that_nothing_hides() -> None:
-    found = course(
+    found = collective_sequence(
         facts_of(
             """
             3 steps of 100
@@ -59,7 +59,7 @@ def test_on_a_device_it_is_held_up_by_communication_that_nothing_hides() -> None
 
 
 def test_on_the_host_it_is_held_up_where_it_is_in_no_op_of_its_own_until_a_collective_is_over() -> None:
-    found = course(
+    found = collective_sequence(
         facts_of(
             """
             3 steps of 100
@@ -97,12 +97,12 @@ def test_ends_need_not_meet_exactly_where_a_thread_stands_for_long(
         cpu       aten::mm 0-40 | c10d::allreduce_ 40-40.1 | {after}
         cpu gloo  gloo:all_reduce 40.5-80
         """
-    waits = [event[2:4] for event in lane(course(facts_of(drawn))) if event[0] == "wait"]
+    waits = [event[2:4] for event in lane(collective_sequence(facts_of(drawn))) if event[0] == "wait"]
     assert waits[:1] == ([] if held is None else [pytest.approx(held)])
 
 
 def test_what_it_asks_for_while_it_is_held_up_was_asked_for_before() -> None:
-    found = course(
+    found = collective_sequence(
         facts_of(
             """
             2 steps of 100
@@ -120,14 +120,14 @@ def test_what_it_asks_for_while_it_is_held_up_was_asked_for_before() -> None:
 
 def test_without_collectives_or_steps_there_is_no_course() -> None:
     with pytest.raises(Missing, match="marked steps"):
-        course(facts_of("cpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
-    alone = course(facts_of("3 steps of 100\ncpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
+        collective_sequence(facts_of("cpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
+    alone = collective_sequence(facts_of("3 steps of 100\ncpu aten::mm 0-1\ngpu sgemm 0.5-90 @0.2"))
     assert not len(alone.calls.ids)
     assert np.diff(alone.bounds_ns).tolist() == [100 * MS] * 2
 
 
 def test_without_steps_the_window_stands_for_one() -> None:
-    found = course(
+    found = collective_sequence(
         facts_of("cpu aten::mm 0-0.1 | c10d::allreduce_ 0.2-0.4\ngpu sgemm 0.1-70 @0.05\ngpu 20 allreduce 60-90 @0.3")
     )
     assert (found.window, found.numbers) == (True, (0,))
@@ -138,13 +138,13 @@ def test_without_steps_the_window_stands_for_one() -> None:
 def test_of_very_many_collectives_those_of_whole_steps_are_taken(
     monkeypatch: pytest.MonkeyPatch, most: int, steps: int
 ) -> None:
-    monkeypatch.setattr("diagnose.facts.communication.course.MOST_CALLS", most)
-    found = course(facts_of(TWO_A_STEP))
+    monkeypatch.setattr("diagnose.facts.communication.collective_sequence.MOST_CALLS", most)
+    found = collective_sequence(facts_of(TWO_A_STEP))
     assert len(found.numbers) == len(found.compute_ns) == len(found.bounds_ns) - 1 == steps
     assert len(found.calls.ids) == 2 * steps
 
 
 def test_of_too_many_collectives_in_a_step_none_are_taken(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("diagnose.facts.communication.course.MOST_CALLS", 1)
+    monkeypatch.setattr("diagnose.facts.communication.collective_sequence.MOST_CALLS", 1)
     with pytest.raises(Missing, match="a step of 1 collectives at most"):
-        course(facts_of(TWO_A_STEP))
+        collective_sequence(facts_of(TWO_A_STEP))

@@ -14,7 +14,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.contracts.timeline import Column
-from diagnose.reports.timeline.marks import RUN, Marks
+from diagnose.timeline.marks import RUN, Marks
 
 Row = tuple[int, int, int, int, int, int]
 """lane, start, dur, label, kind, count"""

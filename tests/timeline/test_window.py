@@ -5,8 +5,8 @@ from __future__ import annotations
 import numpy as np
 
 from diagnose.contracts.timeline import Lane, Timeline
-from diagnose.reports.timeline.marks import Marks
-from diagnose.reports.timeline.window import label, lane_name, marks, pieces
+from diagnose.timeline.marks import Marks
+from diagnose.timeline.window import label, lane_name, marks, pieces
 
 
 def bars(*rows: tuple[int, int, int, int]) -> Marks:

@@ -16,7 +16,7 @@ import numpy as np
 from diagnose.facts.communication.clocks import offsets_ns
 from diagnose.facts.communication.pipelines import pipelines
 from diagnose.trace.intervals import IntArray
-from diagnose.trace.job import BARRIERS, RECV, SEND, Calls, Course, Job, Meeting, Pipeline, ProcessGroup
+from diagnose.trace.job import BARRIERS, RECV, SEND, Calls, CollectiveSequence, Job, JoinPoint, Pipeline, ProcessGroup
 
 MOST_UNSOUND_SHARE = 0.1
 """Of the time in a group's collectives: if for more of it ranks had left before others had come, they are not the same
@@ -26,12 +26,12 @@ ALIKE_NS = 5_000_000
 """Ranks of one group leave its collectives within this, where only threads tell groups apart (gloo, a busy machine)."""
 
 
-def join(courses: Sequence[Course]) -> Job | None:
+def join(sequences: Sequence[CollectiveSequence]) -> Job | None:
     """The job that these ranks are. None if there are fewer than two, or no step that all of them use.
 
     Nor are steps of some the recorded window of others.
     """
-    ordered = sorted(courses, key=lambda one: one.rank)
+    ordered = sorted(sequences, key=lambda one: one.rank)
     common = set.intersection(*(set(one.numbers) for one in ordered)) if ordered else set()
     numbers = _run(sorted(common))
     if len(ordered) < 2 or not numbers or len({one.window for one in ordered}) > 1:
@@ -57,8 +57,8 @@ def _run(numbers: list[int]) -> tuple[int, ...]:
     return tuple(best)
 
 
-def cut(one: Course, numbers: tuple[int, ...]) -> Course:
-    """The course in these steps alone, which follow each other."""
+def cut(one: CollectiveSequence, numbers: tuple[int, ...]) -> CollectiveSequence:
+    """The sequence in these steps alone, which follow each other."""
     if one.numbers == numbers:
         return one
     first = one.numbers.index(numbers[0])
@@ -85,7 +85,7 @@ def cut(one: Course, numbers: tuple[int, ...]) -> Course:
     )
 
 
-def _shifted(one: Course, by_ns: int) -> Course:
+def _shifted(one: CollectiveSequence, by_ns: int) -> CollectiveSequence:
     if not by_ns:
         return one
     calls = replace(one.calls, begin_ns=one.calls.begin_ns - by_ns, end_ns=one.calls.end_ns - by_ns)
@@ -93,15 +93,17 @@ def _shifted(one: Course, by_ns: int) -> Course:
     return replace(one, bounds_ns=one.bounds_ns - by_ns, calls=calls, lane=lane)
 
 
-def _groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
+def _groups(
+    sequences: Sequence[CollectiveSequence], laid: Sequence[Pipeline]
+) -> tuple[tuple[ProcessGroup, ...], list[IntArray]]:
     """All groups of the job, and which of them each call is of."""
     found: dict[tuple[int, str | int], int] = {}
     groups: list[ProcessGroup] = []
     of_rank = []
-    threads = _thread_groups(courses, laid)
+    threads = _thread_groups(sequences, laid)
     numbers: dict[tuple[object, ...], int] = {}
     number_of: dict[int, int] = {}  # By identity: ranks share groups of thousands of ranks.
-    for at, one in enumerate(courses):
+    for at, one in enumerate(sequences):
         place = np.full(len(one.groups) + 1, -1)
         seen: dict[int, int] = defaultdict(int)
         for k, group in enumerate(one.groups):
@@ -121,22 +123,24 @@ def _groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> tuple[tuple[
     return tuple(groups), of_rank
 
 
-def _thread_groups(courses: Sequence[Course], laid: Sequence[Pipeline]) -> dict[tuple[int, int], ProcessGroup]:
+def _thread_groups(
+    sequences: Sequence[CollectiveSequence], laid: Sequence[Pipeline]
+) -> dict[tuple[int, int], ProcessGroup]:
     """Of groups that only their threads tell apart: those whose ranks leave their collectives together.
 
-    By (position of the course, position in its groups). Groups of a pipeline's stages are taken last: they only send.
+    By (position of the sequence, position in its groups). Groups of a pipeline's stages are taken last: they only send.
     """
-    unnamed = [(at, k) for at, one in enumerate(courses) for k, group in enumerate(one.groups) if not group.name]
-    ends = {(at, k): _ends(courses[at], k) for at, k in unnamed}
-    position = {one.rank: at for at, one in enumerate(courses)}
-    everyone = ProcessGroup("", "", tuple(one.rank for one in courses))
-    known = {id(group): group for one in courses for group in one.known_groups}  # To tell equal ones takes longer.
+    unnamed = [(at, k) for at, one in enumerate(sequences) for k, group in enumerate(one.groups) if not group.name]
+    ends = {(at, k): _ends(sequences[at], k) for at, k in unnamed}
+    position = {one.rank: at for at, one in enumerate(sequences)}
+    everyone = ProcessGroup("", "", tuple(one.rank for one in sequences))
+    known = {id(group): group for one in sequences for group in one.known_groups}  # To tell equal ones takes longer.
     told = dict.fromkeys(group for group in known.values() if len(group.ranks) > 1)
     stages = {one.ranks for one in laid}
     fits: list[tuple[bool, float, int, ProcessGroup, list[tuple[int, int]]]] = []
     for order, group in enumerate(told or [everyone]):
         for at, k in unnamed:
-            if courses[at].rank == group.ranks[0]:
+            if sequences[at].rank == group.ranks[0]:
                 spread, members = _together(ends, (at, k), group, position)
                 if spread <= ALIKE_NS:
                     fits.append((group.ranks in stages, spread, order, group, members))
@@ -151,7 +155,7 @@ _Ends = dict[tuple[str, int, int], int]
 """By operation, step and turn."""
 
 
-def _ends(one: Course, group: int) -> _Ends:
+def _ends(one: CollectiveSequence, group: int) -> _Ends:
     """End of each collective of a group by (operation, step, turn)."""
     mine = np.flatnonzero(one.calls.group == group)
     turns: dict[tuple[str, int], int] = defaultdict(int)
@@ -187,13 +191,15 @@ def _together(
 
 
 Matched = list[tuple[int, list[tuple[int, int]]]]
-"""(group, (position of the course, call) of each that took part)."""
+"""(group, (position of the sequence, call) of each that took part)."""
 
 
-def _collectives(courses: Sequence[Course], groups: Sequence[ProcessGroup], group_of: Sequence[IntArray]) -> Matched:
+def _collectives(
+    sequences: Sequence[CollectiveSequence], groups: Sequence[ProcessGroup], group_of: Sequence[IntArray]
+) -> Matched:
     """Those that all recorded ranks of their group came to: at least two, and known to be all that were recorded."""
     together: dict[tuple[object, ...], list[tuple[int, int]]] = defaultdict(list)
-    for at, one in enumerate(courses):
+    for at, one in enumerate(sequences):
         turns: dict[tuple[object, ...], int] = defaultdict(int)
         rising = _rising(one, group_of[at])
         columns = (one.calls.operation, group_of[at], one.calls.step, one.calls.sequence)
@@ -205,25 +211,25 @@ def _collectives(courses: Sequence[Course], groups: Sequence[ProcessGroup], grou
             key = (group, sequence) if group in rising else (*place, turns[place])
             turns[place] += 1
             together[key].append((at, row))
-    recorded = {one.rank for one in courses}
+    recorded = {one.rank for one in sequences}
     recorded_of = [len(recorded.intersection(group.ranks)) for group in groups]
     found: Matched = []
     for members in together.values():
         at, row = members[0]
         group = int(group_of[at][row])
-        size = max(int(courses[at].calls.members[row]), 0)
+        size = max(int(sequences[at].calls.members[row]), 0)
         known = recorded_of[group] if group >= 0 else 0
-        wanted = known or (size if 0 < size < _world(courses) else len(courses))
+        wanted = known or (size if 0 < size < _world(sequences) else len(sequences))
         if len(members) == wanted > 1:
             found.append((group, members))
     return found
 
 
-def _world(courses: Sequence[Course]) -> int:
-    return max(len(courses), *(one.world_size for one in courses))
+def _world(sequences: Sequence[CollectiveSequence]) -> int:
+    return max(len(sequences), *(one.world_size for one in sequences))
 
 
-def _rising(one: Course, group_of: IntArray) -> set[int]:
+def _rising(one: CollectiveSequence, group_of: IntArray) -> set[int]:
     """Groups whose numbers are recorded and rise with every collective (pytorch #192114 wrote wrong ones)."""
     found = set()
     for group in np.unique(group_of[group_of >= 0]).tolist():
@@ -233,12 +239,12 @@ def _rising(one: Course, group_of: IntArray) -> set[int]:
     return found
 
 
-def _transfers(courses: Sequence[Course], laid: Sequence[Pipeline]) -> Matched:
+def _transfers(sequences: Sequence[CollectiveSequence], laid: Sequence[Pipeline]) -> Matched:
     """Sends with what receives them: of two ranks the k-th with the k-th."""
-    position = {one.rank: at for at, one in enumerate(courses)}
+    position = {one.rank: at for at, one in enumerate(sequences)}
     sent: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
     received: dict[tuple[int, int], list[tuple[int, int]]] = defaultdict(list)
-    for at, one in enumerate(courses):
+    for at, one in enumerate(sequences):
         peers = _peers(one, laid)
         for row in np.flatnonzero((peers >= 0) & (one.calls.step >= 0)).tolist():
             name, peer = one.operations[int(one.calls.operation[row])], position.get(int(peers[row]))
@@ -256,7 +262,7 @@ def _transfers(courses: Sequence[Course], laid: Sequence[Pipeline]) -> Matched:
     return found
 
 
-def _peers(one: Course, laid: Sequence[Pipeline]) -> IntArray:
+def _peers(one: CollectiveSequence, laid: Sequence[Pipeline]) -> IntArray:
     """The other rank of each transfer, as recorded or by the pipeline; -1 unknown."""
     mine = next((pipeline for pipeline in laid if one.rank in pipeline.ranks), None)
     if mine is None:
@@ -266,23 +272,23 @@ def _peers(one: Course, laid: Sequence[Pipeline]) -> IntArray:
 
 
 def _met(
-    courses: Sequence[Course], groups: Sequence[ProcessGroup], matched: Matched, transfer: bool
-) -> Iterable[Meeting]:
-    """The meetings, without those of a group whose ranks leave before others have come."""
-    made: dict[int, list[Meeting]] = defaultdict(list)
+    sequences: Sequence[CollectiveSequence], groups: Sequence[ProcessGroup], matched: Matched, transfer: bool
+) -> Iterable[JoinPoint]:
+    """The join points, without those of a group whose ranks leave before others have come."""
+    made: dict[int, list[JoinPoint]] = defaultdict(list)
     lasted, late = dict[int, int](), dict[int, int]()
     for group, members in matched:
         ranks, calls = (np.array(column, dtype=np.int64) for column in zip(*members, strict=True))
-        begin = np.array([courses[at].calls.begin_ns[row] for at, row in members])
-        end = np.array([courses[at].calls.end_ns[row] for at, row in members])
+        begin = np.array([sequences[at].calls.begin_ns[row] for at, row in members])
+        end = np.array([sequences[at].calls.end_ns[row] for at, row in members])
         first_out = int(end[1:].min()) if transfer else int(end.min())  # A send may be over before it is received.
         lasted[group] = lasted.get(group, 0) + int((end - begin).mean())
         late[group] = late.get(group, 0) + max(int(begin.max()) - first_out, 0)
-        if transfer and courses[int(ranks[0])].on_cpu:
+        if transfer and sequences[int(ranks[0])].on_cpu:
             end[0] = min(end[0], end[1])  # It is seen to be over only when somebody asks.
         size = len(groups[group].ranks) if group >= 0 else 0
-        size = size or max(int(courses[int(ranks[0])].calls.members[calls[0]]), 0) or _world(courses)
-        made[group].append(Meeting(group, transfer, ranks, calls, begin, end, transfer or len(members) >= size))
+        size = size or max(int(sequences[int(ranks[0])].calls.members[calls[0]]), 0) or _world(sequences)
+        made[group].append(JoinPoint(group, transfer, ranks, calls, begin, end, transfer or len(members) >= size))
     for group, some in made.items():
         if late[group] <= MOST_UNSOUND_SHARE * lasted[group]:
             yield from some

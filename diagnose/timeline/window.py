@@ -7,7 +7,7 @@ from collections.abc import Collection, Iterator
 import numpy as np
 
 from diagnose.contracts.timeline import MarkTable, Timeline
-from diagnose.reports.timeline.marks import Marks
+from diagnose.timeline.marks import Marks
 
 
 def pieces(shown: Timeline) -> Iterator[tuple[MarkTable, int, int]]:

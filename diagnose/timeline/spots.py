@@ -14,8 +14,8 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
 from diagnose.replay.edits import Edit
 from diagnose.replay.shown import selected
-from diagnose.reports.timeline.drawing import detailed
-from diagnose.reports.timeline.lanes import lanes, window
+from diagnose.timeline.drawing import detailed
+from diagnose.timeline.lanes import lanes, window
 from diagnose.trace.intervals import IntArray, Intervals
 
 MOST_SPOTS = 60

@@ -24,7 +24,7 @@ from diagnose.facts.core.matmuls import peaks
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import KERNEL_KINDS
 from diagnose.facts.device.roofline import MatmulOps, op_roofline
-from diagnose.reports.timeline.lanes import window
+from diagnose.timeline.lanes import window
 from diagnose.trace import hardware, intervals
 from diagnose.trace.costs import DTYPES
 from diagnose.trace.enums import Direction, HostMemory

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.trace.job import Course, ProcessGroup
+from diagnose.trace.job import CollectiveSequence, ProcessGroup
 
 NODE = 8
 """Ranks of a group; every second collective is among these, the others are among all."""
@@ -18,8 +18,8 @@ CLOCK_NS = 7_919_000
 Array = npt.NDArray[Any]
 
 
-def longer(one: Course, times: int) -> Course:
-    """A course with its steps so many times, one after the other."""
+def longer(one: CollectiveSequence, times: int) -> CollectiveSequence:
+    """A sequence with its steps so many times, one after the other."""
     length, calls, steps = int(one.bounds_ns[-1] - one.bounds_ns[0]), len(one.calls.ids), len(one.numbers)
     repeat = np.arange(times)
 
@@ -62,8 +62,8 @@ def longer(one: Course, times: int) -> Course:
     )
 
 
-def of_rank(seeds: Sequence[Course], rank: int, world: ProcessGroup) -> Course:
-    """The course of a rank of a job: one of the seeds by another clock, among its own groups."""
+def of_rank(seeds: Sequence[CollectiveSequence], rank: int, world: ProcessGroup) -> CollectiveSequence:
+    """The sequence of a rank of a job: one of the seeds by another clock, among its own groups."""
     one, ahead, first = seeds[rank % len(seeds)], CLOCK_NS * (rank % 100), rank // NODE * NODE
     node = ProcessGroup(f"node{rank // NODE}", "mesh_tp", world.ranks[first : first + NODE])
     calls, lane = one.calls, one.lane

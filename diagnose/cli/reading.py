@@ -1,0 +1,102 @@
+"""How every command reads recordings: by which rules, with which trials, behind a progress bar, errors as sentences."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+import click
+
+from diagnose import failures
+from diagnose.cli.files import refuse_unwritable
+from diagnose.cli.progress import shown
+
+if TYPE_CHECKING:
+    from diagnose.contracts.diagnosis import Diagnosis
+    from diagnose.rulekit.engine import RuleSet
+    from diagnose.source.recording import Recordings
+    from diagnose.storage.remote import Place
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What a command line says of rules."""
+
+    folders: tuple[str, ...] = ()
+    select: tuple[str, ...] = ()
+    ignore: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True)
+class Opened:
+    """Recordings that were found, and what is needed to read them."""
+
+    given: Recordings
+    jobs: int
+    progress: Callable[[int, int], None]
+    diagnosed: Callable[[], Diagnosis]
+
+
+@contextmanager
+def opened(
+    paths: Sequence[str],
+    outputs: Sequence[str] = (),
+    *,
+    rules: Rules = Rules(),
+    steps: tuple[int, int] | None = None,
+    jobs: int | None = None,
+    cluster: str | None = None,
+    no_cache: bool = False,
+    no_ledger: bool = False,
+    quiet: bool = False,
+    title: str = "Reading traces",
+) -> Iterator[Opened]:
+    """Open the recordings in `paths`; `outputs` may not be among their files.
+
+    What keeps them from being read, and rules and settings that are not sound, end as a ClickException. What fails
+    inside by a fault of ours is told on standard error.
+    """
+    from diagnose import ledger
+    from diagnose.pipeline import diagnose
+    from diagnose.rulekit.settings import SettingsError
+    from diagnose.rulekit.vocabulary import RuleError
+    from diagnose.source import cache, recording
+    from diagnose.source.base import InputError
+
+    try:
+        given = recording.find(paths)
+        refuse_unwritable(outputs, [one.trace.path for one in given.ranks])
+        chosen = _rules(given.ranks[0].trace.path, rules)
+        remembered = ledger.Ledger(None) if no_ledger else ledger.read()
+        if remembered.problem and not quiet:
+            click.echo(f"{remembered.problem} Savings are not corrected by trials.", err=True)
+        count = jobs or os.cpu_count() or 1
+        with failures.collected() as lost, cache.unused(no_cache), shown(title, quiet) as progress:
+            diagnosed = partial(diagnose, given, steps, count, progress, chosen, cluster, remembered.entries)
+            yield Opened(given, count, progress, diagnosed)
+        for failure in lost:
+            click.echo(f"diagnose: {failure}", err=True)
+    except (InputError, RuleError, SettingsError) as error:
+        raise click.ClickException(str(error)) from error
+
+
+def _rules(trace: Place, asked: Rules) -> RuleSet:
+    """The rules to run: what the command line says, else what the settings near the trace say, else all.
+
+    Of a trace at a URL the settings near the current folder are used.
+    """
+    from diagnose.rulekit import settings
+    from diagnose.rulekit.engine import RuleSet, known_folders
+
+    near = settings.near(trace if isinstance(trace, Path) else Path())
+    return RuleSet(
+        folders=(*known_folders(), *map(Path, asked.folders)),
+        select=settings.names(asked.select) or near.select,
+        ignore=settings.names(asked.ignore) or near.ignore,
+        thresholds=tuple(near.thresholds.items()),
+    )
