@@ -22,8 +22,8 @@ from benchmarks import accuracy_tables, baselines
 from benchmarks.planted_cases import LEVELS, Case, Trial, Truth, cases, trials
 from benchmarks.poorer import poorer
 from benchmarks.verdicts import PARTS, Accuracy, Figure, FixedRun, Joint, Other, Poorer, Row, findings, place_of
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 
 RESULTS = Path(__file__).with_name("accuracy.json")
 FIRST_LOOK = Path(__file__).with_name("first_look.json")

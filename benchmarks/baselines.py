@@ -6,8 +6,8 @@ import json
 
 from benchmarks.patterns import NAMES
 from benchmarks.planted_cases import Trial
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 
 _LOADER = ("dataloader_no_workers", "dataloader_starvation", "dataloader_worker_restart")
 _SYNC = ("scalar_syncs", "data_dependent_shapes", "explicit_synchronisation", "blocking_launches")

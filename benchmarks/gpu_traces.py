@@ -14,8 +14,8 @@ from typing import TypeVar
 import msgspec
 
 import diagnose
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 
 HERE = Path(__file__).parent
 WORTH_SHARE = 0.02

@@ -18,7 +18,7 @@ import numpy as np
 import diagnose
 from benchmarks.accuracy_tables import LARGE, errors_of, table
 from benchmarks.verdicts import Figure, Row, findings, place_of
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 
 RESULTS = Path(__file__).with_name("h100.json")
 

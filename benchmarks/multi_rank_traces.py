@@ -15,8 +15,8 @@ import msgspec
 
 import diagnose
 from benchmarks import gpu_traces
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 from diagnose.reports import job as jobs
 
 HERE = Path(__file__).parent

@@ -9,7 +9,7 @@ from pathlib import Path
 import diagnose
 from benchmarks.planted_cases import Trial
 from benchmarks.verdicts import WITHOUT, Poorer, findings, place_of
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 
 LEFT_OUT = {
     "detail": ("*.detail.*",),

@@ -35,9 +35,9 @@ from diagnose.agents.answers import Answer
 from diagnose.agents.kept import Analysed
 from diagnose.agents.timeline import timeline
 from diagnose.cli import group
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Report
 from diagnose.docs import Text
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Report
 from diagnose.reports import brief, openmetrics, trials
 
 ROOT = Path(__file__).parent.parent

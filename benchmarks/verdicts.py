@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 
 PARTS = ("report", "develop")
 """Rules may be changed after a look at the cases of the second part only."""

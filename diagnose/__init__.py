@@ -5,7 +5,8 @@
     trace       what a training run looked like: tables, and pure functions on them
     facts       what can be measured on a trace
     replay      what the step time would be if: a dependency graph, edits of it, and what they save
-    findings    what is said: findings with their fixes, their order, and the Diagnosis
+    contracts   the values that other programs read: the Diagnosis with its findings, comparisons, trials
+    advice      from what rules find to what is said: dropped, worded, priced, ranked, put together
     rulekit     what a rule is made of and what runs it; the rules are files beside the package
     source      bytes to trace: one reader per file format
     storage     files at URLs: listed, read and written
@@ -33,11 +34,11 @@ if TYPE_CHECKING:
     from typing import Any
 
     from diagnose import figures
-    from diagnose.budgets.context import Budget, BudgetExceeded, BudgetWarning
+    from diagnose.budgets.context import BudgetExceeded, BudgetWarning, budget
     from diagnose.capture.inline import Recording
-    from diagnose.findings.comparison import Comparison
-    from diagnose.findings.diagnosis import Diagnosis
-    from diagnose.findings.export import Export
+    from diagnose.contracts.comparison import Comparison
+    from diagnose.contracts.diagnosis import Diagnosis
+    from diagnose.contracts.export import Export
     from diagnose.trace.model import Run
 
 __all__ = [
@@ -63,12 +64,12 @@ def __getattr__(name: str) -> Any:
 
         return import_module("diagnose.figures")
     if name == "Diagnosis":
-        from diagnose.findings.diagnosis import Diagnosis
+        from diagnose.contracts.diagnosis import Diagnosis
         from diagnose.reports import notebook
 
         notebook.register()
         return Diagnosis
-    if name in ("BudgetExceeded", "BudgetWarning"):
+    if name in ("BudgetExceeded", "BudgetWarning", "budget"):
         from diagnose.budgets import context
 
         return getattr(context, name)
@@ -187,33 +188,6 @@ def record(
     from diagnose.capture import inline
 
     return inline.recording(folder, steps=steps, warmup=warmup, memory=memory, ranks=ranks, overwrite=overwrite)
-
-
-def budget(
-    *,
-    step: str | None = None,
-    idle: float | str | None = None,
-    steps: int = 5,
-    warmup: int = 10,
-    folder: str | PathLike[str] | None = None,
-) -> Budget:
-    """Hold the training in a `with` block to limits, as a test does:
-
-        with diagnose.budget(step="50ms", idle=0.1):
-            train()
-
-    `step` limits the time of a step without the profiler, `idle` the share of it in which the GPU is idle (0.1 or
-    "10%"). Steps are recorded as by `diagnose.record`, and end with an optimizer's step, or where the code calls
-    `step()` of what `with` gives. `folder` keeps the recording; else it is temporary, and stays if a limit is exceeded.
-
-    At its end the block raises `diagnose.BudgetExceeded`, an AssertionError, if a limit lies below the whole interval
-    that was measured. It warns with `diagnose.BudgetWarning` if that cannot be told. Raises ValueError if no limit is
-    set, or one cannot be read, and `diagnose.capture.run.CannotRecord` on entering, as `diagnose.record` does.
-    """
-    from diagnose.budgets.context import Budget
-    from diagnose.budgets.limits import limits
-
-    return Budget(limits(step, idle), folder, steps, warmup)
 
 
 def to_hta(run: Run) -> Any:

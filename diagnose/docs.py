@@ -17,12 +17,12 @@ from pathlib import Path
 import msgspec
 
 from diagnose import facts
+from diagnose.contracts.baseline import Baseline
+from diagnose.contracts.comparison import Comparison
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.ledger_report import LedgerReport
+from diagnose.contracts.trials import Report
 from diagnose.facts.core.base import FACTS
-from diagnose.findings.baseline import Baseline
-from diagnose.findings.comparison import Comparison
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.ledger_report import LedgerReport
-from diagnose.findings.trials import Report
 from diagnose.rulekit import page
 from diagnose.rulekit.page import Page
 from diagnose.tables import schema

@@ -14,10 +14,11 @@ from pathlib import Path
 import msgspec
 import platformdirs
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.ledger import SCHEMA_VERSION, Entry, device_of, is_sound, named
-from diagnose.findings.ledger_report import LedgerReport, rules_of
-from diagnose.findings.trials import Report, Trial
+from diagnose.advice.track_record import device_of, named, rules_of
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.ledger import SCHEMA_VERSION, Entry, is_sound
+from diagnose.contracts.ledger_report import LedgerReport
+from diagnose.contracts.trials import Report, Trial
 from diagnose.trials.selection import step_of, uncorrected
 from diagnose.version import __version__
 

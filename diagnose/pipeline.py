@@ -7,7 +7,7 @@ What happens on the way, and where something new goes:
     facts      `facts/` measures a rank, each fact when it is first asked for: a measurement is a function there.
     findings   `rulekit/` asks each rule what it finds in the facts: a rule is a Python file in the
                folder of its family in `rules/`.
-               `replay/` says what each fix would save; `findings/` drops fixes in force and ranks the rest.
+               `replay/` says what each fix would save; `advice/` drops fixes in force and ranks the rest.
     Diagnosis  the one value that `reports/` show: a figure of the report is a function in
                `reports/html/`, listed in its `page.py`.
 """
@@ -23,33 +23,32 @@ from typing import Any
 import msgspec
 
 from diagnose import failures
-from diagnose.facts.communication.kept import compared
-from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
-from diagnose.facts.core.run import busy_share
-from diagnose.facts.core.steps import steps
-from diagnose.facts.digest import digest
-from diagnose.facts.run.program import program
-from diagnose.facts.run.slowdown import slowdown
-from diagnose.failures import attempt
-from diagnose.findings import (
-    diagnosis,
-    fixes_for_devices,
-    fixes_for_programs,
-    fixes_in_force,
+from diagnose.advice import (
+    assembly,
+    fixes_of_run,
     library_evidence,
     outcomes,
-    own_calls,
     ranking,
     recording_hints,
     risks,
     track_record,
 )
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Finding, Outcome, ReplayQuality, RuleName
-from diagnose.findings.job import job_summary
-from diagnose.findings.ledger import Entry, device_of
-from diagnose.findings.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
-from diagnose.findings.track_record import TrackRecord
+from diagnose.advice.job_summary import job_summary
+from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis, in_brief, shared
+from diagnose.advice.track_record import device_of
+from diagnose.contracts.diagnosis import Diagnosis, note_of
+from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
+from diagnose.contracts.ledger import Entry
+from diagnose.contracts.track_record import TrackRecord
+from diagnose.facts.communication.kept import compared
+from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
+from diagnose.facts.core.run import busy_share
+from diagnose.facts.core.steps import steps
+from diagnose.facts.digest import digest
+from diagnose.facts.run.loop_owner import loop_owner
+from diagnose.facts.run.program import program
+from diagnose.facts.run.slowdown import slowdown
+from diagnose.failures import attempt
 from diagnose.replay.baseline import baseline
 from diagnose.replay.critical_path import path_parts
 from diagnose.replay.saving import Replay
@@ -102,8 +101,8 @@ def diagnose(
             briefly = processes.results(brief, given.ranks, jobs or 1, cluster)
             said, briefs, notes = _of_many(given.ranks, briefly, study, progress)
         notes = [*given.integrity, *notes]
-        whole = diagnosis.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
-    return msgspec.structs.replace(whole, integrity=(*whole.integrity, *map(diagnosis.note_of, lost)))
+        whole = assembly.of_ranks(said, briefs, notes, __version__, given.manifest, pages, given.trials)
+    return msgspec.structs.replace(whole, integrity=(*whole.integrity, *map(note_of, lost)))
 
 
 def _records(given: Recordings, trials: Sequence[Entry]) -> dict[str, TrackRecord]:
@@ -139,7 +138,7 @@ def _of_many(
         courses = {index: one.course for index, one in briefs.items()}
         others, left_out = attempt("the comparison of ranks", (None, []), compared, courses)
         shown = None if others is None else others.awaited
-        shown = diagnosis.slowest(list(briefs.values())).index if shown is None else shown
+        shown = assembly.slowest(list(briefs.values())).index if shown is None else shown
         peers = None if others is None or shown not in others.job.ranks else others.peers(shown)
         again = files[placed[shown]]
         said = study(again, index=shown, others=peers)
@@ -225,7 +224,7 @@ def diagnose_files(
             return InputError(f"{files.trace.path} has no {missing.what}. {missing.how_to_record_it}")
     with failures.collected() as lost:
         said = diagnose_rank(facts, engine.load(rules), records)
-    notes = (*said.digest.integrity, *map(diagnosis.note_of, lost))
+    notes = (*said.digest.integrity, *map(note_of, lost))
     return replace(said, digest=replace(said.digest, integrity=notes))
 
 
@@ -296,12 +295,9 @@ def _with_findings(
         *(examined.outcomes, examined.findings, found, order),
     )
     placed = attempt("places on the timeline", order.findings, spots.on_timeline, facts, order)
-    fitting = attempt(
-        "fixes that this device cannot follow", placed, fixes_for_devices.followable, rank.provenance.devices, placed
-    )
     return replace(
         said,
-        findings=fitting,
+        findings=placed,
         outcomes=_hinted(facts, ended),
         replay=ReplayQuality(**vars(replay.quality), together=order.together, all_together=order.all_together),
     )
@@ -309,15 +305,15 @@ def _with_findings(
 
 def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     """The findings without fixes that are in force, in the words of this program."""
-    context = facts.rank.context
-    found = attempt("which fixes are in force already", found, fixes_in_force.dropped, context, found)
-    found = attempt("fixes in the words of this program", found, _fitting_the_program, facts, found)
-    found = attempt("fixes as changes of your own calls", found, own_calls.at_their_place, context, found)
+    found = attempt("fixes as this run can follow them", found, _followable, facts, found)
+    found = attempt("settings of frameworks", found, library_evidence.with_framework, facts, found)
     return attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
 
 
-def _fitting_the_program(facts: Facts, found: Sequence[Found]) -> list[Found]:
-    return fixes_for_programs.fitting(program(facts), found)
+def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
+    rank = facts.rank
+    language, loop = program(facts).language, loop_owner(facts)
+    return fixes_of_run.fitted(fixes_of_run.Program(rank.context, rank.provenance.devices, language, loop), found)
 
 
 def _hinted(facts: Facts, ended: tuple[Outcome, ...]) -> tuple[Outcome, ...]:

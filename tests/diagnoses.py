@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from diagnose.findings import diagnosis
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.rank_diagnosis import RankDiagnosis, in_brief
+from diagnose.advice import assembly
+from diagnose.advice.rank_diagnosis import RankDiagnosis, in_brief
+from diagnose.contracts.diagnosis import Diagnosis
 
 
 def of_ranks(*ranks: RankDiagnosis) -> Diagnosis:
     """About the slowest of these ranks."""
     briefs = [in_brief(one, len(ranks)) for one in ranks]
-    shown = diagnosis.slowest(briefs).index
+    shown = assembly.slowest(briefs).index
     (said,) = (one for one in ranks if one.digest.index == shown)
-    return diagnosis.of_ranks(said, briefs, [], "test")
+    return assembly.of_ranks(said, briefs, [], "test")

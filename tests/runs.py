@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import Any
 
+from diagnose.contracts.baseline import Baseline, KnownFinding, Run
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.spending import Part, Spent
-from diagnose.findings.baseline import Baseline, KnownFinding, Run
 from diagnose.trace.frames import Site
 
 MS = 1_000_000

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import configparser
+import re
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -10,22 +11,11 @@ from pathlib import Path
 
 import pytest
 
+from diagnose.cli import COMMANDS
+
 ROOT = Path(__file__).parents[1]
 
-
-COMMANDS = [
-    "--help",
-    "analyze --help",
-    "doctor --help",
-    "export --help",
-    "mcp --help",
-    "patch --help",
-    "ledger --help",
-    "profile --help",
-    "rules --help",
-    "rules list",
-    "try --help",
-]
+COMMAND_LINES = ["--help", "rules list", *(f"{name} --help" for name in COMMANDS)]
 
 
 @pytest.mark.parametrize(
@@ -34,10 +24,10 @@ COMMANDS = [
         "import diagnose",
         *(
             f"import sys; sys.argv[1:] = {command.split()}; from diagnose.cli import main; main()"
-            for command in COMMANDS
+            for command in COMMAND_LINES
         ),
     ],
-    ids=["import diagnose", *COMMANDS],
+    ids=["import diagnose", *COMMAND_LINES],
 )
 def test_starting_loads_nothing_heavy(program: str) -> None:
     done = subprocess.run(
@@ -56,6 +46,15 @@ def test_every_package_is_installed() -> None:
     folders = {path.parent for path in ROOT.glob("diagnose/**/__init__.py")}
     packages = {".".join(folder.relative_to(ROOT).parts) for folder in folders}
     assert set(setup["options"]["packages"].split()) == packages | {"diagnose._rules"}
+
+
+def test_the_picture_of_the_layers_shows_every_room() -> None:
+    setup = configparser.ConfigParser()
+    setup.read(ROOT / "setup.cfg", encoding="utf-8")
+    layers = re.findall(r"\w+", re.sub("#.*", "", setup["importlinter:contract:layers"]["layers"]))
+    picture = (ROOT / "docs" / "pictures" / "layers.svg").read_text(encoding="utf-8")
+    shown = re.findall(r"\w+", " ".join(re.findall(r'font-weight="600"[^>]*>([^<]*)<', picture)))
+    assert sorted(shown) == sorted(set(layers) - {"__main__", "figures", "version"})
 
 
 def texts() -> Iterator[Path]:

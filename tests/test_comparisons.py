@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 import diagnose
-from diagnose.findings.comparison import Comparison, PartKind
+from diagnose.contracts.comparison import Comparison, PartKind
 
 SAMPLES = Path(__file__).parent.parent / "sample_traces"
 RESNET = (

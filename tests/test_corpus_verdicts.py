@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 import diagnose
-from diagnose.findings.finding import Level, OutcomeKind
+from diagnose.contracts.finding import Level, OutcomeKind
 
 WRONG_SHARE = 0.05
 """From this share of the step on, a finding that an expert would not share is an error."""

@@ -11,12 +11,12 @@ import pytest
 from click.testing import CliRunner
 
 from diagnose import failures, pipeline
+from diagnose.advice.pricing import Step
 from diagnose.cli import group
 from diagnose.cli.results import rendered
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import FACTS
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import OutcomeKind
-from diagnose.findings.pricing import Step
 from diagnose.reports import notebook
 from diagnose.rulekit.engine import RuleSet
 from tests.breaking import broken, called, function, functions
@@ -35,10 +35,10 @@ SAYS = "diagnose itself failed"
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
 SPINE = (
-    "diagnose.findings.rank_diagnosis.RankDiagnosis.__init__",
-    "diagnose.findings.rank_diagnosis.RankBrief.__init__",
-    "diagnose.findings.rank_diagnosis.in_brief",
-    "diagnose.findings.diagnosis.of_ranks",
+    "diagnose.advice.rank_diagnosis.RankDiagnosis.__init__",
+    "diagnose.advice.rank_diagnosis.RankBrief.__init__",
+    "diagnose.advice.rank_diagnosis.in_brief",
+    "diagnose.advice.assembly.of_ranks",
 )
 """What a Diagnosis is put together by: without it there is none."""
 
@@ -70,12 +70,12 @@ def lost_of(rooms: str) -> Iterator[tuple[str, Diagnosis]]:
 PASSES = (
     "facts.device.kernels.kernels",
     "facts.run.slowdown.slowdown",
-    "findings.fixes_in_force.dropped",
-    "findings.outcomes.priced",
-    "findings.pricing.Step.priced",
-    "findings.ranking.ranked",
-    "findings.recording_hints.in_outcomes",
-    "findings.risks.shown",
+    "advice.fixes_in_force.dropped",
+    "advice.outcomes.priced",
+    "advice.pricing.Step.priced",
+    "advice.ranking.ranked",
+    "advice.recording_hints.in_outcomes",
+    "advice.risks.shown",
     "replay.baseline.baseline",
     "reports.timeline.pictures.pictures",
     "reports.timeline.spots.on_timeline",
@@ -196,7 +196,7 @@ def test_a_page_comes_without_a_figure(figure: str, sound: Diagnosis, capsys: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rooms", ["diagnose.findings diagnose.reports", "diagnose.replay", "diagnose.facts"])
+@pytest.mark.parametrize("rooms", ["diagnose.advice diagnose.reports", "diagnose.replay", "diagnose.facts"])
 def test_an_analysis_comes_whatever_fails(rooms: str) -> None:
     for name, found in lost_of(rooms):
         assert told(found), name

@@ -14,10 +14,10 @@ import pytest
 
 import diagnose
 from diagnose import ledger, pipeline
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Safety
-from diagnose.findings.ledger import Entry, device_of, named
-from diagnose.findings.trials import Range, Report, Trial, Verdict
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.ledger import Entry, device_of, named
+from diagnose.contracts.trials import Range, Report, Trial, Verdict
+from diagnose.fixes.setting import Safety
 from diagnose.trace.manifest import DeviceState, Host, Manifest
 from diagnose.trials.selection import select, step_of, uncorrected
 from diagnose.version import __version__
@@ -262,8 +262,8 @@ import sys
 from pathlib import Path
 import msgspec
 from diagnose import ledger
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Report
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Report
 
 diagnosis = Diagnosis.from_json(Path(sys.argv[1]).read_bytes())
 report = msgspec.json.decode(Path(sys.argv[2]).read_bytes(), type=Report)

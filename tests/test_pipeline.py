@@ -12,9 +12,9 @@ import pytest
 
 import diagnose
 from diagnose import docs, pipeline
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.steps import Measure
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import OutcomeKind
 from diagnose.source import processes
 from diagnose.source.base import InputError
 from tests.diagnoses import of_ranks

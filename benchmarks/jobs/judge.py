@@ -8,7 +8,7 @@ import diagnose
 from benchmarks.jobs.cases import Case
 from benchmarks.planted_cases import Truth
 from benchmarks.verdicts import findings
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.finding import RankedFinding
 
 MS = 1e6
 

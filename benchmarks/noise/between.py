@@ -7,7 +7,7 @@ import statistics
 from collections.abc import Callable, Sequence
 
 from benchmarks.planted_cases import cases, truths
-from diagnose.findings.timing import Spread
+from diagnose.advice.timing import Spread
 
 
 def blocks() -> list[tuple[int, ...]]:

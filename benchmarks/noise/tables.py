@@ -8,9 +8,9 @@ from itertools import combinations, product
 
 from benchmarks.noise.results import SLOWDOWNS, Recorded, Timed
 from diagnose.comparing.compare import compare
+from diagnose.contracts.baseline import Baseline, Run
+from diagnose.contracts.comparison import Comparison
 from diagnose.facts.core.steps import Measure
-from diagnose.findings.baseline import Baseline, Run
-from diagnose.findings.comparison import Comparison
 
 SIZES = (1, 3)
 """Recordings of each side."""

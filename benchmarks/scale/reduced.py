@@ -11,10 +11,10 @@ from pathlib import Path
 
 from benchmarks.scale.courses import longer, of_rank
 from benchmarks.scale.made import Straggler, make
+from diagnose.advice.job_summary import summarised
 from diagnose.facts.communication.course import course
 from diagnose.facts.communication.kept import KeptCourse, compared, kept
 from diagnose.facts.core.base import Facts
-from diagnose.findings.job import summarised
 from diagnose.replay.job import join
 from diagnose.source import ranks as sources
 from diagnose.trace.job import Course, ProcessGroup

@@ -16,8 +16,8 @@ from benchmarks.planted_cases import Trial as Planting
 from benchmarks.trials.planted import BUDGET_S, figure, program
 from benchmarks.trials.results import Claim, Equal, Harmful
 from benchmarks.verdicts import Figure
-from diagnose.findings.finding import Fix
-from diagnose.findings.trials import Trial
+from diagnose.contracts.finding import Fix
+from diagnose.contracts.trials import Trial
 from diagnose.trials import arms
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size

@@ -20,9 +20,9 @@ from benchmarks.planted_cases import ROOT, Case, Truth, trials
 from benchmarks.planted_cases import Trial as Planting
 from benchmarks.trials.results import Planted
 from benchmarks.verdicts import Figure
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Safety
-from diagnose.findings.trials import Range, Report
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Range, Report
+from diagnose.fixes.setting import Safety
 from diagnose.trials.selection import Candidate, select, step_of
 
 BUDGET_S = 90

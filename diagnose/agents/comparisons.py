@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import msgspec
 
 from diagnose.agents.answers import Answer, Data, Item, page
-from diagnose.findings.comparison import Change, ChangeKind, Comparison, Part
+from diagnose.contracts.comparison import Change, ChangeKind, Comparison, Part
 from diagnose.reports import comparison
 from diagnose.reports.comparison import signed
 from diagnose.reports.content import place

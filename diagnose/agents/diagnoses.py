@@ -8,8 +8,8 @@ from typing import Any
 from diagnose.agents.answers import Answer, Data, Item, page, whole
 from diagnose.agents.kept import Analysed
 from diagnose.agents.refusals import Refused
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Fix, RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Fix, RankedFinding
 from diagnose.reports import brief, findings, reasons
 from diagnose.reports.content import place
 from diagnose.reports.quoting import plain, quoted

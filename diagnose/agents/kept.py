@@ -6,7 +6,7 @@ from collections import OrderedDict
 from dataclasses import dataclass
 
 from diagnose.agents.refusals import Refused
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports.quoting import quoted
 
 MOST = 8

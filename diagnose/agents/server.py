@@ -18,13 +18,13 @@ from mcp.server.mcpserver.exceptions import ToolError
 from mcp.types import CallToolResult, TextContent, ToolAnnotations
 from pydantic import Field
 
-from diagnose import __version__
 from diagnose.agents import diagnoses
 from diagnose.agents.answers import Answer
 from diagnose.agents.commands import Heard
 from diagnose.agents.refusals import Refused
 from diagnose.agents.timeline import timeline
 from diagnose.agents.tools import Tools
+from diagnose.version import __version__
 
 INSTRUCTIONS = (
     "Says why a PyTorch training is slow, what to change, and what each change would save. Call analyze first; it gives"

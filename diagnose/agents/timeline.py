@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from diagnose.agents.answers import Answer, Data, Item, page
 from diagnose.agents.kept import Analysed
 from diagnose.agents.refusals import Refused
-from diagnose.findings.timeline import Timeline
+from diagnose.contracts.timeline import Timeline
 from diagnose.reports.quoting import plain, quoted
 from diagnose.reports.timeline.marks import Marks
 from diagnose.reports.timeline.window import label, lane_name, marks

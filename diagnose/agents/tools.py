@@ -17,9 +17,9 @@ from diagnose.agents.commands import RESULT, Commands, Ended, Heard
 from diagnose.agents.kept import Analysed, Kept
 from diagnose.agents.paths import inside, matching, named, word
 from diagnose.agents.refusals import Refused
-from diagnose.findings.comparison import Comparison
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Report
+from diagnose.contracts.comparison import Comparison
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Report
 from diagnose.reports.quoting import plain, quoted
 from diagnose.storage.checkout import root_of
 

@@ -8,7 +8,7 @@ import msgspec
 
 from diagnose.agents.answers import Answer, Data, Item, page
 from diagnose.agents.refusals import Refused
-from diagnose.findings.trials import Report, Trial
+from diagnose.contracts.trials import Report, Trial
 from diagnose.reports import trials
 from diagnose.reports.quoting import plain, quoted
 

@@ -12,10 +12,12 @@ from types import TracebackType
 import msgspec
 
 from diagnose import pipeline
+from diagnose.budgets.judging import judge
+from diagnose.budgets.limits import limits
 from diagnose.capture.agent import place
 from diagnose.capture.inline import Recording, recording
-from diagnose.findings.budget import Judged, Kept, Limits, judge
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.budget import Judged, Kept, Limits
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import budget as text
 from diagnose.source import cache
 from diagnose.source.base import InputError
@@ -104,3 +106,27 @@ class Budget:
         manifest = msgspec.json.decode((self._folder / "manifest.json").read_bytes(), type=Manifest)
         self.judged = tuple(judge(self.limits, manifest, self.diagnosis))
         return any(one.kept is Kept.OVER for one in self.judged)
+
+
+def budget(
+    *,
+    step: str | None = None,
+    idle: float | str | None = None,
+    steps: int = 5,
+    warmup: int = 10,
+    folder: str | PathLike[str] | None = None,
+) -> Budget:
+    """Hold the training in a `with` block to limits, as a test does:
+
+        with diagnose.budget(step="50ms", idle=0.1):
+            train()
+
+    `step` limits the time of a step without the profiler, `idle` the share of it in which the GPU is idle (0.1 or
+    "10%"). Steps are recorded as by `diagnose.record`, and end with an optimizer's step, or where the code calls
+    `step()` of what `with` gives. `folder` keeps the recording; else it is temporary, and stays if a limit is exceeded.
+
+    At its end the block raises `diagnose.BudgetExceeded`, an AssertionError, if a limit lies below the whole interval
+    that was measured. It warns with `diagnose.BudgetWarning` if that cannot be told. Raises ValueError if no limit is
+    set, or one cannot be read, and `diagnose.capture.run.CannotRecord` on entering, as `diagnose.record` does.
+    """
+    return Budget(limits(step, idle), folder, steps, warmup)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 
-from diagnose.findings.budget import Limits
+from diagnose.contracts.budget import Limits
 from diagnose.trace.units import share_of
 
 NAMES = ("step", "idle")

@@ -50,21 +50,21 @@ def pytest_runtest_call(item: pytest.Item) -> Generator[None, object, object]:
     if mark is None or not wanted.keys() & {"step", "idle"}:
         return (yield)
     __tracebackhide__ = True
-    import diagnose
+    from diagnose.budgets.context import budget
 
-    with diagnose.budget(**wanted):
+    with budget(**wanted):
         return (yield)
 
 
 @pytest.fixture
 def diagnose_budget(pytestconfig: pytest.Config, tmp_path: Path) -> Callable[..., Budget]:
     """`diagnose.budget` that records into the test's folder; the command line's limits hold where none is given."""
-    import diagnose
+    from diagnose.budgets.context import budget
 
     numbers = count()
 
-    def budget(**wanted: Any) -> Budget:
+    def in_own_folder(**wanted: Any) -> Budget:
         folder = tmp_path / f"diagnose-{next(numbers)}"
-        return diagnose.budget(**{"folder": folder, **_asked(pytestconfig), **wanted})
+        return budget(**{"folder": folder, **_asked(pytestconfig), **wanted})
 
-    return budget
+    return in_own_folder

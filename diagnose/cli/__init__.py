@@ -9,7 +9,8 @@ from keyword import iskeyword
 
 import click
 
-from diagnose import __version__, failures
+from diagnose import failures
+from diagnose.version import __version__
 
 COMMANDS = {
     "profile": "Run a training, record a few of its steps, and say what to fix.",

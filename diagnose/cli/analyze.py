@@ -16,9 +16,9 @@ from diagnose.cli.results import open_page, put, rendered
 from diagnose.trace.units import share_of
 
 if TYPE_CHECKING:
-    from diagnose.findings.diagnosis import Diagnosis
-    from diagnose.findings.finding import RankedFinding
-    from diagnose.findings.ledger import Entry
+    from diagnose.contracts.diagnosis import Diagnosis
+    from diagnose.contracts.finding import RankedFinding
+    from diagnose.contracts.ledger import Entry
     from diagnose.rulekit.engine import RuleSet
     from diagnose.source.recording import Recordings
     from diagnose.storage.remote import Place

@@ -12,7 +12,7 @@ from diagnose.cli.analyze import INCONCLUSIVE, TOO_SLOW, Share
 from diagnose.cli.files import STDOUT, output, refuse_unwritable, write
 
 if TYPE_CHECKING:
-    from diagnose.findings.comparison import Comparison
+    from diagnose.contracts.comparison import Comparison
 
 
 @click.command(name="compare")

@@ -14,8 +14,8 @@ from diagnose.cli.results import width_and_color
 
 if TYPE_CHECKING:
     from diagnose.comparing.sides import Side
-    from diagnose.findings.comparison import Comparison
-    from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.contracts.comparison import Comparison
+    from diagnose.contracts.diagnosis import Diagnosis
 
 
 def read_side(given: str, jobs: int | None, no_cache: bool, quiet: bool) -> Side:

@@ -88,7 +88,7 @@ def _asked(names: tuple[str, ...]) -> tuple[str, ...]:
 @contextmanager
 def _local(folder: Path | str) -> Iterator[Path]:
     """The folder; of a URL one of this machine, which is put there once it is whole."""
-    from diagnose.findings.export import FILE
+    from diagnose.contracts.export import FILE
     from diagnose.storage import writing
     from diagnose.storage.failures import StorageError
     from diagnose.storage.urls import shown as told

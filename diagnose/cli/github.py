@@ -10,8 +10,8 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from diagnose.findings.diagnosis import Diagnosis
-    from diagnose.findings.finding import RankedFinding
+    from diagnose.contracts.diagnosis import Diagnosis
+    from diagnose.contracts.finding import RankedFinding
 
 
 def tell(

@@ -8,7 +8,7 @@ import click
 import msgspec
 
 if TYPE_CHECKING:
-    from diagnose.findings.ledger_report import LedgerReport
+    from diagnose.contracts.ledger_report import LedgerReport
 
 
 @click.command(name="ledger")

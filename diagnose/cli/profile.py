@@ -22,7 +22,7 @@ from diagnose.cli.results import open_page, put, rendered
 
 if TYPE_CHECKING:
     from diagnose.capture.run import Recorded
-    from diagnose.findings.diagnosis import Diagnosis
+    from diagnose.contracts.diagnosis import Diagnosis
 
 INTERRUPTED = 130
 KILLED = 128
@@ -253,7 +253,7 @@ def _analyze(folder: Path, open_it: bool, say: Callable[[str], None]) -> None:
 
 
 def _can_be_tried(diagnosis: Diagnosis) -> bool:
-    from diagnose.findings.finding import Safety
+    from diagnose.fixes.setting import Safety
     from diagnose.trials.selection import select
 
     return bool(select(diagnosis.findings, diagnosis.step_ns, (), Safety.ROUNDING)[0])

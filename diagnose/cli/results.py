@@ -17,8 +17,8 @@ from diagnose import failures
 from diagnose.cli.files import write
 
 if TYPE_CHECKING:
-    from diagnose.findings.diagnosis import Diagnosis
-    from diagnose.findings.finding import RankedFinding
+    from diagnose.contracts.diagnosis import Diagnosis
+    from diagnose.contracts.finding import RankedFinding
 
 
 _MODULES = {

@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 import click
 
 if TYPE_CHECKING:
-    from diagnose.findings.trials import NotTried
+    from diagnose.contracts.trials import NotTried
     from diagnose.trace.manifest import Manifest
     from diagnose.trials.selection import Candidate
 

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Protocol
 if TYPE_CHECKING:
     from rich import table
 
-    from diagnose.findings.trials import Range, Trial
+    from diagnose.contracts.trials import Range, Trial
     from diagnose.trials.protocol import Standing
     from diagnose.trials.selection import Candidate
 

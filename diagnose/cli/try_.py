@@ -21,8 +21,8 @@ from diagnose.cli.results import put
 from diagnose.cli.trial_table import Watch, watched
 
 if TYPE_CHECKING:
-    from diagnose.findings.diagnosis import Diagnosis
-    from diagnose.findings.trials import NotTried, Report
+    from diagnose.contracts.diagnosis import Diagnosis
+    from diagnose.contracts.trials import NotTried, Report
     from diagnose.trace.manifest import Manifest
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import Candidate
@@ -118,7 +118,7 @@ def command(
     Example: diagnose try train.py --epochs 3
     """
     from diagnose import ledger
-    from diagnose.findings.finding import Safety
+    from diagnose.fixes.setting import Safety
     from diagnose.trials import arms
     from diagnose.trials.protocol import Bench
     from diagnose.trials.selection import CannotTry, select, step_of
@@ -238,7 +238,7 @@ def _measured(
     together: bool,
 ) -> Report:
     """Try all, up to an interrupt. Raises CannotTry."""
-    from diagnose.findings.trials import NotTried
+    from diagnose.contracts.trials import NotTried
     from diagnose.trials import joint, protocol
 
     complete = not candidates

@@ -8,9 +8,8 @@ import msgspec
 
 from diagnose.comparing.parts import function_of
 from diagnose.comparing.settings import Area, area
-from diagnose.facts.core.steps import Measure
-from diagnose.findings.baseline import GroupTime, KnownFinding, RankStep, Run
-from diagnose.findings.comparison import (
+from diagnose.contracts.baseline import GroupTime, KnownFinding, RankStep, Run
+from diagnose.contracts.comparison import (
     FindingsChange,
     GroupChange,
     GrownFinding,
@@ -19,8 +18,9 @@ from diagnose.findings.comparison import (
     RankChange,
     SettingChange,
 )
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
+from diagnose.facts.core.steps import Measure
 from diagnose.trace import units
 
 MOSTLY = 0.5

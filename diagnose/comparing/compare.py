@@ -7,8 +7,8 @@ from collections.abc import Sequence
 from diagnose.comparing import changes, noise
 from diagnose.comparing.parts import parts
 from diagnose.comparing.runs import middle
-from diagnose.findings.baseline import Baseline, Run
-from diagnose.findings.comparison import Basis, Comparison, Ns, Range, Verdict
+from diagnose.contracts.baseline import Baseline, Run
+from diagnose.contracts.comparison import Basis, Comparison, Ns, Range, Verdict
 from diagnose.version import __version__
 
 

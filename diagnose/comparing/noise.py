@@ -13,10 +13,10 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.findings.baseline import Run
-from diagnose.findings.comparison import Basis, Range
-from diagnose.findings.student import student
-from diagnose.findings.timing import LEAST_STEPS, Spread, error_of
+from diagnose.advice.student import student
+from diagnose.advice.timing import LEAST_STEPS, Spread, error_of
+from diagnose.contracts.baseline import Run
+from diagnose.contracts.comparison import Basis, Range
 
 ALPHA = 0.05
 """What an interval may be wrong."""

@@ -7,11 +7,11 @@ from dataclasses import dataclass, field
 from pathlib import PurePath
 from typing import TypeVar
 
+from diagnose.contracts.baseline import Run
+from diagnose.contracts.comparison import Change, ChangeKind, Part, PartKind
 from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.run.spending import Part as Where
 from diagnose.facts.run.spending import Spent
-from diagnose.findings.baseline import Run
-from diagnose.findings.comparison import Change, ChangeKind, Part, PartKind
 from diagnose.reports.comparison_words import part_words
 from diagnose.trace.frames import Site
 

@@ -5,12 +5,12 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterator, Sequence
 
+from diagnose.advice.timing import without_profiler
 from diagnose.comparing.settings import settings
-from diagnose.findings.baseline import Baseline, GroupTime, KnownFinding, RankStep, Run
-from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.findings.finding import OutcomeKind, RankedFinding
-from diagnose.findings.job import JobSummary
-from diagnose.findings.timing import without_profiler
+from diagnose.contracts.baseline import Baseline, GroupTime, KnownFinding, RankStep, Run
+from diagnose.contracts.diagnosis import Diagnosis, RankSummary
+from diagnose.contracts.finding import OutcomeKind, RankedFinding
+from diagnose.contracts.job import JobSummary
 from diagnose.reports import job as jobs
 from diagnose.trace.manifest import RankManifest
 from diagnose.version import __version__

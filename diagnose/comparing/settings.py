@@ -8,7 +8,7 @@ from dataclasses import dataclass
 
 import msgspec
 
-from diagnose.findings.diagnosis import Provenance
+from diagnose.contracts.diagnosis import Provenance
 from diagnose.trace.manifest import DeviceState, Loader, Manifest, Optimizer, RankManifest
 
 MOST_SOURCES = 50

@@ -12,9 +12,9 @@ from typing import TypeVar
 import msgspec
 
 from diagnose.comparing.runs import baseline_of, middle
-from diagnose.findings.baseline import SCHEMA_VERSION as BASELINE_VERSION
-from diagnose.findings.baseline import Baseline
-from diagnose.findings.diagnosis import SCHEMA_VERSION, Diagnosis
+from diagnose.contracts.baseline import SCHEMA_VERSION as BASELINE_VERSION
+from diagnose.contracts.baseline import Baseline
+from diagnose.contracts.diagnosis import SCHEMA_VERSION, Diagnosis
 from diagnose.source import beside
 from diagnose.source.base import InputError
 

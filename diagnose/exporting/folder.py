@@ -10,8 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager, suppress
 from pathlib import Path
 
+from diagnose.contracts import export
 from diagnose.exporting.errors import CannotExport
-from diagnose.findings import export
 from diagnose.tables.schema import TABLES
 
 _UNFINISHED = ".unfinished-"

@@ -9,11 +9,11 @@ from functools import partial
 from pathlib import Path
 
 from diagnose import failures
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.export import FILE, SCHEMA_VERSION, Absent, Export, Written
 from diagnose.exporting import folder as folders
 from diagnose.exporting import parquet
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.export import FILE, SCHEMA_VERSION, Absent, Export, Written
 from diagnose.source import processes, ranks, recording
 from diagnose.source.base import InputError
 from diagnose.source.recording import RankFiles, Recordings

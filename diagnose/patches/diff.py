@@ -5,7 +5,7 @@ from __future__ import annotations
 import difflib
 from collections.abc import Iterable, Iterator
 
-from diagnose.findings.patches import PatchedFile
+from diagnose.contracts.patches import PatchedFile
 
 
 def unified(files: Iterable[PatchedFile]) -> bytes:

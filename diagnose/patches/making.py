@@ -5,11 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterable, Sequence
 from pathlib import Path
 
-from diagnose.findings.finding import RankedFinding
-from diagnose.findings.patches import FixByHand, Patch, PatchedFile, PatchedFix
-from diagnose.findings.trials import Report
-from diagnose.patches import files, forms
+from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.patches import FixByHand, Patch, PatchedFile, PatchedFix
+from diagnose.contracts.trials import Report
+from diagnose.fixes.setting import Loop
+from diagnose.patches import files
 from diagnose.patches.code import Code, Edit
+from diagnose.patches.editor import edits_of
 from diagnose.patches.errors import CannotEdit, CannotPatch
 from diagnose.patches.project import Project
 from diagnose.patches.selection import Wanted, select
@@ -23,16 +25,17 @@ def make(
     asked: Sequence[str],
     here: Path,
     tried: Report | None = None,
+    loop: Loop = Loop.OWN,
 ) -> Patch:
     """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
 
     `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
-    `tried`: what trials have found of them.
+    `tried`: what trials have found of them. `loop`: what owns the training's loop.
     Raises CannotPatch if what is asked for is no finding, or none of the run's files is here.
     """
     wanted, by_hand = select(findings, asked, tried)
     sites = [one.site for one in findings if one.site is not None]
-    project = Project(manifest, rank, sites, here)
+    project = Project(manifest, rank, sites, here, loop)
     if wanted and not project.paths:
         _refuse(project)
     fixes, made = list[PatchedFix](), list[tuple[Wanted, list[Edit]]]()
@@ -52,7 +55,7 @@ def make(
 
 def _fitting(one: Wanted, project: Project, made: Iterable[tuple[Wanted, list[Edit]]]) -> list[Edit]:
     """What a fix changes. Raises CannotEdit if it cannot be made, or not together with those that are made."""
-    edits = forms.edits_of(one.trial, project, one.finding.site)
+    edits = edits_of(one.setting, project, one.finding.site)
     others = list[Edit]()
     for other, already in made:
         if {edit.key for edit in already} & {edit.key for edit in edits}:

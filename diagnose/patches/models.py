@@ -6,7 +6,6 @@ from typing import NamedTuple
 
 import libcst as cst
 
-from diagnose.patches.arguments import expression
 from diagnose.patches.code import Code, Edit, inside
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.project import Project
@@ -25,18 +24,6 @@ class Model(NamedTuple):
     name: str
     """As it stands in the optimizer's call: `model` or `self.net`."""
     optimizer: cst.Call
-
-
-def compiled(project: Project, argument: str, value: object) -> list[Edit]:
-    """Have the model compiled when it is called: in place, so that names in state_dict() stay (torch.nn.Module)."""
-    options = f"{argument}={cst.Module([]).code_for_node(expression(value))}" if argument else ""
-    return [_after_optimizer(_model(project), f"compile({options})")]
-
-
-def to_channels_last(project: Project) -> list[Edit]:
-    """Have the model's weights in channels_last, and with them what convolutions give."""
-    model = _model(project)
-    return [_after_optimizer(model, f"to(memory_format={_torch(model.code)}.channels_last)")]
 
 
 def under_autocast(project: Project) -> list[Edit]:
@@ -114,8 +101,13 @@ def _inside(code: Code, node: cst.CSTNode, outer: cst.CSTNode) -> bool:
     return any(one is outer for one in code.around(node))
 
 
-def _after_optimizer(model: Model, call: str) -> Edit:
-    """A call of a method of the model's after the statement that makes its optimizer."""
+def after_optimizer(project: Project, call: str) -> Edit:
+    """A call of a method of the model's after the statement that makes its optimizer.
+
+    `{torch}` in it stands for the file's name for torch.
+    """
+    model = _model(project)
+    call = call.format(torch=_torch(model.code)) if "{torch}" in call else call
     line, text = model.code.statement(model.optimizer), f"{model.name}.{call}"
     place = f"{model.code.source.name}:{model.code.lines(line)[1] + 1}: {text}"
     if isinstance(line.body[0], cst.Return):

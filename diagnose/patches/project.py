@@ -10,7 +10,8 @@ from pathlib import Path, PurePath
 
 import libcst as cst
 
-from diagnose.findings.patches import PatchedFile
+from diagnose.contracts.patches import PatchedFile
+from diagnose.fixes.setting import Loop
 from diagnose.patches import files
 from diagnose.patches.code import Code
 from diagnose.patches.errors import CannotEdit
@@ -29,11 +30,13 @@ Found = tuple[Code, cst.Call]
 class Project:
     """What is known of a run's files."""
 
-    def __init__(self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path) -> None:
-        """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder."""
+    def __init__(
+        self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path, loop: Loop = Loop.OWN
+    ) -> None:
+        """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder; `loop`: what owns the loop."""
         self.manifest = manifest or Manifest()
         self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
-        self.here, self.root = here, checkout.root_of(here)
+        self.here, self.root, self.loop = here, checkout.root_of(here), loop
         self._sites = sites
         self._sources: dict[Path, SourceText] = {}
         self._code: dict[Path, Code | CannotEdit] = {}

@@ -5,13 +5,12 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from diagnose.capture.agent import injection
-from diagnose.capture.agent.injection import Trial
-from diagnose.findings.finding import Fix, RankedFinding, Safety
-from diagnose.findings.naming import names, why_unknown
-from diagnose.findings.patches import FixByHand
-from diagnose.findings.trials import Report
-from diagnose.findings.trials import Trial as Tried
+from diagnose.advice.naming import names, why_unknown
+from diagnose.contracts.finding import Fix, RankedFinding
+from diagnose.contracts.patches import FixByHand
+from diagnose.contracts.trials import Report
+from diagnose.contracts.trials import Trial as Tried
+from diagnose.fixes.setting import Safety, Setting
 from diagnose.patches.errors import CannotPatch
 
 DO_NOT_PAY = {"no_gain": "it gained nothing", "slower": "it was slower", "changes_numbers": "losses differed"}
@@ -26,7 +25,7 @@ class Wanted(NamedTuple):
 
     finding: RankedFinding
     fix: Fix
-    trial: Trial
+    setting: Setting
 
 
 def select(
@@ -45,11 +44,7 @@ def select(
         by_name = any(names(one, finding) for one in asked)
         if asked and not by_name:
             continue
-        known = [
-            Wanted(finding, fix, trial)
-            for fix in finding.fixes
-            if fix.trial is not None and (trial := injection.parsed(fix.trial)) is not None
-        ]
+        known = [Wanted(finding, fix, setting) for fix in finding.fixes if (setting := fix.setting) is not None]
         if not known:
             fix = (*finding.fixes, Fix(finding.title))[0]
             others.append(FixByHand(finding, fix, "it needs an edit by hand"))

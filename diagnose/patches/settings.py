@@ -15,11 +15,6 @@ from diagnose.patches.project import Project, is_call
 AT_THE_START = ("MALLOC_", "LD_", "GLIBC_")
 """How variables begin that the process reads before any Python runs."""
 
-CALLS_OF_VARIABLES = {
-    ("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"): ("set_float32_matmul_precision", "precision", "high"),
-}
-"""An environment variable and its value -> the call that sets the same, with its argument (PyTorch's CUDA notes)."""
-
 IMPORT = (cst.Import, cst.ImportFrom)
 
 
@@ -43,8 +38,6 @@ def set_attribute(project: Project, name: str, value: object) -> list[Edit]:
 
 def set_variable(project: Project, name: str, value: str) -> list[Edit]:
     """Have the script set an environment variable before it imports what reads it; or not, if the value is empty."""
-    if (name, value) in CALLS_OF_VARIABLES:
-        return set_by_call(project, *CALLS_OF_VARIABLES[name, value])
     if name.startswith(AT_THE_START):
         raise CannotEdit("it is read when the process starts, before any Python runs: put it before the command")
     edits = list[Edit]()

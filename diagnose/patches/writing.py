@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Sequence
 from pathlib import Path
 
-from diagnose.findings.patches import Patch, PatchedFile
+from diagnose.contracts.patches import Patch, PatchedFile
 from diagnose.patches.errors import CannotPatch
 
 

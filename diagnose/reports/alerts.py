@@ -9,9 +9,9 @@ from dataclasses import dataclass
 from enum import Enum
 from pathlib import Path
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Level, RankedFinding, ShownRisk
 from diagnose.failures import attempt
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Level, RankedFinding, ShownRisk
 from diagnose.reports import findings as cards
 from diagnose.reports.findings import Card
 from diagnose.reports.places import Checkout, Place

@@ -9,9 +9,9 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
 from diagnose import failures
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 from diagnose.failures import Failure, attempt
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
 from diagnose.reports import content, findings, heading, trials
 from diagnose.reports.content import Row
 from diagnose.reports.findings import Card

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from diagnose.findings.budget import Judged, Kept, What
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.budget import Judged, Kept, What
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import findings
 from diagnose.trace.units import duration, percent
 

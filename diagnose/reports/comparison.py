@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 
-from diagnose.findings.baseline import GroupTime, KnownFinding
-from diagnose.findings.comparison import Change, ChangeKind, Comparison, GroupChange, Part, PartKind, SettingChange
+from diagnose.contracts.baseline import GroupTime, KnownFinding
+from diagnose.contracts.comparison import Change, ChangeKind, Comparison, GroupChange, Part, PartKind, SettingChange
 from diagnose.reports.comparison_words import CHANGES
 from diagnose.reports.content import Row, Section, place
 from diagnose.trace import kinds

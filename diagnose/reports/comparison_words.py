@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.findings.comparison import ChangeKind, PartKind
+from diagnose.contracts.comparison import ChangeKind, PartKind
 from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED
 
 VERDICTS = {

@@ -5,13 +5,13 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diagnose.contracts.diagnosis import Diagnosis, RankSummary
+from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.device.achieved import AchievedFlops
 from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.failures import attempt
-from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.findings.job import JobSummary
 from diagnose.replay.critical_path import PathPart
 from diagnose.reports import job as jobs
 from diagnose.reports.words import ACTIVITIES, CAUSES, GRAPH_NOT_RECORDED, PATHS, infers, threads, why_this_rank

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.findings.export import Absent, Export
+from diagnose.contracts.export import Absent, Export
 from diagnose.trace import units
 
 

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections import Counter
 from dataclasses import dataclass
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
+from diagnose.contracts.track_record import TrackRecord
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import always, part
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Confidence, Fix, OutcomeKind, RankedFinding, ShownRisk, Together
-from diagnose.findings.track_record import TrackRecord
 from diagnose.replay.saving import DOUBTFUL, Basis
 from diagnose.reports.content import place
 from diagnose.reports.words import BASES, OUTCOMES, safety

@@ -9,8 +9,8 @@ from collections import Counter
 from collections.abc import Collection, Iterator, Sequence
 from pathlib import Path
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 from diagnose.reports import alerts, findings, heading
 from diagnose.reports.alerts import Alert, AlertLevel
 

@@ -5,9 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import PurePath
 
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import always, part
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.units import clipped, duration

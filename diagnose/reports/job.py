@@ -10,8 +10,8 @@ from statistics import median
 
 import numpy as np
 
+from diagnose.contracts.job import JobGroup, JobRank, JobSummary, JobUnmatched
 from diagnose.facts.communication.job_times import WhyUnmatched
-from diagnose.findings.job import JobGroup, JobRank, JobSummary, JobUnmatched
 from diagnose.replay.job_path import JobPathKind, JobPathPart
 from diagnose.trace.units import clipped, duration, share, size
 

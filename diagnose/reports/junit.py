@@ -11,9 +11,9 @@ from pathlib import Path
 from xml.etree import ElementTree as ET
 
 from diagnose import failures
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Outcome, OutcomeKind, RankedFinding
 from diagnose.failures import attempt
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Outcome, OutcomeKind, RankedFinding
 from diagnose.reports import alerts, heading, rule_pages
 from diagnose.reports.alerts import Alert, AlertLevel
 

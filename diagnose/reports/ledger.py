@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator, Sequence
 from itertools import groupby
 
-from diagnose.findings.ledger_report import LedgerReport, RuleTrials
-from diagnose.findings.track_record import LEAST
-from diagnose.findings.trials import Range
+from diagnose.advice.track_record import LEAST
+from diagnose.contracts.ledger_report import LedgerReport, RuleTrials
+from diagnose.contracts.trials import Range
 from diagnose.reports.trials import VERDICTS, WIDTH
 
 HEADS = ("rule", "trials", "measured", "compared", "held", "median", "mean", "verdicts")

@@ -7,10 +7,10 @@ import re
 from collections.abc import Callable, Iterable, Iterator
 
 from diagnose import failures
+from diagnose.contracts.comparison import Comparison
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Report, Trial
 from diagnose.failures import attempt
-from diagnose.findings.comparison import Comparison
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Report, Trial
 from diagnose.reports import comparison, content, findings, heading, trials
 from diagnose.reports.content import Row, Section
 from diagnose.reports.findings import Card

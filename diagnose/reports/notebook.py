@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 
 
 def register() -> None:

@@ -13,11 +13,11 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from diagnose import failures
+from diagnose.advice.track_record import device_of
+from diagnose.contracts.diagnosis import Diagnosis, RankSummary
+from diagnose.contracts.finding import Level, OutcomeKind, RankedFinding
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import attempt
-from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.findings.finding import Level, OutcomeKind, RankedFinding
-from diagnose.findings.ledger import device_of
 from diagnose.trace.model import Severity
 from diagnose.trace.units import clipped
 

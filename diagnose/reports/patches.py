@@ -6,9 +6,9 @@ import textwrap
 from collections.abc import Iterator
 from itertools import zip_longest
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
-from diagnose.findings.patches import FixByHand, Patch, PatchedFix
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.patches import FixByHand, Patch, PatchedFix
 from diagnose.reports import trials, words
 from diagnose.trace import units
 

@@ -8,10 +8,10 @@ from typing import Any
 import msgspec
 
 from diagnose import failures
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.timeline import MarkTable, Timeline
 from diagnose.failures import Failure, attempt
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
-from diagnose.findings.timeline import MarkTable, Timeline
 from diagnose.reports.timeline.marks import Marks
 from diagnose.reports.timeline.window import label, lane_name, pieces
 

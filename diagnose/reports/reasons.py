@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
 from diagnose.trace.units import duration, number, percent

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from diagnose.findings.finding import RulePage
+from diagnose.contracts.finding import RulePage
 from diagnose.rulekit import page
 from diagnose.rulekit.page import SECTIONS
 

@@ -13,9 +13,9 @@ from typing import Any
 from urllib.parse import quote
 
 from diagnose import failures
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import OutcomeKind, RankedFinding, RulePage
 from diagnose.failures import Failure, attempt
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import OutcomeKind, RankedFinding, RulePage
 from diagnose.reports import alerts, rule_pages
 from diagnose.reports.alerts import Alert
 from diagnose.reports.places import Checkout, Place

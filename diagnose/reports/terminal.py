@@ -12,9 +12,9 @@ from rich.table import Table
 from rich.text import Text
 
 from diagnose import failures
+from diagnose.contracts.comparison import Comparison
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.failures import Failure, attempt
-from diagnose.findings.comparison import Comparison
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import comparison, content, findings, heading, trials
 from diagnose.reports.content import Section
 from diagnose.reports.findings import Card
@@ -25,9 +25,9 @@ MOST_WIDTH = 100
 BAR_WIDTH = 12
 WORDS_WIDTH = 36
 PLACE_WIDTH = 68
+"""Its end is kept: a file's name and line."""
 CARD_MARGIN = 9
 """Columns beside the code of a card."""
-"""A file's name and line stand at the end, and are kept."""
 _SEVERITY_STYLE = {Severity.ERROR: "bold red", Severity.WARNING: "yellow", Severity.NOTE: "dim"}
 
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Callable, Iterator, Sequence
 
-from diagnose.findings.trials import Baseline, Both, GpuState, Range, Report, Trial
+from diagnose.contracts.trials import Baseline, Both, GpuState, Range, Report, Trial
 from diagnose.trace import units
 
 WIDTH = 100

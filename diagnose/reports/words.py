@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.host import HostActivity
 from diagnose.facts.core.idle import IdleCause
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import OutcomeKind, Safety
+from diagnose.fixes.setting import Safety
 from diagnose.replay.critical_path import PathKind
 from diagnose.replay.saving import Basis
 

@@ -8,8 +8,8 @@ from dataclasses import dataclass
 from typing import TypeAlias
 
 from diagnose import facts
+from diagnose.contracts.finding import Caution, Clean, Finding, NotApplicable, Risk
 from diagnose.facts.core.base import FACTS
-from diagnose.findings.finding import Caution, Clean, Finding, NotApplicable, Risk
 
 Verdicts: TypeAlias = "Iterator[Finding | Risk | Caution | Clean | NotApplicable]"
 

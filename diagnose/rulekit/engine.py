@@ -11,12 +11,7 @@ from types import MappingProxyType, ModuleType
 from typing import Any
 
 from diagnose import failures
-from diagnose.facts.autograd.backward import NO_PASSES
-from diagnose.facts.core.base import FACTS, Facts, Failed, Missing
-from diagnose.facts.core.breakdown import NO_DEVICE
-from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.run.program import OF_TRAINING, program
-from diagnose.findings.finding import (
+from diagnose.contracts.finding import (
     Caution,
     Clean,
     Finding,
@@ -27,6 +22,11 @@ from diagnose.findings.finding import (
     RulePage,
     RuleThreshold,
 )
+from diagnose.facts.autograd.backward import NO_PASSES
+from diagnose.facts.core.base import FACTS, Facts, Failed, Missing
+from diagnose.facts.core.breakdown import NO_DEVICE
+from diagnose.facts.core.run import trains_on_cpu
+from diagnose.facts.run.program import OF_TRAINING, program
 from diagnose.rulekit import page
 from diagnose.rulekit.check import WHOLE, Check, RuleError
 from diagnose.rulekit.loading import module_of

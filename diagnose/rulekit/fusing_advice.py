@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from diagnose.contracts.finding import Evidence, Fix
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.host.compiling import Compiling
-from diagnose.findings.finding import Evidence, Fix, Safety
+from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import Between, Edit, Replace, Shorten, Times
 from diagnose.trace.units import duration as ms
 

@@ -5,18 +5,18 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeGuard
 
+from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.core.base import Missing
 from diagnose.facts.data.fetches import Fetches
 from diagnose.facts.data.input import Input
 from diagnose.facts.data.loading import Loading
-from diagnose.findings.finding import Confidence, Evidence, Finding, Fix, Level, Safety
+from diagnose.fixes.loaders import LoaderArgument
+from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import Between, Estimate, Shorten, at
 from diagnose.replay.saving import Basis
 from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
-
-DOCS = "https://docs.pytorch.org/docs/stable/data.html"
 
 
 def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
@@ -56,13 +56,8 @@ def left_with_workers(loading: Loading) -> Between:
 
 def in_workers(count: int) -> Fix:
     """Load in so many worker processes, where there are none."""
-    return Fix(
-        "Load in worker processes. Random transforms draw other numbers there.",
-        before="DataLoader(dataset, batch_size)",
-        after=f"DataLoader(dataset, batch_size, num_workers={count}, persistent_workers=True)",
-        link=DOCS,
-        trial=f"patch:DataLoader(num_workers={count})",
-    )
+    setting = LoaderArgument("num_workers", count)
+    return Fix.of(setting, "Load in worker processes. Random transforms draw other numbers there.")
 
 
 def what_takes_it(loading: Loading | None) -> tuple[Evidence, ...]:
@@ -110,22 +105,14 @@ def more_batches(loading: Loading | None, on_gpu: bool = False) -> Iterator[Fix]
             yield ON_GPU
         yield cheaper_batches(loading)
     elif count <= present:
-        yield Fix(
+        yield Fix.of(
+            LoaderArgument("prefetch_factor", 4 * queued),
             "Keep more batches ready: the workers are fast enough, but some batches are late.",
-            before=f"DataLoader(dataset, batch_size, prefetch_factor={queued})",
-            after=f"DataLoader(dataset, batch_size, prefetch_factor={4 * queued})",
-            link=DOCS,
-            trial=f"patch:DataLoader(prefetch_factor={4 * queued})",
         )
     if count > present:
-        yield Fix(
-            "Raise the number of workers, up to the cores there are for this process.",
-            before=f"DataLoader(dataset, batch_size, num_workers={present or 2})",
-            after=f"DataLoader(dataset, batch_size, num_workers={count}, prefetch_factor=4, persistent_workers=True)",
-            safety=Safety.SAME_NUMBERS,
-            link=DOCS,
-            trial=f"patch:DataLoader(num_workers={count})",
-        )
+        do = "Raise the number of workers, up to the cores there are for this process."
+        now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
+        yield Fix.of(LoaderArgument("num_workers", count), do, now)
     if loading is not None and loading.waits_for_storage:
         yield CLOSER
 

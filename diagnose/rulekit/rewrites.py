@@ -10,11 +10,11 @@ from dataclasses import dataclass, replace
 
 import numpy as np
 
+from diagnose.contracts.finding import Clean, Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.op_table import op_table
 from diagnose.facts.core.source_lines import sites_of
 from diagnose.facts.core.steps import steps
-from diagnose.findings.finding import Clean, Confidence, Evidence, Finding, Fix, Level
 from diagnose.replay.edits import Edit, Shorten
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import WHOLE, Check

@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
+from diagnose.contracts.finding import Confidence, Level
 from diagnose.facts.communication.shard_units import FineUnits
 from diagnose.facts.communication.sharding import ShardTraffic
 from diagnose.facts.device.head_room import HeadRoom
-from diagnose.findings.finding import Confidence, Level
 from diagnose.replay.edits import Between, Edit, Remove, Shorten, Times
 from diagnose.trace.units import size
 

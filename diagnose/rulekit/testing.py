@@ -9,9 +9,9 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from diagnose.advice.rank_diagnosis import RankDiagnosis
+from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import Facts
-from diagnose.findings.finding import OutcomeKind
-from diagnose.findings.rank_diagnosis import RankDiagnosis
 from diagnose.rulekit import engine, page
 from diagnose.rulekit.engine import LoadedRule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent

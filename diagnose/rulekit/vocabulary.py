@@ -7,21 +7,12 @@ default None is optional, and a missing one that is not ends the rule as "cannot
 
 from __future__ import annotations
 
+from diagnose.contracts.finding import Caution, Clean, Confidence, Evidence, Finding, Fix, Level, NotApplicable, Risk
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause
-from diagnose.findings.finding import (
-    Caution,
-    Clean,
-    Confidence,
-    Evidence,
-    Finding,
-    Fix,
-    Level,
-    NotApplicable,
-    Risk,
-    Safety,
-)
+from diagnose.fixes import catalogue as fixes
+from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import (
     Between,
     Detach,
@@ -117,6 +108,7 @@ __all__ = [
     "epoch_batches",
     "expensive",
     "expensive_batches",
+    "fixes",
     "fusing",
     "gave_up",
     "in_workers",

@@ -7,9 +7,9 @@ from typing import TypeAlias, TypeVar
 
 import numpy as np
 
+from diagnose.contracts.finding import Clean, Confidence, Evidence, Finding, Fix
 from diagnose.facts.core.steps import Steps
 from diagnose.facts.values.wasted_work import Cause, Ledger, Wasted
-from diagnose.findings.finding import Clean, Confidence, Evidence, Finding, Fix
 from diagnose.replay.edits import Between, Edit, Shorten, Times
 from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, Verdicts

@@ -7,8 +7,8 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.findings.trials import SCHEMA_VERSION as TRIALS_VERSION
-from diagnose.findings.trials import Report
+from diagnose.contracts.trials import SCHEMA_VERSION as TRIALS_VERSION
+from diagnose.contracts.trials import Report
 from diagnose.source import beside, ranks
 from diagnose.source.autograd import read_graph
 from diagnose.source.base import InputError

@@ -14,9 +14,6 @@ from diagnose.storage.versions import Version, version_of
 
 if TYPE_CHECKING:
     from _typeshed import WriteableBuffer
-
-    from diagnose.storage.remote import Remote
-
 BLOCK_BYTES = 8 << 20
 """Asked for at a time: some hundred times what a storage sends while it begins to answer."""
 
@@ -30,12 +27,12 @@ class RemoteFile(io.RawIOBase):
     Closing it, and reading to its end, raise StorageError if the file became another since it was listed or opened.
     """
 
-    def __init__(self, remote: Remote) -> None:
+    def __init__(self, url: str, listed: Version) -> None:
         """Raises StorageError if it is not there, may not be read, or is not the one that was listed."""
         super().__init__()
-        self._url = remote.url
-        self._storage, self._path = filesystem(remote.url)
-        self._version = remote.version
+        self._url = url
+        self._storage, self._path = filesystem(url)
+        self._version = listed
         self._file: Any = None
         self._at = 0
         self._in_ranges = True

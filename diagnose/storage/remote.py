@@ -9,6 +9,7 @@ from typing import Literal, TypeAlias
 
 from diagnose.storage import urls
 from diagnose.storage.filesystem import filesystem, fresh
+from diagnose.storage.reading import BLOCK_BYTES, RemoteFile
 from diagnose.storage.versions import UNKNOWN, Version, version_of
 
 
@@ -68,9 +69,7 @@ class Remote:
 
     def open(self, mode: Literal["rb"] = "rb") -> io.BufferedReader:
         """Its bytes as a stream: see `reading.RemoteFile`. Raises StorageError, also while it is read and closed."""
-        from diagnose.storage.reading import BLOCK_BYTES, RemoteFile
-
-        return io.BufferedReader(RemoteFile(self), BLOCK_BYTES)
+        return io.BufferedReader(RemoteFile(self.url, self.version), BLOCK_BYTES)
 
 
 @dataclass(frozen=True)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.finding import RankedFinding
 from diagnose.tables import schema
 from diagnose.tables.frame import frame, places
 

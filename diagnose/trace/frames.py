@@ -56,6 +56,28 @@ _WRAPPERS = ("wrapper", "wrapped", "inner", "decorator")
 """Usual names of functions that a decorator puts around others."""
 
 
+_OWNERS = (
+    ("transformers", re.compile(r"(.*/)?transformers/trainer(_\w+)?\.py\Z")),
+    ("lightning", re.compile(r"(.*/)?(pytorch_lightning|lightning/pytorch)/")),
+    ("deepspeed", re.compile(r"(.*/)?deepspeed/runtime/")),
+    ("fabric", re.compile(r"(.*/)?(lightning_fabric|lightning/fabric)/")),
+    ("accelerate", re.compile(r"(.*/)?accelerate/")),
+)
+"""Files that run or wrap a training's loop, by `fixes.setting.Loop`. An earlier one may stand on a later one."""
+
+
+def loop_owner(name: str) -> str | None:
+    """The framework whose training loop, or part of it, a Python frame is of; None if it is of none."""
+    site = frame_site(name)
+    file = site.file.replace("\\", "/") if site else ""
+    return next((owner for owner, files in _OWNERS if files.match(file)), None)
+
+
+def outermost_owner(owners: Collection[str]) -> str | None:
+    """Of these frameworks the one that stands on the others."""
+    return next((owner for owner, _ in _OWNERS if owner in owners), None)
+
+
 def library_function(name: str, libraries: Collection[str] = ()) -> str | None:
     """The public function of an installed package that a Python frame is of, as `scipy.ndimage.zoom`, or None.
 

@@ -8,6 +8,7 @@ it has not, as steps do more or less of the same, what the calls around it are t
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 from pathlib import Path
 
@@ -222,21 +223,26 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     before, other_before, after, their_after = some[alike], other[alike], after[alike], their_after[alike]
     middle = (theirs.end_ns[other_before] + theirs.start_ns[their_after]) // 2
     moments = np.concatenate((theirs.start_ns[other], middle))
-    line = _lines_at(detail, moments, np.concatenate((theirs.track[other], theirs.track[other_before])))
+    their_track = np.concatenate((theirs.track[other], theirs.track[other_before]))
+    line, inner = _lines_at(detail, moments, their_track), _framework_at(detail, moments, their_track)
     start = np.concatenate((ours.start_ns[some], ours.end_ns[before]))
     end = np.concatenate((ours.end_ns[some], ours.start_ns[after]))
     track = np.concatenate((ours.track[some], ours.track[before]))
     kept = np.flatnonzero(line >= 0)
     kept = kept[np.lexsort((-end[kept], start[kept]))]
     inside = nesting.parents(track[kept], start[kept], end[kept])
-    kept = kept[(inside < 0) | (line[kept] != line[kept[inside]])]
-    frame = pd.Categorical.from_codes(line[kept], categories=detail.spans["name"].cat.categories)
+    kept = kept[(inside < 0) | (line[kept] != line[kept[inside]]) | (inner[kept] != inner[kept[inside]])]
+    names = detail.spans["name"].cat.categories
+    frame = pd.Categorical.from_codes(line[kept], categories=names)
+    codes, at = np.unique(inner[kept], return_inverse=True)
+    owners = pd.Index(["" if code == UNKNOWN else str(names[code]) for code in codes], dtype="str")
     made = pd.DataFrame(
         {
             "start_ns": start[kept],
             "dur_ns": end[kept] - start[kept],
             "track": track[kept].astype(np.int32),
             "name": frame.remove_unused_categories(),
+            "framework": pd.Categorical.from_codes(at.reshape(-1), categories=owners),
         }
     )
     schema.check(made, schema.LINES)
@@ -245,12 +251,21 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
 
 def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:
     """Code of the innermost frame of the user's code at each moment on its thread, else on the main thread; or -1."""
+    return _innermost(detail, moments_ns, tracks, lambda name: frames.is_user_frame(name, detail.libraries))
+
+
+def _framework_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:
+    """The same of the frames of what owns the training loop."""
+    return _innermost(detail, moments_ns, tracks, lambda name: frames.loop_owner(name) is not None)
+
+
+def _innermost(
+    detail: Rank, moments_ns: IntArray, tracks: IntArray, counts: Callable[[str], bool]
+) -> npt.NDArray[np.int64]:
     spans = detail.spans
     names, codes = spans["name"].cat.categories, spans["name"].cat.codes.to_numpy()
     python = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))
-    own = [
-        code for code in np.unique(codes[python]).tolist() if frames.is_user_frame(str(names[code]), detail.libraries)
-    ]
+    own = [code for code in np.unique(codes[python]).tolist() if counts(str(names[code]))]
     ids = python[np.isin(codes[python], own)]
     track, start = spans["track"].to_numpy()[ids].astype(np.int64), spans["start_ns"].to_numpy()[ids]
     end = start + spans["dur_ns"].to_numpy()[ids]

@@ -221,7 +221,7 @@ class Arm(msgspec.Struct, frozen=True, kw_only=True):
     """What an arm of a trial measured beside its steps."""
 
     injected: dict[str, tuple[str, ...]] = {}
-    """Fix, as in `Fix.trial` -> where it took effect, as in "DataLoader at train.py:41: num_workers 0 -> 4"."""
+    """Name of a setting -> where it took effect, as in "DataLoader at train.py:41: num_workers 0 -> 4"."""
     refused: dict[str, str] = {}
     """Fix that took no effect -> a clause on why, where that is known."""
     losses: tuple[str, ...] = ()
@@ -257,6 +257,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     steps_by: str | None = None
     """What steps were found by: "optimizer", "backward" (passes), "loader", "call" (of the model), "code"
     (diagnose.record) or "time" (there are none)."""
+    loop: str | None = None
+    """What owns the training loop, as `diagnose.fixes.setting.Loop`; None in recordings that do not say."""
     steps_made: int | None = None
     """Steps until recording ended, in recordings that say."""
     steady: bool | None = None

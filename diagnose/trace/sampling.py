@@ -63,6 +63,7 @@ def lines(spans: pd.DataFrame, samples: Samples) -> pd.DataFrame:
             "dur_ns": cells.end_ns[kept] - cells.start_ns[kept],
             "track": cells.track[kept].astype(np.int32),
             "name": names.remove_unused_categories(),
+            "framework": pd.Categorical([""] * len(kept)),
         }
     )
     schema.check(made, schema.LINES)

@@ -175,6 +175,7 @@ LINES = Table(
         "dur_ns": Column("int64", "ns", "duration"),
         "track": Column("int32", "", "row of `tracks`: host thread"),
         "name": Column("names", "", "Python frame of the user's own code, as recorded"),
+        "framework": Column("names", "", "innermost frame of what owns the training loop; empty: none, or not known"),
     },
 )
 

@@ -12,13 +12,14 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
 
-from diagnose.capture.agent.injection import parsed
 from diagnose.capture.agent.plan import Part, Plan
 from diagnose.capture.limits import CannotRecord
 from diagnose.capture.run import OVERDUE, Recorded, end_orphans, prepare, run
-from diagnose.findings.trials import Verdict
+from diagnose.contracts.trials import Verdict
+from diagnose.fixes.catalogue import parsed
+from diagnose.fixes.models import Compile, CompileArgument
+from diagnose.fixes.setting import Setting
 from diagnose.trace.manifest import DeviceState, Manifest, RankManifest
-from diagnose.trials.effects import why_none
 from diagnose.trials.selection import CannotTry
 
 QUIET = {
@@ -128,17 +129,17 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
 
     `written`: what an earlier run has written, as in `RankManifest.writes`.
     """
+    settings = _settings(fixes)
     plan = Plan(
         warmup=size.warmup,
         steps=1,
         timed=size.timed,
         timed_s=size.timed_s,
-        fixes=tuple(fixes),
+        fixes=tuple(one.name for one in settings),
         written=tuple(written),
     )
-    trials = [trial for fix in fixes if (trial := parsed(fix)) is not None]
-    variables = dict(pair for trial in trials for pair in trial.variables)
-    compiles = any(trial.name == "torch.compile" for trial in trials)
+    variables = dict(pair for one in settings for pair in one.variables)
+    compiles = any(isinstance(one, Compile | CompileArgument) for one in settings)
     limit_s = PATIENCE * max(size.expected_s, LEAST_S) + COMPILING_S * compiles + UNKNOWN_S * (size.timed_s > 0)
     begun_s, printed = time.monotonic(), folder.with_suffix(".log")
     try:
@@ -150,8 +151,8 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
     ranks = recorded.manifest.ranks
     if not ranks or any(rank.unprofiled is None for rank in ranks):
         raise _void(recorded, _last_line(printed), limit_s)
-    for fix in fixes:
-        if why := next(filter(None, (why_none(fix, rank) for rank in _changed(fix, ranks))), ""):
+    for setting in settings:
+        if why := next(filter(None, (why_none(setting, rank) for rank in _changed(setting.name, ranks))), ""):
             raise Void("not_injected", f"{why[0].upper()}{why[1:]}.")
     seconds = time.monotonic() - begun_s
     return _measured(ranks, recorded.manifest.devices, batch_factor(fixes), seconds)
@@ -159,7 +160,19 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
 
 def batch_factor(fixes: Sequence[str]) -> int:
     """How many times as many samples a step has with these fixes."""
-    return math.prod(trial.batch_factor for fix in fixes if (trial := parsed(fix)) is not None)
+    return math.prod(one.batch_factor for one in _settings(fixes))
+
+
+def _settings(fixes: Sequence[str]) -> list[Setting]:
+    return [setting for name in fixes if (setting := parsed(name)) is not None]
+
+
+def why_none(setting: Setting, rank: RankManifest) -> str:
+    """A clause on why the setting is not in force in a process; empty if it is."""
+    if rank.arm is None or not rank.arm.injected.get(setting.name):
+        why = "" if rank.arm is None else rank.arm.refused.get(setting.name, "")
+        return why or "no line of the script was met that it changes"
+    return setting.took_effect(rank)
 
 
 def _changed(fix: str, ranks: Sequence[RankManifest]) -> Sequence[RankManifest]:

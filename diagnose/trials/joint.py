@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Range
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Range
 
 
 def predicted(diagnosis: Diagnosis, rules: Collection[str]) -> Range | None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import math
 from collections.abc import Sequence
 
-from diagnose.findings.trials import Losses
+from diagnose.contracts.trials import Losses
 
 FIRST = 10
 """Losses that are compared where they are not equal: later ones multiply the differences (our choice)."""

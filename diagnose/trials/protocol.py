@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from diagnose.findings.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
+from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial, Verdict
 from diagnose.trials import arms, losses
 from diagnose.trials import statistics as looks
 from diagnose.trials.arms import Arm, Size, Void

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from diagnose.capture.agent import injection
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Fix, RankedFinding, Safety, SavingRange
-from diagnose.findings.naming import names, why_unknown
-from diagnose.findings.trials import NotTried, Range
+from diagnose.advice.naming import names, why_unknown
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Fix, RankedFinding, SavingRange
+from diagnose.contracts.trials import NotTried, Range
+from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
@@ -65,7 +65,7 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
     with_trial = [one for one in finding.fixes if one.trial is not None]
     if not with_trial:
         return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
-    known = [one for one in with_trial if injection.parsed(one.trial or "") is not None]
+    known = [one for one in with_trial if one.setting is not None]
     if not known:
         return with_trial[0], f"there is no injection of {with_trial[0].trial} yet"
     allowed = BY_THEMSELVES[: BY_THEMSELVES.index(safety) + 1]

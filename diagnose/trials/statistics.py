@@ -7,8 +7,8 @@ import statistics
 from bisect import bisect_left
 from collections.abc import Sequence
 
-from diagnose.findings.student import student
-from diagnose.findings.trials import Range
+from diagnose.advice.student import student
+from diagnose.contracts.trials import Range
 
 ALPHA = 0.05
 """What all looks at one fix together may be wrong: intervals are of 95 %."""

@@ -24,13 +24,7 @@ BLOCKED_SHARE = 0.01  # of the step (our choice)
 OFTEN = 0.5  # barriers a step: fewer belong to something that happens now and then (our choice)
 OWN = Between(0.3, 0.1, 0.0)  # of the rest: threads that come late to a barrier come late elsewhere (our choice)
 WAITS = Between(0.6, 0.3, 0.0)  # of the waiting for other ranks: who is always late is waited for later (our choice)
-REMOVE = Fix(
-    "Remove the barrier, or move it out of the step.",
-    before="dist.barrier()",
-    safety=Safety.NEEDS_JUDGEMENT,
-    link="https://docs.pytorch.org/docs/stable/distributed.html#torch.distributed.barrier",
-    trial="patch:torch.distributed.barrier",
-)
+REMOVE = Fix.of(fixes.NoBarrier())
 
 
 @rule("CO15")

@@ -29,39 +29,34 @@ KNOWN = Confidence(Level.HIGH, "DDP's ops are recorded under their own names")
 OPTIONS = {
     DdpWork.UNUSED_SEARCH: (
         "DDP searches for unused parameters",
-        "find_unused_parameters=False",
-        Safety.SAME_NUMBERS,
+        ("find_unused_parameters", False),
         "Do not search for unused parameters: if there are some, DDP ends with an error that lists them.",
         Confidence(Level.MEDIUM, "whether a parameter goes unused in some step is not recorded"),
     ),
     DdpWork.COPIES_FROM_BUCKETS: (
         "DDP copies gradients out of its buckets",
-        "gradient_as_bucket_view=True",
-        Safety.SAME_NUMBERS,
+        ("gradient_as_bucket_view", True),
         "Let gradients be views of the buckets, and do not call detach_() on them.",
         KNOWN,
     ),
     DdpWork.COPIES_INTO_BUCKETS: (
         "DDP copies gradients into its buckets one by one",
-        "batched_grad_copy=True",
-        Safety.ROUNDING,
+        ("batched_grad_copy", True),
         "Copy all gradients of a bucket at once, from PyTorch 2.13 on.",
         Confidence(Level.MEDIUM, "what a copy at once takes is not known here"),
     ),
     DdpWork.BUFFER_BROADCASTS: (
         "DDP sends its buffers before each forward",
-        "broadcast_buffers=False",
-        Safety.NEEDS_JUDGEMENT,
+        ("broadcast_buffers", False),
         "Disable buffer broadcasts if all buffers may differ between ranks, like running statistics of BatchNorm.",
         Confidence(Level.MEDIUM, "the broadcasts may hold waiting for other ranks"),
     ),
 }
 ASKED = Confidence(Level.HIGH, "DDP was made with find_unused_parameters=True and without static_graph")
-STATIC = Fix(
+STATIC = Fix.of(
+    fixes.DdpArgument("static_graph", True),
     "Or, if the same parameters go unused in every step, say so: then DDP searches once.",
-    link=LINK,
     after="DistributedDataParallel(model, find_unused_parameters=True, static_graph=True)",
-    trial="wrap:DistributedDataParallel(static_graph=True)",
 )
 
 
@@ -75,19 +70,18 @@ def ddp_overheads(
     elif not large:
         yield Clean(f"what an option saves takes {ms(ddp_overheads[0].most_ns)} a step at most")
     for one in large:
-        title, option, safety, do, confidence = OPTIONS[one.work]
+        title, option, do, confidence = OPTIONS[one.work]
         if already := _is_set(option, manifest):
-            yield Clean(f"{title}, but {option} is set already")
+            yield Clean(f"{title}, but {option[0]}={option[1]} is set already")
             continue
-        asked = one.work is DdpWork.UNUSED_SEARCH and {already, _is_set("static_graph=True", manifest)} == {False}
+        asked = one.work is DdpWork.UNUSED_SEARCH and {already, _is_set(("static_graph", True), manifest)} == {False}
         batched = one.work is DdpWork.COPIES_INTO_BUCKETS
         parts = (
             f"{ms(one.host_ns)} of host time, {ms(one.device_ns)} of GPU time"
             + f" and {ms(one.waits_ns)} of waiting" * bool(one.waits_ns)
         )
         away = Remove(one.ids), Shorten(Times(one.track, one.waits), WAITS)
-        trial = f"wrap:DistributedDataParallel({option})"
-        fix = Fix(do, after=f"DistributedDataParallel(model, {option})", safety=safety, link=LINK, trial=trial)
+        fix = Fix.of(fixes.DdpArgument(*option), do)
         yield Finding(
             title=title,
             evidence=(Evidence(f"It takes {parts} a step.", one.most_ns, "ns"),),
@@ -99,10 +93,9 @@ def ddp_overheads(
         )
 
 
-def _is_set(option: str, manifest: RankManifest | None) -> bool | None:  # of every module; None: not known
-    name, _, value = option.partition("=")
-    found = {str(one.get(name)) for one in manifest.distributed.ddp} if manifest and manifest.distributed else set()
-    return None if not found or "None" in found else found == {value}
+def _is_set(option: tuple[str, bool], manifest: RankManifest | None) -> bool | None:  # of every module; None: unknown
+    found = {one.get(option[0]) for one in manifest.distributed.ddp} if manifest and manifest.distributed else set()
+    return None if not found or None in found else found == {option[1]}
 
 
 EXAMPLES = [

@@ -26,12 +26,8 @@ ONE_BY_ONE = 20  # gradients a step, from which on small_collectives speaks of t
 LIKELY_SHARE = 0.5  # we assume that half of the communication that could overlap does (our choice)
 
 LINK = "https://docs.pytorch.org/docs/stable/"
-BUCKETS = Fix(
-    "Start reductions earlier in the backward pass, with smaller buckets.",
-    after="DDP(model, bucket_cap_mb=10)  # not 25",
-    safety=Safety.ROUNDING,
-    link=f"{LINK}notes/ddp.html",
-    trial="wrap:DistributedDataParallel(bucket_cap_mb=10)",
+BUCKETS = Fix.of(
+    fixes.DdpArgument("bucket_cap_mb", 10), "Start reductions earlier in the backward pass, with smaller buckets."
 )
 WRAP = Fix(
     "Let DistributedDataParallel reduce gradients in buckets, while the backward pass runs.",
@@ -50,12 +46,9 @@ PREFETCH = Fix(
     effort=2,
     link=f"{LINK}distributed.fsdp.fully_shard.html",
 )
-KEEP = Fix(
+KEEP = Fix.of(
+    fixes.FsdpArgument(),
     "If memory allows, keep parameters between forward and backward pass, or shard within a machine only (HSDP).",
-    after="fully_shard(block, reshard_after_forward=False)",
-    safety=Safety.SAME_NUMBERS,
-    link=f"{LINK}distributed.fsdp.fully_shard.html",
-    trial="patch:fully_shard(reshard_after_forward=False)",
 )
 EXCHANGE = Fix(
     "Start the exchange early, and compute what does not need it meanwhile: dense layers, shared experts.",

@@ -24,14 +24,7 @@ from diagnose.rulekit.vocabulary import *
 WORTH_SHARE = 0.01  # of the step, exposed (our choice)
 BESIDE = 1.1  # times as much is spared if the casts run beside compute (our choice)
 HOOKS = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
-HOOK = Fix(
-    "Send gradients in bf16. Their sums are rounded to 8 bits: this changes the training's numbers.",
-    after="from torch.distributed.algorithms.ddp_comm_hooks import default_hooks\n"
-    "ddp_model.register_comm_hook(None, default_hooks.bf16_compress_hook)",
-    safety=Safety.NEEDS_JUDGEMENT,
-    link=HOOKS,
-    trial="wrap:DistributedDataParallel(comm_hook=bf16_compress_hook)",
-)
+HOOK = Fix.of(fixes.CommunicationHook())
 POWER = Fix(
     "Or send low-rank approximations, where the network is very slow: that changes the training itself.",
     after="from torch.distributed.algorithms.ddp_comm_hooks import powerSGD_hook\n"

@@ -21,14 +21,7 @@ from diagnose.facts.communication.accumulation import Accumulation
 from diagnose.rulekit.vocabulary import *
 
 WAITS_LEFT = Between(0.6, 0.3, 0.0)  # of the waiting for these collectives: ranks that differ meet later (our choice)
-NO_SYNC = Fix(
-    "Reduce gradients in the last backward pass only.",
-    safety=Safety.ROUNDING,
-    before="loss.backward()",
-    after="with contextlib.nullcontext() if last else model.no_sync():\n    model(part).loss.backward()",
-    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-    trial="wrap:DistributedDataParallel(no_sync)",
-)
+NO_SYNC = Fix.of(fixes.NoSync())
 
 
 @rule("CO04")

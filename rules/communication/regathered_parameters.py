@@ -22,14 +22,7 @@ from diagnose.facts.device.head_room import HeadRoom
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step (our choice)
-KEEP = Fix(
-    "Keep parameters after the forward pass (FSDP1: `ShardingStrategy.SHARD_GRAD_OP`).",
-    before="fully_shard(block)",
-    after="fully_shard(block, reshard_after_forward=False)",
-    safety=Safety.SAME_NUMBERS,
-    link="https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html",
-    trial="patch:fully_shard(reshard_after_forward=False)",
-)
+KEEP = Fix.of(fixes.FsdpArgument(), "Keep parameters after the forward pass (FSDP1: `ShardingStrategy.SHARD_GRAD_OP`).")
 WITHIN = Fix(
     "On several machines, shard within each, and replicate over them (HSDP).",
     after='mesh = init_device_mesh("cuda", (nodes, 8), mesh_dim_names=("replicate", "shard"))\n'

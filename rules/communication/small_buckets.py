@@ -24,14 +24,7 @@ from diagnose.rulekit.vocabulary import *
 LEAST = 4  # buckets in a backward pass: two or three may be of several data types (our choice)
 SMALL_BYTES = 1 << 20  # of the smallest: below it latency is what a collective takes (nccl-tests PERFORMANCE.md)
 TIMES_USUAL = 2  # as many as the usual size would make (our choice)
-CAP = Fix(
-    "Let buckets have their usual size.",
-    before="DistributedDataParallel(model, bucket_cap_mb=...)",
-    after="DistributedDataParallel(model)  # 25 MB",
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/generated/torch.nn.parallel.DistributedDataParallel.html",
-    trial="wrap:DistributedDataParallel(bucket_cap_mb=25)",
-)
+CAP = Fix.of(fixes.DdpArgument("bucket_cap_mb", 25), "Let buckets have their usual size.")
 
 
 @rule("CO03")

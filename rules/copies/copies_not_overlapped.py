@@ -51,20 +51,7 @@ def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verd
                 ),
             ),
             edits=(Move(one.ids, SPEED), Detach(one.sync_ids)),
-            fixes=(
-                Fix(
-                    "Copy the next batch on a stream of its own while this one is computed.",
-                    before="x = x.to(device)",
-                    after="copying = torch.cuda.Stream()  # once\n"
-                    "with torch.cuda.stream(copying):\n    x_next = x_next.to(device, non_blocking=True)\n"
-                    "torch.cuda.current_stream().wait_stream(copying)  # before x_next is used\n"
-                    "x_next.record_stream(torch.cuda.current_stream())  # its memory is kept until then",
-                    safety=Safety.SAME_NUMBERS,
-                    effort=2,
-                    link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
-                    trial="wrap:prefetch",
-                ),
-            ),
+            fixes=(Fix.of(fixes.Prefetch()),),
             confidence=Confidence(
                 Level.MEDIUM, "the copies are recorded; that the batch is there a step earlier is not"
             ),

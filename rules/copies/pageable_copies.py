@@ -73,12 +73,11 @@ def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
     most = max(loaders, key=lambda one: (one.asked, one.batches), default=None)
     if most is not None and not most.pin_memory:
         do, known = f"Set pin_memory=True on the DataLoader of {most.dataset}", ", and that loader does not pin"
-    fix = Fix(
+    fix = Fix.of(
+        fixes.LoaderArgument("pin_memory", True),
         f"{do}, and do not wait for the copy.",
-        trial="patch:DataLoader(pin_memory=True)",
         before="for x, y in DataLoader(dataset):\n    x = x.to(device)",
         after="for x, y in DataLoader(dataset, pin_memory=True):\n    x = x.to(device, non_blocking=True)",
-        link="https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
     )
     return fix, known
 

@@ -41,13 +41,10 @@ def cpu_oversubscription(cpu_threads: CpuThreads | None) -> Verdicts:
             ),
             edits=(Shorten(found.op_ids, Between(1.0, left, LEAST * left)),),
             fixes=(
-                Fix(
-                    "Compute with as many threads as there are cores.",
+                Fix.of(
+                    fixes.Threads(value=found.cpus),
                     before=f"torch.set_num_threads({found.threads})",
                     after=f"torch.set_num_threads({found.cpus})",
-                    safety=Safety.ROUNDING,
-                    link="https://docs.pytorch.org/docs/stable/generated/torch.set_num_threads.html",
-                    trial=f"patch:torch.set_num_threads(threads={found.cpus})",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "threads and cores are known; how long threads spin is not recorded"),

@@ -44,16 +44,7 @@ def dataloader_worker_restart(fetches: Fetches, manifest: RankManifest | None = 
                 Shorten(fetches.restart_ids, left(LEFT, usual)),
                 Shorten(fetches.ids[fetches.first], left(of_first(fetches, with_workers), usual)),
             ),
-            fixes=(
-                Fix(
-                    "Keep the workers from epoch to epoch.",
-                    before="DataLoader(dataset, batch_size, num_workers=4)",
-                    after="DataLoader(dataset, batch_size, num_workers=4, persistent_workers=True)",
-                    safety=Safety.SAME_NUMBERS,
-                    link="https://docs.pytorch.org/docs/stable/data.html",
-                    trial="patch:DataLoader(persistent_workers=True)",
-                ),
-            ),
+            fixes=(Fix.of(fixes.LoaderArgument("persistent_workers", True)),),
             confidence=Confidence(Level.LOW if length is None else Level.MEDIUM, why),
             basis=Basis.RULE_OF_THUMB,
         )

@@ -40,15 +40,12 @@ def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps:
             ),
             edits=tuple(Remove(one.ids) for one in taxes),
             fixes=(
-                Fix(
-                    "Keep everything in channels_last.",
+                Fix.of(
+                    fixes.ChannelsLast(),
                     after="export PYTORCH_MIOPEN_SUGGEST_NHWC=1  # else MIOpen ignores it\n"
                     * on_amd
                     + "model = model.to(memory_format=torch.channels_last)\n"
                     "x = x.to(device, memory_format=torch.channels_last)",
-                    safety=Safety.ROUNDING,
-                    link="https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html",
-                    trial="wrap:channels_last",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "which kernels this MIOpen has for channels_last is not recorded")

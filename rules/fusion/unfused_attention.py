@@ -45,19 +45,7 @@ def unfused_attention(attention_chains: tuple[AttentionChain, ...], steps: Steps
                 ),
             ),
             edits=tuple(Replace(chain.ids, chain.group, chain.fused_ns) for chain in long),
-            fixes=(
-                Fix(
-                    "Use the fused attention.",
-                    before="weights = (q @ k.transpose(-2, -1) * scale + mask).softmax(-1)\ny = dropout(weights) @ v",
-                    after="y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
-                    " dropout_p=p if self.training else 0.0\n)",
-                    safety=Safety.ROUNDING,
-                    effort=2,
-                    link="https://docs.pytorch.org/docs/stable/generated/"
-                    "torch.nn.functional.scaled_dot_product_attention.html",
-                    trial="patch:transformers(attn_implementation=sdpa)",
-                ),
-            ),
+            fixes=(Fix.of(fixes.Attention()),),
             confidence=Confidence(Level.HIGH, "shapes and order of the three ops are recorded"),
             basis=Basis.RULE_OF_THUMB,
         )

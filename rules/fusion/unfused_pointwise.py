@@ -22,13 +22,7 @@ from diagnose.facts.host.compiling import Compiling
 from diagnose.rulekit.vocabulary import *
 
 CHAINS_SHARE = 0.01  # of the step in chains of at least three: only these can be fused with certainty (our choice)
-WHOLE = Fix(
-    "Compile the model, which fuses them.",
-    after="model = torch.compile(model)",
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-    trial="wrap:torch.compile",
-)
+WHOLE = Fix.of(fixes.Compile(), "Compile the model, which fuses them.")
 REST = Fix(
     "Compile the rest as well: these ops run outside of compiled code.",
     safety=Safety.ROUNDING,

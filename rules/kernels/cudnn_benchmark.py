@@ -24,13 +24,7 @@ WORTH_SHARE = 0.01  # of the step in convolutions (our choice)
 REACHED = 0.4  # of what the GPU can do: kernels that reach it are good ones (rule catalogue KE07)
 GENERIC_SHARE = 0.1  # of convolutions' time in kernels for any size (our choice)
 LEFT = Between(1.0, 0.9, 0.7)  # of convolutions' time: reports say 0 to 30 % less (rule catalogue KE07)
-SEARCH = Fix(
-    "Let the library search for the fastest kernels.",
-    after="torch.backends.cudnn.benchmark = True  # once, before training; on AMD as well",
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
-    trial="patch:torch.backends.cudnn(benchmark=True)",
-)
+SEARCH = Fix.of(fixes.CudnnBenchmark())
 
 
 @rule("KE07")

@@ -18,17 +18,26 @@ Sources
 """
 
 from diagnose.facts.device.precision import Precision
+from diagnose.facts.run.program import Program
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in 32-bit matrix work (our choice)
 MOVED = (0.0, 0.25, 0.45)  # of the time of memory-bound kernels: they move half the bytes, and casts come on top
 BETWEEN = 0.4  # of the step in matrix work, from which on what moves data lies between it; of less, less (our choice)
+WEIGHTS = Fix(
+    "Run the model with weights in 16 bits.",
+    after="model = model.to(torch.bfloat16)  # torch.float16 before Ampere",
+    safety=Safety.PRECISION,
+    link="https://docs.pytorch.org/docs/stable/amp.html",
+)
 SCALER = "scaler = torch.amp.GradScaler()  # once; torch.cuda.amp.GradScaler() before PyTorch 2.3\n"
 SCALED = "\nscaler.scale(loss).backward()\nscaler.step(optimizer)  # unscale_() before clipping\nscaler.update()"
 
 
 @rule("KE02")
-def no_mixed_precision(precision: Precision, manifest: RankManifest | None = None) -> Verdicts:
+def no_mixed_precision(
+    precision: Precision, manifest: RankManifest | None = None, program: Program | None = None
+) -> Verdicts:
     half = {"bf16": "bfloat16", "fp16": "float16"}[precision.half_dtype]
     entered = manifest.flags.autocast.get("cuda") if manifest else None
     entered = entered if entered in (half, "float16") else None  # bfloat16 gains nothing on a GPU without it
@@ -59,7 +68,7 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
                 Shorten(precision.full_ids, Between(*precision.half_left)),
                 Shorten(precision.pointwise_ids, Between(*(1 - between * saved for saved in MOVED))),
             ),
-            fixes=(_fix(entered or half, bool(entered)),),
+            fixes=(WEIGHTS if program and program.infers else _fix(entered or half, bool(entered)),),
             confidence=Confidence(
                 Level.MEDIUM, "the precision is recorded; how near the peak the new kernels get is not"
             ),
@@ -69,6 +78,8 @@ def no_mixed_precision(precision: Precision, manifest: RankManifest | None = Non
 
 def _fix(dtype: str, entered: bool) -> Fix:
     scales = dtype != "bfloat16"
+    if not (entered or scales):
+        return Fix.of(fixes.Autocast())
     return Fix(
         "Run all of the forward pass and the loss under autocast, and switch it off nowhere inside."
         if entered
@@ -79,7 +90,6 @@ def _fix(dtype: str, entered: bool) -> Fix:
         + SCALED * scales,
         safety=Safety.PRECISION,
         link="https://docs.pytorch.org/docs/stable/amp.html",
-        trial="wrap:torch.autocast" if dtype == "bfloat16" and not entered else None,
     )
 
 

@@ -22,13 +22,7 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such kernels (our choice)
 MOSTLY = 0.5  # of the slow time in convolutions: then it is about them (our choice)
-TRY = Fix(  # Where it is known to be off, cudnn_benchmark speaks of it.
-    "Let cuDNN or MIOpen try its kernels once for each size, if sizes stay the same.",
-    after="torch.backends.cudnn.benchmark = True  # on AMD as well",
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark",
-    trial="patch:torch.backends.cudnn(benchmark=True)",
-)
+TRY = Fix.of(fixes.CudnnBenchmark(), "Let cuDNN or MIOpen try its kernels once for each size, if sizes stay the same.")
 
 
 @rule("KE05")
@@ -58,13 +52,8 @@ def slow_matmul(roofline: Roofline, steps: Steps, manifest: RankManifest | None 
 
 
 def _measure(compiled: bool) -> Fix:  # by the script itself: then its own calls change
-    return Fix(
-        "Let the compiler choose the kernels by measuring them.",
-        after='model = torch.compile(model, mode="max-autotune")',
-        safety=Safety.ROUNDING,
-        link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-        trial=f"{'patch' if compiled else 'wrap'}:torch.compile(mode=max-autotune)",
-    )
+    kind = fixes.CompileArgument if compiled else fixes.Compile
+    return Fix.of(kind("mode", "max-autotune"), "Let the compiler choose the kernels by measuring them.")
 
 
 EXAMPLES = [

@@ -31,14 +31,7 @@ SELECT = Fix(
     safety=Safety.ROUNDING,
     link="https://docs.pytorch.org/docs/stable/generated/torch.index_select.html",
 )
-ALLOW = Fix(
-    "Allow algorithms that add in any order.",
-    before="torch.use_deterministic_algorithms(True)",
-    after="torch.use_deterministic_algorithms(False)",
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/notes/randomness.html",
-    trial="patch:torch.use_deterministic_algorithms(mode=False)",
-)
+ALLOW = Fix.of(fixes.Determinism())
 
 
 @rule("KE08")

@@ -22,16 +22,8 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step in such kernels (our choice)
 LINK = "https://docs.pytorch.org/docs/stable/notes/cuda.html"
-TRIAL = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1"
-ALLOW = Fix(
-    "Allow TF32.", "", 'torch.set_float32_matmul_precision("high")', safety=Safety.PRECISION, link=LINK, trial=TRIAL
-)
-UNSET = Fix(
-    "Unset NVIDIA_TF32_OVERRIDE: 0 forbids TF32.",
-    "NVIDIA_TF32_OVERRIDE=0",
-    safety=Safety.PRECISION,
-    trial=f"{TRIAL} NVIDIA_TF32_OVERRIDE=",
-)
+ALLOW = Fix.of(fixes.Tf32())
+UNSET = Fix.of(fixes.Tf32(value=True))
 
 
 @rule("KE01")

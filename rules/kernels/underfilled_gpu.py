@@ -48,12 +48,9 @@ def underfilled_gpu(filling: GridFilling, larger_batch: LargerBatch | None = Non
             ),
             edits=(Shorten(filling.underfilled_ids, Between((1 + left) / 2, left + 0.2 * (1 - left), left)),),
             fixes=(
-                Fix(
+                Fix.of(
+                    fixes.LoaderArgument("batch_size", fixes.Multiple(2)),
                     "Double the batch, or halve the steps of gradient accumulation.",
-                    after="DataLoader(dataset, batch_size=2 * batch_size)",
-                    safety=Safety.NEEDS_JUDGEMENT,
-                    trial="patch:DataLoader(batch_size=2x)",
-                    link="https://docs.nvidia.com/deeplearning/performance/dl-performance-gpu-background",
                 ),
             ),
             confidence=Confidence(

@@ -43,13 +43,7 @@ def compile_fallback(compiling: Compiling, pointwise_chains: PointwiseChains | N
             ),
             edits=fusing(found),
             fixes=(
-                Fix(
-                    "Compile for any size.",
-                    after="model = torch.compile(model, dynamic=True)",
-                    safety=Safety.ROUNDING,
-                    link=LINK,
-                    trial="patch:torch.compile(dynamic=True)",
-                ),
+                Fix.of(fixes.CompileArgument("dynamic", True), "Compile for any size."),
                 Fix(
                     "Or pad sizes to a few, so that each is compiled once.", safety=Safety.ROUNDING, effort=2, link=LINK
                 ),

@@ -29,20 +29,10 @@ IDLE_NS = 1_000_000  # idle per launch: dispatch takes the host up to 0.2 ms; lo
 GRAPHED_SHARE = 0.50  # of the kernels launched by CUDA graphs: then launching is not what the host does
 KEPT_HOST = Between(0.7, 0.4, 0.1)  # torch.compile keeps about 40 % of the launches, a CUDA graph close to none
 
-COMPILE = Fix(
-    "Compile the model, so that it launches fewer and longer kernels.",
-    after="model = torch.compile(model)  # mode='reduce-overhead' if shapes are static",
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-    trial="wrap:torch.compile",
-)
-GRAPHS = Fix(
+COMPILE = Fix.of(fixes.Compile(), "Compile the model, so that it launches fewer and longer kernels.")
+GRAPHS = Fix.of(
+    fixes.CompileArgument("mode", "reduce-overhead"),
     "Compiled code runs already: have it replayed as CUDA graphs, if its shapes stay the same.",
-    before="model = torch.compile(model)",
-    after="model = torch.compile(model, mode='reduce-overhead')",
-    safety=Safety.ROUNDING,
-    link="https://docs.pytorch.org/docs/stable/torch.compiler_cudagraph_trees.html",
-    trial="patch:torch.compile(mode=reduce-overhead)",
 )
 
 
@@ -80,12 +70,9 @@ def launch_bound(
             edits=(Shorten(starvation.op_ids, KEPT_HOST),),
             fixes=(
                 GRAPHS if compiling is not None and compiling.used else COMPILE,
-                Fix(
+                Fix.of(
+                    fixes.GraphCapture(),
                     "Or replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
-                    after="model = torch.cuda.make_graphed_callables(model, (x,))",
-                    effort=2,
-                    safety=Safety.ROUNDING,
-                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "how much of the dispatch a compiler removes depends on the model"),

@@ -33,13 +33,7 @@ AGAIN = "Record three steps or more."
 LEFT = Between(0.8, 0.3, 0.1)  # of calls of modules and hooks: compiled code runs few of them (our choice)
 LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # of a long pause, which is a piece of work: planted ones went as a whole
 
-COMPILE = Fix(
-    "Run less Python: compile the model, or call fewer and larger modules.",
-    after="model = torch.compile(model)",
-    safety=Safety.ROUNDING,
-    trial="wrap:torch.compile",
-    link="https://docs.pytorch.org/docs/stable/torch.compiler.html",
-)
+COMPILE = Fix.of(fixes.Compile(), "Run less Python: compile the model, or call fewer and larger modules.")
 LARGER_PIECES = Fix(
     "Run less Python between calls of compiled code: compile a larger piece, and look for graph breaks.",
     after="TORCH_LOGS=graph_breaks python train.py",

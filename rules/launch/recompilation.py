@@ -42,12 +42,9 @@ def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
             evidence=(Evidence(f"{late.total} times in {seen} of {steps.count} steps: {ms(ns)} a step.", ns, "ns"),),
             edits=(Shorten(late.ids, COMPILING),),
             fixes=(
-                Fix(
+                Fix.of(
+                    fixes.CompileArgument("dynamic", True),
                     "Mark sizes that change as dynamic, if TORCH_LOGS=recompiles names sizes.",
-                    after="model = torch.compile(model, dynamic=True)",
-                    safety=Safety.ROUNDING,
-                    link=LINK,
-                    trial="patch:torch.compile(dynamic=True)",
                 ),
             ),
             confidence=Confidence(Level.HIGH, "it is recorded in steps that are not the run's first")

@@ -27,6 +27,7 @@ USED_AT_MOST = 0.9  # of the device's memory: the rest is for the context, for l
 FACTOR = 2.0  # by which what activations take may be wrong: some inputs are not kept, other tensors are (our choice)
 UNKNOWN = Between(1.0, 0.5, 0.0)  # of the time, where memory was not recorded
 LINK = "https://docs.pytorch.org/docs/stable/checkpoint.html"
+FEWER = Fix.of(fixes.NoCheckpointing())
 
 
 @rule("ME04")
@@ -69,13 +70,7 @@ def activation_checkpointing(
             *(Shorten(Times(*some), left) for some in recompute.between),
         ),
         fixes=(
-            Fix(
-                "Checkpoint only as many layers as memory needs.",
-                before="x = checkpoint(layer, x, use_reentrant=False)",
-                after="x = checkpoint(layer, x, use_reentrant=False) if i < checkpointed else layer(x)",
-                link=LINK,
-                trial="patch:torch.utils.checkpoint" if all_fits else None,  # of all layers
-            ),
+            FEWER if all_fits else Fix(FEWER.do, FEWER.before, FEWER.after, link=LINK),  # A trial is of all layers.
             Fix(
                 "Or keep the results of matmuls and attention, and compute the rest again.",
                 after="context_fn = partial(create_selective_checkpoint_contexts, [torch.ops.aten.mm.default])\n"

@@ -70,15 +70,16 @@ def allocator_churn(allocator_causes: tuple[AllocatorCause, ...], steps: Steps) 
 
 def _fix(one: AllocatorCause) -> Fix:
     if one.churn is Churn.EMPTY_CACHE:
-        rare, trial = "if step % 100 == 0:\n    torch.cuda.empty_cache()", "patch:torch.cuda.empty_cache()"
-        return Fix("Do not empty the cache in every step.", "torch.cuda.empty_cache()", rare, link=LINK, trial=trial)
+        return Fix.of(fixes.NoEmptyCache())
     if one.churn is Churn.UNCACHED:
         name = f"PYTORCH_NO_{'HIP' if one.hip else 'CUDA'}_MEMORY_CACHING"
-        return Fix("Switch the caching allocator on.", f"{name}=1", f"unset {name}", link=LINK, trial=f"env:{name}=")
+        cached = fixes.Environment(value=((name, ""),))
+        return Fix.of(cached, "Switch the caching allocator on.", f"{name}=1", f"unset {name}")
     if one.maps_memory:  # they grow already
         return Fix("Use few sizes, and leave memory free.", safety=Safety.NEEDS_JUDGEMENT, effort=2, link=LINK)
-    setting = f"PYTORCH_{'HIP' if one.hip else 'CUDA'}_ALLOC_CONF=expandable_segments:True"
-    return Fix("Let segments of the cache grow.", after=f"export {setting}", link=LINK, trial=f"env:{setting}")
+    name, value = f"PYTORCH_{'HIP' if one.hip else 'CUDA'}_ALLOC_CONF", "expandable_segments:True"
+    growing = fixes.Environment(value=((name, value),))
+    return Fix.of(growing, "Let segments of the cache grow.", after=f"export {name}={value}")
 
 
 EXAMPLES = [

@@ -33,14 +33,9 @@ KEEP = Fix(
     safety=Safety.SAME_NUMBERS,
     link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
 )
-LARGE_THRESHOLDS = "MALLOC_MMAP_THRESHOLD_=33554432 MALLOC_TRIM_THRESHOLD_=2147483647"
-TUNED = Fix(
+TUNED = Fix.of(
+    fixes.Environment(value=(("MALLOC_MMAP_THRESHOLD_", "33554432"), ("MALLOC_TRIM_THRESHOLD_", "2147483647"))),
     "Have glibc keep memory.",
-    before="python train.py",
-    after=f"{LARGE_THRESHOLDS} python train.py",
-    safety=Safety.SAME_NUMBERS,
-    link="https://sourceware.org/glibc/manual/latest/html_node/Malloc-Tunable-Parameters.html",
-    trial=f"env:{LARGE_THRESHOLDS}",
 )
 
 

@@ -60,13 +60,9 @@ def unused_memory(larger_batch: LargerBatch, steps: Steps) -> Verdicts:
                 Shorten(one.underfilled_ids, Between((1 + low) / 2, mid + 0.2 * (1 - mid), high)),
             ),
             fixes=(
-                Fix(
+                Fix.of(
+                    fixes.LoaderArgument("batch_size", fixes.Multiple(likely)),
                     f"Raise the batch size step by step, up to {one.times} times, and time a sample each time.",
-                    before="DataLoader(dataset, batch_size=batch_size)",
-                    after=f"DataLoader(dataset, batch_size={likely} * batch_size)",
-                    safety=Safety.NEEDS_JUDGEMENT,
-                    trial=f"patch:DataLoader(batch_size={likely}x)",
-                    link="https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
                 ),
             ),
             confidence=Confidence(Level.MEDIUM, "memory in use is recorded; kernels of larger batches were not seen"),

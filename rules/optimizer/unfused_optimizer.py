@@ -53,15 +53,17 @@ def unfused_optimizer(
             evidence=(_evidence(one, single), *(Evidence(f"It was made with {known}.") for known in settings)),
             edits=(Shorten(one.work_ids, DEVICE), Shorten(one.op_ids, CPU if one.on_cpu else HOST)),
             fixes=(
-                Fix(
-                    f"Use the {form} {one.optimizer}."
-                    if form
-                    else f"Update lists of parameters in {one.optimizer}, by `torch._foreach_*`.",
-                    before=f"torch.optim.{one.optimizer}({arguments})" if form else "",
-                    after=f"torch.optim.{one.optimizer}(model.parameters(), {form}=True)" if form else "",
+                Fix.of(
+                    fixes.OptimizerArgument(form, True),
+                    f"Use the {form} {one.optimizer}.",
+                    before=f"torch.optim.{one.optimizer}({arguments})",
+                    after=f"torch.optim.{one.optimizer}(model.parameters(), {form}=True)",
+                )
+                if form
+                else Fix(
+                    f"Update lists of parameters in {one.optimizer}, by `torch._foreach_*`.",
                     safety=Safety.ROUNDING,
                     link="https://docs.pytorch.org/docs/stable/optim.html",
-                    trial=f"patch:torch.optim({form}=True)" if form else None,
                 ),
             ),
             confidence=Confidence(

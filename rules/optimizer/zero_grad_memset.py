@@ -41,16 +41,7 @@ def zero_grad_memset(gradient_zeroing: GradientZeroing, steps: Steps) -> Verdict
                 ),
             ),
             edits=(Remove(found.work_ids), Shorten(found.ids, CPU if found.on_cpu else HOST)),
-            fixes=(
-                Fix(
-                    "Set gradients to None instead.",
-                    before="optimizer.zero_grad(set_to_none=False)",
-                    after="optimizer.zero_grad(set_to_none=True)  # default since PyTorch 2.0",
-                    safety=Safety.SAME_NUMBERS,
-                    link="https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html",
-                    trial="patch:zero_grad(set_to_none=True)",
-                ),
-            ),
+            fixes=(Fix.of(fixes.ZeroGrad()),),
             confidence=Confidence(Level.HIGH, "the operations that write the zeros are recorded"),
             host_bound=True,
         )

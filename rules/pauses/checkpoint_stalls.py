@@ -52,14 +52,7 @@ def checkpoint_stalls(checkpoints: Checkpoints, steps: Steps, manifest: RankMani
         ),
         edits=(Shorten(checkpoints.ids, LEFT),),
         fixes=(
-            Fix(
-                "Save asynchronously.",
-                before="torch.save(state, path)",
-                after="torch.distributed.checkpoint.async_save(state, checkpoint_id=path)",
-                effort=2,
-                link="https://docs.pytorch.org/docs/stable/distributed.checkpoint.html",
-                trial="patch:torch.save(in_background)",
-            ),
+            Fix.of(fixes.SaveInBackground()),
             Fix("Save less often, as far as you can afford to lose the steps since the last save."),
         ),
         confidence=Confidence(Level.HIGH, "the stall and how often it comes are recorded")

@@ -29,13 +29,8 @@ DEAR_SHARE = 0.05  # of the step, from which on they are not, if steps without t
 LEFT = Between(0.5, 0.1, 0.02)  # of the time, when collecting every some hundred steps instead (our choice)
 LEFT_BY_HAND = Between(0.3, 0.02, 0.0)  # of what the script asks for, if it no longer does (our choice)
 
-BY_HAND = Fix(
-    "Collect by hand, seldom, and on all ranks in the same step.",
-    after="gc.collect(); gc.freeze(); gc.disable()  # before the loop\nif step % 500 == 0:\n    gc.collect(1)",
-    link="https://docs.python.org/3/library/gc.html",
-    trial="patch:gc.freeze(every=500)",
-)
-NOT_IN_STEPS = Fix("Take `gc.collect()` out of the step, or call it seldom.", trial="patch:gc.collect(every=500)")
+BY_HAND = Fix.of(fixes.CollectByHand())
+NOT_IN_STEPS = Fix.of(fixes.SeldomCollect())
 
 
 @rule("PA02")

@@ -62,11 +62,10 @@ LOADER = Fix(
     effort=2,
     link="https://docs.pytorch.org/docs/stable/data.html",
 )
-COLLECT = Fix(
+COLLECT = Fix.of(
+    fixes.CollectByHand(value=100),
     "Collect garbage on all ranks in the same steps.",
     after="gc.disable()\n# in the loop\nif step % 100 == 0:\n    gc.collect()",
-    safety=Safety.SAME_NUMBERS,
-    trial="patch:gc.freeze(every=100)",
 )
 HOST_LATE = "comes late: its host keeps the others waiting"
 LATE: dict[HostActivity | None, tuple[str, tuple[Fix, ...]]] = {

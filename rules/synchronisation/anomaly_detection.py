@@ -36,17 +36,7 @@ def anomaly_detection(nan_checks: NanChecks, steps: Steps, manifest: RankManifes
         title="Hooks check every gradient for NaN" if by_hooks else "Anomaly detection is on" if mode else "",
         evidence=(Evidence(f"{text}, which takes {ms(found.host_ns)}.", found.host_ns, "ns"),),
         edits=(Remove(found.ids),),
-        fixes=(
-            Fix("Take out the hooks, or check the loss alone.")
-            if by_hooks
-            else Fix(
-                "Switch off anomaly detection.",
-                before="torch.autograd.set_detect_anomaly(True)",
-                after="torch.autograd.set_detect_anomaly(False)",
-                link="https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection",
-                trial="patch:set_detect_anomaly(mode=False)",
-            ),
-        ),
+        fixes=(Fix("Take out the hooks, or check the loss alone.") if by_hooks else Fix.of(fixes.AnomalyMode()),),
         confidence=Confidence(
             Level.MEDIUM if mode is None else Level.HIGH,
             "the checks are recorded, but not who asks for them"

@@ -42,13 +42,11 @@ def blocking_launches(blocking_launches: BlockingLaunches, launch_blocking: bool
             ),
             edits=(Shorten(found.call_ids, LAUNCH),),
             fixes=(
-                Fix(
+                Fix.of(
+                    fixes.Environment(value=(("CUDA_LAUNCH_BLOCKING", "0"),)),
                     "Unset CUDA_LAUNCH_BLOCKING.",
                     before="CUDA_LAUNCH_BLOCKING=1 python train.py",
                     after="python train.py",
-                    safety=Safety.SAME_NUMBERS,
-                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html",
-                    trial="env:CUDA_LAUNCH_BLOCKING=0",
                 ),
             ),
             confidence=Confidence(Level.HIGH, f"{known}launches and kernels take the same time, and nothing is queued"),

@@ -41,16 +41,7 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
                 ),
             ),
             edits=(Detach(wait.ids),),
-            fixes=(
-                Fix(
-                    "Remove the synchronisation; time with events.",
-                    before="torch.cuda.synchronize()",
-                    after="end.record()  # start.elapsed_time(end) some steps later",
-                    safety=Safety.SAME_NUMBERS,
-                    link="https://docs.pytorch.org/docs/stable/notes/cuda.html#asynchronous-execution",
-                    trial="patch:torch.cuda.synchronize",
-                ),
-            ),
+            fixes=(Fix.of(fixes.NoSynchronize()),),
             confidence=Confidence(Level.HIGH, "no operation asks for the wait, and what the GPU missed is recorded"),
             site=wait.site,
             host_bound=True,

@@ -7,7 +7,7 @@ from functools import cache
 from pathlib import Path
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from tests.drawing import Drawing
 
 ROOT = Path(__file__).parents[2]

@@ -5,7 +5,7 @@ from __future__ import annotations
 from diagnose.agents.answers import Answer
 from diagnose.agents.comparisons import compared
 from diagnose.comparing.compare import compare
-from diagnose.findings.comparison import Comparison
+from diagnose.contracts.comparison import Comparison
 from diagnose.reports.comparison import headline
 from diagnose.reports.quoting import MOST_BYTES, NOTE
 from diagnose.trace.frames import Site

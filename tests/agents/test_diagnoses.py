@@ -13,7 +13,7 @@ from diagnose.agents.answers import Answer
 from diagnose.agents.kept import Analysed
 from diagnose.agents.refusals import Refused
 from diagnose.agents.timeline import timeline
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import brief
 from diagnose.reports.quoting import MOST_BYTES, NOTE
 from tests.agents.samples import ORDER, evil, outside_of_quotes, sample

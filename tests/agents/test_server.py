@@ -20,7 +20,7 @@ pytest.importorskip("mcp")
 import anyio
 from mcp import Client
 
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import brief
 from diagnose.reports.quoting import MOST_BYTES, NOTE
 from tests.agents.samples import MIXED, ORDER, ROOT, evil, outside_of_quotes

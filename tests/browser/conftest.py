@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports.html import page as html_page
 
 if TYPE_CHECKING:

@@ -13,8 +13,8 @@ import diagnose
 from benchmarks import h100
 from diagnose.cli import group
 from diagnose.cli.results import rendered
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Fix
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Fix
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import RankManifest
 from tests.browser.conftest import Open

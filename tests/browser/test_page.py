@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import OutcomeKind
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import OutcomeKind
 from tests.browser.conftest import Open, Opened
 from tests.drawing import Drawing
 from tests.reports.html.test_job import eight

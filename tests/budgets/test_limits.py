@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnose.budgets.limits import limits, named
-from diagnose.findings.budget import Limits
+from diagnose.contracts.budget import Limits
 
 
 @pytest.mark.parametrize(

@@ -1,4 +1,4 @@
-"""Names of fixes, and what of an injection needs no run: batches one ahead, without a GPU to copy them to."""
+"""Batches one ahead, without a GPU to copy them to."""
 
 from __future__ import annotations
 
@@ -9,62 +9,9 @@ import pytest
 import torch
 from torch.utils.data import DataLoader
 
-from diagnose.capture.agent.injection import Trial, parsed
-from diagnose.capture.agent.injection.forms import FORMS
-from diagnose.capture.agent.injection.loaders import OneAhead, _Copied, mapped
+from diagnose.fixes.prefetching import OneAhead, _Copied, mapped
 
 Pair = namedtuple("Pair", "rows labels")
-
-
-@pytest.mark.parametrize(
-    ("name", "trial"),
-    [
-        ("patch:DataLoader(num_workers=4)", Trial("patch", "DataLoader", "num_workers", 4)),
-        ("patch:torch.cuda.synchronize", Trial("patch", "torch.cuda.synchronize")),
-        ("patch:torch.cuda.synchronize()", Trial("patch", "torch.cuda.synchronize")),
-        ("patch:torch.save(in_background)", Trial("patch", "torch.save", "in_background")),
-        ("wrap:torch.compile(mode=max-autotune)", Trial("wrap", "torch.compile", "mode", "max-autotune")),
-        ("wrap:DistributedDataParallel(no_sync)", Trial("wrap", "DistributedDataParallel", "no_sync")),
-        ("env:OMP_NUM_THREADS=8", Trial("env", "OMP_NUM_THREADS", "", "8", (("OMP_NUM_THREADS", "8"),))),
-        (
-            "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 NVIDIA_TF32_OVERRIDE=",
-            Trial(
-                "env",
-                "TORCH_ALLOW_TF32_CUBLAS_OVERRIDE",
-                "",
-                "1",
-                (("TORCH_ALLOW_TF32_CUBLAS_OVERRIDE", "1"), ("NVIDIA_TF32_OVERRIDE", "")),
-            ),
-        ),
-    ],
-)
-def test_names(name: str, trial: Trial) -> None:
-    assert parsed(name) == trial
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        *("", "env:", "env:LD_PRELOAD=x.so", "env:OMP_NUM_THREADS=8 PATH=x", "patch:", "wrap:cuda_graph"),
-        *("patch:DataLoader(num_workers=many)", "patch:DataLoader(num_workers=-1)", "patch:DataLoader(num_workers)"),
-        *("patch:DataLoader(batch_size=32)", "patch:DataLoader(batch_size=1x)", "patch:DataLoader(shuffle=True)"),
-        *("wrap:DataLoader(num_workers=4)", "patch:torch.optim(fused=1)", "wrap:torch.compile(mode=)"),
-        *("patch:gc.collect(every=0)", "wrap:prefetch(depth=2)", "wrap:prefetch; rm -rf /"),
-    ],
-)
-def test_what_is_no_injection(name: str) -> None:
-    assert parsed(name) is None
-
-
-def test_a_larger_batch_says_how_much_larger() -> None:
-    larger, other = parsed("patch:DataLoader(batch_size=2x)"), parsed("patch:DataLoader(num_workers=4)")
-    assert larger is not None
-    assert other is not None
-    assert (larger.batch_factor, other.batch_factor) == (2, 1)
-
-
-def test_forms_are_of_two_kinds() -> None:
-    assert {kind for kind, _, _ in FORMS} == {"patch", "wrap"}
 
 
 def ahead(loader: DataLoader[Any], log: list[str]) -> OneAhead:

@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from diagnose.cli import main
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
 

@@ -8,8 +8,8 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from diagnose.findings.baseline import Baseline
-from diagnose.findings.comparison import Comparison
+from diagnose.contracts.baseline import Baseline
+from diagnose.contracts.comparison import Comparison
 from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
 

@@ -14,9 +14,9 @@ from click.testing import CliRunner, Result
 import diagnose
 from diagnose import docs, ledger, pipeline
 from diagnose.cli import group
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.ledger import Entry
-from diagnose.findings.trials import Range
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.ledger import Entry
+from diagnose.contracts.trials import Range
 from tests.capture.scripts import profile, script
 from tests.cli.invoking import refused, run
 from tests.cli.test_try import LOADER

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.rulekit import page
 from diagnose.synthetic import notation
 from tests.cli.invoking import refused, run

@@ -7,8 +7,8 @@ import io
 from rich.console import Console
 
 from diagnose.cli.trial_table import Table, watched
-from diagnose.findings.finding import Fix
-from diagnose.findings.trials import Range
+from diagnose.contracts.finding import Fix
+from diagnose.contracts.trials import Range
 from diagnose.trials.protocol import AS_IT_IS, Standing
 from diagnose.trials.selection import Candidate
 from tests.reports.test_trials import FUSED, WORKERS

@@ -16,8 +16,8 @@ import pytest
 
 from diagnose import docs
 from diagnose.cli.try_ import _work_folder
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Report
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Report
 from diagnose.reports import trials
 from diagnose.trace.manifest import Manifest
 from diagnose.trials.selection import CannotTry

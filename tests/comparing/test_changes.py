@@ -2,9 +2,9 @@
 
 from diagnose.comparing import changes
 from diagnose.comparing.parts import parts
+from diagnose.contracts.baseline import GroupTime, RankStep
 from diagnose.facts.core.steps import Measure
 from diagnose.facts.run.spending import Part
-from diagnose.findings.baseline import GroupTime, RankStep
 from diagnose.trace.frames import Site
 from tests.runs import LINE, MS, finding, run, spent
 

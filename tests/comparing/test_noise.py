@@ -5,11 +5,11 @@ from collections.abc import Sequence
 
 import pytest
 
+from diagnose.advice.timing import Spread, error_of
 from diagnose.comparing import noise
 from diagnose.comparing.compare import compare
 from diagnose.comparing.noise import Side, difference
-from diagnose.findings.comparison import Basis, Range
-from diagnose.findings.timing import Spread, error_of
+from diagnose.contracts.comparison import Basis, Range
 from tests.runs import run, side
 
 STEADY = (100,) * 30

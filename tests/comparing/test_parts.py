@@ -7,9 +7,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.comparing.parts import mean_rows, parts
+from diagnose.contracts.baseline import Run
+from diagnose.contracts.comparison import Change, ChangeKind, PartKind
 from diagnose.facts.run.spending import Part, Spent
-from diagnose.findings.baseline import Run
-from diagnose.findings.comparison import Change, ChangeKind, PartKind
 from diagnose.trace.frames import Site
 from tests.runs import LINE, MS, run, spent
 

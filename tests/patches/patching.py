@@ -6,8 +6,9 @@ import subprocess
 from collections.abc import Sequence
 from pathlib import Path
 
-from diagnose.findings.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Safety, Where
-from diagnose.findings.patches import Patch
+from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Where
+from diagnose.contracts.patches import Patch
+from diagnose.fixes.setting import Safety
 from diagnose.patches import diff, making
 from diagnose.replay.saving import Basis
 from diagnose.trace.frames import Site

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.findings.patches import PatchedFile
+from diagnose.contracts.patches import PatchedFile
 from diagnose.patches import diff, files, making
 from diagnose.patches.errors import CannotEdit, CannotPatch
 from diagnose.trace.frames import Site

@@ -8,7 +8,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from diagnose.findings.finding import RankedFinding
+from diagnose.contracts.finding import RankedFinding
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, Optimizer, RankManifest
 from tests.capture.scripts import script

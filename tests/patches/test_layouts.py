@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.findings.patches import Patch
+from diagnose.contracts.patches import Patch
 from tests.patches.patching import manifest, patch
 
 PARTS = ["data", "data_of('x', 1)", "[a,\n  b]", "lambda x: x", "(yield)", "f'{x}, {y}'"]

@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.injection import Trial
-from diagnose.patches import forms
+from diagnose.fixes import catalogue as fixes
+from diagnose.fixes.setting import Setting
+from diagnose.patches.editor import edits_of
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.project import Project
 from tests.capture.scripts import script
@@ -16,7 +17,7 @@ from tests.patches.patching import line_of, manifest
 
 
 def edited(
-    folder: Path, text: str, trial: Trial, optimizer: str = "", environment: dict[str, str] | None = None
+    folder: Path, text: str, setting: Setting, optimizer: str = "", environment: dict[str, str] | None = None
 ) -> str:
     """The script with the fix. `optimizer`: its class. Raises CannotEdit."""
     path = script(folder, text)
@@ -25,115 +26,115 @@ def edited(
         optimizer=(optimizer, line_of(text, f"{optimizer}(")) if optimizer else None,
         environment=environment,
     )
-    edits = forms.edits_of(trial, Project(known, 0, (), folder), None)
+    edits = edits_of(setting, Project(known, 0, (), folder), None)
     changed = edits[0].code.changed(edits).decode()
     compile(changed, "train.py", "exec")
     return changed
 
 
 @pytest.mark.parametrize(
-    ("trial", "before", "after"),
+    ("setting", "before", "after"),
     [
         (
-            Trial("patch", "Embedding", "max_norm"),
+            fixes.EmbeddingNorm(),
             "from torch import nn\na = nn.Embedding(9, 8, max_norm=1.0)\nb = nn.Embedding(9, 8)\n",
             "from torch import nn\na = nn.Embedding(9, 8, max_norm=None)\nb = nn.Embedding(9, 8)\n",
         ),
         (
-            Trial("patch", "Embedding", "max_norm"),
+            fixes.EmbeddingNorm(),
             "from torch.nn import Embedding\na = Embedding(9, 8, None, 2)\n",
             "from torch.nn import Embedding\na = Embedding(9, 8, None, None)\n",
         ),
         (
-            Trial("patch", "fully_shard", "reshard_after_forward", False),
+            fixes.FsdpArgument(),
             "from torch.distributed.fsdp import fully_shard\nfully_shard(net)\nfully_shard(net, mesh=m)\n",
             "from torch.distributed.fsdp import fully_shard\nfully_shard(net, reshard_after_forward=False)\n"
             "fully_shard(net, mesh=m, reshard_after_forward=False)\n",
         ),
         (
-            Trial("patch", "torch.use_deterministic_algorithms", "mode", False),
+            fixes.Determinism(),
             "import torch\ntorch.use_deterministic_algorithms(True, warn_only=True)\n",
             "import torch\ntorch.use_deterministic_algorithms(False, warn_only=True)\n",
         ),
         (
-            Trial("patch", "torch.compile", "mode", "reduce-overhead"),
+            fixes.CompileArgument("mode", "reduce-overhead"),
             "import torch\nnet = torch.compile(net)\nnet = torch.jit.compile(net)\n",
             'import torch\nnet = torch.compile(net, mode="reduce-overhead")\nnet = torch.jit.compile(net)\n',
         ),
         (
-            Trial("patch", "torch.set_flush_denormal", "mode", True),
+            fixes.FlushDenormal(),
             "import torch\n\nx = 1\n",
             "import torch\n\ntorch.set_flush_denormal(True)\n\nx = 1\n",
         ),
         (
-            Trial("patch", "torch.distributed.barrier"),
+            fixes.NoBarrier(),
             "import torch.distributed as dist\nfor x in y:\n    f(x)\n    dist.barrier()\n",
             "import torch.distributed as dist\nfor x in y:\n    f(x)\n",
         ),
         (
-            Trial("patch", "transformers", "attn_implementation", "sdpa"),
+            fixes.Attention(),
             "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer\nAutoTokenizer.from_pretrained()\n"
             "m = Auto.from_pretrained(n)\n",
             "from transformers import AutoModelForCausalLM as Auto, AutoTokenizer\nAutoTokenizer.from_pretrained()\n"
             'm = Auto.from_pretrained(n, attn_implementation="sdpa")\n',
         ),
         (
-            Trial("env", "A", value="", variables=(("A", ""), ("B", ""))),
-            "import os\n# off\nos.environ['A'] = '0'\nimport torch\n",
+            fixes.Environment(value=(("OMP_NUM_THREADS", ""), ("CUDA_LAUNCH_BLOCKING", ""))),
+            "import os\n# off\nos.environ['OMP_NUM_THREADS'] = '0'\nimport torch\n",
             "import os\n# off\nimport torch\n",
         ),
     ],
-    ids=lambda one: one.name if isinstance(one, Trial) else "",
+    ids=lambda one: one.name if isinstance(one, Setting) else "",
 )
-def test_a_form_changes_the_script(tmp_path: Path, trial: Trial, before: str, after: str) -> None:
-    assert edited(tmp_path, before, trial) == after
+def test_a_form_changes_the_script(tmp_path: Path, setting: Setting, before: str, after: str) -> None:
+    assert edited(tmp_path, before, setting) == after
 
 
 def test_foreach_takes_the_place_of_fused(tmp_path: Path) -> None:
     text = "from torch.optim import RAdam, SGD\na = {}\n"
-    trial = Trial("patch", "torch.optim", "foreach", True)
-    done = edited(tmp_path, text.format("RAdam(p, foreach=False)"), trial, "RAdam")
+    setting = fixes.OptimizerArgument("foreach", True)
+    done = edited(tmp_path, text.format("RAdam(p, foreach=False)"), setting, "RAdam")
     assert done == text.format("RAdam(p, foreach=True)")
-    done = edited(tmp_path, text.format("SGD(p, fused=True)"), trial, "SGD")
+    done = edited(tmp_path, text.format("SGD(p, fused=True)"), setting, "SGD")
     assert done == text.format("SGD(p, fused=False, foreach=True)")
 
 
 @pytest.mark.parametrize(
-    ("trial", "text", "why"),
+    ("setting", "text", "why"),
     [
         (
-            Trial("patch", "transformers", "attn_implementation", "sdpa"),
+            fixes.Attention(),
             "from transformers import GPT2LMHeadModel\nm = GPT2LMHeadModel(config)\n",
             "no call of from_pretrained() or from_config() loads a model of transformers in your files",
         ),
         (
-            Trial("patch", "transformers", "attn_implementation", "sdpa"),
+            fixes.Attention(),
             "from transformers import AutoModel\na = AutoModel.from_pretrained(b)\nc = AutoModel.from_config(d)\n",
             "several calls load a model of transformers in your files",
         ),
         (
-            Trial("patch", "fully_shard", "reshard_after_forward", False),
+            fixes.FsdpArgument(),
             "import torch\n",
             "no call of fully_shard() stands in your files",
         ),
         (
-            Trial("env", "A", value="", variables=(("A", ""), ("B", ""))),
+            fixes.Environment(value=(("OMP_NUM_THREADS", ""), ("CUDA_LAUNCH_BLOCKING", ""))),
             "import torch\n",
-            "nothing in your files sets A or B",
+            "nothing in your files sets OMP_NUM_THREADS or CUDA_LAUNCH_BLOCKING",
         ),
-        (Trial("patch", "DataLoader", "batch_size", "2x"), "import torch\n", "it needs an edit by hand"),
-        (Trial("wrap", "DistributedDataParallel", "no_sync"), "import torch\n", "it needs an edit by hand"),
-        (Trial("wrap", "DistributedDataParallel", "comm_hook", "x"), "import torch\n", "it needs an edit by hand"),
-        (Trial("patch", "gc.freeze", "every", 500), "import gc\n", "it needs an edit by hand"),
+        (fixes.LoaderArgument("batch_size", fixes.Multiple(2)), "import torch\n", "it needs an edit by hand"),
+        (fixes.NoSync(), "import torch\n", "it needs an edit by hand"),
+        (fixes.CommunicationHook(), "import torch\n", "it needs an edit by hand"),
+        (fixes.CollectByHand(), "import gc\n", "it needs an edit by hand"),
     ],
-    ids=lambda one: one.name if isinstance(one, Trial) else "",
+    ids=lambda one: one.name if isinstance(one, Setting) else "",
 )
-def test_a_form_that_does_not_fit_is_left_to_the_user(tmp_path: Path, trial: Trial, text: str, why: str) -> None:
+def test_a_form_that_does_not_fit_is_left_to_the_user(tmp_path: Path, setting: Setting, text: str, why: str) -> None:
     with pytest.raises(CannotEdit, match=rf"^{re.escape(why)}$"):
-        edited(tmp_path, text, trial)
+        edited(tmp_path, text, setting)
 
 
 def test_a_variable_that_the_shell_sets_is_left_to_the_user(tmp_path: Path) -> None:
-    trial = Trial("env", "A", value="", variables=(("A", ""),))
-    with pytest.raises(CannotEdit, match=r"^A is set where the script is started: unset it there$"):
-        edited(tmp_path, "import torch\n", trial, environment={"A": "1"})
+    setting = fixes.Environment(value=(("OMP_NUM_THREADS", ""),))
+    with pytest.raises(CannotEdit, match=r"^OMP_NUM_THREADS is set where the script is started: unset it there$"):
+        edited(tmp_path, "import torch\n", setting, environment={"OMP_NUM_THREADS": "1"})

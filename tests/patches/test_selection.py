@@ -6,8 +6,8 @@ import msgspec
 import pytest
 from msgspec.structs import replace
 
-from diagnose.findings.finding import Safety
-from diagnose.findings.trials import Verdict
+from diagnose.contracts.trials import Verdict
+from diagnose.fixes.setting import Safety
 from diagnose.patches.errors import CannotPatch
 from diagnose.patches.selection import select
 from tests.patches.patching import finding

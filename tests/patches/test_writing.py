@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 import pytest
 
-from diagnose.findings.patches import Patch
+from diagnose.contracts.patches import Patch
 from diagnose.patches import writing
 from diagnose.patches.errors import CannotPatch
 from diagnose.trace.manifest import Manifest, SourceFile

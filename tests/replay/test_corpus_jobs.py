@@ -10,11 +10,11 @@ import numpy as np
 import numpy.typing as npt
 import pytest
 
+from diagnose.advice.job_summary import summarised
 from diagnose.facts.communication.course import course
 from diagnose.facts.communication.meetings import join as joined_job
 from diagnose.facts.communication.peers import compare
 from diagnose.facts.core.base import Facts
-from diagnose.findings.job import summarised
 from diagnose.replay.edits import Even
 from diagnose.replay.job import join
 from diagnose.replay.job_path import JobPathKind

@@ -15,10 +15,10 @@ from benchmarks.simulated_jobs.layout import Layout
 from benchmarks.simulated_jobs.machine import Costs
 from benchmarks.simulated_jobs.model import Model
 from benchmarks.simulated_jobs.training import Training
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.communication.course import course
 from diagnose.facts.communication.meetings import join
 from diagnose.facts.core.base import Facts
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.replay import job as jobs
 from diagnose.source import ranks
 from diagnose.trace.job import Job

@@ -7,8 +7,8 @@ from pathlib import Path
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Confidence, Evidence, Level, RankedFinding
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Confidence, Evidence, Level, RankedFinding
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of

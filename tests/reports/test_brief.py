@@ -8,7 +8,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings.finding import Outcome, OutcomeKind
+from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.reports import brief, findings, heading
 from diagnose.reports.quoting import NOTE, quoted, size
 from tests.agents.samples import ORDER, evil, outside_of_quotes, sample

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.findings.budget import Judged, Kept, What
+from diagnose.contracts.budget import Judged, Kept, What
 from diagnose.reports import budget
 from diagnose.trace.frames import Site
 from tests.reports.alerts import diagnosed, with_finding

@@ -10,9 +10,9 @@ import pytest
 
 from diagnose import docs
 from diagnose.comparing.compare import compare
+from diagnose.contracts.baseline import Baseline, GroupTime, RankStep
+from diagnose.contracts.comparison import Comparison
 from diagnose.facts.run.spending import Part
-from diagnose.findings.baseline import Baseline, GroupTime, RankStep
-from diagnose.findings.comparison import Comparison
 from diagnose.reports import comparison, markdown, terminal
 from diagnose.reports.html import comparison_page
 from diagnose.trace.frames import Site

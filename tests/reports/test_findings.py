@@ -9,8 +9,9 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
-from diagnose.findings.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQuality, Together
+from diagnose.advice.rank_diagnosis import RankDiagnosis
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Confidence, Evidence, Level, OutcomeKind, ReplayQuality, Together
 from diagnose.replay.saving import Basis
 from diagnose.reports import findings, markdown, terminal
 from diagnose.rulekit import engine

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 from msgspec.structs import replace
 
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import github, markdown
 from diagnose.trace.frames import Site
 from tests.reports.alerts import checkout, diagnosed, hostile, with_finding

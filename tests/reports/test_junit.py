@@ -8,7 +8,7 @@ from xml.etree import ElementTree as ET
 import pytest
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import junit
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing

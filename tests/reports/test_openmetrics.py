@@ -11,8 +11,8 @@ from prometheus_client.openmetrics.parser import text_string_to_metric_families
 from prometheus_client.parser import text_string_to_metric_families as of_older_format
 
 import diagnose
+from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.facts.core.host import HostTime
-from diagnose.findings.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.reports import openmetrics
 from diagnose.trace.model import Device
 from tests.tables.drawn import HOSTILE, training

@@ -10,7 +10,7 @@ from typing import Any
 import pytest
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import perfetto
 from tests.drawing import Drawing
 

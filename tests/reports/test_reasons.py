@@ -8,8 +8,8 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding, ReplayQuality
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding, ReplayQuality
 from diagnose.replay.saving import Basis
 from diagnose.replay.shown import Change, ChangeKind
 from diagnose.reports import reasons

@@ -9,8 +9,8 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.base import Facts
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import heading, markdown, terminal
 from diagnose.reports.html import step_figures
 from diagnose.synthetic.reading import facts_of

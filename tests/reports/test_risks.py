@@ -7,7 +7,8 @@ from pathlib import Path
 import pytest
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis, RankDiagnosis
+from diagnose.advice.rank_diagnosis import RankDiagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import findings, markdown, terminal
 from diagnose.reports.html import page, summary
 from diagnose.rulekit import engine

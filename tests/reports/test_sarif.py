@@ -12,8 +12,8 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Confidence, Evidence, Fix, Level, ShownRisk
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Confidence, Evidence, Fix, Level, ShownRisk
 from diagnose.reports import sarif
 from diagnose.trace.frames import Site
 from diagnose.trace.model import IntegrityNote, Severity

@@ -6,9 +6,9 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Baseline, Both, GpuState, NotTried, Range, Report, Trial
 from diagnose.reports import markdown, terminal, trials
 from diagnose.reports.html import page, tried
 from diagnose.reports.html.trial_figures import speed_ups, speed_ups_sentence

@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from diagnose import pipeline
+from diagnose.contracts.finding import Outcome, OutcomeKind
 from diagnose.facts.core.base import Facts
-from diagnose.findings.finding import Outcome, OutcomeKind
 from diagnose.rulekit import engine
 from diagnose.rulekit.engine import RuleSet
 from diagnose.rulekit.vocabulary import RuleError

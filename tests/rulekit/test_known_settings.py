@@ -10,9 +10,9 @@ import pytest
 
 import diagnose
 from diagnose import pipeline
+from diagnose.advice.rank_diagnosis import RankDiagnosis
+from diagnose.contracts.finding import Confidence, Level, OutcomeKind
 from diagnose.facts.core.base import Facts
-from diagnose.findings.finding import Confidence, Level, OutcomeKind
-from diagnose.findings.rank_diagnosis import RankDiagnosis
 from diagnose.replay.saving import Basis
 from diagnose.synthetic import notation as drawings
 from diagnose.synthetic.reading import facts_of

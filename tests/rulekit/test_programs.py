@@ -3,7 +3,7 @@
 from pathlib import Path
 
 import diagnose
-from diagnose.findings.finding import OutcomeKind
+from diagnose.contracts.finding import OutcomeKind
 from tests.drawing import Drawing
 
 GEMM = "ampere_sgemm_128x64_tn"

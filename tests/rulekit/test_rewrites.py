@@ -6,8 +6,8 @@ from typing import NamedTuple
 
 import pytest
 
+from diagnose.contracts.finding import Finding
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.findings.finding import Finding
 from diagnose.rulekit.rewrites import Rewrite
 from diagnose.rulekit.rewritten import Found
 from diagnose.synthetic.reading import facts_of

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.capture.agent.injection import parsed
+from diagnose.fixes.catalogue import parsed
 from diagnose.pipeline import diagnose_rank
 from diagnose.rulekit import engine, page, testing
 from diagnose.synthetic.reading import facts_of

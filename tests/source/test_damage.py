@@ -17,9 +17,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from diagnose.advice.rank_diagnosis import RankDiagnosis
 from diagnose.facts.core.base import Facts
 from diagnose.facts.digest import digest
-from diagnose.findings.diagnosis import RankDiagnosis
 from diagnose.source import document, ranks, stream
 from diagnose.source.base import InputError
 from diagnose.trace import laws

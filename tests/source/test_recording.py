@@ -11,7 +11,7 @@ from typing import Any
 import pytest
 
 import diagnose
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.source import beside, processes, recording
 from diagnose.source.base import InputError
 from diagnose.trace.manifest import Manifest

@@ -4,8 +4,9 @@ from __future__ import annotations
 
 import pytest
 
+from diagnose.fixes.catalogue import OptimizerArgument, parsed
 from diagnose.trace.manifest import Arm, Distributed, Flags, Loader, Optimizer, RankManifest
-from diagnose.trials.effects import why_none
+from diagnose.trials.arms import why_none
 
 TF32 = "env:TORCH_ALLOW_TF32_CUBLAS_OVERRIDE=1 NVIDIA_TF32_OVERRIDE="
 WORKERS, FUSED = "patch:DataLoader(num_workers=2)", "patch:torch.optim(fused=True)"
@@ -65,10 +66,13 @@ def ddp(**options: bool) -> Distributed:
     ],
 )
 def test_a_changed_line_is_not_enough(fix: str, said: dict[str, object], why: str) -> None:
-    assert why_none(fix, rank(fix, **said)) == why
+    setting = parsed(fix)
+    assert setting is not None
+    assert why_none(setting, rank(fix, **said)) == why
 
 
 def test_without_a_changed_line_the_process_says_why() -> None:
-    assert why_none(FUSED, RankManifest(rank=0)) == "no line of the script was met that it changes"
+    fused = OptimizerArgument("fused", True)
+    assert why_none(fused, RankManifest(rank=0)) == "no line of the script was met that it changes"
     said = Arm(injected={FUSED: ()}, refused={FUSED: "the optimizer is differentiable"})
-    assert why_none(FUSED, RankManifest(rank=0, arm=said)) == "the optimizer is differentiable"
+    assert why_none(fused, RankManifest(rank=0, arm=said)) == "the optimizer is differentiable"

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.findings.trials import Both, GpuState
+from diagnose.contracts.trials import Both, GpuState
 from diagnose.trace.manifest import DeviceState
 from diagnose.trials import arms, protocol
 from diagnose.trials.arms import Arm, Size

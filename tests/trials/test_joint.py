@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from msgspec.structs import replace
 
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import ReplayQuality, Together
-from diagnose.findings.trials import Range
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import ReplayQuality, Together
+from diagnose.contracts.trials import Range
 from diagnose.trials.joint import predicted
 from tests.reports.html.test_figures import finding
 from tests.reports.test_trials import of_a_run

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.findings.finding import Fix
+from diagnose.contracts.finding import Fix
 from diagnose.trials.arms import Size
 from diagnose.trials.protocol import Bench, report
 from diagnose.trials.selection import Candidate, CannotTry

@@ -5,8 +5,9 @@ from __future__ import annotations
 import msgspec
 import pytest
 
-from diagnose.findings.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, Safety, SavingRange, Where
-from diagnose.findings.trials import Range
+from diagnose.contracts.finding import Confidence, Fix, Level, PricedSaving, RankedFinding, SavingRange, Where
+from diagnose.contracts.trials import Range
+from diagnose.fixes.setting import Safety
 from diagnose.replay.saving import Basis
 from diagnose.trials.selection import CannotTry, select, uncorrected
 

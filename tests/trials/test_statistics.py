@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.findings.trials import Range
+from diagnose.contracts.trials import Range
 from diagnose.trials import statistics as looks
 
 RATIOS = st.lists(st.floats(-1, 1), min_size=3, max_size=12).filter(lambda some: max(some) - min(some) > 1e-6)

@@ -20,14 +20,39 @@ LOOKS = 9
 """Moments that are looked at, of which some are in other loops (our choice)."""
 
 BETWEEN_S = 0.05
-OWN = str(Path(__file__).resolve().parent)
+_HERE = Path(__file__).resolve().parent
+OWN = (str(_HERE), str(_HERE.parents[1] / "fixes"))
+"""Folders of what we load into the script's process."""
 _INSTALLED = re.compile(r"[/\\](site|dist)-packages[/\\]")
 """Of whatever environment: one may use the libraries of another."""
 
 
 def is_library(file: str) -> bool:
     """Whether a file, named with its whole path, is installed, Python's, or ours, rather than the user's own."""
-    return file.startswith((*LIBRARIES, OWN)) or _INSTALLED.search(file) is not None
+    return file.startswith((*LIBRARIES, *OWN)) or _INSTALLED.search(file) is not None
+
+
+OWNERS = {
+    "transformers.trainer": "transformers",
+    "lightning.pytorch": "lightning",
+    "pytorch_lightning": "lightning",
+    "deepspeed.runtime": "deepspeed",
+    "lightning.fabric": "fabric",
+    "lightning_fabric": "fabric",
+    "accelerate": "accelerate",
+}
+"""Modules that run or wrap a training's loop -> `diagnose.fixes.setting.Loop`. Earlier ones may stand on later ones."""
+
+
+def owner() -> str:
+    """What owns the training loop in which this thread is."""
+    frame: FrameType | None = sys._getframe(1)
+    modules = set[str]()
+    while frame is not None:
+        modules.add(str(frame.f_globals.get("__name__", "")))
+        frame = frame.f_back
+    met = (known for known in OWNERS if any(f"{name}.".startswith(f"{known}.") for name in modules))
+    return OWNERS.get(next(met, ""), "own")
 
 
 class Loop(NamedTuple):

@@ -16,6 +16,7 @@ from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
 from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
+from .loops import owner
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
 from .place import Place
@@ -255,6 +256,7 @@ class Session:
                     self.note(self._cycle.said)
                 timed, self._own_ns = clock.timed(), clock.own_ns
                 self.found |= {"python_threads": competing_threads.found(), "unprofiled": timed, "cycle": every}
+                self.found["loop"] = owner()
                 return
 
     def _recorded(self, kind: str, steps: int) -> Course[None]:

@@ -18,6 +18,7 @@ from . import backwards, injection, loops, models, writes
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
+from .loops import OWN
 from .plan import INTERRUPTED, Part, Plan
 from .recorder import Recorder
 from .steps import Steps, watch_optimizers
@@ -237,15 +238,15 @@ def _strip_own_frames(error: BaseException) -> None:
         one = pending.pop()
         if one is not None and id(one) not in seen:
             seen.add(id(one))
-            one.__traceback__ = _without(one.__traceback__, str(Path(__file__).parent))
+            one.__traceback__ = _without(one.__traceback__)
             pending += [one.__cause__, one.__context__]
 
 
-def _without(trace: TracebackType | None, folder: str) -> TracebackType | None:
-    """A traceback without the frames of files in a folder."""
+def _without(trace: TracebackType | None) -> TracebackType | None:
+    """A traceback without our own frames."""
     kept: list[TracebackType] = []
     while trace is not None:
-        if not trace.tb_frame.f_code.co_filename.startswith(folder):
+        if not trace.tb_frame.f_code.co_filename.startswith(OWN):
             kept.append(trace)
         trace = trace.tb_next
     for before, after in zip(kept, [*kept[1:], None], strict=False):

@@ -78,9 +78,8 @@ def every_launch(facts: Facts) -> LaunchTable:
         calls, position = np.unique(work.launch[linked][mine], return_inverse=True)
         ends = np.full(len(calls), np.iinfo(np.int64).min)
         np.maximum.at(ends, position, work.end_ns[linked][mine])
-        begins = start[calls]
-        earlier = np.argsort(np.argsort(begins, kind="stable"), kind="stable")
-        finished = np.searchsorted(np.sort(ends), begins, side="right")
+        earlier = np.arange(len(calls))  # Spans are in order of start.
+        finished = np.searchsorted(np.sort(ends), start[calls], side="right")
         depth[mine] = np.maximum(earlier - finished, 0)[position]
     order = np.argsort(call_start, kind="stable")
     chosen = linked[order]

@@ -16,9 +16,8 @@ from diagnose.trace.manifest import Loader
 SIBLINGS = 2
 """Logical cores that may be one."""
 
-
 MOSTLY = 0.6
-"""Of the time to make a batch, from which on it is what making batches is about (rule catalogue, DL05 and DL06)."""
+"""Of the time to make a batch, from which on it is what making batches is about (our choice)."""
 BUSY_SHARE = 0.5
 """Of the cores: where more of them are busy, a worker may have waited for one (our choice)."""
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.base import Missing
 from diagnose.facts.device.kernels import Kernel
 from diagnose.facts.host.python import Op
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports.html.style import KERNEL_COLOURS, MARK_COLOURS, SHADE, each_step, missing, per_step, plain
 from diagnose.trace import kinds
 from diagnose.trace.units import duration, number, share

@@ -5,9 +5,10 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import Level, RankedFinding, RulePage
 from diagnose.facts.core.steps import Measure
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import Level, RankedFinding, RulePage, Safety
+from diagnose.fixes.setting import Safety
 from diagnose.reports import findings, reasons
 from diagnose.reports.findings import Card
 from diagnose.rulekit.page import SECTIONS

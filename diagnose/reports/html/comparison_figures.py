@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
-from diagnose.findings.comparison import Comparison
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.comparison import Comparison
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports.comparison import shown_parts, signed
 from diagnose.reports.html.style import BLUE, GREEN, GREY, RED, figure, plain, rows
 from diagnose.reports.html.timeline_figure import drawn, timeline

@@ -9,9 +9,9 @@ from typing import Any
 import msgspec
 from markupsafe import Markup
 
+from diagnose.contracts.comparison import Comparison
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.base import Missing
-from diagnose.findings.comparison import Comparison
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import comparison, heading
 from diagnose.reports.html import bundle, comparison_figures
 from diagnose.reports.html.page import policy

@@ -9,10 +9,10 @@ import numpy as np
 import numpy.typing as npt
 import plotly.graph_objects as go
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.job import JobSummary
 from diagnose.replay.job_path import JobPathKind, JobPathStretch
 from diagnose.reports.html.style import CAUSE_COLOURS, COMMUNICATION, COMPUTE, DARK, HEAT, figure
 from diagnose.reports.job import KINDS, operation, rank_told, unit

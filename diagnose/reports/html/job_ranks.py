@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Iterator
 from dataclasses import dataclass
 
-from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.findings.job import JobRank, JobSummary
+from diagnose.contracts.diagnosis import Diagnosis, RankSummary
+from diagnose.contracts.job import JobRank, JobSummary
 from diagnose.reports import job as jobs
 from diagnose.reports.content import place
 from diagnose.reports.words import ACTIVITIES

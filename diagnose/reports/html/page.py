@@ -13,13 +13,13 @@ import plotly.graph_objects as go
 from markupsafe import Markup
 
 from diagnose import failures
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import OutcomeKind
+from diagnose.contracts.job import JobSummary
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import Failure, attempt
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import OutcomeKind
-from diagnose.findings.job import JobSummary
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, findings, heading, perfetto
 from diagnose.reports import job as jobs

@@ -8,10 +8,10 @@ from itertools import cycle
 import numpy as np
 import plotly.graph_objects as go
 
+from diagnose.contracts.diagnosis import Diagnosis, RankSummary
+from diagnose.contracts.pictures import CollectiveBar, MemoryCurve
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.breakdown import Breakdown
-from diagnose.findings.diagnosis import Diagnosis, RankSummary
-from diagnose.findings.pictures import CollectiveBar, MemoryCurve
 from diagnose.reports.html.style import (
     BLUE,
     COMMUNICATION,

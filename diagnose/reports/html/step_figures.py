@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 import plotly.graph_objects as go
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.finding import RankedFinding
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.host import HostActivity
 from diagnose.facts.core.idle import IdleCause, IdleShare
 from diagnose.facts.core.steps import Measure
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.finding import RankedFinding
 from diagnose.reports import findings
 from diagnose.reports.content import place
 from diagnose.reports.html.style import (

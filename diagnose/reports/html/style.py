@@ -9,11 +9,11 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
 from diagnose.facts.core.steps import Measure
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind
 from diagnose.replay.critical_path import PathKind
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.kinds import KernelKind

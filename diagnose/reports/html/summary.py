@@ -5,9 +5,9 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from diagnose import failures
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.base import Missing
 from diagnose.failures import Failure, attempt
-from diagnose.findings.diagnosis import Diagnosis
 from diagnose.reports import findings, heading
 from diagnose.reports.html import bundle, step_figures
 from diagnose.trace.model import Severity

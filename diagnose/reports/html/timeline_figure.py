@@ -8,10 +8,10 @@ from typing import Any
 import numpy as np
 import plotly.graph_objects as go
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.facts.core.base import Missing
 from diagnose.facts.core.idle import IdleCause
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.timeline import IDLE, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.replay.critical_path import PathKind
 from diagnose.reports.html.style import GREY, MARK_COLOURS, figure, plain
 from diagnose.reports.timeline.marks import Marks

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import plotly.graph_objects as go
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.trials import Range, Trial
 from diagnose.facts.core.base import Missing
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.trials import Range, Trial
 from diagnose.reports import trials
 from diagnose.reports.html.style import BLUE, DARK, GREEN, RED, TWO_LINES, figure, plain, rows
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
-from diagnose.findings.trials import Report
+from diagnose.contracts.trials import Report
 from diagnose.reports import trials
 
 

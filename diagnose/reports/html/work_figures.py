@@ -8,9 +8,9 @@ from collections.abc import Sequence
 import numpy as np
 import plotly.graph_objects as go
 
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.pictures import CopySize, CopySizes, LaunchCurve, RooflineKind, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Missing
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.pictures import CopySize, CopySizes, LaunchCurve, RooflineKind, RooflineOp, RooflinePicture
 from diagnose.reports.html import style
 from diagnose.reports.html.boxes import boxes, ops
 from diagnose.reports.html.style import each_step, per_step, plain

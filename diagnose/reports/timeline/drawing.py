@@ -6,11 +6,11 @@ from dataclasses import replace
 
 import numpy as np
 
+from diagnose.contracts.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.breakdown import device_time
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, Steps, steps
-from diagnose.findings.timeline import KINDS, MARK_KINDS, MARK_OF_PATH, PATH, MarkKind, MarkTable, Timeline
 from diagnose.replay.critical_path import ON_DEVICE, PATH_KINDS, PathKind, critical_path
 from diagnose.reports.timeline.lanes import Lanes, lanes, window
 from diagnose.reports.timeline.marks import Marks

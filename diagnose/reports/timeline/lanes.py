@@ -7,12 +7,12 @@ from dataclasses import dataclass
 import numpy as np
 import numpy.typing as npt
 
+from diagnose.contracts.timeline import MARK_KINDS, Lane, MarkKind
 from diagnose.facts.core.base import Facts, once, optional
 from diagnose.facts.core.device import WorkClass, device_work
 from diagnose.facts.core.host import HostThreads, api_calls, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import steps
-from diagnose.findings.timeline import MARK_KINDS, Lane, MarkKind
 from diagnose.replay.critical_path import critical_path
 from diagnose.trace import enums, kinds, nesting
 from diagnose.trace.enums import SpanKind

@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 import numpy as np
 import numpy.typing as npt
 
-from diagnose.findings.timeline import Column, MarkTable
+from diagnose.contracts.timeline import Column, MarkTable
 from diagnose.trace.intervals import IntArray
 
 RUN = 4

@@ -4,16 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.facts.communication.collectives import collective_table
-from diagnose.facts.core.base import Facts, Missing, optional
-from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
-from diagnose.facts.core.device import device_work
-from diagnose.facts.core.launches import launch_table
-from diagnose.facts.core.matmuls import peaks
-from diagnose.facts.core.steps import steps
-from diagnose.facts.core.work import KERNEL_KINDS
-from diagnose.facts.device.roofline import MatmulOps, op_roofline
-from diagnose.findings.pictures import (
+from diagnose.contracts.pictures import (
     CollectiveBar,
     CopySize,
     CopySizes,
@@ -24,6 +15,15 @@ from diagnose.findings.pictures import (
     RooflineOp,
     RooflinePicture,
 )
+from diagnose.facts.communication.collectives import collective_table
+from diagnose.facts.core.base import Facts, Missing, optional
+from diagnose.facts.core.breakdown import NO_DEVICE, device_time, round_half_up
+from diagnose.facts.core.device import device_work
+from diagnose.facts.core.launches import launch_table
+from diagnose.facts.core.matmuls import peaks
+from diagnose.facts.core.steps import steps
+from diagnose.facts.core.work import KERNEL_KINDS
+from diagnose.facts.device.roofline import MatmulOps, op_roofline
 from diagnose.reports.timeline.lanes import window
 from diagnose.trace import hardware, intervals
 from diagnose.trace.costs import DTYPES

@@ -7,11 +7,11 @@ from collections.abc import Sequence
 import msgspec
 import numpy as np
 
+from diagnose.advice.ranking import Ranked
+from diagnose.contracts.finding import RankedFinding
+from diagnose.contracts.timeline import Spot
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
-from diagnose.findings.finding import RankedFinding
-from diagnose.findings.ranking import Ranked
-from diagnose.findings.timeline import Spot
 from diagnose.replay.edits import Edit
 from diagnose.replay.shown import selected
 from diagnose.reports.timeline.drawing import detailed

@@ -6,7 +6,7 @@ from collections.abc import Collection, Iterator
 
 import numpy as np
 
-from diagnose.findings.timeline import MarkTable, Timeline
+from diagnose.contracts.timeline import MarkTable, Timeline
 from diagnose.reports.timeline.marks import Marks
 
 

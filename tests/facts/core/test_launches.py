@@ -19,6 +19,16 @@ def test_depth_counts_what_was_launched_on_the_stream_and_has_not_finished() -> 
     assert table.delay_ns.tolist() == [10_000, 26_000, 2_000, 15_000, 5_000]
 
 
+def test_depth_is_right_where_two_threads_launch_and_work_ends_in_another_order() -> None:
+    draw = Drawing()
+    draw.launch("first", (0, 1), (50, 60))
+    draw.launch("by another thread", (2, 3), (10, 25), thread=9)
+    draw.launch("third", (25, 26), (61, 62))  # The second has finished, the first has not.
+    draw.launch("last", (61, 63), (70, 71), thread=9)  # Of three the third has not.
+    table = launch_table(draw.facts())
+    assert table.depth.tolist() == [0, 1, 1, 1]
+
+
 def test_the_summary_of_the_used_steps() -> None:
     draw = Drawing().step(0, 0, 10).launch("first", (1, 2), (5, 20)).step(1, 10, 90).step(2, 90, 200)
     draw.launch("a", (11, 13), (20, 40)).launch("b", (14, 18), (40, 43)).launch("c", (100, 103), (110, 150))

@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
+from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.seen_ops import seen_ops
 from diagnose.facts.values.known_values import duplicates
 from diagnose.facts.values.parts_read import parts_read
 from diagnose.facts.values.wasted_work import FINDERS, Cause, wasted_work
-from diagnose.findings.finding import OutcomeKind
 from diagnose.pipeline import diagnose_rank
 from diagnose.rulekit import engine, page
 from diagnose.synthetic.reading import facts_of

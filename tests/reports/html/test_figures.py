@@ -16,13 +16,13 @@ from msgspec.structs import replace
 
 import diagnose
 from diagnose import pipeline
+from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
+from diagnose.contracts.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
+from diagnose.contracts.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.idle import IdleCause, IdleShare
 from diagnose.facts.core.steps import Measure
-from diagnose.findings.diagnosis import Diagnosis, RankSummary, StepTime
-from diagnose.findings.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
-from diagnose.findings.pictures import CollectiveBar, MemoryCurve, RooflineOp, RooflinePicture
 from diagnose.replay.saving import Basis
 from diagnose.reports.html import run_figures, step_figures, style, work_figures
 from diagnose.trace.frames import Site

@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 from msgspec.structs import replace
 
+from diagnose.advice.job_summary import summarised
+from diagnose.contracts.diagnosis import Diagnosis, RankFinding, RankSummary
 from diagnose.facts.communication.meetings import join as joined_job
 from diagnose.facts.core.host import HostActivity, HostTime
-from diagnose.findings.diagnosis import Diagnosis, RankFinding, RankSummary
-from diagnose.findings.job import summarised
 from diagnose.replay.job import join
 from diagnose.replay.job_path import JobPathKind
 from diagnose.reports import content, job, markdown, terminal

@@ -11,7 +11,7 @@ import pytest
 from msgspec.structs import replace
 
 from diagnose import pipeline
-from diagnose.findings.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import notebook
 from diagnose.reports.html import page, summary
 from diagnose.trace.manifest import Manifest

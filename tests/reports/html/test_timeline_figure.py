@@ -9,9 +9,9 @@ import numpy as np
 import pytest
 
 from diagnose import pipeline
+from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.timeline import MarkTable
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.findings.diagnosis import Diagnosis
-from diagnose.findings.timeline import MarkTable
 from diagnose.reports.html import timeline_figure
 from diagnose.reports.html.timeline_figure import MOST_SHOWN, PIXELS, chosen, levels, timeline
 from diagnose.reports.timeline.marks import Marks

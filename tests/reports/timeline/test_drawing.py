@@ -7,11 +7,11 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from diagnose.contracts.timeline import KINDS, MarkKind, Timeline
 from diagnose.facts.core.base import Facts, Missing, optional
 from diagnose.facts.core.breakdown import breakdown, device_time
 from diagnose.facts.core.idle import IdleCause, idle_gaps
 from diagnose.facts.core.steps import steps
-from diagnose.findings.timeline import KINDS, MarkKind, Timeline
 from diagnose.reports.timeline import drawing as module
 from diagnose.reports.timeline.drawing import MOST_MARKS, MOST_NAME, timeline
 from diagnose.reports.timeline.lanes import MOST_STREAMS, MOST_THREADS, lanes, window

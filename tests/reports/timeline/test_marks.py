@@ -13,7 +13,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from diagnose.findings.timeline import Column
+from diagnose.contracts.timeline import Column
 from diagnose.reports.timeline.marks import RUN, Marks
 
 Row = tuple[int, int, int, int, int, int]

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from diagnose.contracts.pictures import CollectiveBar, CopySize, MemoryCurve, Pictures, RooflineOp
 from diagnose.facts.core.base import Missing
-from diagnose.findings.pictures import CollectiveBar, CopySize, MemoryCurve, Pictures, RooflineOp
 from diagnose.reports.timeline import pictures as module
 from diagnose.reports.timeline.pictures import (
     MOST_POINTS,

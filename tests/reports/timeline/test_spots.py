@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
+from diagnose.contracts.timeline import Spot
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.host import host_threads
-from diagnose.findings.timeline import Spot
 from diagnose.replay.edits import Detach, Remove, Shorten, Times
 from diagnose.reports.timeline import spots as module
 from diagnose.reports.timeline.lanes import lanes

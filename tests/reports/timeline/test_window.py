@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import numpy as np
 
-from diagnose.findings.timeline import Lane, Timeline
+from diagnose.contracts.timeline import Lane, Timeline
 from diagnose.reports.timeline.marks import Marks
 from diagnose.reports.timeline.window import label, lane_name, marks, pieces
 

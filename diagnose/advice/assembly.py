@@ -1,0 +1,171 @@
+"""The Diagnosis of a run, put together of what is known of its ranks."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+
+import msgspec
+
+from diagnose.advice import risks
+from diagnose.advice.rank_diagnosis import RankBrief, RankDiagnosis
+from diagnose.contracts.diagnosis import SCHEMA_VERSION, Diagnosis, Provenance, RankSummary, Source, Steps, StepTime
+from diagnose.contracts.finding import RankedFinding, RulePage
+from diagnose.contracts.trials import Report
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.digest import RankDigest, StepTimes, merged_notes
+from diagnose.facts.run.slowdown import Slowdown
+from diagnose.failures import always, attempt, part
+from diagnose.trace.manifest import Manifest
+from diagnose.trace.model import IntegrityNote, Peers
+
+
+def of_ranks(
+    said: RankDiagnosis,
+    ranks: Sequence[RankBrief],
+    integrity: Sequence[IntegrityNote],
+    tool_version: str,
+    manifest: Manifest | None = None,
+    rules: Sequence[RulePage] = (),
+    trials: Report | None = None,
+) -> Diagnosis:
+    """The Diagnosis of a run: of the rank that it is about, and of all in brief, that one too, in order of rank.
+
+    `integrity` is what is wrong with their set.
+    """
+    shown = said.digest
+    return Diagnosis(
+        schema_version=SCHEMA_VERSION,
+        tool_version=tool_version,
+        provenance=_provenance(ranks, manifest),
+        rank=shown.index,
+        steps=_steps(shown, said.slowdown),
+        program=shown.program,
+        breakdown=shown.breakdown,
+        idle=shown.idle,
+        host=shown.host,
+        kernels=shown.kernels,
+        kernel_kinds=shown.kernel_kinds,
+        kernel_ops=shown.kernel_ops,
+        launches=shown.launches,
+        syncs=shown.syncs,
+        copies=shown.copies,
+        input=shown.input,
+        communication=shown.communication,
+        memory=shown.memory,
+        allocation=shown.allocation,
+        ops=shown.ops,
+        functions=shown.functions,
+        ranks=_summaries(ranks, said.peers),
+        job=said.job,
+        findings=tuple(_with_ranks(finding, ranks) for finding in said.findings),
+        outcomes=said.outcomes,
+        absent=shown.absent,
+        integrity=(*integrity, *_notes(shown, ranks)),
+        replay=said.replay,
+        rules=tuple(rules),
+        timeline=said.timeline,
+        pictures=said.pictures,
+        critical_path=said.critical_path,
+        flops=shown.flops,
+        spending=shown.spending,
+        risks=attempt("risks", (), risks.of_all, [one.risks for one in ranks]),
+        trials=trials,
+    )
+
+
+@part("notes on the recordings of other ranks", instead=lambda shown, ranks: shown.integrity)
+def _notes(shown: RankDigest, ranks: Sequence[RankBrief]) -> Sequence[IntegrityNote]:
+    return merged_notes({one.index: one.integrity for one in ranks}, shown.index)
+
+
+def slowest(ranks: Sequence[RankBrief]) -> RankBrief:
+    """The rank with the longest median step; the first of several."""
+    return max(ranks, key=lambda one: statistics.median(one.steps.times_ns) if one.steps else -1)
+
+
+@part("on which ranks a finding is", instead=lambda finding, ranks: finding)
+def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFinding:
+    """The finding with all ranks on which its rule found something at the same place."""
+    place = finding.rule, finding.site
+    same = {one.index for one in ranks if place in [(found.rule, found.site) for found in one.findings]}
+    where = msgspec.structs.replace(finding.where, ranks=tuple(sorted(same)))
+    return msgspec.structs.replace(finding, where=where)
+
+
+def _unknown(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
+    return Provenance((), (), None, ranks[0].provenance.backend, {}, manifest)
+
+
+@part("what was read", instead=_unknown)
+def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
+    devices = {(device.name, device.index): device for one in ranks for device in one.provenance.devices}
+    return Provenance(
+        sources=tuple(
+            Source(
+                path=one.provenance.path,
+                format=one.provenance.format,
+                rank=one.index,
+                events=one.provenance.events,
+                bytes=one.provenance.bytes,
+                recorded=tuple(sorted(one.provenance.recorded | one.provenance.joined)),
+                detail=one.provenance.detail,
+                from_detail=tuple(sorted(one.provenance.joined)),
+            )
+            for one in ranks
+        ),
+        devices=tuple(devices.values()),
+        world_size=max((one.provenance.world_size or 0 for one in ranks), default=0) or None,
+        backend=ranks[0].provenance.backend,
+        framework=ranks[0].provenance.versions,
+        manifest=manifest,
+    )
+
+
+@part("the step time", instead=always(None))
+def _steps(shown: RankDigest, cost: Slowdown | None) -> Steps | None:
+    time = _step_time(shown.steps)
+    if shown.steps is None or time is None:
+        return None
+    return Steps(
+        recorded=shown.steps.recorded,
+        used=0 if shown.steps.measure == Measure.WINDOW else len(shown.steps.numbers),
+        numbers=() if shown.steps.measure == Measure.WINDOW else shown.steps.numbers,
+        measure=shown.steps.measure,
+        marker=shown.provenance.step_marker,
+        step_time_ns=time,
+        unprofiled_step_time_ns=None if cost is None else cost.unprofiled_ns,
+        overhead_ratio=None if cost is None else cost.ratio,
+        size_ratio=1.0 if cost is None else cost.size,
+    )
+
+
+@part("the ranks side by side", instead=always(()))
+def _summaries(ranks: Sequence[RankBrief], peers: Peers | None) -> tuple[RankSummary, ...]:
+    places = {} if peers is None else {rank: at for at, rank in enumerate(peers.ranks)}
+    return tuple(_compared(one, peers, places.get(one.index)) for one in ranks)
+
+
+def _compared(one: RankBrief, peers: Peers | None, at: int | None) -> RankSummary:
+    """A rank, with what it computes and waits if it is among those compared, at this position."""
+    alone = RankSummary(
+        rank=one.index,
+        step_time_ns=_step_time(one.steps),
+        breakdown=one.breakdown,
+        times_ns=one.steps.times_ns if one.steps else (),
+        host=one.host,
+        findings=one.findings[: one.worth_a_line],
+    )
+    if peers is None or at is None:
+        return alone
+    count = len(peers.steps)
+    computing, waiting = (round_half_up(int(ns[at].sum()), count) for ns in (peers.compute_ns, peers.waited_ns))
+    return msgspec.structs.replace(alone, computing_ns=computing, waiting_ns=waiting if len(peers.met) else None)
+
+
+def _step_time(steps: StepTimes | None) -> StepTime | None:
+    times = steps.times_ns if steps else ()
+    if not times:
+        return None
+    return StepTime(round(statistics.median(times)), round_half_up(sum(times), len(times)), min(times), max(times))

@@ -1,0 +1,93 @@
+"""What a finding says of installed packages: the function in which most of its host time lies."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import replace
+from pathlib import PurePath
+
+import numpy as np
+
+from diagnose.advice.fixes_of_run import written
+from diagnose.contracts.finding import Evidence, Finding, Fix, RuleName
+from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.host.framework_frames import framework_frame
+from diagnose.facts.host.library_calls import LibraryCall, library_call
+from diagnose.facts.run.loop_owner import loop_owner
+from diagnose.fixes.frameworks import NAMES, own_work
+from diagnose.fixes.setting import Loop
+from diagnose.replay.edits import Move, Remove, Shorten
+from diagnose.replay.shown import selected
+from diagnose.trace import enums
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.intervals import Intervals
+from diagnose.trace.units import duration
+
+_CODE_OF_THE_USER = (SpanKind.LOADER, SpanKind.PYTHON, SpanKind.ANNOTATION)
+"""Spans around code that may be anyone's; ops are the framework's."""
+
+
+def added(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
+    """The findings, those on time of the host with the library function that takes most of it, where frames tell."""
+    try:
+        return [(page, _told(finding, _call(facts, finding))) for page, finding in found]
+    except Missing:
+        return list(found)
+
+
+def with_framework(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
+    """The findings, those on host time in a framework's own code with the setting of the framework that causes it."""
+    loop = loop_owner(facts)
+    return [(page, finding if loop is Loop.OWN else _of_framework(facts, loop, finding)) for page, finding in found]
+
+
+def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
+    edit = next((edit for edit in finding.edits if isinstance(edit, Shorten | Remove | Move)), None)
+    if edit is None or not (finding.host_bound or isinstance(edit, Remove)):
+        return finding
+    times, owner = selected(facts, edit)
+    spans = facts.rank.spans
+    tracks = np.full(times.size, owner) if isinstance(owner, int) else spans["track"].to_numpy()[owner]
+    site = framework_frame(facts, times, tracks.astype(np.int64))
+    if site is None:
+        return finding
+    ops = frozenset() if isinstance(owner, int) else frozenset(map(str, spans["name"].iloc[owner].unique()))
+    work, name = own_work(loop, site.file, site.function, ops), NAMES[loop]
+    where = f"`{site.function}` of {name} ({PurePath(site.file).name}:{site.line})"
+    settings = tuple(fix for fix in finding.fixes if fix.setting is not None)
+    if work is None and settings:
+        return finding
+    if work is None:
+        text = f"Most of this is in {where}, for which no setting is known."
+        return replace(finding, evidence=(*finding.evidence, Evidence(text)))
+    told = Evidence(f"Most of this is in {where}, which {work.what}.")
+    do = f"Set {work.setting.name}: {name} {work.what}."
+    fix = Fix(do, after=written(work.setting), safety=work.changes)
+    return replace(finding, evidence=(*finding.evidence, told), fixes=(fix, *settings))
+
+
+def _call(facts: Facts, finding: Finding) -> LibraryCall | None:
+    """The library function with most of the host time that the finding's fix would shorten."""
+    spans = facts.rank.spans
+    kind, track = spans["kind"].cat.codes.to_numpy(), spans["track"].to_numpy()
+    own = [enums.code(one) for one in _CODE_OF_THE_USER]
+    starts, ends, tracks = [], [], []
+    for edit in finding.edits:
+        if not isinstance(edit, Shorten | Move):
+            continue
+        times, owner = selected(facts, edit)
+        chosen = np.ones(times.size, dtype=bool) if isinstance(owner, int) else np.isin(kind[owner], own)
+        starts.append(times.starts[chosen])
+        ends.append(times.ends[chosen])
+        tracks.append(np.broadcast_to(owner if isinstance(owner, int) else track[owner], times.size)[chosen])
+    if not sum(map(len, starts)):
+        return None
+    return library_call(facts, Intervals(np.concatenate(starts), np.concatenate(ends)), np.concatenate(tracks))
+
+
+def _told(finding: Finding, call: LibraryCall | None) -> Finding:
+    if call is None or not call.ns:
+        return finding
+    where = "" if call.site == finding.site else f" ({call.site.file}:{call.site.line})"
+    text = f"Of this, {duration(call.ns)} a step is in {call.function}, which `{call.site.function}`{where} calls."
+    return replace(finding, evidence=(*finding.evidence, Evidence(text, call.ns, "ns")))

@@ -1,0 +1,52 @@
+"""How each rule ended, once its fixes were compared with what is in force and its findings were priced."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+
+from diagnose.advice.ranking import Ranked
+from diagnose.contracts.finding import Finding, Outcome, OutcomeKind, RuleName
+from diagnose.facts.core.base import Failed, Missing
+
+
+def unpriced(
+    outcomes: Iterable[Outcome], before: Sequence[tuple[RuleName, Finding]], missing: Missing
+) -> tuple[Outcome, ...]:
+    """The outcomes where nothing can be replayed: a finding whose price is unknown is none."""
+    priceless = {page.id for page, _ in before}
+    kind = OutcomeKind.CRASHED if isinstance(missing, Failed) else OutcomeKind.CANNOT_TELL
+    return tuple(
+        Outcome(one.rule, one.code, kind, missing.what, missing.how_to_record_it)
+        if one.outcome is OutcomeKind.FOUND and one.rule in priceless
+        else one
+        for one in outcomes
+    )
+
+
+def priced(
+    outcomes: Iterable[Outcome],
+    before: Sequence[tuple[RuleName, Finding]],
+    after: Sequence[tuple[RuleName, Finding]],
+    order: Ranked,
+) -> tuple[Outcome, ...]:
+    """The outcomes after findings were dropped, as all their fixes are in force, and the others were priced."""
+    had, has = ({page.id for page, _ in some} for some in (before, after))
+    return tuple(_in_force(one) if one.rule in had - has else _with_price(one, order) for one in outcomes)
+
+
+def _in_force(outcome: Outcome) -> Outcome:
+    """A rule all of whose fixes are in force has found nothing."""
+    return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, "all that could be set for it is set already")
+
+
+def _with_price(outcome: Outcome, order: Ranked) -> Outcome:
+    """A rule whose findings all cost nothing has found nothing; without a price there is none to tell."""
+    if outcome.rule in order.unpriced and all(one.rule != outcome.rule for one in order.findings):
+        return Outcome(outcome.rule, outcome.code, OutcomeKind.CRASHED, "what its findings would save is not known")
+    costless = [saving for rule, saving in order.costless if rule == outcome.rule]
+    if not costless or any(one.rule == outcome.rule for one in order.findings):
+        return outcome
+    likely, most_ns = any(saving.likely_ns for saving in costless), max(saving.high_ns for saving in costless)
+    most = f" at most {most_ns / 1e6:.3g} ms a step" if most_ns else " nothing"
+    why = f"it is there, but fixing it would {'' if likely or not most_ns else 'likely save nothing, and '}save{most}"
+    return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, why)

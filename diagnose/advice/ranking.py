@@ -1,0 +1,330 @@
+"""The order of findings: by what each would save after those above it have been fixed.
+
+Some save next to nothing before others are fixed: a faster host helps only once the GPU does not hold it up. They come
+last, with what each saves then.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+
+from diagnose.advice.pricing import Priced, Step
+from diagnose.advice.track_record import blended, corrected
+from diagnose.contracts.finding import (
+    Caution,
+    Confidence,
+    Evidence,
+    Finding,
+    Level,
+    PricedSaving,
+    RankedFinding,
+    RuleName,
+    SavingRange,
+    Together,
+    Where,
+)
+from diagnose.contracts.track_record import TrackRecord
+from diagnose.contracts.trials import Range
+from diagnose.facts.core.steps import Steps
+from diagnose.failures import attempt, note
+from diagnose.replay.edits import Edit, Estimate
+from diagnose.replay.saving import DOUBTFUL, Basis, Replay, Saving
+
+WORTH_SHARE = 0.01
+"""From this share of the step on a saving is worth a line of its own (our choice); below it is minor."""
+
+NOTHING_SHARE = 0.002
+"""A pattern whose fix saves less than this share of the step, even as a high estimate, is no finding."""
+
+LEFT_SHARE = 0.5
+"""Of a saving, that must be left for a finding that names no cause (our choice)."""
+
+MOST_PER_RULE = 5
+"""Findings; if there are more, the last one stands for all the smaller ones."""
+
+HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
+"""Share of a likely saving to count on, by confidence, where findings are put in order (our choice)."""
+
+HIDDEN_TIMES = 2
+"""A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
+
+MOST_RANKED = 12
+"""Findings that are ordered by what they add; the few below keep the order of what they save alone."""
+
+
+@dataclass(frozen=True)
+class Ranked:
+    """Findings in order, and those that cost nothing."""
+
+    findings: tuple[RankedFinding, ...]
+    """Those worth a line, then minor ones, then hidden ones; without their places on the timeline."""
+    edits: tuple[tuple[Edit, ...], ...]
+    """What each was replayed as."""
+    costless: tuple[tuple[str, Saving], ...]
+    """(rule, what it would save) of each finding that was left out."""
+    together: Together | None
+    """Of those worth a line that are not of low confidence; None without any."""
+    all_together: Together | None
+    """Of all that are worth a line; None without any."""
+    unpriced: tuple[str, ...] = ()
+    """Rules with findings that could not be priced, by a fault of ours."""
+
+
+NOTHING = Ranked((), (), (), None, None)
+
+
+def ranked(
+    found: Sequence[tuple[RuleName, Finding]],
+    replay: Replay,
+    used: Steps,
+    rank: int,
+    cautions: Sequence[Caution] = (),
+    unprofiled_ns: int | None = None,
+    busy: float = 0.0,
+    records: Mapping[str, TrackRecord] | None = None,
+) -> Ranked:
+    """Price and order the findings of one rank. `unprofiled_ns`: the step without the profiler, if known.
+
+    Where that fails by a fault of ours, those are left out with which it fails.
+    `busy`: share of the step in which the training is known to compute on the CPU. `records`: how predictions have
+    compared with trials on its device, by rule.
+    """
+    recorded_ns = max(replay.quality.step_time_ns, 1)
+    step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
+    order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), cautions=cautions)
+    try:
+        return order(found)
+    except Exception as error:
+        sound = [one for one in found if attempt(f"what a finding of {one[0].id} would save", None, order, [one])]
+        if len(sound) == len(found):
+            note("the order of findings", error)
+            sound = []
+        unpriced = tuple(page.id for page, finding in found if (page, finding) not in sound)
+        return replace(attempt("the order of findings", NOTHING, order, sound), unpriced=unpriced)
+
+
+def _ordered(
+    found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, cautions: Sequence[Caution]
+) -> Ranked:
+    savings = replay.savings([finding.edits for _, finding in found]) if found else []
+    priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
+    nothing = [one for one in priced if _costless(one, step)]
+    kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
+    small = [one for one in kept if _minor(one, step)]
+    worth = [one for one in kept if not _minor(one, step)]
+    explained = _explained(worth, replay)
+    worth = [one for one in worth if one not in explained]
+    placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, cautions)
+    hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
+    shown = [one.finding for one in hidden]
+    for one in worth:
+        if one.finding.per_sample:
+            placed.insert(_place_of(one, placed, replay, step, cautions), one)
+    placed += [one for one in small if one.finding not in shown] + hidden
+    finished = tuple(
+        _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
+        for place, one in enumerate(placed, start=1)
+    )
+    shortening = [(one, said) for one, said in zip(placed, finished, strict=True) if not said.per_sample]
+    sure = [one for one, said in shortening if said.sure]
+    every = [one for one, said in shortening if said.sure or not said.minor]
+    together = _all_of(sure, replay, step) if sure else None
+    return Ranked(
+        finished,
+        tuple(one.finding.edits for one in placed),
+        tuple((one.page.id, one.predicted) for one in nothing if one.finding not in shown),
+        together,
+        together if len(every) == len(sure) else _all_of(every, replay, step),
+    )
+
+
+def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
+    """Those that only say where time is lost, if once the others are fixed less than half of it is left to save."""
+    causes = [edit for one in worth if not one.finding.unless_above for edit in one.finding.edits]
+    asked = [one for one in worth if one.finding.unless_above]
+    if not causes or not asked:
+        return []
+    edits = [one.finding.edits for one in asked]
+    alone, after = replay.savings(edits), replay.savings(edits, after=causes)
+    return [
+        one
+        for one, before, left in zip(asked, alone, after, strict=True)
+        if left.likely_ns < LEFT_SHARE * before.likely_ns
+    ]
+
+
+def _place_of(one: Priced, placed: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> int:
+    """Before the first finding from which less is to be expected."""
+
+    def expected(other: Priced, gain: int) -> float:
+        return gain * HOLDS[_level(other, _doubts(other, step, replay, cautions))]
+
+    mine = expected(one, one.alone.likely_ns)
+    gains = (expected(other, other.holds_ns(other.added_ns or 0)) for other in placed)
+    return next((at for at, gain in enumerate(gains) if gain < mine), len(placed))
+
+
+def _all_of(some: Sequence[Priced], replay: Replay, step: Step) -> Together:
+    """What findings save together; corrected by the mean of their factors, each by what it adds."""
+    (saving,) = replay.savings([[edit for one in some for edit in one.finding.edits]])
+    saving = step.saving(saving, all(one.finding.host_bound for one in some))
+    if any(one.alone is not one.predicted for one in some) and saving.basis is not Basis.BOUNDED:
+        unbiased = Range(1.0, 1.0, 1.0)
+        factor = blended((float(one.added_ns or 0), step.factor(one.page, one.finding) or unbiased) for one in some)
+        saving = corrected(saving, step.ns, factor)
+    return Together(saving.low_ns, saving.likely_ns, saving.high_ns)
+
+
+def _costless(one: Priced, step: Step) -> bool:
+    """By the replay: what trials have shown to gain nothing is said, or nobody would try it again."""
+    return one.predicted.high_ns < NOTHING_SHARE * step.ns or not one.predicted.likely_ns
+
+
+def _minor(one: Priced, step: Step) -> bool:
+    return one.alone.likely_ns < WORTH_SHARE * step.ns
+
+
+def _few_of_each_rule(priced: list[Priced], replay: Replay, step: Step) -> list[Priced]:
+    """At most MOST_PER_RULE findings of a rule, all in order of what they save alone."""
+    of_rule: dict[str, list[Priced]] = {}
+    for one in sorted(priced, key=lambda one: -one.alone.likely_ns):
+        of_rule.setdefault(one.page.id, []).append(one)
+    kept = [one for some in of_rule.values() for one in some[: MOST_PER_RULE - (len(some) > MOST_PER_RULE)]]
+    for some in of_rule.values():
+        if len(some) > MOST_PER_RULE:
+            rest = _together([one.finding for one in some[MOST_PER_RULE - 1 :]])
+            kept.append(step.priced(some[0].page, rest, replay.savings([rest.edits])[0]))
+    return sorted(kept, key=lambda one: -one.alone.likely_ns)
+
+
+def _together(rest: Sequence[Finding]) -> Finding:
+    """Findings of a rule as one, which shows the first of them."""
+    first = rest[0]
+    return replace(
+        first,
+        evidence=(Evidence(f"{len(rest)} more of these, the largest being:", len(rest)), *first.evidence),
+        edits=tuple(edit for one in rest for edit in one.edits),
+        confidence=max((one.confidence for one in rest), key=lambda one: list(Level).index(one.level)),
+        host_bound=any(one.host_bound for one in rest),
+    )
+
+
+def _greedy(priced: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> list[Priced]:
+    """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
+
+    The best is what likely adds most, given how sure it is. Once nothing adds WORTH_SHARE any more, the rest follow in
+    the order of what they save alone.
+    """
+    rest, ordered = list(priced), list[Priced]()
+    holds = {id(one.finding): HOLDS[_level(one, _doubts(one, step, replay, cautions))] for one in rest}
+    fixed: list[Edit] = []
+    base = step.left(replay.quality.step_time_ns)
+    gains = [one.predicted.likely_ns for one in rest]
+    while rest and len(ordered) < MOST_RANKED:
+        if fixed:
+            cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
+            gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
+        left = [one.holds_ns(gain) for one, gain in zip(rest, gains, strict=True)]
+        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, left, strict=True)]
+        enough = [gain >= WORTH_SHARE * step.ns for gain in left]
+        best = max(range(len(rest)), key=lambda at: (enough[at], expected[at], rest[at].alone.likely_ns))
+        if not enough[best]:
+            return ordered + [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
+        base -= gains[best]
+        one = rest.pop(best)
+        ordered.append(replace(one, added_ns=gains[best]))
+        fixed += one.finding.edits
+    return ordered + rest
+
+
+def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step) -> list[Priced]:
+    """Those that are worth a line once the findings above are fixed, each alone; the largest first."""
+    if not small or not above or replay.quality.doubt >= DOUBTFUL:
+        return []
+    fixed = [edit for one in above if one.added_ns for edit in one.finding.edits]
+    savings = replay.savings([one.finding.edits for one in small], after=fixed)
+    unwarmed = replace(step, busy=0.0)  # WARMER is of a whole step, these are of what is left of it
+    found = []
+    for one, saving in zip(small, savings, strict=True):
+        predicted = unwarmed.saving(saving, one.finding.host_bound)
+        then = step.corrected(predicted, one.page, one.finding)
+        if then.likely_ns >= max(WORTH_SHARE * step.ns, HIDDEN_TIMES * one.alone.likely_ns):
+            found.append(replace(one, added_ns=predicted.likely_ns, hidden=then))
+    return sorted(found, key=lambda one: -(one.hidden.likely_ns if one.hidden else 0))
+
+
+@dataclass(frozen=True)
+class _Doubt:
+    """Why a finding is less sure than its rule thinks."""
+
+    why: str
+    decides: bool = False
+    """It alone makes the confidence low."""
+
+
+def _doubts(one: Priced, step: Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
+    found = []
+    for caution in cautions:
+        if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
+            noise = one.alone.likely_ns < caution.noise_share * step.ns
+            found.append(_Doubt(caution.what + ", which is more than this saves: time it yourself" * noise, noise))
+    quality = replay.quality
+    if quality.unexplained_share >= DOUBTFUL:
+        found.append(_Doubt(f"the replay cannot explain {quality.unexplained_share:.0%} of the step"))
+    elif abs(quality.error_share) >= DOUBTFUL:
+        found.append(_Doubt(f"without fitting, the replay is off by {quality.error_share:+.0%}"))
+    return found
+
+
+def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
+    """The rule's, one level lower for each doubt; low where one decides."""
+    level = one.finding.confidence.level
+    if any(one.decides for one in doubts):
+        return Level.LOW
+    for _ in doubts:
+        level = level.lowered()
+    return level
+
+
+def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_Doubt], replay: Replay) -> RankedFinding:
+    finding, alone = one.finding, one.alone
+    level = _level(one, doubts)
+    thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
+    after_ns = None if one.added_ns is None else min(one.holds_ns(one.added_ns), alone.high_ns)
+    if one.hidden is not None:
+        after_ns = one.hidden.likely_ns
+    return RankedFinding(
+        rule=one.page.id,
+        code=one.page.code,
+        title=finding.title or one.page.title,
+        rank_order=place,
+        where=where,
+        evidence=finding.evidence,
+        saving=PricedSaving(
+            low_ns=alone.low_ns,
+            likely_ns=alone.likely_ns,
+            high_ns=alone.high_ns,
+            basis=finding.basis if thumb else alone.basis,
+            others_ns=one.holds_ns(step.others_ns(one.predicted.likely_ns)),
+            after_above_ns=after_ns,
+            replayed_ns=alone.replayed_ns,
+        ),
+        share_of_step=alone.likely_ns / step.ns,
+        confidence=Confidence(level, "; ".join([finding.confidence.why, *(one.why for one in doubts)])),
+        fixes=finding.fixes,
+        site=finding.site,
+        minor=_minor(one, step),
+        per_sample=finding.per_sample,
+        hidden=None if one.hidden is None else (one.hidden.low_ns, one.hidden.likely_ns, one.hidden.high_ns),
+        changes=replay.changes(finding.edits),
+        spots=(),
+        spot_count=0,
+        saving_uncorrected=None if alone is one.predicted else _range(one.predicted),
+        track_record=step.records.get(one.page.id),
+    )
+
+
+def _range(saving: Saving) -> SavingRange:
+    return SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns)

@@ -1,0 +1,206 @@
+"""Settings that are made in a running script, without editing it: for the arms of a trial.
+
+Each notes the lines at which it changes something. One that has noted none has not been made, and says why.
+"""
+
+from __future__ import annotations
+
+import functools
+import importlib.util
+import inspect
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+from types import ModuleType
+from typing import Any
+
+from . import backwards, made
+from .imports import when_imported
+from .models import largest
+
+MOST_LINES = 8
+"""That are named for one setting (our choice)."""
+
+_injected: dict[str, Injection] = {}
+
+
+def _fixes() -> Any:
+    """`diagnose.fixes.catalogue`; the process need not have `diagnose` installed."""
+    if __package__ and __package__.startswith("diagnose."):
+        return importlib.import_module("diagnose.fixes.catalogue")
+    name = "diagnose_fixes"
+    if name not in sys.modules:
+        folder = Path(__file__).parents[2] / "fixes"
+        spec = importlib.util.spec_from_file_location(
+            name, folder / "__init__.py", submodule_search_locations=[str(folder)]
+        )
+        assert spec is not None
+        assert spec.loader is not None
+        sys.modules[name] = importlib.util.module_from_spec(spec)
+        spec.loader.exec_module(sys.modules[name])
+    return importlib.import_module(f"{name}.catalogue")
+
+
+def inject(names: Sequence[str]) -> None:
+    """Make settings in this process, before the script imports anything. Of environment variables the parent has."""
+    for name in names:
+        setting = _fixes().parsed(name)
+        assert setting is not None, name
+        injection = _injected[name] = Injection(setting)
+        setting.inject(injection)
+
+
+def effects() -> dict[str, list[str]]:
+    """Of each setting where it took effect."""
+    return {name: injection.found()[0] for name, injection in _injected.items()}
+
+
+def refused() -> dict[str, str]:
+    """Of each setting that took none a clause on why, as far as that is known."""
+    return {name: why for name, injection in _injected.items() if (why := injection.found()[1])}
+
+
+class Injection:
+    """One setting, and where it took effect in this process: what `diagnose.fixes.interfaces.Injection` says."""
+
+    when_imported = staticmethod(when_imported)
+    when_backward_ends = staticmethod(backwards.listen_to_ends)
+    largest_model = staticmethod(largest)
+    running = staticmethod(made.running)
+
+    def __init__(self, setting: Any) -> None:
+        self._setting, self._lines, self._refused = setting, dict[str, None](), ""
+        self.check: Callable[[], str] = str
+
+    def note(self, what: str, change: str, place: made.Place | None = None) -> None:
+        """It has changed something at a line of the user's: without a place, the one that runs now."""
+        place = place or made.running()
+        if len(self._lines) < MOST_LINES and place is not None:
+            self._lines[f"{what} at {_shown(place.file)}:{place.line}: {change}"] = None
+
+    def note_everywhere(self, change: str) -> None:
+        """It has changed something of the whole process."""
+        self._lines[change] = None
+
+    def refuse(self, why: str) -> None:
+        """It could not change what it met; the last clause on that is kept."""
+        self._refused = why
+
+    def found(self) -> tuple[list[str], str]:
+        """Sentences on where it took effect; without any, a clause on why, if that is known."""
+        why = self.check() if self._lines else self._refused
+        return ([], why) if why else (list(self._lines), "")
+
+    def caller(self) -> made.Place | None:
+        """The line that calls the function which asks, if it is the user's own."""
+        frame = sys._getframe(2)
+        known = made.is_users(frame.f_code.co_filename)
+        return made.Place(frame.f_code.co_filename, frame.f_lineno, frame.f_code.co_name) if known else None
+
+    def change_argument(
+        self,
+        owner: Any,
+        function: str,
+        shown: str,
+        prevented: Callable[[dict[str, Any]], str] = lambda given: "",
+        wanted: Callable[[Any], Any] | None = None,
+    ) -> None:
+        """Have every call of a function get the setting's argument."""
+        original, name, value = getattr(owner, function), self._setting.argument, self._setting.value
+        signature = inspect.signature(original)
+        if name not in signature.parameters:
+            self.refuse(f"{shown or owner.__name__} has no {name} in this version of PyTorch")
+            return
+        default = signature.parameters[name].default
+
+        @functools.wraps(original)
+        def changed(*args: Any, **kwargs: Any) -> Any:
+            try:
+                bound = signature.bind(*args, **kwargs)
+            except TypeError:
+                return original(*args, **kwargs)  # Which says it to the script.
+            given = bound.arguments
+            before = given.get(name, default)
+            if before == value:
+                self.refuse(f"the script has {name}={value} already")
+            elif why := prevented(given):
+                self.refuse(why)
+            else:
+                given[name] = value if wanted is None else wanted(before)
+                self.note(shown or type(given["self"]).__name__, f"{name} {before} -> {given[name]}")
+            return original(*bound.args, **bound.kwargs)
+
+        setattr(owner, function, changed)
+
+    def change_calls(self, module: str, owner: str, function: str, shown: str = "") -> None:
+        """The same of a function of a module, or of a class in it."""
+
+        def act(found: ModuleType) -> None:
+            self.change_argument(getattr(found, owner) if owner else found, function, shown or owner)
+
+        when_imported(module, act)
+
+    def when_complete(self, change: Callable[[Any, Any], str]) -> None:
+        """Change the largest model once an optimizer has been made: then it is complete, and on its device."""
+        changed: set[int] = set()
+
+        def act(torch: Any, module: ModuleType) -> None:
+            model = largest()
+            if model is not None and id(model) not in changed and (what := change(model, torch)):
+                changed.add(id(model))
+                self.note(type(model).__name__, what)
+
+        self.refuse("no optimizer of torch.optim was made")
+        _when_optimized(act)
+
+    def when_called(self, change: Callable[[Any, Any], str]) -> None:
+        """Change the largest of the modules that the first step calls, before the second step.
+
+        The largest one that is there need not be called itself: Lightning calls a method of it.
+        """
+        called: dict[int, tuple[Any, made.Place | None]] = {}
+        hooks: list[Any] | None = None
+
+        def act(torch: Any, module: ModuleType) -> None:
+            nonlocal hooks
+            if hooks is None:
+                before_calls = torch.nn.modules.module.register_module_forward_pre_hook
+                hooks = [before_calls(calls), module.register_optimizer_step_post_hook(stepped)]
+
+        def calls(model: Any, args: Any) -> None:
+            if id(model) not in called and sys.modules["torch"].is_grad_enabled():
+                called[id(model)] = model, made.running()
+
+        def stepped(optimizer: Any, args: Any, kwargs: Any) -> None:
+            if not called or not hooks:
+                return
+            while hooks:
+                hooks.pop().remove()
+            model, place = max(called.values(), key=lambda pair: sum(each.numel() for each in pair[0].parameters()))
+            called.clear()
+            if what := change(model, sys.modules["torch"]):
+                self.note(type(model).__name__, what, place)
+
+        self.refuse("no module was called before an optimizer of torch.optim stepped")
+        _when_optimized(act)
+
+
+def _when_optimized(act: Callable[[Any, ModuleType], None]) -> None:
+    """Call `act(torch, module)` after each optimizer of torch.optim has been made; `module`: torch.optim.optimizer."""
+
+    def hook(module: ModuleType) -> None:
+        original = module.Optimizer.__init__
+
+        @functools.wraps(original)
+        def made_optimizer(self: Any, *args: Any, **kwargs: Any) -> None:
+            original(self, *args, **kwargs)
+            act(sys.modules["torch"], module)
+
+        module.Optimizer.__init__ = made_optimizer
+
+    when_imported("torch.optim.optimizer", hook)
+
+
+def _shown(file: str) -> str:
+    path = Path(file)
+    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name

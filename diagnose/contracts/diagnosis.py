@@ -1,0 +1,219 @@
+"""The Diagnosis: the one value that reports see. A versioned JSON contract (diagnosis.schema.json).
+
+Times are integer nanoseconds per step unless the name says otherwise; unknown is None, never 0.
+"""
+
+from __future__ import annotations
+
+import msgspec
+
+from diagnose import failures
+from diagnose.contracts.finding import Outcome, RankedFinding, ReplayQuality, RulePage, ShownRisk
+from diagnose.contracts.job import JobSummary
+from diagnose.contracts.pictures import Pictures
+from diagnose.contracts.timeline import Timeline
+from diagnose.contracts.trials import Report
+from diagnose.facts.communication.overlap import Communication
+from diagnose.facts.core.breakdown import Breakdown
+from diagnose.facts.core.host import HostTime
+from diagnose.facts.core.idle import IdleShare
+from diagnose.facts.core.launches import Launches
+from diagnose.facts.core.steps import Measure
+from diagnose.facts.data.input import Input
+from diagnose.facts.device.achieved import AchievedFlops
+from diagnose.facts.device.copies import Copies
+from diagnose.facts.device.kernels import Kernel, KernelGroup
+from diagnose.facts.device.memory import AllocationCalls, Memory
+from diagnose.facts.digest import Absent
+from diagnose.facts.host.functions import FunctionTime
+from diagnose.facts.host.python import Op
+from diagnose.facts.host.syncs import Sync
+from diagnose.facts.run.program import Program
+from diagnose.facts.run.spending import Spent
+from diagnose.failures import Failure, attempt
+from diagnose.replay.critical_path import PathPart
+from diagnose.trace.frames import Site
+from diagnose.trace.manifest import Manifest
+from diagnose.trace.model import Device, IntegrityNote, Severity
+
+SCHEMA_VERSION = 1
+
+
+class Source(msgspec.Struct, frozen=True):
+    """A file that was read."""
+
+    path: str
+    format: str
+    rank: int
+    events: int
+    bytes: int
+    recorded: tuple[str, ...]
+    """Of shapes, stacks, memory, sync_events, device, launches, ops: what is known."""
+    detail: str | None = None
+    """The detail recording, of other steps of the run, that was read beside it."""
+    from_detail: tuple[str, ...] = ()
+    """Of `recorded`, what comes from the detail recording."""
+
+
+class Provenance(msgspec.Struct, frozen=True):
+    """What was analysed."""
+
+    sources: tuple[Source, ...]
+    devices: tuple[Device, ...]
+    world_size: int | None
+    backend: str
+    framework: dict[str, str]
+    """Versions by name: cuda_runtime, cuda_driver, hip_runtime, nccl, ..."""
+    manifest: Manifest | None
+    """What `diagnose profile` noted of the run."""
+
+
+class StepTime(msgspec.Struct, frozen=True):
+    """Over the used steps."""
+
+    median: int
+    mean: int
+    min: int
+    max: int
+
+
+class Steps(msgspec.Struct, frozen=True):
+    """The steps that the figures are of."""
+
+    recorded: int
+    used: int
+    numbers: tuple[int, ...]
+    measure: Measure
+    marker: str
+    """What the steps were found by; empty if there are none."""
+    step_time_ns: StepTime
+    unprofiled_step_time_ns: int | None
+    """Mean of steps without the profiler: the step that savings are of, where it is known."""
+    overhead_ratio: float | None
+    """How many times as long recorded steps take as those without the profiler, for as much work, by one clock."""
+    size_ratio: float  # How many times as much work they do.
+
+
+class RankFinding(msgspec.Struct, frozen=True):
+    """What a rule finds on a rank by itself. Its price is not that of the job, and so is left out."""
+
+    rule: str
+    code: str
+    title: str
+    site: Site | None
+
+
+class RankSummary(msgspec.Struct, frozen=True):
+    """One rank's step in brief."""
+
+    rank: int
+    step_time_ns: StepTime | None
+    breakdown: Breakdown | None
+    times_ns: tuple[int, ...]
+    """Of each used step, in order."""
+    computing_ns: int | None = None
+    """Per step that all ranks use; None if ranks could not be compared."""
+    waiting_ns: int | None = None
+    """For other ranks to come to collectives, hidden or not, per such step; None if that is not known."""
+    host: HostTime | None = None
+    findings: tuple[RankFinding, ...] = ()
+    """Worth a line, in order."""
+
+
+class Diagnosis(msgspec.Struct, frozen=True):
+    """What is known about a run. Sections about one rank are of `rank`: the one that the others wait for.
+
+    Where that is not known it is the one with the longest median step.
+    """
+
+    schema_version: int
+    tool_version: str
+    provenance: Provenance
+    rank: int
+    steps: Steps | None
+    """None: nothing in the recording could be measured."""
+    program: Program | None
+    """In what language it is written, and whether it trains; None if nothing could be measured."""
+    breakdown: Breakdown | None
+    idle: tuple[IdleShare, ...] | None
+    host: HostTime | None
+    kernels: tuple[Kernel, ...] | None
+    kernel_kinds: tuple[KernelGroup, ...] | None
+    """Kernel time by kind of kernel."""
+    kernel_ops: tuple[KernelGroup, ...] | None
+    """Kernel time by the op that launched it."""
+    launches: Launches | None
+    syncs: tuple[Sync, ...] | None
+    copies: tuple[Copies, ...] | None
+    input: Input | None
+    communication: Communication | None
+    memory: tuple[Memory, ...] | None
+    allocation: AllocationCalls | None
+    ops: tuple[Op, ...] | None
+    functions: tuple[FunctionTime, ...] | None
+    ranks: tuple[RankSummary, ...]
+    job: JobSummary | None
+    """What the ranks do together; None if fewer than two could be compared."""
+    findings: tuple[RankedFinding, ...]
+    """What to fix, in order; of `rank`, with the other ranks where the same was found."""
+    outcomes: tuple[Outcome, ...]
+    """How each rule ended on `rank`."""
+    absent: tuple[Absent, ...]
+    """What could not be looked at, and how to record it."""
+    integrity: tuple[IntegrityNote, ...]
+    replay: ReplayQuality | None
+    """None: nothing could be replayed, so that nothing has a price."""
+    rules: tuple[RulePage, ...]
+    """The pages of the rules that ran, in the order of `outcomes`."""
+    timeline: Timeline | None
+    """What happened when on `rank`, as far as a screen shows it."""
+    pictures: Pictures | None
+    """Samples of single launches, copies, collectives and ops of `rank`."""
+    critical_path: tuple[PathPart, ...] | None = None
+    """What the steps of `rank` wait for; adds up to the mean step. None: nothing could be replayed."""
+    flops: AchievedFlops | None = None
+    """Achieved FLOP/s and MFU of the recorded steps of `rank`."""
+    risks: tuple[ShownRisk, ...] = ()
+    """What may end the run and costs no time now; of all ranks."""
+
+    spending: tuple[Spent, ...] | None = None
+    """What the mean step of `rank` goes to, to compare recordings by; adds up to it exactly. None: not known."""
+
+    trials: Report | None = None
+    """What `diagnose try` has measured of fixes of this recording; None if it has not."""
+
+    @property
+    def conclusive(self) -> bool:
+        """Whether anything could be measured."""
+        return self.steps is not None
+
+    @property
+    def step_ns(self) -> int | None:
+        """The step that savings are of: without the profiler where that was timed, else the mean recorded one."""
+        if self.steps is not None and self.steps.unprofiled_step_time_ns is not None:
+            return self.steps.unprofiled_step_time_ns
+        return self.replay.step_time_ns if self.replay else None
+
+    def to_json(self) -> str:
+        """The Diagnosis as JSON text, indented. A field that cannot be written, by a fault of ours, is empty."""
+        with failures.collected() as lost:
+            encoded = attempt("the Diagnosis as a whole", None, msgspec.json.encode, self)
+            encoded = encoded or msgspec.json.encode(self._writable(lost))
+        return msgspec.json.format(encoded, indent=2).decode()
+
+    def _writable(self, lost: list[Failure]) -> Diagnosis:
+        fields = [name for name in self.__struct_fields__ if name != "integrity"]
+        broken = [name for name in fields if not attempt(f"`{name}`", None, msgspec.json.encode, getattr(self, name))]
+        notes = map(note_of, lost[1:])  # The first is of all of it.
+        empty = {name: () if isinstance(getattr(self, name), tuple) else None for name in broken}
+        return msgspec.structs.replace(self, **empty, integrity=(*self.integrity, *notes))
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Diagnosis:
+        """A Diagnosis from its JSON. Raises msgspec.ValidationError if it is none, or of another schema version."""
+        return msgspec.json.decode(text, type=cls)
+
+
+def note_of(failure: Failure) -> IntegrityNote:
+    """A failure of ours among what is said about the recording."""
+    return IntegrityNote(failure.what, failure.effect, Severity.WARNING)

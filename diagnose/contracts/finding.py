@@ -1,0 +1,305 @@
+"""What a rule says: findings with evidence, edits and fixes; and what becomes of them once they are priced."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from enum import Enum
+from typing import Protocol
+
+import msgspec
+
+from diagnose.contracts.timeline import Spot
+from diagnose.contracts.track_record import TrackRecord
+from diagnose.fixes.catalogue import parsed
+from diagnose.fixes.setting import Safety, Setting
+from diagnose.replay.edits import Edit
+from diagnose.replay.saving import Basis
+from diagnose.replay.shown import Change
+from diagnose.trace.frames import Site
+
+
+class Level(str, Enum):
+    """How sure a finding is."""
+
+    HIGH = "high"
+    MEDIUM = "medium"
+    LOW = "low"
+
+    def lowered(self) -> Level:
+        """One level less sure; low stays low."""
+        return Level.MEDIUM if self is Level.HIGH else Level.LOW
+
+
+class RuleName(Protocol):
+    """The rule that found something, as people know it."""
+
+    @property
+    def id(self) -> str: ...  # noqa: D102
+    @property
+    def code(self) -> str: ...  # noqa: D102
+    @property
+    def title(self) -> str: ...  # noqa: D102
+
+
+class Evidence(msgspec.Struct, frozen=True):
+    """One sentence with the number that it is about."""
+
+    text: str
+    value: float | None = None
+    unit: str = ""
+    primary: bool = False
+
+
+class Confidence(msgspec.Struct, frozen=True):
+    """How sure, and why."""
+
+    level: Level
+    why: str
+
+
+class Fix(msgspec.Struct, frozen=True):
+    """A change to make."""
+
+    do: str
+    """One imperative sentence."""
+    before: str = ""
+    after: str = ""
+    safety: Safety = Safety.SAME_NUMBERS
+    effort: int = 1
+    """1: a line or a flag, 2: some lines, 3: a change of design."""
+    link: str = ""
+    trial: str | None = None
+    """Name of the setting that it changes (`diagnose.fixes`): `env:NAME=VALUE ...`, `patch:...` or `wrap:...`. None: it
+    is advice, which can neither be tried nor patched."""
+
+    @staticmethod
+    def of(setting: Setting, do: str = "", before: str | None = None, after: str | None = None) -> Fix:
+        """A change of a setting, in the setting's own words but for those that are given."""
+        words = setting.words()
+        return Fix(
+            do=do or words.do,
+            before=words.before if before is None else before,
+            after=words.after if after is None else after,
+            safety=setting.changes,
+            effort=setting.effort,
+            link=setting.link,
+            trial=setting.name,
+        )
+
+    @property
+    def setting(self) -> Setting | None:
+        """What it changes; None of advice, and of names of another version of diagnose."""
+        return None if self.trial is None else parsed(self.trial)
+
+
+@dataclass(frozen=True)
+class Finding:
+    """Something that costs time, as a rule found it: what the fix would change is in `edits`, what it saves is not."""
+
+    evidence: tuple[Evidence, ...]
+    """The first is the primary one."""
+    edits: tuple[Edit, ...]
+    fixes: tuple[Fix, ...]
+    confidence: Confidence
+    site: Site | None = None
+    title: str = ""
+    """One line; empty: the rule's own title."""
+    basis: Basis = Basis.REPLAYED
+    host_bound: bool = False
+    """Whether it is about host time, which profilers lengthen."""
+    per_sample: bool = False
+    """The fix does more in a longer step: it saves nothing of the step itself, and nothing together with others."""
+    unless_above: bool = False
+    """It says where time is lost rather than why: left out if the other findings explain most of it."""
+
+
+@dataclass(frozen=True)
+class Risk:
+    """Something that costs no time now, and may end the run: it has no price."""
+
+    evidence: tuple[Evidence, ...]
+    """The first is the primary one."""
+    fixes: tuple[Fix, ...]
+    confidence: Confidence
+    site: Site | None = None
+    title: str = ""
+    """One line; empty: the rule's own title."""
+
+
+@dataclass(frozen=True)
+class Caution:
+    """Something about the measurement that makes findings less sure."""
+
+    what: str
+    effect: str
+    lowers_host: bool = False
+    """Findings about host time become less sure."""
+    lowers_all: bool = False
+    noise_share: float = 0.0
+    """Share of the step by which its measured time may be off: a saving below it is of low confidence."""
+
+
+@dataclass(frozen=True)
+class Clean:
+    """Looked and fine, with what was measured."""
+
+    why: str
+
+
+@dataclass(frozen=True)
+class NotApplicable:
+    """There is nothing here that the rule is about."""
+
+    why: str
+
+
+class OutcomeKind(str, Enum):
+    """How a rule ended. Always exactly one."""
+
+    FOUND = "found"
+    CLEAN = "clean"
+    CANNOT_TELL = "cannot_tell"
+    NOT_APPLICABLE = "not_applicable"
+    CRASHED = "crashed"
+
+
+class Outcome(msgspec.Struct, frozen=True):
+    """How one rule ended on one rank."""
+
+    rule: str
+    code: str
+    outcome: OutcomeKind
+    why: str
+    """found: how many; clean: what was measured; cannot_tell: what is missing and how to record it."""
+    how_to_record_it: str = ""
+
+
+class PricedSaving(msgspec.Struct, frozen=True):
+    """ns per step."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+    basis: Basis
+    after_above_ns: int | None
+    """What it adds once all findings ranked above it are fixed."""
+    replayed_ns: tuple[int, int, int] | None
+    """The recorded step as replayed with the fix: low, likely, high. The range also has the replay's doubt."""
+    others_ns: int = 0
+    """Of the likely saving: what ops beside it are assumed to get faster, where the CPU trains."""
+
+
+class SavingRange(msgspec.Struct, frozen=True):
+    """ns per step."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+
+
+class Where(msgspec.Struct, frozen=True):
+    """Which ranks, and which steps were looked at."""
+
+    ranks: tuple[int, ...]
+    steps: tuple[int, ...]
+
+
+class RankedFinding(msgspec.Struct, frozen=True):
+    """A finding with its price and its place in the order; what reports and other programs see."""
+
+    rule: str
+    code: str
+    title: str
+    rank_order: int
+    where: Where
+    evidence: tuple[Evidence, ...]
+    saving: PricedSaving
+    share_of_step: float
+    """The likely saving over the step."""
+    confidence: Confidence
+    fixes: tuple[Fix, ...]
+    site: Site | None
+    minor: bool
+    """Below 1 % of the step: listed apart."""
+    hidden: tuple[int, int, int] | None
+    """ns per step (low, likely, high) saved once those worth a card are fixed, if that is much more than now."""
+    changes: tuple[Change, ...]
+    """What the fix was replayed as."""
+    spots: tuple[Spot, ...]
+    """Where on the timeline that lies: the longest places."""
+    spot_count: int
+    """How many places there are."""
+    per_sample: bool = False
+    """The saving is per sample: the step itself gets longer, and what all would save together leaves it out."""
+    saving_uncorrected: SavingRange | None = None
+    """As predicted, where trials on this machine have corrected the saving; else None."""
+    track_record: TrackRecord | None = None
+    """How predictions of the rule have compared with trials on this machine, on the same device; None without any."""
+
+    @property
+    def predicted(self) -> SavingRange:
+        """The saving before any correction."""
+        saving = self.saving
+        return self.saving_uncorrected or SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns)
+
+    @property
+    def sure(self) -> bool:
+        """Whether its confidence is high or medium: then it counts in what all would save together."""
+        return self.confidence.level is not Level.LOW
+
+
+class ShownRisk(msgspec.Struct, frozen=True):
+    """A risk with its rule; what reports and other programs see. It saves nothing, and has no place in the order."""
+
+    rule: str
+    code: str
+    title: str
+    ranks: tuple[int, ...]
+    """On which it was found; the rest is of the first."""
+    evidence: tuple[Evidence, ...]
+    confidence: Confidence
+    fixes: tuple[Fix, ...]
+    site: Site | None
+
+
+class RuleThreshold(msgspec.Struct, frozen=True):
+    """A number that decides what a rule finds."""
+
+    name: str
+    value: float
+    reason: str
+
+
+class RulePage(msgspec.Struct, frozen=True):
+    """What a rule that ran says about itself."""
+
+    rule: str
+    code: str
+    title: str
+    summary: str
+    sections: dict[str, str]
+    """Text by heading: why it costs, how to fix, ignore when, sources."""
+    thresholds: tuple[RuleThreshold, ...]
+    """As they were set in this analysis."""
+    looks_at: tuple[str, ...]
+    """Facts it asks for."""
+
+
+class Together(msgspec.Struct, frozen=True):
+    """What several findings would save together, per step."""
+
+    low_ns: int
+    likely_ns: int
+    high_ns: int
+
+
+class ReplayQuality(msgspec.Struct, frozen=True):
+    """How well the replay that priced the findings explains the recording."""
+
+    step_time_ns: int
+    error_share: float
+    unexplained_share: float
+    together: Together | None = None
+    """What the findings that are sure would save together; None without any."""
+    all_together: Together | None = None
+    """What all findings worth a card would save together, also those of low confidence; None without any."""

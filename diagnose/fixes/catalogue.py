@@ -1,0 +1,112 @@
+"""All kinds of settings, and the one place that reads their names."""
+
+from __future__ import annotations
+
+from .calls import NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect
+from .distributed import CommunicationHook, DdpArgument, FsdpArgument, NoSync
+from .loaders import LoaderArgument
+from .models import Attention, Autocast, ChannelsLast, Compile, CompileArgument, EmbeddingNorm, GraphCapture
+from .optimizers import OptimizerArgument, ZeroGrad
+from .prefetching import Prefetch
+from .process import (
+    AnomalyMode,
+    CollectByHand,
+    CudnnBenchmark,
+    Determinism,
+    Environment,
+    FlushDenormal,
+    Tf32,
+    Threads,
+)
+from .setting import Multiple, Setting, split
+
+KINDS: tuple[type[Setting], ...] = (
+    AnomalyMode,
+    Attention,
+    Autocast,
+    ChannelsLast,
+    CollectByHand,
+    CommunicationHook,
+    Compile,
+    CompileArgument,
+    CudnnBenchmark,
+    DdpArgument,
+    Determinism,
+    EmbeddingNorm,
+    Environment,
+    FlushDenormal,
+    FsdpArgument,
+    GraphCapture,
+    LoaderArgument,
+    NoBarrier,
+    NoCheckpointing,
+    NoEmptyCache,
+    NoSync,
+    NoSynchronize,
+    OptimizerArgument,
+    Prefetch,
+    SaveInBackground,
+    SeldomCollect,
+    Tf32,
+    Threads,
+    ZeroGrad,
+)
+
+__all__ = [
+    "KINDS",
+    "AnomalyMode",
+    "Attention",
+    "Autocast",
+    "ChannelsLast",
+    "CollectByHand",
+    "CommunicationHook",
+    "Compile",
+    "CompileArgument",
+    "CudnnBenchmark",
+    "DdpArgument",
+    "Determinism",
+    "EmbeddingNorm",
+    "Environment",
+    "FlushDenormal",
+    "FsdpArgument",
+    "GraphCapture",
+    "LoaderArgument",
+    "Multiple",
+    "NoBarrier",
+    "NoCheckpointing",
+    "NoEmptyCache",
+    "NoSync",
+    "NoSynchronize",
+    "OptimizerArgument",
+    "Prefetch",
+    "SaveInBackground",
+    "SeldomCollect",
+    "Tf32",
+    "Threads",
+    "ZeroGrad",
+    "parsed",
+]
+
+_BY_FORM = {(kind.form, argument): kind for kind in KINDS for argument in kind.takes}
+"""By the form of their names, and the argument."""
+
+
+def parsed(name: str) -> Setting | None:
+    """The setting of a name; None if there is none of that name, or it does not take that value."""
+    try:
+        if name.startswith(Environment.form):
+            return _of_environment(name.removeprefix(Environment.form))
+        form, argument, value = split(name) or ("", "", None)
+        kind = _BY_FORM.get((form, argument))
+        return None if kind is None else kind(argument, value)
+    except ValueError:
+        return None
+
+
+def _of_environment(text: str) -> Setting:
+    """Raises ValueError."""
+    pairs = tuple((left, right) for left, _, right in (one.partition("=") for one in text.split()))
+    for tf32 in (Tf32(), Tf32(value=True)):
+        if pairs == tf32.variables:
+            return tf32
+    return Environment(value=pairs)

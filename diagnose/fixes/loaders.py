@@ -1,0 +1,140 @@
+"""Settings of DataLoaders."""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .interfaces import Editor, Edits, Given, Injection, no_gpu
+from .setting import Argument, Code, Loop, Multiple, Run, Safety, Setting, Words, flag, times, whole, word
+
+if TYPE_CHECKING:
+    from ..trace.frames import Site
+    from ..trace.manifest import Made, RankManifest
+
+OF_WORKERS = ("multiprocessing_context", "persistent_workers", "prefetch_factor")
+"""A DataLoader without workers refuses them."""
+
+RECORDED_AS = {"multiprocessing_context": "start_method"}
+"""Arguments that a manifest has by another name."""
+
+OF_TRANSFORMERS = {
+    "num_workers": "dataloader_num_workers",
+    "prefetch_factor": "dataloader_prefetch_factor",
+    "pin_memory": "dataloader_pin_memory",
+    "persistent_workers": "dataloader_persistent_workers",
+}
+
+LINKS = {
+    "pin_memory": "https://docs.pytorch.org/tutorials/intermediate/pinmem_nonblock.html",
+    "batch_size": "https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html",
+}
+
+WORDS = {
+    "num_workers": "Load in worker processes.",
+    "prefetch_factor": "Keep more batches ready.",
+    "pin_memory": "Pin the batches in the DataLoader, and do not wait for the copy.",
+    "persistent_workers": "Keep the workers from epoch to epoch.",
+    "multiprocessing_context": "Start the workers from a server that holds little.",
+}
+
+
+@dataclass(frozen=True)
+class LoaderArgument(Setting):
+    """An argument of all DataLoaders; `batch_size` as a multiple of what is there."""
+
+    form = "patch:DataLoader"
+    takes = {
+        "num_workers": whole(0),
+        "prefetch_factor": whole(1),
+        "pin_memory": flag,
+        "persistent_workers": flag,
+        "multiprocessing_context": word,
+        "batch_size": times,
+    }
+
+    @property
+    def link(self) -> str:
+        return LINKS.get(self.argument, "https://docs.pytorch.org/docs/stable/data.html")
+
+    @property
+    def changes(self) -> Safety:
+        """A batch size changes the training."""
+        return Safety.NEEDS_JUDGEMENT if self.argument == "batch_size" else Safety.SAME_NUMBERS
+
+    @property
+    def batch_factor(self) -> int:
+        """Of a multiple of the batch size."""
+        return self.value.factor if isinstance(self.value, Multiple) else 1
+
+    def words(self) -> Words:
+        if isinstance(self.value, Multiple):
+            larger = f"DataLoader(dataset, batch_size={self.value.factor} * batch_size)"
+            return Words(f"Raise the batch size {self.value.factor} times.", after=larger)
+        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
+        after = f"DataLoader(dataset, batch_size, {given})"
+        return Words(WORDS[self.argument], "DataLoader(dataset, batch_size)", after)
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        if loop is Loop.TRANSFORMERS and self.batch_factor > 1:
+            name = "per_device_train_batch_size"
+            return Argument("transformers.TrainingArguments", name, Code(f"{self.batch_factor} * {name}"))
+        if loop is Loop.TRANSFORMERS and self.argument in OF_TRANSFORMERS:
+            return Argument("transformers.TrainingArguments", OF_TRANSFORMERS[self.argument], self.value)
+        return "where the DataLoader is made, as in train_dataloader()" if loop is Loop.LIGHTNING else None
+
+    @property
+    def arguments(self) -> Mapping[str, Any]:
+        """Workers are kept from epoch to epoch: starting them takes longer than most epochs can hide."""
+        kept = {"persistent_workers": True} if self.argument == "num_workers" and self.value else {}
+        return {self.argument: self.value, **kept}
+
+    def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]] | None:
+        """A multiple of what is there is no value that can be written into a call."""
+        return None if self.batch_factor > 1 else ("DataLoader", tuple(one.made for one in run.loaders))
+
+    def in_force(self, run: Run) -> bool:
+        """So many times what it is, is always more; of numbers more is enough."""
+        has = [getattr(one, RECORDED_AS.get(self.argument, self.argument), None) for one in run.loaders]
+        if isinstance(self.value, Multiple) or not has:
+            return False
+        if type(self.value) is int:
+            return all(one is not None and one >= self.value for one in has)
+        return all(one == self.value for one in has)
+
+    def inject(self, injection: Injection) -> None:
+        def prevented(given: Given) -> str:
+            if self.argument in OF_WORKERS and not given.get("num_workers", 0):
+                return "the DataLoader has no workers"
+            if self.argument == "pin_memory" and self.value:
+                return _cannot_pin(sys.modules["torch"])
+            if self.batch_factor > 1 and (given.get("batch_sampler") is not None or not given.get("batch_size", 1)):
+                return "the script makes its batches itself"
+            return ""
+
+        def act(module: Any) -> None:
+            wanted = (lambda before: before * self.batch_factor) if self.batch_factor > 1 else None
+            injection.change_argument(module.DataLoader, "__init__", "DataLoader", prevented, wanted)
+
+        injection.when_imported("torch.utils.data.dataloader", act)
+
+    def took_effect(self, rank: RankManifest) -> str:
+        """Of loaders that gave batches."""
+        recorded = RECORDED_AS.get(self.argument, self.argument)
+        if self.batch_factor > 1 or any(getattr(one, recorded) == self.value for one in rank.loaders if one.asked):
+            return ""
+        return f"no DataLoader that gave batches has {self.argument}={self.value}"
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        if self.batch_factor > 1:
+            editor.refuse("it needs an edit by hand")
+        if self.argument in OF_WORKERS:
+            return editor.of_workers(self.argument, self.value)
+        return editor.where_made("DataLoader", editor.loaders_made, self.argument, self.value)
+
+
+def _cannot_pin(torch: Any) -> str:
+    accelerator = getattr(torch, "accelerator", None)  # Since torch 2.6.
+    return "" if accelerator is not None and accelerator.is_available() else no_gpu(torch)

@@ -1,0 +1,333 @@
+"""Settings of the model: compiled, in 16 bits, in another memory format, with another attention."""
+
+from __future__ import annotations
+
+import sys
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .interfaces import Editor, Edits, Given, Injection
+from .setting import (
+    Argument,
+    Loop,
+    Run,
+    Safety,
+    Setting,
+    Words,
+    as_in_own_loop,
+    flag,
+    not_possible,
+    nothing,
+    said_itself,
+    word,
+)
+
+if TYPE_CHECKING:
+    from ..trace.frames import Site
+    from ..trace.manifest import RankManifest
+
+COMPILED_FROM = (7, 0)
+"""Compute capability from which on torch.compile makes code for a GPU (Triton asks for it; AMD's are 8 and more)."""
+
+COMPILED_ALREADY = "the script compiles the model itself"
+
+
+def _compiler_fits(self: Setting, capability: tuple[int, int]) -> bool:
+    return not any(capability) or capability >= COMPILED_FROM
+
+
+@dataclass(frozen=True)
+class Compile(Setting):
+    """The model is compiled where it is called; with a mode, as torch.compile takes it."""
+
+    form = "wrap:torch.compile"
+    takes = {"": nothing, "mode": word}
+    changes = Safety.ROUNDING
+    link = "https://docs.pytorch.org/docs/stable/torch.compiler.html"
+
+    fits = _compiler_fits
+    in_force = not_possible("what compiled code does is in the recording")
+    took_effect = said_itself
+
+    def words(self) -> Words:
+        after = f"model = torch.compile(model{self._options(', ')})"
+        return Words("Compile the model.", after=after)
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        if loop is Loop.TRANSFORMERS:
+            name = "torch_compile_mode" if self.argument else "torch_compile"
+            return Argument("transformers.TrainingArguments", name, self.value or True)
+        if loop is Loop.ACCELERATE and not self.argument:
+            return Argument("accelerate.Accelerator", "dynamo_backend", "inductor")
+        return "before trainer.fit(model)" if loop is Loop.LIGHTNING else None
+
+    def inject(self, injection: Injection) -> None:
+        """By Module.compile(), which changes what a call of it does."""
+
+        def compiled_nothing() -> str:
+            frames = sys.modules.get("torch._dynamo.utils")
+            done = frames is not None and frames.counters["frames"]["ok"] > 0
+            return "" if done else "torch.compile compiled nothing: it could trace no part of the model"
+
+        def change(model: Any, torch: Any) -> str:
+            if any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in model.modules()):
+                injection.refuse(COMPILED_ALREADY)
+                return ""
+            injection.check = compiled_nothing
+            model.compile(**({self.argument: self.value} if self.argument else {}))
+            return f"compiled when it is called{self._options(', ', str)}"
+
+        injection.when_called(change)
+
+    def _options(self, before: str, written: Any = repr) -> str:
+        return f"{before}{self.argument}={written(self.value)}" if self.argument else ""
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        """In place, so that names in state_dict() stay (torch.nn.Module)."""
+        return editor.after_optimizer(f"compile({self._options('', _quoted)})")
+
+
+@dataclass(frozen=True)
+class CompileArgument(Setting):
+    """An argument of the script's own calls of torch.compile."""
+
+    form = "patch:torch.compile"
+    takes = {"dynamic": flag, "mode": word}
+    changes = Safety.ROUNDING
+
+    fits = _compiler_fits
+    in_force = not_possible("what compiled code does is in the recording")
+    took_effect = said_itself
+
+    @property
+    def link(self) -> str:
+        page = "torch.compiler_recompilation" if self.argument == "dynamic" else "torch.compiler_cudagraph_trees"
+        return f"https://docs.pytorch.org/docs/stable/{page}.html"
+
+    def words(self) -> Words:
+        after = f"model = torch.compile(model, {self.argument}={_quoted(self.value)})"
+        return Words(f"Compile with {self.argument}={self.value}.", "model = torch.compile(model)", after)
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        if loop is Loop.TRANSFORMERS and self.argument == "mode":
+            return Argument("transformers.TrainingArguments", "torch_compile_mode", self.value)
+        return None
+
+    def inject(self, injection: Injection) -> None:
+        def prevented(given: Given) -> str:
+            both = self.argument == "mode" and given.get("options") is not None
+            return "torch.compile takes either a mode or options" if both else ""
+
+        def act(module: Any) -> None:
+            injection.change_argument(module, "compile", "torch.compile", prevented)
+
+        injection.when_imported("torch", act)
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.every_call("torch.compile", self.argument, self.value)
+
+
+@dataclass(frozen=True)
+class GraphCapture(Setting):
+    """The model is replayed as a CUDA graph."""
+
+    form = "wrap:torch.cuda.make_graphed_callables"
+    takes = {"": nothing}
+    changes = Safety.ROUNDING
+    link = "https://docs.pytorch.org/docs/stable/notes/cuda.html#partial-network-capture"
+    effort = 2
+
+    in_force = not_possible("graphs are in the recording")
+    inject = not_possible("its sizes and inputs have to stay in place, which only the script can arrange")
+    took_effect = said_itself
+    edit = not_possible("it needs an edit by hand")
+
+    def words(self) -> Words:
+        return Words(
+            "Replay it as a CUDA graph, if its shapes stay the same and it reads nothing on the host.",
+            after="model = torch.cuda.make_graphed_callables(model, (x,))",
+        )
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        """transformers' models take no inputs by position."""
+        if loop is Loop.TRANSFORMERS:
+            return Argument("transformers.TrainingArguments", "torch_compile_mode", "reduce-overhead")
+        return "before trainer.fit(model)" if loop is Loop.LIGHTNING else None
+
+
+@dataclass(frozen=True)
+class Autocast(Setting):
+    """Forward pass under autocast to bfloat16: gradients in float16 would have to be scaled."""
+
+    form = "wrap:torch.autocast"
+    takes = {"": nothing}
+    changes = Safety.PRECISION
+    link = "https://docs.pytorch.org/docs/stable/amp.html"
+
+    def words(self) -> Words:
+        after = 'with torch.autocast("cuda", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)'
+        return Words("Run the forward pass and the loss under autocast.", "loss = criterion(model(x), y)", after)
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        return {
+            Loop.TRANSFORMERS: Argument("transformers.TrainingArguments", "bf16", True),
+            Loop.LIGHTNING: Argument("lightning.Trainer", "precision", "bf16-mixed"),
+            Loop.FABRIC: Argument("lightning.Fabric", "precision", "bf16-mixed"),
+            Loop.ACCELERATE: Argument("accelerate.Accelerator", "mixed_precision", "bf16"),
+            Loop.DEEPSPEED: Argument("ds_config", "bf16", {"enabled": True}),
+        }.get(loop)
+
+    def in_force(self, run: Run) -> bool:
+        """That it is entered somewhere does not say that all runs under it: rules look at the work."""
+        return False
+
+    def inject(self, injection: Injection) -> None:
+        def change(model: Any, torch: Any) -> str:
+            device = next((one.device for one in model.parameters()), torch.device("cpu"))
+            if device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) < (8, 0):
+                injection.refuse("this GPU has no bfloat16, and float16 needs a GradScaler in the script")
+                return ""
+            model.forward = torch.autocast(device.type, torch.bfloat16)(model.forward)
+            return "forward() in autocast to bfloat16"
+
+        injection.when_called(change)
+
+    def took_effect(self, rank: RankManifest) -> str:
+        entered = "bfloat16" in rank.flags.autocast.values()
+        return "" if entered else "autocast to bfloat16 was not entered"
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.under_autocast()
+
+
+@dataclass(frozen=True)
+class ChannelsLast(Setting):
+    """Weights of convolutions in channels_last, and by them what these give."""
+
+    form = "wrap:channels_last"
+    takes = {"": nothing}
+    changes = Safety.ROUNDING
+    link = "https://docs.pytorch.org/tutorials/intermediate/memory_format_tutorial.html"
+
+    in_force = not_possible("the formats of weights are in the recording")
+    took_effect = said_itself
+
+    def words(self) -> Words:
+        after = (
+            "model = model.to(memory_format=torch.channels_last)\nx = x.to(device, memory_format=torch.channels_last)"
+        )
+        return Words("Keep everything in channels_last.", after=after)
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        where = {Loop.TRANSFORMERS: "before the Trainer is made", Loop.LIGHTNING: "before trainer.fit(model)"}
+        return where.get(loop)
+
+    def inject(self, injection: Injection) -> None:
+        def change(model: Any, torch: Any) -> str:
+            count = 0
+            for one in model.parameters():
+                if one.dim() == 4 and not one.is_contiguous(memory_format=torch.channels_last):
+                    one.data = one.data.contiguous(memory_format=torch.channels_last)
+                    count += 1
+            if not count:
+                injection.refuse("the model has no weights of four dimensions that are not channels_last already")
+            return f"{count} weights to channels_last, and with them what convolutions give" if count else ""
+
+        injection.when_complete(change)
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.after_optimizer("to(memory_format={torch}.channels_last)")
+
+
+@dataclass(frozen=True)
+class Attention(Setting):
+    """What computes attention in models of transformers, which choose it by a setting."""
+
+    argument: str = "attn_implementation"
+    value: Any = "sdpa"
+
+    form = "patch:transformers"
+    takes = {"attn_implementation": word}
+    changes = Safety.ROUNDING
+    link = "https://docs.pytorch.org/docs/stable/generated/torch.nn.functional.scaled_dot_product_attention.html"
+    effort = 2
+
+    in_force = not_possible("the ops of attention are in the recording")
+    took_effect = said_itself
+
+    def words(self) -> Words:
+        return Words(
+            "Use the fused attention.",
+            "weights = (q @ k.transpose(-2, -1) * scale + mask).softmax(-1)\ny = dropout(weights) @ v",
+            "y = F.scaled_dot_product_attention(\n    q, k, v, attn_mask=mask, scale=scale,"
+            " dropout_p=p if self.training else 0.0\n)",
+        )
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        """Whatever owns the loop, models of transformers are loaded by from_pretrained()."""
+        if loop is Loop.TRANSFORMERS:
+            return Argument("Model.from_pretrained", "attn_implementation", self.value)
+        return None
+
+    def inject(self, injection: Injection) -> None:
+        wanted = self.value
+
+        def change(model: Any, torch: Any) -> str:
+            known = [one for one in model.modules() if hasattr(one, "set_attn_implementation")]
+            others = [one for one in known if one.config._attn_implementation != wanted]
+            if not known:
+                injection.refuse("the model has no attn_implementation, which models of transformers have")
+                return ""
+            if not others:
+                injection.refuse(f"the script has attn_implementation={wanted} already")
+                return ""
+            first, before = others[0], others[0].config._attn_implementation
+            try:
+                first.set_attn_implementation(wanted)
+            except (ValueError, ImportError) as error:
+                injection.refuse(f"transformers refuses attn_implementation={wanted}: {str(error)[:200]}")
+                return ""
+            if first.config._attn_implementation != wanted:
+                injection.refuse(f"{type(first).__name__} cannot change its attn_implementation")
+                return ""
+            return f"attn_implementation {before} -> {wanted}"
+
+        injection.when_complete(change)
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.loaded_by_transformers(self.argument, self.value)
+
+
+@dataclass(frozen=True)
+class EmbeddingNorm(Setting):
+    """Rows of embeddings are not shortened at every lookup."""
+
+    argument: str = "max_norm"
+
+    form = "patch:Embedding"
+    takes = {"max_norm": nothing}
+    changes = Safety.NEEDS_JUDGEMENT
+    link = "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html"
+
+    framework = as_in_own_loop
+    in_force = not_possible("the lookups are in the recording")
+    took_effect = said_itself
+
+    @property
+    def name(self) -> str:
+        return f"{self.form}({self.argument}=None)"
+
+    def words(self) -> Words:
+        before = "nn.Embedding(items, width, max_norm=1.0)"
+        return Words("Leave the limit out if rows never reach it.", before, "nn.Embedding(items, width)")
+
+    def inject(self, injection: Injection) -> None:
+        injection.change_calls("torch.nn.modules.sparse", "Embedding", "__init__")
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.giving_calls("Embedding", self.argument, self.value)
+
+
+def _quoted(value: object) -> str:
+    """As it stands in code."""
+    return f'"{value}"' if isinstance(value, str) else repr(value)

@@ -1,0 +1,103 @@
+"""Settings of optimizers."""
+
+from __future__ import annotations
+
+import inspect
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from .interfaces import Editor, Edits, Given, Injection
+from .setting import Argument, Loop, Run, Safety, Setting, Words, as_in_own_loop, flag, not_possible, said_itself
+
+if TYPE_CHECKING:
+    from ..trace.frames import Site
+    from ..trace.manifest import Made, RankManifest
+
+OF_TRANSFORMERS = {"Adam": "adamw_torch_fused", "AdamW": "adamw_torch_fused"}
+"""Classes of optimizers -> `optim` of TrainingArguments (transformers.training_args.OptimizerNames)."""
+
+
+@dataclass(frozen=True)
+class OptimizerArgument(Setting):
+    """How optimizers of torch.optim update their parameters."""
+
+    form = "patch:torch.optim"
+    takes = {"fused": flag, "foreach": flag}
+    changes = Safety.ROUNDING
+    link = "https://docs.pytorch.org/docs/stable/optim.html"
+
+    def words(self) -> Words:
+        call = "torch.optim.AdamW(model.parameters()"
+        return Words(f"Use the {self.argument} optimizer.", f"{call})", f"{call}, {self.argument}={self.value})")
+
+    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
+        """transformers names an optimizer and its form by one word."""
+        name = self._without(run)[0]
+        if loop is Loop.TRANSFORMERS and name in OF_TRANSFORMERS and (self.argument, self.value) == ("fused", True):
+            return Argument("transformers.TrainingArguments", "optim", OF_TRANSFORMERS[name])
+        return "where the optimizer is made, as in configure_optimizers()" if loop is Loop.LIGHTNING else None
+
+    def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
+        return self._without(run)
+
+    def _without(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
+        """The class of the optimizers that have not got it, and where they are made; empty if they are of several."""
+        some = [one for one in run.rank.optimizers if getattr(one, self.argument) is not self.value]
+        names = {one.name for one in some}
+        return (names.pop(), tuple(one.made for one in some)) if len(names) == 1 else ("", ())
+
+    def in_force(self, run: Run) -> bool:
+        has = [getattr(one, self.argument) for one in run.rank.optimizers]
+        return bool(has) and all(one is self.value for one in has)
+
+    def inject(self, injection: Injection) -> None:
+        other = {"fused": "foreach", "foreach": "fused"}[self.argument]
+
+        def prevented(given: Given) -> str:
+            """They exclude each other."""
+            if given.get(other):
+                given[other] = False
+            return "the optimizer is differentiable" if given.get("differentiable") else ""
+
+        def act(module: Any) -> None:
+            kinds = [kind for kind in vars(module).values() if isinstance(kind, type) and "__init__" in vars(kind)]
+            for kind in kinds:
+                if issubclass(kind, module.Optimizer) and self.argument in inspect.signature(kind).parameters:
+                    injection.change_argument(kind, "__init__", "", prevented)
+
+        injection.when_imported("torch.optim", act)
+
+    def took_effect(self, rank: RankManifest) -> str:
+        said = any(getattr(one, self.argument) == self.value for one in rank.optimizers)
+        loaded = "; state that is loaded from a checkpoint sets it back"
+        return "" if said else f"no optimizer that stepped has {self.argument}={self.value}{loaded}"
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.of_optimizers(self.argument, self.value)
+
+
+@dataclass(frozen=True)
+class ZeroGrad(Setting):
+    """How gradients are zeroed, by optimizers and modules."""
+
+    argument: str = "set_to_none"
+    value: Any = True
+
+    form = "patch:zero_grad"
+    takes = {"set_to_none": flag}
+    link = "https://docs.pytorch.org/docs/stable/generated/torch.optim.Optimizer.zero_grad.html"
+
+    framework = as_in_own_loop
+    in_force = not_possible("the zeros that it writes are in the recording")
+    took_effect = said_itself
+
+    def words(self) -> Words:
+        after = "optimizer.zero_grad(set_to_none=True)  # default since PyTorch 2.0"
+        return Words("Set gradients to None instead.", "optimizer.zero_grad(set_to_none=False)", after)
+
+    def inject(self, injection: Injection) -> None:
+        injection.change_calls("torch.optim.optimizer", "Optimizer", "zero_grad", "zero_grad()")
+        injection.change_calls("torch.nn.modules.module", "Module", "zero_grad", "zero_grad()")
+
+    def edit(self, editor: Editor, site: Site | None) -> Edits:
+        return editor.giving_methods("zero_grad", self.argument, self.value)

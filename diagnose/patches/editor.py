@@ -1,0 +1,199 @@
+"""The user's files as kinds of settings edit them: the same changes as `diagnose try` makes in the running script."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+import libcst as cst
+
+from diagnose.fixes.setting import Argument, Loop, NotPossible, Run, Setting
+from diagnose.fixes.setting import Code as Expression
+from diagnose.patches import models, settings, statements
+from diagnose.patches.arguments import constant, given, in_all, set_argument
+from diagnose.patches.code import Code, Edit
+from diagnose.patches.errors import CannotEdit
+from diagnose.patches.project import Found, Project, is_call, is_method
+from diagnose.trace.frames import Site
+from diagnose.trace.loaders import training_loaders
+from diagnose.trace.manifest import Made
+
+WITH_FUSED = ("Adagrad", "Adam", "AdamW", "SGD")
+WITH_FOREACH = (*WITH_FUSED, "ASGD", "Adadelta", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop")
+"""Optimizers that take fused=True, and foreach=True (PyTorch 2)."""
+
+EXCLUSIVE = ("differentiable", "foreach", "fused")
+"""Arguments of optimizers of which one may be true (PyTorch 2)."""
+
+MAKES_MODELS = ("from_pretrained", "from_config")
+"""Methods of transformers' classes of models."""
+
+SINCE = {"batched_grad_copy": (2, 13)}
+"""Arguments -> the first PyTorch that knows them, where that is a late one (its release notes)."""
+
+BY_HAND = "it needs an edit by hand"
+
+
+def edits_of(setting: Setting, project: Project, site: Site | None) -> list[Edit]:
+    """What a setting changes, in the words of what owns the loop. Raises CannotEdit if it cannot be made in the files.
+
+    `site`: where the finding is.
+    """
+    _refuse_older(setting, project)
+    editor = Editor(project)
+    run = Run(project.rank, training_loaders(project.rank), project.manifest.environment)
+    told = setting.framework(project.loop, run) if project.loop is not Loop.OWN else None
+    if isinstance(told, Argument) and ("." not in told.owner or isinstance(told.value, Expression)):
+        editor.refuse(BY_HAND)
+    if isinstance(told, Argument):
+        return editor.every_call(told.owner, told.name, told.value)
+    try:
+        return setting.edit(editor, site)
+    except NotPossible as error:
+        raise CannotEdit(str(error)) from error
+
+
+def _refuse_older(setting: Setting, project: Project) -> None:
+    """Raises CannotEdit if the PyTorch that ran does not know the argument, or is not known."""
+    needs, ran = SINCE.get(setting.argument), project.manifest.versions.get("torch", "")
+    found = re.match(r"(\d+)\.(\d+)", ran)
+    if needs is not None and (found is None or (int(found[1]), int(found[2])) < needs):
+        has = f"PyTorch {ran} was recorded" if found else "the recording does not say which ran"
+        raise CannotEdit(f"{setting.argument} takes PyTorch {needs[0]}.{needs[1]}, and {has}")
+
+
+class Editor:
+    """What `diagnose.fixes.interfaces.Editor` says. All raise CannotEdit if it cannot be done."""
+
+    def __init__(self, project: Project) -> None:
+        self._project = project
+        self.ddp_made, self.loaders_made = project.ddp_made, project.loaders_made
+
+    def refuse(self, why: str) -> None:
+        """Raises CannotEdit."""
+        raise CannotEdit(why)
+
+    def where_made(self, name: str, places: Sequence[Made | None], argument: str, value: object) -> list[Edit]:
+        """An argument of what makes something of that name."""
+        found = self._project.made(name, places)
+        return [set_argument(code, call, name, argument, value) for code, call in found]
+
+    def of_workers(self, argument: str, value: object) -> list[Edit]:
+        """An argument of DataLoaders that needs workers."""
+        found = self._project.made("DataLoader", self.loaders_made)
+        values = [_of_workers(code, call, value) for code, call in found]
+        return [
+            set_argument(code, call, "DataLoader", argument, value)
+            for (code, call), value in zip(found, values, strict=True)
+        ]
+
+    def of_optimizers(self, argument: str, value: object) -> list[Edit]:
+        """An argument of optimizers. Those that exclude what is set are switched off."""
+        edits, others = list[Edit](), {*EXCLUSIVE} - {argument}
+        for name, code, call in self._optimizers(argument, value):
+            for other in sorted(others):
+                there = given(call, name, other)
+                if there is None or code.text(there[1].value) in ("False", "None"):
+                    continue
+                if other == "differentiable" or not constant(there[1].value):
+                    which = f"which excludes {argument}"
+                    raise CannotEdit(f"{other} is {code.text(there[1].value)} at {code.place(call)}, {which}")
+                edits.append(set_argument(code, call, name, other, False))
+            edits.append(set_argument(code, call, name, argument, value))
+        return edits
+
+    def _optimizers(self, argument: str, value: object) -> list[tuple[str, Code, cst.Call]]:
+        """The calls that make optimizers which take the argument and have not got it, by their names."""
+        takers, rank = (WITH_FUSED if argument == "fused" else WITH_FOREACH), self._project.rank
+        known = [one for one in rank.optimizers if one.name in takers and getattr(one, argument) is not value]
+        if not known:
+            raise CannotEdit("the recording does not say which optimizer is made where")
+        made = dict.fromkeys((one.name, one.made) for one in known)
+        return [(name, code, call) for name, place in made for code, call in self._project.made(name, [place])]
+
+    def every_call(self, function: str, argument: str, value: object) -> list[Edit]:
+        """An argument of all calls of a function or class, by its name in torch or its whole name with modules."""
+        name, found = self._calls(function)
+        if not found:
+            raise CannotEdit(f"no call of {function}() stands in your files")
+        return [set_argument(code, call, name, argument, value) for code, call in found]
+
+    def giving_calls(self, function: str, argument: str, value: object) -> list[Edit]:
+        """The same of those calls that give the argument."""
+        name, found = self._calls(function)
+        return in_all(found, name, argument, value)
+
+    def _calls(self, whole: str) -> tuple[str, list[Found]]:
+        name = whole.rpartition(".")[2]
+        if name == whole:
+            return name, self._project.calls(name, lambda code, call: is_call(code, call, name))
+        return name, self._project.calls(name, lambda code, call: code.imported(call.func) == whole)
+
+    def giving_methods(self, method: str, argument: str, value: object) -> list[Edit]:
+        """The same of methods."""
+        found = self._project.calls(method, lambda code, call: is_method(call, method))
+        return in_all(found, method, argument, value)
+
+    def loaded_by_transformers(self, argument: str, value: object) -> list[Edit]:
+        """An argument of the one call by which transformers loads or makes a model."""
+        found = [
+            (code, call, whole.removeprefix("transformers."))
+            for code, call in self._project.calls("transformers", lambda code, call: is_method(call, *MAKES_MODELS))
+            if (whole := code.imported(call.func)).startswith("transformers.") and ("Model" in whole or "For" in whole)
+        ]
+        if len(found) != 1:
+            what = "several calls load" if found else "no call of from_pretrained() or from_config() loads"
+            raise CannotEdit(f"{what} a model of transformers in your files")
+        ((code, call, name),) = found
+        return [set_argument(code, call, name, argument, value)]
+
+    def call_once(self, function: str, argument: str, value: object) -> list[Edit]:
+        """A value that a function of torch's own sets."""
+        return settings.set_by_call(self._project, function, argument, value)
+
+    def assigned(self, attribute: str, value: object) -> list[Edit]:
+        """An attribute of torch's."""
+        return settings.set_attribute(self._project, attribute, value)
+
+    def variable(self, name: str, value: str) -> list[Edit]:
+        """An environment variable."""
+        return settings.set_variable(self._project, name, value)
+
+    def without_calls(self, function: str, site: Site | None) -> list[Edit]:
+        """The calls of a function where the finding is are left out."""
+        return statements.left_out(self._where_found(function, site), function)
+
+    def seldom_calls(self, function: str, every: int, site: Site | None) -> list[Edit]:
+        """The same calls are made in one step of so many."""
+        return statements.made_seldom(self._where_found(function, site), function, every)
+
+    def _where_found(self, function: str, site: Site | None) -> list[Found]:
+        word = function.rpartition(".")[2]
+        found = self._project.calls(word, lambda code, call: code.imported(call.func) == function)
+        return self._project.inside(found, site, function)
+
+    def after_optimizer(self, call: str) -> list[Edit]:
+        """A call of a method of the model after its optimizer is made."""
+        return [models.after_optimizer(self._project, call)]
+
+    def under_autocast(self) -> list[Edit]:
+        """Forward pass and loss under autocast to bfloat16."""
+        return models.under_autocast(self._project)
+
+
+def _of_workers(code: Code, call: cst.Call, value: object) -> object:
+    """The value of an argument that needs workers: where their number comes from elsewhere, it may be none.
+
+    Raises CannotEdit if it is, or cannot be asked for once more.
+    """
+    there = given(call, "DataLoader", "num_workers")
+    workers = "0" if there is None else code.text(there[1].value)
+    if workers == "0":
+        raise CannotEdit(f"the DataLoader at {code.place(call)} has no workers")
+    if workers.isdecimal():
+        return value
+    if not all(part.isidentifier() for part in workers.split(".")):
+        raise CannotEdit(f"whether there are workers is decided by `{workers}` at {code.place(call)}")
+    if value is True:
+        return cst.parse_expression(f"{workers} > 0")
+    return cst.parse_expression(f"{value!r} if {workers} > 0 else None")

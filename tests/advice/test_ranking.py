@@ -1,0 +1,291 @@
+"""The order of findings and their prices, on drawings whose answers follow by hand."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+import numpy as np
+import pytest
+
+from diagnose.advice import ranking
+from diagnose.advice.ranking import Ranked
+from diagnose.contracts.finding import Caution, Confidence, Finding, Fix, Level, RankedFinding, Together
+from diagnose.facts.core.base import Facts
+from diagnose.facts.core.steps import steps
+from diagnose.facts.core.work import work_table
+from diagnose.facts.run.ranges import ranges
+from diagnose.pipeline import diagnose_rank
+from diagnose.replay.edits import Between, Edit, Number, Shorten
+from diagnose.replay.saving import Basis, Replay
+from diagnose.rulekit.page import Page
+from diagnose.synthetic.reading import facts_of
+from tests.rules import built_in
+
+
+def page(name: str) -> Page:
+    return Page(name, "family", name.upper(), f"The title of {name}", "", {}, (), (), (), ())
+
+
+def finding(*edits: Edit, basis: Basis = Basis.REPLAYED, host_bound: bool = False) -> Finding:
+    sure = Confidence(Level.HIGH, "it is drawn")
+    return Finding((), edits, (Fix("Change it."),), sure, basis=basis, host_bound=host_bound)
+
+
+def shorter(facts: Facts, name: str, keep: Number = 0.0) -> Edit:
+    return Shorten(ranges(facts).named(name).ids, keep)
+
+
+def ordered(facts: Facts, found: dict[str, Finding], cautions: Sequence[Caution] = ()) -> Ranked:
+    pairs = [(page(name), one) for name, one in found.items()]
+    return ranking.ranked(pairs, Replay(facts), steps(facts), 0, cautions)
+
+
+def in_ms(found: RankedFinding) -> tuple[str, float, float | None]:
+    saving = found.saving
+    after = None if saving.after_above_ns is None else saving.after_above_ns / 1e6
+    return found.rule, saving.likely_ns / 1e6, after
+
+
+HOST_BOUND = """
+    4 steps of 100
+    cpu  a 0-30 | b 30-50 | c 50-60 | aten::mm 60-61
+    gpu  sgemm 60.01-90 @60
+"""
+
+
+def test_what_is_in_line_adds_up() -> None:
+    facts = facts_of(HOST_BOUND)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "cab"})
+    assert [in_ms(one) for one in found.findings] == [("a", 30, 30), ("b", 20, 20), ("c", 10, 10)]
+    assert [one.rank_order for one in found.findings] == [1, 2, 3]
+    assert [one.share_of_step for one in found.findings] == pytest.approx([0.3, 0.2, 0.1])
+
+
+@pytest.mark.parametrize(("busy", "others_ms"), [(0.0, 0.0), (0.5, 3.15), (1.0, 6.3)])
+def test_what_is_left_gets_faster_as_far_as_it_is_computed_on_the_cpu(busy: float, others_ms: float) -> None:
+    """Of 100 ms 30 are saved, and of the other 70, at full use, 0.3 x 30 %."""
+    facts = facts_of(HOST_BOUND)
+    (found,) = ranking.ranked(
+        [(page("a"), finding(shorter(facts, "a")))], Replay(facts), steps(facts), 0, busy=busy
+    ).findings
+    assert in_ms(found)[1] == pytest.approx(30 + others_ms)
+    assert found.saving.others_ns / 1e6 == pytest.approx(others_ms)
+
+
+def test_what_is_too_much_to_list_is_one_finding() -> None:
+    """Seven parts of a rule, of 7 to 1 ms: four are listed, and 3, 2 and 1 ms together."""
+    spans = " | ".join(f"p{ms} {10 * ms}-{11 * ms}" for ms in range(1, 8))
+    facts = facts_of(f"4 steps of 100\ncpu {spans} | aten::mm 90-91\ngpu sgemm 90.01-99 @90")
+    sure = [Level.HIGH] * 5 + [Level.LOW, Level.HIGH]
+    parts = [
+        (page("a"), replace(finding(shorter(facts, f"p{ms}")), confidence=Confidence(level, "drawn")))
+        for ms, level in zip(range(1, 8), reversed(sure), strict=True)
+    ]
+    found = ranking.ranked(parts, Replay(facts), steps(facts), 0).findings
+    assert [in_ms(one)[1] for one in found] == [7, 6, 5, 4, 6]
+    (rest,) = [one for one in found if one.evidence]
+    assert (rest.evidence[0].text, rest.evidence[0].value) == ("3 more of these, the largest being:", 3)
+    assert (rest.saving.likely_ns, rest.confidence.level) == (6_000_000, Level.LOW)
+
+
+def test_what_is_certain_comes_before_a_larger_guess() -> None:
+    """20 ms to count on, against half of 30."""
+    facts = facts_of(HOST_BOUND)
+    certain, guess = finding(shorter(facts, "b")), finding(shorter(facts, "a"))
+    for level, order in ((Level.LOW, ["certain", "guess"]), (Level.HIGH, ["guess", "certain"])):
+        found = ordered(
+            facts,
+            {
+                "certain": replace(certain, confidence=Confidence(Level.HIGH, "drawn")),
+                "guess": replace(guess, confidence=Confidence(level, "drawn")),
+            },
+        )
+        assert [in_ms(one)[:2] for one in found.findings] == [
+            (name, {"certain": 20, "guess": 30}[name]) for name in order
+        ]
+
+
+def test_what_lets_a_step_do_more_saves_nothing_of_the_step() -> None:
+    """It has its place by what it lets the step do more, and what all save together leaves it out."""
+    facts = facts_of(HOST_BOUND)
+    more = replace(finding(shorter(facts, "a")), per_sample=True)
+    found = ordered(facts, {"more": more, "less": finding(shorter(facts, "b"))})
+    assert [(in_ms(one)[0], one.per_sample, one.saving.after_above_ns) for one in found.findings] == [
+        ("more", True, None),
+        ("less", False, 20_000_000),
+    ]
+    assert found.together is not None
+    assert found.together.likely_ns == 20_000_000
+
+
+def test_the_same_time_is_not_saved_twice() -> None:
+    facts = facts_of(HOST_BOUND)
+    found = ordered(facts, {"all": finding(shorter(facts, "a")), "half": finding(shorter(facts, "a", 0.5))})
+    assert [in_ms(one) for one in found.findings] == [("all", 30, 30), ("half", 15, 0)]
+
+
+def test_order_is_by_what_each_adds() -> None:
+    """Alone a saves 30, a and b together 50, c 40. After c, which contains a and a part of b, a adds nothing."""
+    facts = facts_of(HOST_BOUND)
+    found = ordered(
+        facts,
+        {
+            "a": finding(shorter(facts, "a")),
+            "b": finding(shorter(facts, "b")),
+            "a_and_half_b": finding(shorter(facts, "a"), shorter(facts, "b", 0.5)),
+        },
+    )
+    # The largest first: 40. Then b's other half: 10. Then a: nothing, though alone it is the second.
+    assert [in_ms(one) for one in found.findings] == [("a_and_half_b", 40, 40), ("b", 20, 10), ("a", 30, 0)]
+
+
+def test_small_savings_are_minor_and_nothing_is_no_finding() -> None:
+    facts = facts_of(HOST_BOUND)
+    kept = {"large": 0.9, "minor": 0.98, "nothing": 0.999}  # of 30 ms in 100: 3, 0.6 and 0.03 ms
+    found = ordered(facts, {name: finding(shorter(facts, "a", keep)) for name, keep in kept.items()})
+    assert [(one.rule, one.minor) for one in found.findings] == [("large", False), ("minor", True)]
+    assert [(rule, saving.high_ns) for rule, saving in found.costless] == [("nothing", 30_000)]
+
+
+SIDE_BY_SIDE = """
+    4 steps of 100
+    cpu  aten::mm 0-1 | a 1-55 | b 55-60 | cudaDeviceSynchronize 60-100
+    gpu  sgemm 0.01-100 @0
+"""
+
+
+def test_what_saves_only_once_others_are_fixed_comes_last_with_what_it_saves_then() -> None:
+    """The host works for 60 ms beside a GPU that takes 100. Halved, it takes 50: then `a` holds up 10."""
+    facts = facts_of(SIDE_BY_SIDE)
+    gpu = Shorten(work_table(facts).ids, 0.5)
+    host = {"a": finding(shorter(facts, "a")), "b": finding(shorter(facts, "b", 0.9))}
+    found = ordered(facts, {**host, "gpu": finding(gpu)})
+    first, last = found.findings
+    assert (first.rule, last.rule) == ("gpu", "a")
+    assert in_ms(first)[1:] == pytest.approx((40, 40), abs=0.02)
+    assert in_ms(last)[1:] == pytest.approx((0, 10), abs=0.02)
+    assert (last.minor, last.share_of_step) == (True, 0.0)
+    assert last.hidden == pytest.approx((10e6,) * 3, abs=20_000)
+    assert [rule for rule, _ in found.costless] == ["b"]
+
+
+def test_nothing_is_hidden_where_nothing_is_to_be_fixed() -> None:
+    found = ordered(facts := facts_of(SIDE_BY_SIDE), {"a": finding(shorter(facts, "a"))})
+    assert (found.findings, [rule for rule, _ in found.costless]) == ((), ["a"])
+
+
+def test_a_range_of_savings() -> None:
+    facts = facts_of(HOST_BOUND)
+    some = finding(shorter(facts, "a", Between(0.9, 0.5, 0.0)), basis=Basis.RULE_OF_THUMB)
+    saving = ordered(facts, {"some": some}).findings[0].saving
+    assert (saving.low_ns, saving.likely_ns, saving.high_ns) == (3_000_000, 15_000_000, 30_000_000)
+    assert saving.basis is Basis.RULE_OF_THUMB
+
+
+def test_no_saving_exceeds_what_the_busiest_resource_leaves() -> None:
+    """The GPU works for 29.99 ms of each step whatever the host does."""
+    facts = facts_of(HOST_BOUND)
+    everything = finding(Shorten(np.arange(len(facts.rank.spans)), 1.0), *(shorter(facts, name) for name in "abc"))
+    saving = ordered(facts, {"all": everything}).findings[0].saving
+    assert saving.high_ns <= 100_000_000 - 29_990_000
+
+
+def test_cautions_lower_what_they_are_about() -> None:
+    facts = facts_of(HOST_BOUND)
+    found = {"host": finding(shorter(facts, "a"), host_bound=True), "other": finding(shorter(facts, "b"))}
+    slowed = Caution("recording was slow", "Times are too long.", lowers_host=True)
+    levels = {one.rule: one.confidence for one in ordered(facts, found, [slowed]).findings}
+    assert levels["host"] == Confidence(Level.MEDIUM, "it is drawn; recording was slow")
+    assert levels["other"] == Confidence(Level.HIGH, "it is drawn")
+    doubtful = Caution("one step", "Record more.", lowers_all=True)
+    assert {one.confidence.level for one in ordered(facts, found, [doubtful]).findings} == {Level.MEDIUM}
+
+
+def test_what_the_replay_cannot_explain_makes_estimates_bounds() -> None:
+    """Nothing recorded explains why the kernels start 70 ms after their launch."""
+    facts = facts_of(
+        """
+        4 steps of 100
+        cpu  a 0-9 | aten::mm 10-11 | sync 12-100
+        gpu  sgemm 80-99.99 @10
+        """
+    )
+    replay = Replay(facts)
+    assert replay.quality.unexplained_share > 0.3
+    found = ordered(facts, {"a": finding(shorter(facts, "a"))}).findings[0]
+    assert (found.saving.low_ns, found.saving.basis) == (0, Basis.BOUNDED)
+    assert found.confidence.level is Level.MEDIUM
+    assert "cannot explain" in found.confidence.why
+
+
+def test_savings_are_of_the_step_without_the_profiler() -> None:
+    """It takes 80 ms instead of 100: 30 ms of the recorded step are 24 of that one."""
+    facts = facts_of(HOST_BOUND)
+    found = {"a": finding(shorter(facts, "a")), "b": finding(shorter(facts, "b"))}
+    pairs = [(page(name), one) for name, one in found.items()]
+    placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, unprofiled_ns=80_000_000).findings
+    assert [in_ms(one) for one in placed] == [("a", 24, 24), ("b", 16, 16)]
+    assert [one.share_of_step for one in placed] == pytest.approx([0.3, 0.2])
+    assert [(one.saving.low_ns, one.saving.high_ns) for one in placed] == [(24_000_000,) * 2, (16_000_000,) * 2]
+
+
+def test_host_time_may_hold_all_that_recording_added() -> None:
+    """Of the 30 ms up to 20 are the recorder's; of the 10 ms that another finding is about, all."""
+    facts = facts_of(HOST_BOUND)
+    found = {name: finding(shorter(facts, name), host_bound=True) for name in "ac"}
+    pairs = [(page(name), one) for name, one in found.items()]
+    placed = ranking.ranked(pairs, Replay(facts), steps(facts), 0, unprofiled_ns=80_000_000).findings
+    savings = [(one.saving.low_ns, one.saving.likely_ns, one.saving.high_ns) for one in placed]
+    assert savings == [(10_000_000, 24_000_000, 24_000_000), (0, 8_000_000, 8_000_000)]
+
+
+def test_a_saving_below_the_noise_of_the_step_is_not_sure() -> None:
+    """30, 20 and 10 of 100 ms, where the step may be off by 15: one level less, one level less, and low."""
+    facts = facts_of(HOST_BOUND)
+    noisy = Caution("steps differ", "Record more.", lowers_all=True, noise_share=0.15)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy]).findings
+    assert [one.confidence.level for one in found] == [Level.MEDIUM, Level.MEDIUM, Level.LOW]
+    assert found[2].confidence.why == "it is drawn; steps differ, which is more than this saves: time it yourself"
+
+
+def test_each_doubt_makes_a_finding_less_sure() -> None:
+    facts = facts_of(HOST_BOUND)
+    two = [Caution(why, "", lowers_all=True) for why in ("few steps", "a busy machine")]
+    (found,) = ordered(facts, {"a": finding(shorter(facts, "a"))}, two).findings
+    assert found.confidence == Confidence(Level.LOW, "it is drawn; few steps; a busy machine")
+
+
+def test_what_is_sure_is_priced_together() -> None:
+    """30 and 20 ms of the three are sure: together 50 of 100 ms."""
+    facts = facts_of(HOST_BOUND)
+    noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
+    assert found.together == Together(50_000_000, 50_000_000, 50_000_000)
+    assert ordered(facts, {}).together is None
+
+
+def test_all_that_has_a_card_is_priced_together_too() -> None:
+    """30, 20 and 10 ms, of which the last is not sure."""
+    facts = facts_of(HOST_BOUND)
+    noisy = Caution("steps differ", "", lowers_all=True, noise_share=0.15)
+    found = ordered(facts, {name: finding(shorter(facts, name)) for name in "abc"}, [noisy])
+    assert found.all_together == Together(60_000_000, 60_000_000, 60_000_000)
+    assert ordered(facts, {}).all_together is None
+
+
+def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None:
+    rank = """
+        4 steps of 100
+        rank {rank} of 2
+        cpu     load 0-{fetched} | aten::mm {fetched}.2-{fetched}.3 | c10d::allreduce_ {fetched}.5-{fetched}.6
+        gpu     sgemm {fetched}.3-{end} @{fetched}.25
+        gpu 20  allreduce {end}-99.9 @{fetched}.55 group_size=2
+    """
+    facts = facts_of(rank.format(rank=0, fetched=40, end=80) + "---" + rank.format(rank=1, fetched=1, end=41))
+
+    def found(*rules: str) -> list[str]:
+        return [one.code for one in diagnose_rank(facts, [built_in(rule) for rule in rules]).findings]
+
+    assert found("straggler") == ["ST01"]
+    assert found("straggler", "dataloader_no_workers") == ["DL01"]
