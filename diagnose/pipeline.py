@@ -45,7 +45,6 @@ from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps
 from diagnose.facts.digest import digest
-from diagnose.facts.run.loop_owner import loop_owner
 from diagnose.facts.run.program import program
 from diagnose.facts.run.slowdown import slowdown
 from diagnose.failures import attempt
@@ -312,8 +311,7 @@ def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
 
 def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
     rank = facts.rank
-    language, loop = program(facts).language, loop_owner(facts)
-    return fixes_of_run.fitted(fixes_of_run.Program(rank.context, rank.provenance.devices, language, loop), found)
+    return fixes_of_run.fitted(fixes_of_run.Situation(rank.context, rank.provenance.devices, program(facts)), found)
 
 
 def _hinted(facts: Facts, ended: tuple[Outcome, ...]) -> tuple[Outcome, ...]:

@@ -15,8 +15,8 @@ from typing import Any
 import msgspec
 
 from diagnose.contracts.finding import Finding, Fix, RuleName
-from diagnose.facts.run.program import Language
-from diagnose.fixes.setting import Argument, Loop, NotPossible, Run, Safety, Setting
+from diagnose.facts.run.program import Language, Program
+from diagnose.fixes.setting import DS_CONFIG, Argument, Loop, NotPossible, Run, Safety, Setting
 from diagnose.trace.frames import Site
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made
@@ -42,13 +42,12 @@ NONE_FITS = Fix(
 
 
 @dataclass(frozen=True)
-class Program:
-    """What is known of the program whose fixes they are."""
+class Situation:
+    """What is known of the run whose fixes they are."""
 
     context: Context | None
     devices: Sequence[Device]
-    language: Language
-    loop: Loop
+    program: Program
 
     @property
     def run(self) -> Run | None:
@@ -58,13 +57,13 @@ class Program:
         return Run(self.context.rank, training_loaders(self.context.rank), self.context.environment)
 
 
-def fitted(program: Program, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
+def fitted(here: Situation, found: Iterable[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
     """The findings with fixes that the program can follow; those of which all fixes are in force already go."""
     left = []
     for page, finding in found:
-        fixes = [fix for fix in finding.fixes if not _in_force(fix.setting, program.run)]
+        fixes = [fix for fix in finding.fixes if not _in_force(fix.setting, here.run)]
         if fixes or not finding.fixes:
-            left.append((page, _fitted(program, replace(finding, fixes=_followable(program.devices, fixes)))))
+            left.append((page, _fitted(here, replace(finding, fixes=_followable(here.devices, fixes)))))
     return left
 
 
@@ -82,15 +81,15 @@ def _followable(devices: Iterable[Device], fixes: Sequence[Fix]) -> tuple[Fix, .
     return tuple(left) or (NONE_FITS,) * bool(fixes)
 
 
-def _fitted(program: Program, finding: Finding) -> Finding:
+def _fitted(here: Situation, finding: Finding) -> Finding:
     fixes, site = list[Fix](), finding.site
     for fix in finding.fixes:
-        if program.language is not Language.PYTHON:
+        if here.program.language is not Language.PYTHON:
             fixes.append(_labelled(fix) if _is_python(fix.after) else fix)
             continue
-        told, made = _in_its_words(program, fix)
+        told, made = _in_its_words(here, fix)
         site = site or (Site(made.file, made.line, made.function) if made else None)
-        command = () if program.context is None else program.context.command
+        command = () if here.context is None else here.context.command
         fixes.append(_with_command(command, told))
     return replace(finding, fixes=tuple(fixes), site=site)
 
@@ -99,12 +98,12 @@ def _labelled(fix: Fix) -> Fix:
     return msgspec.structs.replace(fix, before="", after=f"{IN_PYTHON}\n{fix.after}", trial=None)
 
 
-def _in_its_words(program: Program, fix: Fix) -> tuple[Fix, Made | None]:
+def _in_its_words(here: Situation, fix: Fix) -> tuple[Fix, Made | None]:
     """The fix as the loop's owner has it, or as the change of the one call that the script makes, and where that is."""
-    setting, run = fix.setting, program.run
+    setting, run = fix.setting, here.run
     if setting is None or run is None:
         return fix, None
-    told = setting.framework(program.loop, run) if program.loop is not Loop.OWN else None
+    told = setting.framework(here.program.loop, run) if here.program.loop is not Loop.OWN else None
     if isinstance(told, Argument):
         return msgspec.structs.replace(fix, before="", after=written(told)), None
     made = _made(setting, run)
@@ -119,7 +118,7 @@ def _in_its_words(program: Program, fix: Fix) -> tuple[Fix, Made | None]:
 
 def written(told: Argument) -> str:
     """An argument of a framework's class as a line of code."""
-    if told.owner == "ds_config":
+    if told.owner == DS_CONFIG:
         return f"{json.dumps(told.name)}: {json.dumps(told.value)},  # in DeepSpeed's configuration"
     value = json.dumps(told.value) if type(told.value) is str else repr(told.value)
     return f"{told.name}={value},  # of {told.owner.rpartition('.')[2]}(...)"

@@ -11,6 +11,7 @@ from typing import TYPE_CHECKING, Any
 
 from .interfaces import Editor, Edits, Injection
 from .setting import (
+    DS_CONFIG,
     Argument,
     Code,
     Loop,
@@ -52,6 +53,9 @@ OF_TRANSFORMERS = {
     "static_graph": "ddp_static_graph",
 }
 
+UNKNOWN_TO_ACCELERATE = ("batched_grad_copy", "forward_sync_buffers")
+"""Arguments that DistributedDataParallelKwargs of accelerate 1.15 does not have."""
+
 ALIKE = 2
 """Steps with equally many backward passes, after which the next are taken to have as many (our choice)."""
 
@@ -81,7 +85,8 @@ class DdpArgument(Setting):
             Loop.FABRIC: "lightning.fabric.strategies.DDPStrategy",
             Loop.ACCELERATE: "accelerate.DistributedDataParallelKwargs",
         }
-        return Argument(strategies[loop], self.argument, self.value) if loop in strategies else None
+        late = loop is Loop.ACCELERATE and self.argument in UNKNOWN_TO_ACCELERATE
+        return Argument(strategies[loop], self.argument, self.value) if loop in strategies and not late else None
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
         return DDP, run.rank.distributed.ddp_made if run.rank.distributed else ()
@@ -177,7 +182,7 @@ class NoSync(Setting):
             Loop.TRANSFORMERS: Argument("transformers.TrainingArguments", "gradient_accumulation_steps", Code("parts")),
             Loop.LIGHTNING: Argument("lightning.Trainer", "accumulate_grad_batches", Code("parts")),
             Loop.ACCELERATE: Argument("accelerate.Accelerator", "gradient_accumulation_steps", Code("parts")),
-            Loop.DEEPSPEED: Argument("ds_config", "gradient_accumulation_steps", Code("parts")),
+            Loop.DEEPSPEED: Argument(DS_CONFIG, "gradient_accumulation_steps", Code("parts")),
         }.get(loop)
 
     def inject(self, injection: Injection) -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import re
 from typing import NamedTuple
 
-from .setting import Argument, Code, Loop, Safety
+from .setting import DS_CONFIG, Argument, Code, Loop, Safety
 
 NAMES = {
     Loop.TRANSFORMERS: "transformers.Trainer",
@@ -106,13 +106,13 @@ OWN_WORK = (
         Loop.DEEPSPEED,
         r"/engine\.py: _report_progress|/utils/logging\.py",
         "prints its progress",
-        Argument("ds_config", "steps_per_print", 1000),
+        Argument(DS_CONFIG, "steps_per_print", 1000),
     ),
     OwnWork(
         Loop.DEEPSPEED,
         r"/utils/timer\.py|/engine\.py: _(start|stop)_timers",
         "synchronises the device for its timers",
-        Argument("ds_config", "wall_clock_breakdown", False),
+        Argument(DS_CONFIG, "wall_clock_breakdown", False),
     ),
 )
 

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 from .interfaces import Editor, Edits, Given, Injection
 from .setting import (
+    DS_CONFIG,
     Argument,
     Loop,
     Run,
@@ -174,7 +175,7 @@ class Autocast(Setting):
             Loop.LIGHTNING: Argument("lightning.Trainer", "precision", "bf16-mixed"),
             Loop.FABRIC: Argument("lightning.Fabric", "precision", "bf16-mixed"),
             Loop.ACCELERATE: Argument("accelerate.Accelerator", "mixed_precision", "bf16"),
-            Loop.DEEPSPEED: Argument("ds_config", "bf16", {"enabled": True}),
+            Loop.DEEPSPEED: Argument(DS_CONFIG, "bf16", {"enabled": True}),
         }.get(loop)
 
     def in_force(self, run: Run) -> bool:
@@ -266,7 +267,7 @@ class Attention(Setting):
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
         """Whatever owns the loop, models of transformers are loaded by from_pretrained()."""
         if loop is Loop.TRANSFORMERS:
-            return Argument("Model.from_pretrained", "attn_implementation", self.value)
+            return Argument("from_pretrained", "attn_implementation", self.value)
         return None
 
     def inject(self, injection: Injection) -> None:

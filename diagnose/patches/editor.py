@@ -7,7 +7,7 @@ from collections.abc import Sequence
 
 import libcst as cst
 
-from diagnose.fixes.setting import Argument, Loop, NotPossible, Run, Setting
+from diagnose.fixes.setting import DS_CONFIG, Argument, Loop, NotPossible, Run, Setting
 from diagnose.fixes.setting import Code as Expression
 from diagnose.patches import models, settings, statements
 from diagnose.patches.arguments import constant, given, in_all, set_argument
@@ -43,9 +43,9 @@ def edits_of(setting: Setting, project: Project, site: Site | None) -> list[Edit
     editor = Editor(project)
     run = Run(project.rank, training_loaders(project.rank), project.manifest.environment)
     told = setting.framework(project.loop, run) if project.loop is not Loop.OWN else None
-    if isinstance(told, Argument) and ("." not in told.owner or isinstance(told.value, Expression)):
+    if isinstance(told, Argument) and (told.owner == DS_CONFIG or isinstance(told.value, Expression)):
         editor.refuse(BY_HAND)
-    if isinstance(told, Argument):
+    if isinstance(told, Argument) and "." in told.owner:
         return editor.every_call(told.owner, told.name, told.value)
     try:
         return setting.edit(editor, site)

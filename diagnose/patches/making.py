@@ -8,7 +8,6 @@ from pathlib import Path
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.patches import FixByHand, Patch, PatchedFile, PatchedFix
 from diagnose.contracts.trials import Report
-from diagnose.fixes.setting import Loop
 from diagnose.patches import files
 from diagnose.patches.code import Code, Edit
 from diagnose.patches.editor import edits_of
@@ -25,17 +24,16 @@ def make(
     asked: Sequence[str],
     here: Path,
     tried: Report | None = None,
-    loop: Loop = Loop.OWN,
 ) -> Patch:
     """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
 
     `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
-    `tried`: what trials have found of them. `loop`: what owns the training's loop.
+    `tried`: what trials have found of them.
     Raises CannotPatch if what is asked for is no finding, or none of the run's files is here.
     """
     wanted, by_hand = select(findings, asked, tried)
     sites = [one.site for one in findings if one.site is not None]
-    project = Project(manifest, rank, sites, here, loop)
+    project = Project(manifest, rank, sites, here)
     if wanted and not project.paths:
         _refuse(project)
     fixes, made = list[PatchedFix](), list[tuple[Wanted, list[Edit]]]()

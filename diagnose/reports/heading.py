@@ -8,6 +8,7 @@ from pathlib import PurePath
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import always, part
+from diagnose.fixes.frameworks import NAMES
 from diagnose.reports.words import infers
 from diagnose.trace.manifest import Manifest
 from diagnose.trace.units import clipped, duration
@@ -61,7 +62,9 @@ def subject(diagnosis: Diagnosis) -> str:
     inference = ["inference"] if infers(diagnosis) else []
     which = f"rank {diagnosis.rank}{world}" if ranks == 1 else f"{ranks} ranks{world}"
     versions = [f"{name.replace('_', ' ')} {version}" for name, version in sorted(provenance.framework.items())]
-    return " · ".join([*_recorded_run(provenance.manifest), device, which, *inference, *versions[:2]])
+    owner = "" if diagnosis.program is None else NAMES.get(diagnosis.program.loop, "")
+    run = [*_recorded_run(provenance.manifest), *([owner] if owner else [])]
+    return " · ".join([*run, device, which, *inference, *versions[:2]])
 
 
 def _recorded_run(manifest: Manifest | None) -> list[str]:

@@ -7,9 +7,9 @@ from dataclasses import replace as replaced
 import pytest
 from msgspec.structs import replace
 
-from diagnose.advice.fixes_of_run import Program, fitted, with_settings
+from diagnose.advice.fixes_of_run import Situation, fitted, with_settings
 from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
-from diagnose.facts.run.program import Language
+from diagnose.facts.run.program import Language, Program, Workload
 from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.setting import Loop
 from diagnose.trace.frames import Site
@@ -37,7 +37,7 @@ def told(
 ) -> Finding | None:
     """The finding as this run is told it; None if it is not told at all."""
     context = Context(rank, Host(), 1, environment or {}, command=command)
-    left = fitted(Program(context, (), language, loop), [(PAGE, one)])
+    left = fitted(Situation(context, (), Program(language, Workload.TRAINING, loop)), [(PAGE, one)])
     return left[0][1] if left else None
 
 

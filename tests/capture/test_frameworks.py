@@ -113,7 +113,7 @@ def test_a_trainer_is_recorded_as_it_is(tmp_path: Path, package: str) -> None:
     done = profile(tmp_path, "--steps", 3, "train.py")
     assert done.code == 0, done.stderr
     assert "steps" not in done.stdout
-    assert done.rank.steps_by == "optimizer"
+    assert (done.rank.steps_by, done.rank.loop) == ("optimizer", package)
     recorded(done)
 
 
@@ -136,6 +136,7 @@ def test_accelerate_launch(tmp_path: Path) -> None:
     launcher = [sys.executable, "-m", "accelerate.commands.launch", "--cpu", "--num_processes", "1"]
     done = profile(tmp_path, "--", *launcher, "train.py")
     assert done.code == 0, done.stderr
+    assert done.rank.loop == "accelerate"
     recorded(done)
 
 

@@ -9,9 +9,9 @@ from pathlib import Path
 
 import pytest
 
-from diagnose.advice.fixes_of_run import Program, fitted
+from diagnose.advice.fixes_of_run import Situation, fitted
 from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
-from diagnose.facts.run.program import Language
+from diagnose.facts.run.program import Language, Program, Workload
 from diagnose.fixes import catalogue as fixes
 from diagnose.fixes.process import VARIABLES
 from diagnose.fixes.setting import PARTS, Argument, Loop, NotPossible, Run, Safety, Setting
@@ -19,7 +19,7 @@ from diagnose.patches.editor import edits_of
 from diagnose.patches.errors import CannotEdit
 from diagnose.patches.project import Project
 from diagnose.trace.loaders import training_loaders
-from diagnose.trace.manifest import Arm, Distributed, Host, Loader, Made, Optimizer, RankManifest
+from diagnose.trace.manifest import Arm, Distributed, Host, Loader, Made, Manifest, Optimizer, RankManifest
 from diagnose.trace.model import Context, Device
 from diagnose.trials.arms import why_none
 from diagnose.trials.selection import select
@@ -105,7 +105,9 @@ def test_a_setting_goes_through_all_that_reads_it(setting: Setting, tmp_path: Pa
         for language in Language:
             for capability in ((6, 1), (9, 0)):
                 device = Device(0, "GPU", 80 << 30, 132, capability, 2048, 32)
-                for _, told in fitted(Program(context, [device], language, loop), [(page, alone)]):
+                for _, told in fitted(
+                    Situation(context, [device], Program(language, Workload.TRAINING, loop)), [(page, alone)]
+                ):
                     assert told.fixes
     tried, others = select([finding(setting.name)], 10_000_000, (), Safety.PRECISION)
     assert len(tried) + len(others) == 1
@@ -113,7 +115,7 @@ def test_a_setting_goes_through_all_that_reads_it(setting: Setting, tmp_path: Pa
     assert isinstance(why_none(setting, RankManifest(rank=0, arm=arm)), str)
     for loop in Loop:
         with suppress(CannotEdit):
-            edits_of(setting, Project(None, 0, [], tmp_path, loop), None)
+            edits_of(setting, Project(Manifest(ranks=(RankManifest(rank=0, loop=loop),)), 0, [], tmp_path), None)
 
 
 def test_parts_that_are_not_possible_say_why() -> None:

@@ -55,10 +55,12 @@ def manifest(
     optimizer: tuple[str, int] | None = None,
     ddp: int | None = None,
     environment: dict[str, str] | None = None,
+    loop: str | None = None,
 ) -> Manifest:
     """Of a run of a script that makes these at these lines."""
     rank = RankManifest(
         rank=0,
+        loop=loop,
         loaders=() if loader is None else (Loader(dataset="Data", made=made(script, loader)),),
         optimizers=()
         if optimizer is None

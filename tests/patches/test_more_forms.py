@@ -17,7 +17,12 @@ from tests.patches.patching import line_of, manifest
 
 
 def edited(
-    folder: Path, text: str, setting: Setting, optimizer: str = "", environment: dict[str, str] | None = None
+    folder: Path,
+    text: str,
+    setting: Setting,
+    optimizer: str = "",
+    environment: dict[str, str] | None = None,
+    loop: str | None = None,
 ) -> str:
     """The script with the fix. `optimizer`: its class. Raises CannotEdit."""
     path = script(folder, text)
@@ -25,6 +30,7 @@ def edited(
         path,
         optimizer=(optimizer, line_of(text, f"{optimizer}(")) if optimizer else None,
         environment=environment,
+        loop=loop,
     )
     edits = edits_of(setting, Project(known, 0, (), folder), None)
     changed = edits[0].code.changed(edits).decode()
@@ -138,3 +144,38 @@ def test_a_variable_that_the_shell_sets_is_left_to_the_user(tmp_path: Path) -> N
     setting = fixes.Environment(value=(("OMP_NUM_THREADS", ""),))
     with pytest.raises(CannotEdit, match=r"^OMP_NUM_THREADS is set where the script is started: unset it there$"):
         edited(tmp_path, "import torch\n", setting, environment={"OMP_NUM_THREADS": "1"})
+
+
+@pytest.mark.parametrize(
+    ("loop", "setting", "before", "after"),
+    [
+        (
+            "transformers",
+            fixes.Tf32(),
+            "from transformers import TrainingArguments\na = TrainingArguments('out')\n",
+            "from transformers import TrainingArguments\na = TrainingArguments('out', tf32=True)\n",
+        ),
+        (
+            "lightning",
+            fixes.Autocast(),
+            "import lightning as L\nt = L.Trainer(max_epochs=2)\n",
+            'import lightning as L\nt = L.Trainer(max_epochs=2, precision="bf16-mixed")\n',
+        ),
+        (
+            "accelerate",
+            fixes.Autocast(),
+            "from accelerate import Accelerator\na = Accelerator()\n",
+            'from accelerate import Accelerator\na = Accelerator(mixed_precision="bf16")\n',
+        ),
+    ],
+)
+def test_what_a_framework_sets_is_an_argument_of_its_class(
+    tmp_path: Path, loop: str, setting: Setting, before: str, after: str
+) -> None:
+    assert edited(tmp_path, before, setting, loop=loop) == after
+
+
+def test_what_stands_in_no_file_of_the_user_s_is_left_to_them(tmp_path: Path) -> None:
+    for loop, why in (("transformers", r"^no call of transformers.TrainingArguments\(\)"), ("deepspeed", "by hand$")):
+        with pytest.raises(CannotEdit, match=why):
+            edited(tmp_path, "import torch\n", fixes.Autocast(), loop=loop)

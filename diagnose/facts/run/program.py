@@ -12,6 +12,8 @@ import pandas as pd
 from diagnose.facts.core.base import Facts, fact
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.names import BACKWARD
+from diagnose.facts.run.loop_owner import loop_owner
+from diagnose.fixes.setting import Loop
 from diagnose.trace import kinds
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.kinds import Activity, ApiKind, KernelKind
@@ -42,6 +44,8 @@ class Program:
 
     language: Language
     workload: Workload
+    loop: Loop = Loop.OWN
+    """What owns the training loop."""
 
     @property
     def infers(self) -> bool:
@@ -84,7 +88,7 @@ _SERVING = re.compile(
 @fact
 def program(facts: Facts) -> Program:
     """The language and the workload of what was recorded."""
-    return Program(_language(facts), _workload(facts))
+    return Program(_language(facts), _workload(facts), loop_owner(facts))
 
 
 def _names(facts: Facts, *of_kinds: SpanKind) -> list[str]:
