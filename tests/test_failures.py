@@ -70,7 +70,7 @@ def lost_of(rooms: str) -> Iterator[tuple[str, Diagnosis]]:
 PASSES = (
     "facts.device.kernels.kernels",
     "facts.run.slowdown.slowdown",
-    "advice.fixes_in_force.dropped",
+    "advice.fixes_of_run.fitted",
     "advice.outcomes.priced",
     "advice.pricing.Step.priced",
     "advice.ranking.ranked",

@@ -14,8 +14,9 @@ import pytest
 
 import diagnose
 from diagnose import ledger, pipeline
+from diagnose.advice.track_record import device_of, named
 from diagnose.contracts.diagnosis import Diagnosis
-from diagnose.contracts.ledger import Entry, device_of, named
+from diagnose.contracts.ledger import Entry
 from diagnose.contracts.trials import Range, Report, Trial, Verdict
 from diagnose.fixes.setting import Safety
 from diagnose.trace.manifest import DeviceState, Host, Manifest

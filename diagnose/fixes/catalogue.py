@@ -5,7 +5,7 @@ from __future__ import annotations
 from .calls import NoBarrier, NoCheckpointing, NoEmptyCache, NoSynchronize, SaveInBackground, SeldomCollect
 from .distributed import CommunicationHook, DdpArgument, FsdpArgument, NoSync
 from .loaders import LoaderArgument
-from .models import Attention, Autocast, ChannelsLast, Compile, CompileArgument, EmbeddingNorm, GraphCapture
+from .models import Attention, Autocast, ChannelsLast, Compile, CompileArgument, GraphCapture
 from .optimizers import OptimizerArgument, ZeroGrad
 from .prefetching import Prefetch
 from .process import (
@@ -14,7 +14,6 @@ from .process import (
     CudnnBenchmark,
     Determinism,
     Environment,
-    FlushDenormal,
     Tf32,
     Threads,
 )
@@ -32,9 +31,7 @@ KINDS: tuple[type[Setting], ...] = (
     CudnnBenchmark,
     DdpArgument,
     Determinism,
-    EmbeddingNorm,
     Environment,
-    FlushDenormal,
     FsdpArgument,
     GraphCapture,
     LoaderArgument,
@@ -65,9 +62,7 @@ __all__ = [
     "CudnnBenchmark",
     "DdpArgument",
     "Determinism",
-    "EmbeddingNorm",
     "Environment",
-    "FlushDenormal",
     "FsdpArgument",
     "GraphCapture",
     "LoaderArgument",

@@ -15,7 +15,6 @@ from .setting import (
     Safety,
     Setting,
     Words,
-    as_in_own_loop,
     flag,
     not_possible,
     nothing,
@@ -297,36 +296,6 @@ class Attention(Setting):
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.loaded_by_transformers(self.argument, self.value)
-
-
-@dataclass(frozen=True)
-class EmbeddingNorm(Setting):
-    """Rows of embeddings are not shortened at every lookup."""
-
-    argument: str = "max_norm"
-
-    form = "patch:Embedding"
-    takes = {"max_norm": nothing}
-    changes = Safety.NEEDS_JUDGEMENT
-    link = "https://docs.pytorch.org/docs/stable/generated/torch.nn.Embedding.html"
-
-    framework = as_in_own_loop
-    in_force = not_possible("the lookups are in the recording")
-    took_effect = said_itself
-
-    @property
-    def name(self) -> str:
-        return f"{self.form}({self.argument}=None)"
-
-    def words(self) -> Words:
-        before = "nn.Embedding(items, width, max_norm=1.0)"
-        return Words("Leave the limit out if rows never reach it.", before, "nn.Embedding(items, width)")
-
-    def inject(self, injection: Injection) -> None:
-        injection.change_calls("torch.nn.modules.sparse", "Embedding", "__init__")
-
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        return editor.giving_calls("Embedding", self.argument, self.value)
 
 
 def _quoted(value: object) -> str:

@@ -259,41 +259,6 @@ class Threads(Setting):
 
 
 @dataclass(frozen=True)
-class FlushDenormal(Setting):
-    """The CPU takes subnormal numbers for zero."""
-
-    argument: str = "mode"
-    value: Any = True
-
-    form = "patch:torch.set_flush_denormal"
-    takes = {"mode": flag}
-    changes = Safety.ROUNDING
-    link = "https://docs.pytorch.org/docs/stable/generated/torch.set_flush_denormal.html"
-
-    framework = as_in_own_loop
-    in_force = not_possible("torch does not tell it")
-    took_effect = said_itself
-
-    def words(self) -> Words:
-        after = "torch.set_flush_denormal(True)\nmodel = Model()"
-        return Words("Have the CPU take them for zero.", "model = Model()", after)
-
-    def inject(self, injection: Injection) -> None:
-        """Before torch starts its threads: each takes over what the first has."""
-
-        def act(module: Any) -> None:
-            if module.set_flush_denormal(self.value):
-                injection.note_everywhere("the CPU takes subnormal numbers for zero from the start")
-            else:
-                injection.refuse("this CPU cannot take subnormal numbers for zero")
-
-        injection.when_imported("torch", act)
-
-    def edit(self, editor: Editor, site: Site | None) -> Edits:
-        return editor.call_once("set_flush_denormal", self.argument, self.value)
-
-
-@dataclass(frozen=True)
 class AnomalyMode(Setting):
     """Autograd's anomaly detection."""
 

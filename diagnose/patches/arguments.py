@@ -20,9 +20,7 @@ POSITIONS = {
         *("module", "device_ids", "output_device", "dim", "broadcast_buffers", "init_sync", "process_group"),
         *("bucket_cap_mb", "find_unused_parameters", "check_reduction", "gradient_as_bucket_view", "static_graph"),
     ),
-    "Embedding": ("num_embeddings", "embedding_dim", "padding_idx", "max_norm"),
     "fully_shard": ("module",),
-    "set_flush_denormal": ("mode",),
     "use_deterministic_algorithms": ("mode",),
     "zero_grad": ("set_to_none",),
     "set_detect_anomaly": ("mode",),
@@ -31,7 +29,7 @@ POSITIONS = {
 }
 """Arguments that may be given by position, in order (PyTorch 2)."""
 
-NOT_BY_NAME = {"set_flush_denormal", "set_num_threads"}
+NOT_BY_NAME = {"set_num_threads"}
 """Calls that take their argument by position only."""
 
 Constant = (cst.Integer, cst.Float, cst.SimpleString)

@@ -16,8 +16,8 @@ from benchmarks.trials import equal, planted, tables
 from benchmarks.trials.__main__ import done, work
 from benchmarks.trials.results import Claim, Equal, Harmful, Measured, Planted, published, write
 from benchmarks.verdicts import Figure
-from diagnose.capture.agent.injection import parsed
 from diagnose.contracts.trials import Baseline, Range, Report, Trial
+from diagnose.fixes.catalogue import parsed
 
 MACHINE = Machine("a CPU", 2, 0.1, "2.13.0")
 UNTRIED = Planted("case", "medium", "", "fused=True", "a_rule", None, False, "it needs an edit of the script")

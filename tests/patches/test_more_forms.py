@@ -42,16 +42,6 @@ def edited(
     ("setting", "before", "after"),
     [
         (
-            fixes.EmbeddingNorm(),
-            "from torch import nn\na = nn.Embedding(9, 8, max_norm=1.0)\nb = nn.Embedding(9, 8)\n",
-            "from torch import nn\na = nn.Embedding(9, 8, max_norm=None)\nb = nn.Embedding(9, 8)\n",
-        ),
-        (
-            fixes.EmbeddingNorm(),
-            "from torch.nn import Embedding\na = Embedding(9, 8, None, 2)\n",
-            "from torch.nn import Embedding\na = Embedding(9, 8, None, None)\n",
-        ),
-        (
             fixes.FsdpArgument(),
             "from torch.distributed.fsdp import fully_shard\nfully_shard(net)\nfully_shard(net, mesh=m)\n",
             "from torch.distributed.fsdp import fully_shard\nfully_shard(net, reshard_after_forward=False)\n"
@@ -66,11 +56,6 @@ def edited(
             fixes.CompileArgument("mode", "reduce-overhead"),
             "import torch\nnet = torch.compile(net)\nnet = torch.jit.compile(net)\n",
             'import torch\nnet = torch.compile(net, mode="reduce-overhead")\nnet = torch.jit.compile(net)\n',
-        ),
-        (
-            fixes.FlushDenormal(),
-            "import torch\n\nx = 1\n",
-            "import torch\n\ntorch.set_flush_denormal(True)\n\nx = 1\n",
         ),
         (
             fixes.NoBarrier(),
