@@ -33,8 +33,6 @@ class PointwiseChains:
     """Number of each kernel's chain. Shape (kernels,), as of `ids`."""
     elements: IntArray
     """Of its largest kernel; 0 unknown."""
-    by_shapes: Mask
-    """They are known from shapes, rather than from numbers of threads."""
     ns: IntArray
     """Sum of durations."""
     fused_ns: IntArray
@@ -46,10 +44,8 @@ class PointwiseChains:
     chains_ns: int
     ops: tuple[str, ...]
     """Of the longest chain in the used steps whose ops are all known, in order."""
-    memory_bound_ns: int
-    """Of all such kernels, in a chain or not."""
     memory_bound_share: float
-    """Of the time of compute; above 1 only where streams run side by side."""
+    """Of all such kernels, in a chain or not, of the time of compute; above 1 only where streams run side by side."""
     times: tuple[tuple[int, Intervals], ...] = ()
     """On the CPU: thread, and when it is in them."""
 

@@ -78,14 +78,12 @@ def pointwise_chains(facts: Facts) -> PointwiseChains:
         ids=table.ids[rows],
         group=group,
         elements=np.maximum.reduceat(elements[rows], first),
-        by_shapes=np.maximum.reduceat((elements - recorded)[rows] * full[chosen], first) == 0,
         ns=ns,
         fused_ns=fused(ns, high),
         in_steps=in_steps,
         chains=round_half_up(int(in_steps.sum()), count),
         chains_ns=round_half_up(int(ns[in_steps].sum()), count),
         ops=tuple(name_of(facts, one) for one in main.tolist()),
-        memory_bound_ns=bound_ns,
         memory_bound_share=bound_ns / max(breakdown(facts).compute_ns, 1),
     )
 

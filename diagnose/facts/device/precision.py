@@ -57,15 +57,11 @@ class Precision:
     fp32_ids: IntArray
     """Kernels in fp32 without Tensor Cores, convolutions left out: what `set_float32_matmul_precision` changes."""
     fp32_ns: int
-    fp32_conv_ns: int
-    """The same, in convolutions."""
     full_ids: IntArray
     """Kernels in fp32 or tf32: what autocast changes."""
     full_ns: int
     full_share: float
     """Of the step."""
-    half_ns: int
-    """In fp16, bf16 or fp8."""
     matmul_ns: int
     """Of all."""
     tf32_left: Left | None
@@ -86,18 +82,16 @@ def precision(facts: Facts) -> Precision:
     """Time by precision. Raises Missing without device work, or if the device's rates are not known."""
     ops, work, known = matmul_ops(facts), work_table(facts), type_rates(facts)
     simt = _in(ops, "fp32") & (ops.tensor_cores == 0)
-    full, half = _in(ops, "fp32", "tf32"), _in(ops, "fp16", "bf16", "fp8")
+    full = _in(ops, "fp32", "tf32")
     convolution = np.append(["conv" in name.lower() for name in ops.names], False)[ops.name].astype(bool)
     dtype = "bf16" if known.bf16_tflops else "fp16"
     full_ns = _ns(facts, ops, full)
     return Precision(
         fp32_ids=_kernels(ops, simt & ~convolution),
         fp32_ns=_ns(facts, ops, simt & ~convolution),
-        fp32_conv_ns=_ns(facts, ops, simt & convolution),
         full_ids=_kernels(ops, full),
         full_ns=full_ns,
         full_share=full_ns / max(breakdown(facts).step_ns, 1),
-        half_ns=_ns(facts, ops, half),
         matmul_ns=_ns(facts, ops, np.ones(len(ops.op), dtype=bool)),
         tf32_left=_left(facts, ops, simt & ~convolution, "tf32"),
         half_left=_left(facts, ops, full, dtype),

@@ -10,7 +10,7 @@ import pandas as pd
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
-from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import BLOCKING, api_calls, enclosing_op
 from diagnose.facts.core.names import grouped, name_codes, name_of
 from diagnose.facts.core.sole_ops import sole_ops
@@ -78,8 +78,6 @@ class Transfer:
     """Host time in these calls, synchronisations and `op_ids`, per step."""
     host_idle_ns: int
     """Idle time of the device while the host was in these, per step."""
-    on_compute_stream: bool
-    """Whether any of them ran on the stream that does most of its device's computing."""
     bandwidth_bytes_per_s: float | None
     """Bytes over device time, of the copies whose size was recorded."""
 
@@ -135,7 +133,6 @@ def _groups(facts: Facts, copies: pd.DataFrame) -> list[Transfer]:
     copies = copies.assign(
         sync=sync_of[copies.index.to_numpy()],
         sole_op=sole_ops(facts, copies["call"].to_numpy()),
-        with_compute=copies["track"].isin(_compute_streams(facts)),
     )
     return [_transfer(facts, copies.iloc[rows], site) for rows, site in groups if copies["in_steps"].iloc[rows].any()]
 
@@ -167,7 +164,6 @@ def _transfer(facts: Facts, every: pd.DataFrame, site: Site | None) -> Transfer:
         call_idle_ns=round_half_up(int(intervals.covered(in_calls, time.idle).sum()), used.count),
         host_ns=round_half_up(on_host.total, used.count),
         host_idle_ns=round_half_up(int(intervals.covered(in_ops, time.idle).sum()), used.count),
-        on_compute_stream=bool(seen["with_compute"].any()),
         bandwidth_bytes_per_s=int(size.sum()) / timed * 1e9 if timed else None,
     )
 
@@ -182,14 +178,6 @@ def _times(facts: Facts, ids: pd.DataFrame) -> Intervals:
     """Normal set of the time in at least one of the spans."""
     start, dur = (facts.rank.spans[name].to_numpy()[_known(ids)] for name in ("start_ns", "dur_ns"))
     return intervals.union(Intervals(start, start + dur))
-
-
-def _compute_streams(facts: Facts) -> pd.Series[int]:
-    """Of each device the track on which compute kernels took the most time."""
-    work, device = device_work(facts), facts.rank.tracks["device"].to_numpy()
-    computing = work.work_class == WorkClass.COMPUTE
-    busy = pd.Series((work.end_ns - work.start_ns)[computing]).groupby(work.track[computing]).sum()
-    return busy.groupby(device[busy.index.to_numpy()]).idxmax()
 
 
 def copy_before(facts: Facts, ids: IntArray) -> IntArray:
@@ -223,8 +211,6 @@ class HostBorn:
     site: Site | None
     ids: IntArray
     """The ops that make them."""
-    move_ids: IntArray
-    """The `aten::to` that copy them. Shape as `ids`."""
     total_calls: int
     """In all used steps."""
 
@@ -248,7 +234,7 @@ def host_born(facts: Facts) -> tuple[HostBorn, ...]:
     for rows, site in grouped(facts, moved, name_codes(facts, ids)):
         made_by = "torch.tensor" if by_tensor[move[rows[0]]] else name_of(facts, int(ids[rows[0]]))
         if seen[rows].any():
-            found.append(HostBorn(made_by, site, ids[rows], moved[rows], int(seen[rows].sum())))
+            found.append(HostBorn(made_by, site, ids[rows], int(seen[rows].sum())))
     return tuple(sorted(found, key=lambda one: -one.total_calls))
 
 

@@ -32,12 +32,8 @@ class BlockingLaunches:
 
     call_ids: IntArray
     """Calls that launch one kernel, of any length."""
-    total_kernels: int
-    """Long kernels, in all used steps."""
-    ratio_median: float
-    """Of call duration over kernel duration."""
     alike_share: float
-    """Share of the launches whose ratio is in ALIKE."""
+    """Share of the launches whose duration, over that of the kernel, is in ALIKE."""
     depth_median: int
     """Work queued before the kernel when its launch begins; hundreds where launches block because the queue is full."""
     empty_queue_share: float
@@ -62,8 +58,6 @@ def blocking_launches(facts: Facts) -> BlockingLaunches:
     ratio = dur[table.call[chosen]] / dur[table.work[chosen]]
     return BlockingLaunches(
         call_ids=np.intersect1d(single, launch[is_kernel[device_work(facts).ids]]),
-        total_kernels=len(ratio),
-        ratio_median=float(np.median(ratio)),
         alike_share=float(((ratio >= ALIKE[0]) & (ratio <= ALIKE[1])).mean()),
         depth_median=int(np.median(table.depth[chosen])),
         empty_queue_share=float((table.depth[chosen] == 0).mean()),

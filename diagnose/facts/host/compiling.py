@@ -15,7 +15,7 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, idle_under, in_used_steps, launched_in, members
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, launched_in, members
 from diagnose.facts.core.steps import steps
 from diagnose.trace import kinds, nesting
 from diagnose.trace.enums import SpanKind
@@ -47,8 +47,6 @@ class CompiledRegion:
     ids: IntArray
     total_calls: int
     """In all used steps."""
-    total_nested: int
-    """Of them, those inside another region: after a graph break."""
     ns: int
     """Host time in them, regions inside included, per step."""
 
@@ -92,18 +90,12 @@ class Compiling:
     used: bool
     """Whether any trace of it was seen."""
     compilations: Compilations
-    compile_ns: int
-    """Host time in compilations, per step."""
-    compile_idle_ns: int | None
-    """Idle time of the device under them, per step; None without device work."""
     regions: tuple[CompiledRegion, ...]
     """Longest first."""
     region_calls: int
     """Calls of compiled code by the program, after graph breaks included, per step."""
-    graph_breaks: int
-    """Calls of compiled code inside other compiled code, per step."""
     breaks_per_call: float
-    """`graph_breaks` over the calls of compiled code that are in no other; 0 without any."""
+    """Calls of compiled code inside other compiled code, over those in no other; 0 without any."""
     between_ids: IntArray
     """Ops that regions run uncompiled before, between and after their graphs, none inside another."""
     between: int
@@ -116,8 +108,6 @@ class Compiling:
     """Device work launched in them."""
     fused_pieces: int
     """How many of them a call of compiled code has, forward, that graph breaks part; 1 where none do."""
-    recompiled: int
-    """How often functions called in the used steps had been compiled again, since the start of the run."""
     missed: int
     """Searches that found none, after which code ran uncompiled, per step."""
     lookup_ids: IntArray
@@ -126,8 +116,6 @@ class Compiling:
     """Per step."""
     lookup_ns: int
     """Host time in them, per step."""
-    device_share: float | None
-    """Share of the kernels' time, in the used steps, that compiled code launched; None without kernels in them."""
 
 
 @fact
@@ -139,10 +127,8 @@ def compiling(facts: Facts) -> Compiling:
     used = steps(facts)
     frames = (*_HOST, SpanKind.PYTHON)
     compiled = host_spans(facts, *frames, named=lambda name: kinds.activity(name) is Activity.COMPILE).outermost()
-    during = compiled.in_steps(facts).times
     inside = host_spans(facts, *_HOST, named=lambda name: name.startswith(_REGION))
     nested = inside.parents >= 0
-    regions = _regions(facts, inside, nested)
     lookup = host_spans(facts, *_HOST, named=lambda name: name == _LOOKUP)
     looked = lookup.in_steps(facts)
     between = _between(facts, inside)
@@ -153,11 +139,8 @@ def compiling(facts: Facts) -> Compiling:
     return Compiling(
         used=bool(len(compiled.ids) or len(lookup.ids) or len(_code(facts).ids) or _by_inductor(facts).any()),
         compilations=_compilations(facts, compiled),
-        compile_ns=round_half_up(during.total, used.count),
-        compile_idle_ns=idle_under(facts, during),
-        regions=regions,
+        regions=_regions(facts, inside),
         region_calls=round_half_up(len(calls[0].ids), used.count),
-        graph_breaks=round_half_up(breaks, used.count),
         breaks_per_call=breaks / max(len(calls[0].ids) - breaks, 1),
         between_ids=between.ids,
         between=round_half_up(len(outside.ids), used.count),
@@ -165,16 +148,14 @@ def compiling(facts: Facts) -> Compiling:
         fused_ids=fused.ids,
         fused_work_ids=device_work(facts).ids[launched_in(facts, fused) >= 0],
         fused_pieces=_pieces(fused, inside.where(~nested)),
-        recompiled=_recompiled([region.label for region in regions]),
         missed=_missed(facts, lookup, inside, compiled),
         lookup_ids=lookup.ids,
         lookups=round_half_up(len(looked.ids), used.count),
         lookup_ns=round_half_up(int((looked.end_ns - looked.start_ns).sum()), used.count),
-        device_share=_device_share(facts),
     )
 
 
-def _regions(facts: Facts, inside: HostSpans, nested: npt.NDArray[np.bool_]) -> tuple[CompiledRegion, ...]:
+def _regions(facts: Facts, inside: HostSpans) -> tuple[CompiledRegion, ...]:
     used, names = steps(facts), facts.rank.spans["name"].cat
     labels, label = np.unique(names.codes.to_numpy()[inside.ids], return_inverse=True)
     in_steps = in_used_steps(facts, inside.ids)
@@ -187,19 +168,10 @@ def _regions(facts: Facts, inside: HostSpans, nested: npt.NDArray[np.bool_]) -> 
                 label=str(names.categories[code]).removeprefix(_REGION),
                 ids=inside.ids[same],
                 total_calls=len(counted),
-                total_nested=int(nested[counted].sum()),
                 ns=round_half_up(int(dur[counted].sum()), used.count),
             )
         )
     return tuple(sorted(found, key=lambda region: (-region.ns, region.label)))
-
-
-def _recompiled(labels: list[str]) -> int:
-    highest: dict[str, int] = {}
-    for label in labels:
-        if index := _INDEX.search(label):
-            highest[index[1]] = max(highest.get(index[1], 0), int(index[2]))
-    return sum(highest.values())
 
 
 def _compilations(facts: Facts, compiled: HostSpans) -> Compilations:
@@ -259,18 +231,6 @@ def _code(facts: Facts) -> HostSpans:
     if len(graphs.ids):
         return graphs
     return host_spans(facts, *_HOST, named=lambda name: name in _FUNCTIONS or name.startswith(_REGION))
-
-
-def _device_share(facts: Facts) -> float | None:
-    work, used, spans = device_work(facts), steps(facts), facts.rank.spans
-    kind = spans["kind"].to_numpy()[work.ids]
-    inside = (kind == SpanKind.KERNEL.value) & (work.start_ns >= used.start_ns) & (work.start_ns < used.end_ns)
-    dur = (work.end_ns - work.start_ns)[inside]
-    if not dur.sum():
-        return None
-    names = spans["name"].cat.codes.to_numpy()[work.ids]
-    ours = ((launched_in(facts, _code(facts)) >= 0) | _by_inductor(facts)[names])[inside]
-    return float(dur[ours].sum() / dur.sum())
 
 
 def _by_inductor(facts: Facts) -> npt.NDArray[np.bool_]:

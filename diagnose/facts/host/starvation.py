@@ -25,9 +25,6 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import ApiKind
 
-SHORT_KERNEL_NS = 10_000
-"""Eager dispatch takes the host 5 to 10 us an op: a device with shorter kernels outruns it."""
-
 
 @dataclass(frozen=True)
 class Starvation:
@@ -49,8 +46,6 @@ class Starvation:
     """Per step."""
     kernel_median_ns: int
     """Median duration of a kernel."""
-    short_kernel_share: float
-    """Share of the kernels that are shorter than SHORT_KERNEL_NS."""
     graph_share: float
     """Share of the kernels that a CUDA graph launched."""
 
@@ -77,7 +72,6 @@ def starvation(facts: Facts) -> Starvation:
         empty_queue_share=float((table.depth[first] == 0).mean()),
         kernels=round_half_up(len(kernels), used.count),
         kernel_median_ns=int(np.median(dur)),
-        short_kernel_share=float((dur < SHORT_KERNEL_NS).mean()),
         graph_share=float(by_graph.mean()),
     )
 

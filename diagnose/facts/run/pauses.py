@@ -11,7 +11,6 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, Missing, fact, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.causes import TimeCause
-from diagnose.facts.core.device import device_work
 from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.run import marked_ranges
@@ -19,7 +18,7 @@ from diagnose.facts.core.spans import HostSpans, host_spans, idle_under, in_used
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.step_table import Filler, Filling, Labels, StepTable, step_table
 from diagnose.trace import frames, intervals, kinds
-from diagnose.trace.enums import Direction, SpanKind
+from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
@@ -74,8 +73,6 @@ class Checkpoints:
     ids: IntArray
     """None inside another."""
     dur_ns: IntArray
-    copied_bytes: IntArray
-    """Copied from the device to the host meanwhile; -1 unknown."""
     step: IntArray
     """Number of the recorded step it begins in, used or not; -1 none."""
     in_steps: npt.NDArray[np.bool_]
@@ -110,7 +107,6 @@ def checkpoints(facts: Facts) -> Checkpoints:
     return Checkpoints(
         ids=found.ids,
         dur_ns=found.end_ns - found.start_ns,
-        copied_bytes=_copied_to_host(facts, found),
         step=numbers[facts.rank.spans["step"].to_numpy()[found.ids]],
         in_steps=in_used_steps(facts, found.ids),
         host_ns=round_half_up(during.total, used.count),
@@ -123,23 +119,6 @@ def _saves(name: str) -> bool:
     lower = name.lower()
     said = "save" in lower and ("checkpoint" in lower or "ckpt" in lower) and frames.frame_site(name) is None
     return said or kinds.activity(name) is Activity.CHECKPOINT
-
-
-def _copied_to_host(facts: Facts, during: HostSpans) -> IntArray:
-    """Bytes of the copies to the host that were launched while each span was open, on any thread; -1 if unknown."""
-    work, copies = device_work(facts), facts.rank.copies
-    copies = copies[copies["direction"] == Direction.D2H.value]
-    launch = work.launch[np.searchsorted(work.ids, copies.index.to_numpy())]
-    size = copies["bytes"].to_numpy()[launch >= 0]
-    moment = facts.rank.spans["start_ns"].to_numpy()[launch[launch >= 0]]
-    order = np.argsort(moment, kind="stable")
-    low, high = (np.searchsorted(moment[order], edge) for edge in (during.start_ns, during.end_ns))
-
-    def between(values: IntArray) -> IntArray:
-        running = np.concatenate(([0], np.cumsum(values[order])))
-        return running[high] - running[low]
-
-    return np.where(between((size < 0).astype(np.int64)) > 0, -1, between(np.maximum(size, 0)))
 
 
 @dataclass(frozen=True)

@@ -66,13 +66,12 @@ def test_a_chain_and_what_it_would_take_as_one_kernel() -> None:
     found = stream.chains()
     assert found.group.tolist() == [0, 0, 0]
     assert found.elements.tolist() == [1024 * 1024]
-    assert found.by_shapes.tolist() == [True]
     assert found.ns.tolist() == [80_000]
     # Of 4 MiB each they move 3 + 3 + 2; mul and add each need not write one, that the next need not read: half is left.
     assert found.fused_ns.tolist() == [[70_000], [56_000], [40_000]]
     assert (found.chains, found.chains_ns) == (1, 80_000)
     assert found.ops == ("aten::mul", "aten::add", "aten::relu")
-    assert (found.memory_bound_ns, found.memory_bound_share) == (80_000, 0.08)
+    assert found.memory_bound_share == 0.08
 
 
 def test_chains_are_of_the_whole_recording_and_totals_of_the_used_steps() -> None:
@@ -89,7 +88,7 @@ def test_chains_are_of_the_whole_recording_and_totals_of_the_used_steps() -> Non
     # The last kernel of a step and the first of the next are not in one chain.
     assert found.group.tolist() == [0, 0, 0, 0, 1, 1, 1, 1, 2, 2, 2, 2]
     assert found.in_steps.tolist() == [False, True, True]
-    assert (found.chains, found.chains_ns, found.memory_bound_ns) == (1, 34_000, 34_000)
+    assert (found.chains, found.chains_ns) == (1, 34_000)
 
 
 def test_short_kernels_become_as_short_as_the_longest() -> None:
@@ -124,7 +123,7 @@ def test_statistics_of_the_elements_belong_to_the_chain() -> None:
 
 def test_without_shapes_threads_tell() -> None:
     found = Stream().threads(2048).threads(8192).threads(2048, run=30).chains()
-    assert (found.group.tolist(), found.by_shapes.tolist()) == ([0, 0, 0], [False])
+    assert found.group.tolist() == [0, 0, 0]
     assert found.elements.tolist() == [8192 * 128]
     assert found.fused_ns.tolist() == [[45_000], [38_000], [30_000]]
     stream = Stream().threads(2048).threads(2048).threads(2048)
@@ -165,14 +164,14 @@ def test_kernels_of_one_op_are_no_chain() -> None:
         draw.launch(MUL, (10 * k, 10 * k + 1), (200 + 10 * k, 210 + 10 * k))
     found = pointwise_chains(draw.facts())
     assert (found.ids.tolist(), found.fused_ns.shape, found.ops, found.chains) == ([], (3, 0), (), 0)
-    assert (found.memory_bound_ns, found.memory_bound_share) == (30_000, 1.0)
+    assert found.memory_bound_share == 1
 
 
 def test_updates_of_parameters_are_not_in_it() -> None:
     stream = three(Stream())
     stream.draw.span("user_annotation", "Optimizer.step#SGD.step", 0, 100)
     found = stream.chains()
-    assert (len(found.ids), found.memory_bound_ns) == (0, 0)
+    assert (len(found.ids), found.memory_bound_share) == (0, 0)
 
 
 def test_chains_without_any_host_recording() -> None:
@@ -187,7 +186,7 @@ def test_hostile_sizes_do_no_harm() -> None:
     grid = [2**31 - 1] * 3
     stream = Stream().op("aten::mul", [[2**62], [2**44]]).op("aten::mul", None, grid=grid, block=grid)
     stream.op("aten::add", [[0]]).op("aten::add", [[[2**44]] * 500])
-    assert stream.chains().memory_bound_ns == 40_000
+    assert stream.chains().memory_bound_share == 1
     with pytest.raises(Missing, match="device work"):
         pointwise_chains(Drawing().op("aten::mul", 0, 10).facts())
 

@@ -38,7 +38,7 @@ def test_a_chain_and_what_it_would_take_as_one() -> None:
     assert found.fused_ns.tolist() == [[7 * MS] * 3, [5_600_000] * 3, [4 * MS] * 3]
     assert (found.chains, found.chains_ns) == (1, 8 * MS)
     assert found.ops == ("aten::mul", "aten::add", "aten::relu")
-    assert (found.memory_bound_ns, found.memory_bound_share) == (8 * MS, 0.5)
+    assert found.memory_bound_share == 0.5
     ((_, times),) = found.times
     assert (times.ends - times.starts).tolist() == [8 * MS] * 3
 

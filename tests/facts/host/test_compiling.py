@@ -38,12 +38,10 @@ def test_regions_graph_breaks_and_lookups() -> None:
     found = compiling(compiled().facts())
     assert found.used
     first, after_break = found.regions
-    assert (first.label, first.total_calls, first.total_nested, first.ns) == ("0/0", 4, 0, 46_000)
-    assert (after_break.label, after_break.total_calls, after_break.total_nested) == ("1/0", 2, 2)
-    assert after_break.ns == 14_000
+    assert (first.label, first.total_calls, first.ns) == ("0/0", 4, 46_000)
+    assert (after_break.label, after_break.total_calls, after_break.ns) == ("1/0", 2, 14_000)
     assert (len(first.ids), len(after_break.ids)) == (6, 3)  # of all steps, used or not
-    assert (found.region_calls, found.graph_breaks, found.recompiled) == (3, 1, 0)
-    assert found.breaks_per_call == 0.5
+    assert (found.region_calls, found.breaks_per_call) == (3, 0.5)
     assert (found.lookups, found.lookup_ns, len(found.lookup_ids)) == (2, 3_000, 6)
 
 
@@ -67,16 +65,6 @@ def test_searches_of_another_thread_do_not_count_for_this_one() -> None:
     assert compiling(draw.facts()).missed == 1
 
 
-def test_the_device_time_of_compiled_code_leaves_out_what_runs_uncompiled_between_graphs() -> None:
-    # A step's kernels take 20 and 10 us, called by graphs, and 30 us.
-    assert compiling(compiled().facts()).device_share == 0.5
-    between = compiled()
-    for number in range(3):
-        at = 100 * number
-        between.launch("nll_loss_forward", (at + 22, at + 23), (at + 92, at + 97))  # under aten::item, in region 0/0
-    assert compiling(between.facts()).device_share == pytest.approx(30 / 65)
-
-
 def test_compiling_again_in_a_late_step() -> None:
     draw = compiled().op("_compile.compile_inner (dynamo_timed)", 150, 180)
     draw.op("backend_compile (dynamo_timed)", 155, 175)
@@ -84,9 +72,6 @@ def test_compiling_again_in_a_late_step() -> None:
     draw.op("compile_fx.<locals>.bw_compiler (dynamo_timed)", 182, 184, tid=777)
     found = compiling(draw.facts())
     assert (found.compilations.total, found.compilations.numbers) == (2, (1,))
-    assert found.compile_ns == 16_000  # 30 and 2 us in two steps
-    assert found.compile_idle_ns == 5_000  # the device is idle from 150 to 160 us of it
-    assert found.recompiled == 2
 
 
 def test_compilations_since_a_step() -> None:
@@ -121,20 +106,18 @@ def test_without_marks_of_graphs_no_op_is_known_to_run_uncompiled() -> None:
 
 def test_compiling_before_the_used_steps_is_told_but_not_counted() -> None:
     found = compiling(compiled().op("_compile.compile_inner (dynamo_timed)", 56, 58).facts())
-    assert (found.compilations.step.tolist(), found.compilations.total, found.compile_ns) == ([0], 0, 0)
+    assert (found.compilations.step.tolist(), found.compilations.total) == ([0], 0)
 
 
 def test_kernels_that_only_inductor_writes_show_that_it_is_used() -> None:
     draw = Drawing().op("aten::add", 0, 9).launch("triton_red_fused_sum_1", (1, 2), (3, 5))
     assert compiling(draw.facts()).used
     draw = Drawing().op("aten::add", 0, 9).launch("create_flashinfer_kv_indices_triton", (1, 2), (3, 5))
-    found = compiling(draw.facts())
-    assert (found.used, found.device_share) == (False, 0.0)
+    assert not compiling(draw.facts()).used
 
 
 def test_without_device_or_host() -> None:
-    found = compiling(Drawing().op("aten::mm", 0, 10).op(REGION + "0/0", 12, 20).facts())
-    assert (found.used, found.compile_idle_ns, found.device_share) == (True, None, None)
+    assert compiling(Drawing().op("aten::mm", 0, 10).op(REGION + "0/0", 12, 20).facts()).used
     with pytest.raises(Missing, match="ops and annotations"):
         compiling(Drawing().launch("k", (0, 1), (2, 3)).facts())
 
@@ -149,10 +132,7 @@ def test_regions_of_real_traces(corpus: Path, name: str) -> None:
     assert [region.label for region in found.regions] == [e["name"].removeprefix(REGION) for e in regions]
     assert abs(sum(region.ns for region in found.regions) - 1000 * sum(e["dur"] for e in regions)) <= 1
     assert abs(found.lookup_ns - 1000 * sum(e["dur"] for e in lookups)) <= 1
-    assert (found.lookups, found.graph_breaks, found.compilations.total) == (len(lookups), 0, 0)
-    compiled = sum(e["dur"] for e in events if e.get("cat") == "kernel" and e["name"].startswith("triton_poi_fused"))
-    kernels = sum(e["dur"] for e in events if e.get("cat") == "kernel")
-    assert found.device_share == pytest.approx(compiled / kernels)
+    assert (found.lookups, found.breaks_per_call, found.compilations.total) == (len(lookups), 0, 0)
 
 
 def test_an_eager_run_uses_no_compiler(corpus: Path) -> None:
