@@ -196,7 +196,9 @@ def test_a_page_comes_without_a_figure(figure: str, sound: Diagnosis, capsys: py
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize("rooms", ["diagnose.advice diagnose.reports", "diagnose.replay", "diagnose.facts"])
+@pytest.mark.parametrize(
+    "rooms", ["diagnose.advice diagnose.timeline diagnose.reports", "diagnose.replay", "diagnose.facts"]
+)
 def test_an_analysis_comes_whatever_fails(rooms: str) -> None:
     for name, found in lost_of(rooms):
         assert told(found), name

@@ -32,42 +32,42 @@ SAME_WORK = 0.01
 
 def findings(before: Run, after: Run) -> FindingsChange:
     """What is fixed, new or grown, where it is not minor. Findings are the same if their rule and function are."""
-    then, now = (_by_place(one.findings) for one in (before, after))
-    gone = [one for place, one in then.items() if place not in now and not one.minor]
-    came = [one for place, one in now.items() if place not in then and not one.minor]
-    both = [(then[place], one) for place, one in now.items() if place in then and not one.minor]
+    then, now = (_by_place(run.findings) for run in (before, after))
+    gone = [finding for place, finding in then.items() if place not in now and not finding.minor]
+    came = [finding for place, finding in now.items() if place not in then and not finding.minor]
+    both = [(then[place], finding) for place, finding in now.items() if place in then and not finding.minor]
     return FindingsChange(
-        fixed=tuple(one for one in gone if one.rule in after.looked),
-        new=tuple(one for one in came if one.rule in before.looked),
+        fixed=tuple(finding for finding in gone if finding.rule in after.looked),
+        new=tuple(finding for finding in came if finding.rule in before.looked),
         grown=tuple(GrownFinding(before=a, after=b) for a, b in both if b.likely_ns > a.high_ns),
-        not_looked_at=tuple(one for one in gone if one.rule not in after.looked),
-        not_looked_at_before=tuple(one for one in came if one.rule not in before.looked),
+        not_looked_at=tuple(finding for finding in gone if finding.rule not in after.looked),
+        not_looked_at_before=tuple(finding for finding in came if finding.rule not in before.looked),
     )
 
 
 def ranked(after: Diagnosis, change: FindingsChange) -> list[RankedFinding]:
     """The findings afterwards that are new, have grown, or could not be looked at before, in order."""
-    told = [*change.new, *(one.after for one in change.grown), *change.not_looked_at_before]
-    places = {_place(one) for one in told}
-    return [one for one in after.findings if _place(one) in places]
+    told = [*change.new, *(grown.after for grown in change.grown), *change.not_looked_at_before]
+    places = {_place(finding) for finding in told}
+    return [finding for finding in after.findings if _place(finding) in places]
 
 
-def _place(one: KnownFinding | RankedFinding) -> tuple[str, ...]:
-    return (one.rule, *(function_of(one.site) if one.site else ()))
+def _place(finding: KnownFinding | RankedFinding) -> tuple[str, ...]:
+    return (finding.rule, *(function_of(finding.site) if finding.site else ()))
 
 
 def _by_place(found: Sequence[KnownFinding]) -> dict[tuple[str, ...], KnownFinding]:
     """Findings by rule and function; several of one rule in one function are one, that saves what they add up to."""
     known: dict[tuple[str, ...], KnownFinding] = {}
-    for one in found:
-        place = _place(one)
-        known[place] = _both(known[place], one) if place in known else one
+    for finding in found:
+        place = _place(finding)
+        known[place] = _both(known[place], finding) if place in known else finding
     return known
 
 
 def _both(first: KnownFinding, second: KnownFinding) -> KnownFinding:
     return msgspec.structs.replace(
-        max(first, second, key=lambda one: one.likely_ns),
+        max(first, second, key=lambda finding: finding.likely_ns),
         low_ns=first.low_ns + second.low_ns,
         likely_ns=first.likely_ns + second.likely_ns,
         high_ns=first.high_ns + second.high_ns,
@@ -80,7 +80,7 @@ def settings(before: Run, after: Run, parts: Sequence[Part]) -> tuple[SettingCha
     names = dict.fromkeys((*before.settings, *after.settings))
     differing = [name for name in names if before.settings.get(name) != after.settings.get(name)]
     told = [_setting(name, before, after, parts) for name in differing]
-    return tuple(sorted(told, key=lambda one: (-abs(one.explains_ns or 0), one.acts_on != "")))
+    return tuple(sorted(told, key=lambda setting: (-abs(setting.explains_ns or 0), setting.acts_on != "")))
 
 
 def _setting(name: str, before: Run, after: Run, parts: Sequence[Part]) -> SettingChange:
@@ -95,18 +95,18 @@ def _setting(name: str, before: Run, after: Run, parts: Sequence[Part]) -> Setti
 
 
 def _explained_ns(acts_on: Area, parts: Sequence[Part]) -> int | None:
-    whole = sum(one.ns for one in parts)
-    own = sum(one.ns for one in parts if acts_on.holds(one.kind.value, one.of))
+    whole = sum(part.ns for part in parts)
+    own = sum(part.ns for part in parts if acts_on.holds(part.kind.value, part.of))
     return own if whole and own * whole >= MOSTLY * whole**2 else None
 
 
 def incomparable(before: Run, after: Run) -> Iterator[str]:
     """Sentences on what makes the sides different things; the difference is of all of it together."""
-    gpus = [sorted(set(one.devices)) for one in (before, after)]
+    gpus = [sorted(set(run.devices)) for run in (before, after)]
     if gpus[0] != gpus[1]:
         yield f"They ran on different devices: {_listed(gpus[0])} before, {_listed(gpus[1])} after."
     if before.world_size != after.world_size:
-        worlds = [one.world_size or 1 for one in (before, after)]
+        worlds = [run.world_size or 1 for run in (before, after)]
         yield f"They ran on different numbers of ranks: {worlds[0]:,} before, {worlds[1]:,} after."
     samples = before.samples_per_step, after.samples_per_step
     if None not in samples and samples[0] != samples[1]:
@@ -115,8 +115,8 @@ def incomparable(before: Run, after: Run) -> Iterator[str]:
         yield f"A step multiplies {units.three_digits(ratio)} times as many FLOPs after as before."
     if before.format != after.format:
         yield f"They were recorded by different tools: {before.format} before, {after.format} after."
-    for one, side in ((before, "before"), (after, "after")):
-        if one.measure is Measure.WINDOW:
+    for run, side in ((before, "before"), (after, "after")):
+        if run.measure is Measure.WINDOW:
             yield f"The recording {side} marks no steps: what it holds counts as one."
 
 
@@ -144,16 +144,16 @@ def per(before: Run, after: Run, before_ns: int, after_ns: int) -> Iterator[Per]
 
 def groups(before: Run, after: Run) -> tuple[GroupChange, ...]:
     """The groups of both jobs by operation, use and ranks; those that hold ranks up longest first."""
-    then, now = ({one.label: one for one in side.groups} for side in (before, after))
-    told = [GroupChange(label=one, before=then.get(one), after=now.get(one)) for one in {**now, **then}]
-    return tuple(sorted(told, key=lambda one: -max(_held_ns(one.before), _held_ns(one.after))))
+    then, now = ({group.label: group for group in side.groups} for side in (before, after))
+    told = [GroupChange(label=label, before=then.get(label), after=now.get(label)) for label in {**now, **then}]
+    return tuple(sorted(told, key=lambda group: -max(_held_ns(group.before), _held_ns(group.after))))
 
 
-def _held_ns(one: GroupTime | None) -> int:
-    return 0 if one is None else one.wait_ns + one.transfer_ns
+def _held_ns(group: GroupTime | None) -> int:
+    return 0 if group is None else group.wait_ns + group.transfer_ns
 
 
 def ranks(before: Run, after: Run) -> tuple[RankChange, ...]:
     """The ranks that both jobs have, in order."""
-    then: dict[int, RankStep] = {one.rank: one for one in before.ranks}
-    return tuple(RankChange(before=then[one.rank], after=one) for one in after.ranks if one.rank in then)
+    then: dict[int, RankStep] = {rank.rank: rank for rank in before.ranks}
+    return tuple(RankChange(before=then[rank.rank], after=rank) for rank in after.ranks if rank.rank in then)

@@ -18,7 +18,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
     Of several recordings of a side, findings and settings are of the one with the middle step.
     """
     sides = before.runs, after.runs
-    timed = all(one.unprofiled_ns for runs in sides for one in runs)
+    timed = all(run.unprofiled_ns for runs in sides for run in runs)
     then, now = (noise.times_of(runs, timed) for runs in sides)
     before_ns, after_ns = round(then.mean_ns), round(now.mean_ns)
     basis = noise.basis_of(*sides)
@@ -48,7 +48,7 @@ def compare(before: Baseline, after: Baseline) -> Comparison:
 
 
 def _ns(share: Range, before_ns: int, after_ns: int) -> Ns:
-    low, high = (None if one is None else round(one * before_ns) for one in (share.low, share.high))
+    low, high = (None if bound is None else round(bound * before_ns) for bound in (share.low, share.high))
     return Ns(low, after_ns - before_ns, high)
 
 
@@ -75,7 +75,7 @@ ENOUGH_RECORDINGS = 3
 def _why(verdict: Verdict, share: Range, basis: Basis, sides: tuple[Sequence[Run], Sequence[Run]]) -> str:
     """What the verdict rests on, or what would make it one."""
     if share.low is None or share.high is None:
-        least = min(len(one.times_ns) for runs in sides for one in runs)
+        least = min(len(run.times_ns) for runs in sides for run in runs)
         return f"A side has {least} measured step{'s' * (least != 1)}: too few to tell noise from a difference."
     if verdict != "cannot_tell":
         return _BASES[basis]

@@ -49,13 +49,13 @@ def basis_of(before: Sequence[Run], after: Sequence[Run]) -> Basis:
     """What both sides have."""
     if len(before) > 1 or len(after) > 1:
         return Basis.RECORDINGS
-    timed = all(len(one.unprofiled_ns) >= LEAST_STEPS for one in (*before, *after))
+    timed = all(len(run.unprofiled_ns) >= LEAST_STEPS for run in (*before, *after))
     return Basis.UNPROFILED_STEPS if timed else Basis.RECORDED_STEPS
 
 
 def times_of(runs: Sequence[Run], unprofiled: bool) -> Side:
     """The side, by its steps without a profiler or by the recorded ones."""
-    times = [one.unprofiled_ns if unprofiled else one.times_ns for one in runs]
+    times = [run.unprofiled_ns if unprofiled else run.times_ns for run in runs]
     return Side(tuple(map(statistics.fmean, times)), tuple(map(error_of, times)))
 
 
@@ -66,18 +66,18 @@ def difference(before: Side, after: Side, between: Spread) -> Range:
     """
     ratio = after.mean_ns / before.mean_ns
     sides = (before, after)
-    errors = [(one, len(side.errors)) for side in sides for one in side.errors]
+    errors = [(error, len(side.errors)) for side in sides for error in side.errors]
     logs = [[math.log(mean) for mean in side.means_ns] for side in sides]
-    seen = sum(statistics.variance(one) * (len(one) - 1) for one in logs if len(one) > 1)
-    freedom = between.freedom + sum(len(one) - 1 for one in logs)
+    seen = sum(statistics.variance(log) * (len(log) - 1) for log in logs if len(log) > 1)
+    freedom = between.freedom + sum(len(log) - 1 for log in logs)
     usual = (between.freedom * between.share**2 + seen) / freedom
-    parts = [(usual * sum(1 / len(one) for one in logs), freedom)]
+    parts = [(usual * sum(1 / len(log) for log in logs), freedom)]
     for error, count in errors:
         if error is None:
             return Range(None, ratio - 1, None)
         parts.append(((error.share / count) ** 2, error.freedom))
-    variance = sum(one for one, _ in parts)
-    together = variance**2 / sum(one**2 / own for one, own in parts)
+    variance = sum(part for part, _ in parts)
+    together = variance**2 / sum(part**2 / own for part, own in parts)
     half = student(1 - ALPHA / 2, max(math.floor(together + 1e-9), 1)) * math.sqrt(variance)
     return Range(ratio * math.exp(-half) - 1, ratio - 1, ratio * math.exp(half) - 1)
 

@@ -71,9 +71,9 @@ Row = tuple[AttributedTime, int, float]
 
 def mean_rows(runs: Sequence[Run]) -> list[Row]:
     """The spending of a side, mean of its runs; adds up to its mean recorded step. Empty if a run does not tell it."""
-    if not all(one.spending for one in runs):
+    if not all(run.spending for run in runs):
         return []
-    rows = [(spent, len(one.times_ns)) for one in runs for spent in one.spending]
+    rows = [(spent, len(run.times_ns)) for run in runs for spent in run.spending]
     ns = shared_out([spent.ns for spent, _ in rows], len(runs))
     return [(spent, own, spent.calls / steps / len(runs)) for (spent, steps), own in zip(rows, ns, strict=True)]
 
@@ -93,7 +93,7 @@ def parts(before: Sequence[Run], after: Sequence[Run], before_ns: int, after_ns:
     profiler = _undivided(PartKind.PROFILER, before_ns - recorded[0], after_ns - recorded[1])
     if profiler.before_ns or profiler.after_ns:
         told.append(profiler)
-    return tuple(sorted(told, key=lambda one: -abs(one.ns)))
+    return tuple(sorted(told, key=lambda part: -abs(part.ns)))
 
 
 def _undivided(kind: PartKind, before_ns: int, after_ns: int) -> Part:
@@ -162,7 +162,7 @@ def _change(key: tuple[str, ...], pair: _Pair) -> Change:
         before_name=names[0],
         after_name=names[1],
         shapes=_most(pair.shapes, pair.ns) or "",
-        site=max(pair.sites, key=lambda one: abs(pair.sites[one])) if key[0] == "line" else _most(pair.sites, pair.ns),
+        site=max(pair.sites, key=lambda at: abs(pair.sites[at])) if key[0] == "line" else _most(pair.sites, pair.ns),
     )
 
 
@@ -170,7 +170,7 @@ def _most(differences: Mapping[T, int], whole_ns: int) -> T | None:
     """What has MOSTLY of a difference; None if nothing has."""
     if not differences:
         return None
-    largest = max(differences, key=lambda one: differences[one] * whole_ns)
+    largest = max(differences, key=lambda key: differences[key] * whole_ns)
     return largest if differences[largest] * whole_ns >= MOSTLY * whole_ns**2 else None
 
 
@@ -192,7 +192,7 @@ def _kind(pair: _Pair, called: bool) -> ChangeKind:
 
 def _left(rest: Sequence[_Pair]) -> Iterator[Change]:
     """One row for all that has none of its own, where that has changed."""
-    before_ns, after_ns = sum(one.before.ns for one in rest), sum(one.after.ns for one in rest)
+    before_ns, after_ns = sum(pair.before.ns for pair in rest), sum(pair.after.ns for pair in rest)
     if before_ns != after_ns:
         yield Change(
             what="",
@@ -200,8 +200,8 @@ def _left(rest: Sequence[_Pair]) -> Iterator[Change]:
             before_ns=before_ns,
             after_ns=after_ns,
             ns=after_ns - before_ns,
-            before_calls=sum(one.before.calls for one in rest),
-            after_calls=sum(one.after.calls for one in rest),
+            before_calls=sum(pair.before.calls for pair in rest),
+            after_calls=sum(pair.after.calls for pair in rest),
             before_name="",
             after_name="",
             shapes="",

@@ -37,13 +37,13 @@ def run_of(diagnosis: Diagnosis) -> Run:
     known, told = diagnosis.steps, diagnosis.provenance
     if known is None:
         raise ValueError("Nothing in it could be measured.")
-    own = next(one for one in diagnosis.ranks if one.rank == diagnosis.rank)
+    own = next(rank for rank in diagnosis.ranks if rank.rank == diagnosis.rank)
     manifest = told.manifest
-    ran = next((one for one in manifest.ranks if one.rank == diagnosis.rank), None) if manifest else None
+    ran = next((rank for rank in manifest.ranks if rank.rank == diagnosis.rank), None) if manifest else None
     return Run(
         started=manifest.started if manifest else None,
-        format=next(one.format for one in told.sources if one.rank == diagnosis.rank),
-        devices=tuple(one.name for one in told.devices),
+        format=next(source.format for source in told.sources if source.rank == diagnosis.rank),
+        devices=tuple(device.name for device in told.devices),
         world_size=told.world_size,
         rank=diagnosis.rank,
         measure=known.measure,
@@ -53,7 +53,7 @@ def run_of(diagnosis: Diagnosis) -> Run:
         flops_per_step=None if diagnosis.flops is None else diagnosis.flops.flops,
         spending=diagnosis.spending or (),
         findings=tuple(map(_finding, diagnosis.findings)),
-        looked=tuple(one.rule for one in diagnosis.outcomes if one.outcome in LOOKED),
+        looked=tuple(outcome.rule for outcome in diagnosis.outcomes if outcome.outcome in LOOKED),
         settings=settings(told, ran),
         ranks=tuple(map(_rank, diagnosis.ranks)) if len(diagnosis.ranks) > 1 else (),
         groups=() if diagnosis.job is None else tuple(_groups(diagnosis.job)),
@@ -62,7 +62,7 @@ def run_of(diagnosis: Diagnosis) -> Run:
 
 def _samples(ran: RankManifest) -> int | None:
     """That the DataLoader asked most gives per step; None where that is not known."""
-    loader = max(ran.loaders, key=lambda one: one.asked_timed or 0, default=None)
+    loader = max(ran.loaders, key=lambda loader: loader.asked_timed or 0, default=None)
     steps = 0 if ran.unprofiled is None else len(ran.unprofiled.wall_ns)
     if loader is None or not loader.batch_size or not loader.asked_timed or not steps:
         return None
@@ -83,15 +83,15 @@ def _finding(found: RankedFinding) -> KnownFinding:
 
 
 def _groups(job: JobSummary) -> Iterator[GroupTime]:
-    for one in job.groups[:MOST_GROUPS]:
-        label = " ".join(filter(None, (jobs.group_label(one), f"({jobs.group_place(job, one)})")))
-        yield GroupTime(label=label, calls=one.calls, wait_ns=one.wait_ns, transfer_ns=one.transfer_ns)
+    for group in job.groups[:MOST_GROUPS]:
+        label = " ".join(filter(None, (jobs.group_label(group), f"({jobs.group_place(job, group)})")))
+        yield GroupTime(label=label, calls=group.calls, wait_ns=group.wait_ns, transfer_ns=group.transfer_ns)
 
 
-def _rank(one: RankSummary) -> RankStep:
+def _rank(rank: RankSummary) -> RankStep:
     return RankStep(
-        rank=one.rank,
-        step_ns=None if one.step_time_ns is None else one.step_time_ns.mean,
-        computing_ns=one.computing_ns,
-        waiting_ns=one.waiting_ns,
+        rank=rank.rank,
+        step_ns=None if rank.step_time_ns is None else rank.step_time_ns.mean,
+        computing_ns=rank.computing_ns,
+        waiting_ns=rank.waiting_ns,
     )

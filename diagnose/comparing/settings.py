@@ -58,7 +58,7 @@ AREAS = (
 
 def area(name: str) -> Area | None:
     """What a setting acts on; None: it may be all."""
-    return next((one for one in AREAS if re.match(one.pattern, name)), None)
+    return next((area for area in AREAS if re.match(area.pattern, name)), None)
 
 
 def settings(told: Provenance, ran: RankManifest | None) -> dict[str, str]:
@@ -141,5 +141,5 @@ def _options(prefix: str, given: Mapping[str, object]) -> Iterator[tuple[str, st
 
 def _text(value: object) -> str:
     if isinstance(value, dict):
-        return ", ".join(f"{name}: {one}" for name, one in value.items())
+        return ", ".join(f"{name}: {setting}" for name, setting in value.items())
     return ", ".join(map(str, value)) if isinstance(value, tuple) else str(value)

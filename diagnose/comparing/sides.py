@@ -56,7 +56,7 @@ def side(given: str, analyse: Analyse) -> Side:
             raise Inconclusive(f"Nothing in {paths[0]} could be measured. See diagnose analyze {paths[0]}.")
         diagnoses.append(diagnosis)
     found = baseline_of(diagnoses)
-    runs = (*found.runs, *(run for one in kept for run in one.runs))
+    runs = (*found.runs, *(run for baseline in kept for run in baseline.runs))
     shown = dict(enumerate(diagnoses)).get(middle(runs))
     return Side(msgspec.structs.replace(found, runs=runs), shown)
 
@@ -66,9 +66,9 @@ def recordings(given: str) -> list[list[str]]:
     if Path(given).exists() or not glob.has_magic(given):
         return [[given]]
     matches = sorted(glob.glob(given, recursive=True))  # noqa: PTH207 (an absolute pattern is no Path.glob)
-    apart = [one for one in matches if Path(one).is_dir() or _kind(one) is not None]
-    ranks = [one for one in matches if one not in apart]
-    return [*([one] for one in apart), *([ranks] if ranks else [])] or [[given]]
+    apart = [path for path in matches if Path(path).is_dir() or _kind(path) is not None]
+    ranks = [path for path in matches if path not in apart]
+    return [*([path] for path in apart), *([ranks] if ranks else [])] or [[given]]
 
 
 def _ours(path: str) -> Diagnosis | Baseline | None:
