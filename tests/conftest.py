@@ -9,6 +9,8 @@ from pathlib import Path
 import pytest
 from hypothesis import HealthCheck, settings
 
+HERE = Path(__file__).parent
+
 # Timing never fails a test: CI machines are shared. Few examples a run, and others in each.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.register_profile("quick", UNTIMED, max_examples=20)
@@ -45,6 +47,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if "corpus" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _processes() -> None:
+    """Python processes that tests start find this checkout, and a torch that loads its compiler when it is needed."""
+    paths = [str(HERE / "data" / "lazy_torch"), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
 
 
 @pytest.fixture

@@ -22,6 +22,7 @@ import pytest
 from diagnose.capture.agent import about, about_devices, about_settings, imports
 from diagnose.capture.agent.about import Settings
 from diagnose.trace import manifest
+from tests.capture.scripts import plain
 
 pytestmark = pytest.mark.slow
 
@@ -285,10 +286,7 @@ import torch
 def run(folder: Path, script: str, before: str = SCRIPT) -> str:
     """What a script prints that is observed before it imports torch."""
     (folder / "script.py").write_text(before + script)
-    environment = {**os.environ, "PYTHONPATH": str(ROOT), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run(
-        [sys.executable, str(folder / "script.py")], env=environment, capture_output=True, text=True, cwd=folder
-    )
+    done = plain(folder, "script.py")
     assert done.returncode == 0, done.stderr
     return done.stdout
 

@@ -477,7 +477,7 @@ def test_a_sitecustomize_of_the_user_is_run_too(tmp_path: Path) -> None:
     (tmp_path / "site").mkdir()
     (tmp_path / "site" / "sitecustomize.py").write_text("import sys\nsys.customized = __file__\n")
     script(tmp_path, "import sys\nprint(sys.customized, any('bootstrap' in path for path in sys.path))\n")
-    given = {**environment(), "PYTHONPATH": f"{environment()['PYTHONPATH']}{os.pathsep}{tmp_path / 'site'}"}
+    given = {**environment(), "PYTHONPATH": f"{tmp_path / 'site'}{os.pathsep}{os.environ['PYTHONPATH']}"}
     words = command("-o", "out", "-q", "train.py")
     done = subprocess.run(words, capture_output=True, text=True, cwd=tmp_path, env=given)
     assert done.stdout == f"{tmp_path / 'site' / 'sitecustomize.py'} False\n"
