@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.host.compiling import compiling
-from diagnose.source import ranks
 from tests.drawing import Drawing
 
 REGION = "Torch-Compiled Region: "
@@ -137,26 +132,6 @@ def test_without_device_or_host() -> None:
     assert (found.used, found.compile_idle_ns, found.device_share) == (True, None, None)
     with pytest.raises(Missing, match="ops and annotations"):
         compiling(Drawing().launch("k", (0, 1), (2, 3)).facts())
-
-
-@pytest.mark.parametrize("name", ["tracelens/b200_eager.json.gz", "hta/triton.json.gz"])
-def test_regions_of_real_traces(corpus: Path, name: str) -> None:
-    path = corpus / "kineto" / name
-    found = compiling(Facts(ranks.read(path)))
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
-    regions = [e for e in events if e["name"].startswith(REGION)]
-    lookups = [e for e in events if e["name"] == "TorchDynamo Cache Lookup"]
-    assert [region.label for region in found.regions] == [e["name"].removeprefix(REGION) for e in regions]
-    assert abs(sum(region.ns for region in found.regions) - 1000 * sum(e["dur"] for e in regions)) <= 1
-    assert abs(found.lookup_ns - 1000 * sum(e["dur"] for e in lookups)) <= 1
-    assert (found.lookups, found.graph_breaks, found.compilations.total) == (len(lookups), 0, 0)
-    compiled = sum(e["dur"] for e in events if e.get("cat") == "kernel" and e["name"].startswith("triton_poi_fused"))
-    kernels = sum(e["dur"] for e in events if e.get("cat") == "kernel")
-    assert found.device_share == pytest.approx(compiled / kernels)
-
-
-def test_an_eager_run_uses_no_compiler(corpus: Path) -> None:
-    assert not compiling(Facts(ranks.read(corpus / "kineto/hta/resnet_v100_5_steps.json.gz"))).used
 
 
 def test_pieces_that_hold_nothing_but_fused_code() -> None:
