@@ -97,6 +97,32 @@ def run_with(tmp_path: Path, plan: Plan, path: Path) -> tuple[RankManifest, list
     return rank, said
 
 
+LOOKED_AT = """
+import threading, time, torch
+from diagnose.capture.agent import main_thread, models
+layer, seen = torch.nn.Linear(4, 4), []
+def slowly():
+    for number in range(40):
+        time.sleep(0.01)
+        yield number
+def look():
+    for _ in range(20):
+        main_thread.soon(lambda: seen.append(models.largest()))
+        time.sleep(0.01)
+looking = threading.Thread(target=look)
+looking.start()
+print(len(tuple(slowly())))
+looking.join()
+print(layer in seen)
+"""
+
+
+def test_a_tuple_that_the_script_is_making_is_not_held_while_its_model_is_looked_for() -> None:
+    """Else Python cannot finish it, and the script ends with a SystemError."""
+    done = subprocess.run([sys.executable, "-c", LOOKED_AT], capture_output=True, text=True)
+    assert done.stdout.split() == ["40", "True"], done.stderr
+
+
 def test_inference_is_recorded_by_calls_of_the_model(tmp_path: Path) -> None:
     rank, _ = run_with(
         tmp_path,
