@@ -4,10 +4,17 @@ from __future__ import annotations
 
 import os
 import signal
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+from filelock import FileLock
 from hypothesis import HealthCheck, settings
+
+import diagnose
+from diagnose.contracts.diagnosis import Diagnosis
+
+HERE = Path(__file__).parent
 
 # Timing never fails a test: CI machines are shared. Few examples a run, and others in each.
 UNTIMED = settings(deadline=None, suppress_health_check=[HealthCheck.too_slow])
@@ -47,6 +54,13 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.slow)
 
 
+@pytest.fixture(scope="session", autouse=True)
+def _processes() -> None:
+    """Python processes that tests start find this checkout, and a torch that loads its compiler when it is needed."""
+    paths = [str(HERE / "data" / "lazy_torch"), str(HERE.parent), *filter(None, [os.environ.get("PYTHONPATH")])]
+    os.environ["PYTHONPATH"] = os.pathsep.join(paths)
+
+
 @pytest.fixture
 def as_for_users(monkeypatch: pytest.MonkeyPatch) -> None:
     """Failures of ours are collected, and not raised."""
@@ -60,3 +74,21 @@ def corpus(request: pytest.FixtureRequest) -> Path:
     if folder is None:
         pytest.skip("reads recorded traces: give their folder with --corpus=DIR")
     return folder.resolve()
+
+
+@pytest.fixture(scope="session")
+def analyzed(corpus: Path, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Diagnosis]:
+    """What is said of a recording in the corpus: found out once, whichever processes of pytest ask."""
+    folder = tmp_path_factory.getbasetemp()
+    folder = folder.parent if "PYTEST_XDIST_WORKER" in os.environ else folder
+
+    def of(name: str) -> Diagnosis:
+        file = folder / f"{name.replace('/', '-')}.diagnosis"
+        with FileLock(f"{file}.lock"):
+            if not file.exists():
+                found = diagnose.analyze(corpus / name)
+                assert Diagnosis.from_json(found.to_json()) == found
+                file.write_text(found.to_json(), encoding="utf-8")
+        return Diagnosis.from_json(file.read_text(encoding="utf-8"))
+
+    return of

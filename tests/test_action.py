@@ -171,7 +171,9 @@ def test_what_cannot_be_analyzed_fails_the_job(checkout: Path, workspace: Path, 
 
 @pytest.mark.slow
 def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, workspace: Path, path: str) -> None:
-    """The action installs torch. The script's words reach it whole, and nothing in them is run."""
+    """As often as asked, and all recordings are compared. The action installs torch. The script's words reach it whole,
+    and nothing in them is run.
+    """
     assert TORCH is not None
     asked = {name.replace("-", "_"): str(value) for name, value in _diagnose_step()["with"].items()}
     assert asked["script"] == "train.py"
@@ -179,13 +181,18 @@ def test_a_script_is_recorded_and_analyzed_as_the_workflow_asks(checkout: Path, 
     given = asked | {
         "script": SCRIPT,
         "torch": TORCH[0],
-        "fail_over": "100%",
+        "fail_over": "",
+        "repeat": "2",
+        "baseline": "before",
         "profile_options": "--warmup 5 --steps 3",
     }
+    shutil.copytree(SAMPLE, workspace / "before")
     ran = run(checkout, workspace, path, **given)
     assert ran.code == 0, ran.log
     assert ran.outputs["recording"] == "diagnose-results/recording"
-    assert (workspace / ran.outputs["recording"] / "rank0.trace.json.gz").is_file()
+    for name in ("recording", "recording-2"):
+        assert (workspace / "diagnose-results" / name / "rank0.trace.json.gz").is_file()
+    assert (workspace / ran.outputs["comparison"]).is_file()
     found = json.loads((workspace / ran.outputs["json"]).read_text())
     assert found["provenance"]["manifest"]["complete"] is True
     assert not (workspace / "injected").exists()
@@ -206,21 +213,6 @@ def test_with_a_baseline_the_comparison_decides(checkout: Path, workspace: Path,
     slower = run(checkout, workspace, path, run="strong", baseline="strong_fixed", fail_over="1%")
     assert slower.code == 1, slower.log
     assert (workspace / slower.outputs["comparison"]).is_file()
-
-
-@pytest.mark.slow
-def test_a_script_is_recorded_as_often_as_asked_and_all_recordings_are_compared(
-    checkout: Path, workspace: Path, path: str
-) -> None:
-    assert TORCH is not None
-    shutil.copytree(SAMPLE, workspace / "before")
-    given = {"script": SCRIPT, "torch": TORCH[0], "repeat": "2", "baseline": "before"}
-    ran = run(checkout, workspace, path, **given, profile_options="--warmup 5 --steps 3")
-    assert ran.code == 0, ran.log
-    assert ran.outputs["recording"] == "diagnose-results/recording"
-    for name in ("recording", "recording-2"):
-        assert (workspace / "diagnose-results" / name / "rank0.trace.json.gz").is_file()
-    assert (workspace / ran.outputs["comparison"]).is_file()
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ def length(spans: set[Span]) -> int:
 
 
 @pytest.mark.parametrize("name", WITH_DEVICE)
-def test_the_breakdown_agrees_with_a_plain_sweep(corpus: Path, name: str) -> None:
+def test_figures_agree_with_a_plain_sweep_and_plain_counting(corpus: Path, name: str) -> None:
     plain = Plain(corpus / "kineto" / name)
     facts = Facts(ranks.read(corpus / "kineto" / name))
     used, time = steps(facts), device_time(facts)
@@ -125,13 +125,13 @@ def test_the_breakdown_agrees_with_a_plain_sweep(corpus: Path, name: str) -> Non
     assert parts.busy_ns + parts.idle_ns + parts.graph_not_recorded_ns == parts.step_ns
     assert parts.compute_ns + parts.exposed_communication_ns + parts.exposed_copy_ns == parts.busy_ns
     assert sum(one.ns for one in idle(facts)) == parts.idle_ns
+    _kernels_agree(plain, facts)
+    if name in STEPPED:
+        _step_times_agree(plain, facts, STEPPED[name])
 
 
-@pytest.mark.parametrize("name", WITH_DEVICE)
-def test_kernels_agree_with_plain_counting(corpus: Path, name: str) -> None:
-    facts = Facts(ranks.read(corpus / "kineto" / name))
+def _kernels_agree(plain: Plain, facts: Facts) -> None:
     used = steps(facts)
-    plain = Plain(corpus / "kineto" / name)
     inside = [(start, end, kind) for start, end, kind, _ in plain.work if used.start_ns <= start < used.end_ns]
     rows = kernels(facts)
     spans = facts.rank.spans
@@ -154,14 +154,13 @@ STEPPED = {
 }
 
 
-@pytest.mark.parametrize(("name", "marker"), STEPPED.items())
-def test_step_times_agree_with_a_plain_search_for_the_last_device_end(corpus: Path, name: str, marker: str) -> None:
-    plain = Plain(corpus / "kineto" / name)
+def _step_times_agree(plain: Plain, facts: Facts, marker: str) -> None:
+    """With a plain search for the last device end."""
     found = sorted((start, end) for start, end, label, _ in plain.host if label.startswith(marker))
     if marker == "Optimizer.step#":
         found = [(before[1], after[1]) for before, after in pairwise(found)]
     ends = plain.step_bounds(found)
-    used = steps(Facts(ranks.read(corpus / "kineto" / name)))
+    used = steps(facts)
     assert used.measure == Measure.DEVICE
     assert used.bounds_ns.tolist() == ends[: len(used.bounds_ns)]
     assert len(ends) - len(used.bounds_ns) in (0, 1)  # a last step that the window cut is left out

@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from pathlib import Path
+from collections.abc import Callable
 
 import pytest
 
-import diagnose
 from benchmarks import gpu_traces
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.rulekit import page
 
 VERDICTS = gpu_traces.verdicts()
@@ -19,8 +19,10 @@ def test_every_rule_that_answers_for_a_cause_exists() -> None:
 
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda one: one.trace)
-def test_the_published_table_is_what_is_said_today(verdict: gpu_traces.Verdict, corpus: Path) -> None:
-    found = gpu_traces.judged(verdict, diagnose.analyze(corpus / verdict.trace))
+def test_the_published_table_is_what_is_said_today(
+    verdict: gpu_traces.Verdict, analyzed: Callable[[str], Diagnosis]
+) -> None:
+    found = gpu_traces.judged(verdict, analyzed(verdict.trace))
     was = PUBLISHED[verdict.trace]
     assert (found.named, found.place, found.wrong, found.unshared) == (
         was.named,

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import math
-import os
 import subprocess
 import sys
 from pathlib import Path
@@ -280,8 +279,7 @@ def test_processes_that_write_at_once_lose_and_damage_nothing(file: Path, tmp_pa
     (tmp_path / "diagnosis.json").write_text(diagnosis.to_json())
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report(trial(1), trial(2))))
     command = [sys.executable, "-c", WRITER, str(tmp_path / "diagnosis.json"), str(tmp_path / "report.json")]
-    environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-    writers = [subprocess.Popen(command, stdin=subprocess.PIPE, env=environment) for _ in range(4)]
+    writers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
     for one in writers:
         assert one.stdin is not None
         one.stdin.close()

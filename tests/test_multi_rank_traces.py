@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from pathlib import Path
 
 import msgspec
 import pytest
 
-import diagnose
 from benchmarks import gpu_traces, multi_rank_traces
+from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.rulekit import page
 
 VERDICTS = multi_rank_traces.verdicts()
@@ -39,8 +40,10 @@ def test_verdicts_do_not_contradict_themselves(verdict: multi_rank_traces.Verdic
 
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda one: one.trace)
-def test_what_is_published_is_what_is_said_today(verdict: multi_rank_traces.Verdict, corpus: Path) -> None:
-    found = multi_rank_traces.judged(verdict, diagnose.analyze(corpus / verdict.trace))
+def test_what_is_published_is_what_is_said_today(
+    verdict: multi_rank_traces.Verdict, analyzed: Callable[[str], Diagnosis]
+) -> None:
+    found = multi_rank_traces.judged(verdict, analyzed(verdict.trace))
     assert msgspec.to_builtins(found) == msgspec.to_builtins(PUBLISHED[verdict.trace])
 
 

@@ -127,7 +127,6 @@ def test_a_training_trains_and_its_fixes_change_no_number(training: str) -> None
     assert len(found) == 4
     assert all(math.isfinite(loss) for loss in found)
     assert len(set(found)) == 4
-    assert losses(training, "") == found
     assert losses(training, "--seed 1") != found
     assert losses(training, FIXED[training]) == pytest.approx(found, rel=1e-3)
 

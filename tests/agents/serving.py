@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Awaitable, Callable
 from pathlib import Path
@@ -12,15 +11,9 @@ import anyio
 import msgspec
 from mcp import Client, StdioServerParameters
 
-from tests.agents.samples import ROOT
+from tests.capture.scripts import environment
 
 Call = tuple[str, dict[str, Any]]
-
-
-def environment() -> dict[str, str]:
-    """Of a process that finds this checkout."""
-    paths = [str(ROOT), *filter(None, [os.environ.get("PYTHONPATH")])]
-    return {**os.environ, "PYTHONPATH": os.pathsep.join(paths), "OMP_NUM_THREADS": "1"}
 
 
 PROGRAM = ("-m", "diagnose")

@@ -24,8 +24,8 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.reports import brief
 from diagnose.reports.quoting import MOST_BYTES, NOTE
 from tests.agents.samples import MIXED, ORDER, ROOT, evil, outside_of_quotes
-from tests.agents.serving import Call, answers, environment, size, text, with_client
-from tests.capture.scripts import script
+from tests.agents.serving import Call, answers, size, text, with_client
+from tests.capture.scripts import environment, script
 from tests.cli.test_try import LOADER
 
 pytestmark = pytest.mark.slow

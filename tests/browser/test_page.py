@@ -11,6 +11,7 @@ from msgspec.structs import replace
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import OutcomeKind
+from diagnose.reports.html import page
 from tests.browser.conftest import Open, Opened
 from tests.drawing import Drawing
 from tests.reports.html.test_job import eight
@@ -41,9 +42,15 @@ def training(name: str = "sm90_gemm", file: str = "/home/me/train.py") -> Drawin
     return draw
 
 
+@pytest.fixture(scope="module")
+def usual(tmp_path_factory: pytest.TempPathFactory) -> str:
+    """The page of a training."""
+    return page.render(analysed(training(), tmp_path_factory.mktemp("run")))
+
+
 @pytest.fixture
-def opened(open_page: Open, tmp_path: Path) -> Opened:
-    return open_page(analysed(training(), tmp_path / "run"))
+def opened(open_page: Open, usual: str) -> Opened:
+    return open_page(usual)
 
 
 def test_the_first_screen_says_what_ran_what_is_lost_and_what_to_do(opened: Opened) -> None:
@@ -129,8 +136,8 @@ def test_why_is_one_click_away(opened: Opened) -> None:
     assert why.locator("table tbody tr").count() > 0
 
 
-def test_code_is_copied(open_page: Open, tmp_path: Path) -> None:
-    opened = open_page(analysed(training(), tmp_path / "run"), permissions=["clipboard-read", "clipboard-write"])
+def test_code_is_copied(open_page: Open, usual: str) -> None:
+    opened = open_page(usual, permissions=["clipboard-read", "clipboard-write"])
     button = opened.page.locator(".card .copy").first
     wanted = opened.page.locator(".card pre.after").first.inner_text()
     button.click()
@@ -174,16 +181,16 @@ def test_the_trace_that_is_saved_has_the_findings(opened: Opened) -> None:
 
 
 @pytest.mark.parametrize("width", [1280, 390])
-def test_nothing_is_wider_than_the_screen(open_page: Open, tmp_path: Path, width: int) -> None:
-    opened = open_page(analysed(training(), tmp_path / "run"), width=width)
+def test_nothing_is_wider_than_the_screen(open_page: Open, usual: str, width: int) -> None:
+    opened = open_page(usual, width=width)
     opened.page.evaluate("document.querySelectorAll('details').forEach(one => { one.open = true; })")
     opened.scroll_through()
     assert opened.page.evaluate("document.documentElement.scrollWidth") == width
 
 
 @pytest.mark.parametrize("scheme", ["light", "dark"])
-def test_figures_are_readable_in_both_themes(open_page: Open, tmp_path: Path, scheme: str) -> None:
-    opened = open_page(analysed(training(), tmp_path / "run"), color_scheme=scheme)
+def test_figures_are_readable_in_both_themes(open_page: Open, usual: str, scheme: str) -> None:
+    opened = open_page(usual, color_scheme=scheme)
 
     def brightness() -> tuple[int, int]:
         """Of the text in the timeline, and of the page behind it."""
@@ -336,8 +343,8 @@ def test_a_long_operation_under_short_ones_is_drawn_wherever_one_looks(open_page
     opened.until(lambda: "long" in opened.page.evaluate(said))
 
 
-def test_without_scripts_the_text_is_complete(open_page: Open, tmp_path: Path) -> None:
-    opened = open_page(analysed(training(), tmp_path / "run"), java_script_enabled=False)
+def test_without_scripts_the_text_is_complete(open_page: Open, usual: str) -> None:
+    opened = open_page(usual, java_script_enabled=False)
     assert "Scripts are off" in opened.text("noscript")
     assert opened.page.locator(".card").count() > 0
     assert "num_workers" in opened.text("pre.after")

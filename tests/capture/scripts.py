@@ -65,7 +65,7 @@ class Done:
 
 def environment() -> dict[str, str]:
     """One thread, as a busy neighbour slows several down by far."""
-    return {**os.environ, "OMP_NUM_THREADS": "1", "PYTHONPATH": str(ROOT)}
+    return {**os.environ, "OMP_NUM_THREADS": "1"}
 
 
 def script(folder: Path, text: str, name: str = "train.py") -> Path:

@@ -62,9 +62,12 @@ def test_what_was_fetched_before_is_used() -> None:
 
 
 @pytest.mark.parametrize(("recorded", "usual"), [(heap.LEAST_BYTES // 4 - 1, 0), (100_000_000, 20_000_000), (0, 0)])
-def test_without_it_all_is_fetched(recorded: int, usual: int) -> None:
-    """Where it is little, or where steps fetch memory anyway."""
-    made, fetched = filled(recorded, usual)
+def test_no_room_is_made_where_it_is_little_or_steps_fetch_memory_anyway(recorded: int, usual: int) -> None:
+    assert heap.make_room(recorded, usual, 4) == 0
+
+
+def test_without_room_all_is_fetched() -> None:
+    made, fetched = filled(0)
     assert made == 0
     assert fetched > 70_000_000
 

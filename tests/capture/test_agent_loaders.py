@@ -21,6 +21,7 @@ from diagnose.capture.agent.loaders import LoaderWatch
 from diagnose.capture.agent.loaders_measured import Fetch, Loader, WorkerFile
 from diagnose.capture.agent.plan import WORK
 from diagnose.trace import manifest
+from tests.capture.scripts import environment
 
 pytestmark = pytest.mark.slow
 
@@ -423,9 +424,10 @@ def run(folder: Path, watched: bool) -> dict[str, Any]:
         "from diagnose.capture.agent import imports, loaders\n"
         f"watch, asked = loaders.install(Path({str(folder / WORK)!r}), lambda: asked.append(1)), []\n"
     )
-    path = [str(folder), str(ROOT)] if watched else [str(ROOT)]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(path), "OMP_NUM_THREADS": "1"}
-    done = subprocess.run([sys.executable, str(PROGRAM)], env=environment, capture_output=True, text=True)
+    given = environment()
+    if watched:
+        given["PYTHONPATH"] = os.pathsep.join([str(folder), given["PYTHONPATH"]])
+    done = subprocess.run([sys.executable, str(PROGRAM)], env=given, capture_output=True, text=True)
     assert done.returncode == 0, done.stderr
     said: dict[str, Any] = json.loads(done.stdout)
     return {**said, "errors": done.stderr}

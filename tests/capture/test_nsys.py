@@ -60,22 +60,7 @@ def texts(path: Path) -> set[str]:
 
 
 @pytest.mark.usefixtures("real")
-def test_two_runs_are_compared_to_the_last_nanosecond(tmp_path: Path) -> None:
-    for name, sleep in (("before", "0.004"), ("after", "0.024")):
-        (tmp_path / name).mkdir()
-        script(tmp_path / name, SLOW.replace("0.004", sleep))
-        done = profile(tmp_path / name, "--tracer", "nsys", "--steps", 4, "train.py", 100_000)
-        assert done.code == 0, done.stderr
-    found = diagnose.compare(tmp_path / "before" / "out", tmp_path / "after" / "out")
-    assert sum(part.ns for part in found.parts) == found.after_ns - found.before_ns
-    assert (found.verdict, found.incomparable) == ("slower", ())
-    # Each step of the second sleeps 20 ms longer.
-    waited = sum(part.ns for part in found.parts if part.of in ("blocked", "python"))
-    assert waited == pytest.approx(20e6, rel=0.25)
-
-
-@pytest.mark.usefixtures("real")
-def test_a_run_is_recorded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_run_is_recorded_and_compared_to_the_last_nanosecond(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PRIVATE_KEY", "never-to-be-passed-on")
     script(tmp_path, SLOW)
     done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py", 100_000)
@@ -105,6 +90,16 @@ def test_a_run_is_recorded_and_ended(tmp_path: Path, monkeypatch: pytest.MonkeyP
     asleep = rank.spans[(rank.spans["kind"] == "system") & (rank.spans["name"] == "clock_nanosleep")]
     assert (asleep["dur_ns"] >= 4_000_000).sum() >= 4
     assert nvtx.CAPTURE not in set(rank.spans["name"])
+
+    (tmp_path / "after").mkdir()
+    script(tmp_path / "after", SLOW.replace("0.004", "0.024"))
+    assert profile(tmp_path / "after", "--tracer", "nsys", "--steps", 4, "train.py", 100_000).code == 0
+    found = diagnose.compare(tmp_path / "out", tmp_path / "after" / "out")
+    assert sum(part.ns for part in found.parts) == found.after_ns - found.before_ns
+    assert (found.verdict, found.incomparable) == ("slower", ())
+    # Each step of the second sleeps 20 ms longer.
+    waited = sum(part.ns for part in found.parts if part.of in ("blocked", "python"))
+    assert waited == pytest.approx(20e6, rel=0.25)
 
 
 LIKE_EMIT_NVTX = """
@@ -166,25 +161,6 @@ def test_torch_records_stacks_and_shapes_in_other_steps(tmp_path: Path) -> None:
     assert {site.function for site in sites if site} == {"step"}
     asleep = np.flatnonzero((rank.spans["name"] == "clock_nanosleep") & (rank.spans["dur_ns"] >= 4_000_000))
     assert Counter(site.function for site in sites_of(facts, asleep) if site)["wait"] >= 4
-
-
-@pytest.mark.usefixtures("real")
-def test_what_torch_recorded_is_nothing_without_what_nsys_did(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    script(tmp_path, STEP + LIKE_EMIT_NVTX)
-    (tmp_path / "bin").mkdir()
-    program(tmp_path / "bin", f'[ "$1" = export ] && exit 3\nexec {shutil.which("nsys")} "$@"')
-    monkeypatch.setenv("PATH", f"{tmp_path}/bin:{os.environ['PATH']}")
-    done = profile(tmp_path, "--tracer", "nsys", "--steps", 4, "train.py")
-    assert done.code == 2
-    assert done.files == [
-        "manifest.json",
-        "rank0.detail.json.gz",
-        "rank0.graph.json.gz",
-        "rank0.values.json.gz",
-        "trace.nsys-rep",
-    ]
-    assert "The report of Nsight Systems could not be exported: nsys ended with 3." in done.stderr
-    assert done.stderr.splitlines()[-1] == "Error: Nothing could be recorded; the reasons stand above."
 
 
 @pytest.mark.usefixtures("real")

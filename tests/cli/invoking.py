@@ -38,10 +38,7 @@ def run(*arguments: object, cwd: Path | None = None, **environment: str) -> Comp
 def run_alone(*arguments: object, cwd: Path | None = None, **environment: str) -> CompletedProcess[str]:
     """The same in a process of its own, whose standard output is a pipe."""
     command = [sys.executable, "-m", "diagnose", *map(str, arguments)]
-    paths = os.pathsep.join(filter(None, [str(Path(__file__).parents[2]), os.environ.get("PYTHONPATH")]))
-    return subprocess.run(
-        command, capture_output=True, text=True, cwd=cwd, env={**os.environ, "PYTHONPATH": paths, **environment}
-    )
+    return subprocess.run(command, capture_output=True, text=True, cwd=cwd, env={**os.environ, **environment})
 
 
 def refused(done: CompletedProcess[str], *words: str) -> None:

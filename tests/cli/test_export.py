@@ -260,7 +260,7 @@ def test_an_interruption_leaves_no_half_file(tmp_path: Path, jobs: str) -> None:
     )
     out = tmp_path / "t"
     words = [sys.executable, "-m", "diagnose", "export", str(tmp_path), "--parquet", str(out), "--jobs", jobs]
-    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), str(ROOT)])}
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join([str(tmp_path / "site"), os.environ["PYTHONPATH"]])}
     given: dict[str, Any] = {"env": environment, "stderr": subprocess.PIPE, "start_new_session": True}
     with subprocess.Popen(words, cwd=ROOT, **given) as process:
         while not list(out.glob(".unfinished-*/*/*.parquet")):

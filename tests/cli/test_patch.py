@@ -67,7 +67,7 @@ def patched(folder: Path, *words: object) -> subprocess.CompletedProcess[bytes]:
     return subprocess.run(
         [sys.executable, "-m", "diagnose", "patch", *map(str, words)],
         cwd=folder,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
         capture_output=True,
         check=False,
     )
@@ -194,7 +194,7 @@ def test_without_its_files_there_is_one_sentence(tmp_path: Path) -> None:
     done = subprocess.run(
         [sys.executable, "-m", "diagnose", "patch", str(CASES / "optimizer" / "optimizer_one_by_one" / "medium")],
         cwd=tmp_path,
-        env={**os.environ, "PYTHONPATH": str(ROOT)},
+        env=environment(),
         capture_output=True,
         check=False,
         text=True,

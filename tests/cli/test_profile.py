@@ -32,7 +32,6 @@ def test_what_cannot_be_run_is_refused_in_a_sentence(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, words: tuple[str, ...], said: str
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    monkeypatch.setenv("PYTHONPATH", environment()["PYTHONPATH"])
     done = run("profile", *words)
     assert done.returncode == 2
     assert done.stdout == ""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from functools import cache
 from pathlib import Path
 
 import numpy as np
@@ -48,6 +49,7 @@ def facts_of_job(folder: Path) -> list[Facts]:
     return [Facts(replace(ranks.read(file), index=rank)) for rank, file in enumerate(files)]
 
 
+@cache
 def job_of(folder: Path) -> Job:
     found = joined_job([collective_sequence(one) for one in facts_of_job(folder)])
     assert found is not None

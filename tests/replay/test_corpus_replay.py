@@ -8,13 +8,15 @@ from pathlib import Path
 import numpy as np
 import pytest
 
-from diagnose.facts.core.base import Facts
+from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.device import device_work
 from diagnose.facts.core.steps import steps
+from diagnose.replay.critical_path import critical_path
 from diagnose.replay.edits import Estimate, Move, Shorten
 from diagnose.replay.saving import Replay
 from diagnose.source import ranks
 from tests.replay.programs import ids
+from tests.replay.test_critical_path import check
 
 FILES = (
     "hta/alexnet_a100_sync_events.json.gz",
@@ -64,7 +66,7 @@ def test_all_traces_are_listed(corpus: Path) -> None:
 
 
 @pytest.mark.parametrize("name", FILES)
-def test_every_trace_replays_exactly_and_bears_faster_kernels(corpus: Path, name: str) -> None:
+def test_every_trace_replays_exactly_bears_faster_kernels_and_has_a_whole_path(corpus: Path, name: str) -> None:
     facts = opened(corpus, name)
     replay, step_ns = Replay(facts), steps(facts).mean_ns
     faster = [Shorten(device_work(facts).ids, 0.5)]
@@ -78,6 +80,8 @@ def test_every_trace_replays_exactly_and_bears_faster_kernels(corpus: Path, name
     assert 0 <= replay.quality.unexplained_share <= 1
     found = replay.savings([faster])[0]
     assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= step_ns
+    if optional(critical_path, facts) is not None:
+        check(facts)
 
 
 def test_a_queue_limited_resnet_takes_half_as_long_with_kernels_twice_as_fast(corpus: Path) -> None:

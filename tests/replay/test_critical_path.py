@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from itertools import groupby
-from pathlib import Path
 
 import numpy as np
 import pytest
@@ -13,10 +12,8 @@ from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.causes import PATH_CAUSES, TimeCause
 from diagnose.facts.core.steps import steps
 from diagnose.replay.critical_path import critical_path, path_parts
-from diagnose.source import ranks
 from tests.drawing import Drawing
 from tests.replay.programs import Action, Fetch, Launch, Python, run
-from tests.replay.test_corpus_replay import FILES
 from tests.replay.test_laws import PROGRAMS, recorded
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -179,13 +176,3 @@ def check(facts: Facts) -> None:
 @settings(max_examples=40, deadline=None)
 def test_the_path_of_every_program_is_as_long_as_its_steps(program: list[Action]) -> None:
     check(recorded(program))
-
-
-@pytest.mark.parametrize("name", FILES)
-def test_the_path_of_every_real_trace_is_as_long_as_its_steps(corpus: Path, name: str) -> None:
-    facts = Facts(ranks.read(corpus / "kineto" / name))
-    try:
-        critical_path(facts)
-    except Missing:
-        return
-    check(facts)

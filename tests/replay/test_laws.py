@@ -137,35 +137,29 @@ def test_what_a_fix_is_predicted_to_save_it_saves(actions: list[Action], name: s
 
 
 @settings(max_examples=40)
-@given(actions=PROGRAMS)
-def test_without_edits_every_step_takes_what_was_measured(actions: list[Action]) -> None:
+@given(actions=PROGRAMS, data=st.data())
+def test_laws_of_every_program_and_its_edits(actions: list[Action], data: st.DataObject) -> None:
     facts = recorded(actions)
-    replay = Replay(facts)
-    assert step_ns(replay) == steps(facts).mean_ns == replay.quality.step_time_ns
+    replay, edits = Replay(facts), some_edits(facts, data)
+    whole = step_ns(replay)
+    # Without edits, and with all of everything kept, every step takes what was measured.
+    everything = np.arange(len(facts.rank.spans), dtype=np.int64)
+    assert whole == step_ns(replay, Shorten(everything, 1.0)) == steps(facts).mean_ns == replay.quality.step_time_ns
     assert np.isfinite([replay.quality.error_share, replay.quality.unexplained_share]).all()
     assert 0 <= replay.quality.unexplained_share <= 1
-
-
-@settings(max_examples=40)
-@given(actions=PROGRAMS, data=st.data())
-def test_no_edit_makes_a_step_longer(actions: list[Action], data: st.DataObject) -> None:
-    facts = recorded(actions)
-    replay, edits = Replay(facts), some_edits(facts, data)
-    for level in Estimate:
-        took = step_ns(replay, *edits, level=level)
-        assert 0 <= took <= step_ns(replay)
-
-
-@settings(max_examples=40)
-@given(actions=PROGRAMS, data=st.data())
-def test_savings_are_in_order_and_leave_the_busiest_resource_its_time(
-    actions: list[Action], data: st.DataObject
-) -> None:
-    facts = recorded(actions)
-    replay, edits = Replay(facts), some_edits(facts, data)
+    # No edit makes a step longer; together they save no less than each alone, and in any order the same.
+    took = {level: step_ns(replay, *edits, level=level) for level in Estimate}
+    assert all(0 <= one <= whole for one in took.values())
+    assert all(took[Estimate.LIKELY] <= step_ns(replay, one) for one in edits)
+    a, b, c = (Shorten(ids(facts, name), keep) for name, keep in (("ka", 0.5), ("kb", 0.3), ("aten::o", 0.2)))
+    assert len({step_ns(replay, *order) for order in ((a, b, c), (c, b, a), (b, a, c))}) == 1
+    # Savings are in order, and leave the busiest resource its time.
     found = replay.savings([edits])[0]
-    assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= step_ns(replay)
-    assert found.high_ns <= step_ns(replay) - replay.floor_ns(edits, Estimate.HIGH)
+    assert 0 <= found.low_ns <= found.likely_ns <= found.high_ns <= whole - replay.floor_ns(edits, Estimate.HIGH)
+    # Cases that are asked together are answered as each alone.
+    moved = [Move(ids(facts, "enumerate(DataLoader)*"), 4)]
+    cases = [(some, level) for some in (edits, moved, []) for level in Estimate]
+    assert replay.step_times_ns(cases).tolist() == [step_ns(replay, *some, level=level) for some, level in cases]
 
 
 def test_work_that_moves_across_a_border_saves_no_more_than_the_busiest_resource_allows() -> None:
@@ -182,37 +176,11 @@ def test_work_that_moves_across_a_border_saves_no_more_than_the_busiest_resource
 
 
 @settings(max_examples=40)
-@given(actions=PROGRAMS, data=st.data())
-def test_keeping_everything_changes_nothing(actions: list[Action], data: st.DataObject) -> None:
-    facts = recorded(actions)
-    everything = np.arange(len(facts.rank.spans), dtype=np.int64)
-    assert step_ns(Replay(facts), Shorten(everything, 1.0)) == steps(facts).mean_ns
-
-
-@settings(max_examples=40)
 @given(actions=PROGRAMS)
 def test_what_is_off_the_path_saves_nothing(actions: list[Action]) -> None:
     # `side` has a stream of its own, starts first and ends long before the last kernel does.
     facts = recorded([Launch("side", 1, 30), Python(100), *actions, Launch("main", 10_000)])
     assert step_ns(Replay(facts), Shorten(ids(facts, "side"), 0.0)) == steps(facts).mean_ns
-
-
-@settings(max_examples=40)
-@given(actions=PROGRAMS)
-def test_the_order_of_edits_of_different_spans_does_not_matter(actions: list[Action]) -> None:
-    facts = recorded(actions)
-    edits = [Shorten(ids(facts, name), keep) for name, keep in (("ka", 0.5), ("kb", 0.3), ("aten::o", 0.2))]
-    replay = Replay(facts)
-    assert len({step_ns(replay, *order) for order in (edits, edits[::-1], [edits[1], edits[2], edits[0]])}) == 1
-
-
-@settings(max_examples=40)
-@given(actions=PROGRAMS, data=st.data())
-def test_edits_together_save_no_less_than_each_alone(actions: list[Action], data: st.DataObject) -> None:
-    facts = recorded(actions)
-    replay, edits = Replay(facts), some_edits(facts, data)
-    together = step_ns(replay, *edits)
-    assert all(together <= step_ns(replay, one) for one in edits)
 
 
 @settings(max_examples=40)
@@ -236,13 +204,3 @@ def test_on_two_streams_savings_together_may_exceed_their_sum() -> None:
     # Both end 5,008 after the first launch; `b` was launched 5 later.
     assert (alone_a, alone_b) == (0, 0)
     assert joint == 2_497_500
-
-
-@settings(max_examples=40)
-@given(actions=PROGRAMS, data=st.data())
-def test_cases_asked_together_are_answered_as_each_alone(actions: list[Action], data: st.DataObject) -> None:
-    facts = recorded(actions)
-    replay = Replay(facts)
-    moved = [Move(ids(facts, "enumerate(DataLoader)*"), 4)]
-    cases = [(edits, level) for edits in (some_edits(facts, data), moved, []) for level in Estimate]
-    assert replay.step_times_ns(cases).tolist() == [step_ns(replay, *edits, level=level) for edits, level in cases]

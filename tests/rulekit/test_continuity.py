@@ -14,7 +14,7 @@ from diagnose.rulekit.engine import RuleSet
 from diagnose.synthetic.reading import facts_of
 from tests.rules import built_in
 
-GROWTH_PERCENT = range(0, 61, 2)
+GROWTH_PERCENT = range(0, 31, 2)
 """What the cause takes of the step, about."""
 
 LIMITED = " | sync 3-99.91"

@@ -5,7 +5,6 @@ from __future__ import annotations
 import gzip
 import json
 import random
-import re
 import subprocess
 import sys
 import textwrap
@@ -74,21 +73,6 @@ def analysed(path: Path) -> None:
     assert "\n" not in refusal
 
 
-@pytest.mark.slow
-def test_a_file_cut_anywhere_keeps_every_whole_event(tmp_path: Path) -> None:
-    whole = text()
-    ends = [found.end() for found in re.finditer(r"^  }", whole, re.MULTILINE)]
-    for cut in range(40, whole.index('"traceName"') - 8, 37):
-        complete = sum(end <= cut for end in ends)
-        if not complete:
-            with pytest.raises(InputError):
-                read(tmp_path, whole[:cut])
-            continue
-        found = read(tmp_path, whole[:cut])
-        assert len(found.spans) == complete, cut
-        assert warned(found, "ends in the middle")
-
-
 def test_a_file_cut_behind_its_events_loses_only_the_header(tmp_path: Path) -> None:
     whole = text()
     found = read(tmp_path, whole[: whole.index('"traceName"') + 3])
@@ -148,22 +132,9 @@ def test_one_bad_event_leaves_all_others(
     assert "repaired" in notes or "left out" in notes or "no duration" in notes
 
 
-def test_every_event_bad_is_still_read(tmp_path: Path) -> None:
-    found = read(tmp_path, text().replace('"name": "aten::mm"', '"name": "a "quoted" name"'))
-    assert (found.spans["name"] == 'a "quoted" name').sum() == EVENTS // 6
-    assert len(found.spans) == EVENTS
-
-
 def test_bytes_that_are_not_utf8(tmp_path: Path) -> None:
     found = read(tmp_path, text().encode().replace(b"aten::mm", b"\xff\xfe\x80", 1))
     assert len(found.spans) == EVENTS
-
-
-def test_an_event_that_is_beyond_repair_is_counted(tmp_path: Path) -> None:
-    whole = text().replace('"ts": 1201,', '"ts": ],', 1)
-    found = read(tmp_path, whole)
-    assert len(found.spans) == EVENTS - 1
-    assert warned(found, "1 events could not be read")
 
 
 def test_impossible_times_are_left_out_and_counted(tmp_path: Path) -> None:
@@ -302,25 +273,8 @@ def test_flipped_bytes_never_break_the_analysis(
     st.integers(0, EVENTS - 1),
     st.sampled_from(
         [
-            "ph",
-            "cat",
-            "name",
-            "pid",
-            "tid",
-            "ts",
-            "dur",
-            "args",
-            "correlation",
-            "stream",
-            "device",
-            "grid",
-            "bytes",
-            "Input Dims",
-            "Input Strides",
-            "Call stack",
-            "Collective name",
-            "Seq",
-            "finished",
+            *("ph", "cat", "name", "pid", "tid", "ts", "dur", "args", "correlation", "stream", "device", "grid"),
+            *("bytes", "Input Dims", "Input Strides", "Call stack", "Collective name", "Seq", "finished"),
         ]
     ),
 )
@@ -339,21 +293,15 @@ def test_any_value_in_any_field_does_no_harm(
 
 
 def test_real_traces_cut_and_flipped(corpus: Path, tmp_path: Path) -> None:
+    """Each is damaged in one of three ways."""
     chance = random.Random(7)
     path = tmp_path / "trace.json"
-    for source in sorted((corpus / "kineto").rglob("*.json.gz")):
-        raw = gzip.decompress(source.read_bytes())
-        if len(raw) > 6_000_000:
-            continue
-        path.write_bytes(raw[: chance.randrange(len(raw))])
-        analysed(path)
-        flipped = bytearray(raw)
-        for _ in range(20):
-            flipped[chance.randrange(len(raw))] = chance.choice(b'{}[]",:0\\\x00\xff')
-        path.write_bytes(flipped)
-        analysed(path)
+    for number, source in enumerate(sorted((corpus / "kineto").rglob("*.json.gz"))):
         packed = source.read_bytes()
-        path.write_bytes(packed[: len(packed) // 2])
+        raw = bytearray(gzip.decompress(packed))
+        for _ in range(20):
+            raw[chance.randrange(len(raw))] = chance.choice(b'{}[]",:0\\\x00\xff')
+        path.write_bytes((raw[: chance.randrange(len(raw))], raw, packed[: len(packed) // 2])[number % 3])
         analysed(path)
 
 

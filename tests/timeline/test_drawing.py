@@ -368,12 +368,11 @@ def test_timelines_of_real_traces(corpus: Path, name: str) -> None:
     assert used.all()
     assert max(map(len, drawn.labels)) <= MOST_NAME
     assert not any(label.startswith("ProfilerStep#") for label in drawn.labels)
+    _idle_lane_has_the_idle_time(facts, drawn)
 
 
-@pytest.mark.parametrize("name", FILES)
-def test_the_idle_lane_of_real_traces_has_the_idle_time(corpus: Path, name: str) -> None:
-    facts = Facts(ranks.read(corpus / "kineto" / name))
-    drawn, zero = timeline(facts), window(facts)[0]
+def _idle_lane_has_the_idle_time(facts: Facts, drawn: Timeline) -> None:
+    zero = window(facts)[0]
     has_lane = drawn.lanes[0].group == "idle"
     assert has_lane == (optional(idle_gaps, facts) is not None)
     for table in drawn.tables:

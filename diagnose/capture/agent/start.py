@@ -14,7 +14,7 @@ from contextlib import suppress
 from pathlib import Path
 from types import ModuleType, TracebackType
 
-from . import backwards, injection, loops, models, writes
+from . import backwards, injection, loops, main_thread, models, writes
 from .board import Board
 from .foreign import turns
 from .imports import when_imported
@@ -135,7 +135,7 @@ class Script:
             timer.daemon = True
             timer.start()
 
-        after(self._plan.calls_after_s, self._watch_model)
+        after(self._plan.calls_after_s, lambda: main_thread.soon(self._watch_model))
         after(self._plan.hint_after_s, self._tell_how_to_mark)
         after(self._plan.window_after_s, lambda: self._recorder.record_window(WINDOW_S))
 

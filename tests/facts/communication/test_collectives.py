@@ -2,18 +2,13 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections import defaultdict
-from pathlib import Path
 from typing import Any
 
 import pytest
 
 from diagnose.facts.communication.collectives import collective_groups, collective_table, small_collectives
 from diagnose.facts.communication.ddp import DdpWork, ddp_overheads
-from diagnose.facts.core.base import Facts, Missing
-from diagnose.source import ranks
+from diagnose.facts.core.base import Missing
 from tests.drawing import Drawing
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -191,53 +186,6 @@ def test_a_forward_that_only_copies_broadcasts_no_buffers() -> None:
 def test_without_ops_ddp_s_work_is_missing() -> None:
     with pytest.raises(Missing, match="framework ops"):
         ddp_overheads(Drawing().launch("k", (0, 1), (2, 3)).facts())
-
-
-def events_of(path: Path) -> list[dict[str, Any]]:
-    found: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
-    return found
-
-
-@pytest.mark.parametrize("name", ["hta/nccl_a100_rank0_of_2.json.gz", "tracelens/b200_eager.json.gz"])
-def test_bytes_of_real_collectives(corpus: Path, name: str) -> None:
-    """NCCL's kernels of these traces carry their arguments; all of them, in and outside the used steps."""
-    path = corpus / "kineto" / name
-    table = collective_table(Facts(ranks.read(path)))
-    width = {"Float": 4, "Long": 8, "BFloat16": 2}
-    counted: defaultdict[tuple[str, int], int] = defaultdict(int)
-    for event in events_of(path):
-        args = event.get("args", {})
-        if event.get("cat") == "kernel" and event["name"].startswith("nccl"):
-            most = max(args["In msg nelems"], args["Out msg nelems"])
-            counted[args["Collective name"], most * width[args["dtype"]]] += 1
-    found: defaultdict[tuple[str, int], int] = defaultdict(int)
-    for operation, size in zip(table.operation, table.bytes, strict=True):
-        if size >= 0:
-            found[str(operation), int(size)] += 1
-    assert found == counted
-
-
-def test_buffers_of_a_resnet_take_a_sixth_of_a_step_that_the_host_limits(corpus: Path) -> None:
-    """ResNet-50 has 161 buffers and 161 parameters. From the forward's start to its first convolution nothing else is
-    done, so that this part of the JSON holds all of the broadcast and little besides."""
-    path = corpus / "kineto/hta/nccl_a100_rank0_of_2.json.gz"
-    found = {one.work: one for one in ddp_overheads(Facts(ranks.read(path)))}
-    events = events_of(path)
-    forwards = [e for e in events if e["name"] == "DistributedDataParallel.forward" and e["cat"] == "user_annotation"]
-    until_conv = []
-    for mark in forwards[1:]:
-        ops = [e for e in events if e.get("cat") == "cpu_op" and mark["ts"] <= e["ts"] < mark["ts"] + mark["dur"]]
-        first = min(e["ts"] for e in ops)
-        until_conv.append(min(e["ts"] for e in ops if e["name"] == "aten::conv2d") - first)
-    buffers = found[DdpWork.BUFFER_BROADCASTS]
-    assert 0.9 < buffers.host_ns / 1000 / (sum(until_conv) / 2) <= 1
-    assert buffers.host_ns / 222_390_791 == pytest.approx(1 / 6, rel=0.1)
-    for work, name in (
-        (DdpWork.COPIES_INTO_BUCKETS, "torch::distributed::reducer::mul_out"),
-        (DdpWork.COPIES_FROM_BUCKETS, "torch.distributed.ddp.reducer::copy_bucket_to_grad"),
-    ):
-        assert len(found[work].ids) == sum(e["name"] == name for e in events) == 3 * 161
-        assert len(found[work].work_ids) == 3 * 161
 
 
 def test_the_host_waits_for_buffers_that_another_thread_sends() -> None:

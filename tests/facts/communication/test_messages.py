@@ -2,15 +2,13 @@
 
 from __future__ import annotations
 
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
 from diagnose.facts.communication.messages import collective_runs, synced_norms
-from diagnose.facts.core.base import Facts, Missing
-from diagnose.source import ranks
+from diagnose.facts.core.base import Missing
 from tests.drawing import Drawing
 
 NCCL = "ncclDevKernel_AllReduce_Sum_f32_RING_LL(ncclDevKernelArgsStorage<4096ul>)"
@@ -111,9 +109,3 @@ def test_nothing_to_look_at() -> None:
     for fact in (collective_runs, synced_norms):
         with pytest.raises(Missing, match="device work"):
             fact(Drawing().op("aten::mm", 0, 9).facts())
-
-
-def test_buckets_and_buffers_of_ddp_are_no_runs(corpus: Path) -> None:
-    """Two small broadcasts a step, of a ResNet-50's float and int buffers."""
-    facts = Facts(ranks.read(corpus / "kineto/hta/nccl_a100_rank0_of_2.json.gz"))
-    assert (collective_runs(facts).calls, synced_norms(facts).calls) == (0, 0)

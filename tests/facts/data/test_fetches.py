@@ -2,16 +2,11 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-
 import numpy as np
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.data.fetches import Fetches, WaitPattern, fetches
-from diagnose.source import ranks
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import Drawing
 
@@ -204,39 +199,3 @@ def test_without_ranges_nothing_is_at_a_turn() -> None:
 def test_an_iterator_without_workers_starts_none() -> None:
     draw = fetch(fetch(Drawing().op("aten::mm", 0, 50), 10, 20, SINGLE), 30, 40, SINGLE).frame(GET_ITERATOR, 1, 9)
     assert restarts(draw)[1] == []
-
-
-def durations(corpus: Path, name: str) -> tuple[Fetches, list[int]]:
-    path = corpus / "kineto" / name
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)
-    events = events if isinstance(events, list) else events["traceEvents"]
-    loading = sorted(
-        (e["ts"], round(e["dur"] * 1000))
-        for e in events
-        if str(e["name"]).startswith("enumerate(DataLoader)#") and e["ph"] == "X"
-    )
-    return fetches(Facts(ranks.read(path))), [dur for _, dur in loading]
-
-
-def test_workers_that_cannot_keep_up(corpus: Path) -> None:
-    found, expected = durations(corpus, "param/resnet.json.gz")
-    assert found.dur_ns.tolist() == expected
-    assert (len(expected), found.in_process, found.pattern, found.every) == (30, False, WaitPattern.PERIODIC, 4)
-    assert found.restart_ids.tolist() == []
-    assert int(found.in_steps.sum()) == 28
-
-
-@pytest.mark.parametrize(("workers", "in_process", "ready_ms"), [(0, True, 40), (4, False, 0.8)])
-def test_the_same_run_without_and_with_workers(corpus: Path, workers: int, in_process: bool, ready_ms: float) -> None:
-    found, expected = durations(corpus, f"tensorboard/resnet50_autograd_{workers}_workers.json.gz")
-    assert found.dur_ns.tolist() == expected
-    assert (len(expected), int(found.in_steps.sum()), found.in_process) == (6, 4, in_process)
-    assert found.ready_ns / 1e6 == pytest.approx(ready_ms, rel=0.05)
-    assert found.idle_ns is not None
-    assert found.idle_ns.sum() / 4 == pytest.approx(41_197_500 if in_process else 13_250)  # As `input_wait` has it.
-
-
-def test_a_run_without_a_device(corpus: Path) -> None:
-    found, expected = durations(corpus, "hta/no_gpu_events.json.gz")
-    assert (found.dur_ns.tolist(), found.idle_ns, found.in_process) == (expected, None, False)
-    assert expected == [71_000]

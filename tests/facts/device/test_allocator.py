@@ -2,17 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections import Counter
-from itertools import pairwise
-from pathlib import Path
-
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.device.allocator import Churn, allocator_calls, allocator_causes
-from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from diagnose.trace.kinds import ApiKind
 from tests.drawing import Drawing
@@ -136,30 +129,3 @@ def test_without_calls_or_device() -> None:
         allocator_calls(Drawing().op("aten::mm", 0, 10).facts())
     with pytest.raises(Missing, match="runtime calls"):
         allocator_calls(Drawing().op("aten::mm", 0, 10).work("k", (0, 5)).facts())
-
-
-def test_a_run_without_a_caching_allocator(corpus: Path) -> None:
-    """Counted over the same steps, from the end of one optimizer step to the end of the next, by reading the JSON."""
-    path = corpus / "kineto/tracelens/mi300_resnet18.json.gz"
-    found = allocator_calls(Facts(ranks.read(path)))
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
-    marks = [e for e in events if e.get("cat") == "user_annotation" and e["name"].startswith("Optimizer.step#")]
-    ends = [mark["ts"] + mark["dur"] for mark in marks]
-    used = list(pairwise(ends))[1:]
-    inside = [
-        e
-        for e in events
-        if e.get("cat") == "cuda_runtime" and any(start <= e["ts"] < end for start, end in used)
-        if e["name"] in ("hipMalloc", "hipFree", "hipHostMalloc")
-    ]
-    counted = Counter(e["name"] for e in inside)
-    assert counted == {"hipMalloc": 876, "hipFree": 816}
-    assert sum((Counter({one.call: one.total_calls}) for one in found), Counter()) == counted
-    assert sum(len(one.ids) for one in found) == 1460 + 1360  # of all five steps
-    total_us = sum(e["dur"] for e in inside)
-    assert abs(sum(one.host_ns for one in found) - total_us * 1000 / 3) <= len(found)
-    assert {one.churn for one in found} == {Churn.UNCACHED}
-    assert {one.steps_seen for one in found} == {3}
-    (cause,) = allocator_causes(Facts(ranks.read(path)))
-    assert (cause.calls, cause.later_share, cause.hip) == ((876 + 816) / 3, 1.0, True)
-    assert sum(one.idle_ns or 0 for one in found) > 0.9 * 1_053_050_283  # of the step: it does nothing else

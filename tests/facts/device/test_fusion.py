@@ -2,21 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections import Counter
-from itertools import groupby
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.core.breakdown import breakdown
-from diagnose.facts.core.work import work_table
+from diagnose.facts.core.base import Missing
 from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.device.fusion import attention_chains, pointwise_chains
-from diagnose.source import ranks
 from diagnose.synthetic.reading import facts_of
 from tests.drawing import MAIN, Drawing
 
@@ -291,72 +284,3 @@ def test_attention_of_unknown_size() -> None:
     with pytest.raises(Missing, match="shapes"):
         attention_chains(attention(Stream(), shapes=False).draw.facts())
     assert attention_chains(Stream().op("aten::bmm", None, 10, GEMM).draw.facts()) == ()
-
-
-def events(path: Path) -> list[dict[str, Any]]:
-    document: dict[str, Any] = json.loads(gzip.decompress(path.read_bytes()), strict=False)
-    found: list[dict[str, Any]] = document["traceEvents"]
-    return found
-
-
-def sequences(path: Path) -> Counter[tuple[str, ...]]:
-    """Sequences of memory-bound ops between others, by the ops that External ids of kernels name."""
-    ends = (
-        "aten::mm",
-        "aten::addmm",
-        "attention",
-        "aten::bmm",
-        "aten::index",
-        "aten::embedding",
-        "aten::_local_scalar",
-    )
-    every = events(path)
-    ops = {e["args"]["External id"]: e["name"] for e in every if e.get("cat") == "cpu_op"}
-    work = sorted((e for e in every if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset")), key=lambda e: e["ts"])
-    names = [ops.get(e["args"].get("External id"), "") for e in work]
-    found: Counter[tuple[str, ...]] = Counter()
-    for ended, some in groupby(names, key=lambda name: not name or any(end in name for end in ends)):
-        if not ended:
-            found[tuple(some)] += 1
-    return found
-
-
-NORM = (
-    "aten::add",
-    "aten::copy_",
-    "aten::pow",
-    "aten::mean",
-    "aten::add",
-    "aten::rsqrt",
-    "aten::mul",
-    "aten::copy_",
-    "aten::mul",
-)
-HALF_ROTATED = ("aten::mul", "aten::neg", "aten::cat", "aten::mul", "aten::add")
-
-
-def test_chains_of_a_real_eager_transformer(corpus: Path) -> None:
-    """Qwen of 24 layers: two norms each, written out, after the residual; rotary embeddings of queries and keys."""
-    path = corpus / "kineto/tracelens/h100_qwen05b.json.gz"
-    facts = Facts(ranks.read(path))
-    found, table, names = pointwise_chains(facts), work_table(facts), facts.rank.spans["name"]
-    op_of = dict(zip(table.ids.tolist(), table.op.tolist(), strict=True))
-    ours: Counter[tuple[str, ...]] = Counter()
-    for _, some in groupby(zip(found.group.tolist(), found.ids.tolist(), strict=True), key=lambda pair: pair[0]):
-        ours[tuple(str(names[op_of[one]]) if op_of[one] >= 0 else "" for _, one in some)] += 1
-    plain = sequences(path)
-    rotary = (*HALF_ROTATED, *HALF_ROTATED, "aten::copy_", "aten::copy_", "aten::copy_")
-    assert ours[NORM] == plain[NORM] == 2 * 24
-    assert ours[rotary] == plain[rotary] == 24
-    assert found.ops == rotary
-
-
-def test_memory_bound_time_of_a_real_run_agrees_with_plain_counting(corpus: Path) -> None:
-    """All kernels of this inference but those for matmuls, attention, embedding and communication."""
-    path = corpus / "kineto/tracelens/h100_bert_small.json.gz"
-    others = ("gemm", "flash", "index")
-    kernels = [e for e in events(path) if e.get("cat") == "kernel"]
-    plain = sum(e["dur"] for e in kernels if not any(other in e["name"].lower() for other in others))
-    facts = Facts(ranks.read(path))
-    found_ns = pointwise_chains(facts).memory_bound_share * breakdown(facts).compute_ns
-    assert found_ns == pytest.approx(plain * 1000, abs=len(kernels))

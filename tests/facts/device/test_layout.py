@@ -2,20 +2,14 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-import re
-from collections import Counter
-from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.core.inputs import Tensor, recorded_inputs
 from diagnose.facts.device.layout import copy_churn, layout_conversions
-from diagnose.source import ranks
 from tests.drawing import Drawing
 
 TRANSPOSE = "void cudnn::ops::nchwToNhwcKernel<float, float, float, false, true>(cudnn::ops::nchw2nhwc_params_t<float>)"
@@ -160,45 +154,3 @@ def test_copies_of_data_parallelism_are_not_the_models() -> None:
         draw.launch(COPY, (at + 2, at + 3), (at + 4, at + 8))
     (found,) = copy_churn(draw.facts())
     assert (found.asked_by, found.calls, found.ns) == ("aten::copy_", 2, 8_000)
-
-
-def events(path: Path) -> list[dict[str, Any]]:
-    document = json.loads(gzip.decompress(path.read_bytes()), strict=False)
-    return document if isinstance(document, list) else document["traceEvents"]
-
-
-def test_conversions_of_a_real_run_agree_with_a_plain_count(corpus: Path) -> None:
-    """Three equal steps of a ResNet-50, of which two are used; ops joined to kernels by External id."""
-    path = corpus / "kineto/hta/nccl_a100_rank0_of_2.json.gz"
-    every = events(path)
-    ops = {e["args"]["External id"]: e["name"] for e in every if e.get("cat") == "cpu_op"}
-    kernels = [e for e in every if e.get("cat") == "kernel" and re.search("nchwToNhwc|nhwcToNchw", e["name"])]
-    plain = Counter(ops[e["args"]["External id"]] for e in kernels)
-    facts = Facts(ranks.read(path))
-    backward, forward = layout_conversions(facts)
-    assert {one.op: len(one.ids) for one in (forward, backward)} == plain
-    assert plain == {"aten::cudnn_convolution": 3 * 60, "aten::convolution_backward": 3 * 151}
-    assert (forward.calls, backward.calls) == (60, 151)
-    took = facts.rank.spans["dur_ns"][np.concatenate((forward.ids, backward.ids))].sum()
-    assert took == pytest.approx(sum(e["dur"] for e in kernels) * 1000, abs=len(kernels))
-    assert forward.ns + backward.ns == pytest.approx(took / 3, rel=0.01)
-    assert forward.convolution
-    assert backward.convolution
-
-
-def test_casts_of_a_real_run_agree_with_a_plain_count(corpus: Path) -> None:
-    """An inference of Qwen in eager mode: casts and copies by the ops around each kernel, joined by External id."""
-    path = corpus / "kineto/tracelens/mi300_qwen05b.json.gz"
-    every = events(path)
-    ops = {e["args"]["External id"]: e for e in every if e.get("cat") == "cpu_op"}
-    casts: Counter[bool] = Counter()
-    for kernel in (e for e in every if e.get("cat") == "kernel"):
-        op = ops.get(kernel["args"].get("External id"))
-        if op is not None and op["name"] == "aten::copy_":
-            types = op["args"]["Input type"]
-            casts[types[0] != types[1]] += round(kernel["dur"] * 1000)
-    found = [one for one in copy_churn(Facts(ranks.read(path))) if one.op == "aten::copy_"]
-    ours = {cast: sum(one.ns for one in found if one.cast is cast) for cast in (False, True)}
-    assert ours[True] == pytest.approx(casts[True], abs=200)
-    assert ours[False] == pytest.approx(casts[False], abs=200)
-    assert [one.asked_by for one in found] == ["aten::to", "aten::contiguous"]

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -184,40 +181,6 @@ def test_what_is_reached() -> None:
 def test_an_unknown_device() -> None:
     with pytest.raises(Missing, match="peak rates"):
         op_roofline(mm("[[64,64],[64,64]]", device="1080"))
-
-
-def recorded(path: Path) -> list[dict[str, Any]]:
-    events: list[dict[str, Any]] = json.loads(gzip.decompress(path.read_bytes()))["traceEvents"]
-    return events
-
-
-def test_products_of_a_transformer(corpus: Path) -> None:
-    """Qwen2 0.5B on an H100, kernels joined to ops by their External id in the plain JSON."""
-    path = corpus / "kineto/tracelens/h100_qwen05b.json.gz"
-    events = recorded(path)
-    ops = {e["args"]["External id"]: e for e in events if e.get("cat") == "cpu_op"}
-    launched = {e["args"].get("External id") for e in events if e.get("cat") == "kernel"}
-    expected, calls = Counter[str](), Counter[str]()
-    for at in launched & ops.keys():
-        name, sizes = ops[at]["name"], ops[at]["args"].get("Input Dims", [])
-        if name in ("aten::mm", "aten::addmm"):
-            (m, k), (_, n) = sizes[name == "aten::addmm" :][:2]
-            expected[name] += 2 * m * n * k
-        elif name == "aten::_flash_attention_forward":
-            batch, queries, heads, size = sizes[0]
-            expected[name] += 4 * batch * heads * queries * queries * size
-        calls[name] += 1
-    facts = Facts(ranks.read(path))
-    table = matmul_ops(facts)
-    assert expected
-    for name, flops in expected.items():
-        mine = np.array(names(table)) == name
-        assert (int(table.flops[mine].sum()), int(mine.sum())) == (flops, calls[name])
-    share = op_roofline(facts).achieved_share
-    # 2 * 8944 * 2816 * 1024 operations in 70 us and more are 0.7 to 0.9 of what an H100 reaches.
-    large = (table.flops > 5e10) & ~np.isnan(share)
-    assert large.sum() == 72
-    assert 0.7 < share[large].min() < share[large].max() < 0.9
 
 
 @pytest.mark.parametrize(

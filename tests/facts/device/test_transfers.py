@@ -2,16 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-from typing import Any
-
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.device.transfers import copy_before, host_born, tiny_copies, transfers
-from diagnose.source import ranks
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
@@ -183,50 +177,3 @@ def test_what_is_not_made_on_the_host_out_of_nothing() -> None:
     other_thread.events.sort(key=lambda event: event["tid"] != 50)  # It is the first thread of the recording.
     for draw in (received, another_shape, on_device, not_at_once, not_moved, batch, other_thread):
         assert host_born(draw.facts()) == ()
-
-
-def real(corpus: Path, name: str) -> tuple[Facts, list[dict[str, Any]]]:
-    path = corpus / "kineto" / name
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)
-    return Facts(ranks.read(path)), events if isinstance(events, list) else events["traceEvents"]
-
-
-def test_the_batches_of_a_real_run(corpus: Path) -> None:
-    facts, events = real(corpus, "tensorboard/resnet50_autograd_0_workers.json.gz")
-    copies = [e for e in events if e.get("cat") == "Memcpy" and "HtoD" in e["name"]]
-    images = [e for e in copies if e["args"]["bytes"] == 64 * 3 * 224 * 224 * 2]
-    labels = [e for e in copies if e["args"]["bytes"] == 256]
-    (found,) = transfers(facts)
-    assert len(found.ids) == len(images) + len(labels) == 12
-    assert (found.total_copies, found.bytes, found.largest_bytes) == (8, 19_267_584 + 256, 19_267_584)
-    # Of six batches the last four are used.
-    used = sorted(copies, key=lambda e: e["ts"])[-8:]
-    assert found.ns == sum(e["dur"] for e in used) * 1000 / 4
-    syncs = [e for e in events if e["name"] == "cudaStreamSynchronize"]
-    assert len(found.sync_ids) == len(syncs) == 12
-
-
-def test_a_recommender_makes_four_tensors_on_the_host(corpus: Path) -> None:
-    facts, events = real(corpus, "param/dlrm_8_ranks/worker0.pt.trace.json.gz")
-    ops = sorted((e for e in events if e.get("cat") == "cpu_op"), key=lambda e: (e["tid"], e["ts"], -e["dur"]))
-    names_in_order = [e["name"] for e in ops]
-    made = ["aten::empty", "aten::to", "aten::_to_copy", "aten::empty_strided", "aten::copy_", "aten::lift_fresh"]
-    expected = sum(names_in_order[k : k + 6] == made for k in range(len(ops)))
-    (found,) = host_born(facts)
-    assert (found.made_by, found.total_calls) == ("torch.tensor", expected)
-    assert expected == 4
-
-
-def test_synthetic_data_made_on_the_host(corpus: Path) -> None:
-    facts, events = real(corpus, "hta/mi250_rocm62.json.gz")
-    (found,) = host_born(facts)
-    assert (found.made_by, found.total_calls) == ("aten::randn", sum(e["name"] == "aten::randn" for e in events))
-
-
-def test_the_many_small_copies_of_ddp(corpus: Path) -> None:
-    facts, events = real(corpus, "hta/resnet_v100_5_steps.json.gz")
-    sizes = [e["args"]["bytes"] for e in events if e.get("cat") == "gpu_memcpy"]
-    found = tiny_copies(facts)
-    assert sum(len(one.ids) for one in found) == sum(size < 65_536 for size in sizes)
-    assert {one.asked_by for one in found} == {"aten::copy_", "torch.distributed.ddp.reducer::copy_bucket_to_grad"}
-    assert sum(one.copies for one in found) == sum(size < 65_536 for size in sizes) / 5

@@ -2,15 +2,10 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.host.compiling import compiling
-from diagnose.source import ranks
 from tests.drawing import Drawing
 
 REGION = "Torch-Compiled Region: "
@@ -118,20 +113,6 @@ def test_without_device_or_host() -> None:
     assert compiling(Drawing().op("aten::mm", 0, 10).op(REGION + "0/0", 12, 20).facts()).used
     with pytest.raises(Missing, match="ops and annotations"):
         compiling(Drawing().launch("k", (0, 1), (2, 3)).facts())
-
-
-@pytest.mark.parametrize("name", ["tracelens/b200_eager.json.gz", "hta/triton.json.gz"])
-def test_regions_of_real_traces(corpus: Path, name: str) -> None:
-    path = corpus / "kineto" / name
-    found = compiling(Facts(ranks.read(path)))
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
-    lookups = [e for e in events if e["name"] == "TorchDynamo Cache Lookup"]
-    assert abs(found.lookup_ns - 1000 * sum(e["dur"] for e in lookups)) <= 1
-    assert (found.lookups, found.breaks_per_call, found.compilations.total) == (len(lookups), 0, 0)
-
-
-def test_an_eager_run_uses_no_compiler(corpus: Path) -> None:
-    assert not compiling(Facts(ranks.read(corpus / "kineto/hta/resnet_v100_5_steps.json.gz"))).used
 
 
 def test_pieces_that_hold_nothing_but_fused_code() -> None:

@@ -2,11 +2,8 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import pytest
@@ -17,7 +14,6 @@ from diagnose.facts.core.host import api_calls
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.host.blocking_launches import blocking_launches
-from diagnose.facts.host.syncs import blocked_ns
 from diagnose.facts.host.waits import HostWait, WaitReason, host_waits
 from diagnose.source import ranks
 from diagnose.trace.frames import Site
@@ -252,15 +248,9 @@ WITH_CALLS = (
 )
 
 
-def real(corpus: Path, name: str) -> tuple[Facts, list[dict[str, Any]]]:
-    path = corpus / "kineto" / name
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)
-    return Facts(ranks.read(path)), events if isinstance(events, list) else events["traceEvents"]
-
-
 @pytest.mark.parametrize("name", WITH_CALLS)
 def test_all_idle_time_after_a_sync_belongs_to_one_wait(corpus: Path, name: str) -> None:
-    facts, _ = real(corpus, name)
+    facts = Facts(ranks.read(corpus / "kineto" / name))
     found, gaps = host_waits(facts), idle_gaps(facts)
     after_sync = gaps.cause == IDLE_CAUSES.index(TimeCause.SYNC)
     total = int((gaps.gaps.ends - gaps.gaps.starts)[after_sync].sum())
@@ -272,35 +262,3 @@ def test_all_idle_time_after_a_sync_belongs_to_one_wait(corpus: Path, name: str)
         assert abs(charged - total / steps(facts).count) <= len(found)
     ids = np.concatenate([*(wait.ids for wait in found), np.empty(0)])
     assert len(np.unique(ids)) == len(ids)
-
-
-def test_a_gpu_bound_run_waits_only_for_the_profiler(corpus: Path) -> None:
-    facts, events = real(corpus, "hta/resnet_v100_5_steps.json.gz")
-    calls = [event for event in events if event["name"].endswith("Synchronize") and event["cat"] == "cuda_runtime"]
-    marks = [
-        event for event in events if event["name"].startswith("ProfilerStep#") and event["cat"] != "gpu_user_annotation"
-    ]
-    assert len(calls) == 1
-    assert calls[0]["ts"] >= max(mark["ts"] + mark["dur"] for mark in marks)
-    assert host_waits(facts) == ()
-    assert blocked_ns(facts) > 20_000_000  # The summary of the window counts it.
-    assert blocking_launches(facts).depth_median > 1000
-
-
-def test_the_reads_and_copies_of_a_recommender(corpus: Path) -> None:
-    facts, events = real(corpus, "param/dlrm_8_ranks/worker0.pt.trace.json.gz")
-    blocking = [e for e in events if e.get("cat") == "cuda_runtime" and e["name"] == "cudaStreamSynchronize"]
-    copies = {e["args"]["correlation"]: e for e in events if e.get("cat") == "gpu_memcpy"}
-    reads = [e for e in copies.values() if "DtoH" in e["name"]]
-    found = host_waits(facts)
-    assert sum(wait.total_calls for wait in found) == len(blocking) == 10
-    by_reason = {reason: sum(w.total_calls for w in found if w.reason is reason) for reason in WaitReason}
-    assert sorted(e["args"]["bytes"] for e in reads) == [24, 192]
-    assert (by_reason[WaitReason.SCALAR_READ], by_reason[WaitReason.TENSOR_READ]) == (1, 1)
-    assert by_reason[WaitReason.HOST_TO_DEVICE] == sum("HtoD (Pageable" in e["name"] for e in copies.values()) == 8
-    waited = sum(e["dur"] for e in blocking) + sum(
-        e["dur"]
-        for e in events
-        if e.get("cat") == "cuda_runtime" and "DtoH" in copies.get(e["args"].get("correlation"), {"name": ""})["name"]
-    )
-    assert sum(wait.blocked_ns for wait in found) == waited * 1000

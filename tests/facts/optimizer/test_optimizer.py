@@ -2,10 +2,6 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from bisect import bisect_right
-from collections import Counter
 from pathlib import Path
 from typing import Any
 
@@ -222,11 +218,6 @@ def test_work_for_parameters() -> None:
     assert work_table(facts).start_ns.tolist() == [25_000, 75_000, 120_000, 135_000]
 
 
-def events(path: Path) -> list[dict[str, Any]]:
-    document = json.loads(gzip.decompress(path.read_bytes()), strict=False)
-    return document if isinstance(document, list) else document["traceEvents"]
-
-
 @pytest.mark.parametrize(
     ("name", "elements", "implementation", "launches"),
     [
@@ -244,21 +235,3 @@ def test_real_optimizers(
     (found,) = optimizer_steps(Facts(ranks.read(corpus / "kineto" / f"{name}.json.gz")))
     assert (found.optimizer, found.elements, found.implementation) == ("SGD", elements, implementation)
     assert found.launches == launches
-
-
-def test_real_zeroing_agrees_with_a_plain_count(corpus: Path) -> None:
-    path = corpus / "kineto/param/linear.json.gz"
-    every = events(path)
-    calls = sorted((e["ts"], e["ts"] + e["dur"]) for e in every if e.get("name") == "Optimizer.zero_grad#SGD.zero_grad")
-    starts = [start for start, _ in calls]
-    launched: Counter[int] = Counter()
-    for event in every:
-        if event.get("cat") == "cuda_runtime" and event["name"] == "cudaLaunchKernel":
-            at = bisect_right(starts, event["ts"]) - 1
-            if at >= 0 and event["ts"] < calls[at][1]:
-                launched[at] += 1
-    facts = Facts(ranks.read(path))
-    found = gradient_zeroing(facts)
-    assert set(launched.values()) == {42}
-    assert (found.total_calls, found.launches) == (38, 42)  # of 40 steps, without the first two
-    assert set(facts.rank.spans["name"][found.work_ids].str.contains("FillFunctor")) == {True}

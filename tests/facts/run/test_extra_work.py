@@ -2,14 +2,11 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.run.extra_work import ExtraWork, long_steps
 from diagnose.facts.run.step_table import Filling
-from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
@@ -131,18 +128,3 @@ def test_a_slow_first_step_that_compiles_is_warm_up() -> None:
 def test_two_steps_cannot_tell() -> None:
     with pytest.raises(Missing, match="three steps"):
         long_steps(steady(3, {})[0].facts())
-
-
-@pytest.mark.parametrize(
-    ("name", "others"),
-    [
-        ("hta/cpu_only_rank34_of_300.json.gz", {"other_rank"}),
-        ("param/resnet.json.gz", {"loader"}),
-        ("param/linear.json.gz", {"unknown"}),  # ops and zero_grad of every step, slower in one
-        ("hta/resnet_v100_5_steps.json.gz", set()),
-    ],
-)
-def test_long_steps_of_real_traces(corpus: Path, name: str, others: set[str]) -> None:
-    found = long_steps(Facts(ranks.read(corpus / "kineto" / name)))
-    assert found.extra == ()
-    assert {why for why, _ in found.others} == others

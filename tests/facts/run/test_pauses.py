@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import gzip
-import json
-from pathlib import Path
-from statistics import median
-
 import pytest
 
-from diagnose.facts.core.base import Facts, Missing
+from diagnose.facts.core.base import Missing
 from diagnose.facts.run.garbage import garbage_collections
 from diagnose.facts.run.pauses import checkpoints, silences, step_spikes
 from diagnose.facts.run.step_table import Filling
-from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
 
@@ -145,28 +139,3 @@ def test_an_annotation_of_the_whole_run_fills_no_spike() -> None:
 def test_spikes_need_three_steps() -> None:
     with pytest.raises(Missing, match="three steps"):
         step_spikes(steady(3).facts())
-
-
-def test_a_step_that_waits_for_another_rank(corpus: Path) -> None:
-    """Step 553 takes 425 ms instead of 220; in the JSON the longest gloo call of it takes as much more."""
-    path = corpus / "kineto/hta/cpu_only_rank34_of_300.json.gz"
-    (spike,) = step_spikes(Facts(ranks.read(path))).spikes
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
-    marks = {e["name"]: e for e in events if e["name"].startswith("ProfilerStep#")}
-
-    def gloo_us(mark: dict[str, float]) -> float:
-        inside = (e for e in events if e["name"] == "gloo:all_reduce")
-        return max(e["dur"] for e in inside if mark["ts"] <= e["ts"] < mark["ts"] + mark["dur"])
-
-    usual = median(gloo_us(marks[f"ProfilerStep#{number}"]) for number in (552, 554, 555))
-    assert spike.number == 553
-    assert spike.excess_ns / 1000 == pytest.approx(gloo_us(marks["ProfilerStep#553"]) - usual, rel=0.02)
-    assert [(filler.filling, filler.name) for filler in spike.fillers] == [
-        (Filling.ACTIVITY, "other_rank"),
-        (Filling.ANNOTATION, "## backward ##"),
-    ]
-
-
-def test_stacks_without_collections_show_explicit_ones_only(corpus: Path) -> None:
-    found = garbage_collections(Facts(ranks.read(corpus / "kineto/tracelens/mi300_resnet_act_checkpoint.json.gz")))
-    assert (found.automatic_recorded, found.explicit.total) == (False, 0)

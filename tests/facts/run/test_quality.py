@@ -2,11 +2,7 @@
 
 from __future__ import annotations
 
-import gzip
-import json
 from dataclasses import replace
-from pathlib import Path
-from statistics import mean, median, stdev
 
 import numpy as np
 import pytest
@@ -15,7 +11,6 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
 from diagnose.facts.run.quality import Overhead, Sign, distortion, steadiness, warm_up
 from diagnose.facts.run.step_table import time_by_step
-from diagnose.source import ranks
 from diagnose.trace import intervals
 from diagnose.trace.manifest import Host, RankManifest
 from diagnose.trace.model import Context
@@ -152,33 +147,6 @@ def test_time_by_step_splits_what_crosses_steps() -> None:
         [10_000, 0, 0],
         [20_000, 100_000, 11_000],
     ]
-
-
-def test_the_launches_of_a_run_that_the_host_limits(corpus: Path) -> None:
-    path = corpus / "kineto/tracelens/b200_eager.json.gz"
-    found = distortion(Facts(ranks.read(path)))
-    events = json.loads(gzip.decompress(path.read_bytes()), strict=False)["traceEvents"]
-    launches = ("cudaLaunchKernel", "cudaLaunchKernelExC", "cuLaunchKernel", "cuLaunchKernelEx")
-    calls = [e["dur"] for e in events if e["name"] in launches]
-    assert found.launch_ns == pytest.approx(1000 * median(calls), abs=1)
-    # Of the overheads only "Activity Buffer Request" came before the device's first work.
-    loading = [e["dur"] for e in events if e["name"] == "Lazy Function Loading"]
-    assert found.overheads == (Overhead("Lazy Function Loading", len(loading), round(1000 * sum(loading))),)
-    assert found.options == ("shapes", "stacks")
-    begin = min(e["ts"] for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
-    end = max(e["ts"] + e["dur"] for e in events if e.get("cat") in ("kernel", "gpu_memcpy", "gpu_memset"))
-    threads = {e["tid"] for e in events if e["name"] in launches}
-    inside = [e.get("cat") for e in events if e.get("ph") == "X" and e["tid"] in threads and begin <= e["ts"] < end]
-    ops, frames = inside.count("cpu_op"), inside.count("python_function")
-    others = inside.count("cuda_runtime") + inside.count("cuda_driver") + inside.count("user_annotation")
-    assert found.recording_ns == pytest.approx(350 * (ops + others) + 220 * ops + 300 * frames, rel=0.01)
-
-
-def test_equal_steps_are_steady(corpus: Path) -> None:
-    """The four step times are derived by hand in test_corpus_figures."""
-    found = steadiness(Facts(ranks.read(corpus / "kineto/hta/resnet_v100_5_steps.json.gz")))
-    times = [95.736858, 95.570619, 95.664091, 95.394716]
-    assert found.variation == pytest.approx(stdev(times) / mean(times), rel=1e-6)
 
 
 @pytest.mark.parametrize(

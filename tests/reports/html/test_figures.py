@@ -14,7 +14,6 @@ import plotly.graph_objects as go
 import pytest
 from msgspec.structs import replace
 
-import diagnose
 from diagnose import pipeline
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.contracts.finding import Confidence, Level, PricedSaving, RankedFinding, ReplayQuality, Where
@@ -434,13 +433,14 @@ def test_names_in_sentences_are_as_they_are(evil: str) -> None:
         assert evil in FIGURES[name][1](found)
 
 
-@pytest.mark.slow
-def test_every_real_trace_is_drawn_or_what_is_missing_is_said(corpus: Path) -> None:
+def test_every_real_trace_is_drawn_or_what_is_missing_is_said(
+    corpus: Path, analyzed: Callable[[str], Diagnosis]
+) -> None:
     folder = corpus / "kineto"
     paths = [path for path in sorted(folder.glob("*/*")) if "json" in path.name or path.is_dir()]
     drawn: set[str] = set()
     for path in paths:
-        found = diagnose.analyze(path)
+        found = analyzed(f"kineto/{path.relative_to(folder)}")
         for name, (draw, sentence) in FIGURES.items():
             place = f"{path.relative_to(folder)}: {name}"
             try:

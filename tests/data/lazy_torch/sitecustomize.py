@@ -1,0 +1,73 @@
+"""Puts off what takes half the time of a short training: torch loads its compiler for each optimizer and recording.
+
+It asks the compiler for a setting, and for two things that do nothing where nothing compiles: a break of the graph,
+and functions that are not to be compiled. Whatever else is asked of the compiler loads the real one.
+"""
+
+import functools
+import sys
+from importlib.machinery import PathFinder
+from types import ModuleType
+
+PARTS = {"torch._dynamo": (), "torch._inductor": ("config", "custom_graph_pass")}
+"""Packages of the compiler, and what within them can be had without the rest."""
+
+
+class Later(ModuleType):
+    """A package of the compiler until it is needed."""
+
+    def __getattr__(self, name):
+        """What only the real one has."""
+        if name.startswith("__") or name in PARTS[self.__name__]:
+            raise AttributeError(name)
+        if self.__name__ == "torch._dynamo" and name in BEFORE:
+            return BEFORE[name]
+        return getattr(load(self), name)
+
+
+def load(package):
+    """The real package, in place of what stands for it."""
+    if type(package) is Later:
+        package.__class__ = ModuleType
+        package.__spec__.loader.exec_module(package)
+    return package
+
+
+def disable(fn=None, recursive=True, **options):
+    """A function that is kept from being compiled as soon as something can be."""
+    if fn is None:
+        return functools.partial(disable, recursive=recursive, **options)
+    dynamo, real = sys.modules["torch._dynamo"], []
+
+    @functools.wraps(fn)
+    def inner(*given, **named):
+        if type(dynamo) is Later:
+            return fn(*given, **named)
+        if not real:
+            real.append(dynamo.disable(fn, recursive, **options))
+        return real[0](*given, **named)
+
+    return inner
+
+
+BEFORE = {"graph_break": lambda *_, **__: None, "disable": disable}
+"""What is asked of torch._dynamo where nothing compiles."""
+
+
+class Finder:
+    """Finds packages of the compiler the first time they are imported, and loads them before what is within them."""
+
+    def find_spec(self, name, path=None, target=None):
+        outer, _, inner = name.rpartition(".")
+        if name in PARTS:
+            spec = PathFinder.find_spec(name, path)
+            run = spec.loader.exec_module
+            spec.loader.create_module = lambda spec: Later(spec.name)
+            spec.loader.exec_module = lambda module: type(module) is Later or run(module)
+            return spec
+        if outer in PARTS and inner not in PARTS[outer]:
+            load(sys.modules[outer])
+        return None
+
+
+sys.meta_path.insert(0, Finder())
