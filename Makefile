@@ -31,6 +31,8 @@ check: .venv/full  ## lint, format, types, import contracts, dead code and gener
 	$(BIN)/python -m diagnose.docs --check
 	$(BIN)/python -m benchmarks.texts --check
 	$(BIN)/python -m benchmarks.sentences
+	@for some in "diagnose rules" tests "benchmarks sample_traces"; do \
+	  echo "lines of Python in $$some: $$(find $$some -name '*.py' -exec cat {} + | wc -l)"; done
 
 texts: .venv/full  ## write all generated texts: the schema, pages of rules, help, tables, reports
 	$(BIN)/python -m diagnose.docs
