@@ -17,7 +17,7 @@ import diagnose
 from benchmarks import gpu_traces
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
-from diagnose.reports import job as jobs
+from diagnose.reports import job_tables as jobs
 
 HERE = Path(__file__).parent
 

@@ -42,7 +42,7 @@ from diagnose.contracts.diagnosis import Diagnosis, note_of
 from diagnose.contracts.finding import Finding, Outcome, ReplayQuality, RuleName
 from diagnose.contracts.ledger import Entry
 from diagnose.contracts.track_record import TrackRecord
-from diagnose.facts.communication.kept import compared
+from diagnose.facts.communication.kept_collectives import compared
 from diagnose.facts.core.base import Facts, Failed, Missing, failed, optional
 from diagnose.facts.core.run import busy_share
 from diagnose.facts.core.steps import steps

@@ -10,8 +10,8 @@ from diagnose.agents.answers import Answer, Data, Item, page
 from diagnose.contracts.comparison import Change, ChangeKind, Comparison, Part
 from diagnose.reports import comparison
 from diagnose.reports.comparison import signed
-from diagnose.reports.content import place
 from diagnose.reports.quoting import plain, quoted
+from diagnose.reports.sections import place
 from diagnose.trace.units import duration
 
 MOST_NAME = 120

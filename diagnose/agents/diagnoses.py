@@ -11,8 +11,8 @@ from diagnose.agents.refusals import Refused
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Fix, RankedFinding
 from diagnose.reports import brief, findings, reasons
-from diagnose.reports.content import place
 from diagnose.reports.quoting import plain, quoted
+from diagnose.reports.sections import place
 from diagnose.reports.words import safety
 from diagnose.timeline.window import lane_name
 from diagnose.trace.units import duration, percent

@@ -12,10 +12,10 @@ from diagnose import failures
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import RankedFinding
 from diagnose.failures import Failure, attempt
-from diagnose.reports import content, findings, heading, trials
-from diagnose.reports.content import Row
+from diagnose.reports import findings, heading, sections, trials
 from diagnose.reports.findings import Card
 from diagnose.reports.quoting import NOTE, quoted, size
+from diagnose.reports.sections import Row
 from diagnose.trace.model import Severity
 
 MOST_BYTES = 7_000
@@ -131,7 +131,7 @@ def _minor(diagnosis: Diagnosis) -> _List:
 
 def _waits(diagnosis: Diagnosis) -> list[str]:
     """What a step waits for, largest first."""
-    section = content.waits(diagnosis)
+    section = sections.waits(diagnosis)
     if section is None:
         return ["The critical path is not known: the recording could not be replayed."]
     *rows, whole = section.rows

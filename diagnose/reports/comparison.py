@@ -7,7 +7,7 @@ from collections.abc import Callable, Iterator
 from diagnose.contracts.baseline import GroupTime, KnownFinding
 from diagnose.contracts.comparison import Change, ChangeKind, Comparison, GroupChange, Part, PartKind, SettingChange
 from diagnose.reports.comparison_words import CHANGES
-from diagnose.reports.content import Row, Section, place
+from diagnose.reports.sections import Row, Section, place
 from diagnose.trace import kinds
 from diagnose.trace.units import clipped, duration, number, percent
 

@@ -11,7 +11,7 @@ from diagnose.contracts.track_record import TrackRecord
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import always, part
 from diagnose.replay.saving import DOUBTFUL, Basis
-from diagnose.reports.content import place
+from diagnose.reports.sections import place
 from diagnose.reports.words import BASES, OUTCOMES, safety
 from diagnose.trace.units import duration, share
 

@@ -11,9 +11,9 @@ from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.trials import Report, Trial
 from diagnose.failures import attempt
-from diagnose.reports import comparison, content, findings, heading, trials
-from diagnose.reports.content import Row, Section
+from diagnose.reports import comparison, findings, heading, sections, trials
 from diagnose.reports.findings import Card
+from diagnose.reports.sections import Row, Section
 
 _ACTIVE = re.compile(r"([\\`*_\[\]<>|~#&])")
 
@@ -58,7 +58,7 @@ def _trials(diagnosis: Diagnosis) -> list[str]:
 
 
 def _sections(diagnosis: Diagnosis) -> Iterator[str]:
-    for section in content.sections(diagnosis):
+    for section in sections.sections(diagnosis):
         yield from attempt(f"the table {section.title!r}", [], _table, section)
 
 

@@ -15,9 +15,9 @@ from diagnose import failures
 from diagnose.contracts.comparison import Comparison
 from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.failures import Failure, attempt
-from diagnose.reports import comparison, content, findings, heading, trials
-from diagnose.reports.content import Section
+from diagnose.reports import comparison, findings, heading, sections, trials
 from diagnose.reports.findings import Card
+from diagnose.reports.sections import Section
 from diagnose.trace import units
 from diagnose.trace.model import Severity
 
@@ -80,7 +80,7 @@ def _risks(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
 
 
 def _sections(diagnosis: Diagnosis, width: int) -> Iterator[RenderableType]:
-    for section in content.sections(diagnosis):
+    for section in sections.sections(diagnosis):
         yield from attempt(f"the table {section.title!r}", [], lambda one: [_section(one, width)], section)
 
 

@@ -3,7 +3,7 @@
 Recording stacks and shapes costs the host time, so that they are recorded apart from times, in other steps. A host
 span is the same in both recordings if it is on the same thread, of the same kind and name, and the so-many-th of these
 in its step; but only if that step has as many of them as the step of the detail recording that is most like it. Where
-it has not, as steps do more or less of the same, what the calls around it are tells (surroundings.py).
+it has not, as steps do more or less of the same, what the calls around it are tells (call_matching.py).
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ import numpy.typing as npt
 import pandas as pd
 
 from diagnose.trace import enums, frames, kinds, nesting, schema
+from diagnose.trace.call_matching import Sequence, matching
 from diagnose.trace.enums import CALLS, SpanKind
 from diagnose.trace.intervals import IntArray
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
-from diagnose.trace.surroundings import Sequence, matching
 
 MOST_DETAIL_STEPS = 32
 """Steps of the detail recording that each step is compared with, the first ones: bounds the time (our choice)."""

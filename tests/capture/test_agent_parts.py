@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from diagnose.capture.agent.elsewhere import WAYS
+from diagnose.capture.agent.reads_without_ops import WAYS
 from diagnose.capture.agent.values import values_of_two_steps
 from diagnose.source.values import read_values
 

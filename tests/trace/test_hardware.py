@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from diagnose.trace import hardware
-from diagnose.trace.families import estimated
+from diagnose.trace.gpu_families import estimated
 from diagnose.trace.hardware import Peaks, peaks
 from diagnose.trace.model import Device
 

@@ -18,8 +18,8 @@ from typing import Any, NamedTuple, TypeVar
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
 from .counts import Counts
-from .elsewhere import watched
 from .parts import Parts
+from .reads_without_ops import watched
 
 T = TypeVar("T")
 

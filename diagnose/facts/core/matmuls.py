@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from diagnose.facts.core.base import Facts, Missing, fact, optional
-from diagnose.trace import families, hardware
+from diagnose.trace import gpu_families, hardware
 from diagnose.trace.hardware import Peaks
 from diagnose.trace.kinds import KernelKind
 
@@ -34,4 +34,4 @@ def type_rates(facts: Facts) -> Peaks:
     if known is not None or len({(one.name, one.multiprocessors) for one in devices}) > 1:
         return peaks(facts)
     names = map(str, facts.rank.spans["name"].cat.categories)
-    return families.estimated(next(iter(devices), None), names) or peaks(facts)
+    return gpu_families.estimated(next(iter(devices), None), names) or peaks(facts)

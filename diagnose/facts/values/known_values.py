@@ -17,7 +17,7 @@ from diagnose.facts.core.op_table import op_table
 from diagnose.facts.core.seen_ops import ALIKE_STEPS, SeenOps, is_layer, seen_ops
 from diagnose.facts.core.shaped import Shape, first_shape, inputs_of
 from diagnose.facts.core.spans import HostSpans
-from diagnose.facts.values.ledger import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows
+from diagnose.facts.values.wasted_entries import Cause, Wasted, by_line, counts, finds, in_a_row, main_spans, of_rows
 from diagnose.trace import nesting
 from diagnose.trace.intervals import IntArray
 

@@ -13,7 +13,7 @@ import numpy as np
 from diagnose.facts.autograd.backward import backward_nodes, forward_ops, nodes_of
 from diagnose.facts.core.base import Facts, optional
 from diagnose.facts.core.seen_ops import ALL, SeenOps, inside, seen_ops
-from diagnose.facts.values.ledger import Cause, Wasted, counts, finds, in_a_row, of_rows
+from diagnose.facts.values.wasted_entries import Cause, Wasted, counts, finds, in_a_row, of_rows
 
 LEAST = 25
 """Percent of what an op computes that nothing reads (our choice)."""

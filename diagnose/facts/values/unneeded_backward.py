@@ -26,7 +26,7 @@ from diagnose.facts.core.spans import HostSpans, host_spans, in_used_steps, used
 from diagnose.facts.core.steps import Measure, steps
 from diagnose.facts.optimizer.optimizer import NO_STEPS, updates
 from diagnose.facts.optimizer.zeroing import zeroings
-from diagnose.facts.values.ledger import Cause, Wasted, finds, of_spans
+from diagnose.facts.values.wasted_entries import Cause, Wasted, finds, of_spans
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray

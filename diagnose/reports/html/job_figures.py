@@ -15,7 +15,7 @@ from diagnose.facts.core.base import Missing
 from diagnose.facts.core.causes import TimeCause
 from diagnose.replay.job_path import JobPathKind, JobPathStretch
 from diagnose.reports.html.style import CAUSE_COLOURS, COMMUNICATION, COMPUTE, DARK, HEAT, figure
-from diagnose.reports.job import KINDS, operation, rank_told, unit
+from diagnose.reports.job_tables import KINDS, operation, rank_told, unit
 from diagnose.trace.units import duration
 
 MOST_COLUMNS = 128

@@ -21,13 +21,13 @@ from diagnose.facts.core.breakdown import Breakdown
 from diagnose.facts.core.steps import Measure
 from diagnose.failures import Failure, attempt
 from diagnose.replay.job_path import JobPathKind
-from diagnose.reports import content, findings, heading, perfetto
-from diagnose.reports import job as jobs
+from diagnose.reports import findings, heading, perfetto, sections
+from diagnose.reports import job_tables as jobs
 from diagnose.reports.html import (
     bundle,
     cards,
     job_figures,
-    job_ranks,
+    one_rank_panel,
     run_figures,
     step_figures,
     timeline_figure,
@@ -104,12 +104,12 @@ class JobView:
     unit: str
     """What its times are of: a step, or the recorded window."""
     lead: tuple[str, ...]
-    path: content.Section
+    path: sections.Section
     lane: Panel
     heat: Panel
     switches: tuple[str, ...]
-    tables: tuple[content.Section, ...]
-    ranks: tuple[job_ranks.RankView, ...]
+    tables: tuple[sections.Section, ...]
+    ranks: tuple[one_rank_panel.RankView, ...]
     rank: str
     """Whose the rest of the page is."""
 
@@ -161,7 +161,7 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
         panels=list(panels.values()),
         outcomes=_listed("the rules that ran", _outcomes, diagnosis),
         kinds=[(kind.value, OUTCOMES[kind]) for kind in OutcomeKind if _ended(diagnosis, kind)],
-        tables=_listed("tables", content.sections, diagnosis),
+        tables=_listed("tables", sections.sections, diagnosis),
         about=_listed("what was analysed", _about, diagnosis),
         levels=cards.LEVELS,
         safe=cards.SAFE,
@@ -247,7 +247,7 @@ def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
     """What is shown of a job above all that is of one rank; None if ranks could not be compared."""
     if diagnosis.job is None:
         return None
-    path, *tables = content.job_sections(diagnosis)
+    path, *tables = sections.job_sections(diagnosis)
     note = " ".join(filter(None, (PATH_NOTE, jobs.clocks(diagnosis.job))))
     return JobView(
         tiles=tuple(_job_tiles(diagnosis.job)),
@@ -258,7 +258,7 @@ def _job(diagnosis: Diagnosis, figures: dict[str, Any]) -> JobView | None:
         heat=_panel(JOB, diagnosis, figures),
         switches=tuple(job_figures.switches(diagnosis)),
         tables=tuple(tables),
-        ranks=tuple(job_ranks.each_rank(diagnosis, diagnosis.job)),
+        ranks=tuple(one_rank_panel.each_rank(diagnosis, diagnosis.job)),
         rank=f"Rank {diagnosis.rank} in detail, {why_this_rank(diagnosis)}",
     )
 
@@ -314,7 +314,7 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
         if ns >= WORTH_SHARE * whole.step_ns:
             yield Tile("of it", duration(ns), why)
     if (flops := diagnosis.flops) is not None and flops.mfu is not None:
-        least = "at least " * (flops.counted_share < content.WHOLE)
+        least = "at least " * (flops.counted_share < sections.WHOLE)
         yield Tile("MFU, recorded", f"{least}{share(flops.mfu, 1)}", f"(of the peak of {flops.device})")
 
 

@@ -14,7 +14,6 @@ from diagnose.facts.core.causes import TimeCause
 from diagnose.facts.core.idle import IdleShare
 from diagnose.facts.core.steps import Measure
 from diagnose.reports import findings
-from diagnose.reports.content import place
 from diagnose.reports.html.style import (
     CAUSE_COLOURS,
     COMMUNICATION,
@@ -35,6 +34,7 @@ from diagnose.reports.html.style import (
     rows,
     small,
 )
+from diagnose.reports.sections import place
 from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, threads
 from diagnose.trace.units import clipped, clipped_left, duration, share
 

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.host.fetched import FetchedMemory, fetched_memory
+from diagnose.facts.host.page_faults import FetchedMemory, fetched_memory
 from diagnose.synthetic.reading import facts_of
 
 HEAD = "4 steps of 100\n2 threads, 4 cores\n"

@@ -8,7 +8,7 @@ import pytest
 
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.values.known_values import frozen_rows
-from diagnose.facts.values.ledger import Wasted
+from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 
 DRAWN = (

@@ -7,8 +7,8 @@ from dataclasses import replace
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.ledger import Wasted
 from diagnose.facts.values.parts_read import parts_read
+from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 

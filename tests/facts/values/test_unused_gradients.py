@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from diagnose.facts.core.base import Facts, Missing
-from diagnose.facts.values.ledger import Wasted
 from diagnose.facts.values.unneeded_backward import unused_gradients
+from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import AutogradGraph
 

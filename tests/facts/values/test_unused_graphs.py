@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from diagnose.facts.core.base import Missing
-from diagnose.facts.values.ledger import Wasted
 from diagnose.facts.values.unneeded_backward import unused_graphs
+from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 
 BACKWARD = '"autograd::engine::evaluate_function: MulBackward0"'

@@ -7,8 +7,8 @@ from dataclasses import dataclass
 
 from diagnose.contracts.diagnosis import Diagnosis, RankSummary
 from diagnose.contracts.job import JobRank, JobSummary
-from diagnose.reports import job as jobs
-from diagnose.reports.content import place
+from diagnose.reports import job_tables as jobs
+from diagnose.reports.sections import place
 from diagnose.reports.words import CAUSES
 from diagnose.trace.units import share
 

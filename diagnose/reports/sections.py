@@ -13,7 +13,7 @@ from diagnose.facts.device.kernels import Kernel, KernelGroup
 from diagnose.facts.host.functions import FunctionTime
 from diagnose.failures import attempt
 from diagnose.replay.critical_path import PathPart
-from diagnose.reports import job as jobs
+from diagnose.reports import job_tables as jobs
 from diagnose.reports.words import CAUSES, GRAPH_NOT_RECORDED, infers, threads, why_this_rank
 from diagnose.trace import kinds
 from diagnose.trace.enums import HostMemory
