@@ -16,7 +16,7 @@ import msgspec
 
 from diagnose.contracts.finding import Finding, Fix, RuleName
 from diagnose.facts.run.program import Language, Program
-from diagnose.fixes.setting import DS_CONFIG, Argument, Loop, NotPossible, Run, Safety, Setting
+from diagnose.fixes.setting import DS_CONFIG, Argument, Code, Loop, NotPossible, Run, Safety, Setting
 from diagnose.trace.frames import Site
 from diagnose.trace.loaders import training_loaders
 from diagnose.trace.manifest import Made
@@ -119,7 +119,8 @@ def _in_its_words(here: Situation, fix: Fix) -> tuple[Fix, Made | None]:
 def written(told: Argument) -> str:
     """An argument of a framework's class as a line of code."""
     if told.owner == DS_CONFIG:
-        return f"{json.dumps(told.name)}: {json.dumps(told.value)},  # in DeepSpeed's configuration"
+        value = told.value if isinstance(told.value, Code) else json.dumps(told.value)
+        return f"{json.dumps(told.name)}: {value},  # in DeepSpeed's configuration"
     value = json.dumps(told.value) if type(told.value) is str else repr(told.value)
     return f"{told.name}={value},  # of {told.owner.rpartition('.')[2]}(...)"
 
@@ -139,12 +140,12 @@ def with_settings(call: str, settings: Mapping[str, Any]) -> str:
     made = _call(call)
     if made is None or not settings or len(made.args) > MOST_POSITIONS:
         return ""
-    if any(isinstance(one, ast.Starred) for one in made.args):
+    packed = [one for one in made.keywords if one.arg is None]
+    if any(isinstance(one, ast.Starred) for one in made.args) or len(packed) > 1:
         return ""
     left = {name: ast.Constant(value) for name, value in settings.items()}
     for one in made.keywords:
         one.value = left.pop(one.arg, one.value) if one.arg else one.value
-    packed = [one for one in made.keywords if one.arg is None]
     if left and packed:  # They may hold the same names, and those that come last hold.
         keys: list[ast.expr | None] = [None, *map(ast.Constant, left)]
         packed[-1].value = ast.Dict(keys, [packed[-1].value, *left.values()])

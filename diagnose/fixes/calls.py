@@ -93,10 +93,7 @@ class NoEmptyCache(_OfCuda):
         call = "torch.cuda.empty_cache()"
         return Words("Do not empty the cache in every step.", call, f"if step % 100 == 0:\n    {call}")
 
-    def framework(self, loop: Loop, run: Run) -> Argument | str | None:
-        if loop is Loop.TRANSFORMERS:
-            return Argument("transformers.TrainingArguments", "torch_empty_cache_steps", None)
-        return None
+    framework = as_in_own_loop
 
 
 @dataclass(frozen=True)
@@ -123,7 +120,7 @@ class NoBarrier(Setting):
             @functools.wraps(original)
             def barrier(*args: Any, **kwargs: Any) -> Any:
                 place = injection.caller()
-                if place is None or place not in met or kwargs.get("async_op"):
+                if place is None or place not in met or kwargs.get("async_op") or args[1:2] == (True,):
                     if place is not None:
                         met.add(place)
                     return original(*args, **kwargs)

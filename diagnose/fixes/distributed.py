@@ -23,9 +23,9 @@ from .setting import (
     flag,
     not_possible,
     nothing,
+    only,
     said_itself,
     whole,
-    word,
 )
 
 if TYPE_CHECKING:
@@ -40,7 +40,6 @@ CHANGES = {
     "broadcast_buffers": Safety.NEEDS_JUDGEMENT,
     "bucket_cap_mb": Safety.ROUNDING,
     "find_unused_parameters": Safety.SAME_NUMBERS,
-    "forward_sync_buffers": Safety.NEEDS_JUDGEMENT,
     "gradient_as_bucket_view": Safety.SAME_NUMBERS,
     "static_graph": Safety.SAME_NUMBERS,
 }
@@ -53,7 +52,7 @@ OF_TRANSFORMERS = {
     "static_graph": "ddp_static_graph",
 }
 
-UNKNOWN_TO_ACCELERATE = ("batched_grad_copy", "forward_sync_buffers")
+UNKNOWN_TO_ACCELERATE = ("batched_grad_copy",)
 """Arguments that DistributedDataParallelKwargs of accelerate 1.15 does not have."""
 
 ALIKE = 2
@@ -94,7 +93,7 @@ class DdpArgument(Setting):
     def in_force(self, run: Run) -> bool:
         has = [one.get(self.argument) for one in run.rank.distributed.ddp] if run.rank.distributed else []
         if type(self.value) is int:
-            return bool(has) and all(one is not None and int(one) >= self.value for one in has)
+            return bool(has) and all(type(one) is int and one >= self.value for one in has)
         return bool(has) and all(one is self.value for one in has)
 
     def inject(self, injection: Injection) -> None:
@@ -120,7 +119,7 @@ class CommunicationHook(Setting):
     value: Any = "bf16_compress_hook"
 
     form = "wrap:DistributedDataParallel"
-    takes = {"comm_hook": word}
+    takes = {"comm_hook": only("bf16_compress_hook", "fp16_compress_hook")}
     changes = Safety.NEEDS_JUDGEMENT
     link = "https://docs.pytorch.org/docs/stable/ddp_comm_hooks.html"
 
@@ -204,7 +203,7 @@ class FsdpArgument(Setting):
     value: Any = False
 
     form = "patch:fully_shard"
-    takes = {"reshard_after_forward": flag}
+    takes = {"reshard_after_forward": only(False)}
     link = "https://docs.pytorch.org/docs/stable/distributed.fsdp.fully_shard.html"
 
     framework = as_in_own_loop

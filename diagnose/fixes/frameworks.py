@@ -52,7 +52,7 @@ OWN_WORK = (
     ),
     OwnWork(
         Loop.TRANSFORMERS,
-        r"/trainer\.py: (_maybe_log_save_evaluate|log|_get_learning_rate)|/trainer_callback\.py: on_log",
+        r"/trainer\.py: (_maybe_log_save_evaluate|log|_get_learning_rate)\Z|/trainer_callback\.py: on_log",
         "logs",
         Argument(_ARGUMENTS, "logging_steps", Code("100 * logging_steps")),
     ),
@@ -91,9 +91,7 @@ OWN_WORK = (
         Loop.LIGHTNING,
         r"/callbacks/model_checkpoint\.py",
         "saves checkpoints",
-        Argument(
-            "lightning.pytorch.callbacks.ModelCheckpoint", "every_n_train_steps", Code("10 * every_n_train_steps")
-        ),
+        Argument(_CHECKPOINTS, "every_n_train_steps", Code("10 * every_n_train_steps")),
     ),
     OwnWork(
         Loop.LIGHTNING,

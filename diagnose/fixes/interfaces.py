@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 if TYPE_CHECKING:
     from ..trace.frames import Site
-    from ..trace.manifest import Made
+    from ..trace.manifest import Made, RankManifest
 
 Edits = list[Any]
 """`diagnose.patches.code.Edit`."""
@@ -78,6 +78,7 @@ class Injection(Protocol):
 class Editor(Protocol):
     """The user's files. What cannot be done there raises CannotEdit with a clause that says why."""
 
+    rank: RankManifest
     ddp_made: tuple[Made, ...]
     loaders_made: list[Made | None]
 

@@ -3,22 +3,22 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .interfaces import Editor, Edits, Given, Injection, no_gpu
-from .setting import Argument, Code, Loop, Multiple, Run, Safety, Setting, Words, flag, times, whole, word
+from .setting import Argument, Code, Loop, Multiple, Run, Safety, Setting, Words, flag, times, whole
 
 if TYPE_CHECKING:
     from ..trace.frames import Site
     from ..trace.manifest import Made, RankManifest
 
-OF_WORKERS = ("multiprocessing_context", "persistent_workers", "prefetch_factor")
+OF_WORKERS = ("persistent_workers", "prefetch_factor")
 """A DataLoader without workers refuses them."""
 
-RECORDED_AS = {"multiprocessing_context": "start_method"}
-"""Arguments that a manifest has by another name."""
+SHARES = "the dataset is iterable: each worker would give all its items, unless it shares them out itself"
+OF_ITERABLE = "_InfiniteConstantSampler"
+"""The sampler by which a DataLoader of PyTorch 2 takes an iterable dataset."""
 
 OF_TRANSFORMERS = {
     "num_workers": "dataloader_num_workers",
@@ -37,7 +37,6 @@ WORDS = {
     "prefetch_factor": "Keep more batches ready.",
     "pin_memory": "Pin the batches in the DataLoader, and do not wait for the copy.",
     "persistent_workers": "Keep the workers from epoch to epoch.",
-    "multiprocessing_context": "Start the workers from a server that holds little.",
 }
 
 
@@ -47,11 +46,10 @@ class LoaderArgument(Setting):
 
     form = "patch:DataLoader"
     takes = {
-        "num_workers": whole(0),
+        "num_workers": whole(1),
         "prefetch_factor": whole(1),
         "pin_memory": flag,
         "persistent_workers": flag,
-        "multiprocessing_context": word,
         "batch_size": times,
     }
 
@@ -73,8 +71,7 @@ class LoaderArgument(Setting):
         if isinstance(self.value, Multiple):
             larger = f"DataLoader(dataset, batch_size={self.value.factor} * batch_size)"
             return Words(f"Raise the batch size {self.value.factor} times.", after=larger)
-        given = ", ".join(f"{name}={value!r}" for name, value in self.arguments.items())
-        after = f"DataLoader(dataset, batch_size, {given})"
+        after = f"DataLoader(dataset, batch_size, {self.argument}={self.value!r})"
         return Words(WORDS[self.argument], "DataLoader(dataset, batch_size)", after)
 
     def framework(self, loop: Loop, run: Run) -> Argument | str | None:
@@ -85,19 +82,13 @@ class LoaderArgument(Setting):
             return Argument("transformers.TrainingArguments", OF_TRANSFORMERS[self.argument], self.value)
         return "where the DataLoader is made, as in train_dataloader()" if loop is Loop.LIGHTNING else None
 
-    @property
-    def arguments(self) -> Mapping[str, Any]:
-        """Workers are kept from epoch to epoch: starting them takes longer than most epochs can hide."""
-        kept = {"persistent_workers": True} if self.argument == "num_workers" and self.value else {}
-        return {self.argument: self.value, **kept}
-
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]] | None:
         """A multiple of what is there is no value that can be written into a call."""
         return None if self.batch_factor > 1 else ("DataLoader", tuple(one.made for one in run.loaders))
 
     def in_force(self, run: Run) -> bool:
         """So many times what it is, is always more; of numbers more is enough."""
-        has = [getattr(one, RECORDED_AS.get(self.argument, self.argument), None) for one in run.loaders]
+        has = [getattr(one, self.argument, None) for one in run.loaders]
         if isinstance(self.value, Multiple) or not has:
             return False
         if type(self.value) is int:
@@ -106,10 +97,15 @@ class LoaderArgument(Setting):
 
     def inject(self, injection: Injection) -> None:
         def prevented(given: Given) -> str:
+            torch = sys.modules["torch"]
+            if torch.utils.data.get_worker_info() is not None:
+                return "the DataLoader is made in a worker"
+            if self.argument == "num_workers" and isinstance(given.get("dataset"), torch.utils.data.IterableDataset):
+                return SHARES
             if self.argument in OF_WORKERS and not given.get("num_workers", 0):
                 return "the DataLoader has no workers"
             if self.argument == "pin_memory" and self.value:
-                return _cannot_pin(sys.modules["torch"])
+                return _cannot_pin(torch)
             if self.batch_factor > 1 and (given.get("batch_sampler") is not None or not given.get("batch_size", 1)):
                 return "the script makes its batches itself"
             return ""
@@ -122,14 +118,16 @@ class LoaderArgument(Setting):
 
     def took_effect(self, rank: RankManifest) -> str:
         """Of loaders that gave batches."""
-        recorded = RECORDED_AS.get(self.argument, self.argument)
-        if self.batch_factor > 1 or any(getattr(one, recorded) == self.value for one in rank.loaders if one.asked):
+        if self.batch_factor > 1 or any(getattr(one, self.argument) == self.value for one in rank.loaders if one.asked):
             return ""
         return f"no DataLoader that gave batches has {self.argument}={self.value}"
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         if self.batch_factor > 1:
             editor.refuse("it needs an edit by hand")
+        iterable = any(one.sampler == OF_ITERABLE for one in editor.rank.loaders)
+        if self.argument == "num_workers" and iterable:
+            editor.refuse(SHARES)
         if self.argument in OF_WORKERS:
             return editor.of_workers(self.argument, self.value)
         return editor.where_made("DataLoader", editor.loaders_made, self.argument, self.value)

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from .interfaces import Editor, Edits, Given, Injection
-from .setting import Argument, Loop, Run, Safety, Setting, Words, as_in_own_loop, flag, not_possible, said_itself
+from .setting import Argument, Loop, Run, Safety, Setting, Words, as_in_own_loop, flag, not_possible, only, said_itself
 
 if TYPE_CHECKING:
     from ..trace.frames import Site
@@ -22,7 +22,7 @@ class OptimizerArgument(Setting):
     """How optimizers of torch.optim update their parameters."""
 
     form = "patch:torch.optim"
-    takes = {"fused": flag, "foreach": flag}
+    takes = {"fused": only(True), "foreach": only(True)}
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/optim.html"
 
@@ -92,8 +92,8 @@ class ZeroGrad(Setting):
     took_effect = said_itself
 
     def words(self) -> Words:
-        after = "optimizer.zero_grad(set_to_none=True)  # default since PyTorch 2.0"
-        return Words("Set gradients to None instead.", "optimizer.zero_grad(set_to_none=False)", after)
+        calls = [f"optimizer.zero_grad(set_to_none={value})" for value in (not self.value, self.value)]
+        return Words(f"Set gradients to {'None' if self.value else 'zero'} instead.", *calls)
 
     def inject(self, injection: Injection) -> None:
         injection.change_calls("torch.optim.optimizer", "Optimizer", "zero_grad", "zero_grad()")

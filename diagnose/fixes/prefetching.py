@@ -86,7 +86,7 @@ class OneAhead:
     def __init__(self, copied: Callable[[Any], _Copied], ready: Callable[[_Copied], Any]) -> None:
         self._copied, self._ready = copied, ready
         self._next: _Copied | None = None
-        self._over: StopIteration | None = None
+        self._over: Exception | None = None
 
     def next(self, ask: Callable[[], Any]) -> Any:
         """The next batch, as `next(iterator)` gives it, which is `ask()`."""
@@ -103,7 +103,7 @@ class OneAhead:
         if self._over is None:
             try:
                 return self._copied(ask())
-            except StopIteration as over:
+            except Exception as over:  # What was made before is given out first.
                 self._over = over
         return None
 

@@ -19,6 +19,7 @@ from .setting import (
     as_in_own_loop,
     flag,
     not_possible,
+    only,
     said_itself,
     whole,
 )
@@ -85,9 +86,9 @@ class Environment(Setting):
         )
 
     def in_force(self, run: Run) -> bool:
-        return all(run.environment.get(name, "") == value for name, value in self.value if value) and any(
-            value for _, value in self.value
-        )
+        """One that is only taken out was seen by the rule: what is not among the variables may not be recorded."""
+        as_asked = all(run.environment.get(name, "") == value for name, value in self.value)
+        return as_asked and any(value for _, value in self.value)
 
     def inject(self, injection: Injection) -> None:
         """The parent of the process sets them: only what is to be out has to go."""
@@ -95,7 +96,7 @@ class Environment(Setting):
 
     def took_effect(self, rank: RankManifest) -> str:
         threads = dict(self.value).get("OMP_NUM_THREADS", "")  # Empty: it is taken out, and torch counts cores.
-        if threads not in ("", str(rank.flags.threads)):
+        if rank.flags.threads is not None and threads not in ("", str(rank.flags.threads)):
             return f"torch computes with {rank.flags.threads} threads, which the script sets itself"
         gpu = [name for name, _ in self.value if "OMP" not in name and "MALLOC_" not in name]
         return f"PyTorch used no GPU, to which {gpu[0]} applies" if gpu and not rank.allocator else ""
@@ -182,7 +183,7 @@ class CudnnBenchmark(Setting):
     value: Any = True
 
     form = "patch:torch.backends.cudnn"
-    takes = {"benchmark": flag}
+    takes = {"benchmark": only(True)}
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/backends.html#torch.backends.cudnn.torch.backends.cudnn.benchmark"
 
@@ -205,7 +206,7 @@ class CudnnBenchmark(Setting):
         injection.when_imported("torch", act)
 
     def took_effect(self, rank: RankManifest) -> str:
-        return "" if rank.flags.cudnn_benchmark else "the script switches cudnn.benchmark off"
+        return "the script switches cudnn.benchmark off" if rank.flags.cudnn_benchmark is False else ""
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.assigned("torch.backends.cudnn.benchmark", self.value)
@@ -236,7 +237,7 @@ class Threads(Setting):
 
             @functools.wraps(original)
             def set_num_threads(threads: int) -> None:
-                own = injection.caller() is not None
+                own = injection.caller() is not None and module.utils.data.get_worker_info() is None
                 if own and threads != wanted:
                     injection.note("torch.set_num_threads", f"{threads} -> {wanted}")
                 original(wanted if own else threads)
@@ -251,8 +252,11 @@ class Threads(Setting):
         injection.when_imported("torch", act)
 
     def took_effect(self, rank: RankManifest) -> str:
-        same = rank.flags.threads == self.value
-        return "" if same else f"torch computes with {rank.flags.threads} threads, which the script sets itself"
+        return (
+            ""
+            if rank.flags.threads in (None, self.value)
+            else f"torch computes with {rank.flags.threads} threads, which the script sets itself"
+        )
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.call_once("set_num_threads", self.argument, self.value)
@@ -266,7 +270,7 @@ class AnomalyMode(Setting):
     value: Any = False
 
     form = "patch:set_detect_anomaly"
-    takes = {"mode": flag}
+    takes = {"mode": only(False)}
     link = "https://docs.pytorch.org/docs/stable/autograd.html#anomaly-detection"
 
     def words(self) -> Words:
@@ -297,7 +301,7 @@ class Determinism(Setting):
     value: Any = False
 
     form = "patch:torch.use_deterministic_algorithms"
-    takes = {"mode": flag}
+    takes = {"mode": only(False)}
     changes = Safety.ROUNDING
     link = "https://docs.pytorch.org/docs/stable/notes/randomness.html"
 
@@ -319,8 +323,7 @@ class Determinism(Setting):
         injection.change_calls("torch", "", "use_deterministic_algorithms", shown)
 
     def took_effect(self, rank: RankManifest) -> str:
-        still = rank.flags.deterministic_algorithms is not self.value
-        return "deterministic algorithms are on all the same" if still else ""
+        return "deterministic algorithms are on all the same" if rank.flags.deterministic_algorithms else ""
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         return editor.giving_calls("use_deterministic_algorithms", self.argument, self.value)

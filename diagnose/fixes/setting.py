@@ -115,14 +115,19 @@ def whole(least: int) -> Callable[[object], bool]:
     return lambda value: type(value) is int and value >= least
 
 
+def only(*values: object) -> Callable[[object], bool]:
+    """Takes these values."""
+    return lambda value: any(value is one or (isinstance(one, str) and value == one) for one in values)
+
+
 def flag(value: object) -> bool:
     """Takes True and False."""
     return isinstance(value, bool)
 
 
 def word(value: object) -> bool:
-    """Takes a word."""
-    return isinstance(value, str)
+    """Takes a word that a name can carry."""
+    return isinstance(value, str) and re.fullmatch(r"[A-Za-z][\w.-]*", value) is not None
 
 
 def nothing(value: object) -> bool:
@@ -238,5 +243,5 @@ def _value(text: str | None) -> Any:
         return Multiple(int(text[:-1]))
     try:
         return None if text is None else ast.literal_eval(text)
-    except (ValueError, SyntaxError):
+    except (ValueError, SyntaxError, MemoryError, RecursionError):
         return text

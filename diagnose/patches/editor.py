@@ -31,6 +31,9 @@ MAKES_MODELS = ("from_pretrained", "from_config")
 SINCE = {"batched_grad_copy": (2, 13)}
 """Arguments -> the first PyTorch that knows them, where that is a late one (its release notes)."""
 
+SPELLINGS = {"lightning": ("lightning_fabric", "pytorch_lightning")}
+"""Packages -> others that have the same classes."""
+
 BY_HAND = "it needs an edit by hand"
 
 
@@ -46,7 +49,7 @@ def edits_of(setting: Setting, project: Project, site: Site | None) -> list[Edit
     if isinstance(told, Argument) and (told.owner == DS_CONFIG or isinstance(told.value, Expression)):
         editor.refuse(BY_HAND)
     if isinstance(told, Argument) and "." in told.owner:
-        return editor.every_call(told.owner, told.name, told.value)
+        return editor.of_framework(told)
     try:
         return setting.edit(editor, site)
     except NotPossible as error:
@@ -67,7 +70,7 @@ class Editor:
 
     def __init__(self, project: Project) -> None:
         self._project = project
-        self.ddp_made, self.loaders_made = project.ddp_made, project.loaders_made
+        self.rank, self.ddp_made, self.loaders_made = project.rank, project.ddp_made, project.loaders_made
 
     def refuse(self, why: str) -> None:
         """Raises CannotEdit."""
@@ -117,6 +120,21 @@ class Editor:
         if not found:
             raise CannotEdit(f"no call of {function}() stands in your files")
         return [set_argument(code, call, name, argument, value) for code, call in found]
+
+    def of_framework(self, told: Argument) -> list[Edit]:
+        """An argument of all calls of a framework's class, by whatever module it or a class derived from it comes."""
+        package, name = told.owner.partition(".")[0], told.owner.rpartition(".")[2]
+        packages = {package, *SPELLINGS.get(package, ())}
+        found = self._project.calls(
+            name,
+            lambda code, call: (
+                (whole := code.imported(call.func)).partition(".")[0] in packages
+                and whole.rpartition(".")[2].endswith(name)
+            ),
+        )
+        if not found:
+            raise CannotEdit(f"no call of {told.owner}() stands in your files")
+        return [set_argument(code, call, name, told.name, told.value) for code, call in found]
 
     def giving_calls(self, function: str, argument: str, value: object) -> list[Edit]:
         """The same of those calls that give the argument."""

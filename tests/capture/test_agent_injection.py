@@ -46,8 +46,10 @@ def test_no_batch_at_all_ends_at_once() -> None:
 
 def test_an_error_of_the_dataset_gets_through() -> None:
     iterator = iter(DataLoader([1, "a"], batch_size=1, collate_fn=lambda some: torch.tensor(some)))  # type: ignore[arg-type]
+    one = ahead(iterator, [])  # type: ignore[arg-type]
+    assert one.next(lambda: next(iterator)).tolist() == [1]
     with pytest.raises((ValueError, TypeError)):
-        ahead(iterator, []).next(lambda: next(iterator))  # type: ignore[arg-type]
+        one.next(lambda: next(iterator))
 
 
 def test_tensors_of_a_batch_are_changed_and_the_rest_is_kept() -> None:

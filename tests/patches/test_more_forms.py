@@ -147,6 +147,18 @@ def test_a_variable_that_the_shell_sets_is_left_to_the_user(tmp_path: Path) -> N
             'import lightning as L\nt = L.Trainer(max_epochs=2, precision="bf16-mixed")\n',
         ),
         (
+            "lightning",
+            fixes.Autocast(),
+            "from pytorch_lightning import Trainer\nt = Trainer()\n",
+            'from pytorch_lightning import Trainer\nt = Trainer(precision="bf16-mixed")\n',
+        ),
+        (
+            "transformers",
+            fixes.Autocast(),
+            "from transformers import Seq2SeqTrainingArguments as A\na = A('out')\n",
+            "from transformers import Seq2SeqTrainingArguments as A\na = A('out', bf16=True)\n",
+        ),
+        (
             "accelerate",
             fixes.Autocast(),
             "from accelerate import Accelerator\na = Accelerator()\n",

@@ -203,4 +203,7 @@ def _when_optimized(act: Callable[[Any, ModuleType], None]) -> None:
 
 def _shown(file: str) -> str:
     path = Path(file)
-    return str(path.relative_to(Path.cwd())) if path.is_relative_to(Path.cwd()) else path.name
+    try:
+        return str(path.relative_to(Path.cwd()))
+    except (OSError, ValueError):  # The folder may be gone; or it is in another one.
+        return path.name
