@@ -100,13 +100,16 @@ class Multiple(NamedTuple):
         return f"{self.factor}x"
 
 
+NOT_POSSIBLE = "Not possible: "
+
+
 def not_possible(why: str) -> Callable[..., Any]:
     """A part that a kind has not got."""
 
     def part(*given: object) -> Any:
         raise NotPossible(why)
 
-    part.__doc__ = f"Not possible: {why}."
+    part.__doc__ = f"{NOT_POSSIBLE}{why}."
     return part
 
 
@@ -174,6 +177,12 @@ class Setting:
     def changes(self) -> Safety:
         """What it does to the training's numbers."""
         return Safety.SAME_NUMBERS
+
+    @property
+    def why_not_tried(self) -> str:
+        """A clause on why there is no injection of this kind; empty if there is one."""
+        doc = type(self).inject.__doc__ or ""
+        return doc.removeprefix(NOT_POSSIBLE).rstrip(".") if doc.startswith(NOT_POSSIBLE) else ""
 
     @property
     def variables(self) -> tuple[tuple[str, str], ...]:

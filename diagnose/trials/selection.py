@@ -65,9 +65,11 @@ def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix,
     with_trial = [one for one in finding.fixes if one.trial is not None]
     if not with_trial:
         return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
-    known = [one for one in with_trial if one.setting is not None]
+    known = [one for one in with_trial if (setting := one.setting) is not None and not setting.why_not_tried]
     if not known:
-        return with_trial[0], f"there is no injection of {with_trial[0].trial} yet"
+        setting = with_trial[0].setting
+        why = f"this version knows no setting {with_trial[0].trial}" if setting is None else setting.why_not_tried
+        return with_trial[0], why
     allowed = BY_THEMSELVES[: BY_THEMSELVES.index(safety) + 1]
     safe = [one for one in known if by_name or one.safety in allowed]
     how = known[0].safety.value.replace("_", " ")

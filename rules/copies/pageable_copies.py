@@ -18,12 +18,14 @@ Sources
 """
 
 from diagnose.facts.device.transfers import Transfer
+from diagnose.facts.run.program import Language, Program
 from diagnose.rulekit.vocabulary import *
 
 LEAST_BYTES = 1_000_000  # a step: smaller copies cost their launch, not their bytes
 WORTH_SHARE = 0.01  # of the step in which the GPU only copies or waits for the copying host (our choice)
 CALL = Between(0.5, 0.1, 0.03)  # of the host's time: a copy from pinned memory is queued in a few us
 COPY = Between(1.0, 0.6, 0.3)  # of the copy's time: pageable copies reach 25 to 60 % of pinned ones' speed
+NATIVE = Fix("Copy asynchronously from page-locked memory.")
 REACH = Fix(
     "The DataLoader pins already: give a batch type of your own pin_memory(), or pin what is made outside the loader.",
     after="class Batch:\n    def pin_memory(self):\n        self.x = self.x.pin_memory()\n        return self",
@@ -33,7 +35,12 @@ REACH = Fix(
 
 
 @rule("HD01")
-def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
+def pageable_copies(
+    transfers: tuple[Transfer, ...],
+    steps: Steps,
+    manifest: RankManifest | None = None,
+    program: Program | None = None,
+) -> Verdicts:
     to_device = [one for one in transfers if one.direction is Direction.H2D]
     if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
         raise Missing("whether host memory is pinned", "ROCm's recorder does not say: see DataLoader(pin_memory=...).")
@@ -44,7 +51,7 @@ def pageable_copies(transfers: tuple[Transfer, ...], steps: Steps, manifest: Ran
         raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if not costly:
         yield Clean(f"copies from pageable memory keep the GPU {ms(sum(one.call_idle_ns for one in slow))} a step idle")
-    fix, known = _fix(manifest)
+    fix, known = (NATIVE, "") if program and program.language is not Language.PYTHON else _fix(manifest)
     for one in costly:
         yield Finding(
             evidence=(

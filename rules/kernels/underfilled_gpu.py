@@ -18,14 +18,22 @@ Sources
 
 from diagnose.facts.device.filling import GridFilling
 from diagnose.facts.host.batch import LargerBatch
+from diagnose.facts.run.program import Language, Program
 from diagnose.rulekit.vocabulary import *
 
 UNDERFILLED_SHARE = 0.5  # of the compute time in such kernels (our choice: 0.3 also met balanced trainings)
 FREE_SHARE = 0.3  # of the memory free: less leaves no room for a larger batch (our choice)
+DOUBLE = Fix.of(
+    fixes.LoaderArgument("batch_size", fixes.Multiple(2)),
+    "Double the batch, or halve the steps of gradient accumulation.",
+)
+MORE_WORK = Fix("Give each launch more work: larger batches.", safety=Safety.NEEDS_JUDGEMENT)
 
 
 @rule("KE04")
-def underfilled_gpu(filling: GridFilling, larger_batch: LargerBatch | None = None) -> Verdicts:
+def underfilled_gpu(
+    filling: GridFilling, larger_batch: LargerBatch | None = None, program: Program | None = None
+) -> Verdicts:
     free = filling.free_memory_share
     left = max(filling.filled_share, 0.5)  # with twice the batch such a kernel takes as long, or fills the GPU
     if filling.underfilled_share < UNDERFILLED_SHARE:
@@ -47,12 +55,7 @@ def underfilled_gpu(filling: GridFilling, larger_batch: LargerBatch | None = Non
                 Evidence("The saving is per sample: a step with twice the batch is less than twice as long."),
             ),
             edits=(Shorten(filling.underfilled_ids, Between((1 + left) / 2, left + 0.2 * (1 - left), left)),),
-            fixes=(
-                Fix.of(
-                    fixes.LoaderArgument("batch_size", fixes.Multiple(2)),
-                    "Double the batch, or halve the steps of gradient accumulation.",
-                ),
-            ),
+            fixes=(MORE_WORK if program and (program.infers or program.language is not Language.PYTHON) else DOUBLE,),
             confidence=Confidence(
                 Level.LOW if free is None else Level.MEDIUM, "kernels of larger batches were not seen"
             ),

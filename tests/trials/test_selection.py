@@ -81,7 +81,7 @@ def test_a_gain_per_sample_predicts_nothing_of_the_step() -> None:
     [
         (found(1, EDIT), "it needs an edit of the script"),
         (found(1), "it needs an edit of the script"),
-        (found(1, UNKNOWN), "there is no injection of wrap:cuda_graph yet"),
+        (found(1, UNKNOWN), "this version knows no setting wrap:cuda_graph"),
         (found(1, AUTOCAST), "its change of numbers is of the kind 'precision' (--fix 1 tries it)"),
         (found(1, WORKERS, minor=True), "it would save less than 1 % (--fix 1 tries it)"),
     ],
