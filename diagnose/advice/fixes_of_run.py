@@ -117,12 +117,15 @@ def _in_its_words(here: Situation, fix: Fix) -> tuple[Fix, Made | None]:
 
 
 def written(told: Argument) -> str:
-    """An argument of a framework's class as a line of code."""
+    """An argument of a framework's class as a line of code; a comment where its value depends on the present one."""
     if told.owner == DS_CONFIG:
         value = told.value if isinstance(told.value, Code) else json.dumps(told.value)
         return f"{json.dumps(told.name)}: {value},  # in DeepSpeed's configuration"
-    value = json.dumps(told.value) if type(told.value) is str else repr(told.value)
-    return f"{told.name}={value},  # of {told.owner.rpartition('.')[2]}(...)"
+    owner = f"{told.owner.rpartition('.')[2]}(...)"
+    if isinstance(told.value, Code):
+        return f"# {told.name} of {owner}: {told.value}"
+    value = json.dumps(told.value) if isinstance(told.value, str) else repr(told.value)
+    return f"{told.name}={value},  # of {owner}"
 
 
 def _made(setting: Setting, run: Run) -> Made | None:

@@ -15,7 +15,7 @@ from diagnose.facts.host.framework_frames import framework_frame
 from diagnose.facts.host.library_calls import LibraryCall, library_call
 from diagnose.facts.run.loop_owner import loop_owner
 from diagnose.fixes.frameworks import NAMES, own_work
-from diagnose.fixes.setting import Loop
+from diagnose.fixes.setting import Loop, Safety
 from diagnose.replay.edits import Move, Remove, Shorten
 from diagnose.replay.shown import selected
 from diagnose.trace import enums
@@ -43,7 +43,7 @@ def with_framework(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> l
 
 def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
     edit = next((edit for edit in finding.edits if isinstance(edit, Shorten | Remove | Move)), None)
-    if edit is None or not (finding.host_bound or isinstance(edit, Remove)):
+    if edit is None or finding.per_sample or not (finding.host_bound or isinstance(edit, Remove)):
         return finding
     times, owner = selected(facts, edit)
     spans = facts.rank.spans
@@ -63,7 +63,8 @@ def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
     told = Evidence(f"Most of this is in {where}, which {work.what}.")
     do = f"Set {work.setting.name}: {name} {work.what}."
     fix = Fix(do, after=written(work.setting), safety=work.changes)
-    return replace(finding, evidence=(*finding.evidence, told), fixes=(fix, *settings))
+    fixes = (*settings, fix) if work.changes is Safety.NEEDS_JUDGEMENT else (fix, *settings)
+    return replace(finding, evidence=(*finding.evidence, told), fixes=fixes)
 
 
 def _call(facts: Facts, finding: Finding) -> LibraryCall | None:

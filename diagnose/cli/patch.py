@@ -36,7 +36,10 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
         diagnosis = recordings.diagnosed()
     try:
         manifest = diagnosis.provenance.manifest
-        patch = making.make(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials)
+        patch = making.make(
+            *(diagnosis.findings, manifest, diagnosis.rank, fixes, Path.cwd(), diagnosis.trials),
+            None if diagnosis.program is None else diagnosis.program.loop,
+        )
         if not quiet:
             click.echo(patches.render(patch, diagnosis), nl=False, err=True)
             if patch.files and patch.root != Path.cwd().resolve():

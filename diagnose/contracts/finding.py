@@ -49,6 +49,11 @@ class Evidence(msgspec.Struct, frozen=True):
     unit: str = ""
     primary: bool = False
 
+    def __post_init__(self) -> None:
+        as_python = getattr(self.value, "item", None)  # Of a number of numpy, which JSON does not take.
+        if as_python is not None:
+            msgspec.structs.force_setattr(self, "value", as_python())
+
 
 class Confidence(msgspec.Struct, frozen=True):
     """How sure, and why."""

@@ -40,7 +40,7 @@ OWN_WORK = (
     OwnWork(
         Loop.TRANSFORMERS,
         r"/trainer\.py: (_run_epoch|_inner_training_loop)",
-        "reads each step's loss, to keep nan and inf out of its log",
+        "reads each step's loss, to keep what is not finite out of its log",
         Argument(_ARGUMENTS, "logging_nan_inf_filter", False),
         ops=READS,
     ),
@@ -71,7 +71,7 @@ OWN_WORK = (
     OwnWork(
         Loop.TRANSFORMERS,
         r": _?clip_grad_norm",
-        "clips the norm of the gradients, unless `max_grad_norm` is 0",
+        "clips the norm of the gradients",
         Argument(_ARGUMENTS, "max_grad_norm", 0),
         Safety.NEEDS_JUDGEMENT,
     ),

@@ -8,6 +8,7 @@ from pathlib import Path
 from diagnose.contracts.finding import RankedFinding
 from diagnose.contracts.patches import FixByHand, Patch, PatchedFile, PatchedFix
 from diagnose.contracts.trials import Report
+from diagnose.fixes.setting import Loop
 from diagnose.patches import files
 from diagnose.patches.code import Code, Edit
 from diagnose.patches.editor import edits_of
@@ -24,16 +25,17 @@ def make(
     asked: Sequence[str],
     here: Path,
     tried: Report | None = None,
+    loop: Loop | None = None,
 ) -> Patch:
     """The fixes that are asked for, or all that need no judgement, as changes of the files in a folder.
 
     `rank`: whose findings they are. `asked`: numbers or names of findings. `here`: the working folder.
-    `tried`: what trials have found of them.
+    `tried`: what trials have found of them. `loop`: what owns the training's loop; None: as the recorder says.
     Raises CannotPatch if what is asked for is no finding, or none of the run's files is here.
     """
     wanted, by_hand = select(findings, asked, tried)
     sites = [one.site for one in findings if one.site is not None]
-    project = Project(manifest, rank, sites, here)
+    project = Project(manifest, rank, sites, here, loop)
     if wanted and not project.paths:
         _refuse(project)
     fixes, made = list[PatchedFix](), list[tuple[Wanted, list[Edit]]]()

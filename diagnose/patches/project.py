@@ -30,12 +30,17 @@ Found = tuple[Code, cst.Call]
 class Project:
     """What is known of a run's files."""
 
-    def __init__(self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path) -> None:
-        """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder."""
+    def __init__(
+        self, manifest: Manifest | None, rank: int, sites: Sequence[Site], here: Path, loop: Loop | None = None
+    ) -> None:
+        """`rank`: whose findings they are; `sites`: theirs; `here`: the working folder.
+
+        `loop`: what owns the training's loop; None: as the recorder says.
+        """
         self.manifest = manifest or Manifest()
         self.rank = next((one for one in self.manifest.ranks if one.rank == rank), RankManifest(rank=rank))
         self.here, self.root = here, checkout.root_of(here)
-        self.loop = Loop(self.rank.loop or Loop.OWN)
+        self.loop = loop or Loop(self.rank.loop or Loop.OWN)
         self._sites = sites
         self._sources: dict[Path, SourceText] = {}
         self._code: dict[Path, Code | CannotEdit] = {}
