@@ -17,11 +17,11 @@ LEFT_OUT = {
     "both": ("manifest.json", "*.detail.*", "*.graph.*", "*.values.*"),
     "ranks": ("rank[!0].*",),
 }
-"""By what is kept back: the files that are left out."""
+"""By what an ablation leaves out: its files."""
 
 
 def poorer(trial: Trial, whole: Diagnosis, expected: tuple[str, ...]) -> list[Poorer]:
-    """What is said of a recording as it is, and if parts of it are kept back. `expected`: rules that name the fault."""
+    """What is said of a recording as it is, and without parts of it. `expected`: rules that name the fault."""
     found = []
     for without in WITHOUT:
         if without != "ranks" or trial.ranks > 1:

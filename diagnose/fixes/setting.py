@@ -100,16 +100,13 @@ class Multiple(NamedTuple):
         return f"{self.factor}x"
 
 
-NOT_POSSIBLE = "Not possible: "
-
-
 def not_possible(why: str) -> Callable[..., Any]:
-    """A part that a kind has not got."""
+    """A part that a kind has not got; its `why` says so as well."""
 
     def part(*given: object) -> Any:
         raise NotPossible(why)
 
-    part.__doc__ = f"{NOT_POSSIBLE}{why}."
+    part.why = why  # type: ignore[attr-defined]
     return part
 
 
@@ -181,8 +178,7 @@ class Setting:
     @property
     def why_not_tried(self) -> str:
         """A clause on why there is no injection of this kind; empty if there is one."""
-        doc = type(self).inject.__doc__ or ""
-        return doc.removeprefix(NOT_POSSIBLE).rstrip(".") if doc.startswith(NOT_POSSIBLE) else ""
+        return str(getattr(type(self).inject, "why", ""))
 
     @property
     def variables(self) -> tuple[tuple[str, str], ...]:

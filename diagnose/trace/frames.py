@@ -61,7 +61,7 @@ _OWNERS = (
     ("lightning", re.compile(r"(.*/)?(pytorch_lightning|lightning/pytorch)/")),
     ("deepspeed", re.compile(r"(.*/)?deepspeed/runtime/")),
     ("fabric", re.compile(r"(.*/)?(lightning_fabric|lightning/fabric)/")),
-    ("accelerate", re.compile(r"(.*/)?accelerate/")),
+    ("accelerate", re.compile(r"(.*/)?accelerate/(accelerator|data_loader|optimizer|scheduler)\.py\Z")),
 )
 """Files that run or wrap a training's loop, by `fixes.setting.Loop`. An earlier one may stand on a later one."""
 

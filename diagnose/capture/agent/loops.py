@@ -39,7 +39,8 @@ OWNERS = {
     "deepspeed.runtime": "deepspeed",
     "lightning.fabric": "fabric",
     "lightning_fabric": "fabric",
-    "accelerate": "accelerate",
+    "accelerate.data_loader": "accelerate",
+    "accelerate.optimizer": "accelerate",
 }
 """Modules that run or wrap a training's loop -> `diagnose.fixes.setting.Loop`. Earlier ones may stand on later ones."""
 
