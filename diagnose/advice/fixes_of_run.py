@@ -103,6 +103,8 @@ def _in_its_words(here: Situation, fix: Fix) -> tuple[Fix, Made | None]:
     setting, run = fix.setting, here.run
     if setting is None or run is None:
         return fix, None
+    if caution := setting.caution(run):
+        fix = msgspec.structs.replace(fix, do=f"{fix.do} {caution}", safety=Safety.NEEDS_JUDGEMENT)
     told = setting.framework(here.program.loop, run) if here.program.loop is not Loop.OWN else None
     if isinstance(told, Argument):
         return msgspec.structs.replace(fix, before="", after=written(told)), None

@@ -82,6 +82,11 @@ class LoaderArgument(Setting):
             return Argument("transformers.TrainingArguments", OF_TRANSFORMERS[self.argument], self.value)
         return "where the DataLoader is made, as in train_dataloader()" if loop is Loop.LIGHTNING else None
 
+    def caution(self, run: Run) -> str:
+        if self.argument == "num_workers" and any(one.sampler == OF_ITERABLE for one in run.loaders):
+            return "The dataset is iterable: share its items out among workers first, by get_worker_info()."
+        return ""
+
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]] | None:
         """A multiple of what is there is no value that can be written into a call."""
         return None if self.batch_factor > 1 else ("DataLoader", tuple(one.made for one in run.loaders))

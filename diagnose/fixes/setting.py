@@ -203,6 +203,10 @@ class Setting:
         """The class whose constructor takes it as an argument, and where the script makes those; None of others."""
         return None
 
+    def caution(self, run: Run) -> str:
+        """A sentence on what a run has to do first, where results may change else; empty if there is nothing."""
+        return ""
+
     def words(self) -> Words:
         """What to do in a loop of one's own."""
         raise NotImplementedError

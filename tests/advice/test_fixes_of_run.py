@@ -11,7 +11,7 @@ from diagnose.advice.fixes_of_run import Situation, fitted, with_settings
 from diagnose.contracts.finding import Confidence, Evidence, Finding, Fix, Level
 from diagnose.facts.run.program import Language, Program, Workload
 from diagnose.fixes import catalogue as fixes
-from diagnose.fixes.setting import Loop
+from diagnose.fixes.setting import Loop, Safety
 from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Distributed, Host, Loader, Made, Optimizer, RankManifest
 from diagnose.trace.model import Context
@@ -52,6 +52,13 @@ def test_a_fix_is_a_change_of_the_call_in_the_script() -> None:
     assert found.site == Site("/home/me/train.py", 31, "main")
     assert found.fixes[0].before == "DataLoader(train, 64, shuffle=True)  # train.py:31"
     assert found.fixes[0].after == "DataLoader(train, 64, shuffle=True, num_workers=4)"
+
+
+def test_workers_for_an_iterable_dataset_need_judgement() -> None:
+    loader = Loader(dataset="Mine", sampler="_InfiniteConstantSampler", made=MADE)
+    (fix,) = placed(RankManifest(rank=0, loaders=(loader,)), finding(WORKERS)).fixes
+    assert fix.do.endswith(" The dataset is iterable: share its items out among workers first, by get_worker_info().")
+    assert fix.safety is Safety.NEEDS_JUDGEMENT
 
 
 def test_a_line_that_is_known_already_stays() -> None:

@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections import namedtuple
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 import torch
-from torch.utils.data import DataLoader
+from torch.utils.data import DataLoader, IterableDataset
 
+from diagnose.capture.agent.injection import Injection
+from diagnose.fixes.loaders import OF_ITERABLE, SHARES, LoaderArgument
 from diagnose.fixes.prefetching import OneAhead, _Copied, mapped
 
 Pair = namedtuple("Pair", "rows labels")
@@ -58,3 +61,19 @@ def test_tensors_of_a_batch_are_changed_and_the_rest_is_kept() -> None:
     found = mapped(batch, lambda tensor: tensor + 1, torch.Tensor)
     assert str(found) == str({"a": one + 1, "b": [one + 1, "text"], "c": Pair(one + 1, (one + 1, 3)), "d": odd})
     assert found["d"] is odd
+
+
+class Lines(IterableDataset[int]):
+    def __iter__(self) -> Iterator[int]:
+        return iter(range(4))
+
+
+def test_an_iterable_dataset_gets_no_workers_which_would_each_give_all_of_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(DataLoader, "__init__", DataLoader.__init__)  # Put back after the test.
+    setting = LoaderArgument("num_workers", 2)
+    injection = Injection(setting)
+    setting.inject(injection)
+    lines = DataLoader(Lines())
+    assert (lines.num_workers, type(lines.sampler).__name__) == (0, OF_ITERABLE)
+    assert injection.found() == ([], SHARES)
+    assert DataLoader([1, 2]).num_workers == 2  # type: ignore[arg-type]
