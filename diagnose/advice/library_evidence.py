@@ -42,17 +42,21 @@ def with_framework(facts: Facts, found: Iterable[tuple[RuleName, Finding]]) -> l
 
 
 def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
-    edit = next((edit for edit in finding.edits if isinstance(edit, Shorten | Remove | Move)), None)
-    if edit is None or finding.per_sample or not (finding.host_bound or isinstance(edit, Remove)):
+    edits = [edit for edit in finding.edits if isinstance(edit, Shorten | Remove | Move)]
+    if not edits or finding.per_sample or not (finding.host_bound or any(isinstance(edit, Remove) for edit in edits)):
         return finding
-    times, owner = selected(facts, edit)
-    spans = facts.rank.spans
-    tracks = np.full(times.size, owner) if isinstance(owner, int) else spans["track"].to_numpy()[owner]
-    site = framework_frame(facts, times, tracks.astype(np.int64))
+    spans, on_host = facts.rank.spans, (facts.rank.tracks["device"] < 0).to_numpy()
+    track, starts, ends, tracks, ops = spans["track"].to_numpy(), [], [], [], set[str]()
+    for times, owner in (selected(facts, edit) for edit in edits):
+        of = np.full(times.size, owner) if isinstance(owner, int) else track[owner]
+        starts.append(times.starts[on_host[of]])
+        ends.append(times.ends[on_host[of]])
+        tracks.append(of[on_host[of]].astype(np.int64))
+        ops.update(() if isinstance(owner, int) else map(str, spans["name"].iloc[owner].unique()))
+    site = framework_frame(facts, Intervals(np.concatenate(starts), np.concatenate(ends)), np.concatenate(tracks))
     if site is None:
         return finding
-    ops = frozenset() if isinstance(owner, int) else frozenset(map(str, spans["name"].iloc[owner].unique()))
-    work, name = own_work(loop, site.file, site.function, ops), NAMES[loop]
+    work, name = own_work(loop, site.file, site.function, frozenset(ops)), NAMES[loop]
     where = f"`{site.function}` of {name} ({PurePath(site.file).name}:{site.line})"
     settings = tuple(fix for fix in finding.fixes if fix.setting is not None)
     if work is None and settings:
