@@ -156,8 +156,8 @@ def test_memory_that_runs_out_is_no_failure_of_a_part() -> None:
 
 def parts_of(diagnosis: Diagnosis, form: str) -> Iterator[tuple[str, str | None]]:
     """Each function of reports that a form calls, and the text that comes without it; of the page its own."""
+    rendered(diagnosis, form)  # Which loads its modules.
     among = functions(*(("diagnose.reports.html",) if form == "html" else ("diagnose.reports", "diagnose.trace.units")))
-    rendered(diagnosis, form)
     for name in called(lambda: rendered(diagnosis, form), among):
         with broken(among[name]):
             yield name, rendered(diagnosis, form)
