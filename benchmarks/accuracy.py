@@ -58,7 +58,7 @@ def regret(trial: Trial, truth: Truth, expected: tuple[str, ...], first: str | N
     if first in expected:
         return 0.0
     others = [trial.truth((fault,)) for fault, rules in trial.case.faults.items() if first in rules]
-    return _gain(truth) - max((_gain(one) for one in others if one), default=0.0)
+    return _gain(truth) - max((_gain(other) for other in others if other), default=0.0)
 
 
 def _gain(truth: Truth) -> float:
@@ -118,10 +118,12 @@ def joints(trial: Trial, diagnosis: Diagnosis) -> list[Joint]:
         truth = trial.truth(() if len(faults) == len(case.faults) else faults)
         if truth is None or len(faults) < 2:
             continue
-        hits = [one for one in findings(diagnosis) if any(one.rule in case.faults[fault] for fault in faults)]
-        together = sum(one.saving.after_above_ns or 0 for one in hits)
-        alone = sum(one.saving.likely_ns for one in hits)
-        named = sum(any(one.rule in case.faults[fault] for one in hits) for fault in faults)
+        hits = [
+            finding for finding in findings(diagnosis) if any(finding.rule in case.faults[fault] for fault in faults)
+        ]
+        together = sum(hit.saving.after_above_ns or 0 for hit in hits)
+        alone = sum(hit.saving.likely_ns for hit in hits)
+        named = sum(any(hit.rule in case.faults[fault] for hit in hits) for fault in faults)
         gains = speedup(step_ns, together), speedup(step_ns, min(alone, step_ns))
         found.append(Joint(case.name, trial.name, part_of(case), tuple(faults), named, figure(truth), *gains))
     return found
@@ -179,7 +181,11 @@ def first_look_at(found: Accuracy, first: Accuracy) -> Accuracy:
     for _, some in groupby(first.rows, lambda one: one.case):
         looked = list(some)
         shown += [one for one in looked if (one.case, one.trial) in rows] or looked[-1:]
-    return Accuracy(tuple(shown), tuple(one for one in first.fixed_runs if (one.case, one.trial) in fixed_runs), ())
+    return Accuracy(
+        tuple(shown),
+        tuple(fixed_run for fixed_run in first.fixed_runs if (fixed_run.case, fixed_run.trial) in fixed_runs),
+        (),
+    )
 
 
 def others() -> tuple[Other, ...]:
@@ -189,11 +195,11 @@ def others() -> tuple[Other, ...]:
 
 def looked_at(found: Accuracy, before: Accuracy, known: Accuracy) -> Accuracy:
     """The first look with what is said of cases that were neither published before nor looked at."""
-    old = {one.case for one in (*before.rows, *known.rows)}
+    old = {row.case for row in (*before.rows, *known.rows)}
     return Accuracy(
-        rows=(*before.rows, *(one for one in found.rows if one.case not in old)),
-        fixed_runs=(*before.fixed_runs, *(one for one in found.fixed_runs if one.case not in old)),
-        joints=(*before.joints, *(one for one in found.joints if one.case not in old)),
+        rows=(*before.rows, *(row for row in found.rows if row.case not in old)),
+        fixed_runs=(*before.fixed_runs, *(fixed_run for fixed_run in found.fixed_runs if fixed_run.case not in old)),
+        joints=(*before.joints, *(joint for joint in found.joints if joint.case not in old)),
     )
 
 

@@ -89,7 +89,7 @@ def of_others(others: Sequence[Other], own: Sequence[Row]) -> str:
         first = sum(one.place == 1 for one in some)
         return [f"{first} of {len(some)}", _off(pairs), f"{met} of {len(pairs)}"]
 
-    by_factor = [(one.by_one_factor, one.measured) for one in others if one.by_one_factor and one.measured]
+    by_factor = [(other.by_one_factor, other.measured) for other in others if other.by_one_factor and other.measured]
     names = ("the fault is named first", "error of the speed-up, median", "measured interval meets the range")
     lines = [list(line) for line in zip(names, said(others), said(faulty), strict=True)]
     lines.append(["error if one factor stands for what recording adds", _off(by_factor), "-"])
@@ -104,7 +104,7 @@ def naming(found: Accuracy, first: Accuracy) -> str:
     """Whether the fault is named: by us at first sight and on both parts, and by the others on all."""
     rows = found.rows
     ours: Place = lambda one: one.place  # noqa: E731
-    asked = [one for one in rows if one.patterns is not None]
+    asked = [row for row in rows if row.patterns is not None]
     columns = [
         _named(first.rows, ours),
         *(_named(some, ours) for some in _parts(rows)),
@@ -116,7 +116,7 @@ def naming(found: Accuracy, first: Accuracy) -> str:
     blamed = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in healthy]
     matched = [one for one in asked if one.measured is None]
     blamed += ["-", f"{sum(bool(one.patterns) for one in matched)} of {len(matched)}"]
-    parts = [[one for one in found.fixed_runs if one.part == part] for part in PARTS]
+    parts = [[fixed_run for fixed_run in found.fixed_runs if fixed_run.part == part] for part in PARTS]
     fixed_runs = [first.fixed_runs, *parts, found.fixed_runs]
     still = [f"{sum(one.promised >= LARGE for one in some)} of {len(some)}" for some in fixed_runs] + ["-", "-"]
     names = ("the fault is named first", "among the first three", "mean reciprocal rank")
@@ -131,7 +131,7 @@ def naming(found: Accuracy, first: Accuracy) -> str:
 
 def specific(rows: Sequence[Row]) -> str:
     """How many of the reported faults are named by a rule that may have been written for just this one."""
-    first = [one for one in rows if one.measured and one.place == 1]
+    first = [row for row in rows if row.measured and row.place == 1]
     cases = {rule: {one.case for one in first if one.found[0] == rule} for rule in {one.found[0] for one in first}}
     reported = [one for one in first if one.part == PARTS[0]]
     alone = sum(len(cases[one.found[0]]) == 1 for one in reported)
@@ -139,11 +139,11 @@ def specific(rows: Sequence[Row]) -> str:
 
 
 def _parts(rows: Sequence[Row]) -> list[list[Row]]:
-    return [[one for one in rows if one.part == part] for part in PARTS]
+    return [[row for row in rows if row.part == part] for part in PARTS]
 
 
 def _named(rows: Sequence[Row], place: Place) -> list[str]:
-    places = [place(one) for one in rows if one.measured is not None]
+    places = [place(row) for row in rows if row.measured is not None]
     first, three = (sum(at is not None and at <= most for at in places) for most in (1, 3))
     reciprocal = sum(1 / at for at in places if at) / max(len(places), 1)
     return [f"{first} of {len(places)}", f"{three} of {len(places)}", f"{reciprocal:.2f}"]
@@ -154,7 +154,7 @@ Floats = np.ndarray[tuple[int], np.dtype[np.float64]]
 
 def errors(rows: Sequence[Row]) -> Floats:
     """Predicted over measured speed-up, less one, where the fault was named."""
-    return errors_of([(one.predicted, one.measured) for one in rows])
+    return errors_of([(row.predicted, row.measured) for row in rows])
 
 
 def errors_of(pairs: Sequence[tuple[Figure | None, Figure | None]]) -> Floats:
@@ -164,8 +164,8 @@ def errors_of(pairs: Sequence[tuple[Figure | None, Figure | None]]) -> Floats:
 
 def predictions(rows: Sequence[Row], first: Sequence[Row]) -> str:
     """How far predicted speed-ups are off, where the fault was named."""
-    structural = [one for one in rows if one.kind in ("structural", "mixed")]
-    kernel = [one for one in rows if one.kind == "kernel"]
+    structural = [row for row in rows if row.kind in ("structural", "mixed")]
+    kernel = [row for row in rows if row.kind == "kernel"]
     groups = [first, *_parts(structural), *_parts(kernel), rows]
     head = ["", "at first sight", "structural, reported", "developed on", "kernels, reported", "developed on", "all"]
     lines = {
@@ -192,12 +192,12 @@ def _meets(said: Figure, true: Figure) -> bool:
 
 
 def _summed(rows: Sequence[Row]) -> Floats:
-    return np.array([one.summed / one.measured.likely - 1.0 for one in rows if one.summed and one.measured])
+    return np.array([row.summed / row.measured.likely - 1.0 for row in rows if row.summed and row.measured])
 
 
 def _correlation(rows: Sequence[Row]) -> str:
     """Of predicted and measured; needs a few."""
-    pairs = [(one.predicted.likely, one.measured.likely) for one in rows if one.predicted and one.measured]
+    pairs = [(row.predicted.likely, row.measured.likely) for row in rows if row.predicted and row.measured]
     if len(pairs) < 5:
         return "-"
     ranks = pd.DataFrame(pairs).rank()
@@ -205,12 +205,12 @@ def _correlation(rows: Sequence[Row]) -> str:
 
 
 def _lost(rows: Sequence[Row]) -> str:
-    lost = [one.regret for one in rows if one.regret is not None]
+    lost = [row.regret for row in rows if row.regret is not None]
     return f"{np.mean(lost):.0%} of the step" if lost else "-"
 
 
 def _noise(rows: Sequence[Row]) -> str:
-    return _percent(np.array([one.noise for one in rows if one.noise is not None]), 0.5)
+    return _percent(np.array([row.noise for row in rows if row.noise is not None]), 0.5)
 
 
 def _percent(values: Floats, share: float) -> str:
@@ -238,8 +238,8 @@ def poorer(found: Accuracy) -> str:
 def families(rows: Sequence[Row]) -> str:
     """By kind of fault, both parts."""
     lines = []
-    for family in sorted({one.family for one in rows if one.measured is not None}):
-        some = [one for one in rows if one.family == family and one.measured is not None]
+    for family in sorted({row.family for row in rows if row.measured is not None}):
+        some = [row for row in rows if row.family == family and row.measured is not None]
         first, three, _ = _named(some, lambda one: one.place)
         lines.append([family, first, three, _percent(np.abs(errors(some)), 0.5), _noise(some)])
     return table(["family", "named first", "in three", "median error of the speed-up", "noise"], lines)
@@ -249,28 +249,28 @@ def joints(found: Accuracy) -> str:
     """Several faults fixed together."""
     head = ["mixed case", "fixed together", "named", "measured", "replayed", "added up"]
     lines = []
-    for one in found.joints:
-        values = [f"{one.measured.likely:.2f} x", f"{one.predicted:.2f} x", f"{one.summed:.2f} x"]
-        faults = f"{one.named} of {len(one.faults)}"
-        lines.append([f"{one.case}, {one.trial}", " + ".join(one.faults), faults, *values])
+    for joint in found.joints:
+        values = [f"{joint.measured.likely:.2f} x", f"{joint.predicted:.2f} x", f"{joint.summed:.2f} x"]
+        faults = f"{joint.named} of {len(joint.faults)}"
+        lines.append([f"{joint.case}, {joint.trial}", " + ".join(joint.faults), faults, *values])
     return table(head, lines, texts=2) if lines else ""
 
 
 def details(rows: Sequence[Row]) -> str:
     """Every fault: at which level, the place of the finding that names it, what was measured and predicted."""
     lines = []
-    for one in rows:
-        if one.measured:
-            first = f"`{one.found[0]}`" if one.found else "none"
-            figures = [_figure(one.measured), _figure(one.predicted)]
-            lines.append([f"`{one.case}`", one.trial, str(one.place or "-"), *figures, first])
+    for row in rows:
+        if row.measured:
+            first = f"`{row.found[0]}`" if row.found else "none"
+            figures = [_figure(row.measured), _figure(row.predicted)]
+            lines.append([f"`{row.case}`", row.trial, str(row.place or "-"), *figures, first])
     head = ["fault", "level", "place", "measured", "predicted", "first finding says"]
     return table(head, lines, texts=2)
 
 
 def controls(rows: Sequence[Row]) -> str:
     """Every healthy run: what is said of it first, and what the most promising finding would save."""
-    healthy = [one for one in rows if one.measured is None]
+    healthy = [row for row in rows if row.measured is None]
     lines = [[f"`{one.case}`", f"`{one.found[0]}`" if one.found else "none", f"{one.promised:.0%}"] for one in healthy]
     return table(["healthy training", "first finding says", "promises of the step"], lines, texts=2)
 

@@ -63,7 +63,7 @@ MEANING = {
 
 def largest_first(diagnosis: Diagnosis) -> list[tuple[str, ...]]:
     """The parts of a step, the longest first, each as the rules that it leads to: a table as all profilers show."""
-    parts = {one.label: one.ns for one in diagnosis.kernel_kinds or ()}
+    parts = {kernel_kind.label: kernel_kind.ns for kernel_kind in diagnosis.kernel_kinds or ()}
     for idle in diagnosis.idle or ():
         parts[idle.cause.value] = parts.get(idle.cause.value, 0) + idle.ns
     if not parts and diagnosis.host:

@@ -61,8 +61,8 @@ def _pair(trial: Trial, ways: tuple[list[str], list[str]]) -> tuple[int, int]:
 def truth_of(bad_ns: list[int], fixed_ns: list[int], machine: Machine) -> Truth:
     """The speed-up and its interval from blocks in pairs."""
     ratios = np.array(bad_ns) / np.array(fixed_ns)
-    drawn = np.random.default_rng(0).integers(len(ratios), size=(RESAMPLES, len(ratios)))
-    low, high = np.quantile(np.median(ratios[drawn], axis=1), [0.025, 0.975])
+    synthetic = np.random.default_rng(0).integers(len(ratios), size=(RESAMPLES, len(ratios)))
+    low, high = np.quantile(np.median(ratios[synthetic], axis=1), [0.025, 0.975])
     return Truth(tuple(bad_ns), tuple(fixed_ns), float(np.median(ratios)), float(low), float(high), machine)
 
 

@@ -118,14 +118,14 @@ def answers(finding: RankedFinding) -> set[str]:
 
 def judged(verdict: Verdict, diagnosis: Diagnosis, answers: Callable[[RankedFinding], set[str]] = answers) -> Judged:
     """A diagnosis against a verdict. `answers`: the causes that a finding names."""
-    causes = [one for one in verdict.causes if one.cause not in ABOUT_THE_RECORDING]
-    first = {one.cause for one in causes if one.share[1] >= causes[0].share[0]} if causes else set()
-    said = [one for one in diagnosis.findings if one.share_of_step >= WORTH_SHARE]
+    causes = [cause for cause in verdict.causes if cause.cause not in ABOUT_THE_RECORDING]
+    first = {cause.cause for cause in causes if cause.share[1] >= causes[0].share[0]} if causes else set()
+    said = [finding for finding in diagnosis.findings if finding.share_of_step >= WORTH_SHARE]
     answered = [answers(one) for one in said]
-    must_not, listed = {one.cause for one in verdict.must_not}, {one.cause for one in causes}
+    must_not, listed = {one.cause for one in verdict.must_not}, {cause.cause for cause in causes}
     return Judged(
         trace=verdict.trace,
-        named=tuple(one.cause for one in causes),
+        named=tuple(cause.cause for cause in causes),
         said=tuple((one.rule, round(one.share_of_step, 3)) for one in said),
         place=next((place for place, some in enumerate(answered, start=1) if some & first), None),
         wrong=tuple(_rules(said, [bool(some) and some <= must_not for some in answered])),
@@ -148,16 +148,16 @@ def table(found: tuple[Judged, ...] | None = None) -> str:
         "| trace | the reviewer's causes, in order | findings of 2 % or more | place | wrong |",
         "| --- | --- | --- | --: | --- |",
     ]
-    for one in rows:
-        name = one.trace.removeprefix("kineto/").split(".")[0]
-        lines.append(f"| {name} | {said(one)} |")
+    for row in rows:
+        name = row.trace.removeprefix("kineto/").split(".")[0]
+        lines.append(f"| {name} | {said(row)} |")
     return "\n".join(lines).replace("_", "\\_")
 
 
 def counts(rows: Sequence[Judged], what: str) -> list[str]:
     """In how many of these traces, or `what` they are called, findings are right: lines of a table."""
-    sick, healthy = [one for one in rows if one.named], [one for one in rows if not one.named]
-    wrong, unshared = sum(bool(one.wrong) for one in rows), sum(bool(one.unshared) for one in rows)
+    sick, healthy = [row for row in rows if row.named], [row for row in rows if not row.named]
+    wrong, unshared = sum(bool(row.wrong) for row in rows), sum(bool(row.unshared) for row in rows)
     return [
         f"| the reviewer's first cause is the first finding | {_count(sick, 1)} of {len(sick)} |",
         f"| it is among the first three | {_count(sick, 3)} of {len(sick)} |",
@@ -175,7 +175,7 @@ def said(one: Judged) -> str:
 
 
 def _count(rows: list[Judged], most: int) -> int:
-    return sum(one.place is not None and one.place <= most for one in rows)
+    return sum(row.place is not None and row.place <= most for row in rows)
 
 
 Row = TypeVar("Row")
@@ -197,7 +197,7 @@ def main() -> None:
     """Judge all traces, print the table, and keep it if asked."""
     run(
         "gpu_traces.json",
-        lambda corpus: tuple(judged(one, diagnose.analyze(corpus / one.trace)) for one in verdicts()),
+        lambda corpus: tuple(judged(verdict, diagnose.analyze(corpus / verdict.trace)) for verdict in verdicts()),
         table,
     )
 

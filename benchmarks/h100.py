@@ -153,7 +153,7 @@ def rungs_of(recording: str, said: Diagnosis, truth: Truth) -> Iterator[RungRow]
     steps_ms, done = list(truth.gpt2_ms.values()), RUNGS.get(recording, len(LADDER))
     for at, (fix, rules) in enumerate(LADDER[done:], start=done):
         measured = steps_ms[at] - steps_ms[at + 1]
-        one = next((one for one in said.findings if one.rule in rules), None)
+        one = next((finding for finding in said.findings if finding.rule in rules), None)
         if one is None:
             yield RungRow(recording, fix, None, None, None, None, None, measured)
             continue
@@ -168,7 +168,7 @@ def cost_of(recording: str, said: Diagnosis) -> Iterator[Recorded]:
     steps = said.steps
     if steps is not None and steps.unprofiled_step_time_ns is not None:
         alone, mean = steps.unprofiled_step_time_ns, steps.step_time_ns.mean
-        first = next((one.rule for one in findings(said)), "")
+        first = next((finding.rule for finding in findings(said)), "")
         yield Recorded(recording, alone / 1e6, mean / 1e6, mean / alone, first)
 
 
@@ -195,10 +195,10 @@ def pair_of(case: str, said: Diagnosis, truths: Truth) -> PairRow:
 def ladder(found: OnGpu) -> str:
     """Each recording of GPT-2, with what was said of each optimisation that was left to make."""
     rows = []
-    for one in found.rungs:
-        range_ms = "" if one.low_ms is None else f"{one.low_ms:.1f} to {one.high_ms:.1f}"
-        cells = [_ms(one.likely_ms), range_ms, _ms(one.after_above_ms), _ms(one.measured_ms)]
-        rows.append([f"`{one.recording}`", one.fix, str(one.place or "-"), *cells])
+    for rung in found.rungs:
+        range_ms = "" if rung.low_ms is None else f"{rung.low_ms:.1f} to {rung.high_ms:.1f}"
+        cells = [_ms(rung.likely_ms), range_ms, _ms(rung.after_above_ms), _ms(rung.measured_ms)]
+        rows.append([f"`{rung.recording}`", rung.fix, str(rung.place or "-"), *cells])
     head = [
         "recording",
         "optimisation",
@@ -218,11 +218,11 @@ def _ms(value: float | None) -> str:
 def pairs(found: OnGpu) -> str:
     """Each pair: what it differs in, and what was said."""
     rows = []
-    for one in found.pairs:
-        said = "-" if one.predicted is None else f"{one.predicted.likely:.2f} x ({_range(one.predicted)})"
-        true = f"{one.measured.likely:.2f} x ({_range(one.measured)})"
-        first = f"`{one.found[0]}`" if one.found else "none"
-        rows.append([f"`{one.case}`", first, str(one.place or "-"), true, said])
+    for pair in found.pairs:
+        said = "-" if pair.predicted is None else f"{pair.predicted.likely:.2f} x ({_range(pair.predicted)})"
+        true = f"{pair.measured.likely:.2f} x ({_range(pair.measured)})"
+        first = f"`{pair.found[0]}`" if pair.found else "none"
+        rows.append([f"`{pair.case}`", first, str(pair.place or "-"), true, said])
     return table(["pair", "first finding says", "place", "measured", "predicted"], rows, texts=2)
 
 
@@ -242,13 +242,13 @@ def recorded(found: OnGpu) -> str:
 
 def in_short(found: OnGpu, planted: Sequence[Row]) -> list[str]:
     """Of pairs and of planted cases: named first, among the first three, healthy ones with a finding, error."""
-    pairs = [one for one in found.pairs if one.expect != "healthy"]
-    healthy = [one.promised for one in found.pairs if one.expect == "healthy"]
+    pairs = [pair for pair in found.pairs if pair.expect != "healthy"]
+    healthy = [pair.promised for pair in found.pairs if pair.expect == "healthy"]
     healthy += [one.promised for one in planted if one.measured is None]
     faults: list[PairRow | Row] = [*pairs, *(one for one in planted if one.measured is not None)]
-    named = [sum(one.place is not None and one.place <= most for one in faults) for most in (1, 3)]
+    named = [sum(fault.place is not None and fault.place <= most for fault in faults) for most in (1, 3)]
     wrong = sum(promised >= LARGE for promised in healthy)
-    off = np.abs(errors_of([(one.predicted, one.measured) for one in faults]))
+    off = np.abs(errors_of([(fault.predicted, fault.measured) for fault in faults]))
     return [*(f"{count} of {len(faults)}" for count in named), f"{wrong} of {len(healthy)}", f"{np.median(off):.0%}"]
 
 

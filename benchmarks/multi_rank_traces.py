@@ -107,7 +107,7 @@ def judged(verdict: Verdict, diagnosis: Diagnosis) -> Judged:
 
 
 def _has_stage(told: str, verdict: Verdict) -> bool:
-    return any(f"stage {one}" in told for one in verdict.stages)
+    return any(f"stage {stage}" in told for stage in verdict.stages)
 
 
 def answers(finding: RankedFinding) -> set[str]:
@@ -119,9 +119,9 @@ def answers(finding: RankedFinding) -> set[str]:
 def table(found: tuple[Judged, ...] | None = None) -> str:
     """In numbers, then job by job, as Markdown."""
     rows = published() if found is None else found
-    named = [bool(one.right_rank) for one in rows if one.look_at]
-    alike = [one for one in rows if not one.look_at and one.right_rank is not None]
-    held = [one.right_collective for one in rows if one.right_collective is not None]
+    named = [bool(row.right_rank) for row in rows if row.look_at]
+    alike = [row for row in rows if not row.look_at and row.right_rank is not None]
+    held = [row.right_collective for row in rows if row.right_collective is not None]
     lines = [
         "| of recordings of many ranks | |",
         "| --- | --: |",
@@ -129,12 +129,12 @@ def table(found: tuple[Judged, ...] | None = None) -> str:
         f"| no rank is to look at, and it names none | {sum(one.rank is None for one in alike)} of {len(alike)} |",
         f"| or it names one that is late in the recording by chance | {sum(map(_by_chance, alike))} of {len(alike)} |",
         f"| collectives hold ranks up, and it names one of them | {sum(held)} of {len(held)} |",
-        *gpu_traces.counts([one.findings for one in rows], "recordings"),
+        *gpu_traces.counts([row.findings for row in rows], "recordings"),
         "",
         "| recording | job | look at | first screen | causes, in order | findings of 2 % or more | place | wrong |",
         "| --- | --- | --- | --- | --- | --- | --: | --- |",
     ]
-    lines += [_row(one) for one in rows]
+    lines += [_row(row) for row in rows]
     return "\n".join(lines).replace("_", "\\_")
 
 
@@ -157,7 +157,7 @@ def main() -> None:
     """Judge all recordings, print the table, and keep it if asked."""
     gpu_traces.run(
         "multi_rank_traces.json",
-        lambda corpus: tuple(judged(one, diagnose.analyze(corpus / one.trace)) for one in verdicts()),
+        lambda corpus: tuple(judged(verdict, diagnose.analyze(corpus / verdict.trace)) for verdict in verdicts()),
         table,
     )
 

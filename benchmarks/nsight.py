@@ -86,7 +86,7 @@ def rows_of(op: int) -> Iterator[tuple[str, tuple[object, ...]]]:
 
 def listed(columns: Iterable[str]) -> str:
     """Columns as SQL names them; "end" is a word of its own."""
-    return ", ".join(f'"{one}"' for one in columns)
+    return ", ".join(f'"{column}"' for column in columns)
 
 
 def make(path: Path, megabytes: int) -> None:

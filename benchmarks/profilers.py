@@ -83,7 +83,7 @@ def main(runs: int, first: int, jobs: int) -> None:
     for what, count in Counter(verdicts).most_common():
         examples = [f"{seed} {mode}" for (seed, mode), one in zip(cases, verdicts, strict=True) if one == what][:3]
         click.echo(f"{count:>5}  {what}  ({', '.join(examples)})")
-    sys.exit(any(one not in ("fine", "not recorded, and said so", "fails by itself") for one in verdicts))
+    sys.exit(any(verdict not in ("fine", "not recorded, and said so", "fails by itself") for verdict in verdicts))
 
 
 if __name__ == "__main__":

@@ -216,9 +216,9 @@ def _metrics() -> Iterator[Text]:
 def series() -> str:
     """A row for each family of metrics."""
     rows = ["| series | labels | meaning |", "|---|---|---|"]
-    for one in openmetrics.FAMILIES:
-        labels = ", ".join(f"`{label}`" for label in one.labels)
-        rows.append(f"| `{openmetrics.PREFIX}{one.name}` | {labels} | {one.meaning} |")
+    for family in openmetrics.FAMILIES:
+        labels = ", ".join(f"`{label}`" for label in family.labels)
+        rows.append(f"| `{openmetrics.PREFIX}{family.name}` | {labels} | {family.meaning} |")
     return "\n".join(rows)
 
 

@@ -140,4 +140,4 @@ def place_of(expected: Iterable[str], said: Sequence[Iterable[str]] | None) -> i
 
 def findings(diagnosis: Diagnosis) -> list[RankedFinding]:
     """Those that are worth something."""
-    return [one for one in diagnosis.findings if not one.minor]
+    return [finding for finding in diagnosis.findings if not finding.minor]

@@ -119,7 +119,7 @@ def rules_index(pages: Sequence[Page]) -> str:
     ]
     lines += ["[Writing rules](../writing-rules.md) says how to add your own.", ""]
     lines += ["| code | rule | problem |", "|---|---|---|"]
-    lines += [f"| {one.code} | [`{one.id}`]({one.family}.md#{_anchor(one)}) | {one.title} |" for one in pages]
+    lines += [f"| {page.code} | [`{page.id}`]({page.family}.md#{_anchor(page)}) | {page.title} |" for page in pages]
     return "\n".join(lines) + "\n"
 
 

@@ -118,7 +118,7 @@ def remember(report: Report, diagnosis: Diagnosis, say: Callable[[str], None]) -
         return
     try:
         place.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        _append(place, b"".join(msgspec.json.encode(one) + b"\n" for one in entries))
+        _append(place, b"".join(msgspec.json.encode(entry) + b"\n" for entry in entries))
     except OSError as error:
         say(f"these trials could not be remembered in {place}: {error.strerror}")
 
@@ -126,7 +126,7 @@ def remember(report: Report, diagnosis: Diagnosis, say: Callable[[str], None]) -
 def entries_of(report: Report, diagnosis: Diagnosis) -> list[Entry]:
     """What is to be remembered of trials."""
     manifest, step_ns = diagnosis.provenance.manifest, step_of(diagnosis)
-    found = {one.rank_order: one for one in diagnosis.findings}
+    found = {finding.rank_order: finding for finding in diagnosis.findings}
     day = f"{datetime.now(timezone.utc):%Y-%m-%d}"
     return [
         Entry(
@@ -147,9 +147,10 @@ def entries_of(report: Report, diagnosis: Diagnosis) -> list[Entry]:
 def _ended(report: Report) -> Sequence[Trial]:
     """Trials of one fix, without one that was interrupted before anything was measured."""
     return [
-        one
-        for one in report.trials
-        if len(one.numbers) == 1 and (report.complete or one.measured is not None or one.verdict != "inconclusive")
+        trial
+        for trial in report.trials
+        if len(trial.numbers) == 1
+        and (report.complete or trial.measured is not None or trial.verdict != "inconclusive")
     ]
 
 

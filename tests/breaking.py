@@ -19,8 +19,8 @@ def functions(*rooms: str) -> dict[str, FunctionType]:
     found: dict[str, FunctionType] = {}
     for name, module in sorted(sys.modules.items()):
         if name.startswith(rooms) and module is not None:
-            for one in list(vars(module).values()):
-                members = vars(one).values() if isinstance(one, type) else (one,)
+            for var in list(vars(module).values()):
+                members = vars(var).values() if isinstance(var, type) else (var,)
                 for member in members:
                     function = _bare(member)
                     if function is not None and function.__module__ == name:

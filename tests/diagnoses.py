@@ -9,7 +9,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 
 def of_ranks(*ranks: RankDiagnosis) -> Diagnosis:
     """About the slowest of these ranks."""
-    briefs = [in_brief(one, len(ranks)) for one in ranks]
+    briefs = [in_brief(rank, len(ranks)) for rank in ranks]
     shown = assembly.slowest(briefs).index
-    (said,) = (one for one in ranks if one.digest.index == shown)
+    (said,) = (rank for rank in ranks if rank.digest.index == shown)
     return assembly.of_ranks(said, briefs, [], "test")

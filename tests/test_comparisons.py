@@ -55,5 +55,5 @@ def test_what_loader_workers_do_for_a_public_training_is_the_loader_s_idle_time(
 def test_a_rank_that_was_slowed_is_named(corpus: Path) -> None:
     """Its recipe (INDEX.md) has one rank compute twice as much."""
     found = diagnose.compare(corpus / "distributed" / "ddp_even", corpus / "distributed" / "ddp_slow")
-    grown = {one.after.rank: (one.after.computing_ns or 0) - (one.before.computing_ns or 0) for one in found.ranks}
+    grown = {rank.after.rank: (rank.after.computing_ns or 0) - (rank.before.computing_ns or 0) for rank in found.ranks}
     assert grown[1] > 10 * abs(grown[0])

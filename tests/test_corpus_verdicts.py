@@ -132,14 +132,14 @@ VERDICTS = {
 def test_the_ranked_result_is_what_an_expert_would_say(analyzed: Callable[[str], Diagnosis], name: str) -> None:
     verdict, found = VERDICTS[name], analyzed(f"kineto/{name}")
     assert found.conclusive
-    assert [one.rule for one in found.outcomes if one.outcome is OutcomeKind.CRASHED] == []
-    large = [one for one in found.findings if one.share_of_step >= WRONG_SHARE]
+    assert [outcome.rule for outcome in found.outcomes if outcome.outcome is OutcomeKind.CRASHED] == []
+    large = [finding for finding in found.findings if finding.share_of_step >= WRONG_SHARE]
     assert {one.rule for one in large} <= {verdict.first, *verdict.also}, verdict.why
     if verdict.first is not None:
         assert found.findings[0].rule == verdict.first, verdict.why
         assert found.findings[0].share_of_step >= verdict.least_share
     if verdict.unsure:
-        assert {one.confidence.level for one in found.findings} <= {Level.LOW}
+        assert {finding.confidence.level for finding in found.findings} <= {Level.LOW}
 
 
 def test_every_real_trace_has_a_verdict(corpus: Path) -> None:

@@ -49,7 +49,7 @@ def test_a_generated_text_is_up_to_date(text: Text) -> None:
 
 
 def test_the_report_in_the_readme_is_a_real_one(corpus: Path) -> None:
-    shown = [one for one in texts.texts(corpus) if one.path == README and one.block == "report"]
+    shown = [text for text in texts.texts(corpus) if text.path == README and text.block == "report"]
     assert [one.current for one in shown] == [True]
 
 

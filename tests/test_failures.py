@@ -55,8 +55,8 @@ def diagnosed() -> Diagnosis:
 
 def told(diagnosis: Diagnosis) -> bool:
     """Whether it says that something failed."""
-    crashed = any(one.outcome is OutcomeKind.CRASHED for one in diagnosis.outcomes)
-    return crashed or any(SAYS in one.what for one in diagnosis.integrity)
+    crashed = any(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
+    return crashed or any(SAYS in note.what for note in diagnosis.integrity)
 
 
 def lost_of(rooms: str) -> Iterator[tuple[str, Diagnosis]]:
@@ -94,7 +94,7 @@ def test_an_analysis_comes_without_any_of_its_passes(name: str, sound: Diagnosis
     assert sound.steps is not None
     assert found.steps.step_time_ns == sound.steps.step_time_ns
     assert len(found.outcomes) == len(sound.outcomes)
-    assert {one.rule for one in found.outcomes} == {one.rule for one in sound.outcomes}
+    assert {outcome.rule for outcome in found.outcomes} == {outcome.rule for outcome in sound.outcomes}
     for form in ("terminal", "markdown", "brief", "json", "sarif"):
         assert SAYS in " ".join((rendered(found, form) or "").split()), form
 
@@ -121,20 +121,22 @@ def test_a_finding_that_cannot_be_priced_goes_alone(sound: Diagnosis, monkeypatc
     monkeypatch.setattr(Step, "priced", failing)
     found = diagnosed()
     assert {one.rule for one in found.findings} == {one.rule for one in sound.findings} - {lost}
-    (ended,) = [one for one in found.outcomes if one.rule == lost]
+    (ended,) = [outcome for outcome in found.outcomes if outcome.rule == lost]
     assert ended.outcome is OutcomeKind.CRASHED
 
 
 def test_a_fact_that_fails_takes_along_what_stands_on_it_and_no_more() -> None:
     """Rules that ask for it have failed; those that do not, end as before."""
-    before = {one.rule: one.outcome for one in diagnosed().outcomes}
+    before = {outcome.rule: outcome.outcome for outcome in diagnosed().outcomes}
     with broken(function("diagnose.facts.device.copies.copies")):
         found = diagnosed()
     (absent,) = [one for one in found.absent if SAYS in one.what]
     assert absent.fact == "copies"
     assert found.copies is None
     assert found.kernels
-    changed = {one.rule: one.outcome for one in found.outcomes if one.outcome is not before[one.rule]}
+    changed = {
+        outcome.rule: outcome.outcome for outcome in found.outcomes if outcome.outcome is not before[outcome.rule]
+    }
     assert set(changed.values()) <= {OutcomeKind.CRASHED, OutcomeKind.CLEAN}
 
 

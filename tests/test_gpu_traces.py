@@ -11,7 +11,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.rulekit import page
 
 VERDICTS = gpu_traces.verdicts()
-PUBLISHED = {one.trace: one for one in gpu_traces.published()}
+PUBLISHED = {table.trace: table for table in gpu_traces.published()}
 
 
 def test_every_rule_that_answers_for_a_cause_exists() -> None:
@@ -35,5 +35,7 @@ def test_the_published_table_is_what_is_said_today(
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda one: one.trace)
 def test_causes_are_in_order_and_worth_naming(verdict: gpu_traces.Verdict) -> None:
-    assert all(low <= high and high >= gpu_traces.WORTH_SHARE for low, high in (one.share for one in verdict.causes))
-    assert not {one.cause for one in verdict.causes} & {one.cause for one in verdict.must_not}
+    assert all(
+        low <= high and high >= gpu_traces.WORTH_SHARE for low, high in (cause.share for cause in verdict.causes)
+    )
+    assert not {cause.cause for cause in verdict.causes} & {one.cause for one in verdict.must_not}

@@ -46,7 +46,7 @@ MEASURED = Range(1.2, 1.25, 1.31)
 def trial(*numbers: int, measured: Range | None = MEASURED, verdict: Verdict = "keep") -> Trial:
     names = {1: "unfused_optimizer", 2: "dataloader_no_workers"}
     return Trial(
-        rule=" + ".join(names[one] for one in numbers),
+        rule=" + ".join(names[number] for number in numbers),
         numbers=numbers,
         fix="Use the fused Adam.",
         trial=("patch:torch.optim(fused=True)",),
@@ -127,7 +127,7 @@ def test_a_correction_is_not_corrected_again(file: Path, diagnosis: Diagnosis) -
     remember(report(trial(1)), diagnosis)
     (first,) = ledger.read().entries
     again = pipeline.diagnose([SAMPLE], trials=biased())
-    (place,) = [one.rank_order for one in again.findings if one.rule == "unfused_optimizer"]
+    (place,) = [finding.rank_order for finding in again.findings if finding.rule == "unfused_optimizer"]
     assert place == 2
     said = uncorrected(diagnosis.findings[0], step_of(diagnosis))
     candidates, _ = select(again.findings, step_of(again), ("unfused_optimizer",), Safety.ROUNDING)
@@ -165,7 +165,7 @@ def test_lines_are_added_and_stay(file: Path, diagnosis: Diagnosis) -> None:
     first = file.read_bytes()
     remember(report(trial(2), trial(1, verdict="no_gain")), diagnosis)
     assert file.read_bytes().startswith(first)
-    assert [(one.rule, one.verdict) for one in ledger.read().entries] == [
+    assert [(entry.rule, entry.verdict) for entry in ledger.read().entries] == [
         ("unfused_optimizer", "keep"),
         ("dataloader_no_workers", "keep"),
         ("unfused_optimizer", "no_gain"),
@@ -176,11 +176,11 @@ def test_what_was_interrupted_counts_if_it_was_measured(file: Path, diagnosis: D
     """Ctrl-C leaves a trial without a verdict; the one before had ended. Fixes together are of no rule."""
     late = trial(2, measured=None, verdict="inconclusive")
     remember(report(trial(1, measured=None, verdict="not_injected"), late, complete=False), diagnosis)
-    assert [one.rule for one in ledger.read().entries] == ["unfused_optimizer"]
+    assert [entry.rule for entry in ledger.read().entries] == ["unfused_optimizer"]
     remember(report(msgspec.structs.replace(late, measured=Range(0.9, 1, 1.1)), complete=False), diagnosis)
-    assert [one.rule for one in ledger.read().entries][1:] == ["dataloader_no_workers"]
+    assert [entry.rule for entry in ledger.read().entries][1:] == ["dataloader_no_workers"]
     remember(report(late, trial(1, 2), together=trial(1, 2)), diagnosis)
-    assert [one.rule for one in ledger.read().entries][2:] == ["dataloader_no_workers"]
+    assert [entry.rule for entry in ledger.read().entries][2:] == ["dataloader_no_workers"]
 
 
 def test_an_interval_beyond_all_bounds_is_no_measurement(file: Path, diagnosis: Diagnosis) -> None:
@@ -280,10 +280,10 @@ def test_processes_that_write_at_once_lose_and_damage_nothing(file: Path, tmp_pa
     (tmp_path / "report.json").write_bytes(msgspec.json.encode(report(trial(1), trial(2))))
     command = [sys.executable, "-c", WRITER, str(tmp_path / "diagnosis.json"), str(tmp_path / "report.json")]
     writers = [subprocess.Popen(command, stdin=subprocess.PIPE) for _ in range(4)]
-    for one in writers:
-        assert one.stdin is not None
-        one.stdin.close()
-    assert [one.wait(60) for one in writers] == [0, 0, 0, 0]
+    for writer in writers:
+        assert writer.stdin is not None
+        writer.stdin.close()
+    assert [writer.wait(60) for writer in writers] == [0, 0, 0, 0]
     found = ledger.read()
     assert (len(found.entries), found.damaged) == (4 * 200 * 2, 0)
     pairs = [(one.rule, other.rule) for one, other in zip(found.entries[::2], found.entries[1::2], strict=True)]

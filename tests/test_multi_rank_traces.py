@@ -13,7 +13,7 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.rulekit import page
 
 VERDICTS = multi_rank_traces.verdicts()
-PUBLISHED = {one.trace: one for one in multi_rank_traces.published()}
+PUBLISHED = {table.trace: table for table in multi_rank_traces.published()}
 ROOT = Path(__file__).parent.parent
 
 
@@ -23,7 +23,7 @@ def test_every_rule_that_answers_for_a_cause_exists() -> None:
 
 
 def test_every_verdict_is_published() -> None:
-    assert [one.trace for one in VERDICTS] == list(PUBLISHED)
+    assert [verdict.trace for verdict in VERDICTS] == list(PUBLISHED)
 
 
 def test_the_documentation_has_the_published_table() -> None:
@@ -32,9 +32,9 @@ def test_the_documentation_has_the_published_table() -> None:
 
 @pytest.mark.parametrize("verdict", VERDICTS, ids=lambda one: one.trace)
 def test_verdicts_do_not_contradict_themselves(verdict: multi_rank_traces.Verdict) -> None:
-    assert all(low <= high for low, high in (one.share for one in verdict.causes))
-    assert all(one.share[1] >= gpu_traces.WORTH_SHARE for one in verdict.causes)
-    assert not {one.cause for one in verdict.causes} & {one.cause for one in verdict.must_not}
+    assert all(low <= high for low, high in (cause.share for cause in verdict.causes))
+    assert all(cause.share[1] >= gpu_traces.WORTH_SHARE for cause in verdict.causes)
+    assert not {cause.cause for cause in verdict.causes} & {one.cause for one in verdict.must_not}
     assert not set(verdict.look_at) & set(verdict.tolerated)
     assert {*verdict.look_at, *verdict.tolerated} <= set(range(verdict.ranks))
 
@@ -49,4 +49,4 @@ def test_what_is_published_is_what_is_said_today(
 
 def test_every_job_of_the_corpus_has_a_verdict(corpus: Path) -> None:
     folders = {path.name for path in (corpus / "distributed").iterdir() if any(path.glob("rank*.json.gz"))}
-    assert folders == {Path(one).name for one in PUBLISHED if one.startswith("distributed/")}
+    assert folders == {Path(table).name for table in PUBLISHED if table.startswith("distributed/")}

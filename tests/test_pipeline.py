@@ -44,7 +44,7 @@ def test_the_slowest_rank_is_shown_and_all_are_listed(run: Path) -> None:
     assert found.rank == 2
     assert found.breakdown is not None
     assert (found.breakdown.step_ns, found.breakdown.busy_ns) == (150_000, 10_000)
-    assert [(one.rank, one.step_time_ns and one.step_time_ns.median) for one in found.ranks] == [
+    assert [(rank.rank, rank.step_time_ns and rank.step_time_ns.median) for rank in found.ranks] == [
         (0, 100_000),
         (1, 110_000),
         (2, 150_000),
@@ -171,7 +171,7 @@ def test_json_has_the_names_that_other_programs_rely_on(run: Path) -> None:
 
 def test_a_folder_of_eight_real_ranks(analyzed: Callable[[str], Diagnosis]) -> None:
     found = analyzed("kineto/param/dlrm_8_ranks")
-    assert [one.rank for one in found.ranks] == list(range(8))
+    assert [rank.rank for rank in found.ranks] == list(range(8))
     assert found.provenance.world_size == 8
     assert not [note for note in found.integrity if "only rank" in note.what or "ranks given" in note.what]
 
@@ -193,7 +193,11 @@ def test_a_recording_of_a_small_training() -> None:
     assert found.steps.unprofiled_step_time_ns == round(statistics.fmean(times["unprofiled"]["wall_ns"])) == 196_765
     assert found.steps.overhead_ratio == pytest.approx(371_681 / 187_470)
     assert found.provenance.sources[0].from_detail == ("shapes", "stacks")
-    assert {one.site.function for one in found.functions or () if one.site} >= {"train_step", "forward", "steps"}
-    outcomes = {one.rule: one.outcome for one in found.outcomes}
+    assert {function.site.function for function in found.functions or () if function.site} >= {
+        "train_step",
+        "forward",
+        "steps",
+    }
+    outcomes = {outcome.rule: outcome.outcome for outcome in found.outcomes}
     assert outcomes["profiler_distortion"] is OutcomeKind.FOUND
-    assert "Recording makes steps over 1.3 times as long." in {one.what for one in found.integrity}
+    assert "Recording makes steps over 1.3 times as long." in {note.what for note in found.integrity}

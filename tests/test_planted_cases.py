@@ -140,18 +140,18 @@ def test_we_are_no_less_right_than_is_published() -> None:
 
 
 def test_a_fault_has_one_row_for_each_kind_of_device() -> None:
-    rows = [(one.case, one.trial.startswith("gpu_")) for one in accuracy.published().rows]
+    rows = [(row.case, row.trial.startswith("gpu_")) for row in accuracy.published().rows]
     assert len(set(rows)) == len(rows)
 
 
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
-    published = [one for one in texts.texts() if one.path.name == "accuracy.md" or one.block == "accuracy"]
+    published = [text for text in texts.texts() if text.path.name == "accuracy.md" or text.block == "accuracy"]
     assert len(published) > 5
-    assert [one.block for one in published if not one.current] == []
+    assert [table.block for table in published if not table.current] == []
 
 
 def test_every_round_of_new_cases_begins_with_a_fault_of_its_own() -> None:
-    cases = list(dict.fromkeys(one.case for one in accuracy.first_look().rows))
+    cases = list(dict.fromkeys(row.case for row in accuracy.first_look().rows))
     starts = [cases.index(name) for name in accuracy_tables.ROUNDS]
     assert starts == sorted(set(starts))
     assert starts[0] == 0

@@ -34,7 +34,7 @@ def main() -> None:
         if given.record and not (given.missing and case.recording.is_dir()):
             size = sum(path.stat().st_size for path in record(case).iterdir())
             print(f"{case.name}: {size / 1000:.0f} kB", flush=True)
-    measured, rows = truths(), {one.case: one for one in tables.published()}
+    measured, rows = truths(), {table.case: table for table in tables.published()}
     for case in asked:
         if case.recording.is_dir():
             rows[case.name] = judge(case, measured.get(case.name))

@@ -22,7 +22,7 @@ def published() -> tuple[Row, ...]:
 
 def summary(rows: Sequence[Row]) -> str:
     """How often the fault is named, and how well its saving is predicted."""
-    faulty, quiet = [one for one in rows if not one.healthy], [one for one in rows if one.healthy]
+    faulty, quiet = [row for row in rows if not row.healthy], [row for row in rows if row.healthy]
     errors = [one.error for one in faulty if one.error is not None]
     said = [
         ["jobs of several ranks on the CPU", ""],
@@ -43,17 +43,17 @@ def summary(rows: Sequence[Row]) -> str:
 def cases(rows: Sequence[Row]) -> str:
     """A line for each job."""
     lines = [["job", "ranks", "findings", "place", "step", "fixed", "saved", "predicted"]]
-    for one in rows:
+    for row in rows:
         lines.append(
             [
-                f"{one.title} (`{one.case}`)" if not one.healthy else f"healthy: {one.title} (`{one.case}`)",
-                str(one.ranks),
-                ", ".join(one.found[:3]) or "none",
-                "" if one.healthy else str(one.place or "-"),
-                f"{one.bad if one.bad is not None else one.step:.0f} ms",
-                "" if one.fixed is None else f"{one.fixed:.0f} ms",
-                "" if one.saved is None else f"{one.saved:.0%}",
-                _predicted(one),
+                f"{row.title} (`{row.case}`)" if not row.healthy else f"healthy: {row.title} (`{row.case}`)",
+                str(row.ranks),
+                ", ".join(row.found[:3]) or "none",
+                "" if row.healthy else str(row.place or "-"),
+                f"{row.bad if row.bad is not None else row.step:.0f} ms",
+                "" if row.fixed is None else f"{row.fixed:.0f} ms",
+                "" if row.saved is None else f"{row.saved:.0%}",
+                _predicted(row),
             ]
         )
     return table(lines, 1)

@@ -59,7 +59,7 @@ def main() -> None:
 
 def missing(found: Recorded) -> Iterator[tuple[Trial, int, float]]:
     """The recordings that are not there yet: a round of all controls, then the next."""
-    there = {(one.control, one.round, one.slowdown) for one in found.rows}
+    there = {(row.control, row.round, row.slowdown) for row in found.rows}
     healthy = [one for one in trials(cases()) if one.case.is_control and one.is_kept and not one.on_gpu]
     alone = [one for one in healthy if one.ranks == 1 and one.case.name.startswith("healthy")][:CONTROLS]
     for number in range(ROUNDS):

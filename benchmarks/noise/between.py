@@ -21,10 +21,10 @@ def fitted(groups: Sequence[Sequence[float]]) -> Spread:
 
     Groups of the same size whose variances vary as an inverse chi-squared distribution does: Smyth (2004), section 6.2.
     """
-    (size,) = {len(one) for one in groups}
+    (size,) = {len(group) for group in groups}
     own = (size - 1) / 2
-    variances = [statistics.variance(map(math.log, one)) for one in groups]
-    logs = [math.log(one) - digamma(own) + math.log(own) for one in variances]
+    variances = [statistics.variance(map(math.log, group)) for group in groups]
+    logs = [math.log(variance) - digamma(own) + math.log(own) for variance in variances]
     half = solved(trigamma, statistics.variance(logs) - trigamma(own))
     return Spread(math.exp((statistics.fmean(logs) + digamma(half) - math.log(half)) / 2), round(2 * half))
 

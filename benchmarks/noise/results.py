@@ -36,13 +36,13 @@ class Recorded(msgspec.Struct, frozen=True):
     def of(self, control: str, slowdown: float = 0.0) -> list[Timed]:
         """Of one control, in order of rounds."""
         return sorted(
-            (one for one in self.rows if (one.control, one.slowdown) == (control, slowdown)), key=lambda one: one.round
+            (row for row in self.rows if (row.control, row.slowdown) == (control, slowdown)), key=lambda one: one.round
         )
 
     @property
     def controls(self) -> list[str]:
         """Those with a recording."""
-        return sorted({one.control for one in self.rows})
+        return sorted({row.control for row in self.rows})
 
 
 def published(path: Path = RESULTS) -> Recorded:

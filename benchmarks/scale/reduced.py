@@ -26,7 +26,7 @@ SCENARIOS = 6
 def main() -> None:
     """Reduce ranks whose steps were recorded so many times, and tell what it took."""
     ranks, repeats = int(sys.argv[1]), int(sys.argv[2])
-    seeds = [longer(one, repeats) for one in _seeds()]
+    seeds = [longer(seed, repeats) for seed in _seeds()]
     world = ProcessGroup("0", "default_pg", tuple(range(ranks)))
     sent = {rank: kept(of_rank(seeds, rank, world), ranks) for rank in range(ranks)}
     begin = time.process_time()

@@ -309,7 +309,7 @@ class Torch:
     ) -> Tensor:
         """An elementwise op; `gradient`: tensors that its backward moves, none if it is not derived."""
         own = self.next_sequence if gradient else None
-        moved = streams if streams is not None else 2.0 + sum(one.numel == tensor.numel for one in others)
+        moved = streams if streams is not None else 2.0 + sum(other.numel == tensor.numel for other in others)
         with self.op(f"aten::{name}", tensor, *others, own_ns=DISPATCH_NS, sequence=own):
             if not name.endswith("_"):
                 self.empty(tensor)

@@ -143,7 +143,7 @@ def judge(case: Case, size: str) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         write(bad, before, Path(folder))
         diagnosis = diagnose.analyze(folder)
-    said = [one for one in diagnosis.findings if not one.minor]
+    said = [finding for finding in diagnosis.findings if not finding.minor]
     place = place_of(expected, [one.rule for one in said])
     return Row(
         case=case.name,

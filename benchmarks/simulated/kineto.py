@@ -213,7 +213,7 @@ def _annotations(recording: Recording, device: int) -> Iterator[Event]:
         for _, stream, start, end in works[bisect_left(times, note.start_ns) : bisect_right(times, note.end_ns)]:
             held.setdefault(stream, []).append((start, end))
         for stream, spans in held.items():
-            start, end = min(one[0] for one in spans), max(one[1] for one in spans)
+            start, end = min(span[0] for span in spans), max(span[1] for span in spans)
             place = {"pid": device, "tid": stream, "ts": _us(start - 1), "dur": round((end - start + 2) / 1e3, 3)}
             args = {"External id": note.op}
             yield {"ph": "X", "cat": "gpu_user_annotation", "name": note.name, **place, "args": args}

@@ -401,9 +401,9 @@ def _go_on(running: Entering, together: int | None) -> Iterator[int]:
 
 def step_ns(recordings: Sequence[Recording]) -> float:
     """Mean step of the slowest rank, by when its work is done."""
-    return max((one.done_ns[-1] - one.done_ns[0]) / len(one.steps) for one in recordings)
+    return max((recording.done_ns[-1] - recording.done_ns[0]) / len(recording.steps) for recording in recordings)
 
 
 def host_step_ns(recordings: Sequence[Recording]) -> float:
     """The same by when the host is through with it."""
-    return max((one.steps[-1][1] - one.steps[0][0]) / len(one.steps) for one in recordings)
+    return max((recording.steps[-1][1] - recording.steps[0][0]) / len(recording.steps) for recording in recordings)

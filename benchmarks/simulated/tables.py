@@ -20,17 +20,17 @@ def published() -> tuple[Row, ...]:
 
 def families(rows: Sequence[Said], what: str = "simulated") -> str:
     """A line for each family, and one for all."""
-    names = list(dict.fromkeys(one.family for one in rows))
-    lines = [_line(name, [one for one in rows if one.family == name]) for name in names]
+    names = list(dict.fromkeys(row.family for row in rows))
+    lines = [_line(name, [row for row in rows if row.family == name]) for name in names]
     lines.append(_line("**all**", rows))
     head = [f"{what}: family", "named first", "in three", "median error", "truth in the range", "false promises"]
     return table([head, *lines])
 
 
 def _line(name: str, rows: Sequence[Said]) -> list[str]:
-    faulty = [one for one in rows if one.counts]
+    faulty = [row for row in rows if row.counts]
     errors = [one.error for one in faulty if one.error is not None]
-    quiet = [one for one in rows if one.saving is None]
+    quiet = [row for row in rows if row.saving is None]
     named = [
         f"{sum((one.place or 99) <= most for one in faulty)} of {len(faulty)}" if faulty else "-" for most in (1, 3)
     ]
@@ -43,9 +43,9 @@ def _line(name: str, rows: Sequence[Said]) -> list[str]:
 def missed(rows: Sequence[Row]) -> str:
     """Faults that are not among the first three, and healthy runs with a false promise."""
     lines = [["simulated: case", "size", "true saving", "predicted", "findings"]]
-    for one in rows:
-        if (one.counts and (one.place or 99) > 3) or one.is_false:
-            lines.append([f"`{one.case}`", one.size, f"{(one.saving or 0.0) / one.step:.0%}", *beside(one)])
+    for row in rows:
+        if (row.counts and (row.place or 99) > 3) or row.is_false:
+            lines.append([f"`{row.case}`", row.size, f"{(row.saving or 0.0) / row.step:.0%}", *beside(row)])
     return table(lines, texts=2)
 
 

@@ -63,19 +63,19 @@ def shown(inputs: Sequence[Shown], values: Sequence[str]) -> dict[str, Any]:
     if not inputs:
         return {}
     dims, types, strides = list[Any](), list[str](), list[Any]()
-    for one in inputs:
-        if isinstance(one, Tensor):
-            dims.append(list(one.shape))
-            types.append(one.dtype)
-            strides.append(list(one.layout))
-        elif one is None:
+    for input_ in inputs:
+        if isinstance(input_, Tensor):
+            dims.append(list(input_.shape))
+            types.append(input_.dtype)
+            strides.append(list(input_.layout))
+        elif input_ is None:
             dims.append([])
             types.append("")
             strides.append([])
         else:
-            dims.append([list(each.shape) for each in one])
+            dims.append([list(each.shape) for each in input_])
             types.append("TensorList")
-            strides.append([list(each.layout) for each in one])
+            strides.append([list(each.layout) for each in input_])
     concrete = [""] * len(dims) + list(values)
     for _ in values:
         dims.append([])

@@ -241,7 +241,7 @@ class _Step:
     def _load(self) -> None:
         torch, loading = self.torch, self.training.loading
         inputs = self.model.inputs()
-        size = sum(one.size for one in inputs)
+        size = sum(input_.size for input_ in inputs)
         if loading.workers:
             # Handing a batch over: unpickling its handle; pin_memory's thread has copied it already.
             with torch.range("enumerate(DataLoader)#_MultiProcessingDataLoaderIter.__next__"):
@@ -249,12 +249,12 @@ class _Step:
         else:
             with torch.range("enumerate(DataLoader)#_SingleProcessDataLoaderIter.__next__"):
                 torch.host(loading.batch_ms * MS * (1.0 - COLLATE_SHARE))
-                for one in inputs:
-                    with torch.op("aten::stack", one), torch.op("aten::cat", one):
-                        torch.host(loading.batch_ms * MS * COLLATE_SHARE * one.size / size)
+                for input_ in inputs:
+                    with torch.op("aten::stack", input_), torch.op("aten::cat", input_):
+                        torch.host(loading.batch_ms * MS * COLLATE_SHARE * input_.size / size)
         stream = COPY_STREAM if loading.own_stream else DEFAULT_STREAM
-        for one in (*inputs, *([Tensor(())] * loading.scalars)):
-            torch.to_device(one, loading.pinned, loading.non_blocking, stream)
+        for input_ in (*inputs, *([Tensor(())] * loading.scalars)):
+            torch.to_device(input_, loading.pinned, loading.non_blocking, stream)
         if loading.own_stream:
             # What was copied during the last step is used now: record_stream and wait_stream of a prefetcher.
             torch.add(WaitEvent("prefetched", DEFAULT_STREAM))
@@ -276,8 +276,8 @@ class _Step:
             self._time(3)
         torch.parameters = parameters
         if ddp and ddp.by_hand:
-            for one in parameters[::-1]:
-                self._all_reduce([one])
+            for parameter in parameters[::-1]:
+                self._all_reduce([parameter])
                 self._wait()
 
     def _pass(self) -> None:
@@ -331,7 +331,7 @@ class _Step:
     def _all_reduce(self, tensors: list[Tensor]) -> None:
         ddp = self.training.distributed
         halved = 2 if ddp and ddp.half_gradients and tensors[0].dtype == "float" else 1
-        self._collective("allreduce", sum(one.size for one in tensors) // halved, tensors[0].dtype)
+        self._collective("allreduce", sum(tensor.size for tensor in tensors) // halved, tensors[0].dtype)
 
     def _collective(self, kind: str, size: int, dtype: str = "float") -> None:
         torch, ddp = self.torch, self.training.distributed
@@ -379,7 +379,7 @@ class _Step:
     def _unscale(self) -> None:
         torch = self.torch
         with torch.op("aten::_amp_foreach_non_finite_check_and_unscale_", torch.parameters, own_ns=20_000):
-            size = 2.0 * sum(one.size for one in torch.parameters)
+            size = 2.0 * sum(parameter.size for parameter in torch.parameters)
             name = (
                 "void at::native::(anonymous namespace)::multi_tensor_apply_kernel<at::native::(anonymous namespace)::"
                 "TensorListMetadata<1>, at::native::(anonymous namespace)::UnaryOpFunctor<float, 1, 1, 0> >"
@@ -423,10 +423,10 @@ class _Step:
         with torch.range(
             "torch/serialization.py(810): save", "python_function", {"Python id": 1, "Python parent id": None}
         ):
-            for one in torch.parameters:
+            for parameter in torch.parameters:
                 for _ in range(3):
-                    torch.cpu(one)
-                    torch.host(20 * US + one.size / FILE_BYTES_PER_NS)
+                    torch.cpu(parameter)
+                    torch.host(20 * US + parameter.size / FILE_BYTES_PER_NS)
 
     def _compile(self) -> None:
         torch, whole_ns = self.torch, self.training.compile_ms * MS

@@ -35,7 +35,7 @@ class Row(Said):
 
 def step_ms(recordings: Sequence[Recording]) -> float:
     """Mean step of the slowest rank, by when its work is done."""
-    return max((one.done_ns[-1] - one.done_ns[0]) / len(one.steps) for one in recordings) / MS
+    return max((recording.done_ns[-1] - recording.done_ns[0]) / len(recording.steps) for recording in recordings) / MS
 
 
 def judge(case: Case) -> Row:
@@ -46,7 +46,7 @@ def judge(case: Case) -> Row:
     with tempfile.TemporaryDirectory() as folder:
         kineto.write(case.bad, profiled, Path(folder))
         diagnosis = diagnose.analyze(folder)
-    said = [one for one in diagnosis.findings if not one.minor]
+    said = [finding for finding in diagnosis.findings if not finding.minor]
     place = place_of(case.codes, [one.code for one in said])
     most = max(said, key=lambda one: one.share_of_step, default=None)
     followed = case.followed(most.code) if most is not None and not case.fault else None

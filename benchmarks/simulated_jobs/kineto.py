@@ -17,17 +17,17 @@ from benchmarks.simulated_jobs.training import MS, Training
 def write(training: Training, recordings: Sequence[Recording], folder: Path) -> None:
     """A packed file for each rank."""
     layout = training.layout
-    for one in recordings:
-        found = kineto.trace(one, training.model.gpu, layout.gpus)
-        ahead_ns = round(training.clocks_ms.get(layout.host(one.rank), 0.0) * MS)
+    for recording in recordings:
+        found = kineto.trace(recording, training.model.gpu, layout.gpus)
+        ahead_ns = round(training.clocks_ms.get(layout.host(recording.rank), 0.0) * MS)
         found["baseTimeNanoseconds"] += ahead_ns
-        found["distributedInfo"] = _told(one, layout)
+        found["distributedInfo"] = _told(recording, layout)
         raw = msgspec.json.encode(found)
-        (folder / f"rank{one.rank}.pt.trace.json.gz").write_bytes(gzip.compress(raw, 1))
+        (folder / f"rank{recording.rank}.pt.trace.json.gz").write_bytes(gzip.compress(raw, 1))
 
 
 def _told(recording: Recording, layout: Layout) -> dict[str, object]:
-    mine = [one.told() for one in layout.groups if recording.rank in one.ranks]
+    mine = [group.told() for group in layout.groups if recording.rank in group.ranks]
     return {
         "backend": "nccl",
         "rank": recording.rank,

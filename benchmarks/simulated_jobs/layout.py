@@ -79,7 +79,7 @@ class Layout:
 
     @cached_property
     def _along(self) -> dict[tuple[str, int], Group]:
-        return {(one.use.removeprefix("mesh_"), rank): one for one in self.groups[1:] for rank in one.ranks}
+        return {(group.use.removeprefix("mesh_"), rank): group for group in self.groups[1:] for rank in group.ranks}
 
     def host(self, rank: int) -> int:
         """Its number."""

@@ -51,7 +51,7 @@ def with_transfers(orders: Sequence[Order], stages: int) -> list[Order]:
     """
     found: list[Order] = [[] for _ in orders]
     done: set[Action] = set()
-    left = [list(one) for one in orders]
+    left = [list(order) for order in orders]
     while any(left):
         before = len(done)
         for rank, some in enumerate(left):

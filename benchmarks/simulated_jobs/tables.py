@@ -21,8 +21,8 @@ def published() -> tuple[Row, ...]:
 def each(rows: Sequence[Row]) -> str:
     """A line for each job with a fault that counts, and each healthy one with a false promise."""
     lines = [["simulated job", "ranks", "true saving", "predicted", "findings"]]
-    for one in rows:
-        if one.counts or one.is_false:
-            true = "none" if one.saving is None else f"{one.saving / one.step:.0%}"
-            lines.append([f"`{one.case}`", str(one.ranks), true, *beside(one)])
+    for row in rows:
+        if row.counts or row.is_false:
+            true = "none" if row.saving is None else f"{row.saving / row.step:.0%}"
+            lines.append([f"`{row.case}`", str(row.ranks), true, *beside(row)])
     return table(lines)

@@ -78,13 +78,13 @@ class Training:
             Rank(number, world, self.slow_devices.get(number, 1.0), self.slow_hosts.get(number, 1.0))
             for number in range(self.layout.world)
         ]
-        for one in ranks:
-            program = _Program(self, one)
+        for rank in ranks:
+            program = _Program(self, rank)
             for number in range(steps.stop):
-                with one.step(number, self.starts_late_ms.get(one.number, 0.0) * MS):
+                with rank.step(number, self.starts_late_ms.get(rank.number, 0.0) * MS):
                     program.step(number)
         times = world.moments.times()
-        return [one.recording(times) for one in ranks]
+        return [rank.recording(times) for rank in ranks]
 
     def tokens(self, rank: int, number: int) -> int:
         """Of a micro-batch."""

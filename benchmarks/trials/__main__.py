@@ -47,7 +47,7 @@ def main() -> None:
     os.chdir(ROOT)
     os.environ |= {"OMP_NUM_THREADS": "1", "DIAGNOSE_NO_LEDGER": "1"}
     found, begun_s, longest_s = published(), time.monotonic(), LIKELY_S
-    asked = [one for one in cases() if not given.case or one.name in given.case]
+    asked = [case for case in cases() if not given.case or case.name in given.case]
     for key, make in work(asked, given.only or PARTS, given.level, given.controls):
         if given.missing and key in done(found):
             continue

@@ -81,7 +81,7 @@ def past(step_ns: float) -> Arm:
 
 def controls(some: Iterable[Case]) -> list[Planting]:
     """Healthy trainings of the CPU, those with the shortest steps first."""
-    healthy = [one for one in trials(list(some)) if one.case.is_control and one.is_kept and not one.on_gpu]
+    healthy = [trial for trial in trials(list(some)) if trial.case.is_control and trial.is_kept and not trial.on_gpu]
     return sorted((one for one in healthy if one.recording.is_dir()), key=_recorded_ns)
 
 

@@ -61,7 +61,7 @@ def targets(some: Iterable[Case], levels: Iterable[str]) -> Iterator[Target]:
 
 def chosen(target: Target, diagnosis: Diagnosis) -> tuple[str | None, Candidate | str]:
     """The rule that names the fault, and the fix to try or why there is none to try."""
-    naming = [one for one in diagnosis.findings if one.rule in target.rules]
+    naming = [finding for finding in diagnosis.findings if finding.rule in target.rules]
     if not naming:
         return None, "no finding names it"
     asked = [str(one.rank_order) for one in naming]
@@ -72,7 +72,9 @@ def chosen(target: Target, diagnosis: Diagnosis) -> tuple[str | None, Candidate 
 def kept(target: Target) -> tuple[str | None, Candidate | str]:
     """The same by the recording that the repository keeps of the case."""
     case = target.planting.case
-    at = next((one for one in trials([case]) if one.is_kept and not one.on_gpu and one.recording.is_dir()), None)
+    at = next(
+        (trial for trial in trials([case]) if trial.is_kept and not trial.on_gpu and trial.recording.is_dir()), None
+    )
     return (None, "no recording is kept") if at is None else chosen(target, diagnose.analyze(at.recording))
 
 

@@ -74,7 +74,7 @@ def summary(found: Measured) -> str:
 
 
 def _equal(rows: Sequence[Equal]) -> list[list[str]]:
-    short = [one for one in rows if step_ns(one) < SHORT_NS]
+    short = [row for row in rows if step_ns(row) < SHORT_NS]
     lines = []
     for name, some in (("", rows), (", steps under 5 ms", short)):
         verdicts = Counter(claim.verdict for one in some for claim in one.claims)
@@ -82,7 +82,7 @@ def _equal(rows: Sequence[Equal]) -> list[list[str]]:
         lines.append([f"trials of nothing{name}", f"{count} on {len(some)} healthy controls"])
         lines.append([f"... that claim a gain{name}", f"{verdicts['keep']} of {count}"])
         lines.append([f"... that claim a loss{name}", f"{verdicts['slower']} of {count}"])
-    replayed, wrong = sum(one.replayed for one in rows), sum(one.replayed_claims for one in rows)
+    replayed, wrong = sum(row.replayed for row in rows), sum(row.replayed_claims for row in rows)
     lines.append(["replayed without a limit of time: claims of either", f"{wrong} of {replayed}"])
     return lines
 
@@ -107,26 +107,26 @@ def planted(rows: Sequence[Planted]) -> str:
     head += ["meet", "error", "verdict", "took"]
     lines = [
         [
-            _named(one),
-            f"`{one.rule}`",
-            f"`{one.injection}`",
-            "the same" if one.same_change else one.switch,
-            _time(one.step_ns),
-            *map(_figure, (one.predicted, one.measured, one.truth)),
-            "yes" if overlaps(one) else "no",
-            _signed(error(one.measured, one.truth)),
-            _verdict(one),
-            DASH if one.took_s is None else f"{one.took_s:.0f} s",
+            _named(row),
+            f"`{row.rule}`",
+            f"`{row.injection}`",
+            "the same" if row.same_change else row.switch,
+            _time(row.step_ns),
+            *map(_figure, (row.predicted, row.measured, row.truth)),
+            "yes" if overlaps(row) else "no",
+            _signed(error(row.measured, row.truth)),
+            _verdict(row),
+            DASH if row.took_s is None else f"{row.took_s:.0f} s",
         ]
-        for one in rows
-        if one.tried
+        for row in rows
+        if row.tried
     ]
     return _table(head, lines, texts=4)
 
 
 def untried(rows: Sequence[Planted]) -> str:
     """Why the fixes of the other faults are not tried, and of how many."""
-    whys = Counter(one.why for one in rows if not one.tried)
+    whys = Counter(row.why for row in rows if not row.tried)
     return _table(["not tried, because", "faults"], [[why, str(count)] for why, count in whys.most_common()])
 
 
@@ -134,15 +134,15 @@ def harmful(rows: Sequence[Harmful]) -> str:
     """A line for each fault that was injected."""
     lines = [
         [
-            f"`{one.case}`, {one.level}",
-            f"`{one.injection}`",
-            _time(one.step_ns),
-            *map(_figure, (one.measured, one.truth)),
-            "yes" if overlaps(one) else "no",
-            _signed(error(one.measured, one.truth)),
-            one.verdict.replace("_", " "),
+            f"`{row.case}`, {row.level}",
+            f"`{row.injection}`",
+            _time(row.step_ns),
+            *map(_figure, (row.measured, row.truth)),
+            "yes" if overlaps(row) else "no",
+            _signed(error(row.measured, row.truth)),
+            row.verdict.replace("_", " "),
         ]
-        for one in rows
+        for row in rows
     ]
     return _table(["fixed case", "injected", "step", "measured", "truth", "meet", "error", "verdict"], lines, texts=2)
 
@@ -150,12 +150,12 @@ def harmful(rows: Sequence[Harmful]) -> str:
 def controls(rows: Sequence[Equal]) -> str:
     """A line for each healthy control."""
     lines = []
-    for one in sorted(rows, key=step_ns):
-        verdicts = Counter(claim.verdict for claim in one.claims)
-        other = len(one.claims) - sum(verdicts[name] for name in (*CLAIMS, "no_gain"))
+    for row in sorted(rows, key=step_ns):
+        verdicts = Counter(claim.verdict for claim in row.claims)
+        other = len(row.claims) - sum(verdicts[name] for name in (*CLAIMS, "no_gain"))
         counts = [str(verdicts[name]) for name in (*CLAIMS, "no_gain")]
-        width = _median_width(claim.measured for claim in one.claims)
-        lines.append([f"`{one.case}`", _time(step_ns(one)), str(len(one.arms_ns)), width, *counts, str(other)])
+        width = _median_width(claim.measured for claim in row.claims)
+        lines.append([f"`{row.case}`", _time(step_ns(row)), str(len(row.arms_ns)), width, *counts, str(other)])
     head = ["control", "step", "runs", "width of the interval", "keep", "slower", "no gain", "inconclusive"]
     return _table(head, lines)
 
@@ -196,7 +196,7 @@ def _of(some: Iterable[bool]) -> str:
 
 
 def _median_error(rows: Sequence[Planted], of: Callable[[Planted], Figure | None]) -> str:
-    errors = [abs(found) for one in rows if (found := error(of(one), one.truth)) is not None]
+    errors = [abs(found) for row in rows if (found := error(of(row), row.truth)) is not None]
     return f"{median(errors):.1%}" if errors else DASH
 
 
@@ -220,4 +220,4 @@ def _time(ns: float | None) -> str:
 def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
     """A Markdown table whose first columns are texts and the others numbers."""
     lines = [head, ["---"] * texts + ["--:"] * (len(head) - texts), *rows]
-    return "\n".join(f"| {' | '.join(one)} |" for one in lines)
+    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

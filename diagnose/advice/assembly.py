@@ -70,26 +70,26 @@ def of_ranks(
         critical_path=said.critical_path,
         flops=shown.flops,
         spending=shown.time_attribution,
-        risks=attempt("risks", (), risks.of_all, [one.risks for one in ranks]),
+        risks=attempt("risks", (), risks.of_all, [rank.risks for rank in ranks]),
         trials=trials,
     )
 
 
 @part("notes on the recordings of other ranks", instead=lambda shown, ranks: shown.integrity)
 def _notes(shown: RankDigest, ranks: Sequence[RankBrief]) -> Sequence[IntegrityNote]:
-    return merged_notes({one.index: one.integrity for one in ranks}, shown.index)
+    return merged_notes({rank.index: rank.integrity for rank in ranks}, shown.index)
 
 
 def slowest(ranks: Sequence[RankBrief]) -> RankBrief:
     """The rank with the longest median step; the first of several."""
-    return max(ranks, key=lambda one: statistics.median(one.steps.times_ns) if one.steps else -1)
+    return max(ranks, key=lambda rank: statistics.median(rank.steps.times_ns) if rank.steps else -1)
 
 
 @part("on which ranks a finding is", instead=lambda finding, ranks: finding)
 def _with_ranks(finding: RankedFinding, ranks: Sequence[RankBrief]) -> RankedFinding:
     """The finding with all ranks on which its rule found something at the same place."""
     place = finding.rule, finding.site
-    same = {one.index for one in ranks if place in [(found.rule, found.site) for found in one.findings]}
+    same = {rank.index for rank in ranks if place in [(found.rule, found.site) for found in rank.findings]}
     where = msgspec.structs.replace(finding.where, ranks=tuple(sorted(same)))
     return msgspec.structs.replace(finding, where=where)
 
@@ -100,23 +100,23 @@ def _unknown(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenanc
 
 @part("what was read", instead=_unknown)
 def _provenance(ranks: Sequence[RankBrief], manifest: Manifest | None) -> Provenance:
-    devices = {(device.name, device.index): device for one in ranks for device in one.provenance.devices}
+    devices = {(device.name, device.index): device for rank in ranks for device in rank.provenance.devices}
     return Provenance(
         sources=tuple(
             Source(
-                path=one.provenance.path,
-                format=one.provenance.format,
-                rank=one.index,
-                events=one.provenance.events,
-                bytes=one.provenance.bytes,
-                recorded=tuple(sorted(one.provenance.recorded | one.provenance.joined)),
-                detail=one.provenance.detail,
-                from_detail=tuple(sorted(one.provenance.joined)),
+                path=rank.provenance.path,
+                format=rank.provenance.format,
+                rank=rank.index,
+                events=rank.provenance.events,
+                bytes=rank.provenance.bytes,
+                recorded=tuple(sorted(rank.provenance.recorded | rank.provenance.joined)),
+                detail=rank.provenance.detail,
+                from_detail=tuple(sorted(rank.provenance.joined)),
             )
-            for one in ranks
+            for rank in ranks
         ),
         devices=tuple(devices.values()),
-        world_size=max((one.provenance.world_size or 0 for one in ranks), default=0) or None,
+        world_size=max((rank.provenance.world_size or 0 for rank in ranks), default=0) or None,
         backend=ranks[0].provenance.backend,
         framework=ranks[0].provenance.versions,
         manifest=manifest,

@@ -76,7 +76,7 @@ def _in_force(setting: Setting | None, run: Run | None) -> bool:
 
 def _followable(devices: Iterable[Device], fixes: Sequence[Fix]) -> tuple[Fix, ...]:
     """Those that all devices can follow."""
-    known = [one.compute_capability for one in devices]
+    known = [device.compute_capability for device in devices]
     left = [fix for fix in fixes if fix.setting is None or all(map(fix.setting.fits, known))]
     return tuple(left) or (NONE_FITS,) * bool(fixes)
 
@@ -145,8 +145,8 @@ def with_settings(call: str, settings: Mapping[str, Any]) -> str:
     made = _call(call)
     if made is None or not settings or len(made.args) > MOST_POSITIONS:
         return ""
-    packed = [one for one in made.keywords if one.arg is None]
-    if any(isinstance(one, ast.Starred) for one in made.args) or len(packed) > 1:
+    packed = [keyword for keyword in made.keywords if keyword.arg is None]
+    if any(isinstance(arg, ast.Starred) for arg in made.args) or len(packed) > 1:
         return ""
     left = {name: ast.Constant(value) for name, value in settings.items()}
     for one in made.keywords:

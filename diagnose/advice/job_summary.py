@@ -43,16 +43,16 @@ def summarised(job: Job, joined: Joined) -> JobSummary:
         step_ns=job.step_ns,
         steps=() if job.window else job.sequences[0].numbers,
         ranks=ranks,
-        groups=tuple(_group(job, one, count) for one in group_times(job, times)),
+        groups=tuple(_group(job, group_time, count) for group_time in group_times(job, times)),
         pipelines=tuple(
-            tuple(_stage(by_number[rank], one.rank_of) for rank in one.ranks if rank in by_number)
-            for one in job.pipelines
+            tuple(_stage(by_number[rank], pipeline.rank_of) for rank in pipeline.ranks if rank in by_number)
+            for pipeline in job.pipelines
         ),
         critical_path=path.parts,
         path_lane=path.lane,
         unmatched=tuple(_unmatched(one, count) for one in unmatched(job, times)),
-        clocks=len({one.machine if one.machine >= 0 else -1 - one.rank for one in job.sequences}),
-        clock_error_ns=job.clock_error_ns if any(not one.transfer for one in job.join_points) else None,
+        clocks=len({sequence.machine if sequence.machine >= 0 else -1 - sequence.rank for sequence in job.sequences}),
+        clock_error_ns=job.clock_error_ns if any(not join_point.transfer for join_point in job.join_points) else None,
         compute_ns=_rows(times.compute_ns),
         wait_ns=tuple(
             None if one.wait_ns is None else row for one, row in zip(ranks, _rows(times.wait_ns), strict=True)
@@ -68,7 +68,7 @@ def _rows(values: IntArray) -> tuple[tuple[int, ...], ...]:
 def _rank(job: Job, times: JobTimes, at: int, known: bool, count: int) -> JobRank:
     """`known`: of some of its calls it is known who waits for whom, or it has none."""
     parts = (times.compute_ns, times.host_ns, times.wait_ns, times.transfer_ns, times.unmatched_ns)
-    compute, host, wait, transfer, apart = shared_out([int(one[at].sum()) for one in parts], count)
+    compute, host, wait, transfer, apart = shared_out([int(part[at].sum()) for part in parts], count)
     late = [round_half_up(int(ns), count) if known else None for ns in times.caused_ns[at]]
     return JobRank(
         rank=job.sequences[at].rank,

@@ -16,10 +16,10 @@ def unpriced(
     priceless = {page.id for page, _ in before}
     kind = OutcomeKind.CRASHED if isinstance(missing, Failed) else OutcomeKind.CANNOT_TELL
     return tuple(
-        Outcome(one.rule, one.code, kind, missing.what, missing.how_to_record_it)
-        if one.outcome is OutcomeKind.FOUND and one.rule in priceless
-        else one
-        for one in outcomes
+        Outcome(outcome.rule, outcome.code, kind, missing.what, missing.how_to_record_it)
+        if outcome.outcome is OutcomeKind.FOUND and outcome.rule in priceless
+        else outcome
+        for outcome in outcomes
     )
 
 
@@ -31,7 +31,9 @@ def priced(
 ) -> tuple[Outcome, ...]:
     """The outcomes after findings were dropped, as all their fixes are in force, and the others were priced."""
     had, has = ({page.id for page, _ in some} for some in (before, after))
-    return tuple(_in_force(one) if one.rule in had - has else _with_price(one, order) for one in outcomes)
+    return tuple(
+        _in_force(outcome) if outcome.rule in had - has else _with_price(outcome, order) for outcome in outcomes
+    )
 
 
 def _in_force(outcome: Outcome) -> Outcome:
@@ -41,10 +43,10 @@ def _in_force(outcome: Outcome) -> Outcome:
 
 def _with_price(outcome: Outcome, order: Ranked) -> Outcome:
     """A rule whose findings all cost nothing has found nothing; without a price there is none to tell."""
-    if outcome.rule in order.unpriced and all(one.rule != outcome.rule for one in order.findings):
+    if outcome.rule in order.unpriced and all(finding.rule != outcome.rule for finding in order.findings):
         return Outcome(outcome.rule, outcome.code, OutcomeKind.CRASHED, "what its findings would save is not known")
     costless = [saving for rule, saving in order.costless if rule == outcome.rule]
-    if not costless or any(one.rule == outcome.rule for one in order.findings):
+    if not costless or any(finding.rule == outcome.rule for finding in order.findings):
         return outcome
     likely, most_ns = any(saving.likely_ns for saving in costless), max(saving.high_ns for saving in costless)
     most = f" at most {most_ns / 1e6:.3g} ms a step" if most_ns else " nothing"

@@ -85,6 +85,6 @@ def shared(brief: RankBrief, known: dict[object, Any]) -> RankBrief:
     """The brief, of whose notes and findings those that other ranks have too are held once, in `known`."""
 
     def once(values: tuple[T, ...]) -> tuple[T, ...]:
-        return tuple(known.setdefault(one, one) for one in values)
+        return tuple(known.setdefault(value, value) for value in values)
 
     return replace(brief, integrity=once(brief.integrity), findings=once(brief.findings))

@@ -281,7 +281,7 @@ def _doubts(one: Priced, step: Step, replay: Replay, cautions: Sequence[Caution]
 def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
     """The rule's, one level lower for each doubt; low where one decides."""
     level = one.finding.confidence.level
-    if any(one.decides for one in doubts):
+    if any(doubt.decides for doubt in doubts):
         return Level.LOW
     for _ in doubts:
         level = level.lowered()
@@ -312,7 +312,7 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_D
             replayed_ns=alone.replayed_ns,
         ),
         share_of_step=alone.likely_ns / step.ns,
-        confidence=Confidence(level, "; ".join([finding.confidence.why, *(one.why for one in doubts)])),
+        confidence=Confidence(level, "; ".join([finding.confidence.why, *(doubt.why for doubt in doubts)])),
         fixes=finding.fixes,
         site=finding.site,
         minor=_minor(one, step),

@@ -59,5 +59,6 @@ def in_outcomes(recorder: str, outcomes: Iterable[Outcome]) -> tuple[Outcome, ..
     if recorder != "nsight":
         return tuple(outcomes)
     return tuple(
-        msgspec.structs.replace(one, how_to_record_it=NSIGHT.get(one.why, one.how_to_record_it)) for one in outcomes
+        msgspec.structs.replace(outcome, how_to_record_it=NSIGHT.get(outcome.why, outcome.how_to_record_it))
+        for outcome in outcomes
     )

@@ -32,13 +32,13 @@ SURE = 0.99
 
 def track_record(entries: Sequence[Entry]) -> TrackRecord:
     """Of the trials of one rule on one device, the oldest first."""
-    compared = list({one.predicted: one for one in entries if _tells(one)}.values())
+    compared = list({entry.predicted: entry for entry in entries if _tells(entry)}.values())
     ratios = [_gain(one.measured) / _gain(one.predicted) for one in compared]
     ratio = _interval(ratios) if len(ratios) > 1 else None
     biased = ratio is not None and len(ratios) >= LEAST and not ratio.low <= 1 <= ratio.high
     return TrackRecord(
         trials=len(entries),
-        measured=sum(one.measured is not None for one in entries),
+        measured=sum(entry.measured is not None for entry in entries),
         compared=len(compared),
         held=sum(_held(one) for one in compared),
         ratio_median=statistics.median(ratios) if ratios else None,
@@ -50,9 +50,9 @@ def track_record(entries: Sequence[Entry]) -> TrackRecord:
 def by_rule(entries: Iterable[Entry], device: str | None) -> dict[str, TrackRecord]:
     """The track record of each rule on a device, whatever the versions of torch and of this tool were."""
     found: dict[str, list[Entry]] = {}
-    for one in entries:
-        if one.device is not None and one.device == device:
-            found.setdefault(one.rule, []).append(one)
+    for entry in entries:
+        if entry.device is not None and entry.device == device:
+            found.setdefault(entry.rule, []).append(entry)
     return {rule: track_record(some) for rule, some in found.items()}
 
 
@@ -118,8 +118,8 @@ def _interval(ratios: Sequence[float]) -> Range:
 def rules_of(entries: Sequence[Entry]) -> tuple[RuleTrials, ...]:
     """How predictions have compared with trials, by device and rule."""
     found: dict[tuple[str, str], list[Entry]] = {}
-    for one in entries:
-        found.setdefault((one.device or "", one.rule), []).append(one)
+    for entry in entries:
+        found.setdefault((entry.device or "", entry.rule), []).append(entry)
     return tuple(
         RuleTrials(device or None, rule, track_record(some), dict(Counter(one.verdict for one in some).most_common()))
         for (device, rule), some in sorted(found.items())
@@ -128,7 +128,7 @@ def rules_of(entries: Sequence[Entry]) -> tuple[RuleTrials, ...]:
 
 def device_of(manifest: Manifest) -> str | None:
     """Model of the GPU that the training used, else of the CPU."""
-    names = [one.name for one in manifest.devices if one.name] or [manifest.host.cpu or ""]
+    names = [device.name for device in manifest.devices if device.name] or [manifest.host.cpu or ""]
     return named(names[0])
 
 

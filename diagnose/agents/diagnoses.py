@@ -121,20 +121,20 @@ def _title(one: RankedFinding) -> Iterator[str]:
 
 
 def _risks(told: Diagnosis) -> Iterator[Item]:
-    for one in told.risks:
-        fix = one.fixes[0] if one.fixes else None
+    for risk in told.risks:
+        fix = risk.fixes[0] if risk.fixes else None
         lines = [
-            f"Risk {one.rule} ({one.code}): costs no time now. Confidence: {one.confidence.level.value}.",
-            f"   {quoted(one.title)}",
-            *(f"   evidence {quoted(evidence.text)}" for evidence in one.evidence[:1]),
+            f"Risk {risk.rule} ({risk.code}): costs no time now. Confidence: {risk.confidence.level.value}.",
+            f"   {quoted(risk.title)}",
+            *(f"   evidence {quoted(evidence.text)}" for evidence in risk.evidence[:1]),
             *([f"   fix {quoted(fix.do)}"] if fix else []),
         ]
         data = {
-            "risk": one.rule,
-            "code": one.code,
-            "title": plain(one.title),
-            "at": plain(place(one.site)) if one.site else None,
-            "evidence": plain(one.evidence[0].text) if one.evidence else None,
+            "risk": risk.rule,
+            "code": risk.code,
+            "title": plain(risk.title),
+            "at": plain(place(risk.site)) if risk.site else None,
+            "evidence": plain(risk.evidence[0].text) if risk.evidence else None,
             "fix": plain(fix.do) if fix else None,
         }
         yield Item(tuple(lines), data)

@@ -33,7 +33,7 @@ def timeline(one: Analysed, window: tuple[int | None, int | None], lanes: Sequen
         raise Refused(f"There is no lane {wrong[0]}. There are: 0 to {len(shown.lanes) - 1}.")
     found = marks(shown, start_ns, end_ns, lanes)
     found, resolution_ns = found.at_most(max(MOST_MARKS, len(shown.lanes)), end_ns - start_ns)
-    resolution_ns = max([resolution_ns, *(one.resolution_ns for one in shown.tables[-1:])])
+    resolution_ns = max([resolution_ns, *(table.resolution_ns for table in shown.tables[-1:])])
     lines = [
         f"Timeline of diagnosis {one.handle}, {_ms(start_ns)} to {_ms(end_ns)} ms of {_ms(shown.dur_ns)}; {found.size}"
         " marks. A line: start ms, +duration ms, name; (N) stands for N operations joined, by the longest.",

@@ -28,7 +28,7 @@ def judge(limits: Limits, manifest: Manifest | None, diagnosis: Diagnosis | None
 
 
 def _rank(manifest: Manifest | None, number: int) -> RankManifest | None:
-    return next((one for one in manifest.ranks if one.rank == number), None) if manifest else None
+    return next((rank for rank in manifest.ranks if rank.rank == number), None) if manifest else None
 
 
 def _judged(what: What, limit: float, low: float | None, high: float | None, how: str) -> Judged:

@@ -159,17 +159,17 @@ def _absent(ranks: Iterable[int], folder: Path) -> str:
 
 def _with_nodes(ranks: Sequence[RankManifest]) -> list[RankManifest]:
     """Machines are numbered in the order of their ranks, and these are counted, where the launcher has not."""
-    of = Counter(one.machine for one in ranks if one.machine is not None)
+    of = Counter(rank.machine for rank in ranks if rank.machine is not None)
     order = {machine: number for number, machine in enumerate(of)}
     return [
-        one
-        if one.machine is None
+        rank
+        if rank.machine is None
         else msgspec.structs.replace(
-            one,
-            node=order[one.machine] if one.node is None else one.node,
-            peers=of[one.machine] if len(of) > 1 and one.peers == one.world_size else one.peers,
+            rank,
+            node=order[rank.machine] if rank.node is None else rank.node,
+            peers=of[rank.machine] if len(of) > 1 and rank.peers == rank.world_size else rank.peers,
         )
-        for one in ranks
+        for rank in ranks
     ]
 
 

@@ -147,7 +147,7 @@ def command(
         quiet=quiet,
     ) as recordings:
         diagnosis = recordings.diagnosed()
-    over = [one for one in diagnosis.findings if fail_over is not None and one.share_of_step > fail_over]
+    over = [finding for finding in diagnosis.findings if fail_over is not None and finding.share_of_step > fail_over]
     made = [put(diagnosis, form, name, over) for form, name in files.items()]
     if STDOUT not in files.values():
         made.append(_printed(diagnosis, "brief" if brief else shape))

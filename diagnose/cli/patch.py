@@ -50,7 +50,7 @@ def command(run: str, fixes: tuple[str, ...], write_it: bool, output: str, quiet
     except CannotPatch as error:
         raise click.ClickException(str(error)) from error
     if write_it and patch.files and not quiet:
-        click.echo(f"Written: {', '.join(one.name for one in patch.files)}.", err=True)
+        click.echo(f"Written: {', '.join(file.name for file in patch.files)}.", err=True)
     if not diagnosis.conclusive:
         click.echo(f"There is too little in {run} to say anything: diagnose analyze says why.", err=True)
         raise click.exceptions.Exit(INCONCLUSIVE)

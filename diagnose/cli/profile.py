@@ -46,8 +46,8 @@ class Launching(click.Command):
 
     def end_of_options(self, args: list[str]) -> int:
         """Where the run's words begin."""
-        options = [one for one in self.params if isinstance(one, click.Option)]
-        valued = {name for one in options if not one.is_flag for name in one.opts}
+        options = [param for param in self.params if isinstance(param, click.Option)]
+        valued = {name for option in options if not option.is_flag for name in option.opts}
         at = 0
         while at < len(args) and args[at].startswith("-") and args[at] not in ("--", "-m", "-"):
             at += 2 if args[at] in valued else 1

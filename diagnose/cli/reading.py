@@ -70,7 +70,7 @@ def opened(
 
     try:
         given = recording.find(paths)
-        refuse_unwritable(outputs, [one.trace.path for one in given.ranks])
+        refuse_unwritable(outputs, [rank.trace.path for rank in given.ranks])
         chosen = _rules(given.ranks[0].trace.path, rules)
         remembered = ledger.Ledger(None) if no_ledger else ledger.read()
         if remembered.problem and not quiet:

@@ -45,10 +45,10 @@ def list_rules(folders: tuple[str, ...]) -> None:
 
     Example: diagnose rules list
     """
-    pages = _pages(folders)
-    width = max((len(one.id) for one in pages), default=0)
-    for one in pages:
-        click.echo(f"{one.code:<5} {one.id:<{width}}  {one.title}")
+    listed = _pages(folders)
+    width = max((len(rule.id) for rule in listed), default=0)
+    for rule in listed:
+        click.echo(f"{rule.code:<5} {rule.id:<{width}}  {rule.title}")
 
 
 @command.command(name="show")
@@ -81,9 +81,9 @@ def test_rules(folder: Path) -> None:
         raise click.ClickException(f"{folder} is not a folder.")
     failed = passed = 0
     try:
-        for one in testing.examples(folder):
-            why = testing.failure(one, facts_of, present)
-            click.echo(f"{'FAILED' if why else 'ok':<6} {one.name}{f': {why}' if why else ''}")
+        for example in testing.examples(folder):
+            why = testing.failure(example, facts_of, present)
+            click.echo(f"{'FAILED' if why else 'ok':<6} {example.name}{f': {why}' if why else ''}")
             failed, passed = failed + bool(why), passed + (not why)
     except RuleError as error:
         raise click.ClickException(str(error)) from error

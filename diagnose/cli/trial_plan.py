@@ -20,9 +20,9 @@ def lines(
 ) -> list[str]:
     """What would be run, with the time it is expected to take."""
     plan = [f"Command: {shlex.join(words)}", f"As it is: 2 runs of about {arm_s:.0f} s"]
-    for one in candidates:
-        plan.append(f"{one.number}. {one.rule}: {one.trial}, from {pairs} pairs on, about {2 * pairs * arm_s:.0f} s")
-    return [*plan, *(f"Not tried: {one.number}. {one.rule}: {one.why}." for one in others)]
+    for fix in candidates:
+        plan.append(f"{fix.number}. {fix.rule}: {fix.trial}, from {pairs} pairs on, about {2 * pairs * arm_s:.0f} s")
+    return [*plan, *(f"Not tried: {other.number}. {other.rule}: {other.why}." for other in others)]
 
 
 def ask(manifest: Manifest, yes: bool, say: Callable[[str], None]) -> None:

@@ -88,7 +88,7 @@ class Table:
         for head in ("", "fix", "predicted", "measured", ""):
             made.add_column(head, header_style="dim")
         rows: list[tuple[tuple[int, ...], str, Range | None]] = [
-            ((one.number,), one.rule, one.predicted) for one in self._candidates
+            ((candidate.number,), candidate.rule, candidate.predicted) for candidate in self._candidates
         ]
         known = [numbers for numbers, _, _ in rows]
         if self._now is not None and self._now.numbers not in known:

@@ -100,7 +100,7 @@ def parsed(name: str) -> Setting | None:
 
 def _of_environment(text: str) -> Setting:
     """Raises ValueError."""
-    pairs = tuple((left, right) for left, _, right in (one.partition("=") for one in text.split()))
+    pairs = tuple((left, right) for left, _, right in (part.partition("=") for part in text.split()))
     for tf32 in (Tf32(), Tf32(value=True)):
         if pairs == tf32.variables:
             return tf32

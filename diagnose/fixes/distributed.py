@@ -291,9 +291,9 @@ def _reduce(model: Any) -> None:
     """The mean of what ranks have summed up alone."""
     torch = sys.modules["torch"]
     ranks = torch.distributed.get_world_size(model.process_group)
-    for one in model.parameters():
-        if one.requires_grad and one.grad is not None:
-            torch.distributed.all_reduce(one.grad.div_(ranks), group=model.process_group)
+    for parameter in model.parameters():
+        if parameter.requires_grad and parameter.grad is not None:
+            torch.distributed.all_reduce(parameter.grad.div_(ranks), group=model.process_group)
 
 
 def _registered(model: Any, name: str) -> str:

@@ -83,17 +83,17 @@ class LoaderArgument(Setting):
         return "where the DataLoader is made, as in train_dataloader()" if loop is Loop.LIGHTNING else None
 
     def caution(self, run: Run) -> str:
-        if self.argument == "num_workers" and any(one.sampler == OF_ITERABLE for one in run.loaders):
+        if self.argument == "num_workers" and any(loader.sampler == OF_ITERABLE for loader in run.loaders):
             return "The dataset is iterable: share its items out among workers first, by get_worker_info()."
         return ""
 
     def made(self, run: Run) -> tuple[str, tuple[Made | None, ...]] | None:
         """A multiple of what is there is no value that can be written into a call."""
-        return None if self.batch_factor > 1 else ("DataLoader", tuple(one.made for one in run.loaders))
+        return None if self.batch_factor > 1 else ("DataLoader", tuple(loader.made for loader in run.loaders))
 
     def in_force(self, run: Run) -> bool:
         """So many times what it is, is always more; of numbers more is enough."""
-        has = [getattr(one, self.argument, None) for one in run.loaders]
+        has = [getattr(loader, self.argument, None) for loader in run.loaders]
         if isinstance(self.value, Multiple) or not has:
             return False
         if type(self.value) is int:
@@ -123,14 +123,16 @@ class LoaderArgument(Setting):
 
     def took_effect(self, rank: RankManifest) -> str:
         """Of loaders that gave batches."""
-        if self.batch_factor > 1 or any(getattr(one, self.argument) == self.value for one in rank.loaders if one.asked):
+        if self.batch_factor > 1 or any(
+            getattr(loader, self.argument) == self.value for loader in rank.loaders if loader.asked
+        ):
             return ""
         return f"no DataLoader that gave batches has {self.argument}={self.value}"
 
     def edit(self, editor: Editor, site: Site | None) -> Edits:
         if self.batch_factor > 1:
             editor.refuse("it needs an edit by hand")
-        iterable = any(one.sampler == OF_ITERABLE for one in editor.rank.loaders)
+        iterable = any(loader.sampler == OF_ITERABLE for loader in editor.rank.loaders)
         if self.argument == "num_workers" and iterable:
             editor.refuse(SHARES)
         if self.argument in OF_WORKERS:

@@ -70,7 +70,9 @@ class Compile(Setting):
             return "" if done else "torch.compile compiled nothing: it could trace no part of the model"
 
         def change(model: Any, torch: Any) -> str:
-            if any(hasattr(one, "_orig_mod") or one._compiled_call_impl is not None for one in model.modules()):
+            if any(
+                hasattr(module, "_orig_mod") or module._compiled_call_impl is not None for module in model.modules()
+            ):
                 injection.refuse(COMPILED_ALREADY)
                 return ""
             injection.check = compiled_nothing
@@ -183,7 +185,7 @@ class Autocast(Setting):
 
     def inject(self, injection: Injection) -> None:
         def change(model: Any, torch: Any) -> str:
-            device = next((one.device for one in model.parameters()), torch.device("cpu"))
+            device = next((parameter.device for parameter in model.parameters()), torch.device("cpu"))
             if device.type == "cuda" and not torch.version.hip and torch.cuda.get_device_capability(device) < (8, 0):
                 injection.refuse("this GPU has no bfloat16, and float16 needs a GradScaler in the script")
                 return ""
@@ -273,7 +275,7 @@ class Attention(Setting):
         wanted = self.value
 
         def change(model: Any, torch: Any) -> str:
-            known = [one for one in model.modules() if hasattr(one, "set_attn_implementation")]
+            known = [module for module in model.modules() if hasattr(module, "set_attn_implementation")]
             others = [one for one in known if one.config._attn_implementation != wanted]
             if not known:
                 injection.refuse("the model has no attn_implementation, which models of transformers have")

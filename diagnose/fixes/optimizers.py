@@ -42,12 +42,12 @@ class OptimizerArgument(Setting):
 
     def _without(self, run: Run) -> tuple[str, tuple[Made | None, ...]]:
         """The class of the optimizers that have not got it, and where they are made; empty if they are of several."""
-        some = [one for one in run.rank.optimizers if getattr(one, self.argument) is not self.value]
+        some = [optimizer for optimizer in run.rank.optimizers if getattr(optimizer, self.argument) is not self.value]
         names = {one.name for one in some}
         return (names.pop(), tuple(one.made for one in some)) if len(names) == 1 else ("", ())
 
     def in_force(self, run: Run) -> bool:
-        has = [getattr(one, self.argument) for one in run.rank.optimizers]
+        has = [getattr(optimizer, self.argument) for optimizer in run.rank.optimizers]
         return bool(has) and all(one is self.value for one in has)
 
     def inject(self, injection: Injection) -> None:
@@ -68,7 +68,7 @@ class OptimizerArgument(Setting):
         injection.when_imported("torch.optim", act)
 
     def took_effect(self, rank: RankManifest) -> str:
-        said = any(getattr(one, self.argument) == self.value for one in rank.optimizers)
+        said = any(getattr(optimizer, self.argument) == self.value for optimizer in rank.optimizers)
         loaded = "; state that is loaded from a checkpoint sets it back"
         return "" if said else f"no optimizer that stepped has {self.argument}={self.value}{loaded}"
 

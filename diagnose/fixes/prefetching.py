@@ -133,8 +133,8 @@ class _Copier:
         if copied.event is not None:
             stream = self._torch.cuda.current_stream(self._device)
             stream.wait_event(copied.event)
-            for one in copied.tensors:
-                one.record_stream(stream)
+            for tensor in copied.tensors:
+                tensor.record_stream(stream)
         return copied.batch
 
 
@@ -185,7 +185,7 @@ class _Prefetch:
             return "the DataLoader does not pin its batches"
         if self._copier is None:
             model = self._injection.largest_model()
-            device = next((one.device for one in model.parameters()), None) if model is not None else None
+            device = next((parameter.device for parameter in model.parameters()), None) if model is not None else None
             if device is None or device.type != "cuda":
                 return "the model is not on a GPU when batches are asked for"
             self._copier = _Copier(torch, device)

@@ -51,7 +51,7 @@ def constant(node: cst.BaseExpression) -> bool:
 
 def given(call: cst.Call, function: str, name: str) -> tuple[int, cst.Arg] | None:
     """The argument of that name in a call of a function, and its number. Raises CannotEdit if that cannot be told."""
-    starred = [one for one in call.args if one.star]
+    starred = [arg for arg in call.args if arg.star]
     by_name = [(at, one) for at, one in enumerate(call.args) if one.keyword is not None and one.keyword.value == name]
     if by_name:
         return by_name[0]

@@ -67,7 +67,7 @@ class Code:
 
     def every(self, kind: type[N]) -> Iterator[N]:
         """Nodes of a kind, in the order of the file."""
-        return (one for one in self.nodes if isinstance(one, kind))
+        return (node for node in self.nodes if isinstance(node, kind))
 
     def lines(self, node: cst.CSTNode) -> tuple[int, int]:
         """The first and the last line of a node, from 1."""
@@ -126,8 +126,8 @@ class Code:
     def changed(self, edits: Iterable[Edit]) -> bytes:
         """The file with edits of it. Raises CannotEdit if it were no Python then."""
         of = defaultdict[cst.CSTNode, list[Edit]](list)
-        for one in edits:
-            of[one.node].append(one)
+        for edit in edits:
+            of[edit.node].append(edit)
         try:
             text = self.module.visit(_Changing(of)).code if of else self.source.text
             ast.parse(text)
@@ -189,12 +189,12 @@ class _Changing(cst.CSTTransformer):
     def on_leave(self, original_node: Any, updated_node: Any) -> Any:
         """The node after its edits."""
         edits = self._edits.get(original_node, ())
-        for one in edits:
-            updated_node = one.change(updated_node)
+        for edit in edits:
+            updated_node = edit.change(updated_node)
         if isinstance(updated_node, cst.IndentedBlock | cst.Module):
             return _tidied(updated_node)
-        before = _statements(dict.fromkeys(line for one in edits for line in one.before))
-        after = _statements(dict.fromkeys(line for one in edits for line in one.after))
+        before = _statements(dict.fromkeys(line for edit in edits for line in edit.before))
+        after = _statements(dict.fromkeys(line for edit in edits for line in edit.after))
         if before:  # Blank lines stay above all of it, comments with the statement that they are about.
             lines = list(updated_node.leading_lines)
             blank = next((at for at, line in enumerate(lines) if line.comment), len(lines))

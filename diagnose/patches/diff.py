@@ -10,7 +10,7 @@ from diagnose.contracts.patches import PatchedFile
 
 def unified(files: Iterable[PatchedFile]) -> bytes:
     """All changes of all files, in the bytes of these files."""
-    return b"".join(line for one in files for line in _of(one))
+    return b"".join(line for file in files for line in _of(file))
 
 
 def _of(one: PatchedFile) -> Iterator[bytes]:

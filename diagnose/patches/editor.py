@@ -108,7 +108,11 @@ class Editor:
     def _optimizers(self, argument: str, value: object) -> list[tuple[str, Code, cst.Call]]:
         """The calls that make optimizers which take the argument and have not got it, by their names."""
         takers, rank = (WITH_FUSED if argument == "fused" else WITH_FOREACH), self._project.rank
-        known = [one for one in rank.optimizers if one.name in takers and getattr(one, argument) is not value]
+        known = [
+            optimizer
+            for optimizer in rank.optimizers
+            if optimizer.name in takers and getattr(optimizer, argument) is not value
+        ]
         if not known:
             raise CannotEdit("the recording does not say which optimizer is made where")
         made = dict.fromkeys((one.name, one.made) for one in known)

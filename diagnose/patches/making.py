@@ -34,7 +34,7 @@ def make(
     Raises CannotPatch if what is asked for is no finding, or none of the run's files is here.
     """
     wanted, by_hand = select(findings, asked, tried)
-    sites = [one.site for one in findings if one.site is not None]
+    sites = [finding.site for finding in findings if finding.site is not None]
     project = Project(manifest, rank, sites, here, loop)
     if wanted and not project.paths:
         _refuse(project)

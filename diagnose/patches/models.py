@@ -28,7 +28,7 @@ class Model(NamedTuple):
 
 def under_autocast(project: Project) -> list[Edit]:
     """Have forward pass and loss under autocast to bfloat16, where both stand just before `backward()`."""
-    model, devices = _model(project), {name for one in project.rank.optimizers for name in one.devices}
+    model, devices = _model(project), {name for optimizer in project.rank.optimizers for name in optimizer.devices}
     if len(devices) != 1:
         raise CannotEdit("the recording does not say on which device the model is")
     found = [
@@ -47,7 +47,7 @@ def under_autocast(project: Project) -> list[Edit]:
     text = f'{torch}.autocast("{devices.pop()}", dtype={torch}.bfloat16)'
     head = (cst.WithItem(cst.parse_expression(text)),)
     place = f"{code.place(lines[0])}: with {text}"
-    return [Edit(code, one, place, (one, "with"), inside(head, one is lines[0])) for one in lines]
+    return [Edit(code, line, place, (line, "with"), inside(head, line is lines[0])) for line in lines]
 
 
 def _forward_and_loss(code: Code, backward: cst.SimpleStatementLine, model: str) -> list[cst.SimpleStatementLine]:
@@ -71,7 +71,7 @@ def _computes(line: cst.SimpleStatementLine) -> bool:
 
 def _model(project: Project) -> Model:
     """The model whose optimizer has most to update. Raises CannotEdit if it has no name there."""
-    known = [one for one in project.rank.optimizers if one.made is not None]
+    known = [optimizer for optimizer in project.rank.optimizers if optimizer.made is not None]
     most = max(known, key=lambda one: one.elements or 0, default=None)
     if most is not None:
         ((code, call),) = project.made(most.name, [most.made])

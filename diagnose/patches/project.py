@@ -48,10 +48,14 @@ class Project:
     @cached_property
     def named(self) -> list[str]:
         """Files that the recording names as the user's own."""
-        made = [*(one.made for one in self.rank.loaders), *(one.made for one in self.rank.optimizers), *self.ddp_made]
+        made = [
+            *(loader.made for loader in self.rank.loaders),
+            *(optimizer.made for optimizer in self.rank.optimizers),
+            *self.ddp_made,
+        ]
         places = [one.file for one in made if one is not None]
-        sources = [one.file for one in self.manifest.sources] or files.command_files(self.manifest.command)
-        return list(dict.fromkeys([*sources, *places, *(one.file for one in self._sites)]))[:MOST_FILES]
+        sources = [source.file for source in self.manifest.sources] or files.command_files(self.manifest.command)
+        return list(dict.fromkeys([*sources, *places, *(site.file for site in self._sites)]))[:MOST_FILES]
 
     @cached_property
     def paths(self) -> list[Path]:
@@ -72,7 +76,7 @@ class Project:
     @property
     def loaders_made(self) -> list[Made | None]:
         """Where the loaders are made that the training takes its batches from."""
-        return [one.made for one in training_loaders(self.rank)]
+        return [training_loader.made for training_loader in training_loaders(self.rank)]
 
     def code(self, path: Path) -> Code:
         """A file that was located. Raises CannotEdit."""
@@ -95,7 +99,7 @@ class Project:
     @property
     def script(self) -> Code:
         """The file that was run. Raises CannotEdit."""
-        told = [one.file for one in self.manifest.sources if one.script]
+        told = [source.file for source in self.manifest.sources if source.script]
         names = told if self.manifest.sources else files.command_files(self.manifest.command)
         if not names:
             raise CannotEdit("the recording does not say which script ran")
@@ -112,7 +116,7 @@ class Project:
 
     def changed_since(self, file: PatchedFile) -> str:
         """A sentence if a file is not as it was recorded, or that cannot be told; else empty."""
-        recorded = {one.file: one.sha256 for one in self.manifest.sources}
+        recorded = {source.file: source.sha256 for source in self.manifest.sources}
         known = [name for name in recorded if self._is(name, file.path)]
         if known and recorded[known[0]] is not None:
             same = recorded[known[0]] == hashlib.sha256(file.before).hexdigest()
@@ -136,7 +140,7 @@ class Project:
 
     def made(self, name: str, places: Sequence[Made | None]) -> list[Found]:
         """The calls that make what has this name, by the recording, or the only one there is. Raises CannotEdit."""
-        known = list(dict.fromkeys(one for one in places if one is not None))
+        known = list(dict.fromkeys(place for place in places if place is not None))
         if known:
             return [self._at(name, one) for one in known]
         found = self.calls(name, lambda code, call: is_call(code, call, name))

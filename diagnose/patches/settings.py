@@ -103,7 +103,7 @@ def _after_imports(code: Code, text: str) -> Edit:
 
 def _before_imports(code: Code, name: str, value: str) -> Edit:
     """A line before whatever may import torch. Raises CannotEdit if the script imports nothing such."""
-    first = next((one for one in code.nodes if _is_foreign_import(code, one)), None)
+    first = next((node for node in code.nodes if _is_foreign_import(code, node)), None)
     if first is None:
         raise CannotEdit(f"{code.source.name} has no import before which to set it")
     body = list(code.module.body)
@@ -130,9 +130,9 @@ def _binds(code: Code, statements: Iterable[cst.CSTNode], name: str) -> bool:
     """Whether one of these statements imports a module under its own name."""
     return any(
         code.text(alias).rstrip(", ") == name
-        for one in statements
-        if isinstance(one, cst.SimpleStatementLine)
-        for small in one.body
+        for statement in statements
+        if isinstance(statement, cst.SimpleStatementLine)
+        for small in statement.body
         if isinstance(small, cst.Import)
         for alias in small.names
     )

@@ -18,12 +18,12 @@ def write(patch: Patch) -> None:
     """Write all files. Raises CannotPatch, with nothing written, if one may not be changed or cannot be."""
     if patch.notes:
         raise CannotPatch(f"{patch.notes[0]} Nothing was written. Record again, or apply the diff by hand.")
-    for one in patch.files:
-        _refuse(one)
+    for file in patch.files:
+        _refuse(file)
     ready = list[tuple[Path, PatchedFile]]()
     try:
-        for one in patch.files:
-            ready.append((_beside(one.path, one.after), one))
+        for file in patch.files:
+            ready.append((_beside(file.path, file.after), file))
         _replace(ready)
     except OSError as error:
         raise CannotPatch(f"Nothing was written: {error.strerror or error}.") from error

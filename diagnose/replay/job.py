@@ -128,7 +128,7 @@ def join(job: Job) -> Joined:
     """The graph of a job's ranks."""
     ranks, count = _ranks(job)
     join_points = count + np.arange(len(job.join_points))
-    parts = [edge for one in ranks for edge in _chain(one)]
+    parts = [edge for rank in ranks for edge in _chain(rank)]
     observed, lane = np.zeros(count + len(join_points), dtype=np.int64), np.arange(count + len(join_points))
     for one in ranks:
         sequence = one.sequence
@@ -139,8 +139,8 @@ def join(job: Job) -> Joined:
         lane[one.event] = one.event[0]
     observed[join_points] = [met.last_ns for met in job.join_points]
     parts += _met(job, ranks, join_points, observed)
-    bounds = np.array([[one.event[0], one.event[-1]] for one in ranks]).T.ravel()
-    over, arrive = (np.concatenate([getattr(one, name) for one in ranks]) for name in ("over", "arrive"))
+    bounds = np.array([[rank.event[0], rank.event[-1]] for rank in ranks]).T.ravel()
+    over, arrive = (np.concatenate([getattr(rank, name) for rank in ranks]) for name in ("over", "arrive"))
     asked = np.concatenate((over, arrive))
     graph = graphs.arranged(observed, lane, graphs.joined(parts), bounds, asked, jitter_ns=MOST_EARLY_NS)
     call_of = np.full(len(observed), -1)
@@ -150,10 +150,10 @@ def join(job: Job) -> Joined:
     passes = np.flatnonzero(graph.edges.kind == EdgeKind.DELIVERY)
     return Joined(
         graph=graph,
-        lanes=np.array([one.event[0] for one in ranks]),
+        lanes=np.array([rank.event[0] for rank in ranks]),
         structure=simulate.folded(graph, wide=len(ranks) >= WIDE),
         own_edge=_own_edges(graph, ranks),
-        first_call=np.concatenate(([0], np.cumsum([len(one.over) for one in ranks]))),
+        first_call=np.concatenate(([0], np.cumsum([len(rank.over) for rank in ranks]))),
         transfer_edge=transfers,
         transferred=call_of[graph.edges.target[transfers]],
         sync_edge=syncs,
@@ -169,12 +169,12 @@ def join(job: Job) -> Joined:
 def _ranks(job: Job) -> tuple[list[_Rank], int]:
     """The ranks, and how many points they have."""
     found, count = list[_Rank](), 0
-    for one in job.sequences:
-        events, calls = len(one.lane.call) + 2, len(one.calls.ids)
+    for sequence in job.sequences:
+        events, calls = len(sequence.lane.call) + 2, len(sequence.calls.ids)
         at = np.arange(count, count + events + 2 * calls)
         event, arrive, over = np.split(at, [events, events + calls])
-        begin, end = one.calls.begin_ns.copy(), one.calls.end_ns.copy()
-        found.append(_Rank(one, event, arrive, over, begin, end, np.ones(calls, dtype=bool)))
+        begin, end = sequence.calls.begin_ns.copy(), sequence.calls.end_ns.copy()
+        found.append(_Rank(sequence, event, arrive, over, begin, end, np.ones(calls, dtype=bool)))
         count += len(at)
     for met in job.join_points:
         for at, call, ended in zip(met.ranks.tolist(), met.calls.tolist(), met.ended_ns.tolist(), strict=True):
@@ -193,11 +193,11 @@ def _met(job: Job, ranks: list[_Rank], points: IntArray, observed: IntArray) -> 
     """Where ranks meet: who has come to it, and who goes on from it."""
     if not len(points):
         return []
-    first = np.concatenate(([0], np.cumsum([len(one.arrive) for one in ranks])))
+    first = np.concatenate(([0], np.cumsum([len(rank.arrive) for rank in ranks])))
     at = np.concatenate([first[met.ranks] + met.calls for met in job.join_points])
     number = np.repeat(np.arange(len(points)), [len(met.ranks) for met in job.join_points])
     arrive, over, alone = (
-        np.concatenate([getattr(one, name) for one in ranks])[at] for name in ("arrive", "over", "alone")
+        np.concatenate([getattr(rank, name) for rank in ranks])[at] for name in ("arrive", "over", "alone")
     )
     joint, point = ~alone, points[number]
     # The transfer is negative where an end was recorded too early.
@@ -269,7 +269,7 @@ def _own_edges(graph: Graph, ranks: list[_Rank]) -> tuple[IntArray, ...]:
     some = graph.edges
     own = np.flatnonzero(some.kind == EdgeKind.HOST)
     own = own[np.lexsort((some.owner[own], some.track[own]))]
-    counts = np.array([len(one.event) - 1 for one in ranks])
+    counts = np.array([len(rank.event) - 1 for rank in ranks])
     if len(own) != counts.sum():
         raise ValueError("a rank's events are not in order")
     return tuple(np.split(own, np.cumsum(counts)[:-1]))

@@ -20,7 +20,7 @@ class CallsOfAll:
 
     def __init__(self, job: Job, fixed: int) -> None:
         """`fixed`: position of the rank whose calls are changed."""
-        first = np.concatenate(([0], np.cumsum([len(one.calls.ids) for one in job.sequences])))
+        first = np.concatenate(([0], np.cumsum([len(sequence.calls.ids) for sequence in job.sequences])))
         asked = _asked(job.sequences[fixed])
         self.asked_ids = job.sequences[fixed].calls.ids[asked]
         """Spans of that rank's calls, in the order in which it asks for them."""

@@ -103,7 +103,7 @@ def _parts(job: Job, joined: Joined, pieces: list[tuple[_Key, int]]) -> tuple[Jo
 
 def _lane(job: Job, pieces: list[tuple[_Key, int]], end_ns: int) -> tuple[JobPathStretch, ...]:
     """What of the path, which ends then, is in the last step; neighbours that are alike, or short, are one."""
-    begin_ns = max(int(one.bounds_ns[-2]) for one in job.sequences)
+    begin_ns = max(int(sequence.bounds_ns[-2]) for sequence in job.sequences)
     least_ns = (end_ns - begin_ns) / MOST_STRETCHES
     found, reached = list[tuple[_Key, int]](), end_ns - sum(ns for _, ns in pieces)
     for key, ns in pieces:
@@ -147,7 +147,7 @@ def _pieces(job: Job, joined: Joined, found: Chain) -> list[tuple[_Key, int]]:
     whole, delayed = found.end_ns - found.start_ns, found.delay_end_ns - found.start_ns
     columns = (kind, rank, owner, whole, delayed)
     pieces: list[tuple[_Key, int]] = []
-    for edge, at, what, ns, explained in zip(*(one.tolist() for one in columns), strict=True):
+    for edge, at, what, ns, explained in zip(*(column.tolist() for column in columns), strict=True):
         pieces += _piece(job, edge, at, what, explained)
         pieces.append(((JobPathKind.UNEXPLAINED, at, -1, "", ()), ns - explained))
     return [(key, ns) for key, ns in pieces if ns]

@@ -43,8 +43,8 @@ class JobReplay(Replay):
         self._at = job.ranks.index(facts.rank.index)
         self._own = [own.astype(np.float64) for own in self._joined.recorded.own_ns]
         self._calls = CallsOfAll(job, self._at)
-        self._segment = [_segments(one) for one in job.sequences]
-        self._alike = [same_calls(one, job.sequences[self._at]) for one in job.sequences]
+        self._segment = [_segments(sequence) for sequence in job.sequences]
+        self._alike = [same_calls(sequence, job.sequences[self._at]) for sequence in job.sequences]
         self._stretches = own_stretches(facts)
         super().__init__(facts, uncounted, cost)
 
@@ -82,7 +82,9 @@ class JobReplay(Replay):
         """What more micro-batches spare in each step, of ranks that take so much by themselves."""
         before = np.array([max(float(one.sum()), 1.0) for one in self._own])
         left = np.array([float(one.sum()) for one in own]) / before
-        computing = np.array([one.compute_ns.sum() for one in self._job.sequences]) * left / self._joined.steps
+        computing = (
+            np.array([sequence.compute_ns.sum() for sequence in self._job.sequences]) * left / self._joined.steps
+        )
         edits = [edit for edit in made.of_ranks if isinstance(edit, Rechunk)]
         return round(sum(_spared_ns(edit, computing, made.level) for edit in edits))
 
@@ -113,7 +115,7 @@ class JobReplay(Replay):
 
         It goes first where a rank takes longer than others that do the same, between the same two calls.
         """
-        parts = [_part_ns(one, of) for one in self._job.sequences]
+        parts = [_part_ns(sequence, of) for sequence in self._job.sequences]
         alike = [rank for rank, same in enumerate(self._alike) if same]
         stretches = np.stack([np.bincount(self._segment[rank], weights=parts[rank]) for rank in alike])
         others = (stretches.sum(axis=0) - stretches) / max(len(alike) - 1, 1)

@@ -60,7 +60,9 @@ def _activity(facts: Facts, track: int) -> Intervals:
     """When a thread was in ops, calls or loader fetches."""
     spans = facts.rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
-    rows = np.isin(kind, [enums.code(one) for one in _ACTIVE_KINDS]) & (spans["track"].to_numpy() == track)
+    rows = np.isin(kind, [enums.code(active_kind) for active_kind in _ACTIVE_KINDS]) & (
+        spans["track"].to_numpy() == track
+    )
     start = spans["start_ns"].to_numpy()[rows]
     return intervals.union(Intervals(start, np.maximum(start + spans["dur_ns"].to_numpy()[rows], start + 1)))
 

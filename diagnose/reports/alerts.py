@@ -71,7 +71,7 @@ def of(
     shown = diagnosis.findings if findings is None else findings
     risks = diagnosis.risks if findings is None else ()
     found = [attempt(f"a finding of {one.rule}", None, _of_finding, one, diagnosis, over, known, seen) for one in shown]
-    found += [attempt(f"a risk of {one.rule}", None, _of_risk, one, diagnosis, known, seen) for one in risks]
+    found += [attempt(f"a risk of {risk.rule}", None, _of_risk, risk, diagnosis, known, seen) for risk in risks]
     return [one for one in found if one is not None]
 
 

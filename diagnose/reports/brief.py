@@ -105,7 +105,7 @@ class Bounded:
 
 
 def _first(diagnosis: Diagnosis) -> _List:
-    cards, worth = findings.cards(diagnosis), [one for one in diagnosis.findings if not one.minor]
+    cards, worth = findings.cards(diagnosis), [finding for finding in diagnosis.findings if not finding.minor]
     told = [list(_card(card, one)) for card, one in zip(cards, worth, strict=True)]
     return _List("What to fix:", told[:MOST_CARDS], "findings")
 
@@ -125,7 +125,11 @@ def _unchecked(diagnosis: Diagnosis) -> _List:
 
 
 def _minor(diagnosis: Diagnosis) -> _List:
-    minor = [[f"  {one.rank_order}. {one.rule} ({one.code}): {_now(one)}"] for one in diagnosis.findings if one.minor]
+    minor = [
+        [f"  {finding.rank_order}. {finding.rule} ({finding.code}): {_now(finding)}"]
+        for finding in diagnosis.findings
+        if finding.minor
+    ]
     return _List("Minor:", minor, "minor findings")
 
 

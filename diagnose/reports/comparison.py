@@ -122,8 +122,8 @@ def sections(found: Comparison) -> Iterator[Section]:
 def _split(found: Comparison) -> tuple[list[Part], list[Part]]:
     """Parts that have a row of their own, and the others."""
     least = LEAST_SHARE * max(found.before_ns, found.after_ns)
-    shown = [one for one in found.parts if abs(one.ns) >= least][:MOST_ROWS]
-    return shown, [one for one in found.parts if one not in shown]
+    shown = [part for part in found.parts if abs(part.ns) >= least][:MOST_ROWS]
+    return shown, [part for part in found.parts if part not in shown]
 
 
 def shown_parts(found: Comparison) -> list[tuple[str, int]]:
@@ -189,11 +189,11 @@ def _groups(found: Comparison) -> Section:
     """What groups of ranks wait and transfer, where that has changed."""
     least = CHANGE_SHARE * max(found.before_ns, found.after_ns)
     rows = [
-        _row(f"{one.label}: {what}", *times)
-        for one in found.groups
+        _row(f"{group.label}: {what}", *times)
+        for group in found.groups
         for what, times in (
-            ("waiting", _both(one, lambda side: side.wait_ns)),
-            ("transfer", _both(one, lambda side: side.transfer_ns)),
+            ("waiting", _both(group, lambda side: side.wait_ns)),
+            ("transfer", _both(group, lambda side: side.transfer_ns)),
         )
         if abs(times[1] - times[0]) >= least
     ]
@@ -214,7 +214,7 @@ def lists(found: Comparison) -> Iterator[tuple[str, list[Item]]]:
         ("Fixed", [_finding(one) for one in told.fixed]),
         ("Found before, could not be looked at after", [_finding(one) for one in told.not_looked_at]),
         ("Found after, could not be looked at before", [_finding(one) for one in told.not_looked_at_before]),
-        ("Settings that differ", [_setting(one) for one in found.settings[:MOST_ROWS]]),
+        ("Settings that differ", [_setting(setting) for setting in found.settings[:MOST_ROWS]]),
     ]
     return ((title, items) for title, items in made if items)
 

@@ -8,9 +8,9 @@ from diagnose.trace import units
 
 def render(export: Export) -> str:
     """Tables with their rows, and what is not there, with how to record it."""
-    wide = max((len(one.table) for one in export.tables), default=0)
+    wide = max((len(table.table) for table in export.tables), default=0)
     lines = [f"{len(export.tables)} tables of {units.ranks(export.ranks)}:"]
-    lines += [f"  {one.table:<{wide}}  {_counted(one.rows, 'row')}" for one in export.tables]
+    lines += [f"  {table.table:<{wide}}  {_counted(table.rows, 'row')}" for table in export.tables]
     if export.absent:
         lines += ["", "Not recorded:"]
         lines += [f"  {line}" for line in _missing(export)]
@@ -23,7 +23,7 @@ def _missing(export: Export) -> list[str]:
     for one in export.absent:
         grouped.setdefault((one.what, one.how_to_record_it, one.ranks), []).append(one)
     return [
-        f"{', '.join(one.table for one in tables)}{_of(ranks, export)}: {what}. {how}"
+        f"{', '.join(table.table for table in tables)}{_of(ranks, export)}: {what}. {how}"
         for (what, how, ranks), tables in grouped.items()
     ]
 

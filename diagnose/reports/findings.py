@@ -48,7 +48,7 @@ class Card:
 
 def cards(diagnosis: Diagnosis) -> list[Card]:
     """The findings worth a card, in order."""
-    shown = [one for one in diagnosis.findings if not one.minor]
+    shown = [finding for finding in diagnosis.findings if not finding.minor]
     return [_card(number, one, diagnosis) for number, one in enumerate(shown, start=1)]
 
 
@@ -72,7 +72,7 @@ def risks(diagnosis: Diagnosis) -> list[Card]:
 def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, saving) of each minor finding."""
     step_ns = _step_ns(diagnosis)
-    some = [one for one in diagnosis.findings if one.minor and not one.hidden]
+    some = [finding for finding in diagnosis.findings if finding.minor and not finding.hidden]
     return [(one.title, "; ".join([_short(one, step_ns), *_correction(one)])) for one in some]
 
 
@@ -80,7 +80,9 @@ def minor(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def hidden(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(title, what it saves then and what to do) of each finding that pays only once those with a card are fixed."""
     step_ns = _step_ns(diagnosis)
-    return [(_titled(one), _then(one, one.hidden, step_ns)) for one in diagnosis.findings if one.hidden]
+    return [
+        (_titled(finding), _then(finding, finding.hidden, step_ns)) for finding in diagnosis.findings if finding.hidden
+    ]
 
 
 def _titled(one: RankedFinding) -> str:
@@ -221,19 +223,19 @@ def possible(diagnosis: Diagnosis) -> int:
 
 def _shortening(diagnosis: Diagnosis) -> list[RankedFinding]:
     """Those with a card whose fixes shorten the step."""
-    return [one for one in diagnosis.findings if not (one.minor or one.per_sample)]
+    return [finding for finding in diagnosis.findings if not (finding.minor or finding.per_sample)]
 
 
 def left_told(diagnosis: Diagnosis, left: int) -> str:
     """A step that is left, in words: `about 117 ms`."""
-    bounded = any(one.saving.basis is Basis.BOUNDED for one in diagnosis.findings if not one.minor)
+    bounded = any(finding.saving.basis is Basis.BOUNDED for finding in diagnosis.findings if not finding.minor)
     return f"{duration(left)} at best" if bounded else f"about {duration(left)}"
 
 
 def _fixed(diagnosis: Diagnosis) -> str:
     """What a step would take once its findings are fixed: those that are sure, then those that are possible."""
     count, unsure, step_ns = len(_shortening(diagnosis)), possible(diagnosis), _step_ns(diagnosis)
-    shorter = " that shorten a step" * any(one.per_sample and not one.minor for one in diagnosis.findings)
+    shorter = " that shorten a step" * any(finding.per_sample and not finding.minor for finding in diagnosis.findings)
     if not count:
         return "The fix below lets a step do more; no fix that the rules know would save 1 % of the step itself."
     before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
@@ -280,8 +282,8 @@ def lost(diagnosis: Diagnosis) -> str:
         return ""
     if diagnosis.replay is None:
         return "Nothing could be replayed, so that no fix has a price, and none is listed." * diagnosis.conclusive
-    if not any(not one.minor for one in diagnosis.findings):
-        blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in diagnosis.outcomes)
+    if not any(not finding.minor for finding in diagnosis.findings):
+        blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in diagnosis.outcomes)
         text = "No fix that the rules know would save 1 % of a step."
         if blind:
             text += f" But {blind} of {len(diagnosis.outcomes)} rules could not look; the reasons stand below."
@@ -294,7 +296,7 @@ def lost(diagnosis: Diagnosis) -> str:
         text += f" {savings} times are of recorded steps ({duration(steps.step_time_ns.mean)})."
     quality = diagnosis.replay
     doubt = max(abs(quality.error_share), quality.unexplained_share)
-    if doubt >= DOUBTFUL and any(not one.minor for one in diagnosis.findings):
+    if doubt >= DOUBTFUL and any(not finding.minor for finding in diagnosis.findings):
         text += f" The replay leaves {doubt:.0%} of this recording unexplained, so savings are less sure."
     return text
 
@@ -303,16 +305,16 @@ def _longest_function(diagnosis: Diagnosis) -> str:
     """Where to look for what no rule knows, as a further sentence; empty without call stacks."""
     if diagnosis.steps is None:
         return ""
-    for one in diagnosis.functions or ():
-        if one.site is not None:
-            part = share(max(one.host_ns, one.device_ns or 0), diagnosis.steps.step_time_ns.mean)
-            return f" The longest function of your own is {one.site.function}, with {part} of a step."
+    for function in diagnosis.functions or ():
+        if function.site is not None:
+            part = share(max(function.host_ns, function.device_ns or 0), diagnosis.steps.step_time_ns.mean)
+            return f" The longest function of your own is {function.site.function}, with {part} of a step."
     return ""
 
 
 def incomplete(diagnosis: Diagnosis) -> str:
     """That rules failed, as a sentence for the first lines; empty if none did."""
-    failed = sum(one.outcome is OutcomeKind.CRASHED for one in diagnosis.outcomes)
+    failed = sum(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
     if not failed:
         return ""
     several, look = ("rules", "they look") if failed > 1 else ("rule", "it looks")
@@ -322,9 +324,9 @@ def incomplete(diagnosis: Diagnosis) -> str:
 @part("how many rules ended how", instead=always(""))
 def checked(diagnosis: Diagnosis) -> str:
     """How many rules ended how."""
-    ended = Counter(one.outcome for one in diagnosis.outcomes)
-    fixable = {one.rule for one in diagnosis.findings} | {one.rule for one in diagnosis.risks}
-    about = sum(one.outcome is OutcomeKind.FOUND and one.rule not in fixable for one in diagnosis.outcomes)
+    ended = Counter(outcome.outcome for outcome in diagnosis.outcomes)
+    fixable = {finding.rule for finding in diagnosis.findings} | {risk.rule for risk in diagnosis.risks}
+    about = sum(outcome.outcome is OutcomeKind.FOUND and outcome.rule not in fixable for outcome in diagnosis.outcomes)
     words = {
         **OUTCOMES,
         OutcomeKind.FOUND: OUTCOMES[OutcomeKind.FOUND] + f" ({about} about the recording)" * bool(about),
@@ -337,9 +339,9 @@ def checked(diagnosis: Diagnosis) -> str:
 def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
     """(what could not be looked at, how to record it and for which rules), each once."""
     rules: dict[tuple[str, str], list[str]] = {(one.what, one.how_to_record_it): [] for one in diagnosis.absent}
-    for one in diagnosis.outcomes:
-        if one.outcome is OutcomeKind.CANNOT_TELL:
-            rules.setdefault((one.why, one.how_to_record_it), []).append(one.code)
+    for outcome in diagnosis.outcomes:
+        if outcome.outcome is OutcomeKind.CANNOT_TELL:
+            rules.setdefault((outcome.why, outcome.how_to_record_it), []).append(outcome.code)
     return [(what, f"{how} ({', '.join(codes)})" if codes else how) for (what, how), codes in rules.items()]
 
 
@@ -347,9 +349,9 @@ def unchecked(diagnosis: Diagnosis) -> list[tuple[str, str]]:
 def crashed(diagnosis: Diagnosis) -> list[str]:
     """One sentence for each rule that failed, or for several that failed of the same."""
     rules: dict[tuple[str, str], list[str]] = {}
-    for one in diagnosis.outcomes:
-        if one.outcome is OutcomeKind.CRASHED:
-            rules.setdefault((one.why, one.how_to_record_it), []).append(f"{one.rule} ({one.code})")
+    for outcome in diagnosis.outcomes:
+        if outcome.outcome is OutcomeKind.CRASHED:
+            rules.setdefault((outcome.why, outcome.how_to_record_it), []).append(f"{outcome.rule} ({outcome.code})")
     return [
         f"The rule{'s' * (len(some) > 1)} {', '.join(some)} failed: {why}. {how}".strip()
         for (why, how), some in rules.items()

@@ -45,7 +45,7 @@ def headline(diagnosis: Diagnosis) -> str:
 
 def _of_ranks(diagnosis: Diagnosis) -> str:
     """Whose step it is, where ranks differ."""
-    means = [one.step_time_ns.mean for one in diagnosis.ranks if one.step_time_ns is not None]
+    means = [rank.step_time_ns.mean for rank in diagnosis.ranks if rank.step_time_ns is not None]
     if len(means) < 2 or duration(min(means)) == duration(max(means)):
         return ""
     return f" on rank {diagnosis.rank} (on all ranks {duration(min(means))} to {duration(max(means))})"

@@ -191,7 +191,7 @@ def by_kind(job: JobSummary) -> dict[JobPathKind, int]:
 
 def mean_wait_ns(job: JobSummary) -> float | None:
     """Waiting of the mean rank; None if nothing is known of any."""
-    known = [one.wait_ns for one in job.ranks if one.wait_ns is not None]
+    known = [rank.wait_ns for rank in job.ranks if rank.wait_ns is not None]
     return sum(known) / len(known) if known else None
 
 
@@ -208,7 +208,7 @@ def per_step(job: JobSummary) -> str:
 def lost(job: JobSummary) -> str:
     """How long ranks wait for each other."""
     waits, whole = mean_wait_ns(job), job.step_ns
-    unknown = any(one.unmatched_ns for one in job.ranks)
+    unknown = any(rank.unmatched_ns for rank in job.ranks)
     if waits is None:
         return "For whom ranks wait is not known: their collectives could not be matched."
     least = "at least " * unknown
@@ -229,7 +229,7 @@ def awaited(job: JobSummary) -> str:
     for kind, ns in common.items():
         what = "compute" if kind is JobPathKind.COMPUTE else "host time"
         parts.append((False, ns, f"{what} in which no rank stands out"))
-    large = [one for one in sorted(parts, reverse=True) if one[1] >= LEAST_PART * job.step_ns]
+    large = [part for part in sorted(parts, reverse=True) if part[1] >= LEAST_PART * job.step_ns]
     shown = [f"{duration(ns)} for {what}" for _, ns, what in large[:MOST_TOLD]]
     if not shown:
         return ""
@@ -290,9 +290,9 @@ def shown_ranks(job: JobSummary) -> tuple[list[JobRank], str]:
     for part in job.critical_path:
         if part.rank is not None and part.what in OWN:
             on_path[part.rank] += part.ns
-    by_path = sorted(job.ranks, key=lambda one: -on_path[one.rank])
-    by_awaited = sorted(job.ranks, key=lambda one: -one.awaited_ns)
-    by_wait = sorted(job.ranks, key=lambda one: -(one.wait_ns or 0))
+    by_path = sorted(job.ranks, key=lambda rank: -on_path[rank.rank])
+    by_awaited = sorted(job.ranks, key=lambda rank: -rank.awaited_ns)
+    by_wait = sorted(job.ranks, key=lambda rank: -(rank.wait_ns or 0))
     chosen = dict[int, JobRank]()
     for some, most in ((by_path, MOST_RANKS // 2), (by_awaited, 3 * MOST_RANKS // 4), (by_wait, MOST_RANKS)):
         for one in some:
@@ -335,7 +335,7 @@ def groups_note(job: JobSummary) -> str:
     """What is left out, and what the times are of."""
     over = len(job.groups) - MOST_GROUPS
     cut = f"The {MOST_GROUPS} of {len(job.groups):,} that hold ranks up longest. " if over > 0 else ""
-    several = any(one.kind == "p2p" for one in job.groups)
+    several = any(group.kind == "p2p" for group in job.groups)
     both = " Between two ranks, the sum of both sides." if several else ""
     mean = "Per step, mean" if job.steps else "Mean"
     return f"{cut}{mean} of the group's ranks.{both} Wait and transfer are exposed."
@@ -344,7 +344,7 @@ def groups_note(job: JobSummary) -> str:
 def stage_table(job: JobSummary) -> tuple[tuple[str, ...], list[tuple[str, tuple[str, ...]]]]:
     """Heads, and for each stage of all pipelines its ranks, their mean compute and waiting, and the slowest of them."""
     by_stages: dict[tuple[int, ...], list[JobRank]] = defaultdict(list)
-    ranks = {one.rank: one for one in job.ranks}
+    ranks = {rank.rank: rank for rank in job.ranks}
     for pipeline in job.pipelines:
         for one in pipeline:
             by_stages[one.stages].append(ranks[one.rank])

@@ -72,8 +72,8 @@ def _judge(case: ET.Element, outcome: Outcome, own: Sequence[Alert]) -> None:
     elif outcome.outcome is OutcomeKind.CRASHED:
         _add(case, "error", f"the rule failed: {outcome.why}", "")
     fails = [one for one in own if one.level is AlertLevel.ERROR]
-    for one in fails[:1]:
-        _add(case, "failure", one.title, "\n".join(map(_told, fails))).set("type", one.code)
+    for fail in fails[:1]:
+        _add(case, "failure", fail.title, "\n".join(map(_told, fails))).set("type", fail.code)
     others = [_told(one) for one in own if one not in fails]
     if outcome.outcome is OutcomeKind.NOT_APPLICABLE:
         others.append(f"does not apply: {outcome.why}")

@@ -66,7 +66,7 @@ def _between(found: Range) -> str:
 
 def _corrected(rules: Sequence[RuleTrials]) -> Iterator[str]:
     """What is done about a bias."""
-    biased = list(dict.fromkeys(one.rule for one in rules if one.record.factor is not None))
+    biased = list(dict.fromkeys(rule.rule for rule in rules if rule.record.factor is not None))
     if biased:
         yield f"Corrected by it on that device: the savings of {', '.join(biased)}."
     else:

@@ -85,8 +85,8 @@ def compared(found: Comparison) -> str:
     lines += [line for sentence in found.incomparable for line in (f"**{escaped(sentence)}**", "")]
     lines += [line for sentence in comparison.causes(found) for line in (escaped(sentence), "")]
     lines += [escaped(found.why), ""]
-    for one in comparison.sections(found):
-        lines += _table(one)
+    for section in comparison.sections(found):
+        lines += _table(section)
     for title, items in comparison.lists(found):
         lines += [f"### {title}", "", *(f"- {escaped(f'{first} {rest}')}" for first, rest in items), ""]
     return "\n".join(lines)

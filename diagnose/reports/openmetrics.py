@@ -63,7 +63,7 @@ class Family:
 def render(diagnosis: Diagnosis) -> str:
     """All that is known, ending in `# EOF`."""
     with failures.collected() as lost:
-        lines = [line for one in FAMILIES for line in attempt(one.name, [], _series, one, diagnosis)]
+        lines = [line for family in FAMILIES for line in attempt(family.name, [], _series, family, diagnosis)]
     left_out = Family("left_out", ("part",), LEFT_OUT, lambda _: [({"part": one.part}, 1) for one in lost])
     lines += _series(left_out, diagnosis)
     return "\n".join([*lines, "# EOF", ""])
@@ -161,8 +161,8 @@ def _host(diagnosis: Diagnosis) -> Iterator[Sample]:
 
 
 def _kernels(diagnosis: Diagnosis) -> Iterator[Sample]:
-    for one in diagnosis.kernel_kinds or ():
-        yield {"rank": diagnosis.rank, "kind": one.label}, _seconds(one.ns)
+    for kernel_kind in diagnosis.kernel_kinds or ():
+        yield {"rank": diagnosis.rank, "kind": kernel_kind.label}, _seconds(kernel_kind.ns)
 
 
 def _communication(diagnosis: Diagnosis) -> Iterator[Sample]:
@@ -199,21 +199,21 @@ def _of_finding(diagnosis: Diagnosis, one: RankedFinding) -> dict[str, object]:
 
 
 def _savings(diagnosis: Diagnosis) -> Iterator[Sample]:
-    for one in diagnosis.findings[:MOST_FINDINGS]:
+    for finding in diagnosis.findings[:MOST_FINDINGS]:
         for bound in ("low", "likely", "high"):
-            labels = {**_of_finding(diagnosis, one), "bound": bound}
-            yield labels, _seconds(getattr(one.saving, f"{bound}_ns"))
+            labels = {**_of_finding(diagnosis, finding), "bound": bound}
+            yield labels, _seconds(getattr(finding.saving, f"{bound}_ns"))
 
 
 def _shares(diagnosis: Diagnosis) -> Iterator[Sample]:
-    for one in diagnosis.findings[:MOST_FINDINGS]:
-        yield _of_finding(diagnosis, one), one.share_of_step
+    for finding in diagnosis.findings[:MOST_FINDINGS]:
+        yield _of_finding(diagnosis, finding), finding.share_of_step
 
 
 def _findings(diagnosis: Diagnosis) -> Iterator[Sample]:
     """None are a number too, unless nothing could be priced."""
     if diagnosis.replay is not None:
-        found = Counter(one.confidence.level for one in diagnosis.findings if not one.minor)
+        found = Counter(finding.confidence.level for finding in diagnosis.findings if not finding.minor)
         for level in Level:
             yield {"rank": diagnosis.rank, "confidence": level.value}, found[level]
 
@@ -247,7 +247,7 @@ def _job_step(diagnosis: Diagnosis) -> Iterator[Sample]:
 
 
 def _spread(diagnosis: Diagnosis) -> Iterator[Sample]:
-    means = [one.step_time_ns.mean for one in diagnosis.ranks if one.step_time_ns is not None]
+    means = [rank.step_time_ns.mean for rank in diagnosis.ranks if rank.step_time_ns is not None]
     if len(means) > 1:
         yield {"statistic": "min"}, _seconds(min(means))
         yield {"statistic": "median"}, _seconds(statistics.median(means))
@@ -260,7 +260,7 @@ def _own_series(diagnosis: Diagnosis) -> list[RankSummary]:
         return []
     job = () if diagnosis.job is None else diagnosis.job.ranks
     awaited = {one.rank: one.awaited_ns for one in job}
-    order = sorted(diagnosis.ranks, key=lambda one: (-awaited.get(one.rank, 0), one.rank))
+    order = sorted(diagnosis.ranks, key=lambda rank: (-awaited.get(rank.rank, 0), rank.rank))
     return sorted(order[:MOST_RANKS], key=lambda one: one.rank)
 
 

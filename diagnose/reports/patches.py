@@ -19,8 +19,8 @@ _INDENT = 14
 def render(patch: Patch, diagnosis: Diagnosis) -> str:
     """All of it, ending in a newline."""
     lines = list[str]()
-    for one in patch.fixes:
-        lines += [*_patched(one, diagnosis), ""]
+    for fix in patch.fixes:
+        lines += [*_patched(fix, diagnosis), ""]
     if patch.by_hand:
         lines += ["Not in the diff:", ""]
     for other in patch.by_hand:

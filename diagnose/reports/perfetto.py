@@ -54,11 +54,11 @@ def _names(shown: Timeline, diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
     for tid in range(len(shown.lanes)):
         yield _meta("thread_name", _pid(shown, tid), tid, name=lane_name(shown, tid))
         yield _meta("thread_sort_index", _pid(shown, tid), tid, sort_index=tid)
-    for one in diagnosis.findings:
-        for lane in sorted({spot.lane for spot in one.spots}):
-            name = f"{one.rank_order}. {one.title} ({lane_name(shown, lane)})"
-            yield _meta("thread_name", 0, _row(one, lane), name=name)
-            yield _meta("thread_sort_index", 0, _row(one, lane), sort_index=_row(one, lane))
+    for finding in diagnosis.findings:
+        for lane in sorted({spot.lane for spot in finding.spots}):
+            name = f"{finding.rank_order}. {finding.title} ({lane_name(shown, lane)})"
+            yield _meta("thread_name", 0, _row(finding, lane), name=name)
+            yield _meta("thread_sort_index", 0, _row(finding, lane), sort_index=_row(finding, lane))
 
 
 def _row(one: RankedFinding, lane: int) -> int:
@@ -100,19 +100,19 @@ def _table(shown: Timeline, table: MarkTable, start_ns: int, end_ns: int) -> Ite
 
 def _findings(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
     """Each finding at its places, on rows of its own."""
-    for one in diagnosis.findings:
+    for finding in diagnosis.findings:
         args = {
-            "evidence": [evidence.text for evidence in one.evidence],
-            "fix": [fix.do for fix in one.fixes],
-            "saving_ms": one.saving.likely_ns / 1e6,
+            "evidence": [evidence.text for evidence in finding.evidence],
+            "fix": [fix.do for fix in finding.fixes],
+            "saving_ms": finding.saving.likely_ns / 1e6,
         }
-        for spot in one.spots:
+        for spot in finding.spots:
             yield {
                 "ph": "X",
-                "name": one.title,
-                "cat": one.rule,
+                "name": finding.title,
+                "cat": finding.rule,
                 "pid": 0,
-                "tid": _row(one, spot.lane),
+                "tid": _row(finding, spot.lane),
                 "ts": spot.start_ns / 1e3,
                 "dur": spot.dur_ns / 1e3,
                 "args": args,

@@ -40,7 +40,7 @@ class Checkout:
 
         Profilers leave out the folders that Python finds modules in: the run's files are named in full.
         """
-        named = [one.file for one in self._manifest.sources if one.file.endswith(f"/{site.file.lstrip('./')}")]
+        named = [source.file for source in self._manifest.sources if source.file.endswith(f"/{site.file.lstrip('./')}")]
         found = next((path for name in (site.file, *named) if (path := self._inside(name)) is not None), None)
         if found is None:
             return None
@@ -49,7 +49,7 @@ class Checkout:
     @property
     def script(self) -> Place | None:
         """The file that ran; None if it is not in the checkout, or not known."""
-        told = [one.file for one in self._manifest.sources if one.script]
+        told = [source.file for source in self._manifest.sources if source.script]
         names = told or [word for word in self._manifest.command if word.endswith(".py")]
         found = next((path for name in names if (path := self._inside(name)) is not None), None)
         return None if found is None else Place(self._name(found))
@@ -60,7 +60,14 @@ class Checkout:
         return self._name(found) if found.is_relative_to(self._root) else None
 
     def _inside(self, recorded: str) -> Path | None:
-        return next((one for one in checkout.candidates(recorded, self._here) if one.is_relative_to(self._root)), None)
+        return next(
+            (
+                candidate
+                for candidate in checkout.candidates(recorded, self._here)
+                if candidate.is_relative_to(self._root)
+            ),
+            None,
+        )
 
     def _name(self, path: Path) -> str:
         return path.relative_to(self._root).as_posix()

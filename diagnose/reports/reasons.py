@@ -23,7 +23,7 @@ _DONE = {
 def changes(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     """What the fix was replayed as, a sentence each."""
     used = max(diagnosis.steps.used, 1) if diagnosis.steps else 1
-    return [_change(one, used) for one in finding.changes if one.count]
+    return [_change(change, used) for change in finding.changes if change.count]
 
 
 def _change(one: Change, used: int) -> str:

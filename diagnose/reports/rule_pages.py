@@ -20,7 +20,7 @@ def markdown(about: RulePage) -> str:
     parts = [f"**{about.title}** (`{about.rule}`, {about.code})", about.summary]
     parts += [f"*{head}*\n\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
     if about.thresholds:
-        rows = [f"| `{one.name}` | {one.value:g} | {one.reason} |" for one in about.thresholds]
+        rows = [f"| `{threshold.name}` | {threshold.value:g} | {threshold.reason} |" for threshold in about.thresholds]
         parts.append("\n".join(["| threshold | value | of what, and why |", "|---|--:|---|", *rows]))
     return "\n\n".join(filter(None, parts))
 
@@ -29,7 +29,7 @@ def plain(about: RulePage) -> str:
     """The same without Markdown."""
     parts = [about.summary]
     parts += [f"{head}\n{about.sections[head]}" for head in SECTIONS if about.sections.get(head)]
-    parts += [f"{one.name} = {one.value:g}: {one.reason}" for one in about.thresholds]
+    parts += [f"{threshold.name} = {threshold.value:g}: {threshold.reason}" for threshold in about.thresholds]
     return "\n\n".join(filter(None, parts)) or about.title
 
 

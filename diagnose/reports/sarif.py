@@ -67,7 +67,7 @@ def _driver(diagnosis: Diagnosis) -> dict[str, Any]:
     return {
         "name": "diagnose",
         "version": diagnosis.tool_version,
-        "rules": [_rule(one, families.get(one.rule, rule_pages.OTHERS)) for one in diagnosis.rules],
+        "rules": [_rule(rule, families.get(rule.rule, rule_pages.OTHERS)) for rule in diagnosis.rules],
     }
 
 
@@ -86,7 +86,7 @@ def _rule(about: RulePage, family: str) -> dict[str, Any]:
 
 def _invocation(diagnosis: Diagnosis, indexes: dict[str, int], lost: list[Failure]) -> dict[str, Any]:
     """A rule that failed, or a recording in which nothing could be measured, is no success."""
-    crashed = any(one.outcome is OutcomeKind.CRASHED for one in diagnosis.outcomes)
+    crashed = any(outcome.outcome is OutcomeKind.CRASHED for outcome in diagnosis.outcomes)
     notes = attempt("notes on rules", [], lambda: list(_of_rules(diagnosis, indexes)))
     notes += attempt("notes on the recording", [], lambda: list(_of_recording(diagnosis)))
     return {
@@ -97,21 +97,21 @@ def _invocation(diagnosis: Diagnosis, indexes: dict[str, int], lost: list[Failur
 
 def _of_rules(diagnosis: Diagnosis, indexes: dict[str, int]) -> Iterator[dict[str, Any]]:
     """Rules that could not look, or failed: neither found anything, and neither is a pass."""
-    for one in diagnosis.outcomes:
-        if one.outcome is OutcomeKind.CANNOT_TELL:
-            level, text = "note", f"{one.rule} could not look: {one.why}. {one.how_to_record_it}".rstrip()
-        elif one.outcome is OutcomeKind.CRASHED:
-            level, text = "error", f"{one.rule} failed: {one.why}"
+    for outcome in diagnosis.outcomes:
+        if outcome.outcome is OutcomeKind.CANNOT_TELL:
+            level, text = "note", f"{outcome.rule} could not look: {outcome.why}. {outcome.how_to_record_it}".rstrip()
+        elif outcome.outcome is OutcomeKind.CRASHED:
+            level, text = "error", f"{outcome.rule} failed: {outcome.why}"
         else:
             continue
-        rule = {"id": one.code, **({"index": indexes[one.rule]} if one.rule in indexes else {})}
+        rule = {"id": outcome.code, **({"index": indexes[outcome.rule]} if outcome.rule in indexes else {})}
         yield {"level": level, "message": {"text": _escaped(text)}, "associatedRule": rule}
 
 
 def _of_recording(diagnosis: Diagnosis) -> Iterator[dict[str, Any]]:
     for note in diagnosis.integrity:
         yield {"level": note.severity.value, "message": {"text": _escaped(f"{note.what} {note.effect}")}}
-    told = {(one.why, one.how_to_record_it) for one in diagnosis.outcomes}
+    told = {(outcome.why, outcome.how_to_record_it) for outcome in diagnosis.outcomes}
     for absent in diagnosis.absent:
         if (absent.what, absent.how_to_record_it) not in told:
             text = f"Not recorded: {absent.what}. {absent.how_to_record_it}"
@@ -161,7 +161,7 @@ def _fallback(diagnosis: Diagnosis, checkout: Checkout) -> dict[str, Any]:
     """Of what lies in no file of the checkout: the script, else the trace."""
     if checkout.script is not None:
         return _location(checkout.script)
-    shown = [one.path for one in diagnosis.provenance.sources if one.rank == diagnosis.rank]
+    shown = [source.path for source in diagnosis.provenance.sources if source.rank == diagnosis.rank]
     path = next(iter(shown), "")
     inside = checkout.relative(path) if "://" not in path else None
     if inside:

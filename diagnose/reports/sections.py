@@ -198,7 +198,9 @@ def _flops(diagnosis: Diagnosis) -> Section:
     if found is None:
         return NO_SECTION
     step_s = _step_ns(diagnosis) / 1e9
-    rows = [_type_row(one.dtype or "type unknown", one.flops, one.peak_flops_per_s, step_s) for one in found.types]
+    rows = [
+        _type_row(type_.dtype or "type unknown", type_.flops, type_.peak_flops_per_s, step_s) for type_ in found.types
+    ]
     if len(rows) > 1 or found.mfu is None:
         mfu = "-" if found.mfu is None else share(found.mfu, 1)
         rows.append(Row("all", (_flops_told(found.flops, "FLOP"), _flops_told(found.flops_per_s, "FLOP/s"), "", mfu)))
@@ -238,8 +240,14 @@ WHOLE = 0.99
 
 def _kernels(diagnosis: Diagnosis) -> Section:
     rows = [
-        _timed(kinds.short_name(one.name, 44), one.ns, _step_ns(diagnosis), _count(one.calls, diagnosis), _what(one))
-        for one in (diagnosis.kernels or ())[:MOST_ROWS]
+        _timed(
+            kinds.short_name(kernel.name, 44),
+            kernel.ns,
+            _step_ns(diagnosis),
+            _count(kernel.calls, diagnosis),
+            _what(kernel),
+        )
+        for kernel in (diagnosis.kernels or ())[:MOST_ROWS]
     ]
     return Section("Longest kernels", ("", _per(diagnosis), "share", "calls", "kind"), tuple(rows))
 
@@ -254,8 +262,8 @@ def _kernel_ops(diagnosis: Diagnosis) -> Section:
 
 def _groups(diagnosis: Diagnosis, title: str, groups: tuple[KernelGroup, ...] | None) -> Section:
     rows = [
-        _timed(one.label or "unknown", one.ns, _step_ns(diagnosis), _count(one.calls, diagnosis))
-        for one in (groups or ())[:MOST_ROWS]
+        _timed(group.label or "unknown", group.ns, _step_ns(diagnosis), _count(group.calls, diagnosis))
+        for group in (groups or ())[:MOST_ROWS]
     ]
     return Section(title, ("", _per(diagnosis), "share", "calls"), tuple(rows))
 
@@ -269,27 +277,27 @@ def _what(kernel: Kernel) -> str:
 def _syncs(diagnosis: Diagnosis) -> Section:
     rows = [
         _timed(
-            one.call + (f" in {one.asked_by}" if one.asked_by else ""),
-            one.blocked_ns,
+            sync.call + (f" in {sync.asked_by}" if sync.asked_by else ""),
+            sync.blocked_ns,
             _step_ns(diagnosis),
-            _count(one.calls, diagnosis),
-            site=one.site,
+            _count(sync.calls, diagnosis),
+            site=sync.site,
         )
-        for one in (diagnosis.syncs or ())[:MOST_ROWS]
+        for sync in (diagnosis.syncs or ())[:MOST_ROWS]
     ]
     return Section("Where the host waits for the GPU", ("", _per(diagnosis), "share", "calls"), tuple(rows))
 
 
 def _copies(diagnosis: Diagnosis) -> Section:
     rows = []
-    for one in (diagnosis.copies or ())[:MOST_ROWS]:
-        memory = "" if one.host_memory in (HostMemory.NONE, HostMemory.UNKNOWN) else f", {one.host_memory.value}"
-        speed = f"{size(one.bandwidth_bytes_per_s)}/s" if one.bandwidth_bytes_per_s else "unknown"
-        moved = size(one.bytes) if one.bytes is not None else "unknown"
+    for copy in (diagnosis.copies or ())[:MOST_ROWS]:
+        memory = "" if copy.host_memory in (HostMemory.NONE, HostMemory.UNKNOWN) else f", {copy.host_memory.value}"
+        speed = f"{size(copy.bandwidth_bytes_per_s)}/s" if copy.bandwidth_bytes_per_s else "unknown"
+        moved = size(copy.bytes) if copy.bytes is not None else "unknown"
         rows.append(
             Row(
-                one.direction.value + memory,
-                (duration(one.ns), duration(one.exposed_ns), _count(one.calls, diagnosis), moved, speed),
+                copy.direction.value + memory,
+                (duration(copy.ns), duration(copy.exposed_ns), _count(copy.calls, diagnosis), moved, speed),
             )
         )
     return Section("Copies", ("", _per(diagnosis), "exposed", "calls", "bytes", "speed"), tuple(rows))
@@ -299,11 +307,14 @@ def _communication(diagnosis: Diagnosis) -> Section:
     if diagnosis.communication is None:
         return NO_SECTION
     rows = tuple(
-        Row(one.operation, (duration(one.ns), duration(one.exposed_ns), _count(one.calls, diagnosis)))
-        for one in diagnosis.communication.collectives[:MOST_ROWS]
+        Row(
+            collective.operation,
+            (duration(collective.ns), duration(collective.exposed_ns), _count(collective.calls, diagnosis)),
+        )
+        for collective in diagnosis.communication.collectives[:MOST_ROWS]
     )
     note = "Includes waiting for other ranks."
-    if all(one.waiting_ns is None for one in diagnosis.ranks):
+    if all(rank.waiting_ns is None for rank in diagnosis.ranks):
         note = "Includes waiting for other ranks, which one rank's trace cannot tell from transfer."
     return Section("Communication", ("", _per(diagnosis), "exposed", "calls"), rows, note)
 
@@ -312,8 +323,8 @@ def _ops(diagnosis: Diagnosis) -> Section:
     if diagnosis.breakdown is not None:
         return NO_SECTION
     rows = [
-        _timed(one.name, one.self_ns, _step_ns(diagnosis), _count(one.calls, diagnosis))
-        for one in (diagnosis.ops or ())[:MOST_ROWS]
+        _timed(op.name, op.self_ns, _step_ns(diagnosis), _count(op.calls, diagnosis))
+        for op in (diagnosis.ops or ())[:MOST_ROWS]
     ]
     note = "Over all threads, so shares may add up to more than the step."
     return Section(
@@ -325,7 +336,7 @@ def _ops(diagnosis: Diagnosis) -> Section:
 
 
 def _functions(diagnosis: Diagnosis) -> Section:
-    found = [one for one in diagnosis.functions or () if one.host_ns or one.device_ns][:MOST_ROWS]
+    found = [function for function in diagnosis.functions or () if function.host_ns or function.device_ns][:MOST_ROWS]
     if not any(one.site for one in found):
         return NO_SECTION
     on_device = any(one.device_ns is not None for one in found)
@@ -349,7 +360,7 @@ def _functions(diagnosis: Diagnosis) -> Section:
 
 def _mostly(function: FunctionTime, step_ns: int) -> str:
     """What takes most of its time, on the device if that was recorded."""
-    parts = [(one.ns, one.name.removeprefix("aten::")) for one in function.longest_ops]
+    parts = [(longest_op.ns, longest_op.name.removeprefix("aten::")) for longest_op in function.longest_ops]
     if function.device_ns is None:
         parts.append((function.python_ns, "outside ops"))
     longest = sorted(((ns, name) for ns, name in parts if ns), reverse=True)[:2]
@@ -395,7 +406,7 @@ def _job_groups(job: JobSummary) -> Section:
 
 
 def _job_path(job: JobSummary) -> Section:
-    rows = [_timed(one.label, one.ns, job.step_ns) for one in jobs.path_rows(job)]
+    rows = [_timed(path_row.label, path_row.ns, job.step_ns) for path_row in jobs.path_rows(job)]
     whole = "the job's step (mean)" if job.steps else "the recorded window"
     rows.append(Row(whole, (duration(job.step_ns), share(1, 1))))
     note = " ".join([*jobs.lead(job), jobs.clocks(job)]).strip()
@@ -405,7 +416,7 @@ def _job_path(job: JobSummary) -> Section:
 
 def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
     shown, note = jobs.shown_ranks(job)
-    means = {one.rank: one.step_time_ns.mean for one in diagnosis.ranks if one.step_time_ns is not None}
+    means = {rank.rank: rank.step_time_ns.mean for rank in diagnosis.ranks if rank.step_time_ns is not None}
     rows = [
         Row(f"rank {one.rank}", (duration(means[one.rank]) if one.rank in means else "-", *jobs.rank_cells(one)))
         for one in shown
@@ -416,11 +427,11 @@ def _job_ranks(diagnosis: Diagnosis, job: JobSummary) -> Section:
 def _ranks(diagnosis: Diagnosis) -> Section:
     if len(diagnosis.ranks) < 2:
         return NO_SECTION
-    measured = any(one.breakdown for one in diagnosis.ranks)
-    compared = any(one.computing_ns is not None for one in diagnosis.ranks)
+    measured = any(rank.breakdown for rank in diagnosis.ranks)
+    compared = any(rank.computing_ns is not None for rank in diagnosis.ranks)
     rows = [
-        Row(f"rank {one.rank}", (*_rank_cells(one, measured), *_compared_cells(one, measured) * compared))
-        for one in diagnosis.ranks[:64]
+        Row(f"rank {rank.rank}", (*_rank_cells(rank, measured), *_compared_cells(rank, measured) * compared))
+        for rank in diagnosis.ranks[:64]
     ]
     columns = ["", "step", *("compute", "exposed communication", "idle") * measured]
     columns += [*("computing",) * (compared and not measured), *("waiting for others",) * compared]

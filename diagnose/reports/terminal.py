@@ -109,7 +109,7 @@ def compared(found: Comparison, width: int = 80, color: bool = False) -> str:
     parts += [Text(sentence, style="yellow") for sentence in found.incomparable]
     parts += [Text(sentence) for sentence in comparison.causes(found)]
     parts.append(Text(found.why, style="dim"))
-    parts += [_section(one, width) for one in comparison.sections(found)]
+    parts += [_section(section, width) for section in comparison.sections(found)]
     for title, items in comparison.lists(found):
         parts.append(_bullets(title, [(f"{first} ", rest, "") for first, rest in items]))
     return _printed(Group(*parts), width, color)

@@ -56,9 +56,9 @@ def as_it_is(base: Baseline) -> str:
 
 def conclusion(report: Report) -> str:
     """What to keep, and what is not known yet."""
-    undecided = [one for one in report.trials if one.verdict == "inconclusive"]
+    undecided = [trial for trial in report.trials if trial.verdict == "inconclusive"]
     open_ones = f"Undecided: {_listed(undecided)}; the reasons stand above." if undecided else ""
-    kept = [one for one in report.trials if one.verdict == "keep"]
+    kept = [trial for trial in report.trials if trial.verdict == "keep"]
     if kept:
         return f"{_to_keep(report, kept)} {open_ones}".rstrip()
     if not report.trials:

@@ -77,5 +77,5 @@ def safety(diagnosis: Diagnosis, level: Safety) -> str:
 
 def why_this_rank(diagnosis: Diagnosis) -> str:
     """Why one rank is shown of several, as an apposition."""
-    waits = any(one.waiting_ns for one in diagnosis.ranks)
+    waits = any(rank.waiting_ns for rank in diagnosis.ranks)
     return "which the others wait for" if waits else "the slowest"

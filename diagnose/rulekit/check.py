@@ -37,16 +37,16 @@ def rule(code: str) -> Callable[[Callable[..., Verdicts]], Check]:
 
     def made(run: Callable[..., Verdicts]) -> Check:
         parameters = inspect.signature(run).parameters.values()
-        if any(one.name not in FACTS for one in parameters):
+        if any(parameter.name not in FACTS for parameter in parameters):
             facts.import_all()
-        unknown = [one.name for one in parameters if one.name not in (*FACTS, WHOLE)]
+        unknown = [parameter.name for parameter in parameters if parameter.name not in (*FACTS, WHOLE)]
         if unknown:
             raise RuleError(f"{run.__name__} asks for {', '.join(unknown)}, which is no fact.")
         return Check(
             code=code,
             run=run,
-            needs=tuple(one.name for one in parameters if one.default is inspect.Parameter.empty),
-            wishes=tuple(one.name for one in parameters if one.default is None),
+            needs=tuple(parameter.name for parameter in parameters if parameter.default is inspect.Parameter.empty),
+            wishes=tuple(parameter.name for parameter in parameters if parameter.default is None),
         )
 
     return made

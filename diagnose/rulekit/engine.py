@@ -160,7 +160,7 @@ def _refuse_unknown_threshold(key: str, found: Mapping[str, LoadedRule]) -> None
     rule, _, name = key.partition(".")
     if rule not in found:
         raise RuleError(f"There is no threshold {key}, as no rule is called {rule!r}.")
-    known = [one.name for one in found[rule].page.thresholds]
+    known = [threshold.name for threshold in found[rule].page.thresholds]
     if name not in known:
         raise RuleError(f"There is no threshold {key}. {rule} has {', '.join(known) or 'none'}.")
 
@@ -184,12 +184,12 @@ NOTHING = Examined((), (), (), ())
 def examine(facts: Facts, rules: Iterable[LoadedRule]) -> Examined:
     """Run every rule. Nothing that a rule does keeps the others from running."""
     outcomes, findings, cautions, risks = [], [], [], []
-    for one in rules:
-        outcome, said = _ask(facts, one)
+    for rule in rules:
+        outcome, said = _ask(facts, rule)
         outcomes.append(outcome)
-        findings += [(one.page, verdict) for verdict in said if isinstance(verdict, Finding)]
+        findings += [(rule.page, verdict) for verdict in said if isinstance(verdict, Finding)]
         cautions += [verdict for verdict in said if isinstance(verdict, Caution)]
-        risks += [(one.page, verdict) for verdict in said if isinstance(verdict, Risk)]
+        risks += [(rule.page, verdict) for verdict in said if isinstance(verdict, Risk)]
     return Examined(tuple(outcomes), tuple(findings), tuple(cautions), tuple(risks))
 
 

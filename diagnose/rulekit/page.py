@@ -82,7 +82,7 @@ def installed_rules() -> dict[str, Path]:
     import importlib.util
 
     found = {}
-    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT), key=lambda one: one.value):
+    for point in sorted(importlib.metadata.entry_points(group=ENTRY_POINT), key=lambda entry_point: entry_point.value):
         try:
             spec = importlib.util.find_spec(point.value)
         except Exception as error:
@@ -137,9 +137,17 @@ def problems(page: Page) -> list[str]:
         found.append(f"its title (the docstring's first line) must have 1 to {LONGEST_TITLE} characters")
     if not page.summary:
         found.append("its docstring has no paragraph that says what is wrong")
-    found += [f'its docstring lacks "{one}"' for one in SECTIONS[:3] if one not in page.sections and not page.is_entry]
-    found += [f"{one.name} has no comment that gives its reason" for one in page.thresholds if not one.reason]
-    kinds = [one.kind for one in page.examples]
+    found += [
+        f'its docstring lacks "{section}"'
+        for section in SECTIONS[:3]
+        if section not in page.sections and not page.is_entry
+    ]
+    found += [
+        f"{threshold.name} has no comment that gives its reason"
+        for threshold in page.thresholds
+        if not threshold.reason
+    ]
+    kinds = [example.kind for example in page.examples]
     found += [f"it has no {kind} example" for kind in ("Fires", "Silent") if kind not in kinds]
     return found
 
@@ -153,7 +161,7 @@ def _rule(tree: ast.Module, path: Path) -> tuple[str, tuple[str, ...], tuple[str
                 return _code(node.value, path), ENTRIES[maker], ()
         for mark in node.decorator_list if isinstance(node, ast.FunctionDef) else ():
             if isinstance(node, ast.FunctionDef) and isinstance(mark, ast.Call) and _name(mark.func) == "rule":
-                names = tuple(one.arg for one in node.args.args)
+                names = tuple(arg.arg for arg in node.args.args)
                 needed = len(names) - len(node.args.defaults)
                 return _code(mark, path), names[:needed], names[needed:]
     raise ValueError(f'{path} has no function marked @rule("CODE"), and no RULE.')
@@ -170,7 +178,7 @@ def _of_fixes(tree: ast.Module) -> dict[str, str]:
     """The sections that an entry's fixes tell: what to do, and where to read on."""
     calls = [one for one in ast.walk(tree) if isinstance(one, ast.Call) and _name(one.func) == "Fix"]
     fixes = [
-        {"do": one.args[0], **{key.arg: key.value for key in one.keywords if key.arg}} for one in calls if one.args
+        {"do": call.args[0], **{key.arg: key.value for key in call.keywords if key.arg}} for call in calls if call.args
     ]
     said = [{key: ast.literal_eval(one) for key, one in fix.items() if isinstance(one, ast.Constant)} for fix in fixes]
     links = dict.fromkeys(str(fix["link"]) for fix in said if fix.get("link"))
@@ -215,7 +223,7 @@ def _examples(tree: ast.Module) -> list[Example]:
     listed = [
         node.value
         for node in tree.body
-        if isinstance(node, ast.Assign) and [_name(one) for one in node.targets] == ["EXAMPLES"]
+        if isinstance(node, ast.Assign) and [_name(target) for target in node.targets] == ["EXAMPLES"]
     ]
     calls = listed[0].elts if listed and isinstance(listed[0], ast.List) else []
     return [
@@ -239,17 +247,19 @@ def section(page: Page) -> str:
             lines += [f"*{head}*", "", text, ""]
     if page.thresholds:
         lines += ["| threshold | value | of what, and why |", "|---|--:|---|"]
-        lines += [f"| `{one.name}` | {one.value:g} | {one.reason} |" for one in page.thresholds] + [""]
-    wishes = f"; better with {', '.join(f'`{one}`' for one in page.wishes)}" if page.wishes else ""
-    lines += [f"Looks at {', '.join(f'`{one}`' for one in page.needs)}{wishes}.", ""]
+        lines += [
+            f"| `{threshold.name}` | {threshold.value:g} | {threshold.reason} |" for threshold in page.thresholds
+        ] + [""]
+    wishes = f"; better with {', '.join(f'`{wish}`' for wish in page.wishes)}" if page.wishes else ""
+    lines += [f"Looks at {', '.join(f'`{need}`' for need in page.needs)}{wishes}.", ""]
     for kind, words in zip(EXAMPLE_KINDS, ("Fires on", "Is silent on", "Cannot tell on"), strict=True):
-        drawn = next((one.drawing for one in page.examples if one.kind == kind), None)
-        if drawn is not None:
+        synthetic = next((example.drawing for example in page.examples if example.kind == kind), None)
+        if synthetic is not None:
             lines += [
                 f"{words} (steps, ops and kernels with start-end in ms, `@` when launched)",
                 "",
                 "```text",
-                drawn,
+                synthetic,
                 "```",
                 "",
             ]

@@ -54,7 +54,9 @@ class Found:
     def parts(self) -> tuple[Work, ...]:
         """What the ops of each part of the pattern take."""
         table = self.first.table
-        places = [sorted({at for one in self.matches for at in one.ops[part]}) for part in range(len(self.first.ops))]
+        places = [
+            sorted({at for match_ in self.matches for at in match_.ops[part]}) for part in range(len(self.first.ops))
+        ]
         return tuple(work_of(self.facts, table.spans.ids[own]) for own in places)
 
     @cached_property
@@ -78,7 +80,7 @@ class Found:
     @property
     def times(self) -> int:
         """Matches per step."""
-        first = np.array([one.ops[0][0] for one in self.matches])
+        first = np.array([match_.ops[0][0] for match_ in self.matches])
         used = self.first.table.used_step[first] >= 0
         return round_half_up(int(used.sum()), steps(self.facts).count)
 

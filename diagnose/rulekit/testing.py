@@ -28,7 +28,7 @@ class Example:
     rule: LoadedRule
     name: str
     """`input_starvation::fires[0]`."""
-    drawn: Fires | Silent | CannotTell
+    expected: Fires | Silent | CannotTell
 
 
 def examples(folder: Path) -> Iterator[Example]:
@@ -40,11 +40,11 @@ def examples(folder: Path) -> Iterator[Example]:
 def examples_of(rule: LoadedRule) -> Iterator[Example]:
     """All examples of a rule. Raises RuleError if something else is among them."""
     seen: dict[str, int] = {}
-    for drawn in getattr(rule.module, "EXAMPLES", []):
-        kind = {Fires: "fires", Silent: "silent", CannotTell: "cannot_tell"}.get(type(drawn))
+    for expected in getattr(rule.module, "EXAMPLES", []):
+        kind = {Fires: "fires", Silent: "silent", CannotTell: "cannot_tell"}.get(type(expected))
         if kind is None:
             raise RuleError(f"{rule.page.id}: EXAMPLES holds something that is no example.")
-        yield Example(rule, f"{rule.page.id}::{kind}[{seen.setdefault(kind, 0)}]", drawn)
+        yield Example(rule, f"{rule.page.id}::{kind}[{seen.setdefault(kind, 0)}]", expected)
         seen[kind] += 1
 
 
@@ -58,23 +58,23 @@ def failure(
     `read` gives the facts of a drawing, or raises ValueError; `diagnose` says what rules find in facts.
     """
     try:
-        facts = read(example.drawn.drawing)
+        facts = read(example.expected.drawing)
     except ValueError as error:
         return f"the drawing cannot be read: {error}"
     said = diagnose(facts, [example.rule])
     outcome = said.outcomes[0]
     ended = f"it ended as {outcome.outcome.value} ({' '.join(filter(None, (outcome.why, outcome.how_to_record_it)))})"
-    if isinstance(example.drawn, Fires):
+    if isinstance(example.expected, Fires):
         if outcome.outcome is not OutcomeKind.FOUND:
             return f"it should fire, but {ended}"
-        return _wrong_saving(example.drawn, said)
-    if isinstance(example.drawn, Silent):
+        return _wrong_saving(example.expected, said)
+    if isinstance(example.expected, Silent):
         quiet = outcome.outcome in (OutcomeKind.CLEAN, OutcomeKind.NOT_APPLICABLE)
         return None if quiet else f"it should be silent, but {ended}"
     told = outcome.outcome is OutcomeKind.CANNOT_TELL
-    if told and example.drawn.because in f"{outcome.why} {outcome.how_to_record_it}":
+    if told and example.expected.because in f"{outcome.why} {outcome.how_to_record_it}":
         return None
-    return f"it should not be able to tell because of {example.drawn.because!r}, but {ended}"
+    return f"it should not be able to tell because of {example.expected.because!r}, but {ended}"
 
 
 def _wrong_saving(example: Fires, said: RankDiagnosis) -> str | None:

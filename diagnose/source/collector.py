@@ -116,7 +116,7 @@ def _side(columns: Columns, kind: SpanKind, args: list[Args]) -> dict[str, Array
         if not side["shapes"].any():  # code 0 is the empty text
             side["shapes"] = _text(columns, "shapes", args, "shapes_2021")
     if kind == SpanKind.SYNC:
-        side["sync_kind"] = columns.sync_kinds.codes((str(one.sync_kind) for one in args), len(args))
+        side["sync_kind"] = columns.sync_kinds.codes((str(arg.sync_kind) for arg in args), len(args))
     return side
 
 

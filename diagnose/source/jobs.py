@@ -38,7 +38,7 @@ def require_one(recordings: Sequence[Provenance], claims: Sequence[int | None]) 
 
 def _by_time(recordings: list[Provenance]) -> list[list[Provenance]]:
     """Those that ran at the same time, or whose time is not known."""
-    dated = [one for one in recordings if _is_dated(one)]
+    dated = [recording for recording in recordings if _is_dated(recording)]
     found: list[list[Provenance]] = []
     last = 0
     for one in sorted(dated, key=lambda one: one.begin_unix_ns):
@@ -46,7 +46,7 @@ def _by_time(recordings: list[Provenance]) -> list[list[Provenance]]:
             found.append([])
         found[-1].append(one)
         last = max(last, one.end_unix_ns)
-    undated = [one for one in recordings if not _is_dated(one)]
+    undated = [recording for recording in recordings if not _is_dated(recording)]
     if len(found) > 1:
         return [*found, *([undated] if undated else [])]
     return [recordings]
@@ -66,7 +66,7 @@ def _by_maker(recordings: list[Provenance]) -> list[list[Provenance]]:
 
 def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> list[list[Provenance]]:
     """Of each folder those in it, if ranks occur in several of them and in none twice; else all together."""
-    folders = [Path(one.path).parent for one in recordings]
+    folders = [Path(recording.path).parent for recording in recordings]
     known = [(rank, folder) for rank, folder in zip(claims, folders, strict=True) if rank is not None]
     several = len({rank for rank, _ in known}) < len(set(known))
     if not several or len(set(known)) < len(recordings):
@@ -76,10 +76,13 @@ def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> li
 
 def _parted(recordings: list[Provenance], key: Callable[[Provenance], Hashable | None]) -> list[list[Provenance]]:
     """By key, in order of the first of each; those without one are with the first."""
-    keys = list(dict.fromkeys(key(one) for one in recordings if key(one) is not None))
+    keys = list(dict.fromkeys(key(recording) for recording in recordings if key(recording) is not None))
     if len(keys) < 2:
         return [recordings]
-    return [[one for one in recordings if (keys[0] if key(one) is None else key(one)) == own] for own in keys]
+    return [
+        [recording for recording in recordings if (keys[0] if key(recording) is None else key(recording)) == own]
+        for own in keys
+    ]
 
 
 def _named(job: Sequence[Provenance]) -> str:

@@ -61,7 +61,9 @@ def _schemas(db: Database) -> dict[tuple[int, int], _Schema]:
     numbers = db.columns(_ENTRIES, ("domainId", "schemaId", "type", "offset"))
     names = [text_of(name) for (name,) in db.rows(_ENTRIES, ['CAST("name" AS TEXT)'])]
     found: dict[tuple[int, int], _Schema] = {}
-    for name, domain, schema, kind, offset in zip(names, *(one.tolist() for one in numbers.values()), strict=True):
+    for name, domain, schema, kind, offset in zip(
+        names, *(number.tolist() for number in numbers.values()), strict=True
+    ):
         if kind in _NUMBERS:
             found.setdefault((domain, schema), {})[name] = max(offset, 0), _NUMBERS[kind]
     return found
@@ -91,7 +93,7 @@ def _append(columns: Columns, found: list[tuple[int, str, dict[str, int]]], rank
         "sequence": np.full(count, UNKNOWN, dtype=np.int64),
     }
     for at, name in enumerate(("group_size", "in_elements", "out_elements")):
-        side[name] = np.array([one[at] for one in sizes], dtype=np.int64)
+        side[name] = np.array([size[at] for size in sizes], dtype=np.int64)
     columns.add_collectives(np.array([row for row, _, _ in found], dtype=np.int64), side)
 
 

@@ -45,6 +45,6 @@ def check_size(what: str, names: int, items: int, edges: int) -> None:
 
 def within(values: list[int], low: int, high: int, what: str) -> IntArray:
     """As an array. Raises ValueError if one is not in [low, high)."""
-    if any(not low <= one < high for one in values):
+    if any(not low <= value < high for value in values):
         raise ValueError(f"is no {what}: a number is out of its range")
     return np.array(values, dtype=np.int64)

@@ -61,7 +61,7 @@ def results(
     InputError. Raises what the work raises, and InputError if the cluster cannot be used.
     """
     killed = list[int]()
-    handed = files if cluster is None else [one.absolute() for one in files]  # Workers run in folders of their own.
+    handed = files if cluster is None else [file.absolute() for file in files]  # Workers run in folders of their own.
     with _workplace(jobs, files, cluster) as place:
         for at, done in _streamed(place, work, handed):
             if not isinstance(done.exception(), place.killed):
@@ -150,7 +150,7 @@ def _killed(files: RankFiles) -> InputError:
 
 def _worth_a_pool(files: Sequence[RankFiles]) -> bool:
     """Whether they are large, or are waited for: those elsewhere."""
-    elsewhere = any(isinstance(one.trace.path, Remote) for one in files)
+    elsewhere = any(isinstance(file.trace.path, Remote) for file in files)
     return len(files) > 1 and (elsewhere or sum(map(_size, files)) >= POOL_BYTES)
 
 

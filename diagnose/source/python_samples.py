@@ -84,5 +84,5 @@ def _name(texts: dict[int, str], frame: _Frame) -> str:
 def _short(names: Sequence[str]) -> list[str]:
     """The names without the folder that all files are in, as torch.profiler cuts off where it imports from."""
     folders = {posixpath.dirname(name.rpartition("(")[0]) for name in names}
-    shared = posixpath.commonpath(folders) if folders and all(one.startswith("/") for one in folders) else ""
+    shared = posixpath.commonpath(folders) if folders and all(folder.startswith("/") for folder in folders) else ""
     return [printable(name[len(shared) + 1 :] if len(shared) > 1 else name) for name in names]

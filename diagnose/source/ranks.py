@@ -99,7 +99,7 @@ def _parts(file: TraceFile) -> list[TraceFile]:
         return [file]
     try:
         head = b"" if isinstance(file.path, Path) and not file.path.is_file() else stream.head(file.path)
-        parts = next((one.parts(file.path) for one in READERS if head and one.claims(file.path, head)), ())
+        parts = next((reader.parts(file.path) for reader in READERS if head and reader.claims(file.path, head)), ())
     except InputError:
         parts = ()
     return [replace(file, part=part) for part in parts] or [file]
@@ -217,7 +217,9 @@ def arrange(recordings: Sequence[Provenance]) -> Arrangement:
     taken: dict[int, int] = {}
     indexes: list[int | None] = []
     repeated: list[str] = []
-    claims = [one.rank if one.rank is not None else rank_in_name(one.path) for one in recordings]
+    claims = [
+        recording.rank if recording.rank is not None else rank_in_name(recording.path) for recording in recordings
+    ]
     jobs.require_one(recordings, claims)
     for position, claim in enumerate(claims):
         free = next(k for k in range(len(recordings) + 1) if k not in taken and k not in claims)
@@ -248,7 +250,7 @@ def _set_notes(recordings: Sequence[Provenance], ranks: set[int], repeated: list
                 Severity.WARNING,
             )
         )
-    world = max((one.world_size or 0 for one in recordings), default=0)
+    world = max((recording.world_size or 0 for recording in recordings), default=0)
     if any(rank not in ranks for rank in range(min(world, len(ranks) + 1))):
         one = "The only rank given is" if len(ranks) == 1 else "The ranks given are"
         notes.append(

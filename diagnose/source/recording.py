@@ -165,9 +165,9 @@ class _Told:
 
     def __init__(self, manifest: Manifest) -> None:
         self.manifest = manifest
-        self._by_name = {one.trace: one for one in reversed(manifest.ranks)}
-        self._by_number = {one.rank: one for one in reversed(manifest.ranks)}
-        self._equal_batches = equal_batches([one for one in manifest.ranks if one.recorded])
+        self._by_name = {rank.trace: rank for rank in reversed(manifest.ranks)}
+        self._by_number = {rank.rank: rank for rank in reversed(manifest.ranks)}
+        self._equal_batches = equal_batches([rank for rank in manifest.ranks if rank.recorded])
 
     def context(self, trace: str) -> Context | None:
         """Of the rank that names the file, else of the one of its number."""
@@ -186,10 +186,10 @@ def _run_notes(manifest: Manifest, used: set[int]) -> Iterator[IntegrityNote]:
         yield IntegrityNote(
             "The recording did not come to its end.", "What is missing was not recorded any more.", Severity.WARNING
         )
-    for one in manifest.ranks:
-        if one.rank not in used and one.recorded:
-            yield from _absent(one)
-    if timed := [one.rank for one in manifest.ranks if not one.recorded]:
+    for rank in manifest.ranks:
+        if rank.rank not in used and rank.recorded:
+            yield from _absent(rank)
+    if timed := [rank.rank for rank in manifest.ranks if not rank.recorded]:
         yield _timed_only(timed)
 
 
@@ -204,4 +204,4 @@ def _timed_only(ranks: Sequence[int]) -> IntegrityNote:
 
 
 def _notes(sentences: Sequence[str]) -> list[IntegrityNote]:
-    return [IntegrityNote(one[:LONGEST_NOTE], "", Severity.NOTE) for one in sentences[:MOST_NOTES]]
+    return [IntegrityNote(sentence[:LONGEST_NOTE], "", Severity.NOTE) for sentence in sentences[:MOST_NOTES]]

@@ -80,7 +80,7 @@ class Database:
         """Expressions of SQL, which must not hold text of the file, as int64: -1 for NULL and what is no number."""
         if not expressions:
             return []
-        numbers = [f"COALESCE(CAST({one} AS INTEGER), -1)" for one in expressions]
+        numbers = [f"COALESCE(CAST({expression} AS INTEGER), -1)" for expression in expressions]
         flat = np.fromiter(chain.from_iterable(self.rows(table, numbers, where, *values)), dtype=np.int64)
         return list(flat.reshape(-1, len(numbers)).T.copy())
 

@@ -35,7 +35,7 @@ def read_values(path: Place) -> ValueGraph:
     columns = [found.thread, found.step, found.backward, found.makes, found.same, found.given]
     columns += [one for one in (found.sparse, found.looked_up, found.read) if one is not None]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
-    if any(len(one) != ops for one in columns) or len(found.uses) != len(found.used):
+    if any(len(column) != ops for column in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
     if found.step != sorted(found.step):
         raise ValueError(f"is no {_WHAT}: its steps are mixed")

@@ -55,7 +55,7 @@ class Listings:
             for name, info in found.items()
             if info.get("type") == "file"
         }
-        self._files |= {one.url: one for one in files.values()}
+        self._files |= {file.url: file for file in files.values()}
         return files
 
     def there(self, place: Place) -> Place | None:

@@ -56,7 +56,7 @@ def upload(folder: Path, url: str, last: str) -> None:
     """
     refuse(url)
     storage, root = filesystem(url)
-    names = [one.relative_to(folder).as_posix() for one in folder.rglob("*") if one.is_file()]
+    names = [path.relative_to(folder).as_posix() for path in folder.rglob("*") if path.is_file()]
     for name in sorted(names, key=lambda name: (name == last, name)):
         _put(storage, url, folder / name, f"{root.rstrip('/')}/{name}")
 

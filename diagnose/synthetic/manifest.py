@@ -1,4 +1,4 @@
-"""What `diagnose profile` would have noted of a drawn training, beside its trace: see `drawing` for the lines."""
+"""What `diagnose profile` would have noted of a synthetic training, beside its trace: see `drawing` for the lines."""
 
 from __future__ import annotations
 
@@ -75,8 +75,8 @@ def values(text: str) -> ValueGraph | None:
     """Of the ops that are said to have been looked at, in two steps; None if none are. Raises ValueError."""
     if (line := _VALUES.search(text)) is None:
         return None
-    ops = [one.strip() for one in line["ops"].split("|")]
-    said = [found for one in ops if (found := _VALUE.fullmatch(one))]
+    ops = [part.strip() for part in line["ops"].split("|")]
+    said = [found for op in ops if (found := _VALUE.fullmatch(op))]
     if len(said) < len(ops):
         raise ValueError(
             "an op is NAME, then any of `as N`, `gives N`, `takes N,M`, `always`, `back`, counts, in order"
@@ -146,7 +146,7 @@ def _loaders(text: str) -> tuple[Loader, ...]:
     workers = int(made["workers"] or 0) if made else 0
     return (
         Loader(
-            dataset="Drawn",
+            dataset="Synthetic",
             num_workers=workers,
             asked=1,
             looks=1,

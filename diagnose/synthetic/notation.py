@@ -132,8 +132,8 @@ def values(text: str) -> ValueGraph | None:
 def trace(text: str) -> bytes:
     """The drawing of one rank as Kineto's chrome-trace JSON. Raises DrawingError.
 
-    >>> drawn = json.loads(trace("gpu  sgemm 1-5 @0.5 | h2d 5-6 pinned 8KB"))
-    >>> for event in drawn["traceEvents"][:3]:
+    >>> synthetic = json.loads(trace("gpu  sgemm 1-5 @0.5 | h2d 5-6 pinned 8KB"))
+    >>> for event in synthetic["traceEvents"][:3]:
     ...     print(event["ts"], event["dur"], event["cat"], event["name"])
     500.0 5.0 cuda_runtime cudaLaunchKernel
     1000.0 4000.0 kernel ampere_sgemm_128x64_nn

@@ -42,7 +42,7 @@ def words(codes: IntArray, labels: Sequence[str]) -> pd.Categorical:
 def places(sites: Sequence[Site | None]) -> dict[str, Values]:
     """The columns `file`, `line` and `function` of places in the user's code."""
     number: dict[Site, int] = {}
-    codes = np.array([-1 if one is None else number.setdefault(one, len(number)) for one in sites], dtype=np.int64)
+    codes = np.array([-1 if site is None else number.setdefault(site, len(number)) for site in sites], dtype=np.int64)
     return {
         "file": words(codes, [one.file for one in number]),
         "line": np.array([*(one.line for one in number), -1], dtype=np.int64)[codes],
@@ -54,7 +54,7 @@ def _typed(values: Values, column: Column) -> Values:
     if column.dtype == "text":
         return _text(values)
     if column.dtype == "float64":
-        return np.array([np.nan if one is None else one for one in values], dtype=np.float64)
+        return np.array([np.nan if value is None else value for value in values], dtype=np.float64)
     if column.dtype == "bool":
         return pd.array(values, dtype="boolean")
     return _integers(values, column)

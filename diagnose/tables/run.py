@@ -62,7 +62,7 @@ def _peaks(devices: tuple[Memory, ...]) -> dict[str, Values]:
     names = ("peak_allocated_bytes", "peak_reserved_bytes")
     if not devices:
         return dict.fromkeys(names)
-    fullest = max(devices, key=lambda one: one.peak_reserved_bytes or one.peak_allocated_bytes or 0)
+    fullest = max(devices, key=lambda device: device.peak_reserved_bytes or device.peak_allocated_bytes or 0)
     return {name: getattr(fullest, name) for name in names}
 
 

@@ -67,7 +67,7 @@ def detailed(used: Steps, zero_ns: int) -> tuple[int, int]:
 
 
 def _together(*parts: Marks) -> Marks:
-    return Marks(*(np.concatenate(columns) for columns in zip(*(vars(one).values() for one in parts), strict=True)))
+    return Marks(*(np.concatenate(columns) for columns in zip(*(vars(part).values() for part in parts), strict=True)))
 
 
 NO_MARKS = Marks(*(np.zeros(0, dtype=np.int64) for _ in range(7)))
@@ -106,7 +106,7 @@ def _idle_marks(facts: Facts, number: dict[Site | None, int]) -> Marks:
     holes = device_time(facts).graph_not_recorded
     starts = np.concatenate((found.gaps.starts, holes.starts))
     order, hole = np.argsort(starts), np.full(holes.size, MARK_KINDS.index(MarkKind.GRAPH_NOT_RECORDED))
-    label = [*(number[one] for one in found.sites), *[number[None]] * holes.size]
+    label = [*(number[site] for site in found.sites), *[number[None]] * holes.size]
     return Marks.single(
         lane=np.zeros(len(starts), dtype=np.int64),
         start_ns=starts[order],

@@ -168,7 +168,7 @@ def _is_step_mark(facts: Facts) -> npt.NDArray[np.bool_]:
 
 
 def _main_first(tracks: list[int], threads: HostThreads | None) -> list[int]:
-    return tracks if threads is None else sorted(tracks, key=lambda one: one != threads.main)
+    return tracks if threads is None else sorted(tracks, key=lambda track: track != threads.main)
 
 
 _ALLOCATING = (ApiKind.MALLOC, ApiKind.FREE, ApiKind.HOST_MALLOC, ApiKind.HOST_FREE)

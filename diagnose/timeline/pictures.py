@@ -128,7 +128,7 @@ def roofline_picture(facts: Facts) -> RooflinePicture:
         )
         for k in order.tolist()
     )
-    rates = {dtype: device.tflops(dtype) for dtype in dict.fromkeys(one.dtype for one in ops)}
+    rates = {dtype: device.tflops(dtype) for dtype in dict.fromkeys(op.dtype for op in ops)}
     return RooflinePicture(
         ops=ops,
         device=device.name,

@@ -72,7 +72,7 @@ def estimated(device: Device | None, kernels: Iterable[str]) -> Peaks | None:
     known = device.compute_capability if device and device.compute_capability != (0, 0) else named
     if known is None and not name:
         starts = tuple(kernels)
-        known = next((key for head, key in _KERNEL_FAMILIES if any(one.startswith(head) for one in starts)), None)
+        known = next((key for head, key in _KERNEL_FAMILIES if any(start.startswith(head) for start in starts)), None)
     family = _FAMILIES.get(known) if known else None
     if known is None or family is None:
         return None

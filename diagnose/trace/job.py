@@ -200,16 +200,16 @@ class Job:
     @property
     def ranks(self) -> tuple[int, ...]:
         """Their numbers."""
-        return tuple(one.rank for one in self.sequences)
+        return tuple(sequence.rank for sequence in self.sequences)
 
     @property
     def window(self) -> bool:
         """No steps are marked: the recorded window stands for one."""
-        return any(one.window for one in self.sequences)
+        return any(sequence.window for sequence in self.sequences)
 
     @property
     def step_ns(self) -> int:
         """Mean step: from when the last rank begins to when the last one ends."""
-        begin = max(int(one.bounds_ns[0]) for one in self.sequences)
-        end = max(int(one.bounds_ns[-1]) for one in self.sequences)
+        begin = max(int(sequence.bounds_ns[0]) for sequence in self.sequences)
+        end = max(int(sequence.bounds_ns[-1]) for sequence in self.sequences)
         return (end - begin) // max(len(self.sequences[0].numbers), 1)

@@ -91,7 +91,7 @@ def _calls(timing: Rank, detail: Rank) -> tuple[_Calls, _Calls]:
     """The host calls of both recordings."""
     names = timing.spans["name"].cat.categories
     same_name = names.get_indexer(detail.spans["name"].cat.categories)
-    kinds_of = [one for one in CALLS if one not in OF_DEVICE or "launches" in detail.provenance.recorded]
+    kinds_of = [call for call in CALLS if call not in OF_DEVICE or "launches" in detail.provenance.recorded]
     ours = _picked(timing, kinds_of, np.arange(len(timing.tracks)), np.arange(len(names)), len(names))
     theirs = _picked(detail, kinds_of, _same_tracks(timing, detail), same_name, len(names))
     known, what = np.unique(ours.what, return_inverse=True)

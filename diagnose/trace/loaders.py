@@ -12,7 +12,7 @@ FEWEST_CHECKED = 4
 
 def most_asked(loaders: Sequence[Loader]) -> Loader | None:
     """The loader that the training takes its batches from, as far as that can be told."""
-    return max(loaders, key=lambda one: (one.asked_timed or 0, one.asked, one.batches), default=None)
+    return max(loaders, key=lambda loader: (loader.asked_timed or 0, loader.asked, loader.batches), default=None)
 
 
 def training_loaders(rank: RankManifest) -> tuple[Loader, ...]:
@@ -26,9 +26,9 @@ def equal_batches(ranks: Sequence[RankManifest]) -> bool | None:
 
     Nor is it if a rank took the same batch over and over: as in a test of speed, where it means nothing.
     """
-    taken = [() if (loader := most_asked(one.loaders)) is None else loader.checksums for one in ranks]
+    taken = [() if (loader := most_asked(rank.loaders)) is None else loader.checksums for rank in ranks]
     count = min(map(len, taken), default=0)
     firsts = {one[:count] for one in taken}
-    if len(ranks) < 2 or count < FEWEST_CHECKED or any(len(set(one)) == 1 for one in firsts):
+    if len(ranks) < 2 or count < FEWEST_CHECKED or any(len(set(first)) == 1 for first in firsts):
         return None
     return len(firsts) == 1

@@ -88,7 +88,7 @@ def _period(name: IntArray) -> int:
         usual = int(np.median(own)) if len(own) >= MIN_PERIODS - 1 else 0
         if LEAST_LAUNCHES <= usual <= len(name) // MIN_PERIODS and (own == usual).mean() >= REGULAR:
             votes[usual] = votes.get(usual, 0) + 1
-    likely = sorted(votes, key=lambda one: -votes[one])[:MOST_CANDIDATES]
+    likely = sorted(votes, key=lambda vote: -votes[vote])[:MOST_CANDIDATES]
     held = {one: (last - first) / len(name) for one in likely for first, last in [_regular(name, one)]}
     best = max(held.values(), default=0.0)
     return min((one for one in likely if held[one] >= max(best - AS_GOOD, MOST)), default=0)

@@ -72,7 +72,7 @@ def lines(spans: pd.DataFrame, samples: Samples) -> pd.DataFrame:
 
 def _cells(spans: pd.DataFrame, tracks: IntArray) -> _Cells:
     kind, track = (spans["kind"].cat.codes.to_numpy(), spans["track"].to_numpy().astype(np.int64))
-    ids = np.flatnonzero(np.isin(kind, [enums.code(one) for one in CALLS]) & np.isin(track, tracks))
+    ids = np.flatnonzero(np.isin(kind, [enums.code(call) for call in CALLS]) & np.isin(track, tracks))
     start = spans["start_ns"].to_numpy()
     end = start + spans["dur_ns"].to_numpy()
     ids = ids[nesting.parents(track[ids], start[ids], end[ids]) < 0]
@@ -143,7 +143,7 @@ def _hottest(frame: IntArray, names: tuple[str, ...]) -> IntArray:
     sites = [frames.frame_site(name) for name in names]
     functions: dict[tuple[str, str], int] = {}
     of_frame = np.array(
-        [functions.setdefault((one.file, one.function) if one else ("", ""), len(functions)) for one in sites],
+        [functions.setdefault((site.file, site.function) if site else ("", ""), len(functions)) for site in sites],
         dtype=np.int64,
     )
     order = np.argsort(np.bincount(frame, minlength=len(names)), kind="stable")

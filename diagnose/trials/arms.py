@@ -160,7 +160,7 @@ def run_arm(command: Sequence[str], folder: Path, size: Size, fixes: Sequence[st
 
 def batch_factor(fixes: Sequence[str]) -> int:
     """How many times as many samples a step has with these fixes."""
-    return math.prod(one.batch_factor for one in _settings(fixes))
+    return math.prod(setting.batch_factor for setting in _settings(fixes))
 
 
 def _settings(fixes: Sequence[str]) -> list[Setting]:
@@ -204,8 +204,8 @@ def _measured(ranks: Sequence[RankManifest], devices: Sequence[DeviceState], fac
         losses=tuple(map(float.fromhex, said[0].losses)),
         injected=tuple(dict.fromkeys(line for one in said for lines in one.injected.values() for line in lines)),
         seconds=seconds,
-        gpu=max((one for one in devices if one.power_w), key=lambda one: one.power_w or 0, default=None),
-        held_back_by=tuple(sorted(HEAT & {why for one in devices for why in one.throttled_by or ()})),
+        gpu=max((device for device in devices if device.power_w), key=lambda one: one.power_w or 0, default=None),
+        held_back_by=tuple(sorted(HEAT & {why for device in devices for why in device.throttled_by or ()})),
         reread=_reread(ranks),
     )
 

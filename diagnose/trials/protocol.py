@@ -217,12 +217,12 @@ def report(bench: Bench, others: Sequence[NotTried], complete: bool) -> Report:
     took, baseline = sorted(one.step_ns for one in bench.without), None
     if len(took) > 1:
         baseline = Baseline(Range(took[0], statistics.median(took), took[-1]), looks.noise(took), len(took))
-    alone = tuple(one for one in bench.trials if len(one.numbers) == 1)
+    alone = tuple(trial for trial in bench.trials if len(trial.numbers) == 1)
     return Report(
         tool_version=__version__,
         baseline=baseline,
         trials=alone,
-        together=next((one for one in bench.trials if len(one.numbers) > 1), None),
+        together=next((trial for trial in bench.trials if len(trial.numbers) > 1), None),
         keep=tuple(one.rule for one in alone if one.verdict == "keep"),
         not_tried=tuple(others),
         notes=() if baseline is None else (*_heat(bench), *_notes(baseline, bench.without)),

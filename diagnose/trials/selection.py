@@ -62,7 +62,7 @@ def select(
 
 def _fix_of(finding: RankedFinding, safety: Safety, by_name: bool) -> tuple[Fix, str]:
     """The fix of a finding to try, or one that is not to be and why."""
-    with_trial = [one for one in finding.fixes if one.trial is not None]
+    with_trial = [fix for fix in finding.fixes if fix.trial is not None]
     if not with_trial:
         return (*finding.fixes, Fix(finding.title))[0], "it needs an edit of the script"
     known = [one for one in with_trial if (setting := one.setting) is not None and not setting.why_not_tried]

@@ -64,7 +64,7 @@ STATIC = Fix.of(
 def ddp_overheads(
     ddp_overheads: tuple[DdpOverhead, ...], steps: Steps, manifest: RankManifest | None = None
 ) -> Verdicts:
-    large = [one for one in ddp_overheads if one.most_ns >= WORTH_SHARE * steps.mean_ns]
+    large = [ddp_overhead for ddp_overhead in ddp_overheads if ddp_overhead.most_ns >= WORTH_SHARE * steps.mean_ns]
     if not ddp_overheads:
         yield NotApplicable("DistributedDataParallel is not used, or does nothing that an option saves")
     elif not large:

@@ -121,7 +121,7 @@ COMPARED = Confidence(Level.MEDIUM, "how early the collectives could start is no
 def exposed_communication(exposure: Exposure, loose_gradients: LooseGradients) -> Verdicts:
     waited = exposure.waiting_ns
     of_it = "with waiting for other ranks" if waited is None else f"without {ms(waited)} of waiting for other ranks"
-    told = [one for one in exposure.roles if one.role in FIXES and one.share >= EXPOSED_SHARE]
+    told = [role for role in exposure.roles if role.role in FIXES and role.share >= EXPOSED_SHARE]
     told = [one for one in told if one.role is not Role.GRADIENT or loose_gradients.calls < ONE_BY_ONE]
     if not exposure.ns:
         yield NotApplicable("nothing is communicated on the device")

@@ -54,7 +54,11 @@ COMPARED = Confidence(Level.MEDIUM, "that half the bytes take half the time is a
 
 @rule("CO07")
 def fp32_gradients(wide_gradients: tuple[WideGradients, ...], steps: Steps) -> Verdicts:
-    worth = [one for one in wide_gradients if one.exposed_ns >= WORTH_SHARE * steps.mean_ns and one.left < 1.0]
+    worth = [
+        gradient
+        for gradient in wide_gradients
+        if gradient.exposed_ns >= WORTH_SHARE * steps.mean_ns and gradient.left < 1.0
+    ]
     if not wide_gradients:
         yield NotApplicable("no gradients are reduced in 4 bytes an element on the device")
     elif not worth:

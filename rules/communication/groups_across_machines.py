@@ -36,20 +36,25 @@ INSIDE = Fix(
 def groups_across_machines(crossings: tuple[Crossing, ...]) -> Verdicts:
     if not crossings:
         yield NotApplicable("no tensor, context or expert parallel group spans machines and would fit one")
-    for one in crossings:
-        keep = Between(*(1.0 - share * (1.0 - one.left) for share in (SURE.low, SURE.likely, SURE.high)))
-        there = (Replace(one.others_ids, one.others_group, one.others_ns),) if len(one.others_ids) else ()
+    for crossing in crossings:
+        keep = Between(*(1.0 - share * (1.0 - crossing.left) for share in (SURE.low, SURE.likely, SURE.high)))
+        there = (
+            (Replace(crossing.others_ids, crossing.others_group, crossing.others_ns),)
+            if len(crossing.others_ids)
+            else ()
+        )
         yield Finding(
             evidence=(
                 Evidence(
-                    f"Collectives of {one.role.value} take {ms(one.ns)} a step, at {one.gbps:.2g} GB/s (bus bandwidth)."
-                    f" Their groups of {one.group_size} ranks span machines of {one.machine_ranks} ranks. Over links"
-                    f" within a machine a transfer usually takes {percent(one.left)} of that time.",
-                    one.gbps,
+                    f"Collectives of {crossing.role.value} take {ms(crossing.ns)} a step,"
+                    f" at {crossing.gbps:.2g} GB/s (bus bandwidth)."
+                    f" Their groups of {crossing.group_size} ranks span machines of {crossing.machine_ranks} ranks."
+                    f" Over links within a machine a transfer usually takes {percent(crossing.left)} of that time.",
+                    crossing.gbps,
                     "GB/s",
                 ),
             ),
-            edits=(Shorten(one.ids, keep), *there),
+            edits=(Shorten(crossing.ids, keep), *there),
             fixes=(INSIDE,),
             confidence=Confidence(Level.MEDIUM, "how fast the links within a machine are is taken from the device"),
             basis=Basis.RULE_OF_THUMB,

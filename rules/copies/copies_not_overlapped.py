@@ -27,12 +27,12 @@ SPEED = Between(0.8, 1.0, 1.25)  # of the copy when it runs beside compute: both
 @rule("HD02")
 def copies_not_overlapped(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
     pinned = [
-        one
-        for one in transfers
-        if one.direction is Direction.H2D
-        and one.host_memory is not HostMemory.PAGEABLE
-        and (one.largest_bytes is None or one.largest_bytes >= LEAST_BYTES)
-        and not one.offloads
+        transfer
+        for transfer in transfers
+        if transfer.direction is Direction.H2D
+        and transfer.host_memory is not HostMemory.PAGEABLE
+        and (transfer.largest_bytes is None or transfer.largest_bytes >= LEAST_BYTES)
+        and not transfer.offloads
     ]
     total = sum(one.exposed_ns + one.call_idle_ns for one in pinned)
     if total >= WORTH_SHARE * steps.mean_ns and any(one.largest_bytes is None for one in pinned):

@@ -30,9 +30,9 @@ LEFT = Between(0.5, 0.0, 0.0)  # of the copies: half of the bytes, or none
 
 @rule("HD04")
 def offload_traffic(transfers: tuple[Transfer, ...], steps: Steps) -> Verdicts:
-    large = [one for one in transfers if one.offloads]
+    large = [transfer for transfer in transfers if transfer.offloads]
     waits = sum(one.exposed_ns + one.call_idle_ns for one in large)
-    unknown = sum(one.exposed_ns + one.call_idle_ns for one in transfers if one.bytes is None)
+    unknown = sum(transfer.exposed_ns + transfer.call_idle_ns for transfer in transfers if transfer.bytes is None)
     if not large and unknown >= WORTH_SHARE * steps.mean_ns:
         raise Missing("sizes of copies", "Record with a current PyTorch: older ones on ROCm leave them out.")
     if not large:

@@ -41,7 +41,7 @@ def pageable_copies(
     manifest: RankManifest | None = None,
     program: Program | None = None,
 ) -> Verdicts:
-    to_device = [one for one in transfers if one.direction is Direction.H2D]
+    to_device = [transfer for transfer in transfers if transfer.direction is Direction.H2D]
     if to_device and all(one.host_memory is HostMemory.UNKNOWN for one in to_device):
         raise Missing("whether host memory is pinned", "ROCm's recorder does not say: see DataLoader(pin_memory=...).")
     pageable = [one for one in to_device if one.host_memory is HostMemory.PAGEABLE]
@@ -74,10 +74,10 @@ def pageable_copies(
 def _fix(manifest: RankManifest | None) -> tuple[Fix, str]:
     """What to change, and what of the loaders is known to say so."""
     loaders = manifest.loaders if manifest else ()
-    if loaders and all(one.pin_memory for one in loaders):
+    if loaders and all(loader.pin_memory for loader in loaders):
         return REACH, ", and every DataLoader has pin_memory=True"
     do, known = "Pin the batches in the DataLoader", ""
-    most = max(loaders, key=lambda one: (one.asked, one.batches), default=None)
+    most = max(loaders, key=lambda loader: (loader.asked, loader.batches), default=None)
     if most is not None and not most.pin_memory:
         do, known = f"Set pin_memory=True on the DataLoader of {most.dataset}", ", and that loader does not pin"
     fix = Fix.of(

@@ -30,7 +30,7 @@ LEFT = Between(0.5, 0.1, 0.02)  # of their time, when made on the GPU or moved a
 def tiny_copies(
     tiny_copies: tuple[Transfer, ...], steps: Steps, host_born: tuple[HostBorn, ...] | None = None
 ) -> Verdicts:
-    between = [one for one in tiny_copies if one.direction in (Direction.H2D, Direction.D2H)]
+    between = [tiny_copy for tiny_copy in tiny_copies if tiny_copy.direction in (Direction.H2D, Direction.D2H)]
     waited = [one for one in between if one.host_memory is not HostMemory.PINNED or len(one.sync_ids)]
     mine = sorted((one for one in waited if one.asked_by not in READS.split()), key=lambda one: -one.host_ns)
     count, idle = sum(one.copies for one in mine), sum(one.host_idle_ns for one in mine)

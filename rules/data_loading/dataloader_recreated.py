@@ -40,12 +40,12 @@ def dataloader_recreated(
     waited = input_wait.waited_ns
     if fetches.first_share < OFTEN:
         yield Clean(f"{percent(fetches.first_share)} of the batches are the first of an iterator")
-    elif manifest and loaders and all(epoch_batches(manifest, one) == 1 for one in loaders):
+    elif manifest and loaders and all(epoch_batches(manifest, loader) == 1 for loader in loaders):
         yield NotApplicable("an epoch is one batch")
     elif waited < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"batches are waited for {percent(waited / max(steps.mean_ns, 1))} of the step")
     else:
-        made_ns, first_ns = max((one.fetch_ns or 0 for one in loaders), default=0), fetches.first_ns or 0.0
+        made_ns, first_ns = max((loader.fetch_ns or 0 for loader in loaders), default=0), fetches.first_ns or 0.0
         share = min(made_ns / first_ns, 1.0) if made_ns and first_ns else None
         left = UNKNOWN if share is None else Between((1 + share) / 2, share, share)
         known = f", and to make one takes {ms(made_ns)}" if made_ns else ""

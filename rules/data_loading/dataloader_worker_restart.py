@@ -23,12 +23,12 @@ LEFT = Between(0.5, 0.1, 0.02)  # of the time of a restart, with workers that ar
 
 @rule("DL03")
 def dataloader_worker_restart(fetches: Fetches, manifest: RankManifest | None = None) -> Verdicts:
-    with_workers = [one for one in manifest.loaders if one.num_workers] if manifest else []
+    with_workers = [loader for loader in manifest.loaders if loader.num_workers] if manifest else []
     if fetches.in_process is not False:
         yield NotApplicable("no worker processes load")
     elif not fetches.restarts:
         yield Clean("no workers are started in this recording")
-    elif with_workers and all(one.persistent_workers for one in with_workers):
+    elif with_workers and all(loader.persistent_workers for loader in with_workers):
         yield NotApplicable("persistent_workers=True: workers are kept from epoch to epoch already")
     else:
         length = epoch_batches(manifest, with_workers[0]) if manifest and len(with_workers) == 1 else None
@@ -52,7 +52,7 @@ def dataloader_worker_restart(fetches: Fetches, manifest: RankManifest | None = 
 
 def of_first(fetches: Fetches, loaders: list[Loader]) -> Between:
     """Of the wait for a first batch, how much is left: workers that are there still have to make it."""
-    made_ns = max((one.fetch_ns or 0 for one in loaders), default=0)
+    made_ns = max((loader.fetch_ns or 0 for loader in loaders), default=0)
     if not made_ns or not fetches.first_ns:
         return LEFT
     least_ns = min(made_ns, fetches.ready_ns)

@@ -24,21 +24,21 @@ WORTH_SHARE = 0.01  # of the step in conversions (our choice)
 
 @rule("AT04")
 def layout_conversions(layout_conversions: tuple[LayoutConversions, ...], steps: Steps) -> Verdicts:
-    taxes = [one for one in layout_conversions if one.convolution]
-    total = sum(one.ns for one in taxes)
+    taxes = [layout_conversion for layout_conversion in layout_conversions if layout_conversion.convolution]
+    total = sum(tax.ns for tax in taxes)
     if total < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"converting layouts for convolutions takes {percent(total / steps.mean_ns)} of the step")
     else:
-        on_amd = any("miopen" in one.op for one in taxes)
+        on_amd = any("miopen" in tax.op for tax in taxes)
         yield Finding(
             evidence=(
                 Evidence(
-                    f"{sum(one.calls for one in taxes)} kernels a step convert layouts for convolutions: {ms(total)}.",
+                    f"{sum(tax.calls for tax in taxes)} kernels a step convert layouts for convolutions: {ms(total)}.",
                     total,
                     "ns",
                 ),
             ),
-            edits=tuple(Remove(one.ids) for one in taxes),
+            edits=tuple(Remove(tax.ids) for tax in taxes),
             fixes=(
                 Fix.of(
                     fixes.ChannelsLast(),

@@ -57,7 +57,11 @@ NO_MASK = Fix(
 def slow_attention_backend(
     slow_attention: tuple[SlowAttention, ...], attention_chains: tuple[AttentionChain, ...], steps: Steps
 ) -> Verdicts:
-    math = [one for one in attention_chains if one.asked_by == SDPA and one.keys >= LONG]
+    math = [
+        attention_chain
+        for attention_chain in attention_chains
+        if attention_chain.asked_by == SDPA and attention_chain.keys >= LONG
+    ]
     math_ns = sum(one.forward_ns + (one.backward_ns or 0) for one in math)
     least = WORTH_SHARE * steps.mean_ns
     slow = [one for one in slow_attention if one.ns >= least]

@@ -81,7 +81,7 @@ def python_overhead(
                 Evidence(f"{idle} {ms(ns)} a step while Python runs between ops{where}.{makes}", ns, "ns"),
                 Evidence(f"{often:,.3g} pause{'s' * (often != 1)} a step, {ms(each_ns)} each{waits}.", each_ns, "ns"),
             ),
-            edits=(*(Shorten(Times(*one), left) for one in pause.times), Shorten(pause.collections, left)),
+            edits=(*(Shorten(Times(*time), left) for time in pause.times), Shorten(pause.collections, left)),
             fixes=(
                 (LARGER_PIECES if compiling is not None and compiling.used else COMPILE)
                 if many

@@ -45,12 +45,12 @@ CAUSES = {
 
 @rule("ME01")
 def allocator_churn(allocator_causes: tuple[AllocatorCause, ...], steps: Steps) -> Verdicts:
-    frequent = [one for one in allocator_causes if one.later_share >= OFTEN]
+    frequent = [allocator_cause for allocator_cause in allocator_causes if allocator_cause.later_share >= OFTEN]
     told = [one for one in frequent if steps.count >= LEAST_STEPS or one.churn is Churn.UNCACHED]
     if frequent and not told:
         raise Missing("more than one steady step", "Record three steps or more, and mark them by prof.step().")
     if not frequent:
-        yield Clean(f"{sum(one.calls for one in allocator_causes):.3g} calls of the driver's allocator a step")
+        yield Clean(f"{sum(cause.calls for cause in allocator_causes):.3g} calls of the driver's allocator a step")
     for one in told:
         why, confidence = CAUSES[one.churn]
         idle = "" if one.idle_ns is None else f" The GPU is idle for {ms(one.idle_ns)} a step meanwhile."

@@ -38,7 +38,11 @@ SPARSE = Fix(
 
 @rule("OP04")
 def dense_embedding_gradients(table_gradients: tuple[TableGradients, ...], steps: Steps) -> Verdicts:
-    few = [one for one in table_gradients if one.rows <= READ_SHARE * one.shape[0]]
+    few = [
+        table_gradient
+        for table_gradient in table_gradients
+        if table_gradient.rows <= READ_SHARE * table_gradient.shape[0]
+    ]
     large = [one for one in few if _longest(one) >= WORTH_SHARE * steps.mean_ns]
     if not large:
         most = max(map(_longest, few), default=0)

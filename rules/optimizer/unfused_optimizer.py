@@ -33,13 +33,20 @@ WORTH_SHARE = 0.01  # of a step on the CPU: its ops compute, however few they ar
 def unfused_optimizer(
     optimizer_steps: tuple[OptimizerSteps, ...], steps: Steps, manifest: RankManifest | None = None
 ) -> Verdicts:
-    made = {one.optimizer: _made_with(one.optimizer, manifest) for one in optimizer_steps}
-    unfused = [one for one in optimizer_steps if "fused=True" not in made[one.optimizer]]
+    made = {
+        optimizer_step.optimizer: _made_with(optimizer_step.optimizer, manifest) for optimizer_step in optimizer_steps
+    }
+    unfused = [
+        optimizer_step for optimizer_step in optimizer_steps if "fused=True" not in made[optimizer_step.optimizer]
+    ]
     many = [one for one in unfused if one.implementation in IN_PIECES and (one.launches >= LAUNCHES or one.on_cpu)]
     expensive = WORTH_SHARE * steps.mean_ns
     slow = [one for one in many if not one.on_cpu or (one.optimizer in ON_CPU.split() and one.host_ns >= expensive)]
     if not slow:
-        forms = [", ".join([one.implementation.value, *made[one.optimizer]]) for one in optimizer_steps]
+        forms = [
+            ", ".join([optimizer_step.implementation.value, *made[optimizer_step.optimizer]])
+            for optimizer_step in optimizer_steps
+        ]
         said = zip(optimizer_steps, forms, strict=True)
         yield Clean("; ".join(f"{one.optimizer} is {form}, {one.launches} launches" for one, form in said))
     for one in slow:

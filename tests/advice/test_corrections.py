@@ -64,20 +64,20 @@ def test_what_all_save_together_is_corrected_by_what_each_adds() -> None:
 def test_a_rule_without_a_bias_is_as_ever_and_shows_its_record() -> None:
     plain, known = ordered({}), ordered({"a": record(None)})
     assert known.findings[0].track_record == record(None)
-    assert [msgspec.structs.replace(one, track_record=None) for one in known.findings] == list(plain.findings)
+    assert [msgspec.structs.replace(finding, track_record=None) for finding in known.findings] == list(plain.findings)
     assert known.together == plain.together
 
 
 def test_what_never_gained_here_is_minor_and_not_lost() -> None:
     found = ordered({"a": record(0.0)})
-    assert [in_ms(one) for one in found.findings] == [("b", 20, 20), ("c", 10, 10), ("a", 0, None)]
-    assert [one.minor for one in found.findings] == [False, False, True]
+    assert [in_ms(finding) for finding in found.findings] == [("b", 20, 20), ("c", 10, 10), ("a", 0, None)]
+    assert [finding.minor for finding in found.findings] == [False, False, True]
     assert found.costless == ()
 
 
 def test_a_gain_per_sample_is_not_corrected() -> None:
     """Trials measure steps."""
-    (found,) = [one for one in ordered({"a": record(0.5)}, per_sample="a").findings if one.rule == "a"]
+    (found,) = [finding for finding in ordered({"a": record(0.5)}, per_sample="a").findings if finding.rule == "a"]
     assert (in_ms(found)[1], found.saving_uncorrected) == (30, None)
 
 

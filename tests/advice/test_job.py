@@ -80,13 +80,13 @@ def test_without_a_recording_of_each_rank_waiting_is_bounded_from_below() -> Non
     """Rank 3 comes last, after 40 ms, and is not recorded: of the others rank 1 comes last, after 30 ms."""
     found = summary_of(play(one_step_each(10, 30, 20, 40))[:3])
     assert found.step_ns == 42 * MS
-    assert [spent(one) for one in found.ranks] == [
+    assert [spent(rank) for rank in found.ranks] == [
         (10 * MS, 0, 20 * MS, 0, 12 * MS),
         (30 * MS, 0, 0, 0, 12 * MS),
         (20 * MS, 0, 10 * MS, 0, 12 * MS),
     ]
     assert path(found) == {("compute", 1): 30 * MS, ("unmatched", None): 12 * MS}
-    assert [one.awaited_ns for one in found.ranks] == [0, 30 * MS, 0]
+    assert [rank.awaited_ns for rank in found.ranks] == [0, 30 * MS, 0]
     (apart,) = found.unmatched
     assert (apart.why, apart.missing, apart.held_ns) == (WhyUnmatched.NOT_RECORDED, (3,), 12 * MS)
     assert found.groups == ()
@@ -100,7 +100,7 @@ def test_of_two_ranks_in_different_groups_nothing_is_bounded() -> None:
         ]
     )
     found = summary_of([everyone[0], everyone[2]])
-    assert [spent(one) for one in found.ranks] == [(10 * MS, 0, 0, 0, 22 * MS), (20 * MS, 0, 0, 0, 22 * MS)]
+    assert [spent(rank) for rank in found.ranks] == [(10 * MS, 0, 0, 0, 22 * MS), (20 * MS, 0, 0, 0, 22 * MS)]
 
 
 def on_host(one: CollectiveSequence) -> CollectiveSequence:
@@ -124,7 +124,7 @@ def test_who_hands_waiting_on_is_charged_but_the_path_goes_on_to_who_began_it() 
     )
     # Rank 2 lets rank 1 wait for 20 ms. Rank 0 waits from 10 to 30 ms for rank 1, which itself waits until 20 ms.
     assert path(found) == {("compute", 2): 20 * MS, ("compute", 1): 10 * MS}
-    assert [one.wait_ns for one in found.ranks] == [20 * MS, 20 * MS, 0]
+    assert [rank.wait_ns for rank in found.ranks] == [20 * MS, 20 * MS, 0]
     assert (found.ranks[1].compute_late_ns, found.ranks[1].held_late_ns) == (10 * MS, 10 * MS)
     assert found.ranks[2].compute_late_ns == 20 * MS
 
@@ -145,7 +145,10 @@ def test_a_transfer_is_waited_for_at_its_later_side_and_is_a_link_of_its_own() -
 
 def test_what_a_group_moves_in_which_time_is_its_bandwidth() -> None:
     sequences = play([[Own(ms * MS), Meet((0, 1), 2 * MS), NextStep()] * 3 for ms in (10, 30)])
-    sized = [replace(one, calls=replace(one.calls, bytes=one.calls.bytes * 0 + 4_000_000)) for one in sequences]
+    sized = [
+        replace(sequence, calls=replace(sequence.calls, bytes=sequence.calls.bytes * 0 + 4_000_000))
+        for sequence in sequences
+    ]
     (group,) = summary_of(sized).groups
     assert (group.calls, group.bytes, group.bandwidth_bytes_per_s) == (1, 4_000_000, 2e9)
     assert (group.ns, group.wait_ns, group.transfer_ns) == (12 * MS, 10 * MS, 2 * MS)

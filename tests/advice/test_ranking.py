@@ -285,7 +285,7 @@ def test_where_time_is_lost_is_left_out_if_a_cause_explains_most_of_it() -> None
     facts = facts_of(rank.format(rank=0, fetched=40, end=80) + "---" + rank.format(rank=1, fetched=1, end=41))
 
     def found(*rules: str) -> list[str]:
-        return [one.code for one in present(facts, [built_in(rule) for rule in rules]).findings]
+        return [finding.code for finding in present(facts, [built_in(rule) for rule in rules]).findings]
 
     assert found("straggler") == ["ST01"]
     assert found("straggler", "dataloader_no_workers") == ["DL01"]

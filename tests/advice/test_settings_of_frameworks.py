@@ -18,9 +18,9 @@ def test_reads_of_the_loss_by_the_trainer_are_its_filter(analyzed: Callable[[str
     found = analyzed("h100/hf_trainer_bert")
     assert found.program is not None
     assert found.program.loop is Loop.TRANSFORMERS
-    (reads,) = (one for one in found.findings if one.rule == "scalar_syncs")
+    (reads,) = (finding for finding in found.findings if finding.rule == "scalar_syncs")
     assert [fix.after for fix in reads.fixes] == ["logging_nan_inf_filter=False,  # of TrainingArguments(...)"]
-    code = [fix.after for one in found.findings for fix in one.fixes]
+    code = [fix.after for finding in found.findings for fix in finding.fixes]
     assert "tf32=True,  # of TrainingArguments(...)" in code
     assert not any("autocast(" in one or "DataLoader(" in one for one in code)
 

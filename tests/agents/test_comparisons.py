@@ -33,7 +33,7 @@ def test_it_begins_with_the_verdict_and_its_cause() -> None:
 
 
 def test_parts_add_up_and_changes_have_their_line() -> None:
-    rows = [row for one in pages(SLOWER) for row in one.data["rows"]]
+    rows = [row for page in pages(SLOWER) for row in page.data["rows"]]
     assert sum(row["ns"] for row in rows if row["kind"] == "part") == 48 * MS
     (change,) = [row for row in rows if row["kind"] == "change"]
     assert (change["what"], change["before_calls"], change["after_calls"]) == ("aten::copy_", 2.0, 50.0)

@@ -59,7 +59,7 @@ def test_the_first_answer_is_the_summary_with_its_handle() -> None:
     assert 'evidence(diagnosis="d1", finding=1)' in answer.text
     assert answer.data["diagnosis"] == "d1"
     assert answer.data["step_ns"] == sample().step_ns
-    assert [one["rule"] for one in answer.data["findings"]] == [one.rule for one in sample().findings]
+    assert [one["rule"] for one in answer.data["findings"]] == [finding.rule for finding in sample().findings]
     assert answer.data["counts"] == {"findings": 3, "minor": 1, "risks": 0, "could_not_look": 1}
 
 

@@ -72,7 +72,8 @@ def test_every_tool_is_listed_and_answers(folder: Path) -> None:
     assert comparison.structured_content["verdict"] == "cannot_tell"  # Of five steps each.
     assert "\n|+    ddp = DistributedDataParallel(" in text(patch)
     assert all(
-        "runs no commands. Its user can start it with: diagnose mcp --allow-run" in text(one) for one in refusals
+        "runs no commands. Its user can start it with: diagnose mcp --allow-run" in text(refusal)
+        for refusal in refusals
     )
 
 

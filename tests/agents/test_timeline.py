@@ -15,7 +15,7 @@ from tests.reports.test_reports import EVERY, of
 
 
 @pytest.fixture(scope="module")
-def drawn() -> Analysed:
+def synthetic() -> Analysed:
     """Four steps of 100 us: an op from 1 to 9, a launch at 2, its kernel from 10 to 60.
 
     The first is not used. A step of the device ends with its work, so that the timeline starts at 60: there the kernels
@@ -35,39 +35,39 @@ def kernels(found: Analysed, *window: int) -> list[list[object]]:
     return [mark[1:] for mark in data["marks"] if mark[0] in lanes]
 
 
-def test_a_window_has_its_marks_from_the_timeline_s_start(drawn: Analysed) -> None:
-    assert kernels(drawn, 0, 100_000) == [[50_000, 50_000, "k", 1]]
-    assert kernels(drawn, 0, 300_000) == [[at + 50_000, 50_000, "k", 1] for at in (0, 100_000, 200_000)]
-    assert kernels(drawn, 60_000, 70_000) == [[60_000, 10_000, "k", 1]]
-    assert kernels(drawn, 0, 40_000) == []
+def test_a_window_has_its_marks_from_the_timeline_s_start(synthetic: Analysed) -> None:
+    assert kernels(synthetic, 0, 100_000) == [[50_000, 50_000, "k", 1]]
+    assert kernels(synthetic, 0, 300_000) == [[at + 50_000, 50_000, "k", 1] for at in (0, 100_000, 200_000)]
+    assert kernels(synthetic, 60_000, 70_000) == [[60_000, 10_000, "k", 1]]
+    assert kernels(synthetic, 0, 40_000) == []
 
 
-def test_without_a_window_it_is_one_step(drawn: Analysed) -> None:
-    data = timeline(drawn, (None, None), None, 0).data
+def test_without_a_window_it_is_one_step(synthetic: Analysed) -> None:
+    data = timeline(synthetic, (None, None), None, 0).data
     assert (data["start_ns"], data["end_ns"]) == (0, 100_000)
     assert data["steps"] == [[1, 0, 100_000], [2, 100_000, 200_000], [3, 200_000, 300_000]]
     assert data["columns"] == ["lane", "start_ns", "dur_ns", "name", "count"]
 
 
-def test_the_text_says_the_same(drawn: Analysed) -> None:
-    text = timeline(drawn, (0, 100_000), None, 0).text
+def test_the_text_says_the_same(synthetic: Analysed) -> None:
+    text = timeline(synthetic, (0, 100_000), None, 0).text
     assert '\n  0.050 +0.050 "k"\n' in text
     assert '\n  0.041 +0.008 "aten::mm"\n' in text
     assert "of 0.300;" in text
 
 
-def test_lanes_are_chosen(drawn: Analysed) -> None:
-    everything = timeline(drawn, (0, 100_000), None, 0).data
+def test_lanes_are_chosen(synthetic: Analysed) -> None:
+    everything = timeline(synthetic, (0, 100_000), None, 0).data
     (lane,) = [int(lane) for lane, name in everything["lanes"].items() if name.startswith("device: ")]
-    assert timeline(drawn, (0, 100_000), [lane], 0).data["marks"] == [[lane, 50_000, 50_000, "k", 1]]
+    assert timeline(synthetic, (0, 100_000), [lane], 0).data["marks"] == [[lane, 50_000, 50_000, "k", 1]]
     with pytest.raises(Refused, match="There is no lane 99"):
-        timeline(drawn, (0, 100_000), [99], 0)
+        timeline(synthetic, (0, 100_000), [99], 0)
 
 
 @pytest.mark.parametrize("window", [(300_000, 400_000), (5, 5), (9, 3)])
-def test_an_empty_window_is_refused(drawn: Analysed, window: tuple[int, int]) -> None:
+def test_an_empty_window_is_refused(synthetic: Analysed, window: tuple[int, int]) -> None:
     with pytest.raises(Refused, match="300000 ns long"):
-        timeline(drawn, window, None, 0)
+        timeline(synthetic, window, None, 0)
 
 
 def test_without_steps_there_is_none() -> None:

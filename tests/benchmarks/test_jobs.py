@@ -59,16 +59,16 @@ def test_jobs_are_many_and_measured() -> None:
 
 
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
-    assert [one.case for one in tables.published()] == [case.name for case in CASES]
-    published = [one for one in texts.texts() if one.block in ("jobs", "jobs-cases")]
-    assert [one.block for one in published if not one.current] == []
+    assert [table.case for table in tables.published()] == [case.name for case in CASES]
+    published = [text for text in texts.texts() if text.block in ("jobs", "jobs-cases")]
+    assert [table.block for table in published if not table.current] == []
     assert len(published) == 2
 
 
 @pytest.mark.slow
 @pytest.mark.parametrize("case", KEPT, ids=lambda case: case.name)
 def test_the_published_verdict_is_what_is_said_of_the_recording(case: Case) -> None:
-    published = next(one for one in tables.published() if one.case == case.name)
+    published = next(table for table in tables.published() if table.case == case.name)
     assert judge(case, truths().get(case.name)) == published
 
 

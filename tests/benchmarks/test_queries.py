@@ -8,7 +8,7 @@ import pandas as pd
 
 import diagnose
 from benchmarks import queries
-from tests.tables.drawn import training
+from tests.tables.synthetic import training
 
 
 def test_the_ops_that_find_an_empty_queue_are_counted(tmp_path: Path) -> None:
@@ -21,7 +21,7 @@ def test_the_ops_that_find_an_empty_queue_are_counted(tmp_path: Path) -> None:
 
 
 def test_the_output_on_a_public_trace_is_a_real_one(corpus: Path) -> None:
-    shown = [one for one in queries.texts(corpus) if one.block == "query-queue"]
+    shown = [text for text in queries.texts(corpus) if text.block == "query-queue"]
     assert [one.current for one in shown] == [True]
 
 

@@ -93,7 +93,7 @@ def test_a_launch_blocks_while_the_queue_is_full() -> None:
     # Of kernels that take 10 ms each, one runs and QUEUE_LIMIT wait; the next launch returns when the second starts.
     recording = recorded(*[launch(10_000_000)] * (QUEUE_LIMIT + 2))
     calls = [one for one in recording.host if one.name == "cudaLaunchKernel"]
-    assert [one.end_ns - one.start_ns for one in calls[:-1]] == [LAUNCH_NS] * (QUEUE_LIMIT + 1)
+    assert [call.end_ns - call.start_ns for call in calls[:-1]] == [LAUNCH_NS] * (QUEUE_LIMIT + 1)
     assert calls[-1].end_ns == recording.device[1].start_ns + LAUNCH_NS
 
 
@@ -179,7 +179,9 @@ def test_a_trace_has_what_torch_writes(tmp_path: Path) -> None:
     recordings = profiled(training, plain(training, 3))
     kineto.write(recordings[1], A100, tmp_path / "rank1.json.gz")
     events = trace_of(recordings)
-    by_kind = {kind: [one for one in events if one.get("cat") == kind] for kind in {one.get("cat") for one in events}}
+    by_kind = {
+        kind: [event for event in events if event.get("cat") == kind] for kind in {event.get("cat") for event in events}
+    }
     steps = [one["name"] for one in by_kind["user_annotation"] if str(one["name"]).startswith("ProfilerStep#")]
     assert steps == ["ProfilerStep#103", "ProfilerStep#104", "ProfilerStep#105"]
     starts = {one["id"] for one in by_kind["ac2g"] if one["ph"] == "s"}
@@ -194,8 +196,8 @@ def test_a_backward_op_has_the_sequence_number_of_its_forward_op() -> None:
     training = little("small")
     events = trace_of(profiled(training, plain(training, 2)))
     numbers: list[set[object]] = [set(), set()]
-    for one in events:
-        args = one.get("args")
+    for event in events:
+        args = event.get("args")
         if isinstance(args, dict) and "Sequence number" in args:
             numbers[args["Fwd thread id"]].add(args["Sequence number"])
     assert numbers[0] == numbers[1] != set()
@@ -243,7 +245,7 @@ def test_only_the_judge_knows_diagnose() -> None:
 
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
     rows = tables.published()
-    assert {(one.case, one.size) for one in rows} == {(case.name, size) for case in cases() for size in SIZES}
-    published = [one for one in texts.texts() if one.block in ("simulated", "simulated-missed")]
-    assert [one.block for one in published if not one.current] == []
+    assert {(row.case, row.size) for row in rows} == {(case.name, size) for case in cases() for size in SIZES}
+    published = [text for text in texts.texts() if text.block in ("simulated", "simulated-missed")]
+    assert [table.block for table in published if not table.current] == []
     assert len(published) == 2

@@ -50,7 +50,7 @@ def test_groups_are_lines_of_the_mesh_and_the_whole_job_is_the_default_one() -> 
     assert layout.group(5, "tp").ranks == (4, 5)
     assert layout.group(5, "pp").ranks == (5, 7)
     assert layout.group(5, "dp").ranks == (1, 5)
-    assert len({one.name for one in layout.groups}) == 1 + 3 * 4
+    assert len({group.name for group in layout.groups}) == 1 + 3 * 4
     assert Layout({"dp": 8}).group(3, "dp").use == "default_pg"
 
 
@@ -65,10 +65,10 @@ def test_links_carry_what_nccl_tests_count() -> None:
 def test_a_collective_is_over_when_the_last_rank_has_come_and_the_transfer_is_done() -> None:
     world, ranks = ranks_of({"dp": 2})
     ends = []
-    for one in ranks:
-        for _ in range(1 + one.number):
-            one.launch(KERNEL)
-        ends.append(one.collective("allreduce", world.layout.groups[0], 235_000_000, "Float", STREAM))
+    for rank in ranks:
+        for _ in range(1 + rank.number):
+            rank.launch(KERNEL)
+        ends.append(rank.collective("allreduce", world.layout.groups[0], 235_000_000, "Float", STREAM))
     times = world.moments.times()
     last = LAUNCH_NS + LAUNCH_LATENCY_NS + 2 * (1_000_000 + GAP_NS)
     for end in ends:
@@ -119,7 +119,7 @@ def test_only_the_judge_knows_diagnose() -> None:
 
 
 def test_the_published_tables_are_those_of_the_published_rows() -> None:
-    assert {one.case for one in tables.published()} == {one.name for one in cases()}
-    published = [one for one in texts.texts() if one.block in ("simulated-jobs", "simulated-jobs-each")]
-    assert [one.block for one in published if not one.current] == []
+    assert {table.case for table in tables.published()} == {case.name for case in cases()}
+    published = [text for text in texts.texts() if text.block in ("simulated-jobs", "simulated-jobs-each")]
+    assert [table.block for table in published if not table.current] == []
     assert len(published) == 2

@@ -186,7 +186,7 @@ def test_a_trial_and_its_truth_make_a_row() -> None:
 def test_a_fault_is_tried_by_what_the_finding_of_it_says() -> None:
     """Of the recording that is kept, without running anything."""
     some = [
-        one for one in cases() if one.name in ("optimizer_one_by_one", "heads_one_by_one", "three_faults_on_the_cpu")
+        case for case in cases() if case.name in ("optimizer_one_by_one", "heads_one_by_one", "three_faults_on_the_cpu")
     ]
     said = {target.key: planted.kept(target) for target in planted.targets(some, ())}
     assert {key: fix if isinstance(fix, str) else fix.trial for key, (_, fix) in said.items()} == {
@@ -245,7 +245,9 @@ def test_what_could_not_be_tried_is_looked_at_again() -> None:
 
 
 def test_work_is_what_is_asked_for() -> None:
-    some = [one for one in cases() if one.name in ("one_worker_too_few", "healthy_autoencoder", "healthy_on_two_ranks")]
+    some = [
+        case for case in cases() if case.name in ("one_worker_too_few", "healthy_autoencoder", "healthy_on_two_ranks")
+    ]
     assert [key for key, _ in work(some, ("planted", "harmful", "equal"), ["strong"], 1)] == [
         ("one_worker_too_few", "medium", ""),
         ("one_worker_too_few", "strong", ""),

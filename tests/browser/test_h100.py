@@ -55,8 +55,8 @@ def ran(*words: object) -> Result:
 
 
 def test_the_folders_are_those_of_the_corpus(corpus: Path) -> None:
-    assert {one.parent.name for one in (corpus / "h100").glob("*/manifest.json")} == set(RECORDED)
-    assert {one.name for one in (corpus / "h100" / "pairs").iterdir()} == set(PAIRS)
+    assert {path.parent.name for path in (corpus / "h100").glob("*/manifest.json")} == set(RECORDED)
+    assert {path.name for path in (corpus / "h100" / "pairs").iterdir()} == set(PAIRS)
 
 
 @pytest.mark.parametrize("folder", FOLDERS)
@@ -81,38 +81,38 @@ def _agrees(said: Diagnosis) -> None:
     assert said.breakdown is not None
     assert said.idle is not None
     assert sum(one.ns for one in said.idle) == said.breakdown.idle_ns
-    for one in said.findings:
-        assert 0 <= one.saving.low_ns <= one.saving.likely_ns <= one.saving.high_ns <= (said.step_ns or 0)
+    for finding in said.findings:
+        assert 0 <= finding.saving.low_ns <= finding.saving.likely_ns <= finding.saving.high_ns <= (said.step_ns or 0)
     manifest = said.provenance.manifest
     if manifest is not None:
         (rank,) = manifest.ranks
-        assert [fix.trial for one in said.findings for fix in one.fixes if _is_set(fix, rank)] == []
-        rules = {one.rule for one in said.findings}
+        assert [fix.trial for finding in said.findings for fix in finding.fixes if _is_set(fix, rank)] == []
+        rules = {finding.rule for finding in said.findings}
         assert "tf32_off" not in rules or not rank.flags.cuda_matmul_allow_tf32
 
 
 def _is_set(fix: Fix, rank: RankManifest) -> bool:
     trial, loaders = fix.trial or "", training_loaders(rank)
     if workers := re.search(r"num_workers=(\d+)", trial):
-        return all(one.num_workers >= int(workers[1]) for one in loaders)
+        return all(loader.num_workers >= int(workers[1]) for loader in loaders)
     if trial == "patch:DataLoader(pin_memory=True)":
-        return all(one.pin_memory for one in loaders)
-    return trial == "patch:torch.optim(fused=True)" and all(one.fused for one in rank.optimizers)
+        return all(loader.pin_memory for loader in loaders)
+    return trial == "patch:torch.optim(fused=True)" and all(optimizer.fused for optimizer in rank.optimizers)
 
 
 def _is_as_published(folder: str, said: Diagnosis, truth: h100.Truth) -> None:
     published = h100.published()
     now, before = (
         [*h100.rungs_of(folder, said, truth)],
-        [one for one in published.rungs if one.recording == folder],
+        [rung for rung in published.rungs if rung.recording == folder],
     )
     assert [(one.fix, one.place) for one in now] == [(one.fix, one.place) for one in before]
     assert [one.likely_ms or 0.0 for one in now] == pytest.approx([one.likely_ms or 0.0 for one in before], rel=1e-3)
     costs = [one for one in published.recorded if one.recording == folder]
-    assert [one.first for one in h100.cost_of(folder, said)] == [one.first for one in costs]
+    assert [one.first for one in h100.cost_of(folder, said)] == [cost.first for cost in costs]
     if folder.endswith("/bad"):
         found = h100.pair_of(folder.split("/")[1], said, truth)
-        (was,) = [one for one in published.pairs if one.case == found.case]
+        (was,) = [pair for pair in published.pairs if pair.case == found.case]
         assert (found.place, found.found) == (was.place, was.found)
 
 

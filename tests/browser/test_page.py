@@ -198,7 +198,7 @@ def test_figures_are_readable_in_both_themes(open_page: Open, usual: str, scheme
             "[getComputedStyle(document.querySelector('#lanes .xtick text')).fill,"
             " getComputedStyle(document.body).backgroundColor]"
         )
-        text, back = (sum(map(int, one[4:-1].split(", "))) for one in colours)
+        text, back = (sum(map(int, colour[4:-1].split(", "))) for colour in colours)
         return text, back
 
     text, back = brightness()

@@ -38,8 +38,8 @@ def idle(limit: float, diagnosis: Diagnosis | None) -> Judged:
 @pytest.fixture
 def recorded() -> Diagnosis:
     """Steps of 100 ms in which the GPU works for 60."""
-    drawn = "4 steps of 100\ncpu  aten::mm 0-1 | zero_grad 99.2-99.3\ngpu  sgemm 40-100 @0.5"
-    return of_ranks(present(facts_of(drawn), []))
+    synthetic = "4 steps of 100\ncpu  aten::mm 0-1 | zero_grad 99.2-99.3\ngpu  sgemm 40-100 @0.5"
+    return of_ranks(present(facts_of(synthetic), []))
 
 
 def without_profiler(diagnosis: Diagnosis, step_ms: int | None) -> Diagnosis:

@@ -104,11 +104,13 @@ def steps_in(trace: Path) -> dict[int, list[str]]:
     import gzip
 
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    marks = [one for one in events if str(one.get("name", "")).startswith("ProfilerStep#") and one.get("ph") == "X"]
-    ops = [one for one in events if one.get("cat") in ("cpu_op", "user_annotation") and one not in marks]
+    marks = [
+        event for event in events if str(event.get("name", "")).startswith("ProfilerStep#") and event.get("ph") == "X"
+    ]
+    ops = [event for event in events if event.get("cat") in ("cpu_op", "user_annotation") and event not in marks]
     return {
         int(mark["name"].partition("#")[2]): [
-            one["name"] for one in ops if mark["ts"] <= one["ts"] < mark["ts"] + mark["dur"]
+            op["name"] for op in ops if mark["ts"] <= op["ts"] < mark["ts"] + mark["dur"]
         ]
         for mark in marks
     }

@@ -204,7 +204,7 @@ def test_an_optimizer_that_wraps_another() -> None:
             self.inner, self.param_groups = inner, inner.param_groups
 
     inner = torch.optim.SGD([torch.nn.Parameter(torch.zeros(1))], lr=0.1)
-    assert [one["name"] for one in about.optimizers([Wrapper(inner), inner])] == ["SGD"]
+    assert [optimizer["name"] for optimizer in about.optimizers([Wrapper(inner), inner])] == ["SGD"]
 
 
 def test_flags(settings: Settings) -> None:

@@ -21,7 +21,7 @@ def seen(*some: Any) -> Loader:
     batches = Batches()
     for one in some:
         batches.look(one)
-    return msgspec.convert({"dataset": "Drawn", **batches.found()}, Loader)
+    return msgspec.convert({"dataset": "Synthetic", **batches.found()}, Loader)
 
 
 def texts(padding: int = 0, to: int = 16, at_end: bool = True) -> Any:

@@ -371,7 +371,7 @@ def test_starting_and_ending_workers_are_ranges(
             assert [int(one) for one in loader] == [0, 1]
         del loader
         gc.collect()
-    names = [one.name for one in recording.events()]
+    names = [event.name for event in recording.events()]
     assert [names.count(name) for name in (interruptions.STARTING, interruptions.STOPPING)] == [turns, turns]
 
 

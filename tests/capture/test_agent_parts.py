@@ -31,8 +31,8 @@ def layer() -> Any:
 
 
 def use(*tensors: Any) -> None:
-    for one in tensors:
-        one.sum().item()
+    for tensor in tensors:
+        tensor.sum().item()
 
 
 def read(target: Path, step: Callable[[], object]) -> list[tuple[str, int]]:

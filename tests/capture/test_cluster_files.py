@@ -48,7 +48,7 @@ def programs(folder: Path, **scripts: str) -> dict[str, str]:
 
 
 def whole(found: Manifest) -> None:
-    assert [(one.rank, one.node, one.peers) for one in found.ranks] == [(0, 0, 1), (1, 1, 1)]
+    assert [(rank.rank, rank.node, rank.peers) for rank in found.ranks] == [(0, 0, 1), (1, 1, 1)]
     assert (found.complete, found.notes) == (True, ())
 
 
@@ -74,7 +74,7 @@ def test_the_job_of_kubernetes(tmp_path: Path, free_port: int) -> None:
     given = programs(tmp_path)
     job = yaml.safe_load((FILES / "pytorchjob.yaml").read_text(encoding="utf-8"))
     replicas = job["spec"]["pytorchReplicaSpecs"]
-    assert (job["kind"], sum(one["replicas"] for one in replicas.values())) == ("PyTorchJob", 2)
+    assert (job["kind"], sum(replica["replicas"] for replica in replicas.values())) == ("PyTorchJob", 2)
     pods = []
     for rank, kind in enumerate(("Master", "Worker")):
         (container,) = replicas[kind]["template"]["spec"]["containers"]
@@ -93,7 +93,7 @@ def test_the_script_of_ray_train(tmp_path: Path) -> None:
     words = [sys.executable, str(FILES / "ray_train.py"), str(tmp_path / "out")]
     assert subprocess.run(words, cwd=tmp_path, env=environment(), timeout=300).returncode == 0
     found = Done(0, "", "", tmp_path / "out").manifest
-    assert [(one.rank, one.steps_by, one.trace is not None) for one in found.ranks] == [
+    assert [(rank.rank, rank.steps_by, rank.trace is not None) for rank in found.ranks] == [
         (0, "code", True),
         (1, "code", True),
     ]
@@ -125,7 +125,7 @@ def test_one_command_around_the_launcher_of_deepspeed(tmp_path: Path, free_port:
     )
     assert done.returncode == 0, done.stderr[-3000:]
     found = manifest(tmp_path / "out")
-    assert [(one.rank, one.trace is not None) for one in found.ranks] == [(0, True), (1, True)]
+    assert [(rank.rank, rank.trace is not None) for rank in found.ranks] == [(0, True), (1, True)]
     assert found.complete
 
 

@@ -103,7 +103,7 @@ def manifest(folder: Path) -> Manifest:
 
 
 def first_steps(ranks: tuple[RankManifest, ...]) -> set[int | None]:
-    return {one.timing.first_step if one.timing is not None else None for one in ranks}
+    return {rank.timing.first_step if rank.timing is not None else None for rank in ranks}
 
 
 def test_a_command_on_each_machine_and_one_recording(tmp_path: Path, free_port: int) -> None:
@@ -113,7 +113,7 @@ def test_a_command_on_each_machine_and_one_recording(tmp_path: Path, free_port: 
     done = ended(first, other)
     assert done.codes == [0, 0], done.said
     whole = manifest(tmp_path / "out")
-    assert [(one.rank, one.node, one.peers) for one in whole.ranks] == [(0, 0, 2), (1, 0, 2), (2, 1, 2), (3, 1, 2)]
+    assert [(rank.rank, rank.node, rank.peers) for rank in whole.ranks] == [(0, 0, 2), (1, 0, 2), (2, 1, 2), (3, 1, 2)]
     assert (whole.complete, whole.notes) == (True, ())
     assert len(first_steps(whole.ranks)) == 1
     assert done.said[1].splitlines()[-1] == "diagnose: the command of rank 0 completes the recording in out"
@@ -170,7 +170,7 @@ def test_machines_that_share_no_folder(tmp_path: Path, free_port: int) -> None:
     assert done.codes == [0, 0], done.said
     assert not any("waiting up to" in said for said in done.said)
     parts = [manifest(tmp_path / f"out{number}") for number in (0, 1)]
-    assert [[one.rank for one in part.ranks] for part in parts] == [[0], [1]]
+    assert [[rank.rank for rank in part.ranks] for part in parts] == [[0], [1]]
     assert [part.notes[0].partition(" left")[0] for part in parts] == ["Rank 1", "Rank 0"]
     assert len(first_steps((*parts[0].ranks, *parts[1].ranks))) == 1
     job = diagnose.analyze(tmp_path / "out0", tmp_path / "out1").job
@@ -189,7 +189,7 @@ def test_a_second_job_in_the_same_folder_is_refused_and_the_first_is_whole(tmp_p
     assert refused.said[0].startswith("Error: Another recording is being made in ")
     (tmp_path / "go-on").touch()
     assert ended(first).codes == [0]
-    assert [(one.rank, one.world_size) for one in manifest(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
+    assert [(rank.rank, rank.world_size) for rank in manifest(tmp_path / "out").ranks] == [(0, 2), (1, 2)]
 
 
 def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: Path, free_port: int) -> None:
@@ -213,7 +213,7 @@ def test_ranks_of_another_job_that_bears_the_same_name_write_nothing(tmp_path: P
         == f"Error: Another run is recorded in {tmp_path / 'out'}. Name a new folder for this one."
     )
     whole = manifest(tmp_path / "out")
-    assert [(one.rank, one.world_size) for one in whole.ranks] == [(0, 2), (1, 2)]
+    assert [(rank.rank, rank.world_size) for rank in whole.ranks] == [(0, 2), (1, 2)]
     assert not list((tmp_path / "out").glob("rank2.*"))
 
 
@@ -248,12 +248,12 @@ def test_of_many_ranks_some_and_the_slowest_are_recorded(tmp_path: Path, monkeyp
     monkeypatch.setenv("SLOW", "2")
     words = launcher("--standalone", "--nproc-per-node", 3, "train.py")
     whole = recorded(tmp_path, Plan(steps=2, most_ranks=2), *words)
-    assert [(one.rank, one.recorded, one.trace is not None) for one in whole.ranks] == [
+    assert [(rank.rank, rank.recorded, rank.trace is not None) for rank in whole.ranks] == [
         *((0, True, True), (1, False, False), (2, True, True))
     ]
     assert whole.complete
-    assert all(one.unprofiled is not None and one.ended == "recorded" for one in whole.ranks)
-    assert len(first_steps(tuple(one for one in whole.ranks if one.recorded))) == 1
+    assert all(rank.unprofiled is not None and rank.ended == "recorded" for rank in whole.ranks)
+    assert len(first_steps(tuple(rank for rank in whole.ranks if rank.recorded))) == 1
     notes = {note.what: note.severity for note in diagnose.analyze(tmp_path / "out").integrity}
     assert notes["Rank 1 was timed and not recorded."].value == "note"
     assert not any("left no trace" in one for one in notes)
@@ -263,7 +263,7 @@ def test_ranks_that_are_named_are_recorded_without_rank_0(tmp_path: Path) -> Non
     script(tmp_path, DDP)
     words = launcher("--standalone", "--nproc-per-node", 2, "train.py")
     whole = recorded(tmp_path, Plan(steps=2, ranks="1"), *words)
-    assert [(one.rank, one.trace is not None) for one in whole.ranks] == [(0, False), (1, True)]
+    assert [(rank.rank, rank.trace is not None) for rank in whole.ranks] == [(0, False), (1, True)]
     assert whole.complete
 
 
@@ -272,7 +272,7 @@ def test_a_rank_that_hangs_before_the_recording_holds_nobody_up(tmp_path: Path) 
     script(tmp_path, APART)
     words = [sys.executable, "-c", STARTED, "train.py", "1000", "5"]
     whole = recorded(tmp_path, Plan(steps=2, patience_s=1.0), *words)
-    assert [(one.rank, one.trace is not None, one.ended) for one in whole.ranks] == [
+    assert [(rank.rank, rank.trace is not None, rank.ended) for rank in whole.ranks] == [
         *((0, True, "recorded"), (1, False, "recorded"), (2, True, "recorded"))
     ]
     assert "Only 2 of 3 ranks came to the end of the recording." in whole.ranks[0].notes
@@ -284,10 +284,10 @@ def test_a_first_rank_that_is_killed_before_the_recording_holds_nobody_up(tmp_pa
     """With it goes the store, so that the others cannot agree any more: they train on to their own end."""
     script(tmp_path, APART + "    if rank == 0 and i == 5: os.kill(os.getpid(), 9)\n")
     whole = recorded(tmp_path, Plan(steps=2), sys.executable, "-c", STARTED, "train.py", "100", "-1")
-    assert [(one.rank, one.ended) for one in whole.ranks] == [(0, None), (1, "recorded"), (2, "recorded")]
-    assert [one.steps_made for one in whole.ranks[1:]] != [None, None]
-    for one in whole.ranks[1:]:
-        assert one.notes == ("Recording stopped: the other ranks cannot be reached any more.",)
+    assert [(rank.rank, rank.ended) for rank in whole.ranks] == [(0, None), (1, "recorded"), (2, "recorded")]
+    assert [rank.steps_made for rank in whole.ranks[1:]] != [None, None]
+    for rank in whole.ranks[1:]:
+        assert rank.notes == ("Recording stopped: the other ranks cannot be reached any more.",)
 
 
 def test_a_rank_that_cannot_write_ends_with_the_others(tmp_path: Path) -> None:
@@ -312,7 +312,7 @@ def test_a_rank_that_is_killed_while_recording_leaves_the_others_theirs(tmp_path
     script(tmp_path, APART + kill)
     words = [sys.executable, "-c", STARTED, "train.py", "3000", "-1"]
     whole = recorded(tmp_path, Plan(steps=2, patience_s=2.0), *words)
-    assert [(one.rank, one.trace, one.ended) for one in whole.ranks] == [
+    assert [(rank.rank, rank.trace, rank.ended) for rank in whole.ranks] == [
         *((0, "rank0.trace.json.gz", "recorded"), (1, "rank1.trace.json.gz", None)),
         (2, "rank2.trace.json.gz", "recorded"),
     ]
@@ -388,4 +388,4 @@ def test_machines_are_told_apart_and_their_clocks_aligned(tmp_path: Path, free_p
 
 def first_step_us(trace: Path) -> float:
     events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    return min(one["ts"] for one in events if str(one.get("name", "")).startswith("ProfilerStep#"))
+    return min(event["ts"] for event in events if str(event.get("name", "")).startswith("ProfilerStep#"))

@@ -63,7 +63,7 @@ def test_what_comes_late_is_waited_for(parts: list[Part]) -> None:
     coming.start()
     found = completed(mine, said)
     coming.join()
-    assert [one.ended for one in found.ranks] == ["recorded", "recorded"]
+    assert [rank.ended for rank in found.ranks] == ["recorded", "recorded"]
     assert found.complete
     assert said == ["waiting up to 90 s for what rank 1 of other commands leave"]
 
@@ -85,7 +85,7 @@ def test_nothing_is_waited_for_without_end(parts: list[Part], monkeypatch: pytes
     _, mine = parts
     says(mine, 0)
     found = completed(mine, [])
-    assert [(one.rank, one.ended) for one in found.ranks] == [(0, "recorded"), (1, None)]
+    assert [(rank.rank, rank.ended) for rank in found.ranks] == [(0, "recorded"), (1, None)]
     assert not found.complete
 
 

@@ -101,5 +101,5 @@ def test_ranks_that_record_themselves_are_all_in_the_manifest(tmp_path: Path) ->
     ran = plain(tmp_path, "-m", "torch.distributed.run", "--standalone", "--nproc_per_node", "2", "train.py")
     assert ran.returncode == 0, ran.stderr
     manifest = Done(0, "", "", tmp_path / "out").manifest
-    assert [(one.rank, one.world_size, one.steps_by) for one in manifest.ranks] == [(0, 2, "code"), (1, 2, "code")]
+    assert [(rank.rank, rank.world_size, rank.steps_by) for rank in manifest.ranks] == [(0, 2, "code"), (1, 2, "code")]
     assert (manifest.complete, manifest.notes) == (True, ())

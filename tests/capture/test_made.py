@@ -99,4 +99,4 @@ def test_a_wrapper_that_only_looks_like_an_optimizer_has_what_it_wraps(tmp_path:
     script(tmp_path, WRAPPED)
     done = profile(tmp_path, "--steps", 3, "--keep-running", "train.py")
     assert done.code == 0, done.stderr
-    assert [one.name for one in done.rank.optimizers] == ["SGD"]
+    assert [optimizer.name for optimizer in done.rank.optimizers] == ["SGD"]

@@ -31,7 +31,7 @@ from diagnose.trace.frames import Site
 from diagnose.trace.manifest import Manifest, RankManifest
 from tests.capture.scripts import STEP, command, environment, profile, script
 from tests.drawing import Drawing
-from tests.source.nsight import Export, drawn, pid
+from tests.source.nsight import Export, pid, synthetic
 
 pytestmark = pytest.mark.slow
 
@@ -241,7 +241,7 @@ def test_an_interrupt_keeps_what_was_recorded(tmp_path: Path) -> None:
     assert child.returncode == 130, stderr
     assert "What had been recorded is in" in stderr
     manifest = msgspec.json.decode((tmp_path / "out" / "manifest.json").read_bytes(), type=Manifest)
-    assert [(one.trace, one.ended) for one in manifest.ranks] == [("rank0.trace.sqlite", "interrupted")]
+    assert [(rank.trace, rank.ended) for rank in manifest.ranks] == [("rank0.trace.sqlite", "interrupted")]
     assert len(ranks.read(tmp_path / "out" / "rank0.trace.sqlite").steps) >= 2
 
 
@@ -309,7 +309,7 @@ TEXT = "4 steps of 100\ncpu aten::mm 21-22 | sync 30-60\ngpu sgemm 21.6-50 @21.5
 
 
 def two_processes() -> Export:
-    made = drawn(TEXT)
+    made = synthetic(TEXT)
     for at in (10, 120):
         made.call("cudaLaunchKernel_v7000", at, at + 5, 1, process=200).kernel("other", at + 3, at + 9, 1, process=200)
     made.range("secret of another process", 5, 400, process=200)
@@ -345,7 +345,7 @@ def collected(tmp_path: Path, tool: str, reports: list[str], number: int) -> lis
 @pytest.mark.skipif(os.name != "posix", reason="runs a shell script")
 def test_reports_are_told_apart_by_number(tmp_path: Path) -> None:
     """The recording was interrupted and made again: the first report is of no use."""
-    export = drawn(TEXT).write(tmp_path / "export.sqlite")
+    export = synthetic(TEXT).write(tmp_path / "export.sqlite")
     tool = program(
         tmp_path, f'for one in "$@"; do case $one in --output=*) cp {export} "${{one#--output=}}";; esac; done'
     )
@@ -378,7 +378,7 @@ def test_what_went_wrong_is_said(does: str, reports: list[str], said: str, tmp_p
 
 def test_what_torch_tells_besides_is_joined(tmp_path: Path) -> None:
     """Its recording has ops, stacks, shapes and memory, and nothing of the device."""
-    drawn(TEXT).write(tmp_path / "rank0.trace.sqlite")
+    synthetic(TEXT).write(tmp_path / "rank0.trace.sqlite")
     rich = Drawing()
     for step in range(4):
         rich.step(step, 100 * step, 100 * step + 100)

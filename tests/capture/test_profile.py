@@ -93,8 +93,8 @@ def test_what_the_two_recordings_hold(recorded: Done) -> None:
     kinds = {}
     for name in ("trace", "detail"):
         events = json.loads(gzip.decompress((done.folder / f"rank0.{name}.json.gz").read_bytes()))["traceEvents"]
-        stacks = any(one.get("cat") == "python_function" for one in events)
-        kinds[name] = (stacks, any("Input Dims" in one.get("args", {}) for one in events))
+        stacks = any(event.get("cat") == "python_function" for event in events)
+        kinds[name] = (stacks, any("Input Dims" in event.get("args", {}) for event in events))
     assert kinds == {"trace": (False, False), "detail": (True, True)}
 
 
@@ -159,7 +159,9 @@ for number in range(100_000):
     done = profile(tmp_path, "--steps", 4, "train.py")
     assert done.code == 0, done.stderr
     assert done.rank.python_threads is not None
-    assert [one.name for one in done.rank.python_threads if one.cpu_share > 0.2] == ["spin"]
+    assert [python_thread.name for python_thread in done.rank.python_threads if python_thread.cpu_share > 0.2] == [
+        "spin"
+    ]
     assert done.rank.python_threads[0].cpu_share < 1.5
 
 
@@ -387,7 +389,7 @@ def test_scaled_gradients_a_schedule_and_several_optimizers(tmp_path: Path) -> N
         assert names.count("Optimizer.step#SGD.step") == 3
         assert names.count("autograd::engine::evaluate_function: SumBackward0") == 2
     assert done.rank.flags.grad_scaler is True
-    assert [one.name for one in done.rank.optimizers] == ["SGD", "SGD"]
+    assert [optimizer.name for optimizer in done.rank.optimizers] == ["SGD", "SGD"]
 
 
 def test_an_optimizer_step_within_torch_compile_is_left_alone(tmp_path: Path) -> None:

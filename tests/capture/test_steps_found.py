@@ -147,7 +147,7 @@ def test_a_script_without_steps_is_told_how_to_mark_them_and_a_stretch_of_time_i
     assert "no steps were found; recording 2 s" in said
     assert (rank.steps_by, rank.ended, rank.trace) == ("time", "recorded", "rank0.trace.json.gz")
     events = json.loads(gzip.decompress((tmp_path / "out" / "rank0.trace.json.gz").read_bytes()))["traceEvents"]
-    assert sum(one.get("name") == "aten::mm" for one in events) > 10
+    assert sum(event.get("name") == "aten::mm" for event in events) > 10
 
 
 def test_few_backward_passes_are_counted(tmp_path: Path) -> None:
@@ -211,4 +211,4 @@ for i in range(1000):
 """
     done = profile(tmp_path, "--", sys.executable, "-c", BY_HAND + loop)
     assert (done.code, done.rank.steps_by, done.rank.ended) == (0, "optimizer", "recorded")
-    assert [one.name for one in done.rank.optimizers] == ["LBFGS"]
+    assert [optimizer.name for optimizer in done.rank.optimizers] == ["LBFGS"]

@@ -56,8 +56,8 @@ def test_it_says_what_got_slower(before: Path, after: Path) -> None:
 def test_its_json_has_the_difference_and_parts_that_add_up_to_it(before: Path, after: Path) -> None:
     found = compared(before, after)
     assert (found.before_ns, found.after_ns, found.verdict) == (100_000, 150_000, "slower")
-    assert {one.of: one.ns for one in found.parts if one.ns} == {"other": 50_000}
-    assert sum(one.ns for one in found.parts) == found.difference_ns.likely == 50_000
+    assert {part.of: part.ns for part in found.parts if part.ns} == {"other": 50_000}
+    assert sum(part.ns for part in found.parts) == found.difference_ns.likely == 50_000
 
 
 @pytest.mark.slow
@@ -173,7 +173,7 @@ def test_findings_that_are_new_are_written_as_sarif_and_told_to_github(tmp_path:
     changed = {one.code for one in (*told.new, *(both.after for both in told.grown), *told.not_looked_at_before)}
     assert "CO15" in changed
     results = json.loads(file.read_text())["runs"][0]["results"]
-    assert {one["ruleId"] for one in results} == changed
+    assert {result["ruleId"] for result in results} == changed
     assert "Barriers make all ranks wait" in done.stderr
     assert page.read_text().startswith("## Slower by ")
     nothing = run("compare", sides[1], sides[1], "--quiet", "--sarif", "-")

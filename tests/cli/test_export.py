@@ -24,7 +24,7 @@ from diagnose.source import processes
 from diagnose.tables import schema
 from tests.cli.invoking import refused, run
 from tests.drawing import Drawing
-from tests.tables.drawn import HOSTILE, training
+from tests.tables.synthetic import HOSTILE, training
 from tests.test_secrets import TOKEN, planted
 
 ROOT = Path(__file__).parents[2]
@@ -135,8 +135,8 @@ def test_findings_are_those_of_the_analysis(tmp_path: Path) -> None:
     found = diagnose.analyze(RANKS)
     assert files(tmp_path / "t") == [RECORD, f"findings/rank{found.rank}.parquet"]
     rows = pd.read_parquet(tmp_path / "t" / "findings")
-    assert rows["rule"].tolist() == [one.rule for one in found.findings]
-    assert rows["saving_ns"].tolist() == [one.saving.likely_ns for one in found.findings]
+    assert rows["rule"].tolist() == [finding.rule for finding in found.findings]
+    assert rows["saving_ns"].tolist() == [finding.saving.likely_ns for finding in found.findings]
 
 
 def test_findings_that_could_not_be_looked_for_are_no_empty_table(tmp_path: Path) -> None:
@@ -150,7 +150,7 @@ def test_findings_that_could_not_be_looked_for_are_no_empty_table(tmp_path: Path
 
 def test_python_writes_the_same(trace: Path, tmp_path: Path) -> None:
     written = diagnose.export(trace, parquet=tmp_path / "a", tables=["steps"])
-    assert [(one.table, one.rows) for one in written.tables] == [("steps", 3)]
+    assert [(table.table, table.rows) for table in written.tables] == [("steps", 3)]
     invoked(trace, "--parquet", tmp_path / "b", "--table", "steps")
     assert pd.read_parquet(tmp_path / "a" / "steps").equals(pd.read_parquet(tmp_path / "b" / "steps"))
     with pytest.raises(ValueError, match="There is no table step"):

@@ -72,7 +72,7 @@ def test_a_job_on_github_gets_annotations_and_a_summary_and_json_stays_whole(slo
     job = {"GITHUB_ACTIONS": "true", "GITHUB_STEP_SUMMARY": str(page)}
     done = run("analyze", slow.name, "--json", "-", "--fail-over", "5%", cwd=tmp_path, **job)
     assert done.returncode == 1
-    assert any(one.rule == "dataloader_no_workers" for one in Diagnosis.from_json(done.stdout).findings)
+    assert any(finding.rule == "dataloader_no_workers" for finding in Diagnosis.from_json(done.stdout).findings)
     lines = done.stderr.splitlines()
     assert lines[0].startswith("::notice title=diagnose::One step takes")
     assert any(line.startswith("::error ") and "(DL01 dataloader_no_workers)" in line for line in lines)

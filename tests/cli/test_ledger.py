@@ -149,7 +149,7 @@ def test_a_ledger_that_cannot_be_read_is_said(file: Path) -> None:
 
 
 def test_analyze_shows_what_held_and_corrects_what_is_biased(filled: Path) -> None:
-    plain = {one.rule: one for one in diagnose.analyze(SAMPLE).findings}
+    plain = {finding.rule: finding for finding in diagnose.analyze(SAMPLE).findings}
     first, second = analyzed().findings[:2]
     assert (first.rule, second.rule) == ("dataloader_no_workers", "unfused_optimizer")
     assert plain[second.rule].rank_order == 1
@@ -214,7 +214,7 @@ def test_ranks_are_corrected_in_all_processes() -> None:
     trials = [msgspec.structs.replace(one, rule=rule) for one in BIASED]
     found = pipeline.diagnose([folder], jobs=2, trials=trials)
     assert found == pipeline.diagnose([folder], jobs=1, trials=trials)
-    (first,) = [one for one in found.findings if one.rule == rule]
+    (first,) = [finding for finding in found.findings if finding.rule == rule]
     assert first.saving_uncorrected is not None
 
 

@@ -39,8 +39,8 @@ def test_a_page_on_standard_output_is_all_there_is(trace: Path) -> None:
 def test_a_timeline_for_perfetto(trace: Path, tmp_path: Path) -> None:
     assert run("analyze", trace, "--perfetto", tmp_path / "out.json").returncode == 0
     events = json.loads((tmp_path / "out.json").read_text())["traceEvents"]
-    lanes = {one["tid"]: one["args"]["name"] for one in events if one["name"] == "thread_name"}
-    kernels = [(lanes[one["tid"]], one["dur"]) for one in events if one["name"] == "k"]
+    lanes = {event["tid"]: event["args"]["name"] for event in events if event["name"] == "thread_name"}
+    kernels = [(lanes[event["tid"]], event["dur"]) for event in events if event["name"] == "k"]
     assert [dur for lane, dur in kernels if not lane.startswith("critical path")] == [50, 50, 50]
 
 

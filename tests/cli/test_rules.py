@@ -85,7 +85,7 @@ def test_test_of_what_holds_no_rules(tmp_path: Path) -> None:
 def found(*arguments: object) -> list[str]:
     done = run("analyze", *arguments, "--format", "json")
     assert done.returncode == 0, done.stderr
-    return [one.rule for one in Diagnosis.from_json(done.stdout).findings]
+    return [finding.rule for finding in Diagnosis.from_json(done.stdout).findings]
 
 
 def test_own_rules_stand_beside_the_built_in_ones(trace: Path, own: Path) -> None:

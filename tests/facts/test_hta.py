@@ -219,7 +219,7 @@ def test_critical_path_and_the_trace_that_shows_it(one_rank: Case, tmp_path: Pat
         names = hta.t.symbol_table.get_sym_table()
         on_path = hta.t.traces[0].loc[sorted(graph.critical_path_events_set), "name"]
         assert marked(Path(written), "critical") == Counter(names[code] for code in on_path)
-    timed = [one[one > 0].sort_index() for one in bounds]
+    timed = [bound[bound > 0].sort_index() for bound in bounds]
     pd.testing.assert_series_equal(timed[1], timed[0])
 
 

@@ -1,4 +1,4 @@
-"""Kernels, copies, input, communication, memory, ops and Python time of drawn traces, value by value."""
+"""Kernels, copies, input, communication, memory, ops and Python time of synthetic traces, value by value."""
 
 import pytest
 
@@ -32,7 +32,7 @@ def test_kernels_by_name_with_kind_op_and_occupancy() -> None:
     assert (found.tensor_cores, found.dtype) == (False, "fp32")
     assert found.share == pytest.approx(0.4)
     assert found.occupancy == pytest.approx((30 * 0.5 + 10 * 0.1) / 40)
-    assert [one.name for one in kernels(draw.facts())] == [GEMM, "last"]
+    assert [kernel.name for kernel in kernels(draw.facts())] == [GEMM, "last"]
 
 
 def test_kernel_time_by_kind_and_by_op_adds_up_to_that_of_the_kernels() -> None:
@@ -40,12 +40,12 @@ def test_kernel_time_by_kind_and_by_op_adds_up_to_that_of_the_kernels() -> None:
     draw.launch(GEMM, (6, 7), (10, 40)).launch(NCCL, (41, 42), (50, 60), stream=20)
     draw.launch("volta_sgemm_128x32_nt", (8, 9), (40, 45)).copy("HtoD (Pinned -> Device)", (43, 44), (70, 75), 64)
     facts = draw.facts()
-    assert [(one.label, one.calls, one.ns) for one in kernel_kinds(facts)] == [
+    assert [(kernel_kind.label, kernel_kind.calls, kernel_kind.ns) for kernel_kind in kernel_kinds(facts)] == [
         ("gemm", 2, 35_000),
         ("communication", 1, 10_000),
         ("other", 1, 1_000),
     ]
-    assert [(one.label, one.calls, one.ns) for one in kernel_ops(facts)] == [
+    assert [(kernel_op.label, kernel_op.calls, kernel_op.ns) for kernel_op in kernel_ops(facts)] == [
         ("aten::mm", 2, 35_000),
         ("aten::add", 1, 10_000),
         ("", 1, 1_000),
@@ -93,7 +93,10 @@ def test_communication_hidden_and_exposed_by_operation() -> None:
     draw.launch("ncclDevKernel_SendRecv(x)", (5, 6), (70, 80), stream=21)
     found = communication(draw.facts())
     assert (found.ns, found.exposed_ns) == (40_000, 30_000)
-    assert [(one.operation, one.calls, one.ns, one.exposed_ns) for one in found.collectives] == [
+    assert [
+        (collective.operation, collective.calls, collective.ns, collective.exposed_ns)
+        for collective in found.collectives
+    ] == [
         ("allreduce", 1, 30_000, 20_000),
         ("send_recv", 1, 10_000, 10_000),
     ]

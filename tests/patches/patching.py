@@ -91,8 +91,8 @@ def apply(folder: Path, done: Patch) -> None:
     assert text
     for options in (["--check"], []):
         subprocess.run(["git", "apply", *options, "-"], cwd=folder, input=text, check=True, capture_output=True)
-    for one in done.files:
-        assert one.path.read_bytes() == one.after
+    for file in done.files:
+        assert file.path.read_bytes() == file.after
 
 
 def why_not(done: Patch) -> str:

@@ -127,7 +127,7 @@ def test_a_link_inside_is_followed_to_its_file(tmp_path: Path) -> None:
     path = written(tmp_path / "src" / "real.py", of(LINES))
     (tmp_path / "train.py").symlink_to(path)
     done = patch(tmp_path, [WORKERS], manifest(tmp_path / "train.py", loader=2))
-    assert [one.name for one in done.files] == ["src/real.py"]
+    assert [file.name for file in done.files] == ["src/real.py"]
     apply(tmp_path, done)
     assert (tmp_path / "train.py").is_symlink()
 
@@ -165,7 +165,7 @@ def test_a_line_for_the_script_goes_into_the_file_that_ran(tmp_path: Path) -> No
         written(tmp_path / name, b"import torch\n")
     trial = "patch:torch.set_num_threads(threads=2)"
     known = [SourceFile(file=str(tmp_path / "lib.py")), SourceFile(file=str(tmp_path / "train.py"), script=True)]
-    assert [one.name for one in patch(tmp_path, [trial], Manifest(sources=tuple(known))).files] == ["train.py"]
+    assert [file.name for file in patch(tmp_path, [trial], Manifest(sources=tuple(known))).files] == ["train.py"]
     done = patch(tmp_path, [trial], Manifest(sources=tuple(known[:1])))
     assert why_not(done) == "the recording does not say which script ran"
 
@@ -173,10 +173,10 @@ def test_a_line_for_the_script_goes_into_the_file_that_ran(tmp_path: Path) -> No
 def test_of_files_of_one_name_the_one_of_the_finding_is_meant(tmp_path: Path) -> None:
     text = b"import torch\ndef step():\n    x = 1\n    torch.cuda.synchronize()\n"
     paths = [written(tmp_path / folder / "loop.py", text) for folder in ("train", "test")]
-    known = Manifest(sources=tuple(SourceFile(file=str(one)) for one in paths))
+    known = Manifest(sources=tuple(SourceFile(file=str(path)) for path in paths))
     trial = finding("patch:torch.cuda.synchronize", site=Site("test/loop.py", 2, "step"))
     done = patch(tmp_path, [trial], known)
-    assert [one.name for one in done.files] == ["test/loop.py"]
+    assert [file.name for file in done.files] == ["test/loop.py"]
 
 
 def test_a_file_that_only_imports_is_patched_too(tmp_path: Path) -> None:

@@ -24,7 +24,7 @@ def calls(draw: st.DrawFn) -> str:
         *draw(st.permutations(NAMED))[: draw(st.integers(0, 3))],
     ]
     space = st.sampled_from(SPACES)
-    text = "".join(f"{draw(space)}{one}{draw(space)}," for one in arguments)
+    text = "".join(f"{draw(space)}{argument}{draw(space)}," for argument in arguments)
     if arguments and draw(st.booleans()):
         text = text[:-1]
     return f"DataLoader({text}{draw(space)})"
@@ -48,7 +48,7 @@ def test_an_argument_is_all_that_is_added(tmp_path_factory: pytest.TempPathFacto
     ((changed,), ()) = done.files, done.by_hand
     after = ast.parse(changed.after)
     (made,) = (one for one in ast.walk(after) if isinstance(one, ast.Call) and ast.unparse(one.func) == "DataLoader")
-    assert [ast.unparse(one) for one in made.keywords[-2:]] == ["num_workers=4", "pin_memory=True"]
+    assert [ast.unparse(keyword) for keyword in made.keywords[-2:]] == ["num_workers=4", "pin_memory=True"]
     del made.keywords[-2:]
     assert ast.dump(after) == ast.dump(before)
     assert comments(changed.after.decode()) == comments(text)

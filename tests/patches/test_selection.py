@@ -26,7 +26,7 @@ FINDINGS = [
 def test_what_needs_judgement_or_saves_little_has_to_be_asked_for() -> None:
     wanted, others = select(FINDINGS, ())
     assert [one.finding.rank_order for one in wanted] == [1]
-    assert [one.why for one in others] == [
+    assert [other.why for other in others] == [
         "it needs your judgement, as it means less precise arithmetic (--fix 2 adds it)",
         "it needs your judgement, as it means another training (--fix 3 adds it)",
         "it would save less than 1 % (--fix 4 adds it)",
@@ -75,5 +75,5 @@ def test_what_trials_have_found_counts_more_than_what_was_predicted(
     of = [replace(WORKERS, rule=one.rule, trial=(one.fixes[0].trial or "",), verdict=verdict) for one in alone]
     wanted, others = select(alone, (), report(*of))
     assert [one.finding.rank_order for one in wanted] == made
-    assert [one.why for one in others] == why
+    assert [other.why for other in others] == why
     assert len(select(alone, ("1", "4"), report(*of))[0]) == 2

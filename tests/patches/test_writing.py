@@ -30,7 +30,9 @@ def files(tmp_path: Path) -> tuple[Path, Path]:
 def recorded(*paths: Path) -> Manifest:
     """As they are now."""
     return Manifest(
-        sources=tuple(SourceFile(file=str(one), sha256=hashlib.sha256(one.read_bytes()).hexdigest()) for one in paths)
+        sources=tuple(
+            SourceFile(file=str(path), sha256=hashlib.sha256(path.read_bytes()).hexdigest()) for path in paths
+        )
     )
 
 
@@ -40,8 +42,8 @@ def made(files: tuple[Path, Path], known: Manifest | None = None) -> Patch:
 
 def untouched(files: tuple[Path, Path]) -> bool:
     """Nothing was changed, and nothing is left beside them."""
-    here = sorted(one.name for one in files[0].parent.iterdir())
-    return [one.read_text() for one in files] == [TEXT, LIB] and here == ["lib.py", "train.py"]
+    here = sorted(path.name for path in files[0].parent.iterdir())
+    return [file.read_text() for file in files] == [TEXT, LIB] and here == ["lib.py", "train.py"]
 
 
 def test_all_files_are_written_with_their_modes(files: tuple[Path, Path]) -> None:
@@ -49,8 +51,8 @@ def test_all_files_are_written_with_their_modes(files: tuple[Path, Path]) -> Non
     writing.write(made(files))
     assert files[0].read_text() == TEXT.replace("8", "2")
     assert files[1].read_text() == LIB.replace("False", "True")
-    assert [one.stat().st_mode & 0o777 for one in files] == [0o755, 0o644]
-    assert sorted(one.name for one in files[0].parent.iterdir()) == ["lib.py", "train.py"]
+    assert [file.stat().st_mode & 0o777 for file in files] == [0o755, 0o644]
+    assert sorted(path.name for path in files[0].parent.iterdir()) == ["lib.py", "train.py"]
 
 
 def test_a_file_that_has_changed_since_keeps_all_from_being_written(files: tuple[Path, Path]) -> None:
@@ -120,7 +122,7 @@ def test_of_an_older_recording_the_times_count(
         manifest(files[0]), started=started, command=("torchrun", "train.py", "--data", "lib.py")
     )
     done = made(files, known)
-    assert [one.name for one in done.files] == ["lib.py", "train.py"]
+    assert [file.name for file in done.files] == ["lib.py", "train.py"]
     assert len(done.notes) == len(note)
     assert all(one.startswith(expected) for one, expected in zip(done.notes, note, strict=True))
     if note:

@@ -51,7 +51,7 @@ def facts_of_job(folder: Path) -> list[Facts]:
 
 @cache
 def job_of(folder: Path) -> Job:
-    found = joined_job([collective_sequence(one) for one in facts_of_job(folder)])
+    found = joined_job([collective_sequence(fact) for fact in facts_of_job(folder)])
     assert found is not None
     return found
 
@@ -59,7 +59,9 @@ def job_of(folder: Path) -> Job:
 @pytest.mark.parametrize("name", WHOLE)
 def test_all_that_ranks_do_together_is_found_and_replays_exactly(corpus: Path, name: str) -> None:
     found = job_of(corpus / "distributed" / name)
-    assert sum(len(one.ranks) for one in found.join_points) == sum(len(one.calls.ids) for one in found.sequences)
+    assert sum(len(join_point.ranks) for join_point in found.join_points) == sum(
+        len(sequence.calls.ids) for sequence in found.sequences
+    )
     assert len(found.groups) == WHOLE[name]
     for group in found.groups:  # As torch.distributed had noted them.
         assert all(group in found.sequences[rank].known_groups for rank in group.ranks)
@@ -74,7 +76,7 @@ def test_clocks_of_ranks_of_one_machine_are_found_to_be_one(corpus: Path, name: 
 
 def test_stages_are_in_the_order_of_ranks(corpus: Path) -> None:
     def stages(name: str) -> list[tuple[int, ...]]:
-        return [one.rank_of for one in job_of(corpus / "distributed" / name).pipelines]
+        return [pipeline.rank_of for pipeline in job_of(corpus / "distributed" / name).pipelines]
 
     assert stages("pp_1f1b_m4") == stages("pp_gpipe_m4") == [(0, 1, 2, 3)]
     assert stages("pp_interleaved_m8") == [(0, 1, 2, 3, 0, 1, 2, 3)]
@@ -110,7 +112,7 @@ recordings of one job."""
 def test_the_job_without_what_was_planted_takes_as_long_as_the_job_recorded_without_it(corpus: Path, name: str) -> None:
     twin, keep = FIXES[name]
     facts = facts_of_job(corpus / "distributed" / name)
-    others = compare({one.rank.index: collective_sequence(one) for one in facts})
+    others = compare({fact.rank.index: collective_sequence(fact) for fact in facts})
     assert others is not None
     peers: Peers = others.peers(others.awaited or 0)
     own = Facts(replace(facts[peers.rank].rank, peers=peers))

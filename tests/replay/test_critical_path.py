@@ -1,4 +1,4 @@
-"""What steps wait for: exact paths of drawn traces, and what holds for the path of every program."""
+"""What steps wait for: exact paths of synthetic traces, and what holds for the path of every program."""
 
 from __future__ import annotations
 
@@ -114,10 +114,10 @@ def test_exposed_collective() -> None:
 def test_lines_are_those_that_ran_or_that_launched_the_work() -> None:
     facts = exposed(frames=True).facts()
     by_line: dict[tuple[str, str], int] = {}
-    for one in path_parts(facts):
-        assert one.site is not None
-        key = one.kind.value, f"{one.site.file}:{one.site.line}"
-        by_line[key] = by_line.get(key, 0) + one.ns
+    for path_part in path_parts(facts):
+        assert path_part.site is not None
+        key = path_part.kind.value, f"{path_part.site.file}:{path_part.site.line}"
+        by_line[key] = by_line.get(key, 0) + path_part.ns
     assert by_line == {
         ("communication", "train.py:10"): 400_000,
         ("python", "data.py:5"): 230_000,
@@ -135,7 +135,7 @@ def test_lines_are_those_that_ran_or_that_launched_the_work() -> None:
 
 def test_parts_are_the_largest_first_with_their_place_in_the_step_and_what_takes_most_of_them() -> None:
     parts = path_parts(exposed().facts())
-    assert [(one.kind, one.ns, one.stretches, one.mostly) for one in parts[:3]] == [
+    assert [(part.kind, part.ns, part.stretches, part.mostly) for part in parts[:3]] == [
         (TimeCause.COMMUNICATION, 400_000, 2, NCCL),
         (TimeCause.COMPUTE, 302_000, 12, "a"),
         (TimeCause.PYTHON, 230_000, 4, ""),
@@ -168,8 +168,8 @@ def check(facts: Facts) -> None:
     assert (path.end_ns > path.start_ns).all()
     assert np.isin(used.bounds_ns[:-1], path.start_ns).all()
     parts = path_parts(facts)
-    assert sum(one.ns for one in parts) == used.mean_ns
-    assert all(one.ns > 0 and 0 <= one.moment <= 1 for one in parts)
+    assert sum(part.ns for part in parts) == used.mean_ns
+    assert all(part.ns > 0 and 0 <= part.moment <= 1 for part in parts)
 
 
 @given(PROGRAMS)

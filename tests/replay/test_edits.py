@@ -1,4 +1,4 @@
-"""What each edit does to one small drawn trace, and what odd edits do not do."""
+"""What each edit does to one small synthetic trace, and what odd edits do not do."""
 
 from __future__ import annotations
 

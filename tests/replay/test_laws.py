@@ -150,7 +150,7 @@ def test_laws_of_every_program_and_its_edits(actions: list[Action], data: st.Dat
     # No edit makes a step longer; together they save no less than each alone, and in any order the same.
     took = {level: step_ns(replay, *edits, level=level) for level in Estimate}
     assert all(0 <= one <= whole for one in took.values())
-    assert all(took[Estimate.LIKELY] <= step_ns(replay, one) for one in edits)
+    assert all(took[Estimate.LIKELY] <= step_ns(replay, edit) for edit in edits)
     a, b, c = (Shorten(ids(facts, name), keep) for name, keep in (("ka", 0.5), ("kb", 0.3), ("aten::o", 0.2)))
     assert len({step_ns(replay, *order) for order in ((a, b, c), (c, b, a), (b, a, c))}) == 1
     # Savings are in order, and leave the busiest resource its time.

@@ -74,13 +74,15 @@ def test_without_the_slow_device_a_job_takes_what_it_takes_when_simulated_so(nam
 
 
 def _what_is_sent_meets_what_is_received(found: Job, training: Training) -> None:
-    pairs = [tuple(one.ranks.tolist()) for one in found.join_points if one.transfer]
+    pairs = [tuple(join_point.ranks.tolist()) for join_point in found.join_points if join_point.transfer]
     stages = training.layout.world * training.stages_each
     steps = len(found.sequences[0].numbers)
     assert len(pairs) == steps * training.micro * 2 * (stages - 1)
     forward = sum((a + 1) % training.layout.world == b for a, b in pairs)
     assert forward == len(pairs) // 2 or training.layout.world == 2
-    assert [one.rank_of for one in found.pipelines] == [tuple(range(training.layout.world)) * training.stages_each]
+    assert [pipeline.rank_of for pipeline in found.pipelines] == [
+        tuple(range(training.layout.world)) * training.stages_each
+    ]
 
 
 @pytest.mark.slow
@@ -91,7 +93,7 @@ def test_without_the_early_reductions_a_job_takes_what_it_takes_when_simulated_s
     before, after = (step_ms(one.run(3, Costs())) for one in (bad, good))
     kineto.write(bad, bad.run(3, Costs()), tmp_path)
     diagnosis = diagnose.analyze(tmp_path)
-    saving = next(one.saving for one in diagnosis.findings if one.rule == "missing_no_sync")
+    saving = next(finding.saving for finding in diagnosis.findings if finding.rule == "missing_no_sync")
     assert after < 0.9 * before
     assert saving.likely_ns / 1e6 == pytest.approx(before - after, rel=0.02)
     assert Diagnosis.from_json(diagnosis.to_json()) == diagnosis

@@ -16,7 +16,7 @@ from diagnose.trace.frames import Site
 from tests.diagnoses import of_ranks
 from tests.rules import SLOW, folder, rule
 
-DRAWN = """
+SYNTHETIC = """
     4 steps of 100
     cpu  slow 0-40 | aten::mm 40-41 | zero_grad 99.2-99.3
     gpu  sgemm 40.01-99 @40
@@ -35,7 +35,7 @@ def diagnosed(place: Path) -> Diagnosis:
         slow_range=SLOW,
     )
     loaded = engine.load(RuleSet((rules,)))
-    found = of_ranks(pipeline.present(facts_of(DRAWN), loaded))
+    found = of_ranks(pipeline.present(facts_of(SYNTHETIC), loaded))
     return replace(found, rules=tuple(map(engine.shown, loaded)))
 
 

@@ -27,7 +27,7 @@ def test_it_begins_with_the_step_and_what_it_waits_for() -> None:
 
 def test_each_finding_has_its_saving_its_change_and_how_sure_it_is() -> None:
     found, text = sample(), brief.render(sample())
-    worth = [one for one in found.findings if not one.minor]
+    worth = [finding for finding in found.findings if not finding.minor]
     assert [one.rule for one in worth] == ["unfused_optimizer", "dataloader_no_workers"]
     for one in worth:
         _, _, rest = text.partition(f"\n{one.rank_order}. {one.rule} ({one.code}) saves ")

@@ -51,7 +51,7 @@ def test_the_first_lines_say_how_much_slower_how_sure_and_where() -> None:
 
 
 def test_tables_say_which_parts_add_up_to_the_difference() -> None:
-    rows = {row.label: row.cells for one in comparison.sections(SLOWER) for row in one.rows}
+    rows = {row.label: row.cells for section in comparison.sections(SLOWER) for row in section.rows}
     assert rows["compute: copy kernels"] == ("2.00 ms", "50.0 ms", "+48.0 ms")
     assert rows["everything else"] == ("100 ms", "100 ms", "0")
     assert rows["step"] == ("102 ms", "150 ms", "+48.0 ms")
@@ -76,9 +76,9 @@ def test_no_cause_is_told_where_there_is_no_difference() -> None:
 def test_changes_within_a_step_that_is_not_shown_to_differ_may_be_noise() -> None:
     found = compare(casts(2), casts(4))
     assert found.verdict == "cannot_tell"
-    notes = {one.title: one.note for one in comparison.sections(found)}
+    notes = {section.title: section.note for section in comparison.sections(found)}
     assert notes["What changed"] == "The step as a whole is not shown to differ, so these may be noise."
-    assert {one.title: one.note for one in comparison.sections(SLOWER)}["What changed"] == ""
+    assert {section.title: section.note for section in comparison.sections(SLOWER)}["What changed"] == ""
 
 
 def test_what_got_faster_is_told_with_what_is_gone() -> None:
@@ -101,7 +101,7 @@ def test_different_amounts_of_work_are_said_first_and_compared_by_the_sample() -
     small, large = (side(run(times_ns=times, samples_per_step=count)) for count in (32, 64))
     found = compare(small, large)
     assert terminal.compared(found, 100).splitlines()[1] == "A step of a rank has 32 samples before, 64 after."
-    rows = {row.label: row.cells for one in comparison.sections(found) for row in one.rows}
+    rows = {row.label: row.cells for section in comparison.sections(found) for row in section.rows}
     assert rows["time per sample"] == ("3.12 ms", "1.56 ms")
 
 
@@ -113,8 +113,8 @@ def test_groups_and_ranks_are_told_where_they_have_changed() -> None:
 
     rows = {
         row.label: row.cells
-        for one in comparison.sections(compare(job(MS, MS), job(9 * MS, 8 * MS)))
-        for row in one.rows
+        for section in comparison.sections(compare(job(MS, MS), job(9 * MS, 8 * MS)))
+        for row in section.rows
     }
     assert rows["all-reduce (all ranks): waiting"] == ("1.00 ms", "9.00 ms", "+8.00 ms")
     assert rows["rank 1 computes"] == ("1.00 ms", "8.00 ms", "+7.00 ms")
@@ -123,7 +123,7 @@ def test_groups_and_ranks_are_told_where_they_have_changed() -> None:
 
 def test_reports_say_the_same() -> None:
     told = [comparison.headline(SLOWER), *comparison.causes(SLOWER), SLOWER.why]
-    told += [row.label for one in comparison.sections(SLOWER) for row in one.rows]
+    told += [row.label for section in comparison.sections(SLOWER) for row in section.rows]
     told += [first for _, items in comparison.lists(SLOWER) for first, _ in items]
     page, pasted = comparison_page.render(SLOWER, None, None), markdown.compared(SLOWER)
     for text in told:

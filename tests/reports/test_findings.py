@@ -24,7 +24,7 @@ from tests.rules import SLOW, folder, rule
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
 GOLDEN = Path(__file__).parents[1] / "golden"
-DRAWN = """
+SYNTHETIC = """
     4 steps of 100
     cpu  slow 0-40 | aten::mm 40-41 | zero_grad 99.2-99.3
     gpu  sgemm 40.01-99 @40
@@ -40,7 +40,7 @@ def said(tmp_path: Path) -> RankDiagnosis:
         needy=rule("yield from ()", code="AA02", parameters="steps, frame_sites"),
         slow_range=SLOW,
     )
-    return pipeline.present(facts_of(DRAWN), engine.load(RuleSet((rules,))))
+    return pipeline.present(facts_of(SYNTHETIC), engine.load(RuleSet((rules,))))
 
 
 @pytest.fixture
@@ -149,20 +149,22 @@ def test_nothing_to_fix(found: Diagnosis) -> None:
 
 
 def test_where_to_look_for_what_no_rule_knows() -> None:
-    drawn = """
+    synthetic = """
         4 steps of 100
         cpu  "/home/me/train.py(3): main" 0-100 | "/home/me/net.py(8): solve" 10-80 | aten::mm 20-70
     """
-    made = of_ranks(pipeline.present(facts_of(drawn), engine.load(RuleSet(ignore=("MQ",)))))
+    made = of_ranks(pipeline.present(facts_of(synthetic), engine.load(RuleSet(ignore=("MQ",)))))
     assert made.functions is not None
-    assert [one.site.function for one in made.functions if one.site] == ["solve", "main"]
+    assert [function.site.function for function in made.functions if function.site] == ["solve", "main"]
     assert findings.lost(made).endswith(" The longest function of your own is solve, with 70.0 % of a step.")
 
 
 def test_all_cannot_tell(found: Diagnosis) -> None:
     unknown = tuple(
-        msgspec.structs.replace(one, outcome=OutcomeKind.CANNOT_TELL, why="shapes", how_to_record_it="Record shapes.")
-        for one in found.outcomes
+        msgspec.structs.replace(
+            outcome, outcome=OutcomeKind.CANNOT_TELL, why="shapes", how_to_record_it="Record shapes."
+        )
+        for outcome in found.outcomes
     )
     text = terminal.render(msgspec.structs.replace(found, findings=(), outcomes=unknown), 200)
     assert "shapes. Record shapes. (AA01, AA02, TT01)" in text
@@ -215,7 +217,7 @@ def test_no_fix_is_not_said_without_how_many_rules_could_not_look() -> None:
     """On the CPU alone most have nothing to look at."""
     rules = engine.load(RuleSet())
     found = of_ranks(pipeline.present(facts_of("4 steps of 100\ncpu aten::mm 0-99"), rules))
-    blind = sum(one.outcome is OutcomeKind.CANNOT_TELL for one in found.outcomes)
+    blind = sum(outcome.outcome is OutcomeKind.CANNOT_TELL for outcome in found.outcomes)
     assert blind > 20
     assert findings.lost(found) == (
         "No fix that the rules know would save 1 % of a step."
@@ -236,7 +238,7 @@ def of_levels(found: Diagnosis, *levels: Level) -> Diagnosis:
         )
         for level, gain in zip(levels, gains, strict=False)
     )
-    together = Together(30_000_000, 45_000_000, 50_000_000) if any(one.sure for one in findings) else None
+    together = Together(30_000_000, 45_000_000, 50_000_000) if any(finding.sure for finding in findings) else None
     quality = ReplayQuality(100_000_000, 0.0, 0.0, together)
     return msgspec.structs.replace(found, findings=findings, replay=quality, steps=None)
 

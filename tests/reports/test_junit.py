@@ -67,12 +67,12 @@ def test_a_clean_rule_and_one_that_does_not_apply_pass_and_say_why(tmp_path: Pat
     diagnosis = pipeline.diagnose([draw.write(tmp_path / "trace.json")])
     known = cases(junit.render(diagnosis))
     assert len(known) == len(diagnosis.outcomes)
-    for one in diagnosis.outcomes:
-        case = known[one.rule]
+    for outcome in diagnosis.outcomes:
+        case = known[outcome.rule]
         passes = case.find("skipped") is None and case.find("failure") is None and case.find("error") is None
-        assert passes == (one.outcome.value in ("clean", "not_applicable", "found")), one
-        if one.outcome.value == "not_applicable":
-            assert case.findtext("system-out") == f"does not apply: {one.why}"
+        assert passes == (outcome.outcome.value in ("clean", "not_applicable", "found")), outcome
+        if outcome.outcome.value == "not_applicable":
+            assert case.findtext("system-out") == f"does not apply: {outcome.why}"
     assert known["dataloader_no_workers"].get("classname") == "diagnose.data_loading"
 
 

@@ -15,13 +15,13 @@ from diagnose.contracts.diagnosis import Diagnosis, RankSummary, StepTime
 from diagnose.facts.core.host import HostTime
 from diagnose.reports import openmetrics
 from diagnose.trace.model import Device
-from tests.tables.drawn import HOSTILE, training
+from tests.tables.synthetic import HOSTILE, training
 
 RANKS = Path(__file__).parents[2] / "sample_traces" / "planted" / "ranks" / "one_rank_computes_more" / "medium"
 
 
 @pytest.fixture(scope="module")
-def drawn(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
+def synthetic(tmp_path_factory: pytest.TempPathFactory) -> Diagnosis:
     return diagnose.analyze(training().write(tmp_path_factory.mktemp("drawn") / "rank0.json"))
 
 
@@ -38,11 +38,11 @@ def values(diagnosis: Diagnosis, name: str, *labels: str) -> dict[tuple[str, ...
     """The series of a family by the values of some labels."""
     family = families(diagnosis).get(f"diagnose_{name}")
     samples = [] if family is None else family.samples
-    return {tuple(one.labels.get(label, "") for label in labels): one.value for one in samples}
+    return {tuple(sample.labels.get(label, "") for label in labels): sample.value for sample in samples}
 
 
-def test_it_is_valid_by_both_formats(drawn: Diagnosis, of_ranks: Diagnosis) -> None:
-    for diagnosis in (drawn, of_ranks):
+def test_it_is_valid_by_both_formats(synthetic: Diagnosis, of_ranks: Diagnosis) -> None:
+    for diagnosis in (synthetic, of_ranks):
         text = openmetrics.render(diagnosis)
         new, old = list(text_string_to_metric_families(text)), list(of_older_format(text))
         assert text.endswith("\n# EOF\n")
@@ -57,39 +57,39 @@ def test_a_unit_is_in_the_name(of_ranks: Diagnosis) -> None:
         assert not family.unit or family.name.endswith(f"_{family.unit}")
 
 
-def test_a_family_has_the_labels_that_it_says(drawn: Diagnosis, of_ranks: Diagnosis) -> None:
+def test_a_family_has_the_labels_that_it_says(synthetic: Diagnosis, of_ranks: Diagnosis) -> None:
     told = {f"diagnose_{one.name}": set(one.labels) for one in openmetrics.FAMILIES}
     assert len(told) == len(openmetrics.FAMILIES)
-    for diagnosis in (drawn, of_ranks):
+    for diagnosis in (synthetic, of_ranks):
         for family in families(diagnosis).values():
             assert {label for sample in family.samples for label in sample.labels} <= told[family.name]
 
 
-def test_the_step_and_its_parts(drawn: Diagnosis) -> None:
+def test_the_step_and_its_parts(synthetic: Diagnosis) -> None:
     """Each step of 100 us computes for 55 and copies for 8."""
-    assert values(drawn, "step_seconds", "statistic") == dict.fromkeys(
+    assert values(synthetic, "step_seconds", "statistic") == dict.fromkeys(
         [("mean",), ("median",), ("min",), ("max",)], pytest.approx(100e-6)
     )
-    assert values(drawn, "step_part_seconds", "part") == {
+    assert values(synthetic, "step_part_seconds", "part") == {
         ("compute",): pytest.approx(55e-6),
         ("exposed_communication",): 0,
         ("exposed_copy",): pytest.approx(8e-6),
         ("idle",): pytest.approx(37e-6),
         ("graph_not_recorded",): 0,
     }
-    assert values(drawn, "idle_seconds", "cause") == {("python",): pytest.approx(37e-6)}
-    assert values(drawn, "kernel_seconds", "kind") == {
+    assert values(synthetic, "idle_seconds", "cause") == {("python",): pytest.approx(37e-6)}
+    assert values(synthetic, "kernel_seconds", "kind") == {
         ("gemm",): pytest.approx(50e-6),
         ("elementwise",): pytest.approx(5e-6),
     }
-    assert values(drawn, "steps", "state") == {("recorded",): 3, ("used",): 2}
+    assert values(synthetic, "steps", "state") == {("recorded",): 3, ("used",): 2}
 
 
-def test_what_is_unknown_is_left_out(drawn: Diagnosis) -> None:
-    there = families(drawn)
+def test_what_is_unknown_is_left_out(synthetic: Diagnosis) -> None:
+    there = families(synthetic)
     for name in ("unprofiled_step_seconds", "mfu_ratio", "peak_memory_bytes", "job_step_seconds", "rank_step_seconds"):
         assert f"diagnose_{name}" not in there
-    nothing = msgspec.structs.replace(drawn, steps=None, breakdown=None, idle=None, replay=None, findings=())
+    nothing = msgspec.structs.replace(synthetic, steps=None, breakdown=None, idle=None, replay=None, findings=())
     assert "diagnose_findings" not in families(nothing)
     assert "diagnose_step_seconds" not in families(nothing)
     assert "diagnose_run_info" in families(nothing)
@@ -130,10 +130,10 @@ def test_of_very_many_ranks_those_that_are_waited_for_have_series(of_ranks: Diag
     assert len(openmetrics.render(many).splitlines()) < 500
 
 
-def test_labels_are_escaped_and_bounded(drawn: Diagnosis) -> None:
+def test_labels_are_escaped_and_bounded(synthetic: Diagnosis) -> None:
     names = ['a"b\\c\nd', HOSTILE.replace("\ud800", ""), "x" * 10_000]
     for name in names:
         device = Device(0, name, 0, 0, (0, 0), 0, 0)
-        about = msgspec.structs.replace(drawn.provenance, devices=(device,))
-        found = values(msgspec.structs.replace(drawn, provenance=about), "run_info", "device")
+        about = msgspec.structs.replace(synthetic.provenance, devices=(device,))
+        found = values(msgspec.structs.replace(synthetic, provenance=about), "run_info", "device")
         assert list(found) == [(name if len(name) < openmetrics.MOST_LABEL else "x" * 199 + "…",)]

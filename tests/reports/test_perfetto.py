@@ -31,9 +31,9 @@ def events(diagnosis: Diagnosis) -> list[dict[str, Any]]:
 
 
 def test_every_mark_is_an_event_with_its_name_and_time(tmp_path: Path) -> None:
-    kernels = [one for one in events(diagnosed(tmp_path)) if one["name"] == "gemm</x>" and one["pid"] == 3]
+    kernels = [event for event in events(diagnosed(tmp_path)) if event["name"] == "gemm</x>" and event["pid"] == 3]
     # The first used step begins when the GPU ends the one before: at 8 ms.
-    assert [(one["ts"], one["dur"], one["cat"]) for one in kernels] == [
+    assert [(kernel["ts"], kernel["dur"], kernel["cat"]) for kernel in kernels] == [
         (6_670, 3_330, "compute"),
         (16_670, 3_330, "compute"),
         (26_670, 3_330, "compute"),
@@ -43,8 +43,8 @@ def test_every_mark_is_an_event_with_its_name_and_time(tmp_path: Path) -> None:
 def test_findings_are_annotations_where_they_lie(tmp_path: Path) -> None:
     found = diagnosed(tmp_path)
     first = found.findings[0]
-    annotations = [one for one in events(found) if one.get("cat") == first.rule]
-    assert [(one["ts"] * 1000, one["dur"] * 1000) for one in annotations] == [
+    annotations = [event for event in events(found) if event.get("cat") == first.rule]
+    assert [(annotation["ts"] * 1000, annotation["dur"] * 1000) for annotation in annotations] == [
         (spot.start_ns, spot.dur_ns) for spot in first.spots
     ]
     assert annotations[0]["name"] == first.title
@@ -72,9 +72,9 @@ def test_nothing_overlaps_in_a_row_but_what_lies_inside(corpus: Path) -> None:
     assert found.timeline is not None
     assert len(found.timeline.tables) == 2
     rows: dict[tuple[int, int], list[tuple[float, float]]] = {}
-    for one in events(found):
-        if one["ph"] == "X" and one["pid"] in (1, 2, 3):
-            rows.setdefault((one["pid"], one["tid"]), []).append((one["ts"], one["ts"] + one["dur"]))
+    for event in events(found):
+        if event["ph"] == "X" and event["pid"] in (1, 2, 3):
+            rows.setdefault((event["pid"], event["tid"]), []).append((event["ts"], event["ts"] + event["dur"]))
     assert rows
     for spans in rows.values():
         spans.sort()

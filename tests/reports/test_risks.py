@@ -36,7 +36,7 @@ def found(tmp_path: Path) -> Diagnosis:
 
 
 def test_a_risk_has_no_price_and_is_found(found: Diagnosis) -> None:
-    assert [one.outcome.value for one in found.outcomes] == ["found"]
+    assert [outcome.outcome.value for outcome in found.outcomes] == ["found"]
     assert found.findings == ()
     (risk,) = found.risks
     assert (risk.rule, risk.code, risk.title, risk.ranks) == ("full", "TT02", "The disk is nearly full", (0,))
@@ -59,11 +59,11 @@ def test_every_report_shows_it(found: Diagnosis) -> None:
 def test_it_is_told_also_where_nothing_can_be_replayed(tmp_path: Path) -> None:
     (alone,) = said(tmp_path, "gpu sgemm 1-9")
     assert alone.replay is None
-    assert [one.title for one in alone.risks] == ["The disk is nearly full"]
-    assert [one.outcome.value for one in alone.outcomes] == ["found"]
+    assert [risk.title for risk in alone.risks] == ["The disk is nearly full"]
+    assert [outcome.outcome.value for outcome in alone.outcomes] == ["found"]
 
 
 def test_of_several_ranks_it_is_one(tmp_path: Path) -> None:
     both = of_ranks(*said(tmp_path, f"{ONE.format(0)}\n---\n{ONE.format(1)}"))
-    assert [one.ranks for one in both.risks] == [(0, 1)]
+    assert [risk.ranks for risk in both.risks] == [(0, 1)]
     assert "It costs no time now; on all ranks." in terminal.render(both, 100)

@@ -9,7 +9,7 @@ from diagnose.synthetic.reading import facts_of
 from tests.rules import built_in
 
 REGION = '"Torch-Compiled Region: 0/0"'
-DRAWN = {
+SYNTHETIC = {
     "launch_bound": (
         "4 steps of 2\ncpu  aten::add 0.1-0.118 x90 every 0.02 | {region} 1.95-1.96\n"
         "gpu  pointwise 0.111-0.114 @0.104 x90 every 0.02"
@@ -26,10 +26,10 @@ DRAWN = {
 }
 
 
-@pytest.mark.parametrize("name", sorted(DRAWN))
+@pytest.mark.parametrize("name", sorted(SYNTHETIC))
 @pytest.mark.parametrize("compiled", [False, True])
 def test_code_that_runs_compiled_is_not_told_to_compile(name: str, compiled: bool) -> None:
-    drawn = DRAWN[name].replace("{region}", REGION if compiled else "aten::view")
-    (found,) = present(facts_of(drawn), [built_in(name)]).findings
+    synthetic = SYNTHETIC[name].replace("{region}", REGION if compiled else "aten::view")
+    (found,) = present(facts_of(synthetic), [built_in(name)]).findings
     compiles = [fix.after.startswith("model = torch.compile(model)") for fix in found.fixes]
     assert any(compiles) is not compiled

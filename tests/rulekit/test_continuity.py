@@ -68,7 +68,7 @@ def test_a_little_more_saves_a_little_more(rule: str) -> None:
     saved = []
     for percent in GROWTH_PERCENT:
         said = present(facts_of(CAUSES[rule](percent)), [built_in(rule)])
-        saved.append(sum(one.share_of_step for one in said.findings))
+        saved.append(sum(finding.share_of_step for finding in said.findings))
     assert saved[0] < 0.03
     assert saved[-1] > 0.1
     assert [at for at, (one, other) in enumerate(pairwise(saved)) if abs(other - one) > 0.05] == []
@@ -91,4 +91,4 @@ def test_no_cause_is_hidden_by_a_threshold_on_its_share_of_the_step() -> None:
         if one.name.endswith("_SHARE") and re.match(r"of (the|a) step\b", one.reason)
     ]
     assert len(shares) > 10
-    assert [one for one in shares if one[0] not in CHANCE and one[2] > 0.01] == []
+    assert [share for share in shares if share[0] not in CHANCE and share[2] > 0.01] == []

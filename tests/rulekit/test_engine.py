@@ -18,12 +18,12 @@ from tests.rules import SLOW, folder, rule
 
 pytestmark = pytest.mark.usefixtures("as_for_users")
 
-DRAWN = "4 steps of 100\ncpu slow 0-40 | aten::mm 40-41\ngpu sgemm 40.01-99 @40"
+SYNTHETIC = "4 steps of 100\ncpu slow 0-40 | aten::mm 40-41\ngpu sgemm 40.01-99 @40"
 
 
 @pytest.fixture
 def facts() -> Facts:
-    return facts_of(DRAWN)
+    return facts_of(SYNTHETIC)
 
 
 def outcome(facts: Facts, path: Path, text: str) -> Outcome:
@@ -57,8 +57,8 @@ def test_a_rule_that_yields_nothing_is_clean(facts: Facts, tmp_path: Path) -> No
 def test_a_rule_that_fails_keeps_no_other_from_running(facts: Facts, tmp_path: Path) -> None:
     rules = engine.load(RuleSet((folder(tmp_path / "r", broken=rule("1 / 0; yield", code="AA01"), slow_part=SLOW),)))
     said = pipeline.present(facts, rules)
-    assert [one.outcome for one in said.outcomes] == [OutcomeKind.CRASHED, OutcomeKind.FOUND]
-    assert [one.rule for one in said.findings] == ["slow_part"]
+    assert [outcome.outcome for outcome in said.outcomes] == [OutcomeKind.CRASHED, OutcomeKind.FOUND]
+    assert [finding.rule for finding in said.findings] == ["slow_part"]
 
 
 def test_an_optional_fact_is_none_where_it_is_missing(facts: Facts, tmp_path: Path) -> None:

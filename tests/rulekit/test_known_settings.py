@@ -1,4 +1,4 @@
-"""Rules that say more where a manifest tells the run's settings: drawn traces, with what was known of them."""
+"""Rules that say more where a manifest tells the run's settings: synthetic traces, with what was known of them."""
 
 from __future__ import annotations
 
@@ -47,8 +47,8 @@ BUSY_HOST = """
 def said(
     rule: str, drawing: str, own: RankManifest, cpus: int | None = None, environment: dict[str, str] | None = None
 ) -> RankDiagnosis:
-    drawn = facts_of(drawing).rank
-    known = Facts(replace(drawn, context=Context(own, Host(cpus_allowed=cpus), 1, environment or {})))
+    synthetic = facts_of(drawing).rank
+    known = Facts(replace(synthetic, context=Context(own, Host(cpus_allowed=cpus), 1, environment or {})))
     return pipeline.present(known, [built_in(rule)])
 
 
@@ -161,9 +161,9 @@ def test_a_training_on_the_cpu_needs_its_cores_itself(
     found = said(rule, ON_CPU.format(span), own, cpus)
     if workers or outcome is not OutcomeKind.NOT_APPLICABLE:
         assert found.outcomes[0].outcome is outcome
-        assert [one.fixes[-1].trial is None for one in found.findings] in ([], [False])
+        assert [finding.fixes[-1].trial is None for finding in found.findings] in ([], [False])
     else:
-        assert [one.title for one in found.findings] == ["Making batches takes time from computing"]
+        assert [finding.title for finding in found.findings] == ["Making batches takes time from computing"]
 
 
 def test_batches_that_no_worker_can_take_over_can_be_cheaper() -> None:
@@ -197,7 +197,7 @@ def test_workers_do_not_hand_over_faster_than_quick_batches_are_made(fetch_ns: i
         rank=0, loaders=(Loader(dataset="D", fetch_ns=fetch_ns, fetch_cpu_ns=10_000),), flags=Flags(threads=1)
     )
     quick = "5 steps of 10\ncpu  load 0-1.3 | aten::mm 1.3-10"
-    titles = [one.title for one in said("dataloader_no_workers", quick, own, cpus=8).findings]
+    titles = [finding.title for finding in said("dataloader_no_workers", quick, own, cpus=8).findings]
     assert (titles == ["Making batches takes time from computing"]) is in_vain
     (outcome,) = said("dataloader_no_workers", quick.replace("1.3", "0.4"), own, cpus=8).outcomes
     assert outcome.outcome is OutcomeKind.CLEAN
@@ -353,7 +353,7 @@ def test_what_recording_costs_is_measured_not_guessed(recorded: int, kind: Outco
     """A thousand ops a step would be guessed to cost 7 %."""
     own = RankManifest(rank=0, unprofiled=timed(10 * MS), timing=timed(recorded))
     found = said("profiler_distortion", BUSY_HOST, own)
-    assert [(one.outcome, one.why) for one in found.outcomes] == [(kind, why)]
+    assert [(outcome.outcome, outcome.why) for outcome in found.outcomes] == [(kind, why)]
     notes = [note.what for note in found.digest.integrity]
     measured = "Recording makes steps over 1.3 times as long."
     assert (measured in notes) == (kind is OutcomeKind.FOUND)
@@ -420,7 +420,7 @@ def test_the_environment_is_read_from_the_recording(tmp_path: Path) -> None:
     (tmp_path / "rank0.trace.json").write_bytes(drawings.trace(BLOCKING))
     known = Manifest(complete=True, environment={"RANK": "0"}, ranks=(UNKNOWN,))
     (tmp_path / "manifest.json").write_bytes(msgspec.json.encode(known))
-    whys = {one.rule: one.why for one in diagnose.analyze(tmp_path).outcomes}
+    whys = {outcome.rule: outcome.why for outcome in diagnose.analyze(tmp_path).outcomes}
     assert whys["blocking_launches"] == OFF
 
 

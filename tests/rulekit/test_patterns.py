@@ -100,9 +100,9 @@ def test_ops_are_matched_in_their_step_and_once() -> None:
 
 def test_takers_end_where_something_else_takes_such_a_tensor() -> None:
     """A sum of the table is in the way of the last product."""
-    drawn = "1 steps of 100\n2 threads, 4 cores\ncpu  aten::relu 0-1 shapes=[[4,4]]"
+    synthetic = "1 steps of 100\n2 threads, 4 cores\ncpu  aten::relu 0-1 shapes=[[4,4]]"
     made = [f"aten::{name} {at}-{at + 1} shapes=[[4,4]]" for at, name in enumerate(("mul", "mul_", "sum", "mul"), 1)]
-    facts = facts_of(" | ".join([drawn, "aten::abs 0-0.5 shapes=[[9]]", *made]))
+    facts = facts_of(" | ".join([synthetic, "aten::abs 0-0.5 shapes=[[9]]", *made]))
     (one,) = matches(facts, op_table(facts), (Op("relu", ("*x",)), Takers("*x", names="mul")), lambda one: True)
     names = [one.table.call(at).name for at in one.positions]
     assert names == ["relu", "mul", "mul_"]

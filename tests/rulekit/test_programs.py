@@ -10,7 +10,7 @@ GEMM = "ampere_sgemm_128x64_tn"
 
 
 def ended(draw: Drawing, path: Path) -> dict[str, OutcomeKind]:
-    return {one.code: one.outcome for one in diagnose.analyze(draw.write(path / "trace.json")).outcomes}
+    return {outcome.code: outcome.outcome for outcome in diagnose.analyze(draw.write(path / "trace.json")).outcomes}
 
 
 def steps(backward: bool) -> Drawing:

@@ -134,8 +134,8 @@ def test_what_is_left_alone(rule: str, items: tuple[str, ...]) -> None:
 
 
 def test_rows_end_with_the_step() -> None:
-    drawn = f"2 steps of 100\n2 threads, 4 cores\ncpu  {cuts(4)} | {cuts_back(4)}"
-    assert entry("gradients_of_slices").found(facts_of(drawn)) == []
+    synthetic = f"2 steps of 100\n2 threads, 4 cores\ncpu  {cuts(4)} | {cuts_back(4)}"
+    assert entry("gradients_of_slices").found(facts_of(synthetic)) == []
 
 
 def test_no_gradient_goes_to_some_pieces() -> None:

@@ -41,7 +41,7 @@ def fixes() -> list[tuple[str, dict[str, object]]]:
     for path in FILES:
         for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
             if isinstance(node, ast.Call) and isinstance(node.func, ast.Name) and node.func.id == "Fix":
-                named = {one.arg: one.value for one in node.keywords if one.arg}
+                named = {keyword.arg: keyword.value for keyword in node.keywords if keyword.arg}
                 literal = {name: value.value for name, value in named.items() if isinstance(value, ast.Constant)}
                 found.append((path.stem, literal))
     return found
@@ -63,4 +63,4 @@ def test_a_rule_begins_with_at_most_five_lines_of_imports(path: Path) -> None:
     lines = path.read_text(encoding="utf-8").splitlines()
     imports = [line.split()[1] for line in lines if line.startswith(("import ", "from "))]
     assert len(imports) <= 5
-    assert all(one.startswith(("diagnose.rulekit.vocabulary", "diagnose.facts.", "math")) for one in imports)
+    assert all(import_.startswith(("diagnose.rulekit.vocabulary", "diagnose.facts.", "math")) for import_ in imports)

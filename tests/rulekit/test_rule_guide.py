@@ -28,7 +28,7 @@ def shown(path: str, language: str = "python") -> str:
 @pytest.mark.parametrize("name", ["validation_in_every_step", "inverse_for_solving"])
 def test_its_examples_hold(tmp_path: Path, name: str) -> None:
     (tmp_path / f"{name}.py").write_text(shown(f"my-rules/{name}.py"), encoding="utf-8")
-    ran = {one.name: testing.failure(one, facts_of, present) for one in testing.examples(tmp_path)}
+    ran = {example.name: testing.failure(example, facts_of, present) for example in testing.examples(tmp_path)}
     assert ran == {f"{name}::fires[0]": None, f"{name}::silent[0]": None}
 
 
@@ -61,7 +61,7 @@ def diagnose(installed: Path, *arguments: str) -> subprocess.CompletedProcess[st
     return subprocess.run(command, capture_output=True, text=True, check=False, env={**os.environ, "PYTHONPATH": path})
 
 
-def drawn(folder: Path) -> str:
+def synthetic(folder: Path) -> str:
     (rank,) = notation.ranks("4 steps of 100\n2 threads, 4 cores\ncpu  aten::isnan 0-20 | aten::mm 20-90")
     path = folder / "trace.json"
     path.write_bytes(notation.trace(rank))
@@ -71,7 +71,7 @@ def drawn(folder: Path) -> str:
 @pytest.mark.slow
 def test_the_rules_of_an_installed_package_run(installed: Path, tmp_path: Path) -> None:
     """Its fact lies beside its rule; a step of 100 ms has 20 of looking for numbers that are not finite."""
-    trace = drawn(tmp_path)
+    trace = synthetic(tmp_path)
     assert "OUR01 checks_for_nan" in diagnose(installed, "rules", "list").stdout
     assert "every hundred steps" in diagnose(installed, "rules", "show", "OUR01").stdout
     said = diagnose(installed, "analyze", trace, "--select", "OUR01")
@@ -86,7 +86,7 @@ def test_a_package_whose_rules_cannot_be_found_is_named(installed: Path, tmp_pat
     (site / "gone-1.0.dist-info").mkdir(parents=True)
     (site / "gone-1.0.dist-info" / "METADATA").write_text("Metadata-Version: 2.1\nName: gone\nVersion: 1.0\n")
     (site / "gone-1.0.dist-info" / "entry_points.txt").write_text("[diagnose.rules]\nall = gone.rules\n")
-    for arguments in (("rules", "list"), ("analyze", drawn(tmp_path))):
+    for arguments in (("rules", "list"), ("analyze", synthetic(tmp_path))):
         said = diagnose(site, *arguments)
         assert "gone.rules cannot be imported" in said.stderr
         assert said.returncode in (1, 2)

@@ -1,4 +1,4 @@
-"""What Nsight Systems would have exported of a drawn trace: the same events in its tables."""
+"""What Nsight Systems would have exported of a synthetic trace: the same events in its tables."""
 
 from __future__ import annotations
 
@@ -124,13 +124,13 @@ class Export:
                 db.execute(f'CREATE TABLE "{table}" ({", ".join(map(repr, names))})')
                 marks = ", ".join("?" * len(names))
                 db.executemany(
-                    f'INSERT INTO "{table}" VALUES ({marks})', [[row.get(one) for one in names] for row in rows]
+                    f'INSERT INTO "{table}" VALUES ({marks})', [[row.get(name) for name in names] for row in rows]
                 )
         db.close()
         return path
 
 
-def drawn(text: str) -> Export:
+def synthetic(text: str) -> Export:
     """The export of what is drawn. Python frames have no place in it."""
     document = json.loads(notation.trace(text))
     made = Export()

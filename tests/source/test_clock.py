@@ -49,7 +49,7 @@ def test_absolute_times_as_integers_are_exact(offsets: list[int]) -> None:
 
 @given(st.lists(st.integers(0, DAY_NS - 1), min_size=1, max_size=30))
 def test_durations_are_exact(durations: list[int]) -> None:
-    found, _ = converted([5.0] * len(durations), [float(Decimal(one) / 1000) for one in durations])
+    found, _ = converted([5.0] * len(durations), [float(Decimal(duration) / 1000) for duration in durations])
     assert found.dur_ns.tolist() == durations
 
 

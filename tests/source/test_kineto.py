@@ -417,7 +417,7 @@ def test_a_device_that_is_not_listed_is_like_the_others(names: list[str], found:
     """As in a container, where kernels run on device 2 of a machine and device 0 of the list."""
     listed = [{"id": k, "name": name} for k, name in enumerate(names)]
     devices = Drawing(deviceProperties=listed).launch("k", (1, 2), (5, 9), device=2).rank().provenance.devices
-    assert [(one.index, one.name) for one in devices] == found
+    assert [(device.index, device.name) for device in devices] == found
 
 
 def test_the_python_writer_of_torch_2_13_puts_the_sm_count_elsewhere() -> None:

@@ -53,7 +53,10 @@ def trained(*calls: tuple[str, bytes | None], group: int | None = 8) -> Export:
 
 def found(made: Export, tmp_path: Path) -> list[tuple[str, int, int | None]]:
     facts = Facts(ranks.read(made.write(tmp_path / "report.sqlite")))
-    return sorted((one.operation, one.group_size, one.bytes) for one in collective_groups(facts))
+    return sorted(
+        (collective_group.operation, collective_group.group_size, collective_group.bytes)
+        for collective_group in collective_groups(facts)
+    )
 
 
 def test_sizes_and_ranks_of_collectives(tmp_path: Path) -> None:

@@ -1,4 +1,4 @@
-"""Nsight Systems' exports: real ones against SQL by hand, drawn ones against the same drawn for torch.profiler."""
+"""Nsight Systems' exports: real ones against SQL by hand, synthetic ones against the same drawn for torch.profiler."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from diagnose.source import ranks
 from diagnose.source.base import InputError
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.model import Rank
-from tests.source.nsight import TABLES, Export, drawn, pid
+from tests.source.nsight import TABLES, Export, pid, synthetic
 
 FILES = (
     "h100_2gpu_1s.sqlite",
@@ -134,7 +134,7 @@ BUSY = """
     ],
 )
 def test_the_same_recorded_both_ways_gives_the_same_facts(text: str, tmp_path: Path) -> None:
-    kineto, nsight = facts_of(text), Facts(read(drawn(text), tmp_path))
+    kineto, nsight = facts_of(text), Facts(read(synthetic(text), tmp_path))
     for fact in (breakdown, idle, launches, copies, syncs):
         assert fact(nsight) == fact(kineto), fact.__name__
     used = steps(nsight), steps(kineto)
@@ -339,7 +339,7 @@ def test_reports_are_exported_by_nsys(tmp_path: Path, monkeypatch: pytest.Monkey
     (file,) = ranks.find([report])
     assert (file.path.name, file.named) == ("run.sqlite", True)
     assert len(ranks.read(file.path, file.part).kernels) == 1
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["bin", "run.nsys-rep"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["bin", "run.nsys-rep"]
 
 
 def with_nsys(folder: Path, then: str | None, monkeypatch: pytest.MonkeyPatch) -> None:

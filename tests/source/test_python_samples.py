@@ -182,7 +182,7 @@ def test_an_nsys_without_blobs_tells_them_as_json(tmp_path: Path) -> None:
     target.parent.mkdir()
     assert nsys_files.export(program(tmp_path, TOOL.replace("{folder}", str(tmp_path))), report, target) == ""
     assert site(ranks.read(target)) == Site("net.py", 12, "forward")
-    assert [one.name for one in target.parent.iterdir()] == ["run.sqlite"]
+    assert [path.name for path in target.parent.iterdir()] == ["run.sqlite"]
     with sqlite3.connect(target) as db:
         blobs = [one for (one,) in db.execute("SELECT binaryData FROM NVTX_EVENTS WHERE eventType = 34 ORDER BY start")]
     db.close()

@@ -168,7 +168,7 @@ def test_ranks_find_their_part_by_name_then_by_number(tmp_path: Path) -> None:
 def test_what_a_recording_works_with_is_no_trace(folder: Path) -> None:
     (folder / ".work").mkdir()
     (folder / ".work" / "rank0.json").write_text("{}")
-    assert [one.trace.path.name for one in recording.find([folder]).ranks] == ["rank0.trace.json.gz"]
+    assert [rank.trace.path.name for rank in recording.find([folder]).ranks] == ["rank0.trace.json.gz"]
 
 
 def test_a_recording_without_any_trace_is_refused(folder: Path) -> None:

@@ -55,7 +55,7 @@ class Proxy:
 
     def asked(self, method: str, key: str) -> list[Request]:
         """The requests of a kind so far, in order."""
-        return [one for one in self.requests if one.method == method and one.key == key]
+        return [request for request in self.requests if request.method == method and request.key == key]
 
 
 def times(count: int, answer: int, method: str, ending: str) -> Fault:

@@ -44,7 +44,7 @@ def test_tables_go_to_a_url_and_the_record_of_them_last(bucket: Bucket, trace: P
     assert (done.returncode, done.stderr) == (0, "")
     names = ["diagnose-export.json", "kernels/rank0.parquet", "steps/rank0.parquet"]
     assert bucket.keys() == [f"tables/{name}" for name in names]
-    put = [one.path for one in bucket.proxy.requests if one.method == "PUT"]
+    put = [request.path for request in bucket.proxy.requests if request.method == "PUT"]
     assert put[-1].endswith("diagnose-export.json")
     assert bucket.get("tables/steps/rank0.parquet").startswith(b"PAR1")
     refused(run("export", trace, "--parquet", url), f"{url} is not empty, and nothing is deleted there.")
@@ -64,7 +64,8 @@ def test_tables_go_to_a_url_and_the_record_of_them_last(bucket: Bucket, trace: P
 def test_outputs_that_are_refused_before_the_work(bucket: Bucket, outputs: list[str], said: str) -> None:
     with pytest.raises(click.ClickException) as refusal:
         refuse_unwritable(
-            [one.format(bucket.url, bucket=bucket.name) for one in outputs], [Remote(f"{bucket.url}/run/rank0.json")]
+            [output.format(bucket.url, bucket=bucket.name) for output in outputs],
+            [Remote(f"{bucket.url}/run/rank0.json")],
         )
     assert said.format(bucket.url, bucket=bucket.name) in str(refusal.value)
     assert bucket.proxy.requests == []

@@ -54,8 +54,8 @@ def test_a_folder_is_listed_once_and_only_its_manifest_is_read(bucket: Bucket) -
         (JOB / f"rank{rank}.trace.json.gz").stat().st_size for rank in (0, 1)
     ]
     assert found.manifest is not None
-    assert {one.key for one in bucket.proxy.requests} == {"", "runs/a/manifest.json"}
-    assert len([one for one in bucket.proxy.requests if "list-type" in one.path]) == 1
+    assert {request.key for request in bucket.proxy.requests} == {"", "runs/a/manifest.json"}
+    assert len([request for request in bucket.proxy.requests if "list-type" in request.path]) == 1
 
 
 @pytest.mark.slow
@@ -68,8 +68,8 @@ def test_a_thousand_files_come_in_pages_and_in_order(bucket: Bucket) -> None:
         backend.put_object(bucket.name, f"run/rank{rank}.json", b"{}")
     found = ranks.find([f"{bucket.url}/run/"])
     assert [file.path.name for file in found] == [f"rank{rank}.json" for rank in range(1100)]
-    assert len([one for one in bucket.proxy.requests if "prefix=run%2F&" in one.path]) == 2
-    assert len([one for one in bucket.proxy.requests if one.key.endswith(".json")]) == 0
+    assert len([request for request in bucket.proxy.requests if "prefix=run%2F&" in request.path]) == 2
+    assert len([request for request in bucket.proxy.requests if request.key.endswith(".json")]) == 0
 
 
 def test_only_what_is_named_like_a_trace_is_taken(bucket: Bucket) -> None:
@@ -125,7 +125,7 @@ def test_a_rank_that_is_gone_or_forbidden_costs_that_rank(bucket: Bucket) -> Non
     from diagnose import pipeline
 
     run = pipeline.diagnose(found)
-    assert [one.rank for one in run.provenance.sources] == [0]
+    assert [source.rank for source in run.provenance.sources] == [0]
     said = notes(run)
     assert "rank1.json: it is not there, or not any more." in said
     assert "rank2.json: it changed while it was read." in said

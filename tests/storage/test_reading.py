@@ -86,8 +86,8 @@ def test_a_connection_that_is_lost_in_the_middle_goes_on_there(bucket: Bucket) -
     bucket.proxy.fault = fault
     assert content(remote) == CONTENT
     ranges = [one.range for one in bucket.proxy.asked("GET", "x.bin")]
-    assert len([one for one in ranges if one.startswith(lost)]) == 3
-    assert len([one for one in ranges if one.startswith("bytes=0-")]) == 1
+    assert len([range_ for range_ in ranges if range_.startswith(lost)]) == 3
+    assert len([range_ for range_ in ranges if range_.startswith("bytes=0-")]) == 1
 
 
 def test_tries_are_bounded(bucket: Bucket) -> None:
@@ -220,8 +220,8 @@ def test_settings_of_fsspec_are_used_for_web_servers(tmp_path: Path, monkeypatch
     monkeypatch.setitem(fsspec.config.conf, "http", {"headers": {"Authorization": "Bearer abc"}})
     with web_server(tmp_path) as server, proxy(int(server.rpartition(":")[2])) as seen:
         assert content(listed(f"{seen.url}/x.bin")) == CONTENT
-        assert {one.headers["Authorization"] for one in seen.requests} == {"Bearer abc"}
-        assert {one.headers["Accept-Encoding"] for one in seen.requests} == {"identity"}
+        assert {request.headers["Authorization"] for request in seen.requests} == {"Bearer abc"}
+        assert {request.headers["Accept-Encoding"] for request in seen.requests} == {"identity"}
 
 
 def test_a_server_that_is_not_there(monkeypatch: pytest.MonkeyPatch) -> None:

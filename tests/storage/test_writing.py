@@ -40,7 +40,7 @@ def test_elsewhere_it_is_written_beside_and_renamed(tmp_path: Path) -> None:
     url = f"file://{tmp_path}/reports/a.html"
     for content in (b"one", b"two"):
         writing.write(url, content)
-        assert [(one.name, one.read_bytes()) for one in (tmp_path / "reports").iterdir()] == [("a.html", content)]
+        assert [(path.name, path.read_bytes()) for path in (tmp_path / "reports").iterdir()] == [("a.html", content)]
 
 
 def test_what_cannot_be_renamed_leaves_nothing(tmp_path: Path) -> None:
@@ -49,7 +49,7 @@ def test_what_cannot_be_renamed_leaves_nothing(tmp_path: Path) -> None:
     (tmp_path / "c").write_bytes(b"a file")
     with pytest.raises(StorageError):
         writing.write(f"file://{tmp_path}/c/d.html", b"one")
-    assert sorted(one.name for one in tmp_path.iterdir()) == ["a.html", "b.html", "c"]
+    assert sorted(path.name for path in tmp_path.iterdir()) == ["a.html", "b.html", "c"]
 
 
 def test_web_servers_take_nothing() -> None:
@@ -65,7 +65,7 @@ def test_a_folder_is_put_with_its_manifest_last(bucket: Bucket, tmp_path: Path) 
     assert not writing.is_taken(f"{bucket.url}/runs/a")
     writing.upload(tmp_path, f"{bucket.url}/runs/a", "manifest.json")
     assert writing.is_taken(f"{bucket.url}/runs/a")
-    put = [one.key for one in bucket.proxy.requests if one.method == "PUT"]
+    put = [request.key for request in bucket.proxy.requests if request.method == "PUT"]
     assert put == [
         "runs/a/node1/rank1.trace.json.gz",
         *["runs/a/rank0.trace.json.gz"] * 3,

@@ -211,7 +211,7 @@ def test_streams_and_devices(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "name", "kind", "activity"),
+    ("synthetic", "name", "kind", "activity"),
     [
         ("load", LOAD, "loader", Activity.LOADER),
         ("next", LOAD.replace("SingleProcess", "MultiProcessing"), "loader", Activity.LOADER),
@@ -247,8 +247,8 @@ def test_streams_and_devices(read: Read) -> None:
         ('"Command Buffer Full"', "Command Buffer Full", "overhead", Activity.OTHER),
     ],
 )
-def test_names_on_the_host(read: Read, drawn: str, name: str, kind: str, activity: Activity) -> None:
-    rank = read(f"cpu {drawn} 1-2")
+def test_names_on_the_host(read: Read, synthetic: str, name: str, kind: str, activity: Activity) -> None:
+    rank = read(f"cpu {synthetic} 1-2")
     assert spans(rank) == [(kind, name, 1, 2)]
     assert kinds.activity(name) is activity
     a_stack = kind == "python" and activity is not Activity.GARBAGE_COLLECTION
@@ -256,7 +256,7 @@ def test_names_on_the_host(read: Read, drawn: str, name: str, kind: str, activit
 
 
 @pytest.mark.parametrize(
-    ("drawn", "kind", "tensor_cores", "dtype"),
+    ("synthetic", "kind", "tensor_cores", "dtype"),
     [
         ("sgemm", KernelKind.GEMM, False, "fp32"),
         ("tf32_gemm", KernelKind.GEMM, True, "tf32"),
@@ -281,14 +281,14 @@ def test_names_on_the_host(read: Read, drawn: str, name: str, kind: str, activit
     ],
 )
 def test_names_of_kernels(
-    read: Read, drawn: str, kind: KernelKind, tensor_cores: bool | None, dtype: str | None
+    read: Read, synthetic: str, kind: KernelKind, tensor_cores: bool | None, dtype: str | None
 ) -> None:
-    (name,) = names(read(f"gpu {drawn} 1-2"), "kernel")
-    assert name != drawn
+    (name,) = names(read(f"gpu {synthetic} 1-2"), "kernel")
+    assert name != synthetic
     assert kinds.kernel_kind(name) is kind
     assert (kinds.uses_tensor_cores(name), kinds.math_dtype(name)) == (tensor_cores, dtype)
     collective = {"nccl": "all_reduce", "allreduce": "all_reduce", "allgather": "all_gather"}
-    assert kinds.collective_of(name) == (collective | {"reduce_scatter": "reduce_scatter"}).get(drawn)
+    assert kinds.collective_of(name) == (collective | {"reduce_scatter": "reduce_scatter"}).get(synthetic)
 
 
 def test_any_other_name_is_the_kernel_s_own(read: Read) -> None:
@@ -299,7 +299,7 @@ def test_any_other_name_is_the_kernel_s_own(read: Read) -> None:
 
 
 @pytest.mark.parametrize(
-    ("drawn", "direction", "memory"),
+    ("synthetic", "direction", "memory"),
     [
         ("h2d 0-1", "HtoD", "pageable"),
         ("h2d 0-1 pinned", "HtoD", "pinned"),
@@ -310,8 +310,8 @@ def test_any_other_name_is_the_kernel_s_own(read: Read) -> None:
         ("p2p 0-1", "PtoP", "none"),
     ],
 )
-def test_copies(read: Read, drawn: str, direction: str, memory: str) -> None:
-    rank = read(f"gpu {drawn} @0")
+def test_copies(read: Read, synthetic: str, direction: str, memory: str) -> None:
+    rank = read(f"gpu {synthetic} @0")
     assert rank.copies[["bytes", "direction", "host_memory"]].to_numpy().tolist() == [[-1, direction, memory]]
     assert names(rank, "runtime") == ["cudaMemcpyAsync"]
     assert len(launches(rank)) == 1
@@ -334,7 +334,7 @@ def test_sizes(read: Read, size: str, expected: int) -> None:
 
 
 def starts(rank: Rank, name: str) -> list[float]:
-    return [at for _, drawn, at, _ in spans(rank) if drawn == name]
+    return [at for _, synthetic, at, _ in spans(rank) if synthetic == name]
 
 
 def test_in_some_steps(read: Read) -> None:
@@ -603,7 +603,7 @@ def test_ids_do_not_repeat(read: Read) -> None:
 
 
 def test_events_have_only_fields_that_recorded_ones_have(corpus: Path) -> None:
-    drawn = """
+    synthetic = """
         rank 0 of 8
         sync events
         cpu aten::mm 0-1 shapes=[[8,16]] types=["float"] sequence=1 | range 1-2 | "train.py(3): f" 2-3
@@ -616,7 +616,7 @@ def test_events_have_only_fields_that_recorded_ones_have(corpus: Path) -> None:
         document = json.loads(gzip.decompress((corpus / f"kineto/{name}.json.gz").read_bytes()))
         recorded["header"] |= document.keys()
         fields_of(document["traceEvents"], recorded)
-    document = json.loads(notation.trace(drawn))
+    document = json.loads(notation.trace(synthetic))
     found = {"header": set(document)}
     fields_of(document["traceEvents"], found)
     assert {category: fields - recorded[category] for category, fields in found.items()} == {
@@ -640,7 +640,10 @@ def test_what_diagnose_profile_would_have_noted() -> None:
     assert found.rank.flags.threads == 3
     assert found.rank.unprofiled is not None
     assert (found.rank.unprofiled.wall_ns, found.rank.unprofiled.device_ns) == ((50_000_000,), None)
-    assert [(one.name, one.cpu_share) for one in found.rank.python_threads or ()] == [("watch", 0.7), ("log", 0.25)]
+    assert [(python_thread.name, python_thread.cpu_share) for python_thread in found.rank.python_threads or ()] == [
+        ("watch", 0.7),
+        ("log", 0.25),
+    ]
     assert notation.trace(text) == notation.trace("2 steps of 50\ncpu aten::mm 0-40")
     assert notation.context("2 steps of 50\ncpu aten::mm 0-40", rank=0, ranks=1) is None
 
@@ -664,8 +667,10 @@ def test_ranks_are_drawn_one_after_the_other() -> None:
 
 def test_what_is_drawn_of_values() -> None:
     """Two steps of five ops: the third makes what the first made, the fourth the same in each step."""
-    drawn = "values aten::mm | aten::exp takes 0,- | aten::mm as 0 back | aten::arange always | aten::mul gives - # so"
-    found = notation.values(f"1 steps of 100\n{drawn}\ncpu  aten::mm 0-1")
+    synthetic = (
+        "values aten::mm | aten::exp takes 0,- | aten::mm as 0 back | aten::arange always | aten::mul gives - # so"
+    )
+    found = notation.values(f"1 steps of 100\n{synthetic}\ncpu  aten::mm 0-1")
     assert found is not None
     assert [found.names[one] for one in found.name.tolist()[:4]] == [
         "aten::mm",

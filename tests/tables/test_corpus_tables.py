@@ -41,11 +41,13 @@ def test_sums_are_the_figures_of_the_report(corpus: Path, name: str) -> None:
     def near(ns: int) -> object:
         return pytest.approx(ns * count, abs=count)
 
-    assert summed("kernels", "kind", "dur_ns") == {one.label: near(one.ns) for one in kernel_kinds(facts)}
-    assert summed("kernels", "op", "dur_ns") == {one.label: near(one.ns) for one in kernel_ops(facts)}
+    assert summed("kernels", "kind", "dur_ns") == {
+        kernel_kind.label: near(kernel_kind.ns) for kernel_kind in kernel_kinds(facts)
+    }
+    assert summed("kernels", "op", "dur_ns") == {kernel_op.label: near(kernel_op.ns) for kernel_op in kernel_ops(facts)}
     if steps(facts).measure is not Measure.WINDOW:  # Its end may lie within an op, whose inner ops are left out then.
         own = summed("ops", "name", "self_ns")
-        assert {one.name: own[one.name] for one in ops(facts)} == {one.name: near(one.self_ns) for one in ops(facts)}
+        assert {op.name: own[op.name] for op in ops(facts)} == {op.name: near(op.self_ns) for op in ops(facts)}
     causes = pd.Series({}, dtype="int64")
     for one in idle(facts):
         causes[one.cause.value] = causes.get(one.cause.value, 0) + one.ns

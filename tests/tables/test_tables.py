@@ -13,7 +13,7 @@ from diagnose.tables import frame, making, schema
 from diagnose.tables.schema import Column, Table
 from diagnose.trace.frames import Site
 from tests.drawing import Drawing
-from tests.tables.drawn import training
+from tests.tables.synthetic import training
 
 NAMES = schema.named(())
 TABLES = {table.name: table for table in schema.TABLES}

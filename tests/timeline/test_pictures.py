@@ -97,7 +97,7 @@ def test_copies_are_grouped_by_direction_memory_and_size_the_longest_together_fi
 
 def test_the_longest_groups_of_copies_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(module, "MOST_POINTS", 2)
-    assert [one.ns for one in copy_sizes(copying(Drawing()).facts()).sizes] == [20_000, 4_000]
+    assert [size.ns for size in copy_sizes(copying(Drawing()).facts()).sizes] == [20_000, 4_000]
 
 
 @pytest.mark.parametrize(
@@ -152,7 +152,7 @@ def test_the_longest_collectives_are_kept(monkeypatch: pytest.MonkeyPatch) -> No
     for start, end in ((0, 9), (10, 12), (20, 27), (30, 38)):
         draw.work(NCCL, (start, end))
     monkeypatch.setattr(module, "MOST_POINTS", 3)
-    assert [(one.start_ns, one.dur_ns) for one in collective_bars(draw.facts())] == [
+    assert [(collective_bar.start_ns, collective_bar.dur_ns) for collective_bar in collective_bars(draw.facts())] == [
         (0, 9_000),
         (20_000, 7_000),
         (30_000, 8_000),
@@ -232,13 +232,13 @@ def test_calls_that_differ_in_size_or_type_are_points_of_their_own_the_longest_f
     product(draw, 200, 20, **{"Input Dims": [[8, 16], [16, 4]]})
     product(draw, 300, 10, "attn_fwd")  # in fp32 or tf32: its name does not say
     found = roofline_picture(draw.facts())
-    assert [(one.dtype, one.dims, one.ns) for one in found.ops] == [
+    assert [(op.dtype, op.dims, op.ns) for op in found.ops] == [
         ("bf16", (512, 256, 1024), 80_000),
         ("fp32", (512, 256, 1024), 50_000),
         ("fp32", (8, 4, 16), 20_000),
         ("", (512, 256, 1024), 10_000),
     ]
-    assert [(one.flops, one.bytes) for one in found.ops[:3]] == [
+    assert [(op.flops, op.bytes) for op in found.ops[:3]] == [
         (FLOPS, BYTES // 2),
         (FLOPS, BYTES),
         (2 * 8 * 4 * 16, 4 * (8 * 16 + 16 * 4 + 8 * 4)),
@@ -251,7 +251,7 @@ def test_the_longest_points_are_kept(monkeypatch: pytest.MonkeyPatch) -> None:
     for k, took in enumerate((10, 30, 20)):
         product(draw, 100 * k, took, **{"Input Dims": [[8 + k, 16], [16, 4]]})
     monkeypatch.setattr(module, "MOST_POINTS", 2)
-    assert [one.dims for one in roofline_picture(draw.facts()).ops] == [(9, 4, 16), (10, 4, 16)]
+    assert [op.dims for op in roofline_picture(draw.facts()).ops] == [(9, 4, 16), (10, 4, 16)]
 
 
 def test_without_shapes_a_known_device_or_a_known_cost_there_is_no_roof() -> None:

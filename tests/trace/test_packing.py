@@ -24,7 +24,7 @@ MOST = np.iinfo(np.int64).max
 NUMBERS = st.lists(st.integers(-MOST - 1, MOST) | st.integers(-200, 200), max_size=20)
 
 
-def drawn() -> CollectiveSequence:
+def synthetic() -> CollectiveSequence:
     return collective_sequence(facts_of(RANK))
 
 
@@ -39,23 +39,23 @@ def same(one: object, other: object) -> bool:
 
 
 def test_a_course_is_the_same_again() -> None:
-    assert same(unpacked(packed(drawn())), drawn())
+    assert same(unpacked(packed(synthetic())), synthetic())
 
 
 @given(NUMBERS)
 def test_any_numbers_are_the_same_again(values: list[int]) -> None:
-    one = replace(drawn(), bounds_ns=np.array(values, dtype=np.int64))
+    one = replace(synthetic(), bounds_ns=np.array(values, dtype=np.int64))
     assert same(unpacked(packed(one)), one)
 
 
 def test_a_group_is_held_once_for_all_ranks() -> None:
     group = ProcessGroup("0", "default_pg", tuple(range(1_000)))
-    first, second = (unpacked(packed(replace(drawn(), rank=rank, groups=(group,)))) for rank in (0, 1))
+    first, second = (unpacked(packed(replace(synthetic(), rank=rank, groups=(group,)))) for rank in (0, 1))
     assert first.groups == (group,)
     assert first.groups[0] is second.groups[0]
 
 
 def test_times_that_rise_take_few_bytes() -> None:
     calls = 10_000
-    many = replace(drawn(), bounds_ns=1_790_857_026_000_000_000 + 1_000_003 * np.arange(calls))
+    many = replace(synthetic(), bounds_ns=1_790_857_026_000_000_000 + 1_000_003 * np.arange(calls))
     assert len(packed(many)) < calls

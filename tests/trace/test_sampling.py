@@ -115,7 +115,7 @@ def slowly(bounds: list[int], moments: list[tuple[int, str]]) -> list[tuple[int,
     moments=st.sets(st.integers(0, 20_000), max_size=12),
 )
 def test_one_function_everywhere_is_what_looking_at_each_gives(bounds: set[int], moments: set[int]) -> None:
-    ordered = sorted(one * 1000 for one in bounds)
+    ordered = sorted(bound * 1000 for bound in bounds)
     zero = ordered[0]
     draw = Drawing()
     for start, end in zip(ordered[::2], ordered[1::2], strict=True):

@@ -80,13 +80,13 @@ def test_a_kernel_named_like_a_marker_is_none() -> None:
 
 
 def test_ranges_called_steps_bound_steps_where_nothing_else_does() -> None:
-    drawn = Drawing()
+    synthetic = Drawing()
     for number in range(4):
-        drawn.span("user_annotation", f"train_step {number}", 100 * number, 100 * number + 60)
+        synthetic.span("user_annotation", f"train_step {number}", 100 * number, 100 * number + 60)
         if number:
-            drawn.span("user_annotation", "step", 100 * number + 10, 100 * number + 20, tid=7)
-    drawn.span("user_annotation", "steps taken", 5, 6).span("user_annotation", "stepper 1", 7, 8)
-    rank = drawn.rank()
+            synthetic.span("user_annotation", "step", 100 * number + 10, 100 * number + 20, tid=7)
+    synthetic.span("user_annotation", "steps taken", 5, 6).span("user_annotation", "stepper 1", 7, 8)
+    rank = synthetic.rank()
     assert [(step.start_ns, step.end_ns) for step in rank.steps] == [
         (0, 100_000),
         (100_000, 200_000),
@@ -96,8 +96,8 @@ def test_ranges_called_steps_bound_steps_where_nothing_else_does() -> None:
 
 
 def test_a_marker_of_pytorch_goes_before_ranges_called_steps() -> None:
-    drawn = Drawing()
+    synthetic = Drawing()
     for number in range(4):
-        drawn.span("user_annotation", "iteration", 100 * number, 100 * number + 60)
-        drawn.span("user_annotation", "Optimizer.step#SGD.step", 100 * number + 50, 100 * number + 60)
-    assert drawn.rank().provenance.step_marker == "the ends of Optimizer.step#SGD.step"
+        synthetic.span("user_annotation", "iteration", 100 * number, 100 * number + 60)
+        synthetic.span("user_annotation", "Optimizer.step#SGD.step", 100 * number + 50, 100 * number + 60)
+    assert synthetic.rank().provenance.step_marker == "the ends of Optimizer.step#SGD.step"

@@ -89,13 +89,13 @@ def test_a_gain_per_sample_predicts_nothing_of_the_step() -> None:
 def test_what_is_not_tried_is_listed_with_the_reason(finding: RankedFinding, why: str) -> None:
     candidates, others = select([finding], 100_000_000, (), Safety.ROUNDING)
     assert candidates == []
-    assert [(one.rule, one.number, one.why) for one in others] == [("rule_1", 1, why)]
+    assert [(other.rule, other.number, other.why) for other in others] == [("rule_1", 1, why)]
 
 
 def test_the_same_injection_is_tried_once() -> None:
     candidates, others = select([found(1, WORKERS), found(2, WORKERS)], None, (), Safety.ROUNDING)
-    assert [one.number for one in candidates] == [1]
-    assert [one.why for one in others] == ["it is the trial of 1"]
+    assert [candidate.number for candidate in candidates] == [1]
+    assert [other.why for other in others] == ["it is the trial of 1"]
 
 
 def test_of_several_fixes_the_first_that_may_be_tried_is() -> None:

@@ -51,7 +51,7 @@ def test_all_looks_together_may_be_wrong_as_often_as_one() -> None:
 
 @given(RATIOS, st.integers(1, 9))
 def test_slower_is_faster_the_other_way_round(ratios: list[float], look: int) -> None:
-    faster, slower = looks.interval(ratios, look), looks.interval([-one for one in ratios], look)
+    faster, slower = looks.interval(ratios, look), looks.interval([-ratio for ratio in ratios], look)
     assert faster.low < faster.likely < faster.high
     assert [1 / slower.high, 1 / slower.likely, 1 / slower.low] == pytest.approx(
         [faster.low, faster.likely, faster.high], rel=1e-9
@@ -60,7 +60,7 @@ def test_slower_is_faster_the_other_way_round(ratios: list[float], look: int) ->
 
 @given(RATIOS, st.floats(-1, 1))
 def test_a_gain_of_all_pairs_moves_the_interval(ratios: list[float], gain: float) -> None:
-    before, after = looks.interval(ratios, 1), looks.interval([one + gain for one in ratios], 1)
+    before, after = looks.interval(ratios, 1), looks.interval([ratio + gain for ratio in ratios], 1)
     assert after.low / before.low == pytest.approx(math.exp(gain), rel=1e-6)
     assert after.high / before.high == pytest.approx(math.exp(gain), rel=1e-6)
 

@@ -184,7 +184,7 @@ def alive() -> list[Any]:
     module = sys.modules.get("torch.optim.optimizer")
     if module is None:
         return []
-    return [one for one in gc.get_objects() if issubclass(type(one), module.Optimizer)]
+    return [object_ for object_ in gc.get_objects() if issubclass(type(object_), module.Optimizer)]
 
 
 def weights(optimizer: Any) -> list[Any]:

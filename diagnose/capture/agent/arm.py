@@ -20,9 +20,9 @@ class Arm:
 
     def _backward(self, tensors: list[Any]) -> None:
         """A pass begins."""
-        for one in tensors:
-            if one.numel() == 1:
-                self._losses.keep(one)
+        for tensor in tensors:
+            if tensor.numel() == 1:
+                self._losses.keep(tensor)
 
     def found(self) -> dict[str, object]:
         """As `Arm` in the manifest. Waits for the device."""

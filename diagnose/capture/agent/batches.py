@@ -52,7 +52,7 @@ class Batches:
             return
         self._taken += 1
         tensors = list(_tensors(batch))
-        if not tensors or any(one.numel() > LARGEST and _is_sequence(one) for one in tensors):
+        if not tensors or any(tensor.numel() > LARGEST and _is_sequence(tensor) for tensor in tensors):
             return  # Of such a batch nothing is known.
         if (filled := _filled(tensors)) is not None:
             self._filled.append(filled)
@@ -105,9 +105,9 @@ def _filled(tensors: list[Any]) -> Filled | None:
     over, is padding, whatever its value.
     """
     alike: dict[tuple[int, int], list[Any]] = {}
-    for one in tensors:
-        if one.numel() >= SHORTEST and _is_sequence(one):
-            alike.setdefault(tuple(one.shape[:2]), []).append(one)
+    for tensor in tensors:
+        if tensor.numel() >= SHORTEST and _is_sequence(tensor):
+            alike.setdefault(tuple(tensor.shape[:2]), []).append(tensor)
     if not alike:
         return None
     shape, same = max(alike.items(), key=lambda item: item[0][0] * item[0][1])
@@ -153,7 +153,7 @@ def _checksum(tensors: list[Any]) -> int | None:
     """Of the beginnings of all tensors, 32 bits; None without tensors, or without numpy."""
     import torch
 
-    whole = [one.detach() for one in tensors if one.is_contiguous()]
+    whole = [tensor.detach() for tensor in tensors if tensor.is_contiguous()]
     if "numpy" not in sys.modules or not whole:
         return None
     return functools.reduce(

@@ -46,10 +46,10 @@ def described(func: Any, torch: Any) -> Op:
     space, _, name = schema.name.partition("::")
     seeded = torch.Tag.nondeterministic_seeded in func.tags
     turns = torch.Tag.inplace_view in func.tags and name not in OTHER_MEMORY
-    views = turns or any(one.alias_info and not one.alias_info.is_write for one in schema.arguments)
+    views = turns or any(argument.alias_info and not argument.alias_info.is_write for argument in schema.arguments)
     return Op(
         name=schema.name,
-        arguments=tuple(one.name for one in schema.arguments),
+        arguments=tuple(argument.name for argument in schema.arguments),
         writes=frozenset() if turns else _written(schema),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         arithmetic=space == "aten" and name in ARITHMETIC,
@@ -61,16 +61,18 @@ def described(func: Any, torch: Any) -> Op:
 
 
 def _written(schema: Any) -> frozenset[str]:
-    return frozenset(one.name for one in schema.arguments if one.alias_info and one.alias_info.is_write)
+    return frozenset(
+        argument.name for argument in schema.arguments if argument.alias_info and argument.alias_info.is_write
+    )
 
 
 def tensors_in(values: list[Any], torch: Any) -> Iterator[Any]:
     """All tensors in nested lists."""
-    for one in values:
-        if isinstance(one, torch.Tensor):
-            yield one
-        elif isinstance(one, list | tuple):
-            yield from tensors_in(list(one), torch)
+    for value in values:
+        if isinstance(value, torch.Tensor):
+            yield value
+        elif isinstance(value, list | tuple):
+            yield from tensors_in(list(value), torch)
 
 
 def plain(tensor: Any, torch: Any) -> bool:

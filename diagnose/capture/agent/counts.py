@@ -30,8 +30,8 @@ class Counts:
 
     def taken(self, op: Op, given: dict[str, Any], tensors: list[Any], backward: bool, step: int) -> None:
         """The next op is called in this step, with these arguments, among them these tensors."""
-        at, makers = len(self._learnt), [self._contents.filled_by(one) for one in tensors]
-        self._learnt.append(any(one.requires_grad for one in tensors) or any(map(self._is_learnt, makers)))
+        at, makers = len(self._learnt), [self._contents.filled_by(tensor) for tensor in tensors]
+        self._learnt.append(any(tensor.requires_grad for tensor in tensors) or any(map(self._is_learnt, makers)))
         alike = op.comparable and not self._learnt[at] and self._is_as_before(op, given, tensors, makers, step)
         self.looked_up.append(self._lookup(op.name, given, tensors, makers) if alike else -1)
         known = [one for one, maker in zip(tensors, makers, strict=True) if not self._may_learn(one, maker)]
@@ -60,7 +60,11 @@ class Counts:
         Places are looked at of all tensors. What somebody else makes anew, as NumPy does, has never been there.
         """
         brought = [self._key(one) for one, maker in zip(tensors, makers, strict=True) if maker < 0]
-        places = [(tuple(one.shape), one.stride(), one.storage_offset()) for one in tensors if plain(one, self._torch)]
+        places = [
+            (tuple(tensor.shape), tensor.stride(), tensor.storage_offset())
+            for tensor in tensors
+            if plain(tensor, self._torch)
+        ]
         numbers = [(key, one) for key, one in given.items() if isinstance(one, bool | int | float | str | None)]
         lists = [(key, repr(one)) for key, one in given.items() if isinstance(one, list | tuple) and _of_numbers(one)]
         if op.name in LOOKS_UP:  # Other rows are looked up in each step.
@@ -92,4 +96,4 @@ def _of_rows(given: dict[str, Any]) -> bool:
 
 
 def _of_numbers(values: list[Any] | tuple[Any, ...]) -> bool:
-    return all(isinstance(one, bool | int | float) for one in values)
+    return all(isinstance(value, bool | int | float) for value in values)

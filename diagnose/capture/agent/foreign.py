@@ -182,6 +182,6 @@ def close_older_ranges() -> None:
     import torch
 
     if turns.begun > 1 and not torch.autograd._profiler_enabled():
-        for one in gc.get_objects():
-            if type(one) is torch.autograd.profiler.record_function and one.record is not None:
-                torch.ops.profiler._record_function_exit._RecordFunction(one.record)
+        for object_ in gc.get_objects():
+            if type(object_) is torch.autograd.profiler.record_function and object_.record is not None:
+                torch.ops.profiler._record_function_exit._RecordFunction(object_.record)

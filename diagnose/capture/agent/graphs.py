@@ -47,7 +47,7 @@ class Graphs:
 
     def backward(self, ends: list[Any]) -> None:
         """A pass begins at these tensors. Raises what torch raises."""
-        pending = [node for one in ends if (node := getattr(one, "grad_fn", None)) is not None]
+        pending = [node for end in ends if (node := getattr(end, "grad_fn", None)) is not None]
         for node in pending:
             self._add(node)
         while pending and not self.too_large:
@@ -84,7 +84,7 @@ class Graphs:
             "number": self._number,
             "uses": self._uses,
             "used": self._used,
-            "optimizer": [-1 if one is None else has.get(id(one), 0) for one in weights],
+            "optimizer": [-1 if weight is None else has.get(id(weight), 0) for weight in weights],
         }
         with gzip.open(target, "wt", encoding="utf-8") as file:
             json.dump(content, file, separators=(",", ":"))

@@ -102,7 +102,7 @@ def _around(frame: FrameType) -> Loop | None:
     loops = [one for one in _of(frame, tree) if one.lineno <= frame.f_lineno <= (one.end_lineno or 0)]
     if not loops:
         return None
-    line = max(one.lineno for one in loops)
+    line = max(loop.lineno for loop in loops)
     return Loop(str(path), line, source.splitlines()[line - 1].strip())
 
 

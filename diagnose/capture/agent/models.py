@@ -17,9 +17,15 @@ def largest() -> Any:
     nn = sys.modules.get("torch.nn.modules.module")
     if nn is None:
         return None
-    modules = [one for one in gc.get_objects() if issubclass(type(one), nn.Module) and "_modules" in vars(one)]
-    inner = {id(part) for one in modules for part in list(one._modules.values())}
-    sizes = [(sum(part.numel() for part in list(one.parameters())), one) for one in modules if id(one) not in inner]
+    modules = [
+        object_ for object_ in gc.get_objects() if issubclass(type(object_), nn.Module) and "_modules" in vars(object_)
+    ]
+    inner = {id(part) for module in modules for part in list(module._modules.values())}
+    sizes = [
+        (sum(part.numel() for part in list(module.parameters())), module)
+        for module in modules
+        if id(module) not in inner
+    ]
     size, found = max(sizes, key=lambda pair: pair[0], default=(0, None))
     return found if size else None
 

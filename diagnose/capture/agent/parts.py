@@ -98,8 +98,8 @@ class Parts:
 
     def taken(self, op: Op, tensors: list[Any]) -> None:
         """The next op is called, with these tensors. What is written to counts as taken as a whole."""
-        takes = [self._reading(one, bool(op.writes)) for one in tensors]
-        learnt = any(one.requires_grad for one in tensors) or any(self._is_learnt(one.maker) for one in takes)
+        takes = [self._reading(tensor, bool(op.writes)) for tensor in tensors]
+        learnt = any(tensor.requires_grad for tensor in tensors) or any(self._is_learnt(take.maker) for take in takes)
         self._takes.append(takes)
         self._learnt.append(learnt and self._torch.is_grad_enabled())
         self._divisible.append("")
@@ -218,7 +218,7 @@ def _along_rows(rows: Any, given: dict[str, Any], made: Any) -> bool:
     last = rows.dim() - 1
     dims = given.get("dim", last)
     normalized = given.get("normalized_shape", [0])
-    along = {one % rows.dim() for one in (dims if isinstance(dims, list | tuple) else [dims])}
+    along = {dim % rows.dim() for dim in (dims if isinstance(dims, list | tuple) else [dims])}
     return along == {last} and len(normalized) == 1 and _inner(rows) == _inner(made) == last
 
 

@@ -209,7 +209,7 @@ class Values:
     def _ended(self, call: _Call, made: Any) -> None:
         at, contents = call.at, self._contents
         results = list(tensors_in([made], self.torch))
-        new = [one for one in results if contents.is_new(one)]
+        new = [result for result in results if contents.is_new(result)]
         value = contents.fresh() if call.key is None else contents.number(call.key)
         first = self._first.setdefault(value, at)
         self._samples[at] = repr([some_of(one) for one in [*new, *call.written][:1] if plain(one, self.torch)])
@@ -221,8 +221,8 @@ class Values:
         for one in call.written:
             maker = contents.written(one, contents.number(("written", value)), at)
             self._written_by.setdefault(maker, []).append(at)
-        for one in call.tensors if call.op.turns else []:
-            contents.turned(one)
+        for tensor in call.tensors if call.op.turns else []:
+            contents.turned(tensor)
         for place, one in enumerate(new):
             contents.made(one, contents.number(("made", value, place)), at)
         if new and call.op.computes and not self._backward[at]:
@@ -234,18 +234,18 @@ class Values:
             return -1
         if not made.any():
             return -1
-        for one in call.tensors:
-            alike = plain(one, self.torch) and (made.shape, made.dtype) == (one.shape, one.dtype)
-            learnt = any(other.requires_grad for other in call.tensors if other is not one)
-            if alike and not learnt and self.torch.allclose(made, one, rtol=CLOSE, atol=0.0):
-                maker = self._contents.filled_by(one)
+        for tensor in call.tensors:
+            alike = plain(tensor, self.torch) and (made.shape, made.dtype) == (tensor.shape, tensor.dtype)
+            learnt = any(other.requires_grad for other in call.tensors if other is not tensor)
+            if alike and not learnt and self.torch.allclose(made, tensor, rtol=CLOSE, atol=0.0):
+                maker = self._contents.filled_by(tensor)
                 return call.at if maker < 0 else maker
         return -1
 
     def _can_be_left_out(self, at: int) -> bool:
         """What it makes may be what was made before: if both are written to, then with the same values."""
         mine, others = self._written_by.get(at, []), self._written_by.get(self._same[at], [])
-        return [self._value(one) for one in mine] == [self._value(one) for one in others]
+        return [self._value(one) for one in mine] == [self._value(other) for other in others]
 
     def _value(self, at: int) -> int:
         return self._same[at] if self._same[at] >= 0 else at

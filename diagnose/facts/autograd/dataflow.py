@@ -91,7 +91,7 @@ def dataflow(facts: Facts) -> Dataflow:
     first = _first_numbers(facts, number, kinds)
     if (first < 0).all():
         raise Missing("which ops need what others make", "Record a training whose steps are alike.")
-    new = [one.partition("Backward")[0] not in _NOTHING_NEW for one in kinds]
+    new = [kind.partition("Backward")[0] not in _NOTHING_NEW for kind in kinds]
     return Dataflow(first=first, takes=tuple(takes), number=number, computes=np.array(new, dtype=np.int64))
 
 

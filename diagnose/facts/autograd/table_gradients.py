@@ -73,7 +73,9 @@ def table_gradients(facts: Facts) -> tuple[TableGradients, ...]:
 def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[int, int]]) -> TableGradients:
     calls, ops = updates(facts), host_spans(facts, SpanKind.OP)
     inside = ops.where(nesting.innermost_at(ops.start_ns, ops.track, *places(calls)) >= 0).outermost()
-    alone = [bool(one) and len(one[0]) == 1 and one[0][0].shape == shape for one in inputs_of(facts, inside.ids)]
+    alone = [
+        bool(input_) and len(input_[0]) == 1 and input_[0][0].shape == shape for input_ in inputs_of(facts, inside.ids)
+    ]
     made = dense.where(np.array([at for at, _ in some]))
     share = _share_of_gradients(facts, shape)
     listed = named(facts, inside.ids, *_LISTS) & (share > 0)

@@ -155,7 +155,7 @@ def balance(facts: Facts) -> Balance | None:
     return Balance(
         rank=others.rank,
         ranks=others.ranks,
-        complete=max(one.world_size for one in others.job.sequences) <= len(others.ranks),
+        complete=max(sequence.world_size for sequence in others.job.sequences) <= len(others.ranks),
         longest=others.ranks[longest],
         longest_share=float((excess.argmax(axis=0) == longest).mean()),
         longest_ns=round_half_up(int(compute[longest].sum()), count),
@@ -232,7 +232,7 @@ def _late(facts: Facts, others: Peers, alike: IntArray, taken: _Own) -> Late | N
 def _why(facts: Facts, more_ns: float) -> TimeCause | None:
     """What this rank's host does for at least half of the time that it takes longer than others."""
     parts = {one: ns for one, ns in host_time(facts).parts.items() if one not in _USUAL}
-    most = max(parts, key=lambda one: parts[one])
+    most = max(parts, key=lambda part: parts[part])
     return most if parts[most] >= 0.5 * more_ns else None
 
 
@@ -241,7 +241,7 @@ _USUAL = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.OTHER_RANK,
 
 
 def _exchanges(job: Job) -> bool:
-    return any(name.startswith("alltoall") for one in job.sequences for name in one.operations)
+    return any(name.startswith("alltoall") for sequence in job.sequences for name in sequence.operations)
 
 
 def _shares_batch(facts: Facts, others: Peers, longest: int) -> bool:
@@ -265,10 +265,10 @@ def kinds_of_ranks(job: Job) -> IntArray:
     """Ranks of one number do the same: those of one stage of a pipeline, else all. Shape (ranks,)."""
     stages: list[tuple[int, ...]] = []
     for rank in job.ranks:
-        mine = next((one for one in job.pipelines if rank in one.ranks), None)
+        mine = next((pipeline for pipeline in job.pipelines if rank in pipeline.ranks), None)
         stages.append(tuple(k for k, held in enumerate(mine.rank_of) if held == rank) if mine is not None else ())
     numbers = {one: k for k, one in enumerate(dict.fromkeys(stages))}
-    return np.array([numbers[one] for one in stages], dtype=np.int64)
+    return np.array([numbers[stage] for stage in stages], dtype=np.int64)
 
 
 def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
@@ -277,14 +277,14 @@ def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
     None if these are less than COVERED of their time, or their sizes are not known.
     """
     own, theirs = others.job.sequences[longest].work, [others.job.sequences[at].work for at in rest.tolist()]
-    kinds = reduce(np.intersect1d, [one.kind[one.size > 0] for one in theirs], own.kind[own.size > 0])
+    kinds = reduce(np.intersect1d, [their.kind[their.size > 0] for their in theirs], own.kind[own.size > 0])
     size, ns = np.zeros(len(kinds)), np.zeros(len(kinds))
-    for one in theirs:
-        at = np.searchsorted(one.kind, kinds, sorter=(order := np.argsort(one.kind)))
-        size += one.size[order][at] / len(theirs)
-        ns += one.ns[order][at] / len(theirs)
+    for their in theirs:
+        at = np.searchsorted(their.kind, kinds, sorter=(order := np.argsort(their.kind)))
+        size += their.size[order][at] / len(theirs)
+        ns += their.ns[order][at] / len(theirs)
     asked = own.size[(order := np.argsort(own.kind))][np.searchsorted(own.kind, kinds, sorter=order)]
-    if ns.sum() < COVERED * np.mean([one.ns.sum() for one in theirs]) or not len(kinds):
+    if ns.sum() < COVERED * np.mean([their.ns.sum() for their in theirs]) or not len(kinds):
         return None
     return float((ns * asked / size).sum() / ns.sum())
 
@@ -304,7 +304,7 @@ def _alone(facts: Facts) -> bool:
 
 def _hands_on_unseen(facts: Facts, others: Peers) -> bool:
     """Whether ranks send to each other, and it is not known which stage of which pipeline each is."""
-    sent: Sequence[str] = [name for one in others.job.sequences for name in one.operations]
+    sent: Sequence[str] = [name for sequence in others.job.sequences for name in sequence.operations]
     if not others.job.pipelines:
         return bool(STAGES & set(sent)) or _sends(facts, sent)
     return False

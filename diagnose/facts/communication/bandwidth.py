@@ -136,7 +136,7 @@ def _rate(facts: Facts, table: CollectiveTable, device: Peaks, rows: IntArray) -
 def wire_share(table: CollectiveTable, rows: IntArray) -> npt.NDArray[np.float64]:
     """What of its bytes each collective sends over the slowest link, by nccl-tests' definition; 0 unknown."""
     names = [str(one).replace("_", "").lower() for one in table.operation[rows]]
-    times = np.array([2 if one.startswith(_EACH_WAY) else 1 if one.startswith(_ONE_WAY) else 0 for one in names])
+    times = np.array([2 if name.startswith(_EACH_WAY) else 1 if name.startswith(_ONE_WAY) else 0 for name in names])
     ranks = np.maximum(table.group_size[rows], 1)
     share: npt.NDArray[np.float64] = times * (ranks - 1) / ranks
     return share

@@ -27,7 +27,9 @@ def offsets_ns(
     Ranks that are known to share a clock are not moved. Those that only send to each other are placed in the middle of
     what is possible: nothing is received before it was sent.
     """
-    apart = [(one.machine >= 0, one.machine if one.machine >= 0 else one.rank) for one in sequences]
+    apart = [
+        (sequence.machine >= 0, sequence.machine if sequence.machine >= 0 else sequence.rank) for sequence in sequences
+    ]
     hosts = {name: k for k, name in enumerate(dict.fromkeys(apart))}
     host = np.array([hosts[name] for name in apart])
     rows = [

@@ -197,7 +197,7 @@ def _operations(facts: Facts, of_table: npt.NDArray[np.object_], told: IntArray)
     column = facts.rank.collectives["operation"].cat
     recorded = np.array([*column.categories, ""], dtype=object)[np.append(column.codes.to_numpy(), -1)[told]]
     texts = np.where(told >= 0, recorded, of_table)
-    return np.array([str(one).replace("_", "").lower() for one in texts], dtype=object)
+    return np.array([str(text).replace("_", "").lower() for text in texts], dtype=object)
 
 
 def _posted(facts: Facts, ids: IntArray, begin: IntArray) -> IntArray:
@@ -215,7 +215,7 @@ def _asked_bytes(facts: Facts, ids: IntArray) -> IntArray:
     if not len(ids):
         return ids
     position, inputs = recorded_inputs(facts, ids)
-    sizes = [sum(tensor.bytes or 4 * tensor.elements for some in one for tensor in some) or -1 for one in inputs]
+    sizes = [sum(tensor.bytes or 4 * tensor.elements for some in input_ for tensor in some) or -1 for input_ in inputs]
     return np.array([*sizes, -1], dtype=np.int64)[position]
 
 
@@ -230,7 +230,7 @@ def _ops(facts: Facts) -> Intervals:
     used = steps(facts)
     asking = of(SpanKind.COLLECTIVE)
     names = facts.rank.spans["name"].iloc[asking.ids].to_numpy()
-    asking = asking.where(np.array([not str(one).startswith(("gloo:", "mpi:")) for one in names], dtype=bool))
+    asking = asking.where(np.array([not str(name).startswith(("gloo:", "mpi:")) for name in names], dtype=bool))
     return intervals.clip(intervals.subtract(of(SpanKind.OP).times, asking.times), used.start_ns, used.end_ns)
 
 

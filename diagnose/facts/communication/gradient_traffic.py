@@ -58,7 +58,7 @@ def wide_gradients(facts: Facts) -> tuple[WideGradients, ...]:
     Raises Missing like the table of collectives, without the type of any, and like `peaks` if there are some.
     """
     table, role_of = collective_table(facts), roles(facts)
-    mine = ~table.on_host & np.isin(role_of.astype(str), [str(one) for one in GRADIENTS])
+    mine = ~table.on_host & np.isin(role_of.astype(str), [str(gradient) for gradient in GRADIENTS])
     if mine.any() and (table.element_bytes[mine] <= 0).all():
         raise Missing("types of collectives", "Record with PyTorch 2.2 or newer and NCCL.")
     found = [

@@ -114,13 +114,13 @@ def standing(facts: Facts) -> Intervals:
     names = facts.rank.spans["name"].cat
     labels = [str(name) for name in names.categories]
     codes = names.codes.to_numpy()[ops.ids]
-    async_span = np.array([one.startswith(("gloo:", "mpi:")) for one in labels], dtype=bool)[codes]
+    async_span = np.array([label.startswith(("gloo:", "mpi:")) for label in labels], dtype=bool)[codes]
     ops, codes = ops.where(~async_span), codes[~async_span]
     if not len(ops.ids):
         return intervals.EMPTY
-    posting = np.array([one.startswith(("c10d::send", "c10d::recv")) for one in labels], dtype=bool)[codes]
-    asking = np.array([one.startswith(_WAITING) for one in labels], dtype=bool)[codes] & ~posting
-    own = ~asking & ~np.array([one.startswith(_ENGINE) for one in labels], dtype=bool)[codes]
+    posting = np.array([label.startswith(("c10d::send", "c10d::recv")) for label in labels], dtype=bool)[codes]
+    asking = np.array([label.startswith(_WAITING) for label in labels], dtype=bool)[codes] & ~posting
+    own = ~asking & ~np.array([label.startswith(_ENGINE) for label in labels], dtype=bool)[codes]
     up, around = ops.parents, np.flatnonzero(asking)
     while len(around := np.unique(up[around][up[around] >= 0])):
         own[around] = False

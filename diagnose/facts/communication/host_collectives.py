@@ -78,7 +78,9 @@ def host_collectives(facts: Facts) -> HostCollectives:
 
 def _bytes(facts: Facts, ops: IntArray) -> IntArray:
     position, inputs = recorded_inputs(facts, ops)
-    given = [next((some for some in one if some), ()) for one in inputs]  # Of allgather_ results come first, in lists.
+    given = [
+        next((some for some in input_ if some), ()) for input_ in inputs
+    ]  # Of allgather_ results come first, in lists.
     sizes = [sum(tensor.bytes or 4 * tensor.elements for tensor in some) if some else -1 for some in given]
     return np.array([*sizes, -1], dtype=np.int64)[position]
 

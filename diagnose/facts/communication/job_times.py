@@ -77,9 +77,9 @@ def job_times(job: Job) -> JobTimes:
     """The times of a job's ranks. On each rank and in each step they add up to the step."""
     calls, first = _calls(job)
     rows = [_rank(one, calls, first[at]) for at, one in enumerate(job.sequences)]
-    compute = np.stack([one.compute_ns for one in job.sequences])
+    compute = np.stack([sequence.compute_ns for sequence in job.sequences])
     wait, transfer, unmatched = (np.stack(part) for part in zip(*(row.by_step for row in rows), strict=True))
-    whole = np.stack([np.diff(one.bounds_ns) for one in job.sequences])
+    whole = np.stack([np.diff(sequence.bounds_ns) for sequence in job.sequences])
     return JobTimes(
         compute_ns=compute,
         host_ns=whole - compute - wait - transfer - unmatched,
@@ -93,7 +93,7 @@ def job_times(job: Job) -> JobTimes:
 
 def _calls(job: Job) -> tuple[Calls, IntArray]:
     """The calls, without times, and where those of each rank begin."""
-    counts = [len(one.calls.ids) for one in job.sequences]
+    counts = [len(sequence.calls.ids) for sequence in job.sequences]
     first = np.concatenate(([0], np.cumsum(counts)))
     join_point, last, awaited = (np.full(first[-1], -1, dtype=np.int64) for _ in range(3))
     whole = np.zeros(first[-1], dtype=bool)
@@ -135,7 +135,7 @@ def _rank(one: CollectiveSequence, calls: Calls, first: int) -> _Waits:
 def _caused(job: Job, waits: list[_Waits]) -> IntArray:
     """Shape (ranks, 3)."""
     begin, end, whom = (
-        np.concatenate([getattr(one, name) for one in waits]) for name in ("from_ns", "until_ns", "awaited")
+        np.concatenate([getattr(wait, name) for wait in waits]) for name in ("from_ns", "until_ns", "awaited")
     )
     found = np.zeros((len(job.sequences), 3), dtype=np.int64)
     late = np.flatnonzero((end > begin) & (whom >= 0))

@@ -46,14 +46,14 @@ def kept(sequence: CollectiveSequence, ranks: int) -> KeptSequence:
     """What is kept of a sequence if there are so many ranks: whole steps, at least one."""
     some = _within(sequence, MOST_CALLS_OF_JOB // max(ranks, 1))
     held = some.lane.until_ns - some.lane.from_ns
-    groups = [one.ranks for one in sequence.known_groups if 1 < len(one.ranks) < max(sequence.world_size, ranks)]
+    groups = [group.ranks for group in sequence.known_groups if 1 < len(group.ranks) < max(sequence.world_size, ranks)]
     return KeptSequence(
         data=packed(some),
         calls=len(some.calls.ids),
         recorded_steps=len(sequence.numbers),
         steps=len(some.numbers),
         held_share=float(held.sum()) / max(int(some.bounds_ns[-1] - some.bounds_ns[0]), 1),
-        near=any(0 in one for one in groups),
+        near=any(0 in group for group in groups),
     )
 
 
@@ -65,7 +65,7 @@ def _within(sequence: CollectiveSequence, most_calls: int) -> CollectiveSequence
 
 def chosen(sequences: Mapping[int, KeptSequence], most_calls: int = MOST_CALLS_OF_JOB) -> list[int]:
     """The ranks whose collectives are put together; all, if they are no more than `most_calls`."""
-    if sum(one.calls for one in sequences.values()) <= most_calls:
+    if sum(sequence.calls for sequence in sequences.values()) <= most_calls:
         return sorted(sequences)
     replica = sorted(sequences, key=lambda rank: (not sequences[rank].near, rank))
     awaited = sorted(sequences, key=lambda rank: (sequences[rank].held_share, rank))

@@ -38,7 +38,7 @@ def ranks_together(facts: Facts, told: IntArray) -> int:
     """
     if len(told) and (told > 0).all():
         return int(told.min())
-    groups = {len(one.ranks) for one in facts.rank.provenance.groups if len(one.ranks) > 1}
+    groups = {len(group.ranks) for group in facts.rank.provenance.groups if len(group.ranks) > 1}
     if len(groups) == 1:
         return groups.pop()
     if groups or not _world(facts):

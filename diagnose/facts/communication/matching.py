@@ -31,7 +31,7 @@ def join(sequences: Sequence[CollectiveSequence]) -> Job | None:
 
     Nor are steps of some the recorded window of others.
     """
-    ordered = sorted(sequences, key=lambda one: one.rank)
+    ordered = sorted(sequences, key=lambda sequence: sequence.rank)
     common = set.intersection(*(set(one.numbers) for one in ordered)) if ordered else set()
     numbers = _run(sorted(common))
     if len(ordered) < 2 or not numbers or len({one.window for one in ordered}) > 1:
@@ -51,8 +51,8 @@ def _run(numbers: list[int]) -> tuple[int, ...]:
     """The longest run of steps that follow each other."""
     best: list[int] = []
     run: list[int] = []
-    for one in numbers:
-        run = [*run, one] if run and one == run[-1] + 1 else [one]
+    for number in numbers:
+        run = [*run, number] if run and number == run[-1] + 1 else [number]
         best = run if len(run) > len(best) else best
     return tuple(best)
 
@@ -133,8 +133,10 @@ def _thread_groups(
     unnamed = [(at, k) for at, one in enumerate(sequences) for k, group in enumerate(one.groups) if not group.name]
     ends = {(at, k): _ends(sequences[at], k) for at, k in unnamed}
     position = {one.rank: at for at, one in enumerate(sequences)}
-    everyone = ProcessGroup("", "", tuple(one.rank for one in sequences))
-    known = {id(group): group for one in sequences for group in one.known_groups}  # To tell equal ones takes longer.
+    everyone = ProcessGroup("", "", tuple(sequence.rank for sequence in sequences))
+    known = {
+        id(group): group for sequence in sequences for group in sequence.known_groups
+    }  # To tell equal ones takes longer.
     told = dict.fromkeys(group for group in known.values() if len(group.ranks) > 1)
     stages = {one.ranks for one in laid}
     fits: list[tuple[bool, float, int, ProcessGroup, list[tuple[int, int]]]] = []
@@ -145,8 +147,8 @@ def _thread_groups(
                 if spread <= ALIKE_NS:
                     fits.append((group.ranks in stages, spread, order, group, members))
     found: dict[tuple[int, int], ProcessGroup] = {}
-    for _, _, _, group, members in sorted(fits, key=lambda one: one[:3]):
-        if not any(one in found for one in members):
+    for _, _, _, group, members in sorted(fits, key=lambda fit: fit[:3]):
+        if not any(member in found for member in members):
             found |= dict.fromkeys(members, group)
     return found
 
@@ -226,7 +228,7 @@ def _collectives(
 
 
 def _world(sequences: Sequence[CollectiveSequence]) -> int:
-    return max(len(sequences), *(one.world_size for one in sequences))
+    return max(len(sequences), *(sequence.world_size for sequence in sequences))
 
 
 def _rising(one: CollectiveSequence, group_of: IntArray) -> set[int]:

@@ -26,9 +26,9 @@ def stretches_ns(one: CollectiveSequence) -> tuple[IntArray, IntArray]:
 def own_time_ns(job: Job) -> tuple[npt.NDArray[np.float64], npt.NDArray[np.float64]]:
     """(computing, other own time) of each rank in each step. Shapes (ranks, steps)."""
     computing, other = [], []
-    for one in job.sequences:
-        step, (own, computed) = begun(one), stretches_ns(one)
-        count = len(one.numbers)
+    for sequence in job.sequences:
+        step, (own, computed) = begun(sequence), stretches_ns(sequence)
+        count = len(sequence.numbers)
         computing.append(np.bincount(step, weights=computed, minlength=count))
         other.append(np.bincount(step, weights=np.maximum(own - computed, 0), minlength=count))
     return np.stack(computing), np.stack(other)

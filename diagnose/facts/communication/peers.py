@@ -38,7 +38,7 @@ class Compared:
     def peers(self, rank: int) -> Peers:
         """What the others tell of a rank."""
         job, at = self.job, self.job.ranks.index(rank)
-        met = _arrivals([one for one in job.join_points if one.whole])
+        met = _arrivals([join_point for join_point in job.join_points if join_point.whole])
         own = met.rank == at
         rows = np.stack((job.sequences[at].calls.ids[met.call[own]], met.arrived_ns[own], met.wait_ns[own]), axis=1)
         ids, arrived_ns, wait_ns = rows[np.lexsort(rows.T[::-1])].T
@@ -46,9 +46,9 @@ class Compared:
             rank=rank,
             ranks=job.ranks,
             steps=job.sequences[at].numbers,
-            machines=np.array([one.machine for one in job.sequences], dtype=np.int64),
-            devices=np.array([one.device for one in job.sequences], dtype=np.int64),
-            compute_ns=np.stack([one.compute_ns for one in job.sequences]),
+            machines=np.array([sequence.machine for sequence in job.sequences], dtype=np.int64),
+            devices=np.array([sequence.device for sequence in job.sequences], dtype=np.int64),
+            compute_ns=np.stack([sequence.compute_ns for sequence in job.sequences]),
             waited_ns=self.waited_ns,
             met=ids,
             from_ns=arrived_ns + int(job.ahead_ns[at]),
@@ -77,7 +77,13 @@ class _Arrivals:
 
 def _arrivals(join_points: Sequence[JoinPoint]) -> _Arrivals:
     none = np.zeros(0, dtype=np.int64)
-    rows = [(none,) * 4, *((one.ranks, one.calls, one.arrived_ns, one.wait_ns) for one in join_points)]
+    rows = [
+        (none,) * 4,
+        *(
+            (join_point.ranks, join_point.calls, join_point.arrived_ns, join_point.wait_ns)
+            for join_point in join_points
+        ),
+    ]
     return _Arrivals(*(np.concatenate(column) for column in zip(*rows, strict=True)))
 
 

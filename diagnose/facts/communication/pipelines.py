@@ -11,7 +11,11 @@ from diagnose.trace.job import RECV, SEND, CollectiveSequence, Pipeline
 
 def pipelines(sequences: Sequence[CollectiveSequence]) -> list[Pipeline]:
     """The pipelines of a job whose recordings tell sides or ranks; none where what is sent is not received."""
-    by_rank = {one.rank: one for one in sequences if ((one.calls.toward != 0) | (one.calls.peer >= 0)).any()}
+    by_rank = {
+        sequence.rank: sequence
+        for sequence in sequences
+        if ((sequence.calls.toward != 0) | (sequence.calls.peer >= 0)).any()
+    }
     if not by_rank:
         return []
     for ranks in _ways(by_rank):
@@ -26,7 +30,7 @@ def _ways(sequences: dict[int, CollectiveSequence]) -> Iterator[list[tuple[int, 
     """Ways to split the ranks into pipelines: by whom they send to, by groups of one use, else all in one."""
     if joined := _joined(sequences):
         yield joined
-    groups = {(group.use, group.ranks) for one in sequences.values() for group in one.known_groups}
+    groups = {(group.use, group.ranks) for sequence in sequences.values() for group in sequence.known_groups}
     uses = sorted({use for use, _ in groups}, key=lambda use: ("pp" not in use and "pipe" not in use.lower(), use))
     for use in uses:
         some = sorted(ranks for name, ranks in groups if name == use and len(ranks) > 1)
@@ -65,17 +69,17 @@ def _made(sequences: Sequence[CollectiveSequence]) -> Pipeline | None:
             stages[stage] = one.rank
     if sorted(stages) != list(range(len(stages))) or _begins_with(sequences[0]) == _begins_with(sequences[-1]):
         return None  # In a ring all begin alike.
-    made = Pipeline(tuple(one.rank for one in sequences), tuple(stages[k] for k in range(len(stages))))
+    made = Pipeline(tuple(sequence.rank for sequence in sequences), tuple(stages[k] for k in range(len(stages))))
     balance: dict[tuple[int, int], int] = {}
-    for one in sequences:
-        peers = made.peers_of(one)
-        names = np.array(one.operations, dtype=object)[one.calls.operation]
-        inside = one.calls.step >= 0
+    for sequence in sequences:
+        peers = made.peers_of(sequence)
+        names = np.array(sequence.operations, dtype=object)[sequence.calls.operation]
+        inside = sequence.calls.step >= 0
         for name, sign in ((SEND, 1), (RECV, -1)):
             mine = inside & (names == name)
             if (peers[mine] < 0).any():
                 return None
             for peer, count in zip(*np.unique(peers[mine], return_counts=True), strict=True):
-                pair = (one.rank, int(peer)) if sign > 0 else (int(peer), one.rank)
+                pair = (sequence.rank, int(peer)) if sign > 0 else (int(peer), sequence.rank)
                 balance[pair] = balance.get(pair, 0) + sign * int(count)
     return made if not any(balance.values()) else None

@@ -47,7 +47,7 @@ def call_groups(facts: Facts) -> CallGroups:
     row, on_host = calls.told, table.on_host[calls.row]
     known = {one.name: one for one in facts.rank.provenance.groups}
     texts = [_texts(told[name], row) for name in ("group", "group_description", "group_ranks")]
-    keys = list(zip(*(one.tolist() for one in texts), strict=True))
+    keys = list(zip(*(text.tolist() for text in texts), strict=True))
     named: dict[tuple[str, str, str], int] = {}
     group = np.array([named.setdefault(key, len(named)) if any(key) else -1 for key in keys], dtype=np.int64)
     groups = [known.get(name) or ProcessGroup(name, use, _ranks(ranks)) for name, use, ranks in named]

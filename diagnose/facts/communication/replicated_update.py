@@ -114,11 +114,11 @@ def _sizes(facts: Facts, table: CollectiveTable) -> IntArray:
 def _has_a_part(facts: Facts, table: CollectiveTable, rows: IntArray) -> bool:
     """Whether the optimizers' parameters have fewer elements than the gradients that are reduced for one update."""
     context = facts.rank.context
-    own = [one.elements for one in context.rank.optimizers] if context is not None else []
+    own = [optimizer.elements for optimizer in context.rank.optimizers] if context is not None else []
     elements = table.bytes[rows] // np.maximum(table.element_bytes[rows], 1)
     if not own or None in own or (table.element_bytes[rows] <= 0).any():
         return False
-    calls = max(one.total_calls for one in optimizer_steps(facts))
+    calls = max(optimizer_step.total_calls for optimizer_step in optimizer_steps(facts))
     return sum(one or 0 for one in own) < PART_SHARE * int(elements.sum()) / (max(calls, 1) * _rounds(facts))
 
 

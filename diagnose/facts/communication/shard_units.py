@@ -82,7 +82,7 @@ def _occurrence(found: Shards) -> IntArray:
     count: dict[tuple[int, ...], int] = {}
     columns = (found.round, found.backward.astype(np.int64), found.gathers.astype(np.int64), found.unit)
     before = []
-    for key in zip(*(one.tolist() for one in columns), strict=True):
+    for key in zip(*(column.tolist() for column in columns), strict=True):
         count[key] = count.get(key, -1) + 1
         before.append(count[key])
     return np.array(before, dtype=np.int64)
@@ -113,7 +113,7 @@ def _cost(facts: Facts, found: Shards) -> tuple[float, float]:
     times = Intervals(table.times.starts[rows], table.times.ends[rows])
     takes = times.ends - times.starts - (0 if known is None else intervals.covered(times, known))
     sizes = np.unique(size)
-    quick = np.array([np.quantile(takes[size == one], QUICK) for one in sizes])
+    quick = np.array([np.quantile(takes[size == asked], QUICK) for asked in sizes])
     if not len(sizes):
         return 0.0, 0.0
     low, high = np.triu_indices(len(sizes), 1)

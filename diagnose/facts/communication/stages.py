@@ -79,8 +79,8 @@ def stages(facts: Facts) -> Stages | None:
     if len(set(held)) != 1 or len(counts) != 1 or not min(counts):
         raise Missing("the micro-batches of a pipeline", "Record all ranks of all stages in the same steps.")
     positions = tuple(tuple(job.ranks.index(rank) for rank in one.ranks) for one in laid)
-    compute = np.stack([one.compute_ns for one in job.sequences]).astype(np.float64)
-    of_place = np.stack([compute[list(one)] for one in positions]).min(axis=0)
+    compute = np.stack([sequence.compute_ns for sequence in job.sequences]).astype(np.float64)
+    of_place = np.stack([compute[list(position)] for position in positions]).min(axis=0)
     mean = of_place.mean(axis=1)
     even = np.ones(compute.shape)
     for one in positions:

@@ -52,7 +52,7 @@ def host_threads(facts: Facts) -> HostThreads:
     calls = calls[calls >= 0]
     inside = (start[calls] < used.end_ns) & (start[calls] >= used.start_ns)
     launching = track[calls[inside]] if inside.any() else track[calls]
-    on_host = np.isin(kind, [enums.code(one) for one in _HOST_KINDS])
+    on_host = np.isin(kind, [enums.code(host_kind) for host_kind in _HOST_KINDS])
     marked = on_host & (spans["step"].to_numpy() >= 0) & _named(spans, Activity.STEP, Activity.OPTIMIZER_STEP)
     for candidates in (track[marked], launching, track[on_host]):
         if len(candidates):

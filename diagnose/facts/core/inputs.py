@@ -85,7 +85,7 @@ def recorded_inputs(facts: Facts, ops: IntArray) -> tuple[IntArray, list[Inputs]
 
 def _inputs(shapes: str, dtypes: str) -> Inputs:
     sizes, types = _list(shapes), _list(dtypes)
-    named = [one if isinstance(one, str) else "" for one in types] + [""] * max(len(sizes) - len(types), 0)
+    named = [type_ if isinstance(type_, str) else "" for type_ in types] + [""] * max(len(sizes) - len(types), 0)
     return tuple(tuple(_tensors(size, dtype)) for size, dtype in zip(sizes[:_MOST], named, strict=False))
 
 

@@ -31,7 +31,7 @@ def type_rates(facts: Facts) -> Peaks:
     """The peak rates, or else those of the device's family: how types compare. Raises Missing like `peaks`."""
     devices = facts.rank.provenance.devices
     known = optional(peaks, facts)
-    if known is not None or len({(one.name, one.multiprocessors) for one in devices}) > 1:
+    if known is not None or len({(device.name, device.multiprocessors) for device in devices}) > 1:
         return peaks(facts)
     names = map(str, facts.rank.spans["name"].cat.categories)
     return gpu_families.estimated(next(iter(devices), None), names) or peaks(facts)

@@ -30,7 +30,7 @@ class Call(NamedTuple):
     @property
     def shapes(self) -> tuple[Shape, ...]:
         """Of the tensors."""
-        return tuple(one.shape for one in self.tensors)
+        return tuple(tensor.shape for tensor in self.tensors)
 
     @property
     def all_shapes(self) -> frozenset[Shape]:

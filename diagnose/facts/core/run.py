@@ -55,7 +55,7 @@ def trains_on_cpu(facts: Facts) -> bool:
     known = None if facts.rank.context is None else facts.rank.context.rank
     if known is None or known.unprofiled is None or known.unprofiled.device_ns is not None:
         return False
-    on_host = all(device in ("cpu", "meta") for one in known.optimizers for device in one.devices)
+    on_host = all(device in ("cpu", "meta") for optimizer in known.optimizers for device in optimizer.devices)
     return on_host and not len(device_work(facts).ids)
 
 

@@ -218,7 +218,7 @@ def _spans_of(facts: Facts, graph: ValueGraph, last: IntArray) -> IntArray:
     numbers = {graph.names[one].rstrip("_"): one for one in np.unique(graph.name[makes]).tolist()}
     spans = host_spans(facts, SpanKind.OP, named=lambda name: name.rstrip("_") in numbers).outermost()
     names = facts.rank.spans["name"].cat.categories
-    number = _numbered(numbers, [str(names[one]) for one in name_codes(facts, spans.ids).tolist()])
+    number = _numbered(numbers, [str(names[name_code]) for name_code in name_codes(facts, spans.ids).tolist()])
     wanted = _numbered(numbers, [graph.names[one] for one in graph.name[last].tolist()])
     step, making = used_step(facts, spans.ids), graph.makes[last] == 1
     found = np.full((steps(facts).count, len(last)), -1, dtype=np.int64)

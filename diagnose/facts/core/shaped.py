@@ -65,7 +65,7 @@ def main_ops(facts: Facts) -> tuple[HostSpans, tuple[Shape | None, ...]]:
         raise NO_SHAPES
     ops = host_spans(facts, SpanKind.OP)
     tops = ops.where(ops.track == host_threads(facts).main).outermost()
-    return tops, tuple(first_shape(one) for one in inputs_of(facts, tops.ids))
+    return tops, tuple(first_shape(input_) for input_ in inputs_of(facts, tops.ids))
 
 
 def inputs_of(facts: Facts, ids: IntArray) -> list[Inputs]:

@@ -44,7 +44,7 @@ class WorkTable:
 
     def of(self, *kernel_kinds: KernelKind) -> npt.NDArray[np.bool_]:
         """Which operations are of one of these kinds."""
-        return np.isin(self.kind, [KERNEL_KINDS.index(one) for one in kernel_kinds])
+        return np.isin(self.kind, [KERNEL_KINDS.index(kernel_kind) for kernel_kind in kernel_kinds])
 
     @property
     def dur_ns(self) -> IntArray:

@@ -193,9 +193,13 @@ class AllocatorCause:
 def allocator_causes(facts: Facts) -> tuple[AllocatorCause, ...]:
     """Calls of the used steps by reason, most host time first. Raises Missing like allocator_calls."""
     used, found = steps(facts), []
-    groups = [one for one in allocator_calls(facts) if one.kind in (ApiKind.MALLOC, ApiKind.FREE)]
+    groups = [
+        allocator_call
+        for allocator_call in allocator_calls(facts)
+        if allocator_call.kind in (ApiKind.MALLOC, ApiKind.FREE)
+    ]
     for churn in Churn:
-        if not (same := [one for one in groups if one.churn is churn]):
+        if not (same := [group for group in groups if group.churn is churn]):
             continue
         ids = np.sort(np.concatenate([one.ids for one in same]))
         step = used_step(facts, ids)

@@ -93,7 +93,10 @@ def _named(ops: MatmulOps, part: str) -> Mask:
 def _by_flash_2(facts: Facts, ops: MatmulOps) -> Mask:
     """Which rows have a kernel of FlashAttention 2."""
     names = facts.rank.spans["name"].cat
-    own = [("flash_fwd_kernel" in one or "flash_bwd_dq_dk_dv" in one) and "Sm90" not in one for one in names.categories]
+    own = [
+        ("flash_fwd_kernel" in category or "flash_bwd_dq_dk_dv" in category) and "Sm90" not in category
+        for category in names.categories
+    ]
     found = np.zeros(len(ops.op), dtype=bool)
     found[ops.row[np.array(own, dtype=bool)[names.codes.to_numpy()[ops.work]]]] = True
     return found

@@ -38,7 +38,7 @@ class Doubles:
 
 def _in_double(inputs: Inputs) -> bool:
     """Whether one is a tensor of float64. A number of Python is recorded as one without dimensions, and is none."""
-    return any(tensor.dtype == "double" and tensor.shape for one in inputs for tensor in one)
+    return any(tensor.dtype == "double" and tensor.shape for input_ in inputs for tensor in input_)
 
 
 @fact

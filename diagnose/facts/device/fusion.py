@@ -209,7 +209,7 @@ def _attention(
 ) -> AttentionChain:
     table, count = work_table(facts), steps(facts).count
     passes = [*forward, *(rows for rows in backward if len(rows))]
-    rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(one) for one in passes])
+    rows, group = np.concatenate(passes), np.repeat(np.arange(len(passes)), [len(pass_) for pass_ in passes])
     matmul = named(facts, table.op[rows], *_MATMULS)
     ns, matmul_ns = (np.bincount(group, table.dur_ns[rows] * some) for some in (1, matmul))
     high = np.where(np.arange(len(ns)) < len(forward), matmul_ns, np.minimum(matmul_ns * 5 / 4, ns))

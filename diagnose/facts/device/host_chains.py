@@ -111,8 +111,8 @@ def _elsewhere(facts: Facts) -> tuple[HostSpans, ...]:
 
 def _within(ops: HostSpans, others: tuple[HostSpans, ...]) -> Mask:
     found = np.zeros(len(ops.ids), dtype=bool)
-    for one in others:
-        found |= nesting.innermost_at(ops.start_ns, ops.track, one.track, one.start_ns, one.end_ns) >= 0
+    for other in others:
+        found |= nesting.innermost_at(ops.start_ns, ops.track, other.track, other.start_ns, other.end_ns) >= 0
     return found
 
 

@@ -46,7 +46,9 @@ def traffic_of(facts: Facts, ops: IntArray) -> tuple[IntArray, ...]:
 
 
 def _moved(op: str, inputs: Inputs) -> tuple[int, int, int]:
-    sizes = [(sum(t.elements for t in one), sum(t.bytes or 4 * t.elements for t in one)) for one in inputs if one]
+    sizes = [
+        (sum(t.elements for t in input_), sum(t.bytes or 4 * t.elements for t in input_)) for input_ in inputs if input_
+    ]
     if not sizes:
         return 0, 0, 0
     (elements, largest), read = max(sizes), sum(size for _, size in sizes)

@@ -100,7 +100,7 @@ def precision(facts: Facts) -> Precision:
 
 
 def _in(ops: MatmulOps, *dtypes: str) -> Mask:
-    return np.isin(ops.math_dtype, [DTYPES.index(one) for one in dtypes])
+    return np.isin(ops.math_dtype, [DTYPES.index(dtype) for dtype in dtypes])
 
 
 def _kernels(ops: MatmulOps, chosen: Mask) -> IntArray:

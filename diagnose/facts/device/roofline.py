@@ -207,8 +207,8 @@ def _by_name(facts: Facts, kernel: IntArray) -> tuple[Codes, Codes]:
     said = [str(names.categories[one]) for one in distinct.tolist()]
     dtypes = [kinds.math_dtype(name) for name in said]
     units = [kinds.uses_tensor_cores(name) for name in said]
-    multiplied = np.array([DTYPES.index(one) if one else UNKNOWN for one in dtypes], dtype=np.int8)
-    return multiplied[which], np.array([UNKNOWN if one is None else int(one) for one in units], dtype=np.int8)[which]
+    multiplied = np.array([DTYPES.index(dtype) if dtype else UNKNOWN for dtype in dtypes], dtype=np.int8)
+    return multiplied[which], np.array([UNKNOWN if unit is None else int(unit) for unit in units], dtype=np.int8)[which]
 
 
 def _distinct(codes: npt.NDArray[np.integer], ids: IntArray) -> tuple[IntArray, IntArray]:

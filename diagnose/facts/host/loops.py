@@ -143,16 +143,16 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
 def apart_in_time(loops: list[Loop]) -> tuple[Loop, ...]:
     """Those that do not run at the time of a larger one: one loop may be found twice, beginning at another op."""
     kept: list[Loop] = []
-    for one in loops:
+    for loop in loops:
         within = (
             intervals.intersect(times, larger).total
-            for track, times in one.pieces
+            for track, times in loop.pieces
             for other in kept
             for other_track, larger in other.pieces
             if track == other_track
         )
-        if sum(within) < ONE_LOOP * sum(times.total for _, times in one.pieces):
-            kept.append(one)
+        if sum(within) < ONE_LOOP * sum(times.total for _, times in loop.pieces):
+            kept.append(loop)
     return tuple(kept)
 
 
@@ -279,7 +279,7 @@ def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
     names = facts.rank.spans["name"].cat
     codes = names.codes.to_numpy()[every.ids]
     around = every.parents
-    of_engine = np.array([one.startswith(BACKWARD) for one in names.categories], dtype=bool)
+    of_engine = np.array([category.startswith(BACKWARD) for category in names.categories], dtype=bool)
     by_engine = (around >= 0) & of_engine[codes[around]]
     adds = every.where(names.categories.isin(_ADDS)[codes] & by_engine)
     held_by = nesting.innermost_at(adds.start_ns, adds.track, ops.track, ops.start_ns, ops.end_ns)
@@ -290,7 +290,7 @@ def _added_up(facts: Facts, ops: HostSpans) -> IntArray:
 def _python_between(ops: HostSpans, pieces: tuple[tuple[int, Intervals], ...]) -> int:
     """Time between the ops that Python works on its own."""
     pauses = [intervals.subtract(times, ops.where(ops.track == track).times) for track, times in pieces]
-    lasted = np.concatenate([one.ends - one.starts for one in pauses])
+    lasted = np.concatenate([pause.ends - pause.starts for pause in pauses])
     return int(lasted[lasted >= PYTHON_NS].sum())
 
 

@@ -55,7 +55,7 @@ def runs_of(facts: Facts, ops: HostSpans, names: IntArray, step: IntArray, shape
             if last - first >= (LEAST_ROUNDS - 2) * length:
                 candidates.append((first, last + length, length))
     taken, runs = np.zeros(len(names), dtype=bool), []
-    for first, last, length in sorted(candidates, key=lambda one: (one[0] - one[1], one[2])):
+    for first, last, length in sorted(candidates, key=lambda candidate: (candidate[0] - candidate[1], candidate[2])):
         if taken[first:last].any() or completes[first:last].any():
             continue
         taken[first:last] = True

@@ -100,8 +100,8 @@ def _launched(facts: Facts, calls: HostSpans) -> _Launched:
     mine = launched_in(facts, calls) >= 0
     inside = mine & table.in_steps
     position, inputs = recorded_inputs(facts, np.unique(table.op[inside]))
-    sizes = [[-(2**53) if t.bytes is None else t.bytes for t in one[0]] if one else [] for one in inputs]
-    written = np.array([*(sum(one) if one else -1 for one in sizes), -1], dtype=np.int64)[position]
+    sizes = [[-(2**53) if t.bytes is None else t.bytes for t in input_[0]] if input_ else [] for input_ in inputs]
+    written = np.array([*(sum(size) if size else -1 for size in sizes), -1], dtype=np.int64)[position]
     return _Launched(
         launches=round_half_up(len(np.unique(table.launch[inside])), count),
         device_ns=round_half_up(int(table.dur_ns[inside].sum()), count),

@@ -96,7 +96,7 @@ def long_steps(facts: Facts) -> LongSteps:
     return LongSteps(
         median_ns=found.median_ns,
         count=len(found.spikes),
-        extra=tuple(sorted(rows, key=lambda one: -one.ns * len(one.numbers))),
+        extra=tuple(sorted(rows, key=lambda row: -row.ns * len(row.numbers))),
         others=tuple((why, tuple(numbers)) for why, numbers in others.items()),
     )
 
@@ -119,8 +119,10 @@ def _other_reason(facts: Facts, spike: Spike, overhead: Intervals) -> str:
         return TimeCause.CHECKPOINT.value
     if intervals.clip(overhead, *_bounds(facts, spike.number)).total >= MOST * spike.excess_ns:
         return "profiler"
-    activities = [one for one in spike.fillers if one.filling is Filling.ACTIVITY and one.ns >= MOST * spike.excess_ns]
-    return next((one.name for one in activities if TimeCause(one.name) in _OF_OTHERS), "")
+    activities = [
+        filler for filler in spike.fillers if filler.filling is Filling.ACTIVITY and filler.ns >= MOST * spike.excess_ns
+    ]
+    return next((activity.name for activity in activities if TimeCause(activity.name) in _OF_OTHERS), "")
 
 
 def _bounds(facts: Facts, number: int) -> tuple[int, int]:
@@ -131,7 +133,7 @@ def _bounds(facts: Facts, number: int) -> tuple[int, int]:
 
 def _extra(spike: Spike, usual: set[_Work]) -> Filler | None:
     """What most of the spike is filled with and other steps do not do; else Python between ops, else None."""
-    large = {one.filling: one for one in spike.fillers if one.ns >= MOST * spike.excess_ns}
+    large = {filler.filling: filler for filler in spike.fillers if filler.ns >= MOST * spike.excess_ns}
     for filling in _NAMED:
         if filling in large and _work(large[filling]) not in usual:
             return large[filling]

@@ -94,7 +94,7 @@ def program(facts: Facts) -> Program:
 def _names(facts: Facts, *of_kinds: SpanKind) -> list[str]:
     """The different names of spans of these kinds."""
     spans = facts.rank.spans
-    chosen = spans["kind"].isin([one.value for one in of_kinds]).to_numpy()
+    chosen = spans["kind"].isin([kind.value for kind in of_kinds]).to_numpy()
     codes = spans["name"].cat.codes.to_numpy()[chosen]
     return [str(spans["name"].cat.categories[code]) for code in np.unique(codes)]
 

@@ -190,7 +190,7 @@ def distortion(facts: Facts) -> Distortion:
     overhead_ns, recording_ns = inside.times.total, _recording_ns(facts)
     return Distortion(
         overhead_share=overhead_ns / max(used.window_ns, 1),
-        overheads=tuple(sorted(overheads, key=lambda one: (-one.ns, one.name))),
+        overheads=tuple(sorted(overheads, key=lambda overhead: (-overhead.ns, overhead.name))),
         options=tuple(option for option in SLOWING if option in facts.rank.provenance.recorded),
         recording_ns=round_half_up(recording_ns, used.count),
         recording_share=recording_ns / max(used.window_ns, 1),
@@ -251,7 +251,7 @@ def steadiness(facts: Facts) -> Steadiness:
     in_cycles = known is not None and known.cycle > 1 and used.count % known.cycle == 0
     long = (times > LONG * np.median(times)) & in_cycles
     groups = [times[one] for one in (long, ~long) if one.any()]
-    squares = sum(float(((one - one.mean()) ** 2).sum()) for one in groups)
+    squares = sum(float(((group - group.mean()) ** 2).sum()) for group in groups)
     spread = (squares / (used.count - 1)) ** 0.5 / max(mean, 1.0) if used.count > 1 else None
     return Steadiness(used.count, round_half_up(used.window_ns, used.count), spread, _quicker_ns(facts))
 

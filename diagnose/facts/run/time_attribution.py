@@ -103,7 +103,7 @@ def time_attribution(facts: Facts) -> tuple[AttributedTime, ...]:
     used = steps(facts)
     time = optional(device_time, facts)
     pieces = _on_host(facts, used) if time is None else _on_device(facts, time, used)
-    return _bounded([row for one in pieces for row in _summed(facts, one)], used)
+    return _bounded([row for piece in pieces for row in _summed(facts, piece)], used)
 
 
 Sums = tuple[int, int]
@@ -162,7 +162,7 @@ def _idle(facts: Facts, time: DeviceTime) -> _Pieces:
     if found is None:
         return _plain(Part.IDLE, TimeCause.UNKNOWN.value, time.idle, [None] * time.idle.size)
     plain = _plain(Part.IDLE, "", found.gaps, found.sites)
-    return replace(plain, kinds=[one.value for one in IDLE_CAUSES], kind=found.cause.astype(np.int64))
+    return replace(plain, kinds=[idle_cause.value for idle_cause in IDLE_CAUSES], kind=found.cause.astype(np.int64))
 
 
 def _plain(part: Part, kind: str, times: Intervals, sites: Sequence[Site | None]) -> _Pieces:
@@ -238,9 +238,9 @@ def _summed(facts: Facts, pieces: _Pieces) -> Iterator[tuple[AttributedTime, Sum
 def shapes_text(inputs: Inputs) -> str:
     """The shapes of an op's inputs as they are read, as in "(64, 512) (512,)"; no more than LONGEST characters."""
     text = " ".join(
-        "[" * (len(one) > 1) + " ".join(str(tensor.shape) for tensor in one) + "]" * (len(one) > 1)
-        for one in inputs
-        if one
+        "[" * (len(input_) > 1) + " ".join(str(tensor.shape) for tensor in input_) + "]" * (len(input_) > 1)
+        for input_ in inputs
+        if input_
     )
     return text if len(text) <= LONGEST else text[: LONGEST - 3] + "..."
 

@@ -69,7 +69,7 @@ def constants(facts: Facts) -> Iterator[Wasted]:
     one batch.
     """
     seen, context = seen_ops(facts), facts.rank.context
-    fetches = context is not None and any(one.batches for one in context.rank.loaders)
+    fetches = context is not None and any(loader.batches for loader in context.rank.loaders)
     new_data = fetches or any(name.startswith(DRAWS) for name in seen.names)
     for rows in by_line(facts, seen, _rows(seen, seen.constant & (seen.first < 0))):
         of_batch = bool(seen.brought[np.concatenate(rows)].any()) and not new_data
@@ -115,7 +115,7 @@ def sparse_products(facts: Facts) -> Iterator[Wasted]:
         ids = seen.ids[:, ops]
         spans = main_spans(facts, ids[ids >= 0])
         if nesting.innermost_at(spans.start_ns, spans.track, *places(told)).max(initial=-1) < 0:
-            kind = "batched" if any(seen.names[one].endswith("bmm") for one in ops) else ""
+            kind = "batched" if any(seen.names[op].endswith("bmm") for op in ops) else ""
             yield replace(of_rows(facts, seen, rows), share=int(zeros[ops].min()) / ALL, kind=kind)
 
 
@@ -144,12 +144,16 @@ def frozen_rows(facts: Facts) -> Iterator[Wasted]:
     """
     seen, lookups = seen_ops(facts), counts(facts, "looked_up")
     nodes = optional(backward_nodes, facts)
-    learnt = {tuple(sorted(one)) for one in gradient_shapes(facts, nodes) if one} if nodes else set[Shape]()
+    learnt = (
+        {tuple(sorted(gradient_shape)) for gradient_shape in gradient_shapes(facts, nodes) if gradient_shape}
+        if nodes
+        else set[Shape]()
+    )
     for lookup in np.unique(lookups[lookups >= 0]).tolist():
         mine = (lookups == lookup) & (np.arange(len(lookups)) != lookup)
         layers = [at for at in np.flatnonzero(mine & seen.makes).tolist() if is_layer(seen.names[at])]
         if any(_weight(facts, seen, at) not in {*learnt, None} for at in layers):
-            table = next((shape for one in _inputs(facts, seen, lookup) if (shape := first_shape(one))), ())
+            table = next((shape for input_ in _inputs(facts, seen, lookup) if (shape := first_shape(input_))), ())
             detail = f"a table of {table[0]:,}" if table else "a table"
             yield replace(of_rows(facts, seen, list(in_a_row(seen, mine))), times=len(layers), detail=detail)
 

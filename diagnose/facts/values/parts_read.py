@@ -46,11 +46,11 @@ def _learnt_from(facts: Facts, seen: SeenOps) -> set[int]:
 
 def _chains(seen: SeenOps, ops: list[int]) -> list[list[int]]:
     """These ops, those together that take what another has made."""
-    chain = {one: [one] for one in ops}
-    for one in ops:
-        for maker in seen.takes[one]:
-            if maker in chain and chain[maker] is not chain[one]:
-                chain[maker] += chain[one]
-                for each in chain[one]:
+    chain = {op: [op] for op in ops}
+    for op in ops:
+        for maker in seen.takes[op]:
+            if maker in chain and chain[maker] is not chain[op]:
+                chain[maker] += chain[op]
+                for each in chain[op]:
                     chain[each] = chain[maker]
     return [sorted(some) for some in {id(some): some for some in chain.values()}.values()]

@@ -68,7 +68,7 @@ def unused_gradients(facts: Facts) -> Iterator[Wasted]:
     shapes = gradient_shapes(facts, nodes)
     turn, turns = _turns(facts, nodes, calls, shapes)
     vain, cleared = _with_their_optimizer(nodes, turn, optimizer_of(facts, nodes), *_unused(nodes, shapes, turn, turns))
-    sent = np.array([one in _sent(facts) for one in shapes], dtype=bool) & vain
+    sent = np.array([shape in _sent(facts) for shape in shapes], dtype=bool) & vain
     vain &= ~sent
     # What is run after the last gradient of its pass that is used; where one is not known it counts as used.
     order = np.arange(len(shapes))

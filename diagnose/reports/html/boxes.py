@@ -35,15 +35,15 @@ def boxes(diagnosis: Diagnosis) -> list[Box]:
 
 def _kernel_boxes(diagnosis: Diagnosis) -> list[Box]:
     per = per_step(diagnosis)
-    rest = {one.label: (one.ns, one.calls) for one in diagnosis.kernel_kinds or ()}
+    rest = {kernel_kind.label: (kernel_kind.ns, kernel_kind.calls) for kernel_kind in diagnosis.kernel_kinds or ()}
     leaves: list[Box] = []
-    for one in diagnosis.kernels or ():
-        kind = one.kind.value
-        ns, calls = rest.get(kind, (one.ns, one.calls))
-        rest[kind] = ns - one.ns, calls - one.calls
-        path = (ROOT, kind, one.op or "op unknown", one.name)
-        label = plain(kinds.short_name(one.name, 28))
-        leaves.append(Box(path, label, one.ns, _kernel_hover(one, diagnosis), KERNEL_COLOURS[kind]))
+    for kernel in diagnosis.kernels or ():
+        kind = kernel.kind.value
+        ns, calls = rest.get(kind, (kernel.ns, kernel.calls))
+        rest[kind] = ns - kernel.ns, calls - kernel.calls
+        path = (ROOT, kind, kernel.op or "op unknown", kernel.name)
+        label = plain(kinds.short_name(kernel.name, 28))
+        leaves.append(Box(path, label, kernel.ns, _kernel_hover(kernel, diagnosis), KERNEL_COLOURS[kind]))
     for kind, (ns, calls) in rest.items():
         if calls > 0 and ns > 0:
             hover = f"shorter kernels of kind {kind}<br>{duration(ns)}{per}"
@@ -81,19 +81,19 @@ def _op_boxes(diagnosis: Diagnosis) -> list[Box]:
     per = per_step(diagnosis)
     return [
         Box(
-            (one.name,),
-            plain(one.name, 40),
-            one.self_ns,
-            f"{plain(one.name)}<br>{duration(one.self_ns)}{per} in {number(each_step(one.calls, diagnosis))} calls",
+            (op.name,),
+            plain(op.name, 40),
+            op.self_ns,
+            f"{plain(op.name)}<br>{duration(op.self_ns)}{per} in {number(each_step(op.calls, diagnosis))} calls",
             MARK_COLOURS["op"],
         )
-        for one in ops(diagnosis)
+        for op in ops(diagnosis)
     ]
 
 
 def ops(diagnosis: Diagnosis) -> list[Op]:
     """The ops that take time, where there is no GPU. Raises Missing without any."""
-    found = [one for one in diagnosis.ops or () if one.self_ns] if diagnosis.breakdown is None else []
+    found = [op for op in diagnosis.ops or () if op.self_ns] if diagnosis.breakdown is None else []
     if not found:
         raise missing(diagnosis, "kernels", Missing("kernels", "There are none in these steps."))
     return found

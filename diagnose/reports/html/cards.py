@@ -48,10 +48,10 @@ SAFE = (Safety.SAME_NUMBERS, Safety.ROUNDING)
 
 def shown(diagnosis: Diagnosis) -> Iterator[Shown]:
     """The findings worth a card, in order."""
-    pages = {one.rule: one for one in diagnosis.rules}
+    pages = {rule.rule: rule for rule in diagnosis.rules}
     step_ns = diagnosis.step_ns or 0
     per = "" if diagnosis.steps is None or diagnosis.steps.measure is Measure.WINDOW else " a step"
-    major = [one for one in diagnosis.findings if not one.minor]
+    major = [finding for finding in diagnosis.findings if not finding.minor]
     for card, one in zip(findings.cards(diagnosis), major, strict=True):
         saving = one.saving
         after = "" if card.number == 1 or saving.after_above_ns is None else duration(saving.after_above_ns)

@@ -35,8 +35,8 @@ class RankView:
 
 def each_rank(diagnosis: Diagnosis, job: JobSummary) -> Iterator[RankView]:
     """All ranks of the job, in order."""
-    alone = {one.rank: one for one in diagnosis.ranks}
-    return (_view(job, one, alone[one.rank]) for one in job.ranks if one.rank in alone)
+    alone = {rank.rank: rank for rank in diagnosis.ranks}
+    return (_view(job, rank, alone[rank.rank]) for rank in job.ranks if rank.rank in alone)
 
 
 def _view(job: JobSummary, one: JobRank, alone: RankSummary) -> RankView:

@@ -150,8 +150,8 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
         hidden=findings.hidden(diagnosis),
         hidden_heading=findings.HIDDEN,
         unchecked=findings.unchecked(diagnosis),
-        warnings=[one for one in diagnosis.integrity if one.severity is not Severity.NOTE],
-        notes=[one for one in diagnosis.integrity if one.severity is Severity.NOTE],
+        warnings=[note for note in diagnosis.integrity if note.severity is not Severity.NOTE],
+        notes=[note for note in diagnosis.integrity if note.severity is Severity.NOTE],
         crashed=findings.crashed(diagnosis),
         checked=findings.checked(diagnosis),
         step=panels.pop("step"),
@@ -232,12 +232,12 @@ def _timeline(diagnosis: Diagnosis) -> tuple[dict[str, Any] | None, str]:
         "short": [plain(timeline_figure.short(lane.name)) for lane in shown.lanes],
         "height": timeline_figure.LANE_HEIGHT * len(shown.lanes) + 60,
         "labels": shown.labels,
-        "kinds": [{"name": timeline_figure.KIND_WORDS[one], "colour": MARK_COLOURS[one]} for one in shown.kinds],
+        "kinds": [{"name": timeline_figure.KIND_WORDS[kind], "colour": MARK_COLOURS[kind]} for kind in shown.kinds],
         "levels": timeline_figure.levels(shown),
         "steps": [shown.bounds_ns, shown.steps],
         "findings": [
             {"number": number, "title": one.title, "spots": one.spots, "count": one.spot_count}
-            for number, one in enumerate((one for one in diagnosis.findings if not one.minor), start=1)
+            for number, one in enumerate((finding for finding in diagnosis.findings if not finding.minor), start=1)
         ],
     }
     return lanes, timeline_figure.timeline_sentence(diagnosis)
@@ -270,7 +270,7 @@ def _job_tiles(job: JobSummary) -> Iterator[Tile]:
     whole = "the job's mean step" if job.steps else "the recorded window"
     yield Tile(whole, duration(job.step_ns), f"({len(job.ranks):,} ranks)")
     waits = jobs.mean_wait_ns(job)
-    least = "at least " * any(one.unmatched_ns for one in job.ranks)
+    least = "at least " * any(rank.unmatched_ns for rank in job.ranks)
     if waits is not None:
         yield Tile(
             "of it a rank waits for others, on average", least + duration(waits), f"({share(waits, job.step_ns)})"
@@ -301,7 +301,7 @@ def _tiles(diagnosis: Diagnosis) -> Iterator[Tile]:
         what = "the recorded window" if steps.measure is Measure.WINDOW else "the mean step"
         yield Tile(what, duration(time.mean))
     left = findings.sure_left_ns(diagnosis)
-    if step_ns and any(one.sure and not one.minor for one in diagnosis.findings):
+    if step_ns and any(finding.sure and not finding.minor for finding in diagnosis.findings):
         what = (
             "a step after the fixes of medium or high confidence"
             if findings.possible(diagnosis)
@@ -323,11 +323,11 @@ def _losses(diagnosis: Diagnosis, whole: Breakdown) -> Iterator[tuple[int, str]]
     yield whole.exposed_communication_ns, "the GPU only communicates"
     yield whole.exposed_copy_ns, "the GPU only copies"
     for cause, shares in groupby(sorted(diagnosis.idle or (), key=lambda one: one.cause), key=lambda one: one.cause):
-        yield sum(one.ns for one in shares), f"the GPU is idle: {CAUSES[cause]}"
+        yield sum(share.ns for share in shares), f"the GPU is idle: {CAUSES[cause]}"
 
 
 def _ended(diagnosis: Diagnosis, kind: OutcomeKind) -> bool:
-    return any(one.outcome is kind for one in diagnosis.outcomes)
+    return any(outcome.outcome is kind for outcome in diagnosis.outcomes)
 
 
 @dataclass(frozen=True)
@@ -347,18 +347,18 @@ class _Row:
 
 def _outcomes(diagnosis: Diagnosis) -> Iterator[_Row]:
     """Every rule, those that could not look first after those that found something."""
-    pages = {one.rule: one for one in diagnosis.rules}
+    pages = {rule.rule: rule for rule in diagnosis.rules}
     order = [OutcomeKind.FOUND, OutcomeKind.CRASHED, OutcomeKind.CANNOT_TELL, OutcomeKind.CLEAN]
     order.append(OutcomeKind.NOT_APPLICABLE)
-    for one in sorted(diagnosis.outcomes, key=lambda one: order.index(one.outcome)):
-        page = pages.get(one.rule)
+    for outcome in sorted(diagnosis.outcomes, key=lambda outcome: order.index(outcome.outcome)):
+        page = pages.get(outcome.rule)
         yield _Row(
-            code=one.code,
-            title=page.title if page else one.rule,
-            kind=one.outcome.value,
-            ended=OUTCOMES[one.outcome],
-            why=one.why,
-            how=one.how_to_record_it,
+            code=outcome.code,
+            title=page.title if page else outcome.rule,
+            kind=outcome.outcome.value,
+            ended=OUTCOMES[outcome.outcome],
+            why=outcome.why,
+            how=outcome.how_to_record_it,
             summary=page.summary if page else "",
             sections=cards.sections(page),
             thresholds=page.thresholds if page else (),
@@ -382,9 +382,12 @@ def _about(diagnosis: Diagnosis) -> Iterator[tuple[str, str]]:
         numbers = ", ".join(map(str, diagnosis.steps.numbers)) or "none marked"
         found_by = f"; found by {diagnosis.steps.marker}" if diagnosis.steps.marker else ""
         yield "steps used", f"{numbers} (of {diagnosis.steps.recorded} recorded{found_by})"
-    for one in provenance.sources[:16]:
-        with_detail = f", with {one.detail}" if one.detail else ""
-        yield f"rank {one.rank}", f"{one.path}: {one.events:,} events; {', '.join(one.recorded)}{with_detail}"
+    for source in provenance.sources[:16]:
+        with_detail = f", with {source.detail}" if source.detail else ""
+        yield (
+            f"rank {source.rank}",
+            f"{source.path}: {source.events:,} events; {', '.join(source.recorded)}{with_detail}",
+        )
     if len(provenance.sources) > 16:
         yield "and", f"{len(provenance.sources) - 16} more ranks"
     if (quality := diagnosis.replay) is not None:

@@ -49,13 +49,13 @@ def communication(diagnosis: Diagnosis) -> go.Figure:
     """Each collective in order of time: what compute hides of it, and what not. Raises Missing without any."""
     bars = _bars(diagnosis)
     place = np.arange(1, len(bars) + 1)
-    said = [_bar_hover(one) for one in bars]
+    said = [_bar_hover(bar) for bar in bars]
     made = figure(320, barmode="stack", bargap=0.15)
     made.update_xaxes(title={"text": "collective, in order of time"}, range=[0.4, len(bars) + 0.6])
     made.update_yaxes(title={"text": "ms"}, rangemode="tozero", separatethousands=True)
     parts = (
-        ("while compute runs", [one.dur_ns - one.exposed_ns for one in bars], HIDDEN, HATCHED),
-        ("exposed", [one.exposed_ns for one in bars], COMMUNICATION, CROSSED),
+        ("while compute runs", [bar.dur_ns - bar.exposed_ns for bar in bars], HIDDEN, HATCHED),
+        ("exposed", [bar.exposed_ns for bar in bars], COMMUNICATION, CROSSED),
     )
     for name, ns, colour, shape in parts:
         made.add_bar(
@@ -72,8 +72,8 @@ def communication(diagnosis: Diagnosis) -> go.Figure:
 def communication_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
     bars = _bars(diagnosis)
-    total, exposed = sum(one.dur_ns for one in bars), sum(one.exposed_ns for one in bars)
-    longest = max(bars, key=lambda one: one.exposed_ns)
+    total, exposed = sum(bar.dur_ns for bar in bars), sum(bar.exposed_ns for bar in bars)
+    longest = max(bars, key=lambda bar: bar.exposed_ns)
     over = f" of {_plural(used, 'step')}" if (used := diagnosis.steps.used if diagnosis.steps else 0) else ""
     of_all = f"{duration(total)} in {_plural(len(bars), 'collective')}{over}"
     if not exposed:
@@ -176,7 +176,7 @@ def _waits(diagnosis: Diagnosis) -> str:
 
 def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
     """The slowest ranks, in order of rank."""
-    measured = [one for one in diagnosis.ranks if one.step_time_ns is not None]
+    measured = [rank for rank in diagnosis.ranks if rank.step_time_ns is not None]
     if len(measured) < 2:
         raise Missing("several ranks", "Record each rank, and analyze their traces together.")
     slowest = sorted(measured, key=lambda one: -one.step_time_ns.mean if one.step_time_ns else 0)
@@ -186,7 +186,7 @@ def _ranks(diagnosis: Diagnosis) -> list[RankSummary]:
 def _numbers(diagnosis: Diagnosis, count: int) -> list[str]:
     """Names of the used steps: their numbers, where they are as many on the rank that has them."""
     numbers = diagnosis.steps.numbers if diagnosis.steps else ()
-    return [str(one) for one in (numbers if len(numbers) == count else range(1, count + 1))]
+    return [str(number) for number in (numbers if len(numbers) == count else range(1, count + 1))]
 
 
 def _add_heat(made: go.Figure, shown: list[RankSummary], names: list[str], steps: list[str]) -> None:
@@ -247,9 +247,9 @@ def memory(diagnosis: Diagnosis) -> go.Figure:
                 name=name + gpu,
                 mode="lines",
                 x=np.array(curve.moment_ns) / 1e6,
-                y=np.array([float(one) if one >= 0 else np.nan for one in values]),
+                y=np.array([float(value) if value >= 0 else np.nan for value in values]),
                 line={"color": colour, "dash": dash, "shape": "hv", "width": 1.5},
-                hovertext=[f"{name}{gpu}: {size(one)}" for one in values],
+                hovertext=[f"{name}{gpu}: {size(value)}" for value in values],
                 hoverinfo="text",
             )
     return made

@@ -35,7 +35,7 @@ def _rendered(diagnosis: Diagnosis, lost: list[Failure]) -> str:
     return bundle.template("notebook.html.j2").render(
         headline=heading.headline(diagnosis),
         subject=heading.subject(diagnosis),
-        warnings=[one for one in diagnosis.integrity if one.severity is not Severity.NOTE],
+        warnings=[note for note in diagnosis.integrity if note.severity is not Severity.NOTE],
         bar=bar,
         bar_text=bar_text,
         lost=findings.lost(diagnosis),

@@ -20,7 +20,7 @@ def speed_ups(diagnosis: Diagnosis) -> go.Figure:
     made = figure(**rows([(plain(_name(one), 40), plain(_told(one))) for one in shown]))
     made.update_layout(showlegend=True, height=TWO_LINES * len(shown) + 80)
     ranges = [found for one in shown for found in (one.predicted, one.measured) if found is not None]
-    least, most = min(0.95, *(one.low for one in ranges)), max(1.05, *(one.high for one in ranges))
+    least, most = min(0.95, *(range_.low for range_ in ranges)), max(1.05, *(range_.high for range_ in ranges))
     made.update_xaxes(title={"text": "times as fast"}, range=[0.98 * least, 1.02 * most], fixedrange=True)
     made.add_vline(x=1, line={"color": DARK, "dash": "dot", "width": 1})
     _add(made, "predicted", [(k + ABOVE, one.predicted, BLUE) for k, one in enumerate(shown)], "diamond-open")

@@ -50,7 +50,7 @@ def kernel_tree_sentence(diagnosis: Diagnosis) -> str:
         total = sum(one.self_ns for one in found)
         return f"Of {duration(total)} in ops{per}, {share(found[0].self_ns, total)} go to {clipped(found[0].name, 80)}."
     first, groups = diagnosis.kernels[0], diagnosis.kernel_kinds or ()
-    total = sum(one.ns for one in groups)
+    total = sum(group.ns for group in groups)
     head = f"Of {duration(total)} in kernels{per}, {share(groups[0].ns, total)} are of kind {groups[0].label}"
     return f"{head}; the longest kernel, {kinds.short_name(first.name, 60)}, takes {duration(first.ns)}."
 
@@ -58,14 +58,14 @@ def kernel_tree_sentence(diagnosis: Diagnosis) -> str:
 def copies(diagnosis: Diagnosis) -> go.Figure:
     """Rate of copies over their size. Raises Missing if no size is known."""
     found = _copies(diagnosis)
-    most = max(one.calls * one.ns for one in found.sizes)
-    rates, ends = [_rate(one) for one in found.sizes], _ends([one.bytes for one in found.sizes])
-    link = found.link_bytes_per_s if any(one.direction in HOST for one in found.sizes) else None
+    most = max(copy.calls * copy.ns for copy in found.sizes)
+    rates, ends = [_rate(copy) for copy in found.sizes], _ends([copy.bytes for copy in found.sizes])
+    link = found.link_bytes_per_s if any(copy.direction in HOST for copy in found.sizes) else None
     made = style.figure(360, showlegend=True)
     made.update_xaxes(**style.decades("size of a copy", ends), ticksuffix="B")
     made.update_yaxes(**style.decades("bytes per second", [*rates, link or rates[0]]), ticksuffix="B")
-    for direction, memory in dict.fromkeys((one.direction, one.host_memory) for one in found.sizes):
-        mine = [one for one in found.sizes if (one.direction, one.host_memory) == (direction, memory)]
+    for direction, memory in dict.fromkeys((copy.direction, copy.host_memory) for copy in found.sizes):
+        mine = [copy for copy in found.sizes if (copy.direction, copy.host_memory) == (direction, memory)]
         style.add_markers(
             made,
             _copy_name(direction, memory),
@@ -93,7 +93,7 @@ def _ends(values: Sequence[float]) -> tuple[float, float]:
 def copies_sentence(diagnosis: Diagnosis) -> str:
     """What to see in it."""
     found = _copies(diagnosis)
-    most, link = max(found.sizes, key=lambda one: one.calls * one.ns), found.link_bytes_per_s
+    most, link = max(found.sizes, key=lambda size: size.calls * size.ns), found.link_bytes_per_s
     known = link is not None and most.direction in HOST
     of_link = f", {share(_rate(most), link)} of the link's {size(link)}/s" if known and link else ""
     what = f"{_copy_name(most.direction, most.host_memory)} of {size(most.bytes)}"
@@ -181,11 +181,11 @@ def _launches(diagnosis: Diagnosis) -> LaunchCurve:
 def roofline(diagnosis: Diagnosis) -> go.Figure:
     """What ops reach against what the device can do at most. Raises Missing without shapes or peak rates."""
     picture = _roofline(diagnosis)
-    intensity, bandwidth = [_intensity(one) for one in picture.ops], picture.bytes_per_s
+    intensity, bandwidth = [_intensity(op) for op in picture.ops], picture.bytes_per_s
     low, high = _ends(intensity)
     ridges = {dtype: rate / bandwidth for dtype, rate in picture.flops_per_s.items()}
     steep = max([low * 2, *(ridges.values() or [high])])
-    reached = [one.flops_per_s for one in picture.ops]
+    reached = [op.flops_per_s for op in picture.ops]
     made = style.figure(400, showlegend=True)
     made.update_xaxes(**style.decades("FLOP per byte moved", [low, steep]))
     made.update_yaxes(**style.decades("FLOP/s", [*reached, low * bandwidth, steep * bandwidth]))
@@ -195,8 +195,8 @@ def roofline(diagnosis: Diagnosis) -> go.Figure:
     for dtype, rate in picture.flops_per_s.items():
         label, flat = f"{plain(dtype)}: {three_digits(rate / 1e12)} TFLOP/s", (ridges[dtype], max(high, 4 * steep))
         style.add_line(made, flat, (rate, rate), label, "top left", (_look(dtype)[0], "solid"))
-    for dtype in dict.fromkeys(one.dtype for one in picture.ops):
-        mine = [one for one in picture.ops if one.dtype == dtype]
+    for dtype in dict.fromkeys(op.dtype for op in picture.ops):
+        mine = [op for op in picture.ops if op.dtype == dtype]
         style.add_markers(
             made,
             plain(dtype) or "type unknown",
@@ -216,13 +216,13 @@ def _add_kinds(made: go.Figure, picture: RooflinePicture, diagnosis: Diagnosis) 
     made.add_scatter(
         name="all of a kind",
         mode="markers+text",
-        x=[_intensity(one) for one in picture.kinds],
-        y=[one.flops_per_s for one in picture.kinds],
-        text=[f"{one.kind.value}  " for one in picture.kinds],
+        x=[_intensity(kind) for kind in picture.kinds],
+        y=[kind.flops_per_s for kind in picture.kinds],
+        text=[f"{kind.kind.value}  " for kind in picture.kinds],
         textposition="middle left",
         cliponaxis=False,
         marker={"symbol": "circle-open", "size": 16, "color": style.DARK, "line": {"width": 2}},
-        hovertext=[_kind_hover(one, diagnosis) for one in picture.kinds],
+        hovertext=[_kind_hover(kind, diagnosis) for kind in picture.kinds],
         hoverinfo="text",
     )
 
@@ -250,7 +250,7 @@ def _roofline(diagnosis: Diagnosis) -> RooflinePicture:
         return found
     if diagnosis.breakdown is None:
         raise style.missing(diagnosis, "breakdown", Missing("device work", "Record a GPU."))
-    if not any("shapes" in one.recorded for one in diagnosis.provenance.sources if one.rank == diagnosis.rank):
+    if not any("shapes" in source.recorded for source in diagnosis.provenance.sources if source.rank == diagnosis.rank):
         raise Missing("shapes", "Record with record_shapes=True.")
     raise Missing("ops whose cost is known, on a GPU whose peak rates are known", "There are none in these steps.")
 

@@ -17,8 +17,8 @@ ADD = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGrad"'
 def step(*items: str) -> Facts:
     """One step of 100 ms; `N` is a node of the backward pass, `A` one that adds to a gradient."""
     items = tuple(f'{item} "Fwd thread id"=1' if item[0] == "N" and "Fwd" not in item else item for item in items)
-    drawn = " | ".join(items).replace("N ", f"{NODE} ").replace("A ", f"{ADD} ")
-    return facts_of(f"1 steps of 100\n2 threads, 4 cores\ncpu  {drawn}")
+    synthetic = " | ".join(items).replace("N ", f"{NODE} ").replace("A ", f"{ADD} ")
+    return facts_of(f"1 steps of 100\n2 threads, 4 cores\ncpu  {synthetic}")
 
 
 FORWARD = "aten::ones_like 0-1"

@@ -9,7 +9,7 @@ NODE = '"autograd::engine::evaluate_function: AddmmBackward0"'
 LINEAR = 'shapes=[[1000,4],[4,4]] types=["float","float"]'
 
 
-def drawn(*backward: str) -> Recompute | None:
+def synthetic(*backward: str) -> Recompute | None:
     """Two steps of 20 ms: three layers forward on the main thread, then a backward pass on its own."""
     return recompute(
         facts_of(
@@ -25,7 +25,7 @@ def drawn(*backward: str) -> Recompute | None:
 
 def test_a_node_that_runs_forward_ops_for_autograd() -> None:
     """The first, but not the last, launches 4 ms; between two of three ops of 1 ms lies 1 ms of Python."""
-    found = drawn(
+    found = synthetic(
         f'{NODE} 5-12 sequence=7 "Fwd thread id"=1',
         f"aten::linear 6-7 sequence=9 {LINEAR}",
         f"aten::linear 8-9 x2 sequence=10 {LINEAR}",
@@ -40,12 +40,12 @@ def test_a_node_that_runs_forward_ops_for_autograd() -> None:
 
 
 def test_ops_without_autograd_are_formulas_of_the_backward_pass() -> None:
-    assert drawn(f'{NODE} 5-12 sequence=7 "Fwd thread id"=1', f"aten::linear 6-7 x3 {LINEAR}") is None
+    assert synthetic(f'{NODE} 5-12 sequence=7 "Fwd thread id"=1', f"aten::linear 6-7 x3 {LINEAR}") is None
 
 
 def test_a_second_derivative_records_ops_that_no_forward_pass_had() -> None:
     ops = (f"aten::linear 6-7 sequence=9 {LINEAR}", "aten::mul 7-8 sequence=10", "aten::add 8-9 sequence=11")
-    assert drawn(f'{NODE} 5-12 sequence=7 "Fwd thread id"=1', *ops) is None
+    assert synthetic(f'{NODE} 5-12 sequence=7 "Fwd thread id"=1', *ops) is None
 
 
 def test_without_a_backward_pass_nothing_is_computed_again() -> None:

@@ -30,11 +30,11 @@ def balanced(text: str) -> Balance:
 
 def of(*computed: tuple[float, float], blocks: Sequence[int] = ()) -> Balance:
     """Ranks that compute until these ms in even and in odd steps, of which 1 to 4 are used."""
-    drawn = (
+    synthetic = (
         RANK.format(rank=rank, ranks=len(computed), even=even, odd=odd, blocks=blocks[rank] if blocks else 100)
         for rank, (even, odd) in enumerate(computed)
     )
-    return balanced("---\n".join(drawn))
+    return balanced("---\n".join(synthetic))
 
 
 def test_one_rank_computes_longer_in_every_step() -> None:
@@ -186,5 +186,5 @@ def test_of_a_single_step_it_is_not_known_whether_ranks_differ_by_chance() -> No
 
 def test_a_rank_without_a_recording_may_take_longer_than_the_longest_recorded_one() -> None:
     assert of((60, 60), (80, 80)).complete
-    drawn = "---".join(RANK.format(rank=at, ranks=3, even=60 + 20 * at, odd=60, blocks=100) for at in range(2))
-    assert not balanced(drawn).complete
+    synthetic = "---".join(RANK.format(rank=at, ranks=3, even=60 + 20 * at, odd=60, blocks=100) for at in range(2))
+    assert not balanced(synthetic).complete

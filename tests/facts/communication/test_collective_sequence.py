@@ -91,13 +91,13 @@ def test_on_the_host_it_is_held_up_where_it_is_in_no_op_of_its_own_until_a_colle
 def test_ends_need_not_meet_exactly_where_a_thread_stands_for_long(
     after: str, held: tuple[float, float] | None
 ) -> None:
-    drawn = f"""
+    synthetic = f"""
         3 steps of 100
         2 threads, 4 cores
         cpu       aten::mm 0-40 | c10d::allreduce_ 40-40.1 | {after}
         cpu gloo  gloo:all_reduce 40.5-80
         """
-    waits = [event[2:4] for event in lane(collective_sequence(facts_of(drawn))) if event[0] == "wait"]
+    waits = [event[2:4] for event in lane(collective_sequence(facts_of(synthetic))) if event[0] == "wait"]
     assert waits[:1] == ([] if held is None else [pytest.approx(held)])
 
 

@@ -160,7 +160,7 @@ def forward() -> Drawing:
 
 def test_what_ddp_does_besides_reducing() -> None:
     facts = forward().facts()
-    found = {one.work: one for one in ddp_overheads(facts)}
+    found = {ddp_overhead.work: ddp_overhead for ddp_overhead in ddp_overheads(facts)}
     names = facts.rank.spans["name"]
     buffers = found[DdpWork.BUFFER_BROADCASTS]
     assert names.iloc[buffers.ids].tolist() == 2 * [

@@ -13,7 +13,7 @@ ELEMENTS = 268_435_456
 ACROSS, WITHIN = 'group_size=2 group_ranks="[0, 2]"', 'group_size=2 group_ranks="[0, 1]"'
 
 
-def drawn(ranks: str) -> Facts:
+def synthetic(ranks: str) -> Facts:
     """Two exchanges of 1 GiB for 40 ms each, the second right behind the first, then 64 MiB of gradients for 2 ms."""
     return facts_of(
         f"""
@@ -32,7 +32,7 @@ def drawn(ranks: str) -> Facts:
 
 
 def test_what_is_left_within_a_machine_and_what_crosses_in_its_place() -> None:
-    (found,) = crossings(drawn(ACROSS))
+    (found,) = crossings(synthetic(ACROSS))
     assert (found.role, found.group_size, found.machine_ranks, found.ns) == (Role.EXCHANGE, 2, 2, 80_000_000)
     # Half of 1 GiB goes over the wire: in 40 ms, or with 0.7 of 450 GB/s, after 0.1 ms.
     wire = 2 * ELEMENTS
@@ -44,4 +44,4 @@ def test_what_is_left_within_a_machine_and_what_crosses_in_its_place() -> None:
 
 
 def test_a_group_within_a_machine_crosses_none() -> None:
-    assert crossings(drawn(WITHIN)) == ()
+    assert crossings(synthetic(WITHIN)) == ()

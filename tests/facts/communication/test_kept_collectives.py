@@ -25,8 +25,8 @@ MS = 1_000_000
 
 def sequences() -> list[CollectiveSequence]:
     """Four ranks that compute until these ms of each of 3 steps, and leave one all-reduce at 90."""
-    drawn = "---\n".join(RANK.format(rank=rank, computed=until) for rank, until in enumerate(COMPUTED))
-    return [collective_sequence(facts) for facts in facts_of_ranks(drawn)]
+    synthetic = "---\n".join(RANK.format(rank=rank, computed=until) for rank, until in enumerate(COMPUTED))
+    return [collective_sequence(facts) for facts in facts_of_ranks(synthetic)]
 
 
 def of(calls: int, held_share: float, near: bool = False) -> KeptSequence:

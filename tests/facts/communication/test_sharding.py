@@ -36,7 +36,7 @@ def two_rounds(second: str = "") -> Facts:
     rows = [gather("a", 0), scatter("a", 20), second or gather("a", 40), scatter("a", 60), "optimizer 90-95"]
     gloo = [f"gloo:all_{kind} {at}-{at + 8}" for kind, at in (("gather", 1.6), ("reduce", 21.6))]
     gloo += [f"gloo:all_gather {41.6}-{49.6}"] * (not second) + ["gloo:all_reduce 61.6-69.6"]
-    return of(GLOO, f"cpu  {' | '.join(one for one in rows if one)}", f"cpu threads  {' | '.join(gloo)}")
+    return of(GLOO, f"cpu  {' | '.join(row for row in rows if row)}", f"cpu threads  {' | '.join(gloo)}")
 
 
 def test_each_collective_is_of_a_unit_a_pass_and_a_round() -> None:

@@ -32,7 +32,7 @@ gpu 21  nccl 21-21.1 @0.22 operation=recv from=0 | nccl 51-51.1 @0.23 operation=
 """
 
 
-def drawn(step: int = 65, half: float = 31, first: str = "recv") -> str:
+def synthetic(step: int = 65, half: float = 31, first: str = "recv") -> str:
     return TWO.format(step=step, half=half, to=1, take="recv", first=first, far="from" if first == "recv" else "to")
 
 
@@ -43,7 +43,7 @@ def known(text: str) -> Stages:
 
 
 def test_micro_batches_and_what_each_costs_besides_computing() -> None:
-    found = known(drawn())
+    found = known(synthetic())
     assert found.ranks == ((0,), (1,))
     assert found.held == ((0,), (1,))
     assert found.micro_batches == 2
@@ -55,21 +55,21 @@ def test_micro_batches_and_what_each_costs_besides_computing() -> None:
 
 
 def test_a_place_that_computes_longer_is_levelled() -> None:
-    found = known(drawn(half=25))  # 33.9 of 40 ms
+    found = known(synthetic(half=25))  # 33.9 of 40 ms
     assert found.uneven
     mean = (40 + 33.9) / 2
     assert found.even.tolist() == [[pytest.approx(mean / 40)] * 3, [pytest.approx(mean / 33.9)] * 3]
 
 
 def test_ranks_that_all_begin_by_sending_are_a_ring() -> None:
-    facts = facts_of(drawn(first="send"))
+    facts = facts_of(synthetic(first="send"))
     assert not peers(facts).job.pipelines
     assert stages(facts) is None
 
 
 def test_of_one_rank_nothing_is_known() -> None:
     with pytest.raises(Missing, match="the other ranks' recordings"):
-        stages(facts_of(drawn().split("---")[0]))
+        stages(facts_of(synthetic().split("---")[0]))
 
 
 def test_a_rank_that_sends_nothing_is_in_no_pipeline() -> None:
@@ -77,9 +77,9 @@ def test_a_rank_that_sends_nothing_is_in_no_pipeline() -> None:
 
 
 def test_more_micro_batches_spare_filling_and_cost_something_each() -> None:
-    facts = facts_of(drawn())
+    facts = facts_of(synthetic())
     replay = JobReplay(facts, peers(facts).job)
-    found = known(drawn())
+    found = known(synthetic())
 
     def step_ns(cost_ns: float, times: int = 2) -> int:
         edit = Rechunk(found.positions, 2, times, 1, cost_ns)

@@ -35,8 +35,8 @@ def known(
     ranks: int = 1,
     **more: Timed | Flags | int | tuple[Optimizer, ...],
 ) -> Facts:
-    drawn = facts_of(drawing).rank
-    return Facts(replace(drawn, context=Context(RankManifest(rank=0, loaders=loaders, **more), host, ranks)))
+    synthetic = facts_of(drawing).rank
+    return Facts(replace(synthetic, context=Context(RankManifest(rank=0, loaders=loaders, **more), host, ranks)))
 
 
 def wall(*times_ms: float, device: tuple[float, ...] | None = None) -> Timed:

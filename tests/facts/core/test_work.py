@@ -7,7 +7,7 @@ from diagnose.trace.kinds import KernelKind
 from tests.drawing import Drawing
 
 
-def drawn() -> Drawing:
+def synthetic() -> Drawing:
     draw = Drawing()
     for number in range(2):
         at = 100 * number
@@ -19,14 +19,14 @@ def drawn() -> Drawing:
 
 
 def test_the_asking_op_is_the_outermost_and_the_op_the_innermost() -> None:
-    facts = drawn().facts()
+    facts = synthetic().facts()
     table, names = work_table(facts), facts.rank.spans["name"]
     told = [(str(names[op]), str(names[asked])) for op, asked in zip(table.op, table.asked_by, strict=True) if op >= 0]
     assert told == [("aten::addmm", "aten::linear")] * 2
 
 
 def test_kinds_and_the_used_steps() -> None:
-    table = work_table(drawn().facts())
+    table = work_table(synthetic().facts())
     assert table.of(KernelKind.GEMM).tolist() == [True, False, True, False, False]
     assert table.of(KernelKind.MEMORY, KernelKind.ELEMENTWISE).tolist() == [False, True, False, True, True]
     # The first step is not used: it ends when its last work does, at 70.

@@ -1,4 +1,4 @@
-"""Achieved FLOP/s and MFU: values of drawn traces by hand."""
+"""Achieved FLOP/s and MFU: values of synthetic traces by hand."""
 
 from __future__ import annotations
 
@@ -48,7 +48,7 @@ def test_of_an_unknown_device_the_rate_is_known_and_no_mfu() -> None:
     assert found.flops == FLOPS * 5 // 2
     assert found.mfu is None
     assert found.why_no_mfu.startswith("peak rates of the device")
-    assert {one.peak_flops_per_s for one in found.types} == {None}
+    assert {type_.peak_flops_per_s for type_ in found.types} == {None}
 
 
 def test_without_the_type_of_most_flops_there_is_no_mfu() -> None:

@@ -250,8 +250,8 @@ gpu  bf16_gemm 1-{end} @0.05 | softmax 5.1-15 @0.25 | bf16_gemm 15.1-15.2 @0.45
 def test_in_16_bits_it_takes_what_its_flops_take() -> None:
     """4 x 96 x 1,024 x 1,024 x 64 FLOPs at 0.55 of 312 and of 989 TFLOP/s: 150 and 47.4 us, half if it is causal."""
     for device, likely_ns in (("A100", 150_174), ("H100", 47_376)):
-        drawn = ATTENTION.format(device=device, dtype="c10::BFloat16", end=1.02)
-        (found,) = attention_chains(facts_of(drawn))
+        synthetic = ATTENTION.format(device=device, dtype="c10::BFloat16", end=1.02)
+        (found,) = attention_chains(facts_of(synthetic))
         (slow,), (likely,), (high,) = found.fused_ns[:, :1].tolist()
         assert (likely, high) == (pytest.approx(likely_ns, rel=1e-3), pytest.approx(likely_ns / 2, rel=1e-3))
         # The matmuls that are there take 120 us: as long at least, or as the FLOPs take.
@@ -259,10 +259,10 @@ def test_in_16_bits_it_takes_what_its_flops_take() -> None:
 
 
 def test_it_takes_no_longer_than_it_did() -> None:
-    drawn = ATTENTION.format(device="A100", dtype="c10::BFloat16", end=1.01).replace(
+    synthetic = ATTENTION.format(device="A100", dtype="c10::BFloat16", end=1.01).replace(
         "softmax 5.1-15", "softmax 5.1-5.11"
     )
-    (found,) = attention_chains(facts_of(drawn))
+    (found,) = attention_chains(facts_of(synthetic))
     assert found.fused_ns[:2, 0].tolist() == [120_000, 120_000]  # 10, 10 and 100 us
 
 

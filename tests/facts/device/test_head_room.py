@@ -28,10 +28,10 @@ def test_of_a_machine_it_is_half_of_a_rank_s_part() -> None:
     assert head_room(Facts(replace(facts.rank, context=known))) == HeadRoom(8_000, on_host=True)
 
 
-@pytest.mark.parametrize("drawn", [DEVICE, "3 steps of 10\ncpu aten::mm 0-1"])
-def test_without_a_record_it_is_not_known(drawn: str) -> None:
+@pytest.mark.parametrize("synthetic", [DEVICE, "3 steps of 10\ncpu aten::mm 0-1"])
+def test_without_a_record_it_is_not_known(synthetic: str) -> None:
     with pytest.raises(Missing, match="memory"):
-        head_room(facts_of(drawn))
+        head_room(facts_of(synthetic))
 
 
 def test_a_fix_that_needs_memory_is_as_sure_as_memory_is_known() -> None:

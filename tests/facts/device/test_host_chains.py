@@ -18,8 +18,8 @@ CHAIN = f"aten::mul 0-3 {XX} | aten::add 3-6 {XX} | aten::relu 6-8 {X}"
 
 def chains(*lines: str, ms: int = 20) -> PointwiseChains:
     """Of three steps, of which two are used."""
-    drawn = "\n".join(f"cpu {line}" for line in lines)
-    return pointwise_chains(facts_of(f"3 steps of {ms}\n1 threads, 2 cores\n{drawn}"))
+    synthetic = "\n".join(f"cpu {line}" for line in lines)
+    return pointwise_chains(facts_of(f"3 steps of {ms}\n1 threads, 2 cores\n{synthetic}"))
 
 
 def lengths(*lines: str) -> list[int]:

@@ -12,7 +12,7 @@ from tests.drawing import Drawing
 MB = 1_000_000
 
 
-def drawn(steps: int, leaks: list[int]) -> Facts:
+def synthetic(steps: int, leaks: list[int]) -> Facts:
     """Steps of 1 ms. Each allocates 8 MB in a forward op and frees them in a backward op, and 2 MB, which are kept.
 
     `leaks`: MB that each step keeps besides, of tensors of 1 MB.
@@ -43,7 +43,7 @@ def drawn(steps: int, leaks: list[int]) -> Facts:
 
 
 def test_even_growth_and_what_is_kept() -> None:
-    found = memory_growth(drawn(6, [0] * 6))
+    found = memory_growth(synthetic(6, [0] * 6))
     assert found.ends_bytes == tuple((100 + 2 * step) * MB for step in range(1, 7))
     assert found.step_bytes == 2 * MB
     assert found.kept is not None
@@ -51,14 +51,14 @@ def test_even_growth_and_what_is_kept() -> None:
 
 
 def test_most_of_it_is_named() -> None:
-    found = memory_growth(drawn(5, [3] * 5))
+    found = memory_growth(synthetic(5, [3] * 5))
     assert (found.step_bytes, found.kept) == (5 * MB, Kept(3 * MB, "aten::mul", found.kept and found.kept.site))
 
 
 def test_uneven_growth_is_none() -> None:
     """Rises of 2, 12, 2, 12 and 2 MB: the median is 2, so that all count; of 12, 2, 12, 12 and 12 not."""
-    assert memory_growth(drawn(6, [0, 0, 10, 0, 10, 0])).step_bytes == 6 * MB
-    found = memory_growth(drawn(6, [0, 10, 0, 10, 10, 10]))
+    assert memory_growth(synthetic(6, [0, 0, 10, 0, 10, 0])).step_bytes == 6 * MB
+    found = memory_growth(synthetic(6, [0, 10, 0, 10, 10, 10]))
     assert (found.step_bytes, found.kept) == (0, None)
 
 

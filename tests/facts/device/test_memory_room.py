@@ -21,16 +21,16 @@ def test_free_share(reserved: int | None, capacity: int | None, share: float | N
     assert Memory(0, 10, reserved, capacity).free_share == share
 
 
-DRAWN = "3 steps of 10\ndevice A100\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"
+SYNTHETIC = "3 steps of 10\ndevice A100\ncpu aten::mm 0-1\ngpu sgemm 1-9 @0.5"
 
 
 def test_memory_events_tell_the_peaks() -> None:
-    (found,) = memory(facts_of(f"memory 1 of 3 GB, 1 GB more a step\n{DRAWN}"))
+    (found,) = memory(facts_of(f"memory 1 of 3 GB, 1 GB more a step\n{SYNTHETIC}"))
     assert found == Memory(0, 3_000_000_000, 5_000_000_000, 85_198_045_184)
 
 
 def test_without_events_the_process_tells_the_peaks() -> None:
-    facts = facts_of(DRAWN)
+    facts = facts_of(SYNTHETIC)
     with pytest.raises(Missing, match="memory events"):
         memory(facts)
     known = RankManifest(rank=0, allocator={"most_allocated_bytes": 10, "most_reserved_bytes": 20})

@@ -1,4 +1,4 @@
-"""Precision, roofline and filling: drawn kernels with figures by hand."""
+"""Precision, roofline and filling: synthetic kernels with figures by hand."""
 
 from __future__ import annotations
 
@@ -135,12 +135,12 @@ def test_small_kernels() -> None:
 
 def test_kernels_that_leave_room_for_communication_fill_what_is_left() -> None:
     """112 blocks beside a collective of 20 fill an H100's 132 multiprocessors; once it is over they do not."""
-    drawn = """
+    synthetic = """
         3 steps of 10
         gpu 20 allreduce 1-5 @0.7 blocks=20
         gpu  bf16_gemm 2-4 @0.5 blocks=112 | bf16_gemm 6-9 @0.6 blocks=112
     """
-    found = filling(facts_of(drawn))
+    found = filling(facts_of(synthetic))
     assert (found.underfilled_ns, found.compute_ns) == (3_000_000, 5_000_000)
     assert found.filled_share == pytest.approx(112 / 132)
 

@@ -1,4 +1,4 @@
-"""Products against the roofline: values of drawn traces by hand, of real ones by a second count."""
+"""Products against the roofline: values of synthetic traces by hand, of real ones by a second count."""
 
 from __future__ import annotations
 

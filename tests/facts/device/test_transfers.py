@@ -1,4 +1,4 @@
-"""What is copied, for whom, and what waits for it: values of drawn traces by hand, of real ones by a second count."""
+"""What is copied, for whom, and what waits for it: of synthetic traces by hand, of real ones by a second count."""
 
 from __future__ import annotations
 

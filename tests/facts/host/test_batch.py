@@ -9,7 +9,7 @@ from diagnose.facts.host.batch import larger_batch
 from diagnose.synthetic.reading import facts_of
 
 
-def drawn(memory: str) -> Facts:
+def synthetic(memory: str) -> Facts:
     """10 ops of 0.05 ms with a pause of 0.05 ms after each, then half a ms of work that the optimizer launches."""
     return facts_of(
         f"""
@@ -27,11 +27,11 @@ def drawn(memory: str) -> Facts:
     [("9.5", 8), ("9.6", 4), ("19.1", 4), ("19.2", 2), ("38.2", 2), ("38.3", 1)],
 )
 def test_how_many_times_the_batch_fits(reserved: str, times: int) -> None:
-    assert larger_batch(drawn(f"memory 1 of {reserved} GB")).times == times
+    assert larger_batch(synthetic(f"memory 1 of {reserved} GB")).times == times
 
 
 def test_what_does_not_grow_with_the_batch() -> None:
-    found = larger_batch(drawn("memory 1 of 2 GB"))
+    found = larger_batch(synthetic("memory 1 of 2 GB"))
     assert (found.used_bytes, found.capacity_bytes) == (2_000_000_000, 85_018_279_936)
     assert found.update_ns == 500_000
     # 33 blocks on 132 multiprocessors; the update's kernel counts with the updates.
@@ -41,7 +41,7 @@ def test_what_does_not_grow_with_the_batch() -> None:
 
 def test_a_long_pause_may_grow_with_the_batch() -> None:
     """Of pauses of 0.05 ms and one of 0.4 ms a step, on average 0.08 ms; and of pauses of 9 ms."""
-    short = larger_batch(drawn("memory 1 of 2 GB"))
+    short = larger_batch(synthetic("memory 1 of 2 GB"))
     long = larger_batch(
         facts_of("memory 1 of 2 GB\n3 steps of 10\ncpu aten::add 0-0.05\ngpu pointwise 0.04-0.045 @0.03-0.035")
     )
@@ -50,4 +50,4 @@ def test_a_long_pause_may_grow_with_the_batch() -> None:
 
 def test_without_memory_nothing_is_known() -> None:
     with pytest.raises(Missing, match="memory events"):
-        larger_batch(drawn(""))
+        larger_batch(synthetic(""))

@@ -63,7 +63,7 @@ def test_two_steps_are_averaged() -> None:
 def test_a_pause_is_cut_where_functions_change() -> None:
     draw = Drawing().step(0, 0, 10).op("aten::x", 1, 2).step(1, 10, 30).op("aten::mm", 20, 30)
     draw.frame("/home/me/train.py(3): main", 10, 12)
-    assert [(one.site, one.host_ns) for one in functions(draw.facts())] == [
+    assert [(function.site, function.host_ns) for function in functions(draw.facts())] == [
         (None, 18_000),
         (Site("/home/me/train.py", 3, "main"), 2_000),
     ]

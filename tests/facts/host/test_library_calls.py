@@ -1,4 +1,4 @@
-"""Which function of an installed package took the time of a line, by hand-drawn frames."""
+"""Which function of an installed package took the time of a line, by hand-synthetic frames."""
 
 import numpy as np
 

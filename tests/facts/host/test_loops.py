@@ -207,15 +207,15 @@ def test_a_loop_that_is_found_twice_is_one() -> None:
 def test_a_loop_gains_nothing_by_computing_together_what_is_known() -> None:
     """What uses the weight is left: in five rounds, forward and back, 1 ms each. Of that 20 us come with any op, and
     what exceeds 500 us is as fast as it can be; one round in five stays."""
-    drawn, seen = [], []
+    synthetic, seen = [], []
     for number in range(5):
         begin, back = 5 * number, 50 + 5 * (4 - number)
-        drawn.append(f"aten::linalg_qr {begin}-{begin + 4} sequence={2 * number + 1}")
-        drawn.append(f"aten::linear {begin + 4}-{begin + 5} sequence={2 * number + 2}")
-        drawn.append(f'"{BACKWARD}AddmmBackward0" {back}-{back + 1} sequence={2 * number + 2} "Fwd thread id"=1')
-        drawn.append(f'"{BACKWARD}QrBackward0" {back + 1}-{back + 5} sequence={2 * number + 1} "Fwd thread id"=1')
+        synthetic.append(f"aten::linalg_qr {begin}-{begin + 4} sequence={2 * number + 1}")
+        synthetic.append(f"aten::linear {begin + 4}-{begin + 5} sequence={2 * number + 2}")
+        synthetic.append(f'"{BACKWARD}AddmmBackward0" {back}-{back + 1} sequence={2 * number + 2} "Fwd thread id"=1')
+        synthetic.append(f'"{BACKWARD}QrBackward0" {back + 1}-{back + 5} sequence={2 * number + 1} "Fwd thread id"=1')
         seen.append("aten::linalg_qr as 0 | aten::linear" if number else "aten::linalg_qr | aten::linear")
-    text = f"cpu  aten::ones_like 48-49 sequence=11 | {' | '.join(drawn)}"
+    text = f"cpu  aten::ones_like 48-49 sequence=11 | {' | '.join(synthetic)}"
     (found,) = loops(facts_of(f"1 steps of 100\n2 threads, 4 cores\nvalues {' | '.join(seen)}\n{text}"))
     assert (found.ns, found.fixed_ns) == (10_000_000, 200_000)
     assert (found.left, found.least_left) == (pytest.approx(1 - 0.8 * 0.02), pytest.approx(1 - 0.8 * 0.5))

@@ -192,9 +192,9 @@ def test_starved_and_paused_time_are_parts_of_the_idle_time(corpus: Path, name: 
     shares = idle(facts)
 
     def total(*causes: TimeCause) -> int:
-        return sum(one.ns for one in shares if one.cause in causes)
+        return sum(share.ns for share in shares if share.cause in causes)
 
     pauses = python_pauses(facts)
     assert abs(starvation(facts).idle_ns - total(TimeCause.OPS, TimeCause.LAUNCH)) <= len(shares)
     assert abs(sum(pause.idle_ns for pause in pauses) - total(TimeCause.PYTHON)) <= len(shares) + len(pauses)
-    assert sum(pause.gaps for pause in pauses) == sum(one.gaps for one in shares if one.cause is TimeCause.PYTHON)
+    assert sum(pause.gaps for pause in pauses) == sum(share.gaps for share in shares if share.cause is TimeCause.PYTHON)

@@ -14,8 +14,8 @@ FRAME = '"torch/_tensor_str.py(712): _str"'
 CPU = "4 steps of 100\n1 threads, 2 cores\ncpu  aten::mm 0-10"
 
 
-def of(drawn: str) -> Texts:
-    return texts(facts_of(drawn))
+def of(synthetic: str) -> Texts:
+    return texts(facts_of(synthetic))
 
 
 @pytest.mark.parametrize("name", [RANGE, FRAME])
@@ -30,8 +30,8 @@ def test_one_inside_another_is_the_other() -> None:
 
 
 def test_for_how_long_the_device_is_idle() -> None:
-    drawn = f"4 steps of 100\ncpu  aten::mm 0-10 | {RANGE} 20-50\ngpu  sgemm 10-30 @5 | sgemm 60-90 @8"
-    assert of(drawn).idle_ns == 20_000_000
+    synthetic = f"4 steps of 100\ncpu  aten::mm 0-10 | {RANGE} 20-50\ngpu  sgemm 10-30 @5 | sgemm 60-90 @8"
+    assert of(synthetic).idle_ns == 20_000_000
 
 
 def test_none_was_seen_where_none_can_be() -> None:
@@ -43,5 +43,5 @@ def test_none_was_seen_where_none_can_be() -> None:
 def test_what_writes_text_is_no_loop() -> None:
     """Numbers are read one by one, ten times; as many are read elsewhere."""
     reading = "aten::item 21-21.5 x10 every 0.8"
-    assert [one.rounds for one in loops(facts_of(f"{CPU} | {reading}"))] == [10]
+    assert [loop.rounds for loop in loops(facts_of(f"{CPU} | {reading}"))] == [10]
     assert loops(facts_of(f"{CPU} | {RANGE} 20-30 | {reading}")) == ()

@@ -121,14 +121,18 @@ def test_of_a_step_with_a_closure_only_the_update_counts() -> None:
 def test_of_nested_steps_the_innermost_counts() -> None:
     draw = stepping(stepping(a_step(), 0, 100, "Wrapper"), 10, 90, "SGD")
     update(draw, "aten::add_", 20, [WEIGHT])
-    assert [(one.optimizer, one.host_ns) for one in optimizer_steps(draw.facts())] == [("SGD", 80_000)]
+    assert [(optimizer_step.optimizer, optimizer_step.host_ns) for optimizer_step in optimizer_steps(draw.facts())] == [
+        ("SGD", 80_000)
+    ]
 
 
 def test_several_optimizers_by_device_time() -> None:
     draw = stepping(stepping(a_step(), 0, 40, "AdamW"), 50, 90, "Muon")
     update(draw, "aten::_fused_adamw_", 5, [[BIAS]], FUSED, run=3)
     update(draw, "aten::add_", 55, [WEIGHT], run=7)
-    assert [(one.optimizer, one.elements) for one in optimizer_steps(draw.facts())] == [("Muon", 64), ("AdamW", 16)]
+    assert [
+        (optimizer_step.optimizer, optimizer_step.elements) for optimizer_step in optimizer_steps(draw.facts())
+    ] == [("Muon", 64), ("AdamW", 16)]
 
 
 def accumulating(draw: Drawing, at: float) -> Drawing:
@@ -154,7 +158,7 @@ def test_gradients_do_not_always_tell(more: str) -> None:
         accumulating(draw, 10)
     else:
         draw.span("user_annotation", more, 100, 101)
-    assert {one.elements for one in optimizer_steps(draw.facts())} == {None}
+    assert {optimizer_step.elements for optimizer_step in optimizer_steps(draw.facts())} == {None}
 
 
 def test_ops_that_do_not_tell_the_parameters() -> None:

@@ -34,8 +34,8 @@ def test_a_long_collection_that_no_other_step_has(timed: str, collected: str, to
 
 
 def test_short_collections_stay() -> None:
-    drawn = f"{STEPS}timed {USUAL} 10\n{COMPUTED}cpu  gc 4-9 in 4 | gc 4-5 not in 4"
-    found = garbage_collections(facts_of(drawn))
+    synthetic = f"{STEPS}timed {USUAL} 10\n{COMPUTED}cpu  gc 4-9 in 4 | gc 4-5 not in 4"
+    found = garbage_collections(facts_of(synthetic))
     assert (found.automatic.longest_ns, len(found.once_ids)) == (1_000_000, 1)
 
 
@@ -53,7 +53,11 @@ WRITES = 'cpu  "train.py(30): write" 4-9 | gc 5-6.5\n'
 def test_garbage_of_what_a_line_makes(more: str, collecting_ns: int) -> None:
     """5 ms of a step are of one line, 1.5 of them a collection."""
     steps = STEPS.replace("10", "30") if "other" in more else STEPS
-    found = {one.site.function: one for one in python_pauses(facts_of(f"{steps}{COMPUTED}{more}")) if one.site}
+    found = {
+        python_pause.site.function: python_pause
+        for python_pause in python_pauses(facts_of(f"{steps}{COMPUTED}{more}"))
+        if python_pause.site
+    }
     assert found["write"].collecting_ns == collecting_ns
     assert (len(found["write"].collections) > 0) == (collecting_ns > 0)
 

@@ -1,4 +1,4 @@
-"""The language and the workload of drawn programs; what does not say is no inference, and is written in Python."""
+"""The language and the workload of synthetic programs; what does not say is no inference, and is written in Python."""
 
 from pathlib import Path
 

@@ -134,9 +134,9 @@ def test_steadiness() -> None:
 @pytest.mark.parametrize(("cycle", "variation"), [(4, (200 / 3) ** 0.5 / 225), (3, (187_700 / 3) ** 0.5 / 225)])
 def test_a_long_step_of_a_cycle_that_was_recorded_whole_is_no_accident(cycle: int, variation: float) -> None:
     """Four steps of 225 us on average are used: one cycle of four, or one of three and a step more."""
-    drawn = run(100, 90, 110, 600, 100).rank()
+    synthetic = run(100, 90, 110, 600, 100).rank()
     known = Context(RankManifest(rank=0, cycle=cycle), Host(), 1, {})
-    assert steadiness(Facts(replace(drawn, context=known))).variation == pytest.approx(variation)
+    assert steadiness(Facts(replace(synthetic, context=known))).variation == pytest.approx(variation)
 
 
 def test_time_by_step_splits_what_crosses_steps() -> None:

@@ -28,8 +28,8 @@ def test_a_matrix_for_each_position() -> None:
 
 
 def test_torch_has_no_convolutions_of_sparse_pictures() -> None:
-    drawn = "cpu  aten::convolution 0-20"
-    assert sparse_products(facts_of(f"{STEPS}values aten::convolution sparse 992\n{drawn}")) == ()
+    synthetic = "cpu  aten::convolution 0-20"
+    assert sparse_products(facts_of(f"{STEPS}values aten::convolution sparse 992\n{synthetic}")) == ()
 
 
 def test_lookups_are_told_elsewhere() -> None:
@@ -43,11 +43,11 @@ def test_lookups_are_told_elsewhere() -> None:
 
 
 def test_what_is_known_already_is_told_elsewhere() -> None:
-    drawn = "aten::mul\ncpu  aten::mm 0-10 | aten::mm 10-30 | aten::mul 30-40"
-    constant = facts_of(f"{STEPS}values aten::mm always sparse 990 | aten::mm | {drawn}")
-    repeated = facts_of(f"{STEPS}values aten::mm sparse 990 | aten::mm as 0 sparse 990 | {drawn}")
+    synthetic = "aten::mul\ncpu  aten::mm 0-10 | aten::mm 10-30 | aten::mul 30-40"
+    constant = facts_of(f"{STEPS}values aten::mm always sparse 990 | aten::mm | {synthetic}")
+    repeated = facts_of(f"{STEPS}values aten::mm sparse 990 | aten::mm as 0 sparse 990 | {synthetic}")
     assert sparse_products(constant) == ()
-    assert [one.times for one in sparse_products(repeated)] == [1]
+    assert [sparse_product.times for sparse_product in sparse_products(repeated)] == [1]
 
 
 def test_nobody_counted() -> None:

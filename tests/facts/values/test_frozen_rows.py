@@ -11,7 +11,7 @@ from diagnose.facts.values.known_values import frozen_rows
 from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 
-DRAWN = (
+SYNTHETIC = (
     "cpu  aten::index 0-5 shapes=[[512,32],[],[64]] | aten::mm 5-35 shapes=[[64,32],[32,8]]"
     " | aten::relu 35-45 | aten::mm 45-80 shapes=[[64,8],[8,4]]"
 )
@@ -19,7 +19,7 @@ EVALUATED = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGr
 
 
 def of(values: str, more: str = "") -> tuple[Wasted, ...]:
-    return frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{DRAWN}{more}"))
+    return frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{SYNTHETIC}{more}"))
 
 
 def test_an_encoder_that_is_frozen() -> None:
@@ -39,9 +39,9 @@ def test_what_is_looked_up_and_only_changed_a_little() -> None:
 
 def test_nobody_looked() -> None:
     with pytest.raises(Missing, match="diagnose profile"):
-        frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{DRAWN}"))
+        frozen_rows(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{SYNTHETIC}"))
     rank = facts_of(
-        f"4 steps of 100\n2 threads, 4 cores\nvalues aten::index | aten::mm | aten::relu | aten::mm\n{DRAWN}"
+        f"4 steps of 100\n2 threads, 4 cores\nvalues aten::index | aten::mm | aten::relu | aten::mm\n{SYNTHETIC}"
     ).rank
     assert rank.values is not None
     assert rank.values.rows is not None

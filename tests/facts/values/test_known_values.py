@@ -38,11 +38,11 @@ def test_gradients_are_added_up_in_place_where_nobody_looks() -> None:
 
 
 def test_other_steps_than_those_recorded_tell_nothing() -> None:
-    drawn = "cpu  aten::mm 0-10 | aten::exp 10-20"
+    synthetic = "cpu  aten::mm 0-10 | aten::exp 10-20"
     with pytest.raises(Missing, match="results that are known"):
-        seen_ops(facts_of(f"{CPU}values aten::sin | aten::cos | aten::mm\n{drawn}"))
+        seen_ops(facts_of(f"{CPU}values aten::sin | aten::cos | aten::mm\n{synthetic}"))
     with pytest.raises(Missing, match="results that are known"):
-        seen_ops(facts_of(CPU + drawn))
+        seen_ops(facts_of(CPU + synthetic))
 
 
 def test_rounds_that_repeat_another_are_rows_of_one_kind() -> None:
@@ -84,8 +84,8 @@ def test_one_backward_is_enough_if_both_go_through_it_in_one_pass(second_pass: s
 @pytest.mark.parametrize(("unlike", "found"), [("3,4", [True, True, False, False]), ("2,3,4", None)])
 def test_half_of_the_time_has_to_be_that_of_steps_with_the_same_ops(unlike: str, found: list[bool] | None) -> None:
     """The first of five steps is not used."""
-    drawn = f"aten::mm 0-10 | aten::exp 10-20 not in {unlike} | aten::sin 10-20 in {unlike}"
-    facts = facts_of(f"5 steps of 100\n1 threads, 2 cores\nvalues aten::mm | aten::exp\ncpu  {drawn}")
+    synthetic = f"aten::mm 0-10 | aten::exp 10-20 not in {unlike} | aten::sin 10-20 in {unlike}"
+    facts = facts_of(f"5 steps of 100\n1 threads, 2 cores\nvalues aten::mm | aten::exp\ncpu  {synthetic}")
     if found is None:
         with pytest.raises(Missing, match="steps are alike"):
             seen_ops(facts)
@@ -105,7 +105,7 @@ def test_a_step_counts_if_the_ops_of_all_threads_are_found() -> None:
 def test_nobody_can_tell_what_is_useless_where_the_two_steps_differ() -> None:
     looked = "aten::exp | aten::div gives 0 takes 0 | aten::mm takes 1"
     facts = facts_of(f"{CPU}values {looked}\ncpu  aten::exp 0-1 | aten::div 17-20 | aten::mm 30-40")
-    assert [one.ops for one in identities(facts)] == [("aten::div",)]
+    assert [identity.ops for identity in identities(facts)] == [("aten::div",)]
     assert facts.rank.values is not None
     other = facts.rank.values.name.copy()
     other[1] = other[0]  # Another op in place of the division, in the first step.

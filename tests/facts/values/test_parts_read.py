@@ -12,7 +12,7 @@ from diagnose.facts.values.wasted_entries import Wasted
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.frames import Site
 
-DRAWN = 'cpu  aten::fft 0-40 stack="t.py(1): sounds" | aten::abs 40-60 stack="t.py(9): step" | aten::mm 60-90'
+SYNTHETIC = 'cpu  aten::fft 0-40 stack="t.py(1): sounds" | aten::abs 40-60 stack="t.py(9): step" | aten::mm 60-90'
 WAYS_BACK = """
     cpu  aten::linear 0-20 sequence=5
     cpu  aten::addmm 0-20
@@ -21,8 +21,8 @@ WAYS_BACK = """
 """
 
 
-def of(values: str, drawn: str = DRAWN) -> tuple[Wasted, ...]:
-    return parts_read(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{drawn}"))
+def of(values: str, synthetic: str = SYNTHETIC) -> tuple[Wasted, ...]:
+    return parts_read(facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues {values}\n{synthetic}"))
 
 
 def test_what_is_cut_down_at_the_end() -> None:
@@ -49,14 +49,14 @@ def test_little_is_cut_away() -> None:
 
 @pytest.mark.parametrize(("number", "found"), [(" sequence=5", 0), ("", 1)])
 def test_of_what_is_learnt_from_the_gradients_tell(number: str, found: int) -> None:
-    drawn = WAYS_BACK.replace("0-20 sequence=5", f"0-20{number}")
-    assert len(of("aten::addmm read 20 | aten::mm back", drawn)) == found
+    synthetic = WAYS_BACK.replace("0-20 sequence=5", f"0-20{number}")
+    assert len(of("aten::addmm read 20 | aten::mm back", synthetic)) == found
 
 
 def test_nobody_looked() -> None:
     with pytest.raises(Missing, match="diagnose profile"):
-        parts_read(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{DRAWN}"))
-    rank = facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues aten::fft | aten::abs | aten::mm\n{DRAWN}").rank
+        parts_read(facts_of(f"4 steps of 100\n2 threads, 4 cores\n{SYNTHETIC}"))
+    rank = facts_of(f"4 steps of 100\n2 threads, 4 cores\nvalues aten::fft | aten::abs | aten::mm\n{SYNTHETIC}").rank
     assert rank.values is not None
     assert rank.values.rows is not None
     older = replace(rank.values, rows=replace(rank.values.rows, read=None))

@@ -19,12 +19,12 @@ EVALUATED = '"autograd::engine::evaluate_function: torch::autograd::AccumulateGr
 
 def backward(start: float, *shapes: str, number: int = 0) -> str:
     """A pass: for each weight a node of 3 ms, numbered from there, and one that adds to its gradient, of 1 ms."""
-    drawn = [f"aten::ones_like {start}-{start + 1}"]
+    synthetic = [f"aten::ones_like {start}-{start + 1}"]
     for k, shape in enumerate(shapes):
         at = start + 1 + 4 * k
-        drawn.append(f"{NODE} {at}-{at + 3} sequence={number + k} | {EVALUATED} {at + 3}-{at + 4}")
-        drawn.append(f"torch::autograd::AccumulateGrad {at + 3}-{at + 4} shapes=[{shape}]")
-    return " | ".join(drawn)
+        synthetic.append(f"{NODE} {at}-{at + 3} sequence={number + k} | {EVALUATED} {at + 3}-{at + 4}")
+        synthetic.append(f"torch::autograd::AccumulateGrad {at + 3}-{at + 4} shapes=[{shape}]")
+    return " | ".join(synthetic)
 
 
 def update(start: float, *shapes: str) -> str:

@@ -18,12 +18,12 @@ def _node(item: str) -> str:
 
 def of(*rows: str) -> tuple[Wasted, ...]:
     """Three steps of 100 ms, of which the last two are used; each row is a step."""
-    drawn = [
+    synthetic = [
         " | ".join(f"{_node(item) if item[0] == 'B' else item} in {step}" for item in row.split(" | "))
         for step, row in enumerate(rows)
     ]
     return unused_graphs(
-        facts_of("\n".join(("3 steps of 100", "2 threads, 4 cores", *(f"cpu  {row}" for row in drawn))))
+        facts_of("\n".join(("3 steps of 100", "2 threads, 4 cores", *(f"cpu  {row}" for row in synthetic))))
     )
 
 
@@ -119,9 +119,11 @@ def test_a_graph_may_have_been_made_before_the_recording() -> None:
 
 def test_without_steps_a_backward_pass_may_come_after_the_recording() -> None:
     """Four micro-batches of GPipe, of which only the last one's backward pass was recorded."""
-    drawn = "2 threads, 4 cores\n" + "\n".join(f"cpu  aten::mul {10 * k}-{10 * k + 9} sequence={k}" for k in range(4))
+    synthetic = "2 threads, 4 cores\n" + "\n".join(
+        f"cpu  aten::mul {10 * k}-{10 * k + 9} sequence={k}" for k in range(4)
+    )
     with pytest.raises(Missing, match=LATER):
-        unused_graphs(facts_of(f"{drawn}\ncpu  {_node('B 40-50 sequence=3')}"))
+        unused_graphs(facts_of(f"{synthetic}\ncpu  {_node('B 40-50 sequence=3')}"))
 
 
 def test_a_node_may_be_run_inside_another() -> None:

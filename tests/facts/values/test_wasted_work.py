@@ -23,7 +23,7 @@ RULES = [one for one in map(page.read, page.files(page.built_in_rules())) if one
 
 def text(values: str, lines: list[int]) -> str:
     """Ops of 8 ms, one every 10 ms, each on a line of its own function."""
-    ops = [one.split()[0] for one in values.split(" | ")]
+    ops = [part.split()[0] for part in values.split(" | ")]
     spans = [
         f'{name} {10 * at}-{10 * at + 8} stack="t.py({line}): f{line}"'
         for at, (name, line) in enumerate(zip(ops, lines, strict=True))
@@ -31,7 +31,7 @@ def text(values: str, lines: list[int]) -> str:
     return f"{STEPS}values {values}\ncpu  {' | '.join(spans)}"
 
 
-def drawn(values: str, lines: list[int]) -> Facts:
+def synthetic(values: str, lines: list[int]) -> Facts:
     return facts_of(text(values, lines))
 
 
@@ -42,7 +42,7 @@ def test_every_cause_has_a_finder_and_a_rule() -> None:
 
 @pytest.mark.parametrize("name", [one.id for one in RULES])
 def test_what_cannot_be_looked_at_is_said_with_how_to_record_it(name: str) -> None:
-    rule = engine.load_file(next(one for one in page.files(page.built_in_rules()) if one.stem == name))
+    rule = engine.load_file(next(file for file in page.files(page.built_in_rules()) if file.stem == name))
     (outcome,) = present(facts_of(f"{STEPS}cpu  aten::mm 0-10 | Optimizer.step#SGD.step 11-12"), [rule]).outcomes
     assert outcome.outcome is OutcomeKind.CANNOT_TELL
     assert outcome.how_to_record_it.startswith("Record")
@@ -60,15 +60,15 @@ def test_each_cause_lacks_what_it_needs_itself() -> None:
 
 def test_rows_of_one_line_are_one_entry() -> None:
     """Line 3 repeats two functions; each had been computed elsewhere, the first of them on line 1."""
-    facts = drawn("aten::mm | aten::exp | aten::mm as 0 | aten::sum | aten::exp as 1", [1, 2, 3, 4, 3])
+    facts = synthetic("aten::mm | aten::exp | aten::mm as 0 | aten::sum | aten::exp as 1", [1, 2, 3, 4, 3])
     (found,) = duplicates(facts)
     assert (found.ops, found.times, found.wasted_ns) == (("aten::mm", "aten::exp"), 2, 16_000_000)
     assert (found.site, found.other_site) == (Site("t.py", 3, "f3"), Site("t.py", 1, "f1"))
 
 
 def test_lines_are_told_apart() -> None:
-    facts = drawn("aten::mm | aten::mm as 0 | aten::sum | aten::mm as 0", [1, 2, 3, 4])
-    assert [(one.times, one.site) for one in duplicates(facts)] == [
+    facts = synthetic("aten::mm | aten::mm as 0 | aten::sum | aten::mm as 0", [1, 2, 3, 4])
+    assert [(duplicate.times, duplicate.site) for duplicate in duplicates(facts)] == [
         (1, Site("t.py", 2, "f2")),
         (1, Site("t.py", 4, "f4")),
     ]
@@ -86,16 +86,16 @@ def test_lines_are_told_apart() -> None:
 def test_what_takes_the_same_had_been_given_the_same(end: str, first: list[int]) -> None:
     """The recorder compared the products, and not the triangles that they are made of."""
     values = f"aten::tril | aten::mm takes 0 | aten::tril | aten::mm as 1 takes 2{end}"
-    assert seen_ops(drawn(values, list(range(1, 2 + values.count("|"))))).first.tolist() == first
+    assert seen_ops(synthetic(values, list(range(1, 2 + values.count("|"))))).first.tolist() == first
 
 
 def test_other_ops_before_what_is_the_same_are_not() -> None:
     values = "aten::tril | aten::mm takes 0 | aten::triu | aten::mm as 1 takes 2"
-    assert seen_ops(drawn(values, [1, 2, 3, 4])).first.tolist() == [-1, -1, -1, 1]
+    assert seen_ops(synthetic(values, [1, 2, 3, 4])).first.tolist() == [-1, -1, -1, 1]
 
 
 def test_what_nothing_reads_at_all() -> None:
-    (found,) = parts_read(drawn("aten::mm | aten::addmm takes 0 read 0 | aten::add takes 0", [1, 2, 3]))
+    (found,) = parts_read(synthetic("aten::mm | aten::addmm takes 0 read 0 | aten::add takes 0", [1, 2, 3]))
     assert (found.ops, found.share, found.kind, found.wasted_ns) == (("aten::addmm",), 1.0, "all", 8_000_000)
 
 

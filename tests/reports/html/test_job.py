@@ -139,7 +139,8 @@ def test_a_rank_that_takes_no_more_than_equal_ranks_do_by_chance_is_not_named() 
     """It takes 22 ms, the others 20: much on GPUs, and nothing on a CPU, where the rules do not speak of it either."""
     sequences = play([[Own(ms * MS), Meet((0, 1, 2), MS), NextStep()] * 4 for ms in (20, 22, 20)])
     on_gpu, on_cpu = (
-        diagnosed([dataclass_replace(one, on_cpu=is_cpu) for one in sequences]).job for is_cpu in (False, True)
+        diagnosed([dataclass_replace(sequence, on_cpu=is_cpu) for sequence in sequences]).job
+        for is_cpu in (False, True)
     )
     assert on_gpu is not None
     assert on_cpu is not None
@@ -169,7 +170,7 @@ def test_the_tables_add_up_to_the_step() -> None:
 
 
 def test_of_very_many_ranks_tables_show_those_to_look_at_and_say_so() -> None:
-    tables = {one.title: one for one in sections.job_sections(thousand())}
+    tables = {job_section.title: job_section for job_section in sections.job_sections(thousand())}
     assert len(tables["Ranks"].rows) == job_tables.MOST_RANKS
     assert "rank 700" in [row.label for row in tables["Ranks"].rows]
     assert "16 of 1,024 ranks" in tables["Ranks"].note
@@ -215,7 +216,7 @@ def test_ranks_that_hold_the_path_for_a_moment_share_a_lane() -> None:
     for first in range(13):
         for rank in (first, first + 1):
             hops[rank] += [Own((10 + first) * MS)] * (rank == first) + [Meet((first, first + 1), MS)]
-    found = diagnosed(play([[*one, Meet(tuple(range(14))), NextStep()] * 2 for one in hops]))
+    found = diagnosed(play([[*hop, Meet(tuple(range(14))), NextStep()] * 2 for hop in hops]))
     assert found.job is not None
     lanes = job_figures.path_lanes(found.job)
     assert lanes == [*(f"rank {rank}" for rank in range(1, 13)), "other ranks", "between ranks"]
@@ -230,9 +231,9 @@ def test_of_each_rank_it_is_told_how_it_spends_its_step_and_what_is_found_on_it(
     assert found.job is not None
     said = RankFinding("scalar_syncs", "SY01", "It <waits>", Site("train.py", 12, "step"))
     host = HostTime(200, {TimeCause.OPS: 150, TimeCause.PYTHON: 50, TimeCause.SYNC: 0})
-    ranks = [replace(one, findings=(said,) * (one.rank == 5), host=host) for one in found.ranks]
+    ranks = [replace(rank, findings=(said,) * (rank.rank == 5), host=host) for rank in found.ranks]
     views = list(one_rank_panel.each_rank(replace(found, ranks=tuple(ranks)), found.job))
-    assert [one.number for one in views] == list(range(8))
+    assert [view.number for view in views] == list(range(8))
     assert views[5].times == (
         ("compute", "30.0 ms"),
         ("host", "0"),

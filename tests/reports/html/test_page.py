@@ -57,8 +57,8 @@ def test_every_kind_of_diagnosis_has_one(name: str, render: Callable[[Diagnosis]
 def test_the_only_scripts_are_ours(name: str, tmp_path: Path) -> None:
     text = page.render(analysed(EVERY[name](), tmp_path))
     scripts = Elements(text).named("script")
-    assert [one.get("id") for one in scripts] == ["plotly-packed", "data-packed", "trace-packed", None]
-    assert [one.get("type") for one in scripts] == ["text/plain"] * 3 + [None]
+    assert [script.get("id") for script in scripts] == ["plotly-packed", "data-packed", "trace-packed", None]
+    assert [script.get("type") for script in scripts] == ["text/plain"] * 3 + [None]
     policy = Elements(text).named("meta")[1]["content"]
     assert policy is not None
     assert policy.startswith("default-src 'none'; script-src 'sha256-")
