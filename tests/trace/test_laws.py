@@ -10,7 +10,7 @@ import pandas as pd
 import pytest
 
 from diagnose.source import ranks
-from diagnose.trace import laws
+from tests import laws
 from diagnose.trace.model import Rank, Step
 from tests.drawing import Drawing
 
