@@ -1,6 +1,6 @@
 """Findings as JUnit XML, for what shows tests: a test case for each rule that ran.
 
-A rule fails only if one of its findings fails the build. It is skipped if it could not look: that is no pass.
+A rule failures only if one of its findings failures the build. It is skipped if it could not look: that is no pass.
 """
 
 from __future__ import annotations
@@ -71,10 +71,10 @@ def _judge(case: ET.Element, outcome: Outcome, own: Sequence[Alert]) -> None:
         _add(case, "skipped", f"could not look: {outcome.why}. {outcome.how_to_record_it}".rstrip(), "")
     elif outcome.outcome is OutcomeKind.CRASHED:
         _add(case, "error", f"the rule failed: {outcome.why}", "")
-    fails = [one for one in own if one.level is AlertLevel.ERROR]
-    for fail in fails[:1]:
-        _add(case, "failure", fail.title, "\n".join(map(_told, fails))).set("type", fail.code)
-    others = [_told(one) for one in own if one not in fails]
+    failures = [one for one in own if one.level is AlertLevel.ERROR]
+    for failure in failures[:1]:
+        _add(case, "failure", failure.title, "\n".join(map(_told, failures))).set("type", failure.code)
+    others = [_told(one) for one in own if one not in failures]
     if outcome.outcome is OutcomeKind.NOT_APPLICABLE:
         others.append(f"does not apply: {outcome.why}")
     elif outcome.outcome is OutcomeKind.CLEAN or (outcome.outcome is OutcomeKind.FOUND and not own):

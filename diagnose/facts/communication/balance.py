@@ -274,17 +274,17 @@ def kinds_of_ranks(job: Job) -> IntArray:
 def _more_work(others: Peers, longest: int, rest: IntArray) -> float | None:
     """How many times as long the others would take for what the longest is asked to do, of the kinds that all have.
 
-    None if these are less than COVERED of their time, or their sizes are not known.
+    None if these are less than COVERED of other time, or other sizes are not known.
     """
     own, theirs = others.job.sequences[longest].work, [others.job.sequences[at].work for at in rest.tolist()]
-    kinds = reduce(np.intersect1d, [their.kind[their.size > 0] for their in theirs], own.kind[own.size > 0])
+    kinds = reduce(np.intersect1d, [other.kind[other.size > 0] for other in theirs], own.kind[own.size > 0])
     size, ns = np.zeros(len(kinds)), np.zeros(len(kinds))
-    for their in theirs:
-        at = np.searchsorted(their.kind, kinds, sorter=(order := np.argsort(their.kind)))
-        size += their.size[order][at] / len(theirs)
-        ns += their.ns[order][at] / len(theirs)
+    for other in theirs:
+        at = np.searchsorted(other.kind, kinds, sorter=(order := np.argsort(other.kind)))
+        size += other.size[order][at] / len(theirs)
+        ns += other.ns[order][at] / len(theirs)
     asked = own.size[(order := np.argsort(own.kind))][np.searchsorted(own.kind, kinds, sorter=order)]
-    if ns.sum() < COVERED * np.mean([their.ns.sum() for their in theirs]) or not len(kinds):
+    if ns.sum() < COVERED * np.mean([other.ns.sum() for other in theirs]) or not len(kinds):
         return None
     return float((ns * asked / size).sum() / ns.sum())
 

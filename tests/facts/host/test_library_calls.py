@@ -1,4 +1,4 @@
-"""Which function of an installed package took the time of a line, by hand-synthetic frames."""
+"""Which function of an installed package took the time of a line, by frames written by hand."""
 
 import numpy as np
 
