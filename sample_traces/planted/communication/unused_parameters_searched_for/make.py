@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -25,6 +27,12 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
+
+
+def verify(trace: Path) -> None:
+    """Every step searches."""
+    searches = harness.named(trace, "search_unused_parameters")
+    harness.expect(len(searches) >= len(harness.steps(trace)), "nothing is searched for")
 
 
 if __name__ == "__main__":

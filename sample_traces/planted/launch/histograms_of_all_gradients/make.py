@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import torch
 
 from sample_traces import harness
@@ -42,6 +44,12 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
+
+
+def verify(trace: Path) -> None:
+    """Every step makes histograms."""
+    made = harness.named(trace, "aten::histc")
+    harness.expect(len(made) >= 2 * min(LAYERS.values()) * len(harness.steps(trace)), "few histograms are made")
 
 
 if __name__ == "__main__":
