@@ -356,7 +356,7 @@ def _functions(diagnosis: Diagnosis) -> Section:
         for one in found
     ]
     columns = ("", _per(diagnosis), "share", *(("on the GPU", "there mostly") if on_device else ("mostly",)))
-    note = "Self time of each function, with the backward pass of its ops."
+    note = "Self time by function, by line in those that ran all along, with the backward pass of their ops."
     return Section("Where the time goes in your code", columns, tuple(rows), note, words=True)
 
 
