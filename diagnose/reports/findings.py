@@ -308,7 +308,7 @@ def _longest_function(diagnosis: Diagnosis) -> str:
     for function in diagnosis.functions or ():
         if function.site is not None:
             part = share(max(function.host_ns, function.device_ns or 0), diagnosis.steps.step_time_ns.mean)
-            return f" The longest function of your own is {function.site.function}, with {part} of a step."
+            return f" Most of your own code's time is at {place(function.site)}, with {part} of a step."
     return ""
 
 

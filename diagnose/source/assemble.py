@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnose.source import clock, integrity
+from diagnose.source import clock, integrity, lines
 from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, printable
 from diagnose.source.header import Header
@@ -47,14 +47,16 @@ def assemble(recording: Recording) -> Rank:
     raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])
     raw["track"] = track_of[raw["track"]]
     raw |= {"start_ns": times.start_ns, "dur_ns": times.dur_ns}
-    order = clock.order(raw, times.keep, recording.damage)
+    told = lines.told(lines.Told(raw, times.keep, columns.names.labels()))
+    raw = told.raw
+    order = clock.order(raw, told.keep, recording.damage)
     raw = {name: values[order] for name, values in raw.items()}
     clock.clip_overlaps(raw, is_kind(raw["kind"], DEVICE_WORK), recording.damage)
     origin_ns = times.zero_unix_ns - recording.header.base_ns
     recording.damage.outside_window = clock.outside(raw["start_ns"], columns.windows, origin_ns)
-    id_of = np.full(columns.rows, -1, dtype=np.int64)
+    id_of = np.full(len(told.keep), -1, dtype=np.int64)
     id_of[order] = np.arange(len(order))
-    spans = _spans(raw, columns.names.labels())
+    spans = _spans(raw, told.names)
     links = _links(spans, columns, id_of)
     marks = steps.find(spans, links)
     spans = spans.assign(step=_step_of(spans, links, marks.steps)).loc[:, list(schema.SPANS.columns)]

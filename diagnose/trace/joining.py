@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.trace import enums, frames, kinds, nesting, schema
+from diagnose.trace import enums, frames, intervals, kinds, nesting, schema
 from diagnose.trace.call_matching import Sequence, matching
 from diagnose.trace.enums import CALLS, SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
 
@@ -164,13 +164,16 @@ def _partners(ours: _Calls, theirs: _Calls) -> IntArray:
 def _most_alike(step: IntArray, what: IntArray, count: IntArray, groups: IntArray, kinds_of: int) -> IntArray:
     """For each step the step of the detail recording with which most calls agree in number, or -1. Shape (steps,).
 
+    Of three or more equal ones the second: in the first one the recording begins, and after the last one it ends.
+
     `groups`: step times `kinds_of` plus what, of each call of the detail recording.
     """
     their_groups, their_count = np.unique(groups, return_counts=True)
     steps = int(step.max(initial=-1)) + 1
     best, most = np.full(steps, UNKNOWN, dtype=np.int64), np.zeros(steps)
     their_step = their_groups // kinds_of
-    for other in np.unique(their_step)[:MOST_DETAIL_STEPS].tolist():
+    others = np.unique(their_step)[:MOST_DETAIL_STEPS]
+    for other in np.roll(others, -(len(others) > 2)).tolist():
         counted = np.zeros(kinds_of, dtype=np.int64)
         counted[their_groups[their_step == other] % kinds_of] = their_count[their_step == other]
         agreeing = np.bincount(step, weights=np.where(counted[what] == count, count, 0), minlength=steps)
@@ -212,22 +215,26 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The table `lines`: the line that led to each call, and the one in the middle of each pause until the next call.
+    """The table `lines`: the line that led to each call, and those in each pause until the next call.
 
-    Of a pause only where the next call is the same in both recordings.
+    Of a pause only where the next call is the same in both recordings; each line has the same share of both pauses.
     """
     some = np.flatnonzero(partner >= 0)
     other = partner[some]
     after, their_after = ours.following[some], theirs.following[other]
     alike = (after >= 0) & (their_after >= 0) & (ours.what[after] == theirs.what[their_after])
-    before, other_before, after, their_after = some[alike], other[alike], after[alike], their_after[alike]
-    middle = (theirs.end_ns[other_before] + theirs.start_ns[their_after]) // 2
-    moments = np.concatenate((theirs.start_ns[other], middle))
-    their_track = np.concatenate((theirs.track[other], theirs.track[other_before]))
-    line, inner = _lines_at(detail, moments, their_track), _framework_at(detail, moments, their_track)
-    start = np.concatenate((ours.start_ns[some], ours.end_ns[before]))
-    end = np.concatenate((ours.end_ns[some], ours.start_ns[after]))
-    track = np.concatenate((ours.track[some], ours.track[before]))
+    begun, ended = ours.end_ns[some[alike]], ours.start_ns[after[alike]]
+    parts = _parts(detail, theirs.end_ns[other[alike]], theirs.start_ns[their_after[alike]], theirs.track[other[alike]])
+    part_starts, part_ends = (
+        begun[parts.pause] + one * (ended - begun)[parts.pause] for one in (parts.begin, parts.end)
+    )
+    line, inner = (
+        np.concatenate((found(detail, theirs.start_ns[other], theirs.track[other]), in_pause))
+        for found, in_pause in ((_lines_at, parts.line), (_framework_at, parts.framework))
+    )
+    start = np.concatenate((ours.start_ns[some], np.rint(part_starts).astype(np.int64)))
+    end = np.concatenate((ours.end_ns[some], np.rint(part_ends).astype(np.int64)))
+    track = np.concatenate((ours.track[some], ours.track[some[alike]][parts.pause]))
     kept = np.flatnonzero(line >= 0)
     kept = kept[np.lexsort((-end[kept], start[kept]))]
     inside = nesting.parents(track[kept], start[kept], end[kept])
@@ -247,6 +254,44 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     )
     schema.check(made, schema.LINES)
     return made
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """Parts of pauses, in each of which one line runs. Arrays of shape (parts,)."""
+
+    pause: IntArray
+    begin: npt.NDArray[np.float64]
+    """As a share of the pause, like `end`."""
+    end: npt.NDArray[np.float64]
+    line: IntArray
+    """As `_lines_at`."""
+    framework: IntArray
+
+
+def _parts(detail: Rank, start_ns: IntArray, end_ns: IntArray, track: IntArray) -> _Parts:
+    """The parts of these pauses of the detail recording; none of those without length."""
+    python = detail.spans[detail.spans["kind"] == SpanKind.PYTHON.value]
+    on, began = python["track"].to_numpy(), python["start_ns"].to_numpy()
+    edges = np.concatenate((began, began + python["dur_ns"].to_numpy()))
+    pieces, owners = list[Intervals](), list[IntArray]()
+    for one in np.unique(track).tolist():
+        mine = np.flatnonzero((track == one) & (end_ns > start_ns))
+        found, owner = intervals.cut(Intervals(start_ns[mine], end_ns[mine]), edges[np.tile(on == one, 2)])
+        pieces.append(found)
+        owners.append(mine[owner])
+    starts, ends, pause = (
+        np.concatenate((np.zeros(0, dtype=np.int64), *some))
+        for some in ([one.starts for one in pieces], [one.ends for one in pieces], owners)
+    )
+    line, framework = (found(detail, (starts + ends) // 2, track[pause]) for found in (_lines_at, _framework_at))
+    new = np.ones(len(pause), dtype=np.bool_)
+    new[1:] = np.diff(np.stack((pause, line, framework)), axis=1).any(axis=0)
+    last = np.append(new[1:], True)[: len(new)]
+    pause = pause[new]
+    length = (end_ns - start_ns)[pause]
+    begin, end = (starts[new] - start_ns[pause]) / length, (ends[last] - start_ns[pause]) / length
+    return _Parts(pause, begin, end, line[new], framework[new])
 
 
 def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:

@@ -14,7 +14,7 @@ from diagnose.facts.core.host import api_calls, host_activities, host_threads
 from diagnose.facts.core.idle import idle_gaps
 from diagnose.facts.core.inputs import Mask
 from diagnose.facts.core.run import trains_on_cpu
-from diagnose.facts.core.source_lines import sites_at
+from diagnose.facts.core.source_lines import longest_sites, sites_at
 from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, members, require_ops, whole_idle
 from diagnose.facts.core.steps import Steps, steps
 from diagnose.facts.run.garbage import garbage_collections
@@ -194,7 +194,7 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
     some = every.where(every.own_ns >= PIECE_NS)
     pauses, own_ns, inside = some.times, some.own_ns, some.inside
-    sites = sites_at(facts, some.middle_ns, np.full(pauses.size, main, dtype=np.int64))
+    sites = longest_sites(facts, pauses, main)
     numbers: dict[Site | None, int] = {}
     of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
     ours = np.array([site is not None for site in numbers], dtype=bool)
