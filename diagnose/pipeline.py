@@ -118,7 +118,7 @@ def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Known:
     """Raises InputError."""
     said = _sound(in_full(files))
     progress(1, 1)
-    arranged = ranks.arrange([said.digest.provenance])
+    arranged = ranks.arrange([said.digest.provenance], [()])
     said = replace(said, digest=replace(said.digest, index=arranged.indexes[0] or 0))
     return said, [in_brief(said, 1)], list(arranged.integrity)
 
@@ -132,7 +132,8 @@ def _of_many(
     """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
     read, notes = _readable(files, briefly, progress)
     while True:
-        arranged = ranks.arrange([one.provenance for one in read.values()])
+        times = [() if one.steps is None else one.steps.times_ns for one in read.values()]
+        arranged = ranks.arrange([one.provenance for one in read.values()], times)
         placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
         briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
         sequences = {index: one.sequence for index, one in briefs.items()}

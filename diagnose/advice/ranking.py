@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from diagnose.advice.doubts import Doubt, Doubtful
 from diagnose.advice.pricing import Priced, Step
 from diagnose.advice.track_record import blended, corrected
 from diagnose.contracts.finding import (
@@ -93,7 +94,8 @@ def ranked(
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
     step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
-    order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), cautions=cautions)
+    doubtful = Doubtful(replay, cautions)
+    order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), doubtful=doubtful)
     try:
         return order(found)
     except Exception as error:
@@ -106,9 +108,10 @@ def ranked(
 
 
 def _ordered(
-    found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, cautions: Sequence[Caution]
+    found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, doubtful: Doubtful
 ) -> Ranked:
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
+    savings = [doubtful.bounded(finding, saving) for (_, finding), saving in zip(found, savings, strict=True)]
     priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
     nothing = [one for one in priced if _costless(one, step)]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
@@ -116,15 +119,15 @@ def _ordered(
     worth = [one for one in kept if not _minor(one, step)]
     explained = _explained(worth, replay)
     worth = [one for one in worth if one not in explained]
-    placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, cautions)
+    placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, doubtful)
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
     shown = [one.finding for one in hidden]
     for one in worth:
         if one.finding.per_sample:
-            placed.insert(_place_of(one, placed, replay, step, cautions), one)
+            placed.insert(_place_of(one, placed, step, doubtful), one)
     placed += [one for one in small if one.finding not in shown] + hidden
     finished = tuple(
-        _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
+        _finished(one, place, step, where, doubtful.doubts(one, step), replay)
         for place, one in enumerate(placed, start=1)
     )
     shortening = [(one, said) for one, said in zip(placed, finished, strict=True) if not said.per_sample]
@@ -155,11 +158,11 @@ def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
     ]
 
 
-def _place_of(one: Priced, placed: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> int:
+def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful) -> int:
     """Before the first finding from which less is to be expected."""
 
     def expected(other: Priced, gain: int) -> float:
-        return gain * HOLDS[_level(other, _doubts(other, step, replay, cautions))]
+        return gain * HOLDS[_level(other, doubtful.doubts(other, step))]
 
     mine = expected(one, one.alone.likely_ns)
     gains = (expected(other, other.holds_ns(other.added_ns or 0)) for other in placed)
@@ -211,14 +214,14 @@ def _together(rest: Sequence[Finding]) -> Finding:
     )
 
 
-def _greedy(priced: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> list[Priced]:
+def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
     The best is what likely adds most, given how sure it is. Once nothing adds WORTH_SHARE any more, the rest follow in
     the order of what they save alone.
     """
     rest, ordered = list(priced), list[Priced]()
-    holds = {id(one.finding): HOLDS[_level(one, _doubts(one, step, replay, cautions))] for one in rest}
+    holds = {id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] for one in rest}
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
     gains = [one.predicted.likely_ns for one in rest]
@@ -255,30 +258,7 @@ def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step
     return sorted(found, key=lambda one: -(one.hidden.likely_ns if one.hidden else 0))
 
 
-@dataclass(frozen=True)
-class _Doubt:
-    """Why a finding is less sure than its rule thinks."""
-
-    why: str
-    decides: bool = False
-    """It alone makes the confidence low."""
-
-
-def _doubts(one: Priced, step: Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
-    found = []
-    for caution in cautions:
-        if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
-            noise = one.alone.likely_ns < caution.noise_share * step.ns
-            found.append(_Doubt(caution.what + ", which is more than this saves: time it yourself" * noise, noise))
-    quality = replay.quality
-    if quality.unexplained_share >= DOUBTFUL:
-        found.append(_Doubt(f"the replay cannot explain {quality.unexplained_share:.0%} of the step"))
-    elif abs(quality.error_share) >= DOUBTFUL:
-        found.append(_Doubt(f"without fitting, the replay is off by {quality.error_share:+.0%}"))
-    return found
-
-
-def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
+def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:
     """The rule's, one level lower for each doubt; low where one decides."""
     level = one.finding.confidence.level
     if any(doubt.decides for doubt in doubts):
@@ -288,7 +268,7 @@ def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
     return level
 
 
-def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_Doubt], replay: Replay) -> RankedFinding:
+def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Doubt], replay: Replay) -> RankedFinding:
     finding, alone = one.finding, one.alone
     level = _level(one, doubts)
     thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED

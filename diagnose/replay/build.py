@@ -60,7 +60,7 @@ def recorded_graph(facts: Facts) -> Graph:
         host.edges,
         edges(EdgeKind.WORK, layout.work_start, layout.work_end, work.end_ns - work.start_ns, work.ids, work.track),
         launch_edges(work, on, found, launched, layout.work_start),
-        stream_edges(work, on, found, layout.work_start, layout.work_end),
+        stream_edges(facts, work, on, found, layout.work_start, layout.work_end),
         event_edges(facts, work, on, layout.work_start, layout.work_end),
         *(
             edges(kind, layout.work_end[some.work], calls_end[some.call], estimate, found.ids[some.call])

@@ -11,16 +11,20 @@ import numpy as np
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import steps
+from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.recording_cost import RecordingCost
+from diagnose.failures import attempt
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import recorded_graph
 from diagnose.replay.chain import recorded_chain, unexplained
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
+from diagnose.replay.grounds import grounds
 from diagnose.replay.shown import Change, change
 from diagnose.replay.simulate import MOST_CELLS
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import Ground, IntegrityNote
 
 DOUBTFUL = 0.10
 """From this share on, of error or unexplained time, estimates say so."""
@@ -166,6 +170,16 @@ class Replay:
     def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:
         """What edits do to the used steps."""
         return tuple(change(self._desk.facts, edit) for edit in edits)
+
+    @property
+    def notes(self) -> tuple[IntegrityNote, ...]:
+        """What is wrong with the recording that is replayed."""
+        facts = self._desk.facts
+        return (*facts.rank.integrity, *attempt("what was not recorded", (), not_recorded, facts))
+
+    def grounds(self, edits: Sequence[Edit]) -> frozenset[Ground]:
+        """What edits rest on."""
+        return grounds(self._desk.facts, edits)
 
     def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""

@@ -65,12 +65,15 @@ def _of_ranks(diagnosis: Diagnosis) -> str:
     return f" on rank {diagnosis.rank} (on all ranks {duration(min(means))} to {duration(max(means))})"
 
 
+_DEVICES = {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU", "unknown": "device of an unknown maker"}
+
+
 @part("what ran on what", instead=always(""))
 def subject(diagnosis: Diagnosis) -> str:
     """What ran on what."""
     provenance = diagnosis.provenance
     names = sorted({device.name for device in provenance.devices if device.name})
-    device = ", ".join(names) or {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU"}[provenance.backend]
+    device = ", ".join(names) or _DEVICES[provenance.backend]
     ranks = len(diagnosis.ranks)
     world = f" of {provenance.world_size}" if provenance.world_size else ""
     inference = ["inference"] if infers(diagnosis) else []

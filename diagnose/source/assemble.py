@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -39,7 +40,8 @@ def assemble(recording: Recording) -> Rank:
     if not columns.rows:
         raise InputError(f"{recording.path} holds no timed events, so there is nothing to analyse.")
     raw = {name: _joined(columns.spans, name) for name in list(columns.spans)}
-    times = clock.to_ns(raw.pop("ts_ns"), raw.pop("dur_us"), recording.header.base_ns, recording.damage)
+    working = is_kind(raw["kind"], DEVICE_WORK)
+    times = clock.to_ns(raw.pop("ts_ns"), raw.pop("dur_us"), working, recording.header.base_ns, recording.damage)
     if not times.keep.any():
         raise InputError(f"{recording.path} holds no event with a usable time, so there is nothing to analyse.")
     tracks, track_of = _tracks(columns)
@@ -65,7 +67,7 @@ def assemble(recording: Recording) -> Rank:
         tables["lines"] = sampled_lines(columns, spans, track_of, origin_ns)
     for table in schema.TABLES:
         schema.check({"spans": spans, "tracks": tracks, "links": links, **tables}[table.name], table)
-    provenance = _provenance(recording, spans, tables, marks.marker, times)
+    provenance = _provenance(recording, spans, tracks, tables, marks.marker, times)
     return Rank(
         index=recording.header.rank or 0,
         zero_unix_ns=times.zero_unix_ns,
@@ -220,7 +222,12 @@ def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -
 
 
 def _provenance(
-    recording: Recording, spans: pd.DataFrame, tables: dict[str, pd.DataFrame], marker: str, times: clock.Times
+    recording: Recording,
+    spans: pd.DataFrame,
+    tracks: pd.DataFrame,
+    tables: dict[str, pd.DataFrame],
+    marker: str,
+    times: clock.Times,
 ) -> Provenance:
     header = recording.header
     present = set(spans["kind"].unique())
@@ -235,7 +242,6 @@ def _provenance(
         "ops": len(tables["ops"]) > 0,
         "samples": len(tables["lines"]) > 0,
     }
-    rocm = header.rocm or any(name.startswith("hip") for name in spans["name"].cat.categories)
     return Provenance(
         path=str(recording.path),
         format=recording.format,
@@ -243,7 +249,7 @@ def _provenance(
         events=recording.events,
         rank=header.rank,
         world_size=header.world_size,
-        backend="cpu" if not recorded["device"] else "rocm" if rocm else "cuda",
+        backend=_maker(recording, spans, tables) if recorded["device"] else "cpu",
         devices=tuple(_devices(header.devices, used)),
         recorded=frozenset(name for name, there in recorded.items() if there),
         resolution_ns=times.resolution_ns,
@@ -254,8 +260,40 @@ def _provenance(
         begin_unix_ns=times.zero_unix_ns,
         end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
         machine=header.machine,
+        process=_process(spans, tracks),
         machine_devices=len(header.devices),
     )
+
+
+def _process(spans: pd.DataFrame, tracks: pd.DataFrame) -> str:
+    """The process with most spans on the host, if that is a number: rows of recorders have names."""
+    owner = tracks["process"].to_numpy()[spans["track"].to_numpy()]
+    on_host = tracks["device"].to_numpy()[spans["track"].to_numpy()] < 0
+    counted = pd.Series(owner[on_host]).value_counts()
+    return str(counted.index[0]) if len(counted) and str(counted.index[0]).isdigit() else ""
+
+
+_CALLS_OF = {"rocm": re.compile("hip[A-Z]"), "cuda": re.compile("(cuda|cu)[A-Z]")}
+_NAMES_OF = {"rocm": re.compile("AMD|Radeon|gfx"), "cuda": re.compile("NVIDIA|Tesla|Quadro|GeForce|GRID|TITAN")}
+
+
+def _maker(recording: Recording, spans: pd.DataFrame, tables: dict[str, pd.DataFrame]) -> str:
+    """ "rocm" or "cuda", where the recorder, the device's name or a call of its API tells; else "unknown"."""
+    header = recording.header
+    kind = spans["kind"]
+    calls = spans["name"][kind.isin([SpanKind.RUNTIME.value, SpanKind.DRIVER.value])].unique()
+    told = {
+        "rocm": header.rocm,
+        # CUPTI alone knows registers; Nsight Systems records no other maker's devices.
+        "cuda": recording.format == "nsight"
+        or any("cu" in version for version in header.versions)
+        or bool((tables["kernels"]["registers"] > 0).any()),
+    }
+    for maker, known in told.items():
+        named = any(_NAMES_OF[maker].match(device.name) for device in header.devices)
+        if known or named or any(_CALLS_OF[maker].match(str(name)) for name in calls):
+            return maker
+    return "unknown"
 
 
 def _devices(listed: tuple[Device, ...], used: set[int]) -> Iterator[Device]:

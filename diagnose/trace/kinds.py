@@ -7,7 +7,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.enums import Direction, HostMemory, SpanKind
 
 _K = TypeVar("_K", bound="_Kind")
 
@@ -254,6 +254,25 @@ def host_memory(name: str) -> HostMemory:
 def activity(name: str) -> Activity:
     """What the host span of this name is to the training loop."""
     return _kind_of(Activity, re.split(", (?:seq|op_id|sizes) = ", name, maxsplit=1)[0])  # As NVTX ranges end.
+
+
+_HOST_KINDS = {
+    SpanKind.RUNTIME: re.compile("(cuda|hip)[A-Z]"),
+    SpanKind.DRIVER: re.compile("cu[A-Z]"),
+    SpanKind.PYTHON: re.compile(r"<built-in |nn\.Module: |[^(]*\(\d+\): "),
+    SpanKind.OP: re.compile(r"\w+::(\w|~)|\w+Backward\d*\Z|record_param_comms\Z|[a-z0-9_]+_?\Z"),
+}
+
+
+@lru_cache(4096)
+def host_kind(name: str) -> SpanKind | None:
+    """What a host span of this name is, where nothing else tells. None: its name does not either.
+
+    A word in small letters is an op: so were ops called before PyTorch 1.6.
+    """
+    if activity(name) is not Activity.OTHER:
+        return SpanKind.ANNOTATION
+    return next((kind for kind, pattern in _HOST_KINDS.items() if pattern.match(name)), None)
 
 
 def step_number(name: str) -> int | None:

@@ -21,7 +21,8 @@ def converted(
 ) -> tuple[clock.Times, Damage]:
     damage = Damage()
     stamps = np.array(ts, dtype=np.int64 if exact else np.float64)
-    return clock.to_ns(stamps, np.array(dur or [1.0] * len(ts)), base, damage), damage
+    durations = np.array(dur or [1.0] * len(ts))
+    return clock.to_ns(stamps, durations, np.zeros(len(ts), dtype=bool), base, damage), damage
 
 
 @given(
