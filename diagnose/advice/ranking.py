@@ -178,13 +178,8 @@ def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> 
     ]
 
 
-<<<<<<< HEAD
 def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful) -> int:
-    """Before the first finding from which less is to be expected."""
-=======
-def _place_of(one: Priced, placed: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> int:
     """After the last finding from which as much is to be expected."""
->>>>>>> unx
 
     def expected(other: Priced, gain: int) -> float:
         return gain * HOLDS[_level(other, doubtful.doubts(other, step))]

@@ -20,12 +20,8 @@ from diagnose.replay.build import recorded_graph
 from diagnose.replay.chain import recorded_chain, unexplained
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
-<<<<<<< HEAD
 from diagnose.replay.grounds import grounds
-from diagnose.replay.shown import Change, change
-=======
 from diagnose.replay.shown import Change, change, times_by_track
->>>>>>> unx
 from diagnose.replay.simulate import MOST_CELLS
 from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray
@@ -183,7 +179,6 @@ class Replay:
         """What edits do to the used steps."""
         return tuple(change(self._desk.facts, edit) for edit in edits)
 
-<<<<<<< HEAD
     @property
     def notes(self) -> tuple[IntegrityNote, ...]:
         """What is wrong with the recording that is replayed."""
@@ -193,13 +188,12 @@ class Replay:
     def grounds(self, edits: Sequence[Edit]) -> frozenset[Ground]:
         """What edits rest on."""
         return grounds(self._desk.facts, edits)
-=======
+
     def touched_share(self, edits: Sequence[Edit], by: Sequence[Edit]) -> float:
         """The share of the time that edits select, thread by thread and stream by stream, which others select too."""
         mine, others = (times_by_track(self._desk.facts, some) for some in (edits, by))
         both = sum(intervals.intersect(mine[track], others[track]).total for track in mine.keys() & others.keys())
         return both / max(sum(times.total for times in mine.values()), 1)
->>>>>>> unx
 
     def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""
