@@ -21,6 +21,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     cpus_allowed: int | None = None
     """Those that the process may run on (affinity, container)."""
     memory_bytes: int | None = None
+    cpu_flags: tuple[str, ...] | None = None
+    """What its processor has, as Linux names it, of vectors and matrices."""
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -140,6 +142,9 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool | None = None
+    momentum: float | None = None
+    """Largest of its groups, as `weight_decay`; None where it has none to set, or that was not recorded."""
+    weight_decay: float | None = None
     groups: int | None = None
     parameters: int | None = None
     """Tensors."""
@@ -150,6 +155,23 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     """Types of the devices that hold its parameters, as in ("cuda",). Empty if that was not recorded."""
     made: Made | None = None
+
+
+class FailedGuard(msgspec.Struct, frozen=True, kw_only=True):
+    """What compiled code checks, and by which it was found not to fit, so that code was compiled again or ran eager."""
+
+    source: str
+    """What is checked, as in "self.calls"."""
+    said: str
+    """As dynamo says it, as in "self.calls == 7"."""
+    is_size: bool
+    """It is on a size or stride of a tensor."""
+    forms: int
+    """Compiled forms of the function that failed by it."""
+    file: str
+    """The user's line that made the check, or where the compiled function begins."""
+    line: int
+    function: str
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,6 +301,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     flags: Flags = Flags()
+    failed_guards: tuple[FailedGuard, ...] = ()
+    """Of torch.compile, those first by which the most forms failed."""
     distributed: Distributed | None = None
     arm: Arm | None = None
     """None: it was recorded, and is no arm of a trial."""
