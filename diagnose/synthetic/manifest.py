@@ -27,7 +27,7 @@ def _line(pattern: str) -> re.Pattern[str]:
 
 
 _WORLD = _line(r"rank \d+ of (?P<ranks>\d+)")
-_THREADS = _line(r"(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?")
+_THREADS = _line(r"(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?(?:, flags (?P<flags>[\w ]+?))?")
 _RIVAL = _line(r"rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)")
 _TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
 _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
@@ -56,7 +56,7 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     """Of this rank of a drawing, whose steps come each period."""
     said, timed, compared = _THREADS.search(text), _TIMED.search(text), _COMPARED.search(text)
     searches = _BENCHMARK.search(text)
-    threads, cores = map(int, said.groups()) if said else (None, None)
+    threads, cores = (int(said["threads"]), int(said["cores"])) if said else (None, None)
     times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
     known = RankManifest(
         rank=rank,
@@ -68,7 +68,8 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
         distributed=Distributed(backend="gloo", ddp=({},)) if compared else None,
     )
     equal = None if compared is None else compared["how"] == "equal"
-    return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks, equal_batches=equal)
+    flags = tuple(said["flags"].split()) if said and said["flags"] else None
+    return Context(known, Host(cpus=cores, cpus_allowed=cores, cpu_flags=flags), ranks, equal_batches=equal)
 
 
 def values(text: str) -> ValueGraph | None:

@@ -14,6 +14,7 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     rank N of M         this is rank N of a distributed run
     machine NAME of N devices               it runs there; if not said: the devices that do work are all there are
     N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores
+                        There may follow `, flags avx2 fma`, as Linux names what the processor has
     rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
