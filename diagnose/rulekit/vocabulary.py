@@ -32,6 +32,7 @@ from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.fusing_advice import chains_taken, fusing, gave_up, known, torchs_own
+from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
 from diagnose.rulekit.loading_advice import (
     HANDED_OVER_NS,
     batches_that_wait,
@@ -53,7 +54,7 @@ from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, w
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.long_steps import seen_again
-from diagnose.trace.manifest import Loader, RankManifest
+from diagnose.trace.manifest import Loader, Optimizer, RankManifest
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
@@ -86,6 +87,7 @@ __all__ = [
     "Move",
     "NotApplicable",
     "Op",
+    "Optimizer",
     "Own",
     "RankManifest",
     "Rechunk",
@@ -111,6 +113,9 @@ __all__ = [
     "fixes",
     "fusing",
     "gave_up",
+    "guard_evidence",
+    "guard_fixes",
+    "guard_site",
     "in_workers",
     "known",
     "loading_evidence",
@@ -128,5 +133,6 @@ __all__ = [
     "toward",
     "wasted",
     "what_takes_it",
+    "why_not",
     "without",
 ]
