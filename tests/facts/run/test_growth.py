@@ -28,7 +28,8 @@ def training(steps: int, carries: int) -> Facts:
 def test_the_chance_of_an_order_is_that_of_as_few_falling_pairs() -> None:
     """Of 24 orders of four values one has no falling pair, and three have one."""
     rising, nearly = trend([1, 2, 3, 9]), trend([1, 3, 2, 9])
-    assert rising is not None and nearly is not None
+    assert rising is not None
+    assert nearly is not None
     assert math.isclose(rising.chance, 1 / 24)
     assert math.isclose(nearly.chance, 4 / 24)
     assert trend([1]) is None
