@@ -15,7 +15,8 @@ def merged(found: Sequence[Found]) -> list[Found]:
     """The findings, each with those after it that its first fix mends, as far as these are priced alike."""
     groups: dict[Hashable, list[Found]] = {}
     for place, one in enumerate(found):
-        groups.setdefault(_fix(one[1]) or place, []).append(one)
+        fix = _fix(one[1])
+        groups.setdefault(place if fix is None else fix, []).append(one)
     return [(some[0][0], _one([finding for _, finding in some])) for some in groups.values()]
 
 

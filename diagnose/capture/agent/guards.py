@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import re
 import sys
 from collections.abc import Iterable
@@ -52,7 +53,13 @@ def _guard(code: Any, source: str, is_size: bool, parts: dict[str, re.Match[str]
         "said": _COMMENT.sub("", one["said"])[:LONGEST_GUARD],
         "is_size": is_size,
         "forms": len(parts),
-        "file": file,
+        "file": _short(file),
         "line": int(line),
         "function": function,
     }
+
+
+def _short(file: str) -> str:
+    """From where Python finds it, as profilers name files."""
+    folders = sorted((f"{one.rstrip(os.sep)}{os.sep}" for one in sys.path if one), key=len, reverse=True)
+    return file.removeprefix(next((folder for folder in folders if file.startswith(folder)), ""))
