@@ -8,7 +8,7 @@ import numpy as np
 import pandas as pd
 
 from diagnose.source.base import Damage
-from diagnose.trace import kinds
+from diagnose.trace import frames, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
 from diagnose.trace.model import Ground, IntegrityNote, Provenance, Severity, Step
 from diagnose.trace.steps import is_cut_off
@@ -18,6 +18,8 @@ SHARE_WORTH_A_WARNING = 0.02
 _GRAPHS_AGAIN = "Profile with a newer driver and CUPTI, or without graphs."
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
 
+MOST_NAMED = 3
+"""Functions that a note names (our choice)."""
 
 WITHOUT = {
     "shapes": IntegrityNote(
@@ -102,7 +104,7 @@ def notes(
 ) -> tuple[IntegrityNote, ...]:
     """All notes on a recording, the gravest first."""
     found = [*_damage(damage), *_pairs(damage, spans, links), *_unequal_replays(spans, tables, links, steps)]
-    found += [*_steps(spans, steps), *_absent(spans, tables, provenance)]
+    found += [*_steps(spans, steps), *_absent(spans, tables, provenance), *_lines(spans)]
     gravity = list(Severity)
     return tuple(sorted(found, key=lambda note: -gravity.index(note.severity)))
 
@@ -314,5 +316,19 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
         yield IntegrityNote(
             f"The profiler's own work took {total / 1e6:,.1f} ms ({len(distorting):,} events).",
             "Steps it falls into are slower than they are without the profiler.",
+            Severity.NOTE,
+        )
+
+
+def _lines(spans: pd.DataFrame) -> Iterator[IntegrityNote]:
+    """The user's functions of which the line is not known."""
+    names = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
+    sites = (frames.frame_site(str(name)) for name in names if frames.is_user_frame(str(name)))
+    found = list(dict.fromkeys(site.function for site in sites if site is not None and not site.line))
+    if found:
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        yield IntegrityNote(
+            f"Which line ran is not known in {', '.join(found[:MOST_NAMED])}{more}.",
+            "They ran when recording began: torch.profiler tells one line. `diagnose profile` records all.",
             Severity.NOTE,
         )

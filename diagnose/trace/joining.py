@@ -32,6 +32,9 @@ FEW = 0.5
 OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)
 """Calls that a recording without the device lacks. They lie in ops, or in pauses: those tell their lines."""
 
+MARKS = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
+"""Annotations that torch makes itself, in every recording."""
+
 UNKNOWN = -1
 
 SHAPES = ("shapes", "dtypes", "strides")
@@ -40,7 +43,7 @@ SHAPES = ("shapes", "dtypes", "strides")
 
 @dataclass(frozen=True)
 class _Calls:
-    """Host spans that are calls, in order of start. Arrays of shape (calls,)."""
+    """Host spans that are calls or marks, in order of start. Arrays of shape (calls,)."""
 
     ids: IntArray
     start_ns: IntArray
@@ -50,11 +53,14 @@ class _Calls:
     """Position in `Rank.steps`, or -1."""
     what: IntArray
     """Thread, kind and name as a number from 0 that is the same in both recordings; -1 for what only detail has."""
+    marks: npt.NDArray[np.bool_]
+    """Of parts of the optimizer: what is no call, and may hold some and the pauses between them."""
 
     @property
     def following(self) -> IntArray:
         """For each call that lies in no other the position of the next such one on its thread, else -1."""
-        outer = np.flatnonzero(nesting.parents(self.track, self.start_ns, self.end_ns) < 0)
+        calls = np.flatnonzero(~self.marks)
+        outer = calls[nesting.parents(self.track[calls], self.start_ns[calls], self.end_ns[calls]) < 0]
         outer = outer[np.lexsort((self.start_ns[outer], self.track[outer]))]
         same = self.track[outer[1:]] == self.track[outer[:-1]]
         found = np.full(len(self.ids), UNKNOWN, dtype=np.int64)
@@ -104,7 +110,10 @@ def _picked(rank: Rank, kinds_of: list[SpanKind], track: IntArray, name: IntArra
     """The calls of a rank; `track` and `name` are the number, in the timing recording, of each of its own."""
     spans = rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
-    ids = np.flatnonzero(np.isin(kind, [enums.code(one) for one in kinds_of]))
+    labels = spans["name"].cat
+    marked = np.array([kinds.activity(one) in MARKS for one in labels.categories])[labels.codes.to_numpy()]
+    marked &= kind == enums.code(SpanKind.ANNOTATION)
+    ids = np.flatnonzero(marked | np.isin(kind, [enums.code(one) for one in kinds_of]))
     tracks = spans["track"].to_numpy()[ids].astype(np.int64)
     thread, named = track[tracks], name[spans["name"].cat.codes.to_numpy()[ids]]
     what = (thread * len(SpanKind) + kind[ids]) * names + named
@@ -116,6 +125,7 @@ def _picked(rank: Rank, kinds_of: list[SpanKind], track: IntArray, name: IntArra
         track=tracks,
         step=spans["step"].to_numpy()[ids].astype(np.int64),
         what=np.where((thread >= 0) & (named >= 0), what, UNKNOWN),
+        marks=marked[ids],
     )
 
 

@@ -19,8 +19,8 @@ def began(*stack: str) -> Drawing:
     draw = Drawing().step(0, 9, 500).step(1, 500, 900)
     for depth, name in enumerate(stack):
         draw.frame(name, depth, 1000 - depth)
-    draw.frame("torch/profiler/profiler.py(9): start", 2, 8).frame("torch/autograd/profiler.py(4): _start_trace", 3, 7)
-    return draw.frame("<built-in function perf_counter_ns>", 4, 5)
+    draw.frame("torch/profiler/profiler.py(9): start", 5, 8).frame("torch/autograd/profiler.py(4): _start_trace", 6, 8)
+    return draw.frame("<built-in function perf_counter_ns>", 7, 8)
 
 
 def mark(draw: Drawing, line: int, function: str, at: float) -> Drawing:
@@ -52,6 +52,16 @@ def test_marks_are_no_ops() -> None:
 def test_without_marks_its_line_is_not_known_and_of_others_the_one_where_they_start() -> None:
     draw = began("go.py(30): <module>", "go.py(7): main").frame("go.py(15): helper", 50, 60)
     assert at(draw, 20, 55) == ["go.py main", "go.py:15 helper"]
+
+
+def test_a_note_names_functions_without_lines() -> None:
+    def noted(draw: Drawing) -> list[str]:
+        return [note.what for note in draw.rank().integrity if "line" in note.what]
+
+    stack = [f"go.py({line}): f{line}" for line in range(1, 6)]
+    assert noted(began("go.py(7): main")) == ["Which line ran is not known in main."]
+    assert noted(began(*stack)) == ["Which line ran is not known in f1, f2, f3 and 2 more."]
+    assert noted(mark(began("go.py(7): main"), 8, "main", 20)) == []
 
 
 def test_marks_tell_of_their_own_thread() -> None:
