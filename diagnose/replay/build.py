@@ -110,9 +110,9 @@ def _waits(
     did_wait = (work.end_ns[awaited.work] > found.start_ns[awaited.call]) & (late >= 0) & (late < MOST_RETURN_NS)
     usual = int(np.median(late[did_wait])) if did_wait.any() else RETURN_NS
     behind = Intervals(work.end_ns[awaited.work], found.end_ns[awaited.call])
-    usual = np.maximum(usual, intervals.covered(behind, unrecorded_work(facts)))
+    lasted = np.maximum(usual, intervals.covered(behind, unrecorded_work(facts)))
     return own, [
-        (EdgeKind.WAIT, awaited, np.where(frees[awaited.call] >= 0, frees[awaited.call], usual)),
+        (EdgeKind.WAIT, awaited, np.where(frees[awaited.call] >= 0, frees[awaited.call], lasted)),
         (EdgeKind.WAIT, before, staged[before.call]),
         (EdgeKind.QUEUE, room, np.zeros(len(room.call), dtype=np.int64)),
     ]
