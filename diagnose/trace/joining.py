@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.trace import enums, frames, kinds, nesting, schema
+from diagnose.trace import callees, enums, frames, kinds, nesting, schema
 from diagnose.trace.call_matching import Sequence, matching
 from diagnose.trace.enums import CALLS, SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
 
@@ -212,7 +212,7 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The table `lines`: the line that led to each call, and the one in the middle of each pause until the next call.
+    """The table `lines`: the line that led to each call, and the one that fills most of each pause until the next call.
 
     Of a pause only where the next call is the same in both recordings.
     """
@@ -221,9 +221,14 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     after, their_after = ours.following[some], theirs.following[other]
     alike = (after >= 0) & (their_after >= 0) & (ours.what[after] == theirs.what[their_after])
     before, other_before, after, their_after = some[alike], other[alike], after[alike], their_after[alike]
-    middle = (theirs.end_ns[other_before] + theirs.start_ns[their_after]) // 2
-    moments = np.concatenate((theirs.start_ns[other], middle))
+    called = callees.of_frames(detail.spans, detail.libraries)
+    pauses = Intervals(theirs.end_ns[other_before], theirs.start_ns[their_after])
+    in_pause, moment = called.longest(pauses, theirs.track[other_before])
+    moments = np.concatenate((theirs.start_ns[other], moment))
     their_track = np.concatenate((theirs.track[other], theirs.track[other_before]))
+    callee = np.concatenate((called.at(theirs.start_ns[other], theirs.track[other]), in_pause))
+    until = np.concatenate((theirs.end_ns[other], pauses.ends))
+    calls = called.begun(Intervals(np.concatenate((theirs.start_ns[other], pauses.starts)), until), their_track, callee)
     line, inner = _lines_at(detail, moments, their_track), _framework_at(detail, moments, their_track)
     start = np.concatenate((ours.start_ns[some], ours.end_ns[before]))
     end = np.concatenate((ours.end_ns[some], ours.start_ns[after]))
@@ -231,7 +236,8 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     kept = np.flatnonzero(line >= 0)
     kept = kept[np.lexsort((-end[kept], start[kept]))]
     inside = nesting.parents(track[kept], start[kept], end[kept])
-    kept = kept[(inside < 0) | (line[kept] != line[kept[inside]]) | (inner[kept] != inner[kept[inside]])]
+    told = np.stack((line, inner, callee))[:, kept]
+    kept = kept[(inside < 0) | (told != told[:, inside]).any(axis=0)]
     names = detail.spans["name"].cat.categories
     frame = pd.Categorical.from_codes(line[kept], categories=names)
     codes, at = np.unique(inner[kept], return_inverse=True)
@@ -243,6 +249,8 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
             "track": track[kept].astype(np.int32),
             "name": frame.remove_unused_categories(),
             "framework": pd.Categorical.from_codes(at.reshape(-1), categories=owners),
+            "callee": pd.Categorical.from_codes(callee[kept], categories=pd.Index(called.names, dtype="str")),
+            "calls": calls[kept],
         }
     )
     schema.check(made, schema.LINES)
