@@ -61,6 +61,10 @@ class Callees:
     """That begin in it."""
     names: tuple[str, ...]
 
+    def cut(self, times: Intervals) -> tuple[Intervals, IntArray]:
+        """Times, none of which are empty, in pieces that each have one name and line; and the time of each piece."""
+        return intervals.cut(times, np.concatenate((self.start_ns, self.end_ns)))
+
     def at(self, moments_ns: IntArray, tracks: IntArray) -> IntArray:
         """The name at each moment; that of `OWN` where nothing is known. Shape (moments,)."""
         found = nesting.innermost_at(moments_ns, tracks, self.track, self.start_ns, self.end_ns)
@@ -83,8 +87,7 @@ class Callees:
         some = np.flatnonzero(times.ends > times.starts)
         if not len(some):
             return name, moment
-        edges = np.concatenate((self.start_ns, self.end_ns))
-        pieces, owner = intervals.cut(Intervals(times.starts[some], times.ends[some]), edges)
+        pieces, owner = self.cut(times.where(some))
         middle, lasted = (pieces.starts + pieces.ends) // 2, pieces.ends - pieces.starts
         at = self.at(middle, tracks[some[owner]])
         pairs, pair = np.unique(owner * len(self.names) + at, return_inverse=True)

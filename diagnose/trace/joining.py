@@ -212,7 +212,7 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The table `lines`: the line that led to each call, and the one that fills most of each pause until the next call.
+    """The table `lines`: the line that led to each call, and those of each pause until the next call.
 
     Of a pause only where the next call is the same in both recordings.
     """
@@ -221,19 +221,15 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     after, their_after = ours.following[some], theirs.following[other]
     alike = (after >= 0) & (their_after >= 0) & (ours.what[after] == theirs.what[their_after])
     before, other_before, after, their_after = some[alike], other[alike], after[alike], their_after[alike]
-    called = callees.of_frames(detail.spans, detail.libraries)
+    calls = Intervals(theirs.start_ns[other], theirs.end_ns[other])
     pauses = Intervals(theirs.end_ns[other_before], theirs.start_ns[their_after])
-    in_pause, moment = called.longest(pauses, theirs.track[other_before])
-    moments = np.concatenate((theirs.start_ns[other], moment))
-    their_track = np.concatenate((theirs.track[other], theirs.track[other_before]))
-    callee = np.concatenate((called.at(theirs.start_ns[other], theirs.track[other]), in_pause))
-    until = np.concatenate((theirs.end_ns[other], pauses.ends))
-    calls = called.begun(Intervals(np.concatenate((theirs.start_ns[other], pauses.starts)), until), their_track, callee)
-    line, inner = _lines_at(detail, moments, their_track), _framework_at(detail, moments, their_track)
-    start = np.concatenate((ours.start_ns[some], ours.end_ns[before]))
-    end = np.concatenate((ours.end_ns[some], ours.start_ns[after]))
-    track = np.concatenate((ours.track[some], ours.track[before]))
-    kept = np.flatnonzero(line >= 0)
+    parts = _parts(detail, calls, pauses, np.append(theirs.track[other], theirs.track[other_before]))
+    start = np.append(ours.start_ns[some], ours.end_ns[before])
+    end = np.append(ours.end_ns[some], ours.start_ns[after])
+    line, inner, callee, track = parts.line, parts.inner, parts.callee, np.append(ours.track[some], ours.track[before])
+    start, end = _shared_out(Intervals(start, end), parts.owner, parts.ns)
+    track = track[parts.owner]
+    kept = np.flatnonzero((line >= 0) & (end >= start))
     kept = kept[np.lexsort((-end[kept], start[kept]))]
     inside = nesting.parents(track[kept], start[kept], end[kept])
     told = np.stack((line, inner, callee))[:, kept]
@@ -249,12 +245,72 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
             "track": track[kept].astype(np.int32),
             "name": frame.remove_unused_categories(),
             "framework": pd.Categorical.from_codes(at.reshape(-1), categories=owners),
-            "callee": pd.Categorical.from_codes(callee[kept], categories=pd.Index(called.names, dtype="str")),
-            "calls": calls[kept],
+            "callee": pd.Categorical.from_codes(callee[kept], categories=pd.Index(parts.names, dtype="str")),
+            "calls": parts.calls[kept],
         }
     )
     schema.check(made, schema.LINES)
     return made
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What calls and pauses consist of: a call of one part, a pause of one for each line. Arrays of shape (parts,)."""
+
+    owner: IntArray
+    """Position of the call or, behind all calls, of the pause, in order."""
+    line: IntArray
+    inner: IntArray
+    """Of the framework; as `line` the code of a frame, or -1."""
+    callee: IntArray
+    """Position in `names`."""
+    ns: IntArray
+    calls: IntArray
+    """Of the callee."""
+    names: tuple[str, ...]
+
+
+def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) -> _Parts:
+    """The parts of calls, as they begin, and of pauses, by where they lie on average; `tracks` are those of both."""
+    called = callees.of_frames(detail.spans, detail.libraries)
+    some = np.flatnonzero(pauses.ends > pauses.starts)
+    pieces, of_some = called.cut(pauses.where(some))
+    owner = np.append(np.arange(calls.size), calls.size + some[of_some])
+    track, moments = tracks[owner], np.append(calls.starts, (pieces.starts + pieces.ends) // 2)
+    pieces = Intervals(np.append(calls.starts, pieces.starts), np.append(calls.ends, pieces.ends))
+    callee = called.at(moments, track)
+    told = np.stack((_lines_at(detail, moments, track), _framework_at(detail, moments, track), callee))
+    label = _numbers(told)
+    labels = int(label.max(initial=0)) + 1
+    _, first, part = np.unique(owner * labels + label, return_index=True, return_inverse=True)
+    lasted = pieces.ends - pieces.starts
+    ns = np.bincount(part, lasted, len(first))
+    begun = np.bincount(part, called.begun(pieces, track, callee), len(first))
+    place = np.bincount(part, moments.astype(np.float64) * lasted, len(first)) / np.maximum(ns, 1)
+    order = np.lexsort((place, owner[first]))
+    first, ns, begun = first[order], ns[order], begun[order]
+    line, inner, callee = told[:, first]
+    return _Parts(owner[first], line, inner, callee, ns.astype(np.int64), begun.astype(np.int64), called.names)
+
+
+def _numbers(rows: IntArray) -> IntArray:
+    """A number from 0 for each column, equal for equal ones."""
+    number = np.zeros(rows.shape[1], dtype=np.int64)
+    for row in rows:
+        _, number = np.unique(number * (int(row.max(initial=0)) + 2) + row + 1, return_inverse=True)
+    return number.reshape(-1)
+
+
+def _shared_out(times: Intervals, owner: IntArray, ns: IntArray) -> Intervals:
+    """The part of its time that each has, one after the other, in proportion to `ns`; owners are in order."""
+    last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
+    first, of = np.roll(last, 1), np.cumsum(np.roll(last, 1)) - 1
+    past = np.cumsum(ns)
+    begun = (past - ns)[first][of]
+    share = (past - begun) / np.maximum(past[last][of] - begun, 1)
+    ends = times.starts[owner] + ((times.ends - times.starts)[owner] * share).astype(np.int64)
+    ends[last] = times.ends[owner[last]]
+    return Intervals(np.where(first, times.starts[owner], np.roll(ends, 1)), ends)
 
 
 def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:

@@ -17,14 +17,12 @@ Sources
     https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
 """
 
-from pathlib import PurePath
-
 from diagnose.facts.host.cpu_threads import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.rulekit.vocabulary import *
 from diagnose.trace.kinds import CalleeKind
 
-WORTH_SHARE = 0.01  # of the step, at one line (our choice)
+WORTH_SHARE = 0.05  # of the step, at one line (our choice)
 GAPS = 3  # pauses in the used steps: one or two may be start-up, not a loop (our choice)
 LEFT = Between(0.8, 0.5, 0.0)  # of the time: half of it likely goes, at best all (our choice)
 LEFT_OF_CALL = Between(0.5, 0.1, 0.0)  # of a call that need not be in each step: planted ones went as a whole
@@ -106,7 +104,7 @@ def host_work(
 
 
 def _what(pause: PythonPause) -> str:
-    place = f"{PurePath(pause.site.file).name}:{pause.site.line}" if pause.site else "an unknown line"
+    place = f"{pause.site.file.rpartition('/')[2]}:{pause.site.line}" if pause.site else "an unknown line"
     return f"`{pause.callee.name}`, called at {place}" if pause.callee else f"work at {place}"
 
 

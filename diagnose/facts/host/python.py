@@ -203,10 +203,6 @@ class _OwnPauses:
     inside: Mask
     """It is of a used step: that which has more of it."""
 
-    @property
-    def middle_ns(self) -> IntArray:
-        return (self.times.starts + self.times.ends) // 2
-
     def where(self, which: Mask) -> _OwnPauses:
         return _OwnPauses(self.times.where(which), self.own_ns[which], self.inside[which])
 
@@ -222,15 +218,14 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     """The pauses of the main thread that are work, by line; a collection of garbage interrupts none."""
     require_ops(facts)
     used, main, activities = steps(facts), host_threads(facts).main, host_activities(facts)
-    collecting, blocked = activities[TimeCause.GARBAGE_COLLECTION], activities[TimeCause.BLOCKED]
+    collecting = activities[TimeCause.GARBAGE_COLLECTION]
     every = _own_pauses(_active(facts, but=(TimeCause.GARBAGE_COLLECTION, TimeCause.BLOCKED)), collecting, used)
     python_ns = int(every.own_ns[every.inside].sum())
     work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
     some = every.where(every.own_ns >= PIECE_NS)
     pauses, own_ns, inside = some.times, some.own_ns, some.inside
     tracks = np.full(pauses.size, main, dtype=np.int64)
-    name, moments = called(facts).longest(pauses, tracks)
-    sites = sites_at(facts, moments, tracks)
+    sites = sites_at(facts, called(facts).longest(pauses, tracks)[1], tracks)
     numbers: dict[Site | None, int] = {}
     of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
     ours = np.array([site is not None for site in numbers], dtype=bool)
@@ -239,16 +234,29 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     loops = np.bincount(rounds[inside], own_ns[inside], rounds.max(initial=-1) + 1) >= work_ns * used.count
     loops &= np.bincount(rounds[inside], minlength=len(loops)) >= ROUNDS * used.count
     works = (own_ns >= work_ns) | (loops[rounds] & ours[of_site])
-    in_optimizer, waiting = (intervals.covered(pauses, one) for one in (_stepping(facts).times, blocked))
+    return _by_line(facts, pauses.where(works), inside[works], python_ns, collecting)
+
+
+def _by_line(
+    facts: Facts, pauses: Intervals, inside: Mask, python_ns: int, collecting: Intervals
+) -> tuple[PythonPause, ...]:
+    """Pauses of the main thread on a CPU, cut where lines change. `python_ns`: of all its pauses in the used steps."""
+    used, main, table = steps(facts), host_threads(facts).main, called(facts)
+    pieces, owner = table.cut(pauses)
+    middle, tracks = (pieces.starts + pieces.ends) // 2, np.full(pieces.size, main, dtype=np.int64)
+    name, inside = table.at(middle, tracks), inside[owner]
+    step = np.searchsorted(used.bounds_ns, (pauses.starts + pauses.ends) // 2, side="right")[owner]
+    own_ns = pieces.ends - pieces.starts - intervals.covered(pieces, collecting)
+    numbers: dict[Site | None, int] = {}
+    sites = sites_at(facts, middle, tracks)
+    of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
+    blocked = host_activities(facts)[TimeCause.BLOCKED]
+    in_optimizer, waiting = (intervals.covered(pieces, one) for one in (_stepping(facts).times, blocked))
     rows = []
-    for site, at_site in zip(numbers, members(of_site, len(numbers)), strict=True):
-        own = at_site[works[at_site]]
+    for site, own in zip(numbers, members(of_site, len(numbers)), strict=True):
         mine = own[inside[own]]
-        if not len(own):
-            continue
         ns = int(own_ns[mine].sum())
-        at_line = Intervals(pauses.starts[own], pauses.ends[own])
-        times = intervals.subtract(at_line, collecting)
+        at_line = intervals.union(pieces.where(own))
         makes = site is not None and ns >= MAKES * python_ns
         collections = _mostly_in(facts, at_line) if makes else NO_SPANS.ids
         collected_ns = facts.rank.spans["dur_ns"].to_numpy()[collections[in_used_steps(facts, collections)]]
@@ -258,15 +266,15 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
                 idle_ns=round_half_up(ns, used.count),
                 waiting_ns=round_half_up(int(waiting[mine].sum()), used.count),
                 share=ns / max(used.window_ns, 1),
-                gaps=len(mine),
-                steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, some.middle_ns[mine], side="right"))),
+                gaps=len(np.unique(owner[mine])),
+                steps_seen=len(np.unique(step[mine])),
                 steps=used.count,
                 optimizer_share=float(in_optimizer[mine].sum()) / max(ns, 1),
                 on_cpu=True,
-                times=((main, times),),
+                times=((main, intervals.subtract(at_line, collecting)),),
                 collections=collections,
                 collecting_ns=round_half_up(int(collected_ns.sum()), used.count),
-                callee=callee(facts, pauses.where(mine), own_ns[mine], name[mine], tracks[mine]),
+                callee=callee(facts, pieces.where(mine), own_ns[mine], name[mine], tracks[mine]),
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))

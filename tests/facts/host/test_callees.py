@@ -55,16 +55,16 @@ def test_calls_of_the_framework_and_of_the_language_have_no_name_of_their_own(fr
 
 
 def steps_with(*frames: tuple[str, float, float], ops: str = "") -> PythonPause:
-    """The pause of steps of 10 ms on a CPU: ops take all but 2 to 8 ms, where `frames` are open, and `ops` run."""
+    """Where most pauses in steps of 10 ms: ops take all but 2 to 8 ms, where `frames` are open, and `ops` run."""
     opened = "".join(f' | "{name}" {start}-{end}' for name, start, end in frames)
     step = f'aten::mm 0-2 | "/home/me/train.py(3): main" 0-10{opened} | {ops}aten::add 8-10'
-    (found,) = python_pauses(facts_of(f"4 steps of 10\n1 threads, 2 cores\ncpu  {step}"))
-    return found
+    found = python_pauses(facts_of(f"4 steps of 10\n1 threads, 2 cores\ncpu  {step}"))
+    return found[0]
 
 
 def test_a_pause_has_the_name_of_the_c_function_that_fills_it() -> None:
     found = steps_with(("<built-in function fsync>", 2.5, 7.5))
-    assert found.callee == Callee("fsync", CalleeKind.SAVE, 6 * MS, 1.0)
+    assert found.callee == Callee("fsync", CalleeKind.SAVE, 5 * MS, 1.0)
     assert found.is_work
 
 
@@ -88,6 +88,6 @@ def test_ops_that_a_log_asks_for_are_the_log_s() -> None:
     """Of 6 ms the log takes 5, and 2 of these in an op; of numpy's function the op is not."""
     found = steps_with(("wandb/sdk/run.py(70): log", 2.5, 7.5), ops="aten::stack 4-6 | ")
     assert (found.idle_ns, found.gaps) == (6 * MS, found.steps)
-    assert found.callee == Callee("wandb.sdk.run.log", CalleeKind.LOG, 6 * MS, 1.0)
+    assert found.callee == Callee("wandb.sdk.run.log", CalleeKind.LOG, 5 * MS, 1.0)
     without = steps_with(("numpy/lib/_f.py(70): unique", 2.5, 7.5), ops="aten::stack 4-6 | ")
     assert (without.idle_ns, without.gaps) == (4 * MS, 2 * without.steps)
