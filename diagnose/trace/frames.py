@@ -86,7 +86,7 @@ def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
     )
 
 
-_PACKAGES = re.compile(r".*(?:site|dist)-packages/", re.DOTALL)
+_PACKAGES = re.compile(r".*(?:(?:site|dist)-packages|lib/python3[.\d]+)/", re.DOTALL)
 _FRAMEWORK = ("torch", "triton")
 """Their work shows as ops and kernels."""
 
@@ -126,10 +126,15 @@ def library_function(name: str, libraries: Collection[str] = ()) -> str | None:
     if site is None or site.function.startswith(("_", "<")) or site.function in _WRAPPERS:
         return None
     file, found = _PACKAGES.subn("", site.file.replace("\\", "/"))
-    *folders, module = file.removesuffix(".py").split("/")
-    top = folders[0] if folders else module
+    top = file.partition("/")[0].removesuffix(".py")
     if not (found or _LIBRARY.match(file) or top in libraries) or top in _FRAMEWORK or top in sys.stdlib_module_names:
         return None
-    if any(folder.startswith("_") for folder in folders):
+    if any(folder.startswith("_") for folder in file.split("/")[:-1]):
         return None
-    return ".".join((*folders, *([] if module.startswith("_") else [module]), site.function))
+    return ".".join((*public_modules(file), site.function))
+
+
+def public_modules(file: str) -> tuple[str, ...]:
+    """The package and modules that a library's file is, as `("scipy", "ndimage")`, without private ones."""
+    modules = _PACKAGES.sub("", file.replace("\\", "/")).removesuffix(".py").split("/")
+    return tuple(module for module in modules if module and not module.startswith("_"))

@@ -16,7 +16,7 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.trace import enums, frames, intervals, kinds, nesting, schema
+from diagnose.trace import callees, enums, frames, kinds, nesting, schema
 from diagnose.trace.call_matching import Sequence, matching
 from diagnose.trace.enums import CALLS, SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
@@ -225,7 +225,7 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The table `lines`: the line that led to each call, and those in each pause until the next call.
+    """The table `lines`: the line that led to each call, and those of each pause until the next call.
 
     Of a pause only where the next call is the same in both recordings; each line has the same share of both pauses.
     """
@@ -233,22 +233,20 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
     other = partner[some]
     after, their_after = ours.following[some], theirs.following[other]
     alike = (after >= 0) & (their_after >= 0) & (ours.what[after] == theirs.what[their_after])
-    begun, ended = ours.end_ns[some[alike]], ours.start_ns[after[alike]]
-    parts = _parts(detail, theirs.end_ns[other[alike]], theirs.start_ns[their_after[alike]], theirs.track[other[alike]])
-    part_starts, part_ends = (
-        begun[parts.pause] + one * (ended - begun)[parts.pause] for one in (parts.begin, parts.end)
-    )
-    line, inner = (
-        np.concatenate((found(detail, theirs.start_ns[other], theirs.track[other]), in_pause))
-        for found, in_pause in ((_lines_at, parts.line), (_framework_at, parts.framework))
-    )
-    start = np.concatenate((ours.start_ns[some], np.rint(part_starts).astype(np.int64)))
-    end = np.concatenate((ours.end_ns[some], np.rint(part_ends).astype(np.int64)))
-    track = np.concatenate((ours.track[some], ours.track[some[alike]][parts.pause]))
-    kept = np.flatnonzero(line >= 0)
+    before, other_before, after, their_after = some[alike], other[alike], after[alike], their_after[alike]
+    calls = Intervals(theirs.start_ns[other], theirs.end_ns[other])
+    pauses = Intervals(theirs.end_ns[other_before], theirs.start_ns[their_after])
+    parts = _parts(detail, calls, pauses, np.append(theirs.track[other], theirs.track[other_before]))
+    start = np.append(ours.start_ns[some], ours.end_ns[before])
+    end = np.append(ours.end_ns[some], ours.start_ns[after])
+    line, inner, callee, track = parts.line, parts.inner, parts.callee, np.append(ours.track[some], ours.track[before])
+    start, end = _shared_out(Intervals(start, end), parts.owner, parts.ns)
+    track = track[parts.owner]
+    kept = np.flatnonzero((line >= 0) & (end >= start))
     kept = kept[np.lexsort((-end[kept], start[kept]))]
     inside = nesting.parents(track[kept], start[kept], end[kept])
-    kept = kept[(inside < 0) | (line[kept] != line[kept[inside]]) | (inner[kept] != inner[kept[inside]])]
+    told = np.stack((line, inner, callee))[:, kept]
+    kept = kept[(inside < 0) | (told != told[:, inside]).any(axis=0)]
     names = detail.spans["name"].cat.categories
     frame = pd.Categorical.from_codes(line[kept], categories=names)
     codes, at = np.unique(inner[kept], return_inverse=True)
@@ -260,6 +258,8 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
             "track": track[kept].astype(np.int32),
             "name": frame.remove_unused_categories(),
             "framework": pd.Categorical.from_codes(at.reshape(-1), categories=owners),
+            "callee": pd.Categorical.from_codes(callee[kept], categories=pd.Index(parts.names, dtype="str")),
+            "calls": parts.calls[kept],
         }
     )
     schema.check(made, schema.LINES)
@@ -268,40 +268,62 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
 
 @dataclass(frozen=True)
 class _Parts:
-    """Parts of pauses, in each of which one line runs. Arrays of shape (parts,)."""
+    """What calls and pauses consist of: a call of one part, a pause of one for each line. Arrays of shape (parts,)."""
 
-    pause: IntArray
-    begin: npt.NDArray[np.float64]
-    """As a share of the pause, like `end`."""
-    end: npt.NDArray[np.float64]
+    owner: IntArray
+    """Position of the call or, behind all calls, of the pause, in order."""
     line: IntArray
-    """As `_lines_at`."""
-    framework: IntArray
+    inner: IntArray
+    """Of the framework; as `line` the code of a frame, or -1."""
+    callee: IntArray
+    """Position in `names`."""
+    ns: IntArray
+    calls: IntArray
+    """Of the callee."""
+    names: tuple[str, ...]
 
 
-def _parts(detail: Rank, start_ns: IntArray, end_ns: IntArray, track: IntArray) -> _Parts:
-    """The parts of these pauses of the detail recording; none of those without length."""
-    python = detail.spans[detail.spans["kind"] == SpanKind.PYTHON.value]
-    on, began = python["track"].to_numpy(), python["start_ns"].to_numpy()
-    edges = np.concatenate((began, began + python["dur_ns"].to_numpy()))
-    pieces, owners = list[Intervals](), list[IntArray]()
-    for one in np.unique(track).tolist():
-        mine = np.flatnonzero((track == one) & (end_ns > start_ns))
-        found, owner = intervals.cut(Intervals(start_ns[mine], end_ns[mine]), edges[np.tile(on == one, 2)])
-        pieces.append(found)
-        owners.append(mine[owner])
-    starts, ends, pause = (
-        np.concatenate((np.zeros(0, dtype=np.int64), *some))
-        for some in ([one.starts for one in pieces], [one.ends for one in pieces], owners)
-    )
-    line, framework = (found(detail, (starts + ends) // 2, track[pause]) for found in (_lines_at, _framework_at))
-    new = np.ones(len(pause), dtype=np.bool_)
-    new[1:] = np.diff(np.stack((pause, line, framework)), axis=1).any(axis=0)
-    last = np.append(new[1:], True)[: len(new)]
-    pause = pause[new]
-    length = (end_ns - start_ns)[pause]
-    begin, end = (starts[new] - start_ns[pause]) / length, (ends[last] - start_ns[pause]) / length
-    return _Parts(pause, begin, end, line[new], framework[new])
+def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) -> _Parts:
+    """The parts of calls, as they begin, and of pauses, by where they lie on average; `tracks` are those of both."""
+    called = callees.of_frames(detail.spans, detail.libraries)
+    some = np.flatnonzero(pauses.ends > pauses.starts)
+    pieces, of_some = called.cut(pauses.where(some))
+    owner = np.append(np.arange(calls.size), calls.size + some[of_some])
+    track, moments = tracks[owner], np.append(calls.starts, (pieces.starts + pieces.ends) // 2)
+    pieces = Intervals(np.append(calls.starts, pieces.starts), np.append(calls.ends, pieces.ends))
+    callee = called.at(moments, track)
+    told = np.stack((_lines_at(detail, moments, track), _framework_at(detail, moments, track), callee))
+    label = _numbers(told)
+    labels = int(label.max(initial=0)) + 1
+    _, first, part = np.unique(owner * labels + label, return_index=True, return_inverse=True)
+    lasted = pieces.ends - pieces.starts
+    ns = np.bincount(part, lasted, len(first))
+    begun = np.bincount(part, called.begun(pieces, track, callee), len(first))
+    place = np.bincount(part, moments.astype(np.float64) * lasted, len(first)) / np.maximum(ns, 1)
+    order = np.lexsort((place, owner[first]))
+    first, ns, begun = first[order], ns[order], begun[order]
+    line, inner, callee = told[:, first]
+    return _Parts(owner[first], line, inner, callee, ns.astype(np.int64), begun.astype(np.int64), called.names)
+
+
+def _numbers(rows: IntArray) -> IntArray:
+    """A number from 0 for each column, equal for equal ones."""
+    number = np.zeros(rows.shape[1], dtype=np.int64)
+    for row in rows:
+        _, number = np.unique(number * (int(row.max(initial=0)) + 2) + row + 1, return_inverse=True)
+    return number.reshape(-1)
+
+
+def _shared_out(times: Intervals, owner: IntArray, ns: IntArray) -> Intervals:
+    """The part of its time that each has, one after the other, in proportion to `ns`; owners are in order."""
+    last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
+    first, of = np.roll(last, 1), np.cumsum(np.roll(last, 1)) - 1
+    past = np.cumsum(ns)
+    begun = (past - ns)[first][of]
+    share = (past - begun) / np.maximum(past[last][of] - begun, 1)
+    ends = times.starts[owner] + ((times.ends - times.starts)[owner] * share).astype(np.int64)
+    ends[last] = times.ends[owner[last]]
+    return Intervals(np.where(first, times.starts[owner], np.roll(ends, 1)), ends)
 
 
 def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:

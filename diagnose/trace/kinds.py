@@ -126,6 +126,68 @@ class Activity(_Kind):
     OTHER = "other", ""
 
 
+_TEXT_FILES = r"(_io\.)?(TextIOWrapper|Buffered\w+|FileIO|BytesIO|StringIO)"
+
+
+class CalleeKind(_Kind):
+    """What a function of a library does, by the frame that a recording with stacks has of it."""
+
+    GARBAGE_COLLECTION = "garbage_collection", r"^<built-in function collect>"
+    READ = "read", r"^<built-in method (item|tolist|numpy|cpu|__(bool|float|int|index)__) of (Tensor|Parameter) object"
+    SAVE = (
+        "save",
+        r"(?i)(^|/)(torch/serialization|pickle|numpy/[\w/]*(npyio|_npyio_impl)|joblib/[\w/]*|safetensors/[\w/]*|h5py/[\w/]*)"
+        r"(\.py)?\(\d+\): _?(save|dump|write|create_dataset)|: to_(csv|parquet|pickle|json|feather)\Z"
+        r"|^<built-in function (f?sync|fdatasync|dump|savez?\w*|imwrite)>",
+    )
+    LOG = (
+        "log",
+        r"(^|/)(torch/utils/tensorboard|tensorboard\w*|wandb|mlflow|comet_ml|neptune|aim|clearml|tqdm|rich|matplotlib|seaborn"
+        r"|plotly|logging|loguru|csv|json|pprint|traceback)(\.py|/)|^<built-in function print>"
+        rf"|^<built-in method (write|flush|writelines) of {_TEXT_FILES} object",
+    )
+    METRIC = (
+        "metric",
+        r"(^|/)(torchmetrics|torcheval|sklearn/metrics|evaluate|sacrebleu|rouge_score|pycocotools|jiwer|seqeval|nltk)(\.py|/)",
+    )
+    LOAD = (
+        "load",
+        r"(?i)(^|/)(torch/serialization|numpy/[\w/]*(npyio|_npyio_impl)|pickle|joblib/[\w/]*|soundfile|librosa/[\w/]*"
+        r"|imageio/[\w/]*|PIL/Image|pandas/io/[\w/]*|h5py/[\w/]*|zipfile|tarfile|gzip|lzma|pathlib)(/__init__)?(\.py)?"
+        r"\(\d+\): |^<built-in function (load|open|imread|loads|frombuffer|fromfile)>"
+        rf"|^<built-in method read\w* of {_TEXT_FILES}",
+    )
+    WAIT = (
+        "wait",
+        r"(^|/)(requests|urllib\d?|http|socket|ssl|subprocess|threading|queue|selectors|asyncio|multiprocessing|concurrent"
+        r"|grpc|redis|boto\w*)(\.py|/)|^<built-in function (sleep|select|waitpid|poll)>"
+        r"|^<built-in method (acquire|recv\w*|send\w*|wait|poll|connect|get|put) of ",
+    )
+    COPY = "copy", r"(^|/)copy\.py\(\d+\): (deep)?copy\Z"
+    NUMERIC = (
+        "numeric",
+        r"(^|/)((numpy|scipy|pandas|polars|sklearn|skimage|cv2|PIL|librosa|numba|networkx|albumentations)(\.py|/)"
+        r"|torchvision/(transforms|io)/)"
+        r"|^<built-in method \w+ of (numpy|cv2|scipy|pandas)\.|^<built-in function (c_einsum|\w*resize|warp\w+)>",
+    )
+    TORCH = (
+        "torch",
+        r"^nn\.Module: |(^|/)(torch(vision|audio)?|triton|diagnose/capture|functorch)(\.py|/)"
+        r"|^<built-in (function|method) \w+ of (torch\.\S+|type|Tensor|Parameter|\w*Function|PyCapsule) object"
+        r"|^<built-in function (linear|_?\w*conv\w*|gelu|softplus|scaled_dot_product_attention|avg_pool\w*|one_hot"
+        r"|next|iter)>",
+    )
+    LANGUAGE = (
+        "language",
+        r"^<built-in function (len|isinstance|issubclass|getattr|setattr|hasattr|id|hash|iter|next|abs|min|max|sum|any"
+        r"|all|ord|chr|round|divmod|pow|repr|sorted|callable|perf_counter\w*|time|monotonic\w*|exec|eval)>"
+        r"|^<built-in method \w+ of (str|bytes|bytearray|list|tuple|dict|set|frozenset|int|float|complex"
+        r"|dict_\w+|(collections\.)?(deque|OrderedDict|defaultdict)|(_?random\.)?Random|method\w*|generator|module|range)"
+        r" object",
+    )
+    OTHER = "other", ""
+
+
 _EXAMINED = 2000  # Characters of a kernel's name that are looked at: bounds the time of every pattern.
 # SIMT includes cuDNN's direct convolutions. Helpers run beside a matmul and multiply nothing.
 _MATMULS = (KernelKind.GEMM, KernelKind.CONV, KernelKind.ATTENTION, KernelKind.TRITON_TEMPLATE)
@@ -273,6 +335,12 @@ def host_kind(name: str) -> SpanKind | None:
     if activity(name) is not Activity.OTHER:
         return SpanKind.ANNOTATION
     return next((kind for kind, pattern in _HOST_KINDS.items() if pattern.match(name)), None)
+
+
+@lru_cache(4096)
+def callee_kind(frame: str) -> CalleeKind:
+    """What the function of a Python frame, or a C function as a recording names it, does."""
+    return _kind_of(CalleeKind, frame[:_EXAMINED])
 
 
 def step_number(name: str) -> int | None:

@@ -73,20 +73,6 @@ def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
     return intervals.cut(times, _edges(facts, track))[0]
 
 
-def longest_sites(facts: Facts, times: Intervals, track: int) -> list[Site | None]:
-    """Of each of a normal set of times the line of the user's code that runs longest in it on the thread."""
-    try:
-        pieces, owner = intervals.cut(times, _edges(facts, track))
-    except Missing:
-        return [None] * times.size
-    spent: list[dict[Site | None, int]] = [{} for _ in range(times.size)]
-    lasts = (pieces.ends - pieces.starts).tolist()
-    sites = sites_at(facts, pieces.starts, np.full(pieces.size, track, dtype=np.int64))
-    for site, of, ns in zip(sites, owner.tolist(), lasts, strict=True):
-        spent[of][site] = spent[of].get(site, 0) + ns
-    return [max(one, key=lambda site: one[site]) for one in spent]
-
-
 def _edges(facts: Facts, track: int) -> IntArray:
     """When frames of the user's code begin and end on a thread. Raises Missing."""
     table, _ = user_frames(facts)
