@@ -50,7 +50,8 @@ def to_ns(
         whole = np.floor(np.where(known, ts, 0.0))
         fraction_ns = np.rint((np.where(known, ts, 0.0) - whole) * 1000).astype(np.int64)
         whole = whole.astype(np.int64)
-    known &= ~_never_set(whole, known) & ~((whole == 0) & on_device & ~(dur_us > 0))
+    zero = known & (whole == 0) & (fraction_ns == 0)
+    known &= ~(zero & (_far_from(whole[known & ~zero]) | (on_device & (dur_us == 0))))
     damage.count("without_time", ~known, on_device)
     middle = float(np.median(whole[known])) if known.any() else 0.0
     dur_known = np.isfinite(dur_us)
@@ -67,15 +68,12 @@ def to_ns(
     return Times(start_ns, dur_ns, plausible, base_ns + zero_us * 1000 + zero_ns, 1000 if in_us else 1)
 
 
-def _never_set(whole_us: IntArray, known: npt.NDArray[np.bool_]) -> npt.NDArray[np.bool_]:
-    """Which starts are 0 as nobody set them (kineto issue 109): the others lie farther from 0 than from each other.
+def _far_from(others_us: IntArray) -> bool:
+    """Whether a start of 0 was never set (kineto issue 109): the others lie farther from it than from each other.
 
     And by a second at least: what counts time from its own start may hold little at first.
     """
-    zero = known & (whole_us == 0)
-    rest = whole_us[known & ~zero]
-    apart: npt.NDArray[np.bool_] = zero & bool(len(rest) and rest.min() > max(rest.max() - rest.min(), SECOND_US))
-    return apart
+    return bool(len(others_us)) and bool(others_us.min() > max(others_us.max() - others_us.min(), SECOND_US))
 
 
 def outside(start_ns: IntArray, windows: Sequence[tuple[object, object]], origin_ns: int) -> int:
