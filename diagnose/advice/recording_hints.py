@@ -60,7 +60,7 @@ ASKS = {
 """By what a recording holds, how hints ask for it."""
 
 NOTHING_MORE = "The recording was made so, and this cannot be told from it."
-LOOK = Fix("Look at this stretch on the timeline: no line of your own files runs there.")
+LOOK = Fix("Look at it on the timeline: all that could name it was recorded.")
 
 
 def held(rank: Rank) -> frozenset[str]:

@@ -27,7 +27,7 @@ LINK = "https://docs.pytorch.org/docs/stable/amp.html"
 
 
 @rule("KE11")
-def half_precision_on_cpu(half_products: HalfProducts, steps: Steps) -> Verdicts:
+def half_precision_on_cpu(half_products: HalfProducts, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     found = half_products
     if not found.dtype:
         yield NotApplicable("the training multiplies nothing in 16 bits")
@@ -48,15 +48,7 @@ def half_precision_on_cpu(half_products: HalfProducts, steps: Steps) -> Verdicts
             Evidence(f"They reach {rate:,.3g} GFLOP/s; {fp32}.{lacks}", rate, "GFLOP/s"),
         ),
         edits=(Shorten(found.ids, left),),
-        fixes=(
-            Fix(
-                "Compute in fp32 on this processor: leave autocast off, and the model in float32.",
-                before='with torch.autocast("cpu", dtype=torch.bfloat16):\n    loss = criterion(model(x), y)',
-                after="loss = criterion(model(x), y)",
-                safety=Safety.ROUNDING,
-                link=LINK,
-            ),
-        ),
+        fixes=(_fix(manifest),),
         confidence=Confidence(Level.HIGH, "the rates of both types are recorded")
         if measured
         else Confidence(Level.MEDIUM, "the processor has no such unit; its rate in fp32 is not recorded")
@@ -65,6 +57,15 @@ def half_precision_on_cpu(half_products: HalfProducts, steps: Steps) -> Verdicts
         site=found.site,
         basis=Basis.RULE_OF_THUMB,
     )
+
+
+def _fix(manifest: RankManifest | None) -> Fix:
+    """Of autocast, where it is entered; else of the model."""
+    do, before, after = "keep model and data in float32", "model.to(torch.bfloat16)", "model.float()"
+    if manifest is not None and "cpu" in manifest.flags.autocast:
+        do, after = "leave autocast off", "loss = criterion(model(x), y)"
+        before = f'with torch.autocast("cpu", dtype=torch.bfloat16):\n    {after}'
+    return Fix(f"Compute in fp32 on this processor: {do}.", before, after, Safety.ROUNDING, link=LINK)
 
 
 EXAMPLES = [

@@ -25,8 +25,8 @@ from diagnose.rulekit.vocabulary import *
 AGAIN = 0.5  # of what grew since the run began, that is left at low estimate (our choice)
 DETACH = Fix(
     "Cut what one step hands to the next off its graph.",
-    before="output, hidden = model(x, hidden)",
-    after="output, hidden = model(x, hidden.detach())  # of a tuple each; total += loss.item() of a sum",
+    before="output, hidden = model(x, hidden)\ntotal = total + loss",
+    after="output, hidden = model(x, hidden.detach())  # of a tuple each\ntotal = total + loss.detach()",
     safety=Safety.NEEDS_JUDGEMENT,
     link="https://docs.pytorch.org/docs/stable/notes/faq.html",
 )

@@ -55,7 +55,7 @@ def _cpu(root: Path) -> str | None:
     return found[1].strip() if found else None
 
 
-_UNITS = re.compile(r"(avx|amx|fma|f16c|sse4|sve|sme|asimd|fphp|bf16|i8mm|neon)")
+_UNITS = re.compile(r"(avx|amx|fma|f16c|sse4|sve|sme(?!p)|asimd|fphp|bf16|i8mm|neon)")
 
 
 def _cpu_flags(root: Path) -> list[str] | None:
