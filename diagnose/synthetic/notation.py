@@ -18,15 +18,17 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
     batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2. There may follow
-                                            `, computing 0.1`, its CPU time, and `, by 2 workers`
+                                            `, computing 0.1`, its CPU time; `, handed over in 5, 64 tensors`, where
+                                            it was made before; `, by 2 workers`; `, late`, where it was made after;
+                                            `, numpy.load 90%`, what a line calls that takes so much of it
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
     cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
     equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel
     values aten::mm | aten::mul as 0        it saw which ops of a step make equal values: the second what op 0 made.
                                             Or `gives 0`, which it took; `takes 0,1`; `always`, in each step; `back`.
-                                            Then counts as in `RowCounts`: `sparse 990`; `read 75`; `looked 0`, as it
-                                            depends on rows that op 0 took; `carried 0`, as it takes what op 0 of the
-                                            step before made.
+                                            Then counts as in `RowCounts`: `sparse 990`; `looked 0`, as it depends on
+                                            rows that op 0 took; `carried 0`, as it takes what op 0 of the step before
+                                            made.
                                             For 0 may stand `-`: what no op made
     memory 10 of 20 GB  the allocator has so much in use of what it holds, when a step begins; it may go on with
                         `, 1 GB more a step`
