@@ -1,4 +1,4 @@
-"""One fix is one finding: what a setting changes, or what has the same advice at the same line, is said once."""
+"""One fix is one finding: what has the same setting or the same advice at the same line is said once."""
 
 from __future__ import annotations
 
@@ -15,18 +15,18 @@ def merged(found: Sequence[Found]) -> list[Found]:
     """The findings, each with those after it that its first fix mends, as far as these are priced alike."""
     groups: dict[Hashable, list[Found]] = {}
     for place, one in enumerate(found):
-        fix = _fix(one[1])
+        fix = _fix(*one)
         groups.setdefault(place if fix is None else fix, []).append(one)
     return [(some[0][0], _one([finding for _, finding in some])) for some in groups.values()]
 
 
-def _fix(finding: Finding) -> Hashable:
-    """What mends it, and where; None of advice without a line."""
+def _fix(page: RuleName, finding: Finding) -> Hashable:
+    """What mends it, and where: at a line, or a setting for the same cause; None of advice without a line."""
     if not finding.fixes or not (finding.site or finding.fixes[0].trial):
         return None
     first = finding.fixes[0]
     what = first.trial or (first.do, first.before, first.after)
-    return what, finding.site, finding.per_sample, finding.unless_above
+    return what, finding.site or page.id, finding.per_sample, finding.unless_above
 
 
 def _one(some: Sequence[Finding]) -> Finding:

@@ -41,7 +41,9 @@ from diagnose.rulekit.loading_advice import (
     epoch_batches,
     expensive,
     expensive_batches,
+    handed_over_ns,
     in_workers,
+    items_line,
     loading_evidence,
     more_batches,
     mostly_sampling,
@@ -53,6 +55,7 @@ from diagnose.rulekit.rewritten import Found
 from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.frames import Site
 from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, Optimizer, RankManifest
 from diagnose.trace.units import duration as ms
@@ -98,6 +101,7 @@ __all__ = [
     "Safety",
     "Shorten",
     "Silent",
+    "Site",
     "Steps",
     "Takers",
     "Times",
@@ -116,7 +120,9 @@ __all__ = [
     "guard_evidence",
     "guard_fixes",
     "guard_site",
+    "handed_over_ns",
     "in_workers",
+    "items_line",
     "known",
     "loading_evidence",
     "memory_confidence",
