@@ -74,6 +74,8 @@ class Ranked:
     """Of all that are worth a line; None without any."""
     unpriced: tuple[str, ...] = ()
     """Rules with findings that could not be priced, by a fault of ours."""
+    explained: tuple[str, ...] = ()
+    """Rules of the findings that were left out as others explain them."""
 
 
 NOTHING = Ranked((), (), (), None, None)
@@ -145,6 +147,7 @@ def _ordered(
         tuple((one.page.id, one.predicted) for one in nothing if one.finding not in shown),
         together,
         together if len(every) == len(sure) else _all_of(every, replay, step),
+        explained=tuple(one.page.id for one in explained),
     )
 
 
