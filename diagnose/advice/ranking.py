@@ -48,6 +48,9 @@ MOST_PER_RULE = 5
 HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
 """Share of a likely saving to count on, by confidence, where findings are put in order (our choice)."""
 
+BOUND = 0.5
+"""The same of what is likely of a bound: a cause that is known comes before it (our choice)."""
+
 CHANGES_TIMES = 10
 """As much a fix that changes the training, as a larger batch does, has to save to stand before one that does not: what
 is broken comes first (our choice)."""
@@ -75,6 +78,8 @@ class Ranked:
     """Of all that are worth a line; None without any."""
     unpriced: tuple[str, ...] = ()
     """Rules with findings that could not be priced, by a fault of ours."""
+    explained: tuple[str, ...] = ()
+    """Rules of the findings that were left out as others explain them."""
 
 
 NOTHING = Ranked((), (), (), None, None)
@@ -148,6 +153,7 @@ def _ordered(
         tuple((one.page.id, one.predicted) for one in nothing if one.finding not in shown),
         together,
         together if len(every) == len(sure) else _all_of(every, replay, step),
+        explained=tuple(one.page.id for one in explained),
     )
 
 
@@ -251,7 +257,9 @@ def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful
     fixes nothing.
     """
     rest, ordered = list(priced), list[Priced]()
-    holds = {id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] for one in rest}
+    holds = {
+        id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] * BOUND**one.finding.names_no_fix for one in rest
+    }
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
     gains = [one.predicted.likely_ns for one in rest]
@@ -260,9 +268,10 @@ def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful
             cases = [([*fixed, *one.finding.edits], Estimate.LIKELY) for one in rest]
             gains = [base - step.left(int(time)) for time in replay.step_times_ns(cases)]
         left = [one.holds_ns(gain) for one, gain in zip(rest, gains, strict=True)]
-        expected = [gain * holds[id(one.finding)] / _times(one.finding) for one, gain in zip(rest, left, strict=True)]
+        expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, left, strict=True)]
         enough = [gain >= WORTH_SHARE * step.ns for gain in left]
-        best = max(range(len(rest)), key=lambda at: (enough[at], expected[at], rest[at].alone.likely_ns))
+        kept = _in_turn([one.finding for one in rest], left, enough)
+        best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
         if not enough[best]:
             left_over = [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
             return ordered + sorted(left_over, key=lambda one: -one.alone.likely_ns / _times(one.finding))
@@ -272,6 +281,17 @@ def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful
             base -= gain
             fixed += one.finding.edits
     return ordered + rest
+
+
+def _in_turn(some: Sequence[Finding], gains: Sequence[float], enough: Sequence[bool]) -> list[bool]:
+    """Which of them need not wait until fixes that leave the training as it is are named. A bound names no fix."""
+    others = [
+        gain
+        for one, gain, much in zip(some, gains, enough, strict=True)
+        if much and not one.changes_training and not one.names_no_fix
+    ]
+    least = CHANGES_TIMES * max(others, default=0.0)
+    return [not one.changes_training or gain >= least for one, gain in zip(some, gains, strict=True)]
 
 
 def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step) -> list[Priced]:

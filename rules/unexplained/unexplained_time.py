@@ -105,7 +105,7 @@ def communicated(one: Lost, steps: Steps) -> Finding:
         fix = Fix("See what decides when each rank comes there: the schedule, or uneven work.")
     elif one.awaited:
         who = f"Waiting for other ranks is only {ms(waits)} of that: the rest is transfer."
-        fix = Fix("Communicate less often or less, or beside compute that does not need it.")
+        fix = Fix("Start it early, and wait where its result is used, so that compute runs beside it.")
     else:
         who = "One rank's recording does not tell transfer from waiting for another rank."
         fix = Fix("Record all ranks at once: then the report tells who waits for whom.", after=MORE)

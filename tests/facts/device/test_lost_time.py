@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
+from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.communication.collective_sequence import collective_sequence
 from diagnose.facts.communication.peers import compare
 from diagnose.facts.communication.roles import Role
@@ -100,5 +101,6 @@ def test_the_finding_is_left_out_where_another_explains_it() -> None:
     facts = facts_of("4 steps of 100\ncpu aten::mm 40-41 | device_sync 42-99.01\ngpu sgemm 40.01-99 @40")
     alone = present(facts, [built_in("unexplained_time")]).findings
     assert [one.rule for one in alone] == ["unexplained_time"]
-    both = present(facts, [built_in("unexplained_time"), built_in("explicit_synchronisation")]).findings
-    assert [one.rule for one in both] == ["explicit_synchronisation"]
+    both = present(facts, [built_in("unexplained_time"), built_in("explicit_synchronisation")])
+    assert [one.rule for one in both.findings] == ["explicit_synchronisation"]
+    assert both.outcomes[0].outcome is OutcomeKind.CLEAN
