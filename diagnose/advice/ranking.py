@@ -258,7 +258,8 @@ def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful
     """
     rest, ordered = list(priced), list[Priced]()
     holds = {
-        id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] * BOUND**one.finding.names_no_fix for one in rest
+        id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] * BOUND**one.finding.names_no_fix
+        for one in rest
     }
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
