@@ -1,4 +1,4 @@
-"""One fix is one finding: what has the same setting or the same advice at the same line is said once."""
+"""One fix is one finding: what has the same fix at the same line is said once, as is one setting that a rule names."""
 
 from __future__ import annotations
 
@@ -12,21 +12,31 @@ Found = tuple[RuleName, Finding]
 
 
 def merged(found: Sequence[Found]) -> list[Found]:
-    """The findings, each with those after it that its first fix mends, as far as these are priced alike."""
+    """The findings, each with the others that its first fix mends, as far as these are priced alike.
+
+    Of several rules it is that of the finding with the longest time. Without a line only those of one rule are merged.
+    """
     groups: dict[Hashable, list[Found]] = {}
     for place, one in enumerate(found):
         fix = _fix(*one)
         groups.setdefault(place if fix is None else fix, []).append(one)
-    return [(some[0][0], _one([finding for _, finding in some])) for some in groups.values()]
+    ordered = [sorted(some, key=lambda one: -_ns(one[1])) for some in groups.values()]
+    return [(some[0][0], _one([finding for _, finding in some])) for some in ordered]
+
+
+def _ns(finding: Finding) -> float:
+    """What it is about takes; 0 where that is no time."""
+    first = finding.evidence[0]
+    return first.value or 0.0 if first.unit == "ns" else 0.0
 
 
 def _fix(page: RuleName, finding: Finding) -> Hashable:
-    """What mends it, and where: at a line, or a setting for the same cause; None of advice without a line."""
+    """What mends it, and where; None of advice without a line."""
     if not finding.fixes or not (finding.site or finding.fixes[0].trial):
         return None
     first = finding.fixes[0]
     what = first.trial or (first.do, first.before, first.after)
-    return what, finding.site or page.id, finding.per_sample, finding.unless_above
+    return what, finding.site or page.code, finding.per_sample, finding.unless_above
 
 
 def _one(some: Sequence[Finding]) -> Finding:

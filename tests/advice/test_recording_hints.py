@@ -123,3 +123,13 @@ def test_no_rule_asks_to_record_what_a_recording_has(folder: Path) -> None:
 @pytest.mark.parametrize("folder", FOLDERS, ids=lambda one: one.name)
 def test_no_rule_asks_to_record_what_any_recording_has(folder: Path) -> None:
     assert asks_for_what_is_there(diagnose.analyze(folder)) == []
+
+
+def test_of_several_rules_that_with_the_longest_time_says_it() -> None:
+    """Whatever is counted in something else comes after."""
+    loops, python = built_in("looped_ops").page, built_in("python_overhead").page
+    short = replace(finding(7, MOVE), evidence=(Evidence("5 ms.", 5e6, "ns"), Evidence("900 calls.", 900, "calls")))
+    long = replace(finding(7, MOVE), evidence=(Evidence("8 ms.", 8e6, "ns"),))
+    ((rule, one),) = merged([(loops, short), (python, long)])
+    assert rule is python
+    assert [said.text for said in one.evidence] == ["8 ms.", "5 ms.", "900 calls."]
