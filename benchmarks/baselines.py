@@ -20,6 +20,7 @@ _HOST = (
     "launch_bound",
     "looped_ops",
     "cpu_oversubscription",
+    "host_work",
     "python_overhead",
     "underfilled_gpu",
     "unused_memory",

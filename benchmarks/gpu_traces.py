@@ -30,6 +30,7 @@ ANSWERS = {
     "dataloader_no_workers": ("data_loading",),
     "dataloader_starvation": ("data_loading",),
     "dataloader_recreated": ("data_loading",),
+    "host_work": ("python_overhead", "launch_bound"),
     "python_overhead": ("python_overhead", "launch_bound"),
     "launch_bound": ("launch_bound", "python_overhead"),
     "underfilled_gpu": ("small_batch",),

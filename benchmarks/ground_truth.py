@@ -139,12 +139,14 @@ TENTHS = 1
 """Decimals of times in us: an op takes some us, and two more decimals took a quarter of the room."""
 
 _LONG_US = 100
-"""Frames of Python that are not the user's are kept if they last longer: shorter ones explain nothing by themselves."""
+"""Frames of Python that are not the user's are kept if they last longer: shorter ones explain nothing by themselves.
+Those of the profiler tell which ones were on the stack when it began."""
 
 
 def _worth_its_place(event: dict[str, Any]) -> bool:
     if event.get("cat") == "python_function":
-        return event["dur"] > _LONG_US or frames.is_user_frame(event["name"])
+        name = event["name"]
+        return event["dur"] > _LONG_US or frames.is_user_frame(name) or frames.is_profiler(name)
     return bool(event.get("cat") != "fwdbwd")
 
 

@@ -50,6 +50,7 @@ FAMILIES = {
     "communication": "Communication",
     "ranks": "Differences between ranks",
     "pauses": "Pauses",
+    "unexplained": "What no other finding explains",
     "recording": "Quality of the recording",
 }
 """A folder of rules -> its page's title."""

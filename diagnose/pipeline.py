@@ -29,6 +29,7 @@ from diagnose.advice import (
     assembly,
     fixes_of_run,
     library_evidence,
+    merging,
     outcomes,
     ranking,
     recording_hints,
@@ -117,7 +118,7 @@ def _of_one(files: RankFiles, in_full: InFull, progress: Progress) -> Known:
     """Raises InputError."""
     said = _sound(in_full(files))
     progress(1, 1)
-    arranged = ranks.arrange([said.digest.provenance])
+    arranged = ranks.arrange([said.digest.provenance], [()])
     said = replace(said, digest=replace(said.digest, index=arranged.indexes[0] or 0))
     return said, [in_brief(said, 1)], list(arranged.integrity)
 
@@ -131,7 +132,8 @@ def _of_many(
     """All ranks in brief; then the one that the others wait for in full, with what they tell. Raises InputError."""
     read, notes = _readable(files, briefly, progress)
     while True:
-        arranged = ranks.arrange([one.provenance for one in read.values()])
+        times = [() if one.steps is None else one.steps.times_ns for one in read.values()]
+        arranged = ranks.arrange([one.provenance for one in read.values()], times)
         placed = {index: at for index, at in zip(arranged.indexes, read, strict=True) if index is not None}
         briefs = {index: replace(read[placed[index]], index=index) for index in sorted(placed)}
         sequences = {index: one.sequence for index, one in briefs.items()}
@@ -319,7 +321,9 @@ def _refined(facts: Facts, found: Sequence[Found]) -> Sequence[Found]:
     """The findings without fixes that are in force, in the words of this program."""
     found = attempt("fixes as this run can follow them", found, _followable, facts, found)
     found = attempt("settings of frameworks", found, library_evidence.with_framework, facts, found)
-    return attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
+    found = attempt("functions of libraries in findings", found, library_evidence.added, facts, found)
+    found = attempt("what findings ask to record", found, recording_hints.in_findings, facts.rank, found)
+    return attempt("findings that one fix mends", found, merging.merged, found)
 
 
 def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
@@ -329,7 +333,7 @@ def _followable(facts: Facts, found: Sequence[Found]) -> list[Found]:
 
 def _told(facts: Facts, brief: RankDigest, found: Studied) -> RankDiagnosis:
     """What is told of any rank, with hints for its recorder."""
-    brief = attempt("how to record what is missing", brief, recording_hints.in_digest, brief)
+    brief = attempt("how to record what is missing", brief, recording_hints.in_digest, brief, facts.rank)
     notes = map(engine.note, found.examined.cautions)
     return RankDiagnosis(
         replace(brief, integrity=(*brief.integrity, *notes)),
@@ -346,5 +350,4 @@ def _outcomes(facts: Facts, found: Studied) -> tuple[Outcome, ...]:
     else:
         what = "which rules found something that saves nothing"
         ended = attempt(what, before, outcomes.priced, before, findings, found.found, found.order)
-    recorder = facts.rank.provenance.format
-    return attempt("how to record what rules lack", ended, recording_hints.in_outcomes, recorder, ended)
+    return attempt("how to record what rules lack", ended, recording_hints.in_outcomes, facts.rank, ended)

@@ -82,12 +82,12 @@ VERDICTS = {
         "One step, small kernels: dispatch is what the recording shows; waits for other ranks are no certain gain. The"
         " rank that the others wait for, by all collectives the seventh, copies what it reads in ten small pieces.",
         "launch_bound",
-        ("python_overhead", "tiny_copies"),
+        ("host_work", "python_overhead", "tiny_copies"),
     ),
     "tracelens/b200_eager.json.gz": Verdict(
         "86 % idle in eager mode, recorded with stacks, without steps: launch-bound, by how much is unsure.",
         "launch_bound",
-        ("python_overhead",),
+        ("host_work", "python_overhead"),
         least_share=0.2,
         unsure=True,
     ),
@@ -103,12 +103,12 @@ VERDICTS = {
         "60 kernels in one 4 ms call under stacks: 2.4 ms idle for Python, 1.5 for dispatch, by how much is unsure."
         " They take 122 MB of 85 GB: all of that would be shared by a larger batch.",
         "unused_memory",
-        ("python_overhead", "launch_bound"),
+        ("host_work", "python_overhead", "launch_bound"),
     ),
     "hta/gpu_user_annotations.json.gz": Verdict(
         "A toy of 1.5 ms a step: the host is slower than the GPU in all it does. What is sure to go comes first.",
         "zero_grad_memset",
-        ("python_overhead", "tiny_copies", "launch_bound"),
+        ("host_work", "python_overhead", "tiny_copies", "launch_bound"),
     ),
     "hta/cpu_only_rank34_of_300.json.gz": Verdict("No device work was recorded; one step is longer, at a collective."),
     "hta/alexnet_a100_sync_events.json.gz": Verdict("13 s of start-up with 79 kernels: no loop to improve."),

@@ -98,7 +98,7 @@ CASES = (
         "DDP: rank 0 logs to a slow server",
         "logging=50",
         "",
-        ("ST01", "LB02"),
+        ("ST01", "LB02", "LB10"),
     ),
     Case(
         "saving_rank",

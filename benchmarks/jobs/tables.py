@@ -8,9 +8,9 @@ from statistics import median
 
 import msgspec
 
+from benchmarks.accuracy_tables import table
 from benchmarks.jobs.judge import Row
 from benchmarks.simulated.judge import LARGE
-from benchmarks.simulated.tables import table
 
 RESULTS = Path(__file__).parent.with_suffix(".json")
 
@@ -25,7 +25,6 @@ def summary(rows: Sequence[Row]) -> str:
     faulty, quiet = [row for row in rows if not row.healthy], [row for row in rows if row.healthy]
     errors = [one.error for one in faulty if one.error is not None]
     said = [
-        ["jobs of several ranks on the CPU", ""],
         *(
             [name, f"{sum((one.place or 99) <= most for one in faulty)} of {len(faulty)}"]
             for name, most in (("the fault is named first", 1), ("among the first three", 3))
@@ -37,12 +36,12 @@ def summary(rows: Sequence[Row]) -> str:
             f"{sum(one.promised >= LARGE for one in quiet)} of {len(quiet)}",
         ],
     ]
-    return table(said, 1)
+    return table(["jobs of several ranks on the CPU", ""], said)
 
 
 def cases(rows: Sequence[Row]) -> str:
     """A line for each job."""
-    lines = [["job", "ranks", "findings", "place", "step", "fixed", "saved", "predicted"]]
+    lines = []
     for row in rows:
         lines.append(
             [
@@ -56,7 +55,7 @@ def cases(rows: Sequence[Row]) -> str:
                 _predicted(row),
             ]
         )
-    return table(lines, 1)
+    return table(["job", "ranks", "findings", "place", "step", "fixed", "saved", "predicted"], lines)
 
 
 def _predicted(one: Row) -> str:

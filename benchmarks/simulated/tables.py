@@ -8,6 +8,7 @@ from statistics import median
 
 import msgspec
 
+from benchmarks.accuracy_tables import table
 from benchmarks.simulated.judge import Row, Said
 
 RESULTS = Path(__file__).parent.with_suffix(".json")
@@ -24,7 +25,7 @@ def families(rows: Sequence[Said], what: str = "simulated") -> str:
     lines = [_line(name, [row for row in rows if row.family == name]) for name in names]
     lines.append(_line("**all**", rows))
     head = [f"{what}: family", "named first", "in three", "median error", "truth in the range", "false promises"]
-    return table([head, *lines])
+    return table(head, lines)
 
 
 def _line(name: str, rows: Sequence[Said]) -> list[str]:
@@ -42,20 +43,14 @@ def _line(name: str, rows: Sequence[Said]) -> list[str]:
 
 def missed(rows: Sequence[Row]) -> str:
     """Faults that are not among the first three, and healthy runs with a false promise."""
-    lines = [["simulated: case", "size", "true saving", "predicted", "findings"]]
+    lines = []
     for row in rows:
         if (row.counts and (row.place or 99) > 3) or row.is_false:
             lines.append([f"`{row.case}`", row.size, f"{(row.saving or 0.0) / row.step:.0%}", *beside(row)])
-    return table(lines, texts=2)
+    return table(["simulated: case", "size", "true saving", "predicted", "findings"], lines, texts=2)
 
 
 def beside(one: Said) -> list[str]:
     """What was predicted, and the findings."""
     said = f"{one.predicted[1] / one.step:.0%}" if one.predicted else "-"
     return [said, ", ".join(f"`{rule}`" for rule in one.found[:3]) or "none"]
-
-
-def table(rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A Markdown table whose first columns are texts and the others numbers."""
-    rule = ["---"] * texts + ["--:"] * (len(rows[0]) - texts)
-    return "\n".join(f"| {' | '.join(row)} |" for row in (rows[0], rule, *rows[1:]))

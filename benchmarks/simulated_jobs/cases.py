@@ -65,7 +65,7 @@ def _ranks() -> list[Case]:
     family = "one rank holds up the others"
     hot = {"slow_devices": {5: 1.3}}
     loads, pauses = {"loads_ms": {2: 25.0}}, {"pauses_ms": {6: 20.0}}
-    late = ("ST03", "ST01", "DL02", "LB02", "PA01", "PA02", "PA03")
+    late = ("ST03", "ST01", "DL02", "LB02", "LB10", "PA01", "PA02", "PA03")
     return [
         Case("ddp_slow_device", family, DDP, hot, ("ST01",)),
         Case("fsdp_slow_device", family, FSDP, hot, ("ST01",)),
@@ -77,7 +77,7 @@ def _ranks() -> list[Case]:
         Case("ddp_slow_loader", family, DDP, loads, late),
         Case("fsdp_pauses_of_python", family, FSDP, pauses, late),
         Case("stages_slow_loader", family, STAGES, {"loads_ms": {0: 25.0}}, late),
-        Case("ddp_slow_host", family, DDP, {"slow_hosts": {3: 25.0}}, ("ST01", "ST03", "LB01", "LB02", "MQ06")),
+        Case("ddp_slow_host", family, DDP, {"slow_hosts": {3: 25.0}}, ("ST01", "ST03", "LB01", "LB02", "LB10", "MQ06")),
         Case("ddp_uneven_batches", family, DDP, {"skew": 0.5}, ("ST02",), recorded=8),
     ]
 

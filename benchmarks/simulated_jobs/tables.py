@@ -7,7 +7,8 @@ from pathlib import Path
 
 import msgspec
 
-from benchmarks.simulated.tables import beside, table
+from benchmarks.accuracy_tables import table
+from benchmarks.simulated.tables import beside
 from benchmarks.simulated_jobs.judge import Row
 
 RESULTS = Path(__file__).parent.with_suffix(".json")
@@ -20,9 +21,9 @@ def published() -> tuple[Row, ...]:
 
 def each(rows: Sequence[Row]) -> str:
     """A line for each job with a fault that counts, and each healthy one with a false promise."""
-    lines = [["simulated job", "ranks", "true saving", "predicted", "findings"]]
+    lines = []
     for row in rows:
         if row.counts or row.is_false:
             true = "none" if row.saving is None else f"{row.saving / row.step:.0%}"
             lines.append([f"`{row.case}`", str(row.ranks), true, *beside(row)])
-    return table(lines)
+    return table(["simulated job", "ranks", "true saving", "predicted", "findings"], lines)

@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from statistics import median
 
+from benchmarks.accuracy_tables import table
 from benchmarks.trials.equal import CLAIMS
 from benchmarks.trials.results import Equal, Harmful, Measured, Planted
 from benchmarks.verdicts import Figure
@@ -70,7 +71,7 @@ def summary(found: Measured) -> str:
     lines.append(["harmful fixes reported as slower", _of(one.verdict == "slower" for one in found.harmful)])
     lines += _equal(found.equal)
     lines += _times(found)
-    return _table(["", ""], [[what, UNMEASURED if value in NOTHING else value] for what, value in lines])
+    return table(["", ""], [[what, UNMEASURED if value in NOTHING else value] for what, value in lines])
 
 
 def _equal(rows: Sequence[Equal]) -> list[list[str]]:
@@ -121,13 +122,13 @@ def planted(rows: Sequence[Planted]) -> str:
         for row in rows
         if row.tried
     ]
-    return _table(head, lines, texts=4)
+    return table(head, lines, texts=4)
 
 
 def untried(rows: Sequence[Planted]) -> str:
     """Why the fixes of the other faults are not tried, and of how many."""
     whys = Counter(row.why for row in rows if not row.tried)
-    return _table(["not tried, because", "faults"], [[why, str(count)] for why, count in whys.most_common()])
+    return table(["not tried, because", "faults"], [[why, str(count)] for why, count in whys.most_common()])
 
 
 def harmful(rows: Sequence[Harmful]) -> str:
@@ -144,7 +145,7 @@ def harmful(rows: Sequence[Harmful]) -> str:
         ]
         for row in rows
     ]
-    return _table(["fixed case", "injected", "step", "measured", "truth", "meet", "error", "verdict"], lines, texts=2)
+    return table(["fixed case", "injected", "step", "measured", "truth", "meet", "error", "verdict"], lines, texts=2)
 
 
 def controls(rows: Sequence[Equal]) -> str:
@@ -157,7 +158,7 @@ def controls(rows: Sequence[Equal]) -> str:
         width = _median_width(claim.measured for claim in row.claims)
         lines.append([f"`{row.case}`", _time(step_ns(row)), str(len(row.arms_ns)), width, *counts, str(other)])
     head = ["control", "step", "runs", "width of the interval", "keep", "slower", "no gain", "inconclusive"]
-    return _table(head, lines)
+    return table(head, lines)
 
 
 def machine(found: Measured) -> str:
@@ -215,9 +216,3 @@ def _figure(said: Figure | None) -> str:
 
 def _time(ns: float | None) -> str:
     return DASH if ns is None else units.duration(ns)
-
-
-def _table(head: Sequence[str], rows: Sequence[Sequence[str]], texts: int = 1) -> str:
-    """A Markdown table whose first columns are texts and the others numbers."""
-    lines = [head, ["---"] * texts + ["--:"] * (len(head) - texts), *rows]
-    return "\n".join(f"| {' | '.join(line)} |" for line in lines)

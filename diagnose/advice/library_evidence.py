@@ -57,7 +57,7 @@ def _of_framework(facts: Facts, loop: Loop, finding: Finding) -> Finding:
     if site is None:
         return finding
     work, name = own_work(loop, site.file, site.function, frozenset(ops)), NAMES[loop]
-    where = f"`{site.function}` of {name} ({PurePath(site.file).name}:{site.line})"
+    where = f"`{site.function}` of {name} ({replace(site, file=PurePath(site.file).name).place})"
     settings = tuple(fix for fix in finding.fixes if fix.setting is not None)
     if work is None and settings:
         return finding
@@ -93,6 +93,6 @@ def _call(facts: Facts, finding: Finding) -> LibraryCall | None:
 def _told(finding: Finding, call: LibraryCall | None) -> Finding:
     if call is None or not call.ns:
         return finding
-    where = "" if call.site == finding.site else f" ({call.site.file}:{call.site.line})"
+    where = "" if call.site == finding.site else f" ({call.site.place})"
     text = f"Of this, {duration(call.ns)} a step is in {call.function}, which `{call.site.function}`{where} calls."
     return replace(finding, evidence=(*finding.evidence, Evidence(text, call.ns, "ns")))

@@ -42,11 +42,15 @@ def _in_force(outcome: Outcome) -> Outcome:
 
 
 def _with_price(outcome: Outcome, order: Ranked) -> Outcome:
-    """A rule whose findings all cost nothing has found nothing; without a price there is none to tell."""
-    if outcome.rule in order.unpriced and all(finding.rule != outcome.rule for finding in order.findings):
+    """A rule whose findings all cost nothing, or are explained by others, has found nothing; or no price is known."""
+    if any(finding.rule == outcome.rule for finding in order.findings):
+        return outcome
+    if outcome.rule in order.unpriced:
         return Outcome(outcome.rule, outcome.code, OutcomeKind.CRASHED, "what its findings would save is not known")
+    if outcome.rule in order.explained:
+        return Outcome(outcome.rule, outcome.code, OutcomeKind.CLEAN, "the other findings explain what it found")
     costless = [saving for rule, saving in order.costless if rule == outcome.rule]
-    if not costless or any(finding.rule == outcome.rule for finding in order.findings):
+    if not costless:
         return outcome
     likely, most_ns = any(saving.likely_ns for saving in costless), max(saving.high_ns for saving in costless)
     most = f" at most {most_ns / 1e6:.3g} ms a step" if most_ns else " nothing"

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from diagnose.advice.track_record import corrected
 from diagnose.contracts.finding import Finding, RuleName
@@ -67,7 +67,9 @@ class Step:
         return Priced(page, finding, predicted, self.corrected(predicted, page, finding))
 
     def corrected(self, saving: Saving, page: RuleName, finding: Finding) -> Saving:
-        """A saving of this step, corrected by trials of its rule."""
+        """A saving of this step, corrected by trials of its rule. Of a bound half is likely (our choice)."""
+        if finding.basis is Basis.AT_MOST:
+            return replace(saving, low_ns=0, likely_ns=saving.likely_ns // 2)
         factor = self.factor(page, finding)
         return saving if factor is None or saving.basis is Basis.BOUNDED else corrected(saving, self.ns, factor)
 

@@ -10,6 +10,7 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
 
+from diagnose.advice.doubts import Doubt, Doubtful
 from diagnose.advice.pricing import Priced, Step
 from diagnose.advice.track_record import blended, corrected
 from diagnose.contracts.finding import (
@@ -47,6 +48,13 @@ MOST_PER_RULE = 5
 HOLDS = {Level.HIGH: 1.0, Level.MEDIUM: 0.8, Level.LOW: 0.5}
 """Share of a likely saving to count on, by confidence, where findings are put in order (our choice)."""
 
+BOUND = 0.5
+"""The same of what is likely of a bound: a cause that is known comes before it (our choice)."""
+
+CHANGES_TIMES = 10
+"""As much a fix that changes the training, as a larger batch does, has to save to stand before one that does not: what
+is broken comes first (our choice)."""
+
 HIDDEN_TIMES = 2
 """A saving is hidden if it is worth a line once the findings above are fixed, and so many times what it is now."""
 
@@ -70,6 +78,8 @@ class Ranked:
     """Of all that are worth a line; None without any."""
     unpriced: tuple[str, ...] = ()
     """Rules with findings that could not be priced, by a fault of ours."""
+    explained: tuple[str, ...] = ()
+    """Rules of the findings that were left out as others explain them."""
 
 
 NOTHING = Ranked((), (), (), None, None)
@@ -93,7 +103,8 @@ def ranked(
     """
     recorded_ns = max(replay.quality.step_time_ns, 1)
     step = Step(unprofiled_ns or recorded_ns, recorded_ns, busy, records or {})
-    order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), cautions=cautions)
+    doubtful = Doubtful(replay, cautions)
+    order = partial(_ordered, replay=replay, step=step, where=Where((rank,), used.numbers), doubtful=doubtful)
     try:
         return order(found)
     except Exception as error:
@@ -106,9 +117,10 @@ def ranked(
 
 
 def _ordered(
-    found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, cautions: Sequence[Caution]
+    found: Sequence[tuple[RuleName, Finding]], replay: Replay, step: Step, where: Where, doubtful: Doubtful
 ) -> Ranked:
     savings = replay.savings([finding.edits for _, finding in found]) if found else []
+    savings = [doubtful.bounded(finding, saving) for (_, finding), saving in zip(found, savings, strict=True)]
     priced = [step.priced(page, finding, saving) for (page, finding), saving in zip(found, savings, strict=True)]
     nothing = [one for one in priced if _costless(one, step)]
     kept = _few_of_each_rule([one for one in priced if one not in nothing], replay, step)
@@ -116,20 +128,24 @@ def _ordered(
     worth = [one for one in kept if not _minor(one, step)]
     explained = _explained(worth, replay)
     worth = [one for one in worth if one not in explained]
-    placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, cautions)
+    placed = _greedy([one for one in worth if not one.finding.per_sample], replay, step, doubtful)
     hidden = _hidden([*small, *_few_of_each_rule(nothing, replay, step)], placed, replay, step)
     shown = [one.finding for one in hidden]
     for one in worth:
         if one.finding.per_sample:
-            placed.insert(_place_of(one, placed, replay, step, cautions), one)
+            placed.insert(_place_of(one, placed, step, doubtful), one)
     placed += [one for one in small if one.finding not in shown] + hidden
     finished = tuple(
-        _finished(one, place, step, where, _doubts(one, step, replay, cautions), replay)
+        _finished(one, place, step, where, doubtful.doubts(one, step), replay)
         for place, one in enumerate(placed, start=1)
     )
-    shortening = [(one, said) for one, said in zip(placed, finished, strict=True) if not said.per_sample]
-    sure = [one for one, said in shortening if said.sure]
-    every = [one for one, said in shortening if said.sure or not said.minor]
+    fixing = [
+        (one, said)
+        for one, said in zip(placed, finished, strict=True)
+        if not said.per_sample and not one.finding.names_no_fix
+    ]
+    sure = [one for one, said in fixing if said.sure]
+    every = [one for one, said in fixing if said.sure or not said.minor]
     together = _all_of(sure, replay, step) if sure else None
     return Ranked(
         finished,
@@ -137,33 +153,55 @@ def _ordered(
         tuple((one.page.id, one.predicted) for one in nothing if one.finding not in shown),
         together,
         together if len(every) == len(sure) else _all_of(every, replay, step),
+        explained=tuple(one.page.id for one in explained),
     )
 
 
 def _explained(worth: Sequence[Priced], replay: Replay) -> list[Priced]:
-    """Those that only say where time is lost, if once the others are fixed less than half of it is left to save."""
-    causes = [edit for one in worth if not one.finding.unless_above for edit in one.finding.edits]
-    asked = [one for one in worth if one.finding.unless_above]
+    """Those that only say where time is lost, if once the others are fixed less than half of it is left to save.
+
+    Those that name no fix come last: what any other finding touches, or leaves to save, is told there. What saves
+    nothing of the step itself explains nothing.
+    """
+    named = [one for one in worth if not one.finding.per_sample]
+    explained = _left_out([one for one in named if not one.finding.names_no_fix], replay)
+    return explained + _left_out([one for one in named if one not in explained], replay, True)
+
+
+def _left_out(worth: Sequence[Priced], replay: Replay, bounds: bool = False) -> list[Priced]:
+    """Of those that only say where time is lost, or of all `bounds`, the ones that the rest explains."""
+    asked = [one for one in worth if (one.finding.names_no_fix if bounds else one.finding.unless_above)]
+    causes = [edit for one in worth if one not in asked for edit in one.finding.edits]
     if not causes or not asked:
         return []
     edits = [one.finding.edits for one in asked]
     alone, after = replay.savings(edits), replay.savings(edits, after=causes)
+    touched = [replay.touched_share(some, causes) if bounds else 0.0 for some in edits]
     return [
         one
-        for one, before, left in zip(asked, alone, after, strict=True)
-        if left.likely_ns < LEFT_SHARE * before.likely_ns
+        for one, before, left, share in zip(asked, alone, after, touched, strict=True)
+        if left.likely_ns < LEFT_SHARE * before.likely_ns or share > LEFT_SHARE
     ]
 
 
-def _place_of(one: Priced, placed: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> int:
-    """Before the first finding from which less is to be expected."""
+def _place_of(one: Priced, placed: list[Priced], step: Step, doubtful: Doubtful) -> int:
+    """After the last finding from which as much is to be expected."""
 
     def expected(other: Priced, gain: int) -> float:
-        return gain * HOLDS[_level(other, _doubts(other, step, replay, cautions))]
+        return gain * HOLDS[_level(other, doubtful.doubts(other, step))]
 
-    mine = expected(one, one.alone.likely_ns)
-    gains = (expected(other, other.holds_ns(other.added_ns or 0)) for other in placed)
-    return next((at for at, gain in enumerate(gains) if gain < mine), len(placed))
+    alone = one.finding.changes_training  # What is broken comes first, whatever it adds to the rest.
+    mine = expected(one, one.alone.likely_ns) / _times(one.finding)
+    gains = [
+        expected(other, other.alone.likely_ns if alone else other.holds_ns(other.added_ns or 0)) / _times(other.finding)
+        for other in placed
+    ]
+    return max((at for at, gain in enumerate(gains, start=1) if gain >= mine), default=0)
+
+
+def _times(finding: Finding) -> float:
+    """How many times as much it has to save to stand before others."""
+    return CHANGES_TIMES if finding.changes_training else 1.0
 
 
 def _all_of(some: Sequence[Priced], replay: Replay, step: Step) -> Together:
@@ -211,14 +249,18 @@ def _together(rest: Sequence[Finding]) -> Finding:
     )
 
 
-def _greedy(priced: list[Priced], replay: Replay, step: Step, cautions: Sequence[Caution]) -> list[Priced]:
+def _greedy(priced: list[Priced], replay: Replay, step: Step, doubtful: Doubtful) -> list[Priced]:
     """The findings in order, with what each adds to those above: take the best, fix it, ask the rest again.
 
-    The best is what likely adds most, given how sure it is. Once nothing adds WORTH_SHARE any more, the rest follow in
-    the order of what they save alone.
+    The best is what likely adds most, given how sure it is, and whether it changes the training. Once nothing adds
+    WORTH_SHARE any more, the rest follow in the order of what they save alone. What names no fix
+    fixes nothing.
     """
     rest, ordered = list(priced), list[Priced]()
-    holds = {id(one.finding): HOLDS[_level(one, _doubts(one, step, replay, cautions))] for one in rest}
+    holds = {
+        id(one.finding): HOLDS[_level(one, doubtful.doubts(one, step))] * BOUND**one.finding.names_no_fix
+        for one in rest
+    }
     fixed: list[Edit] = []
     base = step.left(replay.quality.step_time_ns)
     gains = [one.predicted.likely_ns for one in rest]
@@ -229,21 +271,35 @@ def _greedy(priced: list[Priced], replay: Replay, step: Step, cautions: Sequence
         left = [one.holds_ns(gain) for one, gain in zip(rest, gains, strict=True)]
         expected = [gain * holds[id(one.finding)] for one, gain in zip(rest, left, strict=True)]
         enough = [gain >= WORTH_SHARE * step.ns for gain in left]
-        best = max(range(len(rest)), key=lambda at: (enough[at], expected[at], rest[at].alone.likely_ns))
+        kept = _in_turn([one.finding for one in rest], left, enough)
+        best = max(range(len(rest)), key=lambda at: (enough[at], kept[at], expected[at], rest[at].alone.likely_ns))
         if not enough[best]:
-            return ordered + [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
-        base -= gains[best]
-        one = rest.pop(best)
-        ordered.append(replace(one, added_ns=gains[best]))
-        fixed += one.finding.edits
+            left_over = [replace(one, added_ns=max(gain, 0)) for one, gain in zip(rest, gains, strict=True)]
+            return ordered + sorted(left_over, key=lambda one: -one.alone.likely_ns / _times(one.finding))
+        one, gain = rest.pop(best), gains.pop(best)
+        ordered.append(replace(one, added_ns=gain))
+        if not one.finding.names_no_fix:
+            base -= gain
+            fixed += one.finding.edits
     return ordered + rest
+
+
+def _in_turn(some: Sequence[Finding], gains: Sequence[float], enough: Sequence[bool]) -> list[bool]:
+    """Which of them need not wait until fixes that leave the training as it is are named. A bound names no fix."""
+    others = [
+        gain
+        for one, gain, much in zip(some, gains, enough, strict=True)
+        if much and not one.changes_training and not one.names_no_fix
+    ]
+    least = CHANGES_TIMES * max(others, default=0.0)
+    return [not one.changes_training or gain >= least for one, gain in zip(some, gains, strict=True)]
 
 
 def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step) -> list[Priced]:
     """Those that are worth a line once the findings above are fixed, each alone; the largest first."""
     if not small or not above or replay.quality.doubt >= DOUBTFUL:
         return []
-    fixed = [edit for one in above if one.added_ns for edit in one.finding.edits]
+    fixed = [edit for one in above if one.added_ns and not one.finding.names_no_fix for edit in one.finding.edits]
     savings = replay.savings([one.finding.edits for one in small], after=fixed)
     with_cold_caches = replace(step, busy=0.0)  # CACHE_WARMTH is of a whole step, these are of what is left of it
     found = []
@@ -255,30 +311,7 @@ def _hidden(small: list[Priced], above: list[Priced], replay: Replay, step: Step
     return sorted(found, key=lambda one: -(one.hidden.likely_ns if one.hidden else 0))
 
 
-@dataclass(frozen=True)
-class _Doubt:
-    """Why a finding is less sure than its rule thinks."""
-
-    why: str
-    decides: bool = False
-    """It alone makes the confidence low."""
-
-
-def _doubts(one: Priced, step: Step, replay: Replay, cautions: Sequence[Caution]) -> list[_Doubt]:
-    found = []
-    for caution in cautions:
-        if caution.lowers_all or (caution.lowers_host and one.finding.host_bound):
-            noise = one.alone.likely_ns < caution.noise_share * step.ns
-            found.append(_Doubt(caution.what + ", which is more than this saves: time it yourself" * noise, noise))
-    quality = replay.quality
-    if quality.unexplained_share >= DOUBTFUL:
-        found.append(_Doubt(f"the replay cannot explain {quality.unexplained_share:.0%} of the step"))
-    elif abs(quality.error_share) >= DOUBTFUL:
-        found.append(_Doubt(f"without fitting, the replay is off by {quality.error_share:+.0%}"))
-    return found
-
-
-def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
+def _level(one: Priced, doubts: Sequence[Doubt]) -> Level:
     """The rule's, one level lower for each doubt; low where one decides."""
     level = one.finding.confidence.level
     if any(doubt.decides for doubt in doubts):
@@ -288,10 +321,9 @@ def _level(one: Priced, doubts: Sequence[_Doubt]) -> Level:
     return level
 
 
-def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_Doubt], replay: Replay) -> RankedFinding:
+def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[Doubt], replay: Replay) -> RankedFinding:
     finding, alone = one.finding, one.alone
     level = _level(one, doubts)
-    thumb = finding.basis is Basis.RULE_OF_THUMB and alone.basis is Basis.REPLAYED
     after_ns = None if one.added_ns is None else min(one.holds_ns(one.added_ns), alone.high_ns)
     if one.hidden is not None:
         after_ns = one.hidden.likely_ns
@@ -306,7 +338,7 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_D
             low_ns=alone.low_ns,
             likely_ns=alone.likely_ns,
             high_ns=alone.high_ns,
-            basis=finding.basis if thumb else alone.basis,
+            basis=finding.basis if alone.basis is Basis.REPLAYED else alone.basis,
             others_ns=one.holds_ns(step.others_ns(one.predicted.likely_ns)),
             after_above_ns=after_ns,
             replayed_ns=alone.replayed_ns,
@@ -321,7 +353,7 @@ def _finished(one: Priced, place: int, step: Step, where: Where, doubts: list[_D
         changes=replay.changes(finding.edits),
         spots=(),
         spot_count=0,
-        saving_uncorrected=None if alone is one.predicted else _range(one.predicted),
+        saving_uncorrected=None if alone is one.predicted or finding.names_no_fix else _range(one.predicted),
         track_record=step.records.get(one.page.id),
     )
 

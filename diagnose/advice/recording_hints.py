@@ -1,15 +1,19 @@
-"""How to record what is missing, for the recorder that was used: facts speak of torch.profiler."""
+"""How to record what is missing, for the recorder that was used, without what the recording holds already.
+
+Facts speak of torch.profiler, and of all ways to record what they lack.
+"""
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+import re
+from collections.abc import Iterable, Sequence
 from dataclasses import replace
 
 import msgspec
 
-from diagnose.contracts.finding import Outcome
+from diagnose.contracts.finding import Finding, Fix, Outcome, RuleName
 from diagnose.facts.digest import RankDigest
-from diagnose.trace.model import IntegrityNote
+from diagnose.trace.model import IntegrityNote, Rank
 
 _TORCH = "Nsight Systems does not record that: record with diagnose profile."
 
@@ -42,23 +46,90 @@ _NOTES = {
 }
 
 
-def in_digest(brief: RankDigest) -> RankDigest:
+PROFILED = "profiled"
+"""What a recording of `diagnose profile` holds beside its trace."""
+
+ASKS = {
+    "stacks": re.compile(r"with_stack=True|\bstacks\b"),
+    "shapes": re.compile(r"record_shapes=True"),
+    "memory": re.compile(r"profile_memory=True|diagnose profile[^,.]* --memory"),
+    "ops": re.compile(r"ProfilerActivity\.CPU"),
+    "device": re.compile(r"ProfilerActivity\.CUDA"),
+    PROFILED: re.compile(r"(?<!as )(?<!of )\bdiagnose profile\b(?! --|, num_workers| does)"),
+}
+"""By what a recording holds, how hints ask for it."""
+
+NOTHING_MORE = "The recording was made so, and this cannot be told from it."
+LOOK = Fix("Look at it on the timeline: all that could name it was recorded.")
+
+
+def held(rank: Rank) -> frozenset[str]:
+    """Which of the keys of ASKS a recording has no need to be asked for."""
+    known = {option for option in ASKS if rank.provenance.knows(option)}
+    return frozenset(known | ({PROFILED} if rank.context is not None else set()))
+
+
+def asked(text: str, has: frozenset[str]) -> bool:
+    """Whether a text asks for what is there, and for nothing else."""
+    wanted = {option for option, words in ASKS.items() if words.search(text)}
+    return bool(wanted) and wanted <= has
+
+
+def without(hint: str, has: frozenset[str]) -> str:
+    """A hint without the ways to record that were taken: of each sentence those are left that are not.
+
+    >>> without("Record with diagnose profile, or save inside record_function.", frozenset({"profiled"}))
+    'Save inside record_function.'
+    """
+    left = []
+    for sentence in hint.removesuffix(".").split(". "):
+        ways = re.split(r", or |, (?=with )", sentence)
+        open_ways = [way for way in ways if not asked(way, has)]
+        if len(open_ways) < len(ways) and open_ways:
+            open_ways[0] = _whole(open_ways[0])
+        left += [f"{', or '.join(open_ways)}." if len(open_ways) < len(ways) else f"{sentence}."] if open_ways else []
+    return " ".join(left) or NOTHING_MORE if hint else hint
+
+
+def _whole(way: str) -> str:
+    """What followed another way to record, as a sentence of its own."""
+    if re.match(r"with |diagnose |\w+=", way):
+        return f"Record {'' if way.startswith('with ') else 'with '}{way}"
+    return way[:1].upper() + way[1:]
+
+
+def in_findings(rank: Rank, found: Sequence[tuple[RuleName, Finding]]) -> list[tuple[RuleName, Finding]]:
+    """The findings without fixes that only ask to record what is there."""
+    has = held(rank)
+    return [(page, replace(one, fixes=_open(one.fixes, has))) for page, one in found]
+
+
+def _open(fixes: Sequence[Fix], has: frozenset[str]) -> tuple[Fix, ...]:
+    kept = tuple(fix for fix in fixes if not (fix.do.startswith("Record") and asked(f"{fix.do} {fix.after}", has)))
+    return kept or ((LOOK,) if fixes else ())
+
+
+def in_digest(brief: RankDigest, rank: Rank) -> RankDigest:
     """The digest with hints for its recorder."""
-    if brief.provenance.format != "nsight":
-        return brief
-    absent = tuple(replace(one, how_to_record_it=NSIGHT.get(one.what, one.how_to_record_it)) for one in brief.absent)
-    return replace(brief, absent=absent, integrity=tuple(map(_note, brief.integrity)))
+    has, nsight = held(rank), brief.provenance.format == "nsight"
+    absent = tuple(
+        replace(one, how_to_record_it=_hint(one.what, one.how_to_record_it, nsight, has)) for one in brief.absent
+    )
+    return replace(brief, absent=absent, integrity=tuple(map(_note, brief.integrity)) if nsight else brief.integrity)
 
 
 def _note(note: IntegrityNote) -> IntegrityNote:
     return replace(note, effect=_NOTES.get(note.what, note.effect))
 
 
-def in_outcomes(recorder: str, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
-    """The outcomes with hints for a recorder."""
-    if recorder != "nsight":
-        return tuple(outcomes)
+def _hint(what: str, hint: str, nsight: bool, has: frozenset[str]) -> str:
+    return NSIGHT[what] if nsight and what in NSIGHT else without(hint, has)
+
+
+def in_outcomes(rank: Rank, outcomes: Iterable[Outcome]) -> tuple[Outcome, ...]:
+    """The outcomes with hints for the recorder of a rank."""
+    has, nsight = held(rank), rank.provenance.format == "nsight"
     return tuple(
-        msgspec.structs.replace(outcome, how_to_record_it=NSIGHT.get(outcome.why, outcome.how_to_record_it))
-        for outcome in outcomes
+        msgspec.structs.replace(one, how_to_record_it=_hint(one.why, one.how_to_record_it, nsight, has))
+        for one in outcomes
     )

@@ -56,7 +56,7 @@ ASKED, OVERDUE = 0, -1
 NEWS = {
     REFUSED: "another run is being recorded in this folder, so this one is not. Name a new folder for it",
     "foreign": "the script's own torch.profiler is recording; waiting for it to end",
-    "unprofiled": "steps are steady; timing {steps:.0f} of them without a profiler",
+    "unprofiled": "warmed up; timing {steps:.0f} steps without a profiler",
     "timing": "recording {steps:.0f} steps",
     "attribution": "recording {steps:.0f} steps with call stacks and shapes",
     "unfound": "no step was found in {seconds:.0f} s. To mark steps, change the script {where},"

@@ -117,6 +117,16 @@ class Finding:
     unless_above: bool = False
     """It says where time is lost rather than why: left out if the other findings explain most of it."""
 
+    @property
+    def changes_training(self) -> bool:
+        """Whether every fix changes what is trained: no other is known."""
+        return bool(self.fixes) and all(fix.safety is Safety.NEEDS_JUDGEMENT for fix in self.fixes)
+
+    @property
+    def names_no_fix(self) -> bool:
+        """Whether it only says what would be saved if something took no time."""
+        return self.basis is Basis.AT_MOST
+
 
 @dataclass(frozen=True)
 class Risk:
@@ -246,6 +256,11 @@ class RankedFinding(msgspec.Struct, frozen=True):
         """The saving before any correction."""
         saving = self.saving
         return self.saving_uncorrected or SavingRange(saving.low_ns, saving.likely_ns, saving.high_ns)
+
+    @property
+    def shortens(self) -> bool:
+        """Whether it has a card, and names a fix that shortens the step."""
+        return not (self.minor or self.per_sample or self.saving.basis is Basis.AT_MOST)
 
     @property
     def sure(self) -> bool:

@@ -34,6 +34,8 @@ class RankTables:
     """As it stands in the files: what the recording or its name says, else 0."""
     provenance: Provenance
     """Without groups."""
+    times_ns: tuple[int, ...]
+    """Of its marked steps."""
     rows: tuple[tuple[str, int], ...]
     """Of each table."""
     absent: tuple[tuple[str, str, str], ...]
@@ -96,7 +98,7 @@ def _of_ranks(
     if not read:
         raise InputError(str(lost[min(lost)]))
     places = sorted(read)
-    arranged = ranks.arrange([read[at].provenance for at in places])
+    arranged = ranks.arrange([read[at].provenance for at in places], [read[at].times_ns for at in places])
     made = {index: read[at] for at, index in zip(places, arranged.indexes, strict=True) if index is not None}
     notes = [f"{note.what} {note.effect}".strip() for note in (*given.integrity, *arranged.integrity)]
     return dict(sorted(made.items())), [*notes, *(str(lost[at]) for at in sorted(lost))]
@@ -130,7 +132,7 @@ def _written(rank: Rank, folder: Path, tables: Sequence[str]) -> RankTables:
         else:
             parquet.write(frame, table, told or 0, folder / f"{table.name}.parquet")
             rows.append((table.name, len(frame)))
-    return RankTables(folder, told or 0, replace(about, groups=()), tuple(rows), tuple(absent))
+    return RankTables(folder, told or 0, replace(about, groups=()), rank.times_ns, tuple(rows), tuple(absent))
 
 
 def _arranged(made: Mapping[int, RankTables], unfinished: Path) -> list[tuple[str, int]]:

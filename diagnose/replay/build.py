@@ -10,6 +10,7 @@ from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.device import DeviceWork, device_work
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.core.unrecorded_work import unrecorded_work
 from diagnose.replay import calls as host_calls
 from diagnose.replay import graph as graphs
 from diagnose.replay.calls import Calls
@@ -19,7 +20,8 @@ from diagnose.replay.moves import Movable, movable, move_edges
 from diagnose.replay.streams import Stream, streams
 from diagnose.replay.threads import Cuts, Threads, threads
 from diagnose.replay.work_edges import event_edges, inferred_events, launch_edges, stream_edges
-from diagnose.trace.intervals import IntArray
+from diagnose.trace import intervals
+from diagnose.trace.intervals import IntArray, Intervals
 
 RETURN_NS = 3_000
 """From the end of awaited work to the return of the call that waited, where no call shows it."""
@@ -60,7 +62,7 @@ def recorded_graph(facts: Facts) -> Graph:
         host.edges,
         edges(EdgeKind.WORK, layout.work_start, layout.work_end, work.end_ns - work.start_ns, work.ids, work.track),
         launch_edges(work, on, found, launched, layout.work_start),
-        stream_edges(work, on, found, layout.work_start, layout.work_end),
+        stream_edges(facts, work, on, found, layout.work_start, layout.work_end),
         event_edges(facts, work, on, layout.work_start, layout.work_end),
         *(
             edges(kind, layout.work_end[some.work], calls_end[some.call], estimate, found.ids[some.call])
@@ -107,8 +109,10 @@ def _waits(
     # What a freeing call does after its wait is its own work; a sync does nothing but return.
     did_wait = (work.end_ns[awaited.work] > found.start_ns[awaited.call]) & (late >= 0) & (late < MOST_RETURN_NS)
     usual = int(np.median(late[did_wait])) if did_wait.any() else RETURN_NS
+    behind = Intervals(work.end_ns[awaited.work], found.end_ns[awaited.call])
+    lasted = np.maximum(usual, intervals.covered(behind, unrecorded_work(facts)))
     return own, [
-        (EdgeKind.WAIT, awaited, np.where(frees[awaited.call] >= 0, frees[awaited.call], usual)),
+        (EdgeKind.WAIT, awaited, np.where(frees[awaited.call] >= 0, frees[awaited.call], lasted)),
         (EdgeKind.WAIT, before, staged[before.call]),
         (EdgeKind.QUEUE, room, np.zeros(len(room.call), dtype=np.int64)),
     ]

@@ -15,10 +15,10 @@ from diagnose.facts.core.base import Facts, Missing, once
 from diagnose.facts.core.breakdown import shared_out
 from diagnose.facts.core.causes import ON_DEVICE, PATH_CAUSES, TimeCause
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.graph_holes import TURNAROUND_NS
 from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.source_lines import cut_at_frames, sites_at
 from diagnose.facts.core.steps import steps
+from diagnose.facts.core.unrecorded_work import TURNAROUND_NS
 from diagnose.replay.build import recorded_graph
 from diagnose.replay.chain import Chain, recorded_chain
 from diagnose.replay.graph import EdgeKind

@@ -11,16 +11,21 @@ import numpy as np
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.steps import steps
+from diagnose.facts.run.not_recorded import not_recorded
 from diagnose.facts.run.recording_cost import RecordingCost
+from diagnose.failures import attempt
 from diagnose.replay import simulate
 from diagnose.replay.apply import Desk, Scenario
 from diagnose.replay.build import recorded_graph
 from diagnose.replay.chain import recorded_chain, unexplained
 from diagnose.replay.edits import Edit, Estimate
 from diagnose.replay.graph import EdgeKind, Graph
-from diagnose.replay.shown import Change, change
+from diagnose.replay.grounds import grounds
+from diagnose.replay.shown import Change, change, times_by_track
 from diagnose.replay.simulate import MOST_CELLS
+from diagnose.trace import intervals
 from diagnose.trace.intervals import IntArray
+from diagnose.trace.model import Ground, IntegrityNote
 
 DOUBTFUL = 0.10
 """From this share on, of error or unexplained time, estimates say so."""
@@ -37,6 +42,13 @@ class Basis(str, Enum):
     """The replay explains too little of this recording: the saving is at most the upper end."""
     RULE_OF_THUMB = "rule_of_thumb"
     """Replayed, but how much faster the fixed part gets is taken from experience elsewhere."""
+    AT_MOST = "at_most"
+    """Replayed as if it took no time, as no fix is known: the saving is at most that."""
+
+    @property
+    def is_bound(self) -> bool:
+        """Whether only the upper end says something."""
+        return self in (Basis.BOUNDED, Basis.AT_MOST)
 
 
 @dataclass(frozen=True)
@@ -166,6 +178,22 @@ class Replay:
     def changes(self, edits: Sequence[Edit]) -> tuple[Change, ...]:
         """What edits do to the used steps."""
         return tuple(change(self._desk.facts, edit) for edit in edits)
+
+    @property
+    def notes(self) -> tuple[IntegrityNote, ...]:
+        """What is wrong with the recording that is replayed."""
+        facts = self._desk.facts
+        return (*facts.rank.integrity, *attempt("what was not recorded", (), not_recorded, facts))
+
+    def grounds(self, edits: Sequence[Edit]) -> frozenset[Ground]:
+        """What edits rest on."""
+        return grounds(self._desk.facts, edits)
+
+    def touched_share(self, edits: Sequence[Edit], by: Sequence[Edit]) -> float:
+        """The share of the time that edits select, thread by thread and stream by stream, which others select too."""
+        mine, others = (times_by_track(self._desk.facts, some) for some in (edits, by))
+        both = sum(intervals.intersect(mine[track], others[track]).total for track in mine.keys() & others.keys())
+        return both / max(sum(times.total for times in mine.values()), 1)
 
     def floor_ns(self, edits: Sequence[Edit], level: Estimate) -> int:
         """The least a step can take after the edits: what its busiest thread or stream has left to do, per step."""

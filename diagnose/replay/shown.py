@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import Enum
 
@@ -117,11 +118,39 @@ def _left(edit: Edit, times: Intervals) -> tuple[float, float, float] | None:
     return (0.0, 0.0, 0.0) if isinstance(edit, Remove) else None
 
 
+def _waits_for(facts: Facts, edit: Even | Rechunk) -> IntArray:
+    """This rank's calls that a change of ranks is about: where it waits for one that is to take less, or its pipeline's
+    transfers.
+    """
+    others = facts.rank.peers
+    if others is None:
+        return np.zeros(0, dtype=np.int64)
+    job, found = others.job, list[int]()
+    at = job.ranks.index(others.rank)
+    less = np.flatnonzero((edit.keep < 1.0).any(axis=1)) if isinstance(edit, Even) else edit.pipelines
+    for met in job.join_points:
+        place = np.flatnonzero(met.ranks == at)
+        last = met.ranks[met.arrived_ns.argmax()]
+        if len(place) and (met.transfer if isinstance(edit, Rechunk) else last in less):
+            found += job.sequences[at].calls.ids[met.calls[place]].tolist()
+    return np.array(found, dtype=np.int64)
+
+
+def times_by_track(facts: Facts, edits: Sequence[Edit]) -> dict[int, Intervals]:
+    """When anything that these edits select goes on, by thread or stream."""
+    found: dict[int, Intervals] = {}
+    for edit in edits:
+        times, owner = selected(facts, edit)
+        track = np.full(times.size, owner) if isinstance(owner, int) else facts.rank.spans["track"].to_numpy()[owner]
+        for one in np.unique(track).tolist():
+            mine = Intervals(times.starts[track == one], times.ends[track == one])
+            found[one] = intervals.merge(found.get(one, intervals.EMPTY), mine)
+    return found
+
+
 def selected(facts: Facts, edit: Edit) -> tuple[Intervals, IntArray | int]:
     """The times that an edit selects, and the spans, or the track, that they are of."""
-    if isinstance(edit, (Even, Rechunk)):
-        return intervals.EMPTY, np.zeros(0, dtype=np.int64)
-    what = edit.what
+    what = _waits_for(facts, edit) if isinstance(edit, Even | Rechunk) else edit.what
     if isinstance(what, Times):
         return what.pieces, what.track
     ids, spans = intervals.distinct(what), facts.rank.spans

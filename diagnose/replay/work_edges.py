@@ -6,11 +6,13 @@ import numpy as np
 
 from diagnose.facts.core.base import Facts
 from diagnose.facts.core.device import DeviceWork
+from diagnose.facts.core.unrecorded_work import unrecorded_work
 from diagnose.replay.calls import Calls
 from diagnose.replay.graph import ONLY_IN_EDITS, EdgeKind, Edges, edges, joined
 from diagnose.replay.streams import Stream, recorded_on, sync_devices
+from diagnose.trace import intervals
 from diagnose.trace.enums import SyncKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 
 LAUNCH_NS = 6_000
 """From a launching call's start to its work's start on an empty stream, where no launch shows it (5 to 20 us seen)."""
@@ -61,8 +63,13 @@ def launch_edges(
     return edges(EdgeKind.LAUNCH, launched[rows], work_start[rows], usual, work.ids[rows])
 
 
-def stream_edges(work: DeviceWork, on: list[Stream], found: Calls, work_start: IntArray, work_end: IntArray) -> Edges:
-    """Work starts after the work before it on its stream, by the usual gap between queued work (replay E4)."""
+def stream_edges(
+    facts: Facts, work: DeviceWork, on: list[Stream], found: Calls, work_start: IntArray, work_end: IntArray
+) -> Edges:
+    """Work starts after the work before it on its stream, by the usual gap between queued work (replay E4).
+
+    And after what ran between the two and was not recorded, which takes as long whatever is fixed.
+    """
     before = before_on_stream(work, on)
     rows = np.flatnonzero(before >= 0)
     gap = work.start_ns[rows] - work.end_ns[before[rows]]
@@ -71,7 +78,8 @@ def stream_edges(work: DeviceWork, on: list[Stream], found: Calls, work_start: I
     call_end[known] = found.end_ns[found.call_of_work[rows][known]]
     queued = (call_end <= work.end_ns[before[rows]] - LAUNCH_NS) & (gap < MOST_DELAY_NS)
     usual = int(np.median(gap[queued])) if queued.any() else BACK_TO_BACK_NS
-    return edges(EdgeKind.STREAM, work_end[before[rows]], work_start[rows], usual, work.ids[rows])
+    hidden = intervals.covered(Intervals(work.end_ns[before[rows]], work.start_ns[rows]), unrecorded_work(facts))
+    return edges(EdgeKind.STREAM, work_end[before[rows]], work_start[rows], np.maximum(usual, hidden), work.ids[rows])
 
 
 def event_edges(facts: Facts, work: DeviceWork, on: list[Stream], work_start: IntArray, work_end: IntArray) -> Edges:

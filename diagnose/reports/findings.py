@@ -109,7 +109,7 @@ def _step_ns(diagnosis: Diagnosis) -> int:
 
 
 def _short(one: RankedFinding, step_ns: int) -> str:
-    if one.saving.basis is Basis.BOUNDED:
+    if one.saving.basis.is_bound:
         return f"up to {duration(one.saving.high_ns)} ({share(one.saving.high_ns, step_ns)})"
     return f"{duration(one.saving.likely_ns)} ({share(one.saving.likely_ns, step_ns)})"
 
@@ -223,7 +223,7 @@ def possible(diagnosis: Diagnosis) -> int:
 
 def _shortening(diagnosis: Diagnosis) -> list[RankedFinding]:
     """Those with a card whose fixes shorten the step."""
-    return [finding for finding in diagnosis.findings if not (finding.minor or finding.per_sample)]
+    return [finding for finding in diagnosis.findings if finding.shortens]
 
 
 def left_told(diagnosis: Diagnosis, left: int) -> str:
@@ -237,7 +237,8 @@ def _fixed(diagnosis: Diagnosis) -> str:
     count, unsure, step_ns = len(_shortening(diagnosis)), possible(diagnosis), _step_ns(diagnosis)
     shorter = " that shorten a step" * any(finding.per_sample and not finding.minor for finding in diagnosis.findings)
     if not count:
-        return "The fix below lets a step do more; no fix that the rules know would save 1 % of the step itself."
+        more = "The fix below lets a step do more; no" if any(one.per_sample for one in diagnosis.findings) else "No"
+        return f"{more} fix that the rules know would save 1 % of the step itself."
     before, best = f"{_which_step(diagnosis)} from {duration(step_ns)} to", left_told(diagnosis, left_ns(diagnosis))
     if count == unsure:
         fixes = (
@@ -308,7 +309,7 @@ def _longest_function(diagnosis: Diagnosis) -> str:
     for function in diagnosis.functions or ():
         if function.site is not None:
             part = share(max(function.host_ns, function.device_ns or 0), diagnosis.steps.step_time_ns.mean)
-            return f" The longest function of your own is {function.site.function}, with {part} of a step."
+            return f" Most of your own code's time is at {place(function.site)}, with {part} of a step."
     return ""
 
 

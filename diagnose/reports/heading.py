@@ -5,8 +5,9 @@ from __future__ import annotations
 import shlex
 from pathlib import PurePath
 
-from diagnose.contracts.diagnosis import Diagnosis
+from diagnose.contracts.diagnosis import Diagnosis, Steps
 from diagnose.facts.core.steps import Measure
+from diagnose.facts.run.growth import Rise
 from diagnose.failures import always, part
 from diagnose.fixes.frameworks import NAMES
 from diagnose.reports.words import infers
@@ -35,12 +36,25 @@ def headline(diagnosis: Diagnosis) -> str:
         whole, over = duration(diagnosis.job.step_ns), len(diagnosis.job.steps)
         return f"One {unit} of the job takes {whole} ({len(diagnosis.job.ranks):,} ranks, mean of {over} recorded)"
     if steps.unprofiled_step_time_ns is None:
-        return f"One {unit} takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured})"
+        return f"One {unit} takes {duration(time.mean)}{_of_ranks(diagnosis)} ({measured}){_rises(steps)}"
     alone, recorded = duration(steps.unprofiled_step_time_ns), duration(time.mean)
     times = f"x {time.mean / max(steps.unprofiled_step_time_ns, 1):.2f}; "
     if steps.size_ratio != 1.0 and steps.overhead_ratio is not None:
         times = f"{steps.size_ratio:.2g} times the work; x {steps.overhead_ratio:.2f} for as much; "
-    return f"One {unit} takes {alone} without the profiler; recorded {recorded} ({times}{measured})"
+    return f"One {unit} takes {alone} without the profiler; recorded {recorded} ({times}{measured}){_rises(steps)}"
+
+
+def _rises(steps: Steps) -> str:
+    """What is more in each step than in the one before; empty if nothing is."""
+
+    def told(value: float, rise: Rise) -> str:
+        return duration(round(value)) if rise.what == "time" else f"{value:,.4g}"
+
+    found = [
+        f"{one.what} {told(one.first, one)} to {told(one.last, one)}, {told(one.each, one)} more each"
+        for one in steps.rises
+    ]
+    return f". Steps are not steady: {'; '.join(found)}" if found else ""
 
 
 def _of_ranks(diagnosis: Diagnosis) -> str:
@@ -51,12 +65,15 @@ def _of_ranks(diagnosis: Diagnosis) -> str:
     return f" on rank {diagnosis.rank} (on all ranks {duration(min(means))} to {duration(max(means))})"
 
 
+_DEVICES = {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU", "unknown": "device of an unknown maker"}
+
+
 @part("what ran on what", instead=always(""))
 def subject(diagnosis: Diagnosis) -> str:
     """What ran on what."""
     provenance = diagnosis.provenance
     names = sorted({device.name for device in provenance.devices if device.name})
-    device = ", ".join(names) or {"cpu": "CPU only", "cuda": "NVIDIA GPU", "rocm": "AMD GPU"}[provenance.backend]
+    device = ", ".join(names) or _DEVICES[provenance.backend]
     ranks = len(diagnosis.ranks)
     world = f" of {provenance.world_size}" if provenance.world_size else ""
     inference = ["inference"] if infers(diagnosis) else []

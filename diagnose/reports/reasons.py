@@ -63,6 +63,8 @@ def formula(finding: RankedFinding, diagnosis: Diagnosis) -> list[str]:
     doubt = max(abs(quality.error_share), quality.unexplained_share)
     if saving.basis is Basis.BOUNDED:
         lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained: the saving may also be 0.")
+    elif saving.basis is Basis.AT_MOST:
+        lines.append("That is as if it took no time, and no fix is known: half of it is taken for likely.")
     elif doubt >= 0.0005:
         lines.append(f"The replay leaves {percent(doubt)} of this recording unexplained, which widens the range.")
     if _held_down(finding, diagnosis, doubt):
@@ -92,7 +94,7 @@ def _held_down(finding: RankedFinding, diagnosis: Diagnosis, doubt: float) -> bo
     """Whether the least saving is less than replay and doubt alone make it: for what recording added."""
     saving, quality = finding.saving, diagnosis.replay
     step_ns = diagnosis.step_ns
-    if quality is None or saving.replayed_ns is None or not step_ns or saving.basis is Basis.BOUNDED:
+    if quality is None or saving.replayed_ns is None or not step_ns or saving.basis.is_bound:
         return False
     least = (quality.step_time_ns - max(saving.replayed_ns)) * (1.0 - doubt) * step_ns / max(quality.step_time_ns, 1)
     return finding.predicted.low_ns < 0.99 * least - 1000

@@ -151,8 +151,10 @@ def _waited_for(part: PathPart) -> str:
 
 
 def place(site: Site) -> str:
-    """A source line: file:line (function)."""
-    return f"{site.file}:{site.line} ({site.function})"
+    """A source line: file:line (function), or the function where the line is not known."""
+    if site.line:
+        return f"{site.place} ({site.function})"
+    return f"{site.file}, in {site.function}()" if site.function.isidentifier() else site.file
 
 
 def _host(diagnosis: Diagnosis) -> Section:
@@ -349,12 +351,12 @@ def _functions(diagnosis: Diagnosis) -> Section:
                 *((duration(one.device_ns or 0),) if on_device else ()),
                 _mostly(one, _step_ns(diagnosis)),
             ),
-            place=f"{one.site.file}:{one.site.line}" if one.site else "",
+            place=one.site.place if one.site else "",
         )
         for one in found
     ]
     columns = ("", _per(diagnosis), "share", *(("on the GPU", "there mostly") if on_device else ("mostly",)))
-    note = "Self time of each function, with the backward pass of its ops."
+    note = "Self time by function, by line in those that ran all along, with the backward pass of their ops."
     return Section("Where the time goes in your code", columns, tuple(rows), note, words=True)
 
 

@@ -32,11 +32,12 @@ CAUSES = {
 }
 """The same milliseconds have the same label in every section, figure and comparison."""
 
-GRAPH_NOT_RECORDED = "inside a CUDA graph, not recorded"
+GRAPH_NOT_RECORDED = "work that was not recorded"
 
 BASES = {
     Basis.REPLAYED: "found by replaying the step without it",
-    Basis.BOUNDED: "an upper bound: the replay explains too little of this recording",
+    Basis.BOUNDED: "an upper bound: too little is known of this recording",
+    Basis.AT_MOST: "an upper bound: replayed as if it took no time",
     Basis.RULE_OF_THUMB: "replayed with a typical speed-up for this fix",
 }
 

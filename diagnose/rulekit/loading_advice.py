@@ -14,7 +14,7 @@ from diagnose.fixes.loaders import LoaderArgument
 from diagnose.fixes.setting import Safety
 from diagnose.replay.edits import Between, Estimate, Shorten, at
 from diagnose.replay.saving import Basis
-from diagnose.trace.manifest import Loader, RankManifest
+from diagnose.trace.manifest import Loader, RankManifest, SampledLine
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
 
@@ -23,12 +23,24 @@ def loading_evidence(loading: Loading | None) -> tuple[Evidence, ...]:
     """How many workers would hide loading, where that is known; else nothing."""
     if loading is None:
         return ()
-    takes = f"A batch takes {ms(loading.fetch_ns)} to make, and a step without the wait {ms(loading.step_ns)}:"
-    if loading.hideable:
-        text = f"{takes} {loading.workers} worker{'s' * (loading.workers > 1)} would hide loading."
-    else:
-        text = f"{takes} no number of workers hides loading, which needs {loading.cores} cores of {loading.cpus}."
+    takes, present = f"A batch takes {ms(loading.fetch_ns)} to make, and a step without the wait", loading.loader
+    takes = f"{takes} {ms(loading.step_ns)}"
+    if loading.best_ns is not None:
+        need = f"{loading.workers} workers, and there {_are(loading.cpus or 1)}."
+        most = f"With a worker on each core loading takes {ms(loading.best_ns)} a step at best"
+        also = f"{most}; the training needs cores, too." if loading.computes else f"{most}."
+        return (
+            Evidence(f"{takes}: hiding it takes {need}", loading.workers, "workers"),
+            Evidence(also, loading.best_ns, "ns"),
+        )
+    if loading.workers <= present.num_workers:
+        return (Evidence(f"{takes}.", loading.fetch_ns, "ns"),)
+    text = f"{takes}: {loading.workers} worker{'s' * (loading.workers > 1)} would hide loading."
     return (Evidence(text, loading.workers, "workers"),)
+
+
+def _are(cores: int) -> str:
+    return f"are {cores} cores" if cores > 1 else "is one core"
 
 
 def cores_for_workers(wait: Input, loading: Loading | None) -> bool:
@@ -50,7 +62,7 @@ def left_with_workers(loading: Loading) -> Between:
     What waits is hidden whatever the cores do. What computes comes out of the training's time, or half of it where two
     threads share a core well (our choice); handing a batch over takes some time at least.
     """
-    computing, least = 1 - loading.waiting_share, min(HANDED_OVER_NS / loading.fetch_ns, 1.0)
+    computing, least = 1 - loading.waiting_share, min(handed_over_ns(loading) / loading.fetch_ns, 1.0)
     return Between(*(max(share, least) for share in (computing, computing, computing / 2)))
 
 
@@ -98,23 +110,30 @@ def more_batches(loading: Loading | None, on_gpu: bool = False) -> Iterator[Fix]
 
     `on_gpu`: the training computes on one, which can take over what items compute.
     """
-    present, count = (0, 8) if loading is None else (loading.loader.num_workers, loading.best)
-    queued = 2 if loading is None else loading.loader.prefetch_factor or 2
-    if loading is not None and not loading.hideable:
-        if on_gpu and loading.computes and loading.most_in != "collate":
-            yield ON_GPU
-        yield cheaper_batches(loading)
-    elif count <= present:
+    if loading is None:
+        yield _raised(8, 0)
+        return
+    present = loading.loader.num_workers
+    if loading.best > present:
+        yield _raised(loading.best, present)
+    elif loading.hideable and loading.lie_ready:
+        queued = loading.loader.prefetch_factor or 2
         yield Fix.of(
             LoaderArgument("prefetch_factor", 4 * queued),
             "Keep more batches ready: the workers are fast enough, but some batches are late.",
         )
-    if count > present:
-        do = "Raise the number of workers, up to the cores there are for this process."
-        now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
-        yield Fix.of(LoaderArgument("num_workers", count), do, now)
-    if loading is not None and loading.waits_for_storage:
+    if not loading.hideable and on_gpu and loading.computes and loading.most_in != "collate":
+        yield ON_GPU
+    if not loading.hideable or (loading.best <= present and not loading.lie_ready):
+        yield cheaper_batches(loading)
+    if loading.waits_for_storage:
         yield CLOSER
+
+
+def _raised(count: int, present: int) -> Fix:
+    do = "Raise the number of workers, up to the cores there are for this process."
+    now = f"DataLoader(dataset, batch_size, num_workers={present})" if present else None
+    return Fix.of(LoaderArgument("num_workers", count), do, now)
 
 
 def batches_that_wait(fetches: Fetches, waited_ns: int, loading: Loading) -> Finding:
@@ -125,7 +144,7 @@ def batches_that_wait(fetches: Fetches, waited_ns: int, loading: Loading) -> Fin
     return Finding(
         evidence=(Evidence(what, waited_ns, "ns"), Evidence(why, waiting_ns, "ns")),
         edits=(Shorten(fetches.ids, left_with_workers(loading)),),
-        fixes=(in_workers(loading.workers),),
+        fixes=(in_workers(loading.best),),
         confidence=Confidence(Level.MEDIUM, "wall and CPU time of making batches were measured without the profiler"),
     )
 
@@ -150,6 +169,17 @@ def mostly_sampling(loading: Loading | None) -> bool:
 
 HANDED_OVER_NS = 1_000_000
 """What a batch from a worker's queue still costs: 0.3 to 1 ms were measured, more for large ones."""
+
+TENSOR_NS = 100_000
+"""What each tensor of it costs, as it comes with a descriptor of its own: 0.6 ms were measured with 16 to 768 of them
+on two slow cores, of which this is the least that others may take (our choice)."""
+
+
+def handed_over_ns(loading: Loading) -> int:
+    """What handing a batch over from a worker takes: as measured, else by its tensors."""
+    one = loading.loader
+    return one.handed_ns or max(HANDED_OVER_NS, TENSOR_NS * (one.tensors or 0))
+
 
 DEAR_SHARE, DEAR_NS = 0.05, 300_000
 """Of the step, and of a batch, from which on making them is worth looking at although no worker can take it over: one
@@ -180,7 +210,7 @@ def expensive_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Fin
             *((Evidence(spent, collation, "share"),) if spent else ()),
             Evidence(
                 "Workers would not help: handing one over takes as long as making it."
-                if loading.fetch_ns <= HANDED_OVER_NS
+                if loading.fetch_ns <= handed_over_ns(loading)
                 else "Workers would not help: the training computes on the cores that they would need."
             ),
         ),
@@ -192,6 +222,27 @@ def expensive_batches(fetches: Fetches, waited_ns: int, loading: Loading) -> Fin
         basis=Basis.RULE_OF_THUMB,
         host_bound=True,
     )
+
+
+def items_line(loading: Loading) -> tuple[SampledLine, float] | None:
+    """The line of the script that takes most of making a batch in a worker, and its share.
+
+    Lines of a function that call the same function of a library count as one. None if no line is known to take much.
+    """
+    shares: dict[tuple[str, str, str | int], float] = {}
+    lines: dict[tuple[str, str, str | int], SampledLine] = {}
+    for one in loading.loader.lines:  # Most first.
+        key = (one.file, one.function, one.calls or one.line)
+        shares[key] = shares.get(key, 0.0) + one.share
+        lines.setdefault(key, one)
+    if not shares:
+        return None
+    most = max(shares, key=lambda key: shares[key])
+    return (lines[most], min(shares[most], 1.0)) if shares[most] >= MUCH else None
+
+
+MUCH = 0.3
+"""Of the time to make a batch, from which on a line is named (our choice)."""
 
 
 def cheaper_batches(loading: Loading) -> Fix:

@@ -45,8 +45,6 @@ class Rewrite:
     """The latter, if it differs."""
     fixes: tuple[Fix, ...] | Callable[[Found], tuple[Fix, ...]]
     confidence: Confidence
-    calls_go: bool
-    """The ops' own host time goes in the same measure; else only the work that they launch on a device does."""
     any_size: bool
     """What is done on one line is one finding, whatever its sizes; sentences name the largest."""
 
@@ -94,7 +92,7 @@ class Rewrite:
                 keep = left(found) if callable(left) else left
                 assert keep is not None
                 yield Shorten(own.data_ids, keep)
-                if self.calls_go and len(own.work_ids):
+                if len(own.work_ids):  # The calls that launch it go in the same measure.
                     yield Shorten(own.ids, keep)
 
 
@@ -121,14 +119,13 @@ def rewrite(
     where: Callable[[Match], bool] = lambda match: True,
     back: Share | None = None,
     level: Level = Level.MEDIUM,
-    calls_go: bool = False,
     any_size: bool = False,
 ) -> Check:
     """A rule of an entry; the fields of `Rewrite` say what it is made of, `why` and `level` how sure it is."""
     sure = Confidence(level, why)
     after = left if back is None else back
     patterns = tuple(tuple(_priced(part, left, after) for part in pattern) for pattern in patterns)
-    entry = Rewrite(code, what, patterns, where, says, left, back, fixes, sure, calls_go, any_size)
+    entry = Rewrite(code, what, patterns, where, says, left, back, fixes, sure, any_size)
     return Check(code=code, run=entry.run, needs=(WHOLE,), wishes=())
 
 

@@ -32,6 +32,7 @@ from diagnose.replay.saving import Basis
 from diagnose.rulekit.check import Check, RuleError, Verdicts, rule
 from diagnose.rulekit.examples import CannotTell, Fires, Silent
 from diagnose.rulekit.fusing_advice import chains_taken, fusing, gave_up, known, torchs_own
+from diagnose.rulekit.guard_advice import guard_evidence, guard_fixes, guard_site, why_not
 from diagnose.rulekit.loading_advice import (
     HANDED_OVER_NS,
     batches_that_wait,
@@ -40,7 +41,9 @@ from diagnose.rulekit.loading_advice import (
     epoch_batches,
     expensive,
     expensive_batches,
+    handed_over_ns,
     in_workers,
+    items_line,
     loading_evidence,
     more_batches,
     mostly_sampling,
@@ -52,8 +55,9 @@ from diagnose.rulekit.rewritten import Found
 from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.frames import Site
 from diagnose.trace.long_steps import seen_again
-from diagnose.trace.manifest import Loader, RankManifest
+from diagnose.trace.manifest import Loader, Optimizer, RankManifest
 from diagnose.trace.units import duration as ms
 from diagnose.trace.units import percent
 from diagnose.trace.units import size as bytes_
@@ -86,6 +90,7 @@ __all__ = [
     "Move",
     "NotApplicable",
     "Op",
+    "Optimizer",
     "Own",
     "RankManifest",
     "Rechunk",
@@ -96,6 +101,7 @@ __all__ = [
     "Safety",
     "Shorten",
     "Silent",
+    "Site",
     "Steps",
     "Takers",
     "Times",
@@ -111,7 +117,12 @@ __all__ = [
     "fixes",
     "fusing",
     "gave_up",
+    "guard_evidence",
+    "guard_fixes",
+    "guard_site",
+    "handed_over_ns",
     "in_workers",
+    "items_line",
     "known",
     "loading_evidence",
     "memory_confidence",
@@ -128,5 +139,6 @@ __all__ = [
     "toward",
     "wasted",
     "what_takes_it",
+    "why_not",
     "without",
 ]

@@ -93,7 +93,7 @@ def _sentence(one: Wasted, lost_ns: int, says: str) -> str:
         count=one.times,
         share=percent(one.share),
         detail=one.detail,
-        there=f" at line {other.line} ({other.function})" if other else "",
+        there=f" at line {other.line} ({other.function})" if other and other.line else "",
     )
     of_all = f" of {duration(one.longest_ns)}" * (round(one.share, 2) < 1)
     back = " with the backward pass" * (one.back.host_ns > 0)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Iterator
 from dataclasses import dataclass, replace
 from typing import Any
@@ -9,7 +10,7 @@ from typing import Any
 import numpy as np
 import pandas as pd
 
-from diagnose.source import clock, integrity
+from diagnose.source import clock, integrity, lines
 from diagnose.source.base import Damage, InputError
 from diagnose.source.columns import DEVICE_WORK, ON_DEVICE, Array, Columns, Vocabulary, is_kind, printable
 from diagnose.source.header import Header
@@ -39,7 +40,8 @@ def assemble(recording: Recording) -> Rank:
     if not columns.rows:
         raise InputError(f"{recording.path} holds no timed events, so there is nothing to analyse.")
     raw = {name: _joined(columns.spans, name) for name in list(columns.spans)}
-    times = clock.to_ns(raw.pop("ts_ns"), raw.pop("dur_us"), recording.header.base_ns, recording.damage)
+    working = is_kind(raw["kind"], DEVICE_WORK)
+    times = clock.to_ns(raw.pop("ts_ns"), raw.pop("dur_us"), working, recording.header.base_ns, recording.damage)
     if not times.keep.any():
         raise InputError(f"{recording.path} holds no event with a usable time, so there is nothing to analyse.")
     tracks, track_of = _tracks(columns)
@@ -47,14 +49,16 @@ def assemble(recording: Recording) -> Rank:
     raw["track"] = np.where(on_device, raw["track"] + len(columns.host_tracks), raw["track"])
     raw["track"] = track_of[raw["track"]]
     raw |= {"start_ns": times.start_ns, "dur_ns": times.dur_ns}
-    order = clock.order(raw, times.keep, recording.damage)
+    told = lines.told(lines.Told(raw, times.keep, columns.names.labels()))
+    raw = told.raw
+    order = clock.order(raw, told.keep, recording.damage)
     raw = {name: values[order] for name, values in raw.items()}
     clock.clip_overlaps(raw, is_kind(raw["kind"], DEVICE_WORK), recording.damage)
     origin_ns = times.zero_unix_ns - recording.header.base_ns
     recording.damage.outside_window = clock.outside(raw["start_ns"], columns.windows, origin_ns)
-    id_of = np.full(columns.rows, -1, dtype=np.int64)
+    id_of = np.full(len(told.keep), -1, dtype=np.int64)
     id_of[order] = np.arange(len(order))
-    spans = _spans(raw, columns.names.labels())
+    spans = _spans(raw, told.names)
     links = _links(spans, columns, id_of)
     marks = steps.find(spans, links)
     spans = spans.assign(step=_step_of(spans, links, marks.steps)).loc[:, list(schema.SPANS.columns)]
@@ -63,7 +67,7 @@ def assemble(recording: Recording) -> Rank:
         tables["lines"] = sampled_lines(columns, spans, track_of, origin_ns)
     for table in schema.TABLES:
         schema.check({"spans": spans, "tracks": tracks, "links": links, **tables}[table.name], table)
-    provenance = _provenance(recording, spans, tables, marks.marker, times)
+    provenance = _provenance(recording, spans, tracks, tables, marks.marker, times)
     return Rank(
         index=recording.header.rank or 0,
         zero_unix_ns=times.zero_unix_ns,
@@ -218,7 +222,12 @@ def _step_of(spans: pd.DataFrame, links: pd.DataFrame, marks: tuple[Any, ...]) -
 
 
 def _provenance(
-    recording: Recording, spans: pd.DataFrame, tables: dict[str, pd.DataFrame], marker: str, times: clock.Times
+    recording: Recording,
+    spans: pd.DataFrame,
+    tracks: pd.DataFrame,
+    tables: dict[str, pd.DataFrame],
+    marker: str,
+    times: clock.Times,
 ) -> Provenance:
     header = recording.header
     present = set(spans["kind"].unique())
@@ -233,7 +242,6 @@ def _provenance(
         "ops": len(tables["ops"]) > 0,
         "samples": len(tables["lines"]) > 0,
     }
-    rocm = header.rocm or any(name.startswith("hip") for name in spans["name"].cat.categories)
     return Provenance(
         path=str(recording.path),
         format=recording.format,
@@ -241,7 +249,7 @@ def _provenance(
         events=recording.events,
         rank=header.rank,
         world_size=header.world_size,
-        backend="cpu" if not recorded["device"] else "rocm" if rocm else "cuda",
+        backend=_maker(recording, spans, tables) if recorded["device"] else "cpu",
         devices=tuple(_devices(header.devices, used)),
         recorded=frozenset(name for name, there in recorded.items() if there),
         resolution_ns=times.resolution_ns,
@@ -252,8 +260,40 @@ def _provenance(
         begin_unix_ns=times.zero_unix_ns,
         end_unix_ns=times.zero_unix_ns + int((spans["start_ns"] + spans["dur_ns"]).max()),
         machine=header.machine,
+        process=_process(spans, tracks),
         machine_devices=len(header.devices),
     )
+
+
+def _process(spans: pd.DataFrame, tracks: pd.DataFrame) -> str:
+    """The process with most spans on the host, if that is a number: rows of recorders have names."""
+    owner = tracks["process"].to_numpy()[spans["track"].to_numpy()]
+    on_host = tracks["device"].to_numpy()[spans["track"].to_numpy()] < 0
+    counted = pd.Series(owner[on_host]).value_counts()
+    return str(counted.index[0]) if len(counted) and str(counted.index[0]).isdigit() else ""
+
+
+_CALLS_OF = {"rocm": re.compile("hip[A-Z]"), "cuda": re.compile("(cuda|cu)[A-Z]")}
+_NAMES_OF = {"rocm": re.compile("AMD|Radeon|gfx"), "cuda": re.compile("NVIDIA|Tesla|Quadro|GeForce|GRID|TITAN")}
+
+
+def _maker(recording: Recording, spans: pd.DataFrame, tables: dict[str, pd.DataFrame]) -> str:
+    """ "rocm" or "cuda", where the recorder, the device's name or a call of its API tells; else "unknown"."""
+    header = recording.header
+    kind = spans["kind"]
+    calls = spans["name"][kind.isin([SpanKind.RUNTIME.value, SpanKind.DRIVER.value])].unique()
+    told = {
+        "rocm": header.rocm,
+        # CUPTI alone knows registers; Nsight Systems records no other maker's devices.
+        "cuda": recording.format == "nsight"
+        or any("cu" in version for version in header.versions)
+        or bool((tables["kernels"]["registers"] > 0).any()),
+    }
+    for maker, known in told.items():
+        named = any(_NAMES_OF[maker].match(device.name) for device in header.devices)
+        if known or named or any(_CALLS_OF[maker].match(str(name)) for name in calls):
+            return maker
+    return "unknown"
 
 
 def _devices(listed: tuple[Device, ...], used: set[int]) -> Iterator[Device]:

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Protocol
+from typing import Any, Protocol
+
+import numpy.typing as npt
 
 from diagnose.storage.remote import Place
 from diagnose.trace.model import Rank
@@ -43,7 +45,7 @@ class Damage:
     repaired_events: int = 0
     """Events read after repair: stray quotes, control characters, NaN, bytes that are not UTF-8."""
     without_time: int = 0
-    """Events with no usable start."""
+    """Events with no usable start, and device work at 0 that takes nothing."""
     implausible_times: int = 0
     """Events more than a day away from the rest, or longer than a day."""
     negative_durations: int = 0
@@ -58,3 +60,14 @@ class Damage:
     """Sentences of the recorder's own on what it lost."""
     header_values_lost: list[str] = field(default_factory=list)
     """Named header keys whose value was not what the format promises."""
+    unclassified: int = 0
+    """Events without a category whose name does not tell what they are."""
+    on_device: set[str] = field(default_factory=set)
+    """Counts that are of device work, or of it too."""
+    on_host: set[str] = field(default_factory=set)
+
+    def count(self, name: str, rows: npt.NDArray[Any], on_device: npt.NDArray[Any]) -> None:
+        """Add the rows that are set to a count; `on_device` says which rows are of a device."""
+        setattr(self, name, getattr(self, name) + int(rows.sum()))
+        self.on_device |= {name} if (rows & on_device).any() else set()
+        self.on_host |= {name} if (rows & ~on_device).any() else set()

@@ -15,6 +15,7 @@ import pandas as pd
 from diagnose.source.base import Damage
 from diagnose.trace.intervals import IntArray
 
+SECOND_US = 1e6
 DAY_US = 86_400e6
 """No window of torch.profiler lasts a day: what lies further from the rest, or lasts longer, was not measured."""
 
@@ -35,7 +36,9 @@ class Times:
     resolution_ns: int
 
 
-def to_ns(ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], base_ns: int, damage: Damage) -> Times:
+def to_ns(
+    ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], on_device: npt.NDArray[np.bool_], base_ns: int, damage: Damage
+) -> Times:
     """Times from the zero of the earliest kept event. `ts` is float64 us, or int64 ns (-1: no time).
 
     Exact: whole and fractional microseconds are converted apart, so that a double's 53 bits hold both.
@@ -47,14 +50,15 @@ def to_ns(ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], base_ns: int, damage: 
         whole = np.floor(np.where(known, ts, 0.0))
         fraction_ns = np.rint((np.where(known, ts, 0.0) - whole) * 1000).astype(np.int64)
         whole = whole.astype(np.int64)
-    damage.without_time += int((~known).sum())
+    zero = known & (whole == 0) & (fraction_ns == 0)
+    known &= ~(zero & (_far_from(whole[known & ~zero]) | (on_device & (dur_us == 0))))
+    damage.count("without_time", ~known, on_device)
     middle = float(np.median(whole[known])) if known.any() else 0.0
     dur_known = np.isfinite(dur_us)
     dur_us = np.where(dur_known, dur_us, 0.0)
     plausible = known & (np.abs(whole - middle) < DAY_US) & (dur_us < DAY_US)
-    damage.implausible_times += int((known & ~plausible).sum())
-    negative = plausible & (dur_us < 0)
-    damage.negative_durations += int((negative | (plausible & ~dur_known)).sum())
+    damage.count("implausible_times", known & ~plausible, on_device)
+    damage.count("negative_durations", plausible & ((dur_us < 0) | ~dur_known), on_device)
     zero_us = int(whole[plausible].min()) if plausible.any() else 0
     start_ns = np.where(plausible, (whole - zero_us) * 1000 + fraction_ns, 0)
     zero_ns = int(start_ns[plausible].min()) if plausible.any() else 0
@@ -62,6 +66,14 @@ def to_ns(ts: npt.NDArray[Any], dur_us: npt.NDArray[Any], base_ns: int, damage: 
     dur_ns = np.rint(np.where(plausible, np.maximum(dur_us, 0.0), 0.0) * 1000).astype(np.int64)
     in_us = not (fraction_ns[plausible].any() or (dur_ns % 1000).any())
     return Times(start_ns, dur_ns, plausible, base_ns + zero_us * 1000 + zero_ns, 1000 if in_us else 1)
+
+
+def _far_from(others_us: IntArray) -> bool:
+    """Whether a start of 0 was never set (kineto issue 109): the others lie farther from it than from each other.
+
+    And by a second at least: what counts time from its own start may hold little at first.
+    """
+    return bool(len(others_us)) and bool(others_us.min() > max(others_us.max() - others_us.min(), SECOND_US))
 
 
 def outside(start_ns: IntArray, windows: Sequence[tuple[object, object]], origin_ns: int) -> int:
@@ -107,5 +119,5 @@ def clip_overlaps(raw: dict[str, npt.NDArray[Any]], device_work: npt.NDArray[np.
     track, start, dur = raw["track"][at], raw["start_ns"][at], raw["dur_ns"][at]
     until_next = start[1:] - start[:-1]
     cut = (track[1:] == track[:-1]) & (dur[:-1] - until_next > IMPOSSIBLE_OVERLAP_NS)
-    damage.clipped += int(cut.sum())
+    damage.count("clipped", cut, np.ones_like(cut))
     raw["dur_ns"][at[:-1][cut]] = until_next[cut]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import operator
+import re
 from collections import defaultdict
 from collections.abc import Iterable, Sequence
 from operator import attrgetter
@@ -13,6 +14,7 @@ import numpy as np
 from diagnose.source.columns import ON_DEVICE, Array, Columns
 from diagnose.source.events import Args, Event, finished, floats, ints, texts, times, triples
 from diagnose.trace.enums import SpanKind
+from diagnose.trace.kinds import host_kind
 
 _KINDS: dict[str, SpanKind] = {
     "cpu_op": SpanKind.OP,
@@ -57,7 +59,7 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
     for event in events:
         phase = event.ph
         if phase == "X":
-            by_category[event.cat].append(event)
+            by_category[event.cat or _category(event)].append(event)
         elif phase == "i" and event.name == "[memory]":
             by_category[event.name].append(event)
         elif phase == "M" and event.name == "thread_name":
@@ -65,17 +67,35 @@ def collect(events: Sequence[Event[Any]], exact: bool) -> Columns:
         elif phase == "M" and event.name == "process_name":
             columns.process_name = columns.process_name or str(event.args.name)
     columns.windows += [(event.ts, event.dur) for event in by_category.pop("Trace", ())]
+    columns.unclassified = len(by_category[""])
     for category, group in by_category.items():
-        if category not in _PASSED_OVER:
+        if group and category not in _PASSED_OVER:
             _add(columns, category, group, exact)
     return columns
+
+
+_OF_NAME = {SpanKind.OP: "cpu_op", SpanKind.ANNOTATION: "user_annotation", SpanKind.PYTHON: "python_function"}
+_OF_NAME |= {SpanKind.RUNTIME: "cuda_runtime", SpanKind.DRIVER: "cuda_driver"}
+
+
+def _category(event: Event[Any]) -> str:
+    """Of an event that has none, from what else it says; empty where that is not enough.
+
+    So wrote the profiler before Kineto (torch/autograd/profiler.py), and Kineto of 2021 its Python frames.
+    """
+    args = event.args
+    if args.python_id is not None:
+        return "python_function"
+    if event.pid == "CUDA functions" or args.stream != -1:
+        memory = re.match("(?i)mem(cpy|set)", event.name)
+        return f"gpu_mem{memory[1].lower()}" if memory else "kernel"
+    kind = host_kind(event.name)
+    return _OF_NAME[kind] if kind else "user_annotation" * (event.pid == "CPU functions")
 
 
 def _add(columns: Columns, category: str, events: list[Event[Any]], exact: bool) -> None:
     """Move the fields of events of one category into columns."""
     kind = SpanKind.MEMORY if category == "[memory]" else _KINDS.get(category, SpanKind.OTHER)
-    if category == "" and events[0].args.python_id is not None:
-        kind = SpanKind.PYTHON
     args = [event.args for event in events]
     first = columns.add_spans(
         kind,

@@ -52,6 +52,8 @@ class Columns:
     thread_names: dict[tuple[str, str], str] = field(default_factory=dict)
     process_name: str = ""
     """Of the recorded process, as the system has it; "" unknown."""
+    unclassified: int = 0
+    """Events without a category whose name does not tell what they are."""
     windows: list[tuple[object, object]] = field(default_factory=list)
     """(start, duration) in us of the recorder's own spans: when it says it was recording."""
     spans: dict[str, list[Array]] = field(default_factory=dict)
@@ -109,6 +111,7 @@ class Columns:
         self.thread_names |= other.thread_names
         self.process_name = self.process_name or other.process_name
         self.windows += other.windows
+        self.unclassified += other.unclassified
         self.events += other.events
         self.rows += other.rows
 

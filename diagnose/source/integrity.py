@@ -8,15 +8,18 @@ import numpy as np
 import pandas as pd
 
 from diagnose.source.base import Damage
-from diagnose.trace import kinds
+from diagnose.trace import frames, kinds
 from diagnose.trace.enums import LinkKind, SpanKind
-from diagnose.trace.model import IntegrityNote, Provenance, Severity, Step
+from diagnose.trace.model import Ground, IntegrityNote, Provenance, Severity, Step
 from diagnose.trace.steps import is_cut_off
 
 SHARE_WORTH_A_WARNING = 0.02
 """Below this share of unpaired launches or work the figures of a step hardly move."""
+_GRAPHS_AGAIN = "Profile with a newer driver and CUPTI, or without graphs."
 _RECORD_AGAIN = "Record again, and let the run end or the profiler stop before the file is used."
 
+MOST_NAMED = 3
+"""Functions that a note names (our choice)."""
 
 WITHOUT = {
     "shapes": IntegrityNote(
@@ -28,47 +31,67 @@ WITHOUT = {
 }
 """What is said where one of these was not recorded."""
 
+_MISSING = (Ground.HOST_TIMES, Ground.DEVICE_IDLE, Ground.LAUNCHES)
+"""What is doubtful where events are missing, and nobody knows which."""
+
+_IDLE, _TIMES = (Ground.DEVICE_IDLE,), (Ground.DEVICE_TIMES, Ground.DEVICE_IDLE)
 _COUNTS = (
-    ("lost_events", "could not be read and were left out", "Times they took count as idle.", Severity.ERROR),
-    ("without_time", "had no usable time and were left out", "Times they took count as idle.", Severity.WARNING),
+    ("lost_events", "could not be read and were left out", "Times they took count as idle.", Severity.ERROR, _MISSING),
+    ("without_time", "had no usable time and were left out", "Times they took count as idle.", Severity.WARNING, _IDLE),
     (
         "implausible_times",
         "lie more than a day away from the rest, or last longer, and were left out",
         "Times they took count as idle.",
         Severity.WARNING,
+        _IDLE,
+    ),
+    (
+        "unclassified",
+        "have no category, and no name that tells what they are",
+        "They are in no figure.",
+        Severity.WARNING,
+        (Ground.HOST_TIMES,),
     ),
     (
         "negative_durations",
         "had no duration or a negative one, taken as 0",
         "Busy time may be low.",
         Severity.WARNING,
+        _TIMES,
     ),
     (
         "clipped",
         "overlapped the next work on their stream by over a second and were cut there",
         "Their durations are upper bounds.",
         Severity.WARNING,
+        _TIMES,
     ),
     (
         "outside_window",
         "start outside the window in which the profiler says it recorded",
         "Recording was starting or stopping there: what surrounds them may be incomplete.",
         Severity.NOTE,
+        (),
     ),
     (
         "duplicates",
         "were exact repeats and were dropped",
         "None, if the file was merged from parts.",
         Severity.NOTE,
+        (),
     ),
     (
         "repaired_events",
         "were not valid JSON and were repaired",
         "None on times; names may differ in a character.",
         Severity.NOTE,
+        (),
     ),
 )
-"""Counts of `Damage`: what they say, what that makes unreliable, how grave it is."""
+"""Counts of `Damage`: what they say, what that makes unreliable, how grave it is, and what is doubtful then.
+
+The last is of device work, or of what nobody knows; where only host spans are counted it is what the host did.
+"""
 
 
 def notes(
@@ -80,7 +103,8 @@ def notes(
     provenance: Provenance,
 ) -> tuple[IntegrityNote, ...]:
     """All notes on a recording, the gravest first."""
-    found = [*_damage(damage), *_pairs(spans, links), *_steps(spans, steps), *_absent(spans, tables, provenance)]
+    found = [*_damage(damage), *_pairs(damage, spans, links), *_unequal_replays(spans, tables, links, steps)]
+    found += [*_steps(spans, steps), *_absent(spans, tables, provenance), *_lines(spans)]
     gravity = list(Severity)
     return tuple(sorted(found, key=lambda note: -gravity.index(note.severity)))
 
@@ -91,12 +115,14 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
             "The gzip file is damaged or ends early.",
             f"Whatever came after that point is missing. {_RECORD_AGAIN}",
             Severity.ERROR,
+            _MISSING,
         )
     if damage.cut_off:
         yield IntegrityNote(
             "The file ends in the middle.",
             f"Events and header values after that point are missing; the last step may be incomplete. {_RECORD_AGAIN}",
             Severity.ERROR,
+            _MISSING,
         )
     if damage.text_after_end:
         yield IntegrityNote(
@@ -104,18 +130,20 @@ def _damage(damage: Damage) -> Iterator[IntegrityNote]:
             "It is left out. If several traces were joined into one file, give each its own file.",
             Severity.WARNING,
         )
-    for name, what, effect, severity in _COUNTS:
+    for name, what, effect, severity, doubts in _COUNTS:
         if count := getattr(damage, name):
-            yield IntegrityNote(f"{count:,} events {what}.", effect, severity)
+            of_device = doubts if name in damage.on_device or name not in damage.on_host else ()
+            of_host = (Ground.HOST_TIMES,) if name in damage.on_host else ()
+            yield IntegrityNote(f"{count:,} events {what}.", effect, severity, tuple({*of_device, *of_host}))
     for sentence in damage.told:
-        yield IntegrityNote(f"The recorder says: {sentence.rstrip('.')}.", "", Severity.WARNING)
+        yield IntegrityNote(f"The recorder says: {sentence.rstrip('.')}.", "", Severity.WARNING, _MISSING)
     for key in damage.header_values_lost:
         yield IntegrityNote(
             f"The header value {key} could not be read.", "It is taken as not recorded.", Severity.WARNING
         )
 
 
-def _pairs(spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
+def _pairs(damage: Damage, spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
     """Launches without device work, device work without launches, work before its launch."""
     kind = spans["kind"]
     work = spans[kind.isin([SpanKind.KERNEL.value, SpanKind.MEMCPY.value, SpanKind.MEMSET.value])]
@@ -131,28 +159,60 @@ def _pairs(spans: pd.DataFrame, links: pd.DataFrame) -> Iterator[IntegrityNote]:
             f"{unlaunched:,} of {len(work):,} device operations have no launch in the file.",
             "They were launched before recording began, or records were dropped: they count as busy time, "
             "but belong to no step and no op.",
-            Severity.WARNING if grave else Severity.NOTE,
+            *_if(grave, Ground.LAUNCHES),
         )
     without_work = ~np.isin(calls.index, launch["from_id"])
     api = calls["name"].cat
     by_code = [kinds.api_kind(name) for name in api.categories]
     launching = np.isin(api.codes, [k for k, one in enumerate(by_code) if one == kinds.ApiKind.KERNEL_LAUNCH])
-    empty = int((launching & without_work).sum())
+    timeless = damage.without_time if "without_time" in damage.on_device else 0
+    empty = int((launching & without_work).sum()) - timeless  # Of these a note of its own tells.
     if empty > SHARE_WORTH_A_WARNING * max(int(launching.sum()), 1):
         yield IntegrityNote(
             f"{empty:,} of {int(launching.sum()):,} kernel launches have no kernel in the file.",
             "Device records were dropped, or recording stopped before the device did: busy time is too low there.",
             Severity.WARNING,
+            _IDLE,
         )
     graphs = np.isin(api.codes, [k for k, one in enumerate(by_code) if one == kinds.ApiKind.GRAPH_LAUNCH])
     without = int((graphs & without_work).sum())
     if without:
         yield IntegrityNote(
             f"{without:,} of {int(graphs.sum()):,} graph launches have no kernels in the file.",
-            "The device looks idle while those graphs ran. Profile with a newer driver and CUPTI, or without graphs.",
+            f"The device looks idle while those graphs ran. {_GRAPHS_AGAIN}",
             Severity.ERROR,
+            _IDLE,
         )
     yield from _causality(spans, launch)
+
+
+def _unequal_replays(
+    spans: pd.DataFrame, tables: dict[str, pd.DataFrame], links: pd.DataFrame, steps: tuple[Step, ...]
+) -> Iterator[IntegrityNote]:
+    """Replays of which fewer kernels are recorded than of others of the same graph.
+
+    Where graphs have no id, it is the same at the same place of steps that all replay as many.
+    """
+    launch = links[links["kind"] == LinkKind.LAUNCH.value].set_index("to_id")["from_id"]
+    is_replay = [kinds.api_kind(name) is kinds.ApiKind.GRAPH_LAUNCH for name in spans["name"].cat.categories]
+    replays = pd.DataFrame({"step": spans["step"]}).loc[np.array(is_replay, dtype=bool)[spans["name"].cat.codes]]
+    work = pd.DataFrame({"call": launch, "graph": tables["kernels"]["graph_id"].reindex(launch.index, fill_value=0)})
+    of_call = work[work["call"].isin(replays.index)].groupby("call")
+    replays = replays.assign(kernels=of_call.size(), graph=of_call["graph"].max()).dropna()
+    replays = replays[replays["step"] >= 0]
+    place = replays.groupby("step").cumcount()
+    per_step = replays.groupby("step").size()
+    alike = len(per_step) == len(steps) and per_step.nunique() == 1
+    known = replays[(replays["graph"] > 0) | alike]
+    most = known.groupby([known["graph"], place.where(known["graph"] == 0, 0)])["kernels"].transform("max")
+    fewer = int((known["kernels"] < most).sum())
+    if fewer > SHARE_WORTH_A_WARNING * len(replays):
+        yield IntegrityNote(
+            f"{fewer:,} of {len(replays):,} graph launches have fewer kernels than others of the same graph.",
+            f"Device records were dropped: busy time is too low there. {_GRAPHS_AGAIN}",
+            Severity.WARNING,
+            _IDLE,
+        )
 
 
 def _causality(spans: pd.DataFrame, launch: pd.DataFrame) -> Iterator[IntegrityNote]:
@@ -163,8 +223,13 @@ def _causality(spans: pd.DataFrame, launch: pd.DataFrame) -> Iterator[IntegrityN
         yield IntegrityNote(
             f"{count:,} device operations start before their launching call, by up to {early.max() // 1000:,} us.",
             "The host's and the device's clock disagree: launch delays and causes of short gaps are off by as much.",
-            Severity.WARNING if count > SHARE_WORTH_A_WARNING * len(launch) else Severity.NOTE,
+            *_if(count > SHARE_WORTH_A_WARNING * len(launch), Ground.CLOCKS),
         )
+
+
+def _if(grave: bool, *doubts: Ground) -> tuple[Severity, tuple[Ground, ...]]:
+    """A warning that makes this doubtful if it is grave, else a note."""
+    return (Severity.WARNING, doubts) if grave else (Severity.NOTE, ())
 
 
 def _steps(spans: pd.DataFrame, steps: tuple[Step, ...]) -> Iterator[IntegrityNote]:
@@ -251,5 +316,19 @@ def _absent(spans: pd.DataFrame, tables: dict[str, pd.DataFrame], provenance: Pr
         yield IntegrityNote(
             f"The profiler's own work took {total / 1e6:,.1f} ms ({len(distorting):,} events).",
             "Steps it falls into are slower than they are without the profiler.",
+            Severity.NOTE,
+        )
+
+
+def _lines(spans: pd.DataFrame) -> Iterator[IntegrityNote]:
+    """The user's functions of which the line is not known."""
+    names = spans.loc[spans["kind"] == SpanKind.PYTHON.value, "name"].unique()
+    sites = (frames.frame_site(str(name)) for name in names if frames.is_user_frame(str(name)))
+    found = list(dict.fromkeys(site.function for site in sites if site is not None and not site.line))
+    if found:
+        more = f" and {len(found) - MOST_NAMED} more" if len(found) > MOST_NAMED else ""
+        yield IntegrityNote(
+            f"Which line ran is not known in {', '.join(found[:MOST_NAMED])}{more}.",
+            "They ran when recording began: torch.profiler tells one line. `diagnose profile` records all.",
             Severity.NOTE,
         )

@@ -61,7 +61,7 @@ def _by_world_size(recordings: list[Provenance]) -> list[list[Provenance]]:
 
 
 def _by_maker(recordings: list[Provenance]) -> list[list[Provenance]]:
-    return _parted(recordings, lambda one: None if one.backend == "cpu" else one.backend)
+    return _parted(recordings, lambda one: one.backend if one.backend in ("cuda", "rocm") else None)
 
 
 def _by_folder(recordings: list[Provenance], claims: Iterable[int | None]) -> list[list[Provenance]]:

@@ -63,6 +63,7 @@ class KinetoReader:
                 f"{path} holds no events. If the run was profiled, check that the profiler's schedule reached its "
                 "active steps, and record again."
             )
+        damage.unclassified = columns.unclassified
         header = read_header(text.header, damage)
         return assemble(
             Recording(

@@ -11,7 +11,7 @@ from dataclasses import dataclass, replace
 from fnmatch import fnmatchcase
 from pathlib import Path
 
-from diagnose.source import cache, jobs, nsys_export, stream
+from diagnose.source import cache, jobs, nsys_export, repeats, stream
 from diagnose.source.base import InputError, Reader
 from diagnose.source.kineto import KinetoReader
 from diagnose.source.nsight import NsightReader
@@ -205,21 +205,31 @@ class Arrangement:
     """Which of the files that were read are used as which rank."""
 
     indexes: tuple[int | None, ...]
-    """Rank of each file, None if another file has it already."""
+    """Rank of each file, None if another file has it already, or is another recording of the same process."""
     integrity: tuple[IntegrityNote, ...]
 
 
-def arrange(recordings: Sequence[Provenance]) -> Arrangement:
+def arrange(recordings: Sequence[Provenance], times_ns: Sequence[Sequence[int]]) -> Arrangement:
     """Ranks of files: as recorded in the file, else from its name, else the next free number in order.
 
+    `times_ns`: of the steps of each file, which tell what to use of several recordings of one process.
     Raises InputError if they are of several jobs.
     """
-    taken: dict[int, int] = {}
-    indexes: list[int | None] = []
-    repeated: list[str] = []
     claims = [
         recording.rank if recording.rank is not None else rank_in_name(recording.path) for recording in recordings
     ]
+    unused, notes = repeats.unused(recordings, claims, times_ns)
+    used = [at for at in range(len(recordings)) if at not in unused]
+    found = _arranged([recordings[at] for at in used], [claims[at] for at in used])
+    indexes = dict(zip(used, found.indexes, strict=True))
+    return Arrangement(tuple(map(indexes.get, range(len(recordings)))), (*notes, *found.integrity))
+
+
+def _arranged(recordings: Sequence[Provenance], claims: Sequence[int | None]) -> Arrangement:
+    """The same, of one recording of each process."""
+    taken: dict[int, int] = {}
+    indexes: list[int | None] = []
+    repeated: list[str] = []
     jobs.require_one(recordings, claims)
     for position, claim in enumerate(claims):
         free = next(k for k in range(len(recordings) + 1) if k not in taken and k not in claims)
@@ -280,7 +290,7 @@ def load(paths: Sequence[str | Path]) -> Run:
             notes.append(unreadable(error))
     if not ranks:
         raise InputError(notes[0].what if notes else "No trace was given.")
-    arranged = arrange([rank.provenance for rank in ranks])
+    arranged = arrange([rank.provenance for rank in ranks], [rank.times_ns for rank in ranks])
     kept = [
         replace(rank, index=index) for rank, index in zip(ranks, arranged.indexes, strict=True) if index is not None
     ]

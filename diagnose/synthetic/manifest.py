@@ -15,9 +15,13 @@ from diagnose.trace.manifest import (
     PythonThread,
     RankManifest,
     RowsFilled,
+    SampledLine,
     Timed,
 )
 from diagnose.trace.model import Context, RowCounts, ValueGraph
+
+MADE_LATE_NS = 500_000
+"""What handing over a batch takes that is made after it was asked for."""
 
 TIME = r"\d+(?:\.\d{1,6})?"
 
@@ -27,14 +31,15 @@ def _line(pattern: str) -> re.Pattern[str]:
 
 
 _WORLD = _line(r"rank \d+ of (?P<ranks>\d+)")
-_THREADS = _line(r"(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?")
+_THREADS = _line(r"(?P<threads>[1-9]\d*) threads?, (?P<cores>[1-9]\d*) cores?(?:, flags (?P<flags>[\w ]+?))?")
 _RIVAL = _line(r"rival (?P<name>\w+) (?P<share>[01](?:\.\d+)?)")
 _TIMED = _line(rf"timed(?P<times>(?: {TIME})+)")
 _BATCHES = _line(r"batches (?P<rows>\d+)x(?P<length>\d+), (?P<needed>\d+) needed, (?P<filled>\d+) filled")
 _FETCHED = _line(r"fetched (?P<megabytes>\d+) MB a step")
 _MADE = _line(
     rf"batches made in (?P<made>{TIME}) of (?P<waited>{TIME})"
-    rf"(?:, computing (?P<computing>{TIME}))?(?:, by (?P<workers>\d+) workers)?"
+    rf"(?:, computing (?P<computing>{TIME}))?(?:, handed over in (?P<handed>{TIME}), (?P<tensors>\d+) tensors)?"
+    rf"(?:, by (?P<workers>\d+) workers)?(?P<late>, late)?(?:, (?P<calls>[\w.]+) (?P<percent>\d+)%)?"
 )
 _COMPARED = _line(r"(?P<how>equal|different) batches")
 _VALUES = _line(r"values (?P<ops>[^#\n]*[^#\n ])")
@@ -56,7 +61,7 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
     """Of this rank of a drawing, whose steps come each period."""
     said, timed, compared = _THREADS.search(text), _TIMED.search(text), _COMPARED.search(text)
     searches = _BENCHMARK.search(text)
-    threads, cores = map(int, said.groups()) if said else (None, None)
+    threads, cores = (int(said["threads"]), int(said["cores"])) if said else (None, None)
     times = tuple(map(ns, timed["times"].split())) if timed else (period_ns,)
     known = RankManifest(
         rank=rank,
@@ -68,7 +73,8 @@ def context(text: str, rank: int, ranks: int, period_ns: int) -> Context:
         distributed=Distributed(backend="gloo", ddp=({},)) if compared else None,
     )
     equal = None if compared is None else compared["how"] == "equal"
-    return Context(known, Host(cpus=cores, cpus_allowed=cores), ranks, equal_batches=equal)
+    flags = tuple(said["flags"].split()) if said and said["flags"] else None
+    return Context(known, Host(cpus=cores, cpus_allowed=cores, cpu_flags=flags), ranks, equal_batches=equal)
 
 
 def values(text: str) -> ValueGraph | None:
@@ -137,20 +143,30 @@ def _loaders(text: str) -> tuple[Loader, ...]:
         rows, length, needed, filled = map(int, said.groups())
         places = {"places": rows * length, "to_longest": rows * needed, "used": rows * filled}
         sequences = RowsFilled(batches=1, rows=rows, shortest=length, longest=length, **places)
-    fetch_ns, wait_ns, cpu_ns = (
-        ns(made[name]) if made and made[name] else None for name in ("made", "waited", "computing")
+    fetch_ns, wait_ns, cpu_ns, handed_ns = (
+        ns(made[name]) if made and made[name] else None for name in ("made", "waited", "computing", "handed")
     )
-    workers = int(made["workers"] or 0) if made else 0
+    workers, tensors, late, calls = (
+        (made["workers"], made["tensors"], made["late"], made["calls"]) if made else [""] * 4
+    )
+    share = int(made["percent"]) / 100 if made and calls else 0.0
     return (
         Loader(
             dataset="Synthetic",
-            num_workers=workers,
+            num_workers=int(workers or 0),
             asked=1,
             looks=1,
             sequences=sequences,
             fetch_ns=fetch_ns,
             fetch_cpu_ns=cpu_ns,
             wait_ns=wait_ns,
+            handed_ns=handed_ns or (MADE_LATE_NS if late else None),
+            handing_share=1.0 if handed_ns else 0.0 if late else None,
+            tensors=int(tensors) if tensors else None,
+            objects=int(tensors) if tensors else None,
+            lines=(SampledLine(file="train.py", line=3, function="__getitem__", calls=calls, share=share),)
+            if calls
+            else (),
         ),
     )
 

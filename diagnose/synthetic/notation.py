@@ -14,11 +14,14 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     rank N of M         this is rank N of a distributed run
     machine NAME of N devices               it runs there; if not said: the devices that do work are all there are
     N threads, M cores  the CPU trains, with so many threads; diagnose profile recorded it on a machine of so many cores
+                        There may follow `, flags avx2 fma`, as Linux names what the processor has
     rival NAME 0.7      a thread of Python beside the training computes for this share of the time, it noted besides
     timed MS MS ...     what steps took without the profiler; if not said, and threads are: as long as those drawn
     batches 16x84, 40 needed, 26 filled     it saw 16 rows padded to 84; so many places are needed, and used on average
     batches made in 0.2 of 12               of 12 ms until a batch was there, making it took 0.2. There may follow
-                                            `, computing 0.1`, its CPU time, and `, by 2 workers`
+                                            `, computing 0.1`, its CPU time; `, handed over in 5, 64 tensors`, where
+                                            it was made before; `, by 2 workers`; `, late`, where it was made after;
+                                            `, numpy.load 90%`, what a line calls that takes so much of it
     fetched 80 MB a step                    it saw how much memory the process touched first, without the profiler
     cudnn.benchmark off, cudnn.benchmark on     it saw that setting of PyTorch's
     equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel

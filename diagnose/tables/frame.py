@@ -45,7 +45,7 @@ def places(sites: Sequence[Site | None]) -> dict[str, Values]:
     codes = np.array([-1 if site is None else number.setdefault(site, len(number)) for site in sites], dtype=np.int64)
     return {
         "file": words(codes, [one.file for one in number]),
-        "line": np.array([*(one.line for one in number), -1], dtype=np.int64)[codes],
+        "line": np.array([*(one.line or -1 for one in number), -1], dtype=np.int64)[codes],
         "function": words(codes, [one.function for one in number]),
     }
 

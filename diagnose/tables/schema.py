@@ -80,7 +80,7 @@ RANKS = Table(
     {
         "file": Column("text", "", "name of its trace"),
         "format": Column("text", "", "of the trace"),
-        "backend": Column("text", "", "cuda, rocm or cpu"),
+        "backend": Column("text", "", "cuda, rocm, cpu, or unknown: a device whose maker is not recorded"),
         "device_name": Column("text", "", "device that it works on; of several, all names"),
         "world_size": Column("int32", "", "ranks of the run"),
         "zero_unix_ns": Column("int64", "ns", "what 0 in the other tables is in Unix time: add it to compare ranks"),

@@ -126,7 +126,7 @@ def _labelled(facts: Facts, merged: list[tuple[int, int, Marks, int]]) -> tuple[
         if code >= 0:
             return clipped(str(names[code]), MOST_NAME)
         site = sites[-code - 1]
-        return "" if site is None else f"{site.file}:{site.line}"
+        return "" if site is None else site.place
 
     texts = [text(int(code)) for code in codes]
     labels = list(dict.fromkeys(texts))[: 1 << 16]

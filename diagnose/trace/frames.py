@@ -21,17 +21,55 @@ _LIBRARY = re.compile(
 
 @dataclass(frozen=True)
 class Site:
-    """A place in Python code. `line` is where the function starts, as profilers record it, or that of a call."""
+    """A place in Python code."""
 
     file: str
     line: int
+    """Where the function starts, as profilers record it, or the one that ran; 0: not known."""
     function: str
+
+    @property
+    def place(self) -> str:
+        """file:line, or the file where the line is not known."""
+        return f"{self.file}:{self.line}" if self.line else self.file
 
 
 def frame_site(name: str) -> Site | None:
     """Where the function of a Python frame stands; None for built-ins and modules."""
     frame = _FRAME.match(name)
     return Site(frame[1], int(frame[2]), frame[3]) if frame else None
+
+
+NO_MARK = -1
+_MARK = re.compile(r"diagnose\.line\(([0-9]{1,9})\): ")
+_PROFILER = re.compile(r"(.*/)?torch\w*/(autograd/)?profiler\b")
+
+
+def marked_line(name: str) -> int:
+    """The line to which a range of `capture.agent.lines` says that a function comes; NO_MARK if it is no such range.
+
+    0: from then on no line is known.
+    """
+    mark = _MARK.match(name)
+    return int(mark[1]) if mark else NO_MARK
+
+
+def function(name: str) -> str:
+    """The function of a frame, or of what marks its line; empty if it is neither."""
+    frame = _FRAME.match(name)
+    return frame[3] if frame else ""
+
+
+def at_line(name: str, line: int) -> str:
+    """A frame's name at another of its lines."""
+    frame = _FRAME.match(name)
+    return f"{frame[1]}({line}): {frame[3]}" if frame else name
+
+
+def is_profiler(name: str) -> bool:
+    """Whether a frame is of torch's profiler, or of one made like it."""
+    site = frame_site(name)
+    return site is not None and _PROFILER.match(site.file.replace("\\", "/")) is not None
 
 
 def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
@@ -48,7 +86,7 @@ def is_user_frame(name: str, libraries: Collection[str] = ()) -> bool:
     )
 
 
-_PACKAGES = re.compile(r".*(?:site|dist)-packages/", re.DOTALL)
+_PACKAGES = re.compile(r".*(?:(?:site|dist)-packages|lib/python3[.\d]+)/", re.DOTALL)
 _FRAMEWORK = ("torch", "triton")
 """Their work shows as ops and kernels."""
 
@@ -88,10 +126,15 @@ def library_function(name: str, libraries: Collection[str] = ()) -> str | None:
     if site is None or site.function.startswith(("_", "<")) or site.function in _WRAPPERS:
         return None
     file, found = _PACKAGES.subn("", site.file.replace("\\", "/"))
-    *folders, module = file.removesuffix(".py").split("/")
-    top = folders[0] if folders else module
+    top = file.partition("/")[0].removesuffix(".py")
     if not (found or _LIBRARY.match(file) or top in libraries) or top in _FRAMEWORK or top in sys.stdlib_module_names:
         return None
-    if any(folder.startswith("_") for folder in folders):
+    if any(folder.startswith("_") for folder in file.split("/")[:-1]):
         return None
-    return ".".join((*folders, *([] if module.startswith("_") else [module]), site.function))
+    return ".".join((*public_modules(file), site.function))
+
+
+def public_modules(file: str) -> tuple[str, ...]:
+    """The package and modules that a library's file is, as `("scipy", "ndimage")`, without private ones."""
+    modules = _PACKAGES.sub("", file.replace("\\", "/")).removesuffix(".py").split("/")
+    return tuple(module for module in modules if module and not module.startswith("_"))

@@ -31,6 +31,10 @@ class Intervals(NamedTuple):
         """How many intervals there are."""
         return len(self.starts)
 
+    def where(self, which: IntArray | npt.NDArray[np.bool_]) -> Intervals:
+        """Those at these positions, or of which this is true."""
+        return Intervals(self.starts[which], self.ends[which])
+
 
 def of(starts: object, ends: object) -> Intervals:
     """Intervals from any two int sequences, as they are (not normalised)."""

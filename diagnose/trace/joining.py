@@ -16,10 +16,10 @@ import numpy as np
 import numpy.typing as npt
 import pandas as pd
 
-from diagnose.trace import enums, frames, kinds, nesting, schema
+from diagnose.trace import callees, enums, frames, kinds, nesting, schema
 from diagnose.trace.call_matching import Sequence, matching
 from diagnose.trace.enums import CALLS, SpanKind
-from diagnose.trace.intervals import IntArray
+from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import Activity
 from diagnose.trace.model import IntegrityNote, Rank, Severity
 
@@ -32,6 +32,9 @@ FEW = 0.5
 OF_DEVICE = (SpanKind.RUNTIME, SpanKind.DRIVER)
 """Calls that a recording without the device lacks. They lie in ops, or in pauses: those tell their lines."""
 
+MARKS = (Activity.OPTIMIZER_STEP, Activity.ZERO_GRAD)
+"""Annotations that torch makes itself, in every recording."""
+
 UNKNOWN = -1
 
 SHAPES = ("shapes", "dtypes", "strides")
@@ -40,7 +43,7 @@ SHAPES = ("shapes", "dtypes", "strides")
 
 @dataclass(frozen=True)
 class _Calls:
-    """Host spans that are calls, in order of start. Arrays of shape (calls,)."""
+    """Host spans that are calls or marks, in order of start. Arrays of shape (calls,)."""
 
     ids: IntArray
     start_ns: IntArray
@@ -50,11 +53,14 @@ class _Calls:
     """Position in `Rank.steps`, or -1."""
     what: IntArray
     """Thread, kind and name as a number from 0 that is the same in both recordings; -1 for what only detail has."""
+    marks: npt.NDArray[np.bool_]
+    """Of parts of the optimizer: what is no call, and may hold some and the pauses between them."""
 
     @property
     def following(self) -> IntArray:
         """For each call that lies in no other the position of the next such one on its thread, else -1."""
-        outer = np.flatnonzero(nesting.parents(self.track, self.start_ns, self.end_ns) < 0)
+        calls = np.flatnonzero(~self.marks)
+        outer = calls[nesting.parents(self.track[calls], self.start_ns[calls], self.end_ns[calls]) < 0]
         outer = outer[np.lexsort((self.start_ns[outer], self.track[outer]))]
         same = self.track[outer[1:]] == self.track[outer[:-1]]
         found = np.full(len(self.ids), UNKNOWN, dtype=np.int64)
@@ -104,7 +110,10 @@ def _picked(rank: Rank, kinds_of: list[SpanKind], track: IntArray, name: IntArra
     """The calls of a rank; `track` and `name` are the number, in the timing recording, of each of its own."""
     spans = rank.spans
     kind = spans["kind"].cat.codes.to_numpy()
-    ids = np.flatnonzero(np.isin(kind, [enums.code(one) for one in kinds_of]))
+    labels = spans["name"].cat
+    marked = np.array([kinds.activity(one) in MARKS for one in labels.categories])[labels.codes.to_numpy()]
+    marked &= kind == enums.code(SpanKind.ANNOTATION)
+    ids = np.flatnonzero(marked | np.isin(kind, [enums.code(one) for one in kinds_of]))
     tracks = spans["track"].to_numpy()[ids].astype(np.int64)
     thread, named = track[tracks], name[spans["name"].cat.codes.to_numpy()[ids]]
     what = (thread * len(SpanKind) + kind[ids]) * names + named
@@ -116,6 +125,7 @@ def _picked(rank: Rank, kinds_of: list[SpanKind], track: IntArray, name: IntArra
         track=tracks,
         step=spans["step"].to_numpy()[ids].astype(np.int64),
         what=np.where((thread >= 0) & (named >= 0), what, UNKNOWN),
+        marks=marked[ids],
     )
 
 
@@ -164,13 +174,16 @@ def _partners(ours: _Calls, theirs: _Calls) -> IntArray:
 def _most_alike(step: IntArray, what: IntArray, count: IntArray, groups: IntArray, kinds_of: int) -> IntArray:
     """For each step the step of the detail recording with which most calls agree in number, or -1. Shape (steps,).
 
+    Of three or more equal ones the second: in the first one the recording begins, and after the last one it ends.
+
     `groups`: step times `kinds_of` plus what, of each call of the detail recording.
     """
     their_groups, their_count = np.unique(groups, return_counts=True)
     steps = int(step.max(initial=-1)) + 1
     best, most = np.full(steps, UNKNOWN, dtype=np.int64), np.zeros(steps)
     their_step = their_groups // kinds_of
-    for other in np.unique(their_step)[:MOST_DETAIL_STEPS].tolist():
+    others = np.unique(their_step)[:MOST_DETAIL_STEPS]
+    for other in np.roll(others, -(len(others) > 2)).tolist():
         counted = np.zeros(kinds_of, dtype=np.int64)
         counted[their_groups[their_step == other] % kinds_of] = their_count[their_step == other]
         agreeing = np.bincount(step, weights=np.where(counted[what] == count, count, 0), minlength=steps)
@@ -212,26 +225,28 @@ def _ops(timing: Rank, detail: Rank, ours: _Calls, theirs: _Calls, partner: IntA
 
 
 def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.DataFrame:
-    """The table `lines`: the line that led to each call, and the one in the middle of each pause until the next call.
+    """The table `lines`: the line that led to each call, and those of each pause until the next call.
 
-    Of a pause only where the next call is the same in both recordings.
+    Of a pause only where the next call is the same in both recordings; each line has the same share of both pauses.
     """
     some = np.flatnonzero(partner >= 0)
     other = partner[some]
     after, their_after = ours.following[some], theirs.following[other]
     alike = (after >= 0) & (their_after >= 0) & (ours.what[after] == theirs.what[their_after])
     before, other_before, after, their_after = some[alike], other[alike], after[alike], their_after[alike]
-    middle = (theirs.end_ns[other_before] + theirs.start_ns[their_after]) // 2
-    moments = np.concatenate((theirs.start_ns[other], middle))
-    their_track = np.concatenate((theirs.track[other], theirs.track[other_before]))
-    line, inner = _lines_at(detail, moments, their_track), _framework_at(detail, moments, their_track)
-    start = np.concatenate((ours.start_ns[some], ours.end_ns[before]))
-    end = np.concatenate((ours.end_ns[some], ours.start_ns[after]))
-    track = np.concatenate((ours.track[some], ours.track[before]))
-    kept = np.flatnonzero(line >= 0)
+    calls = Intervals(theirs.start_ns[other], theirs.end_ns[other])
+    pauses = Intervals(theirs.end_ns[other_before], theirs.start_ns[their_after])
+    parts = _parts(detail, calls, pauses, np.append(theirs.track[other], theirs.track[other_before]))
+    start = np.append(ours.start_ns[some], ours.end_ns[before])
+    end = np.append(ours.end_ns[some], ours.start_ns[after])
+    line, inner, callee, track = parts.line, parts.inner, parts.callee, np.append(ours.track[some], ours.track[before])
+    start, end = _shared_out(Intervals(start, end), parts.owner, parts.ns)
+    track = track[parts.owner]
+    kept = np.flatnonzero((line >= 0) & (end >= start))
     kept = kept[np.lexsort((-end[kept], start[kept]))]
     inside = nesting.parents(track[kept], start[kept], end[kept])
-    kept = kept[(inside < 0) | (line[kept] != line[kept[inside]]) | (inner[kept] != inner[kept[inside]])]
+    told = np.stack((line, inner, callee))[:, kept]
+    kept = kept[(inside < 0) | (told != told[:, inside]).any(axis=0)]
     names = detail.spans["name"].cat.categories
     frame = pd.Categorical.from_codes(line[kept], categories=names)
     codes, at = np.unique(inner[kept], return_inverse=True)
@@ -243,10 +258,72 @@ def _lines(detail: Rank, ours: _Calls, theirs: _Calls, partner: IntArray) -> pd.
             "track": track[kept].astype(np.int32),
             "name": frame.remove_unused_categories(),
             "framework": pd.Categorical.from_codes(at.reshape(-1), categories=owners),
+            "callee": pd.Categorical.from_codes(callee[kept], categories=pd.Index(parts.names, dtype="str")),
+            "calls": parts.calls[kept],
         }
     )
     schema.check(made, schema.LINES)
     return made
+
+
+@dataclass(frozen=True)
+class _Parts:
+    """What calls and pauses consist of: a call of one part, a pause of one for each line. Arrays of shape (parts,)."""
+
+    owner: IntArray
+    """Position of the call or, behind all calls, of the pause, in order."""
+    line: IntArray
+    inner: IntArray
+    """Of the framework; as `line` the code of a frame, or -1."""
+    callee: IntArray
+    """Position in `names`."""
+    ns: IntArray
+    calls: IntArray
+    """Of the callee."""
+    names: tuple[str, ...]
+
+
+def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) -> _Parts:
+    """The parts of calls, as they begin, and of pauses, by where they lie on average; `tracks` are those of both."""
+    called = callees.of_frames(detail.spans, detail.libraries)
+    some = np.flatnonzero(pauses.ends > pauses.starts)
+    pieces, of_some = called.cut(pauses.where(some))
+    owner = np.append(np.arange(calls.size), calls.size + some[of_some])
+    track, moments = tracks[owner], np.append(calls.starts, (pieces.starts + pieces.ends) // 2)
+    pieces = Intervals(np.append(calls.starts, pieces.starts), np.append(calls.ends, pieces.ends))
+    callee = called.at(moments, track)
+    told = np.stack((_lines_at(detail, moments, track), _framework_at(detail, moments, track), callee))
+    label = _numbers(told)
+    labels = int(label.max(initial=0)) + 1
+    _, first, part = np.unique(owner * labels + label, return_index=True, return_inverse=True)
+    lasted = pieces.ends - pieces.starts
+    ns = np.bincount(part, lasted, len(first))
+    begun = np.bincount(part, called.begun(pieces, track, callee), len(first))
+    place = np.bincount(part, moments.astype(np.float64) * lasted, len(first)) / np.maximum(ns, 1)
+    order = np.lexsort((place, owner[first]))
+    first, ns, begun = first[order], ns[order], begun[order]
+    line, inner, callee = told[:, first]
+    return _Parts(owner[first], line, inner, callee, ns.astype(np.int64), begun.astype(np.int64), called.names)
+
+
+def _numbers(rows: IntArray) -> IntArray:
+    """A number from 0 for each column, equal for equal ones."""
+    number = np.zeros(rows.shape[1], dtype=np.int64)
+    for row in rows:
+        _, number = np.unique(number * (int(row.max(initial=0)) + 2) + row + 1, return_inverse=True)
+    return number.reshape(-1)
+
+
+def _shared_out(times: Intervals, owner: IntArray, ns: IntArray) -> Intervals:
+    """The part of its time that each has, one after the other, in proportion to `ns`; owners are in order."""
+    last = np.append(owner[1:] != owner[:-1], True)[: len(owner)]
+    first, of = np.roll(last, 1), np.cumsum(np.roll(last, 1)) - 1
+    past = np.cumsum(ns)
+    begun = (past - ns)[first][of]
+    share = (past - begun) / np.maximum(past[last][of] - begun, 1)
+    ends = times.starts[owner] + ((times.ends - times.starts)[owner] * share).astype(np.int64)
+    ends[last] = times.ends[owner[last]]
+    return Intervals(np.where(first, times.starts[owner], np.roll(ends, 1)), ends)
 
 
 def _lines_at(detail: Rank, moments_ns: IntArray, tracks: IntArray) -> npt.NDArray[np.int64]:

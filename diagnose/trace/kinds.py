@@ -7,7 +7,7 @@ from enum import Enum
 from functools import lru_cache
 from typing import Any, TypeVar
 
-from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.enums import Direction, HostMemory, SpanKind
 
 _K = TypeVar("_K", bound="_Kind")
 
@@ -123,6 +123,68 @@ class Activity(_Kind):
     COLLECTIVE = "collective", r"^(record_param_comms\Z|(nccl|gloo|mpi):|_?c10d(_functional)?::|symm_mem::|nccl[A-Z])"
     CHECKPOINT = "checkpoint", r"\btorch/(serialization|\w+/checkpoint/\w+)\.py\(\d+\): (async_)?save\Z|^torch\.save "
     TEXT = "text", r"^Tensor\.__repr__ |\btorch/_tensor_str\.py\(\d+\): _str\Z"
+    OTHER = "other", ""
+
+
+_TEXT_FILES = r"(_io\.)?(TextIOWrapper|Buffered\w+|FileIO|BytesIO|StringIO)"
+
+
+class CalleeKind(_Kind):
+    """What a function of a library does, by the frame that a recording with stacks has of it."""
+
+    GARBAGE_COLLECTION = "garbage_collection", r"^<built-in function collect>"
+    READ = "read", r"^<built-in method (item|tolist|numpy|cpu|__(bool|float|int|index)__) of (Tensor|Parameter) object"
+    SAVE = (
+        "save",
+        r"(?i)(^|/)(torch/serialization|pickle|numpy/[\w/]*(npyio|_npyio_impl)|joblib/[\w/]*|safetensors/[\w/]*|h5py/[\w/]*)"
+        r"(\.py)?\(\d+\): _?(save|dump|write|create_dataset)|: to_(csv|parquet|pickle|json|feather)\Z"
+        r"|^<built-in function (f?sync|fdatasync|dump|savez?\w*|imwrite)>",
+    )
+    LOG = (
+        "log",
+        r"(^|/)(torch/utils/tensorboard|tensorboard\w*|wandb|mlflow|comet_ml|neptune|aim|clearml|tqdm|rich|matplotlib|seaborn"
+        r"|plotly|logging|loguru|csv|json|pprint|traceback)(\.py|/)|^<built-in function print>"
+        rf"|^<built-in method (write|flush|writelines) of {_TEXT_FILES} object",
+    )
+    METRIC = (
+        "metric",
+        r"(^|/)(torchmetrics|torcheval|sklearn/metrics|evaluate|sacrebleu|rouge_score|pycocotools|jiwer|seqeval|nltk)(\.py|/)",
+    )
+    LOAD = (
+        "load",
+        r"(?i)(^|/)(torch/serialization|numpy/[\w/]*(npyio|_npyio_impl)|pickle|joblib/[\w/]*|soundfile|librosa/[\w/]*"
+        r"|imageio/[\w/]*|PIL/Image|pandas/io/[\w/]*|h5py/[\w/]*|zipfile|tarfile|gzip|lzma|pathlib)(/__init__)?(\.py)?"
+        r"\(\d+\): |^<built-in function (load|open|imread|loads|frombuffer|fromfile)>"
+        rf"|^<built-in method read\w* of {_TEXT_FILES}",
+    )
+    WAIT = (
+        "wait",
+        r"(^|/)(requests|urllib\d?|http|socket|ssl|subprocess|threading|queue|selectors|asyncio|multiprocessing|concurrent"
+        r"|grpc|redis|boto\w*)(\.py|/)|^<built-in function (sleep|select|waitpid|poll)>"
+        r"|^<built-in method (acquire|recv\w*|send\w*|wait|poll|connect|get|put) of ",
+    )
+    COPY = "copy", r"(^|/)copy\.py\(\d+\): (deep)?copy\Z"
+    NUMERIC = (
+        "numeric",
+        r"(^|/)((numpy|scipy|pandas|polars|sklearn|skimage|cv2|PIL|librosa|numba|networkx|albumentations)(\.py|/)"
+        r"|torchvision/(transforms|io)/)"
+        r"|^<built-in method \w+ of (numpy|cv2|scipy|pandas)\.|^<built-in function (c_einsum|\w*resize|warp\w+)>",
+    )
+    TORCH = (
+        "torch",
+        r"^nn\.Module: |(^|/)(torch(vision|audio)?|triton|diagnose/capture|functorch)(\.py|/)"
+        r"|^<built-in (function|method) \w+ of (torch\.\S+|type|Tensor|Parameter|\w*Function|PyCapsule) object"
+        r"|^<built-in function (linear|_?\w*conv\w*|gelu|softplus|scaled_dot_product_attention|avg_pool\w*|one_hot"
+        r"|next|iter)>",
+    )
+    LANGUAGE = (
+        "language",
+        r"^<built-in function (len|isinstance|issubclass|getattr|setattr|hasattr|id|hash|iter|next|abs|min|max|sum|any"
+        r"|all|ord|chr|round|divmod|pow|repr|sorted|callable|perf_counter\w*|time|monotonic\w*|exec|eval)>"
+        r"|^<built-in method \w+ of (str|bytes|bytearray|list|tuple|dict|set|frozenset|int|float|complex"
+        r"|dict_\w+|(collections\.)?(deque|OrderedDict|defaultdict)|(_?random\.)?Random|method\w*|generator|module|range)"
+        r" object",
+    )
     OTHER = "other", ""
 
 
@@ -254,6 +316,31 @@ def host_memory(name: str) -> HostMemory:
 def activity(name: str) -> Activity:
     """What the host span of this name is to the training loop."""
     return _kind_of(Activity, re.split(", (?:seq|op_id|sizes) = ", name, maxsplit=1)[0])  # As NVTX ranges end.
+
+
+_HOST_KINDS = {
+    SpanKind.RUNTIME: re.compile("(cuda|hip)[A-Z]"),
+    SpanKind.DRIVER: re.compile("cu[A-Z]"),
+    SpanKind.PYTHON: re.compile(r"<built-in |nn\.Module: |[^(]*\(\d+\): "),
+    SpanKind.OP: re.compile(r"\w+::(\w|~)|\w+Backward\d*\Z|record_param_comms\Z|[a-z0-9_]+_?\Z"),
+}
+
+
+@lru_cache(4096)
+def host_kind(name: str) -> SpanKind | None:
+    """What a host span of this name is, where nothing else tells. None: its name does not either.
+
+    A word in small letters is an op: so were ops called before PyTorch 1.6.
+    """
+    if activity(name) is not Activity.OTHER:
+        return SpanKind.ANNOTATION
+    return next((kind for kind, pattern in _HOST_KINDS.items() if pattern.match(name)), None)
+
+
+@lru_cache(4096)
+def callee_kind(frame: str) -> CalleeKind:
+    """What the function of a Python frame, or a C function as a recording names it, does."""
+    return _kind_of(CalleeKind, frame[:_EXAMINED])
 
 
 def step_number(name: str) -> int | None:

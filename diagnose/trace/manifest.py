@@ -21,6 +21,8 @@ class Host(msgspec.Struct, frozen=True, kw_only=True):
     cpus_allowed: int | None = None
     """Those that the process may run on (affinity, container)."""
     memory_bytes: int | None = None
+    cpu_flags: tuple[str, ...] | None = None
+    """What its processor has, as Linux names it, of vectors and matrices."""
 
 
 class DeviceState(msgspec.Struct, frozen=True, kw_only=True):
@@ -86,6 +88,19 @@ class Made(msgspec.Struct, frozen=True, kw_only=True):
     call: str = ""
 
 
+class SampledLine(msgspec.Struct, frozen=True, kw_only=True):
+    """Where workers were while they made batches."""
+
+    file: str
+    """Of the script's own; empty, and line 0: none of it ran."""
+    line: int
+    function: str
+    calls: str = ""
+    """The library function that it calls there, as "numpy.load"; empty: its own work, or built-in functions."""
+    share: float
+    """Of the time of all samples."""
+
+
 class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """A DataLoader that the process iterated over, and what its work took."""
 
@@ -113,6 +128,12 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     items_per_batch: float | None = None
     fetch_cpu_ns: int | None = None
     """Median CPU time of a batch, of all threads of the process that made it: over `fetch_ns` if several cores work."""
+    fetch_queued_ns: int | None = None
+    """Median time of it for which the worker's thread waited for a core; None in process, and if that is not known."""
+    sampled: int = 0
+    """Batches, while workers made which it was sampled where they were."""
+    lines: tuple[SampledLine, ...] = ()
+    """Those with most of the time, most first."""
     asked: int = 0
     """How often the training asked for a batch."""
     asked_timed: int | None = None
@@ -123,6 +144,16 @@ class Loader(msgspec.Struct, frozen=True, kw_only=True):
     """Mean number of batches that were ready when it asked; None without workers."""
     empty_share: float | None = None
     """Share of the times when none was ready; None without workers."""
+    handed_ns: int | None = None
+    """Median time from when a batch was made by a worker, and asked for, until the training had it; None if unknown."""
+    handing_share: float | None = None
+    """Of the time that the training waited for batches, the share of those that were made before it asked."""
+    tensors: int | None = None
+    """Median number of tensors in a batch, wherever in it they are; None if that is not known."""
+    objects: int | None = None
+    """Of all Python objects in it."""
+    batch_bytes: int | None = None
+    """Of its tensors and numpy arrays."""
     looks: int = 0
     """Batches of the warm-up that were looked into."""
     sequences: RowsFilled | None = None
@@ -140,6 +171,9 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     foreach: bool | None = None
     fused: bool | None = None
     capturable: bool | None = None
+    momentum: float | None = None
+    """Largest of its groups, as `weight_decay`; None where it has none to set, or that was not recorded."""
+    weight_decay: float | None = None
     groups: int | None = None
     parameters: int | None = None
     """Tensors."""
@@ -150,6 +184,23 @@ class Optimizer(msgspec.Struct, frozen=True, kw_only=True):
     devices: tuple[str, ...] = ()
     """Types of the devices that hold its parameters, as in ("cuda",). Empty if that was not recorded."""
     made: Made | None = None
+
+
+class FailedGuard(msgspec.Struct, frozen=True, kw_only=True):
+    """What compiled code checks, and by which it was found not to fit, so that code was compiled again or ran eager."""
+
+    source: str
+    """What is checked, as in "self.calls"."""
+    said: str
+    """As dynamo says it, as in "self.calls == 7"."""
+    is_size: bool
+    """It is on a size or stride of a tensor."""
+    forms: int
+    """Compiled forms of the function that failed by it."""
+    file: str
+    """The user's line that made the check, or where the compiled function begins."""
+    line: int
+    function: str
 
 
 class Flags(msgspec.Struct, frozen=True, kw_only=True):
@@ -279,6 +330,8 @@ class RankManifest(msgspec.Struct, frozen=True, kw_only=True):
     loaders: tuple[Loader, ...] = ()
     optimizers: tuple[Optimizer, ...] = ()
     flags: Flags = Flags()
+    failed_guards: tuple[FailedGuard, ...] = ()
+    """Of torch.compile, those first by which the most forms failed."""
     distributed: Distributed | None = None
     arm: Arm | None = None
     """None: it was recorded, and is no arm of a trial."""

@@ -23,6 +23,23 @@ class Severity(str, Enum):
     """Part of the recording is lost, or the figures it names are unreliable."""
 
 
+class Ground(str, Enum):
+    """What a finding can rest on, and an integrity note can doubt."""
+
+    HOST_TIMES = "host_times"
+    """What the host did, and for how long."""
+    DEVICE_TIMES = "device_times"
+    """How long recorded device work takes."""
+    DEVICE_IDLE = "device_idle"
+    """That the device did nothing while no work is recorded."""
+    LAUNCHES = "launches"
+    """Which call launched which device work."""
+    CLOCKS = "clocks"
+    """What came first of what host and device did."""
+    RANKS = "ranks"
+    """What came first of what several ranks did."""
+
+
 @dataclass(frozen=True)
 class IntegrityNote:
     """Something missing or damaged in a recording."""
@@ -32,6 +49,8 @@ class IntegrityNote:
     effect: str
     """One sentence: what that makes unreliable or impossible, and how to record it where that is known."""
     severity: Severity
+    doubts: tuple[Ground, ...] = ()
+    """What it makes unreliable: a finding that rests on one of these is less sure. None where the severity is NOTE."""
 
 
 @dataclass(frozen=True)
@@ -71,7 +90,7 @@ class Provenance:
     """As recorded; None when the recording does not say."""
     world_size: int | None
     backend: str
-    """"cuda", "rocm" or "cpu"."""
+    """"cuda", "rocm", "cpu", or "unknown": a device whose maker the recording does not tell."""
     devices: tuple[Device, ...]
     """Devices that did work in this trace, where the recording describes them."""
     recorded: frozenset[str]
@@ -96,6 +115,8 @@ class Provenance:
     """Of shapes and stacks: what was not recorded here and is known from the detail recording."""
     machine: int = -1
     """Tells the machines of ranks apart; -1 unknown."""
+    process: str = ""
+    """Id of the recorded process, as its host has it; "" unknown."""
     machine_devices: int = 0
     """That the process could see, whether they did work or not; 0 unknown."""
 
@@ -243,6 +264,11 @@ class Rank:
     """None: nobody looked at it."""
     values: ValueGraph | None = None
     """None: nobody looked at them."""
+
+    @property
+    def times_ns(self) -> tuple[int, ...]:
+        """Of the marked steps, on the host."""
+        return tuple(step.end_ns - step.start_ns for step in self.steps)
 
     @property
     def libraries(self) -> tuple[str, ...]:

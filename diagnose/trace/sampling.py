@@ -64,6 +64,8 @@ def lines(spans: pd.DataFrame, samples: Samples) -> pd.DataFrame:
             "track": cells.track[kept].astype(np.int32),
             "name": names.remove_unused_categories(),
             "framework": pd.Categorical([""] * len(kept)),
+            "callee": pd.Categorical([""] * len(kept)),
+            "calls": np.zeros(len(kept), dtype=np.int64),
         }
     )
     schema.check(made, schema.LINES)

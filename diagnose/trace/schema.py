@@ -176,6 +176,8 @@ LINES = Table(
         "track": Column("int32", "", "row of `tracks`: host thread"),
         "name": Column("names", "", "Python frame of the user's own code, as recorded"),
         "framework": Column("names", "", "innermost frame of what owns the training loop; empty: none, or not known"),
+        "callee": Column("names", "", "function of a library that the line calls; empty: none, or not known"),
+        "calls": Column("int64", "", "of it, that begin in this stretch"),
     },
 )
 

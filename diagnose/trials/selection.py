@@ -10,7 +10,6 @@ from diagnose.contracts.diagnosis import Diagnosis
 from diagnose.contracts.finding import Fix, RankedFinding, SavingRange
 from diagnose.contracts.trials import NotTried, Range
 from diagnose.fixes.setting import Safety
-from diagnose.replay.saving import Basis
 
 BY_THEMSELVES = (Safety.SAME_NUMBERS, Safety.ROUNDING, Safety.PRECISION)
 """Changes of numbers in order, up to which fixes may be tried without being asked for."""
@@ -90,7 +89,7 @@ def uncorrected(finding: RankedFinding, step_ns: int | None) -> Range | None:
 
     Else each correction would be corrected again. None also where the saving is only bounded.
     """
-    if finding.saving.basis is Basis.BOUNDED:
+    if finding.saving.basis.is_bound:
         return None
     return _speedup(finding, finding.predicted, step_ns)
 

@@ -35,7 +35,7 @@ NAMED = Confidence(Level.HIGH, "the recorder names the loader that makes batches
 def dataloader_no_workers(
     fetches: Fetches, input_wait: Input, steps: Steps, loading: Loading | None = None
 ) -> Verdicts:
-    waited, quick = input_wait.waited_ns, loading is not None and loading.fetch_ns <= HANDED_OVER_NS
+    waited, quick = input_wait.waited_ns, loading is not None and loading.fetch_ns <= handed_over_ns(loading)
     worth_ns = WORTH_SHARE * steps.mean_ns
     if fetches.in_process is not True:
         yield NotApplicable("it has workers" if fetches.in_process is False else "it is not known who loads")
@@ -66,7 +66,7 @@ def dataloader_no_workers(
                 Evidence(f"{who} waits {ms(waited)} a step while its own process makes the next batch.", waited, "ns"),
                 *loading_evidence(loading),
             ),
-            edits=(Move(fetches.ids, speed, HANDED_OVER_NS),),
+            edits=(Move(fetches.ids, speed, HANDED_OVER_NS if loading is None else handed_over_ns(loading)),),
             fixes=(*(() if loading is None or loading.hideable else (cheaper_batches(loading),)), in_workers(count)),
             confidence=COMPETING if input_wait.exposed_ns is None else NAMED,
         )

@@ -7,8 +7,9 @@ Why it costs
 
 How to fix
     Use more workers: the time to load one batch over the step time, rounded up, and at most the cores for each GPU.
-    If only some batches are late, set a larger `prefetch_factor`. Without more cores, make transforms cheaper, or do
-    them on the GPU. Where workers wait for storage, read from a local disk, from memory, or in large shards.
+    If batches lie ready most times and some are late, set a larger `prefetch_factor`. Without more cores, make
+    transforms cheaper, or do them on the GPU. Where workers wait for storage, read from a local disk, from memory, or
+    in large shards.
 
 Ignore when
     the loop waits on purpose, as for an environment or a rate limit.
@@ -25,6 +26,8 @@ from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step waiting for batches (our choice)
 FASTER = Between(1.25, 2.0, 1e6)  # with a quarter more workers, twice as many, or enough of them
+CHEAPER = Between(1.0, 2.0, 10.0)  # where no more find cores: with cheaper batches (our choice)
+WAITS = 0.5  # of the time to make a batch, from which on more workers need no cores (our choice)
 SHARED = 0.5  # we assume at least half of the ideal speed-up, as workers share memory, storage and cores (our choice)
 
 
@@ -34,15 +37,21 @@ def dataloader_starvation(
 ) -> Verdicts:
     waited = input_wait.waited_ns
     waited -= fetches.waiting_at_turns_ns // steps.count  # Of new workers, which is dataloader_worker_restart's.
+    handing = 0.0 if loading is None else loading.handing_share  # That is dataloader_handover's.
     if fetches.in_process is not False:
         yield NotApplicable("no worker processes load")
     elif waited < WORTH_SHARE * steps.mean_ns:
         yield Clean(f"the training waits {ms(waited)} a step for batches, {percent(waited / steps.mean_ns)}")
     elif loading is not None and loading.loader.empty_share == 0:
         yield Clean(f"a batch is ready at each request: taking it over takes {ms(waited)} a step")
+    elif (1 - handing) * waited < WORTH_SHARE * steps.mean_ns:
+        yield Clean(f"workers make batches before they are asked for: of {ms(waited)} a step most is handing them over")
     elif not cores_for_workers(input_wait, loading) and more_compute(loading):
         yield NotApplicable("the training computes on the cores that workers would need")
+    elif loading is not None and loading.best <= loading.loader.num_workers and items_line(loading):
+        yield NotApplicable("no more workers find cores, and what takes a batch's time is known")
     else:
+        waited = round((1 - handing) * waited)
         why = {
             WaitPattern.PERIODIC: f"Every {fetches.every} batches one is late: each worker is too slow.",
             WaitPattern.HEAVY_TAIL: "Few batches are very late: storage or another pause, rather than too few workers.",
@@ -53,7 +62,7 @@ def dataloader_starvation(
         what = f"The {who} waits {ms(waited)} a step for batches from worker processes. {how}"
         yield Finding(
             evidence=(Evidence(what.strip(), waited, "ns"), *loading_evidence(loading), *what_takes_it(loading)),
-            edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(loading), fetches.ready_ns),),
+            edits=(Move(fetches.ids[~(fetches.first | fetches.last)], faster(loading), ready_ns(fetches, loading)),),
             fixes=tuple(more_batches(loading, on_gpu=input_wait.exposed_ns is not None)),
             confidence=Confidence(Level.MEDIUM, "the waits are recorded; how the workers scale is not"),
         )
@@ -61,12 +70,25 @@ def dataloader_starvation(
 
 def more_compute(loading: Loading | None) -> bool:
     """Whether it takes more workers, which compute."""
-    return loading is None or (loading.best > loading.loader.num_workers and not loading.waiting_share)
+    return loading is None or (loading.workers > loading.loader.num_workers and loading.waiting_share < WAITS)
 
 
 def faster(loading: Loading | None) -> Between:
-    times = 0.0 if loading is None else loading.best / max(loading.loader.num_workers, 1)
-    return Between(1 + SHARED * (times - 1), times, 1e6) if times > 1 else FASTER
+    """How much so: as more workers there are, or cores for them."""
+    if loading is None:
+        return FASTER
+    present = max(loading.loader.num_workers, 1)
+    times = loading.best / present
+    if loading.hideable:
+        return Between(1 + SHARED * (times - 1), times, 1e6) if times > 1 else FASTER
+    bound = (loading.cpus or 1) * loading.fetch_ns / (present * loading.cpu_ns)
+    times = min(times, bound)
+    return Between(1 + SHARED * (times - 1), times, times) if times > 1 else CHEAPER
+
+
+def ready_ns(fetches: Fetches, loading: Loading | None) -> int:
+    """What a batch that a worker has made still takes."""
+    return max(fetches.ready_ns, (loading.loader.handed_ns or 0) if loading else 0)
 
 
 EXAMPLES = [
@@ -78,7 +100,7 @@ EXAMPLES = [
         """,
         saving_ms=(20, 59.5),  # with a quarter more workers, and with enough: a batch every 80 ms, and one always there
     ),
-    Fires(  # decoding keeps both cores busy
+    Fires(  # decoding keeps both cores busy: batches have to get cheaper
         """
         5 steps of 100
         1 threads, 2 cores
@@ -86,7 +108,7 @@ EXAMPLES = [
         cpu  next 0-60
         gpu  sgemm 60.01-100 @60
         """,
-        saving_ms=(20, 59.5),
+        saving_ms=(0, 59.5),
     ),
     Fires(  # two workers wait for storage, and 14 cores have nothing to do: five would keep up
         """

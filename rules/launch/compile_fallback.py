@@ -7,8 +7,8 @@ Why it costs
     The ops run one by one, each reading and writing memory, and every call first checks all forms in vain.
 
 How to fix
-    Let TORCH_LOGS=recompiles name what changes from call to call. Compile for any size (`dynamic=True`), pad sizes to a
-    few, or keep what changes out of the function's arguments.
+    `diagnose profile` names the guard that fails, as TORCH_LOGS=recompiles does. If it is on a size, compile for any
+    size (`dynamic=True`), or pad sizes to a few. If it is on a Python value, keep that out of what is compiled.
 
 Ignore when
     the sizes of a training differ far less than those of the recorded steps.
@@ -21,17 +21,17 @@ from diagnose.facts.device.chains import PointwiseChains
 from diagnose.facts.host.compiling import Compiling
 from diagnose.rulekit.vocabulary import *
 
-LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_recompilation.html"
-
 
 @rule("LB07")
-def compile_fallback(compiling: Compiling, pointwise_chains: PointwiseChains | None = None) -> Verdicts:
+def compile_fallback(
+    compiling: Compiling, pointwise_chains: PointwiseChains | None = None, manifest: RankManifest | None = None
+) -> Verdicts:
     if not compiling.used:
         yield NotApplicable("torch.compile is not in use")
     elif not gave_up(compiling):
         yield Clean("compiled code is found, or code is compiled")
     else:
-        found = known(pointwise_chains)
+        found, guard = known(pointwise_chains), why_not(manifest)
         yield Finding(
             evidence=(
                 Evidence(
@@ -39,18 +39,15 @@ def compile_fallback(compiling: Compiling, pointwise_chains: PointwiseChains | N
                     compiling.missed,
                     "calls",
                 ),
+                *guard_evidence(guard),
                 chains_taken(found),
             ),
             edits=fusing(found),
-            fixes=(
-                Fix.of(fixes.CompileArgument("dynamic", True), "Compile for any size."),
-                Fix(
-                    "Or pad sizes to a few, so that each is compiled once.", safety=Safety.ROUNDING, effort=2, link=LINK
-                ),
-            ),
+            fixes=guard_fixes(guard),
             confidence=Confidence(
                 Level.MEDIUM, "that nothing compiled runs is recorded; how much compiling saves is not"
             ),
+            site=guard_site(guard),
             basis=Basis.RULE_OF_THUMB,
         )
 

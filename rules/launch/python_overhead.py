@@ -1,14 +1,13 @@
 """Python code between ops keeps the device idle.
 
-The thread that launches work runs Python for so long that the GPU runs out of work: preparing arguments, looping over
-parameters or samples, calling modules and hooks. In CPU-only training, no op runs meanwhile.
+The thread that launches work runs Python for so long that the GPU runs out of work: calling modules and hooks, or at
+lines that are not known. Work at a line of yours is host_work's.
 
 Why it costs
     The device is idle until Python launches the next op.
 
 How to fix
-    Long pauses: move the work out of the step, compute it once, vectorise it, or do it on another thread or process.
-    Many short ones: `torch.compile` runs less Python; so do fewer and larger modules.
+    `torch.compile` runs less Python; so do fewer and larger modules. Record with stacks where no line is known.
 
 Ignore when
     the recording has call stacks: they slow exactly this down, so compare with a recording without.
@@ -19,16 +18,13 @@ Sources
 
 from diagnose.facts.host.compiling import Compiling
 from diagnose.facts.host.cpu_threads import CompetingThreads
-from diagnose.facts.host.python import PythonPause
+from diagnose.facts.host.python import SHORT_NS, PythonPause
 from diagnose.facts.run.quality import Distortion
 from diagnose.rulekit.vocabulary import *
 
 WORTH_SHARE = 0.01  # of the step idle for Python, all places together (our choice)
 PLACE_SHARE = 0.01  # at one place, to be named by itself (our choice)
 GAPS = 3  # in the used steps: one or two may be start-up, not a loop (our choice)
-EVERY_STEPS = 2  # pauses in fewer than half of the steps are periodic_spikes' (our choice)
-OPTIMIZER_SHARE = 0.5  # of the idle time in the optimizer: then unfused_optimizer or zero_grad_memset reports it
-SHORT_NS = 200_000  # idle per pause: shorter ones are calls of modules and hooks, not a piece of work (our choice)
 AGAIN = "Record three steps or more."
 LEFT = Between(0.8, 0.3, 0.1)  # of calls of modules and hooks: compiled code runs few of them (our choice)
 LEFT_OF_WORK = Between(0.8, 0.1, 0.0)  # of a long pause, which is a piece of work: planted ones went as a whole
@@ -54,11 +50,7 @@ def python_overhead(
         share = percent(competing_threads.share)
         yield NotApplicable(f"{competing_threads.names[0]!r} and other threads compute for {share} of the time")
         return
-    usual = [
-        pause
-        for pause in python_pauses
-        if pause.steps_seen * EVERY_STEPS >= steps.count and pause.optimizer_share < OPTIMIZER_SHARE
-    ]
+    usual = [pause for pause in python_pauses if pause.is_usual and not pause.is_work]
     total = sum(pause.share for pause in usual)
     if total >= WORTH_SHARE and steps.count == 1 and sum(pause.gaps for pause in usual) < GAPS:
         raise Missing(f"whether Python that keeps the device idle for {percent(total)} runs again", AGAIN)
@@ -66,30 +58,29 @@ def python_overhead(
         yield Clean(f"Python that runs between ops again and again takes {percent(total)} of the step")
         return
     for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
-        ns, each_ns, often = pause.idle_ns, pause.idle_ns * steps.count / pause.gaps, pause.gaps / steps.count
-        many = each_ns < SHORT_NS and not pause.on_cpu
+        ns, often = pause.idle_ns, pause.gaps / steps.count
+        many = pause.each_ns < SHORT_NS and not pause.on_cpu
         left = LEFT if many else LEFT_OF_WORK
         where = (
             f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
         )
         waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
-        makes = f" Garbage of what is made is collected for {ms(pause.collecting_ns)} more." * bool(pause.collecting_ns)
         idle = "Nothing is computed for" if pause.on_cpu else "The GPU is idle"
         yield Finding(
             title="Python between ops takes time from computing" if pause.on_cpu else "",
             evidence=(
-                Evidence(f"{idle} {ms(ns)} a step while Python runs between ops{where}.{makes}", ns, "ns"),
-                Evidence(f"{often:,.3g} pause{'s' * (often != 1)} a step, {ms(each_ns)} each{waits}.", each_ns, "ns"),
+                Evidence(f"{idle} {ms(ns)} a step while Python runs between ops{where}.", ns, "ns"),
+                Evidence(
+                    f"{often:,.3g} pause{'s' * (often != 1)} a step, {ms(pause.each_ns)} each{waits}.",
+                    pause.each_ns,
+                    "ns",
+                ),
             ),
-            edits=(*(Shorten(Times(*time), left) for time in pause.times), Shorten(pause.collections, left)),
+            edits=tuple(Shorten(Times(*time), left) for time in pause.times),
             fixes=(
                 (LARGER_PIECES if compiling is not None and compiling.used else COMPILE)
                 if many
-                else Fix(
-                    "Move this work out of the step, compute it once, or vectorise it.",
-                    effort=2,
-                    safety=Safety.ROUNDING,
-                )
+                else Fix("Find out what runs there.")
                 if where
                 else Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
             ),
@@ -105,14 +96,6 @@ def python_overhead(
 
 
 EXAMPLES = [
-    Fires(  # 99 ms of Python a step in long pauses: a fifth to all of it can go, until the GPU's 20 ms limit it
-        """
-        4 steps of 100
-        cpu  "train.py(30): make_mask" 0-99 | aten::mm 40-41
-        gpu  sgemm 40.02-60 @40.01
-        """,
-        saving_ms=(19.8, 80),
-    ),
     Fires(  # 3.62 ms in 38 pauses: a fifth to nine tenths go
         """
         4 steps of 4

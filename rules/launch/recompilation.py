@@ -29,27 +29,26 @@ LINK = "https://docs.pytorch.org/docs/stable/torch.compiler_troubleshooting.html
 
 
 @rule("LB03")
-def recompilation(compiling: Compiling, steps: Steps) -> Verdicts:
+def recompilation(compiling: Compiling, steps: Steps, manifest: RankManifest | None = None) -> Verdicts:
     if not compiling.used:
         yield NotApplicable("torch.compile is not in use")
         return
     checks, late = compiling.lookup_ns / max(steps.mean_ns, 1), compiling.compilations.since(FIRST_STEPS)
     broken = compiling.breaks_per_call >= BREAKS
     if late.total:
-        ns, seen = late.total_ns / steps.count, len(late.numbers)
+        ns, seen, guard = late.total_ns / steps.count, len(late.numbers), why_not(manifest)
         yield Finding(
             title="torch.compile compiles again during training",
-            evidence=(Evidence(f"{late.total} times in {seen} of {steps.count} steps: {ms(ns)} a step.", ns, "ns"),),
-            edits=(Shorten(late.ids, COMPILING),),
-            fixes=(
-                Fix.of(
-                    fixes.CompileArgument("dynamic", True),
-                    "Mark sizes that change as dynamic, if TORCH_LOGS=recompiles names sizes.",
-                ),
+            evidence=(
+                Evidence(f"{late.total} times in {seen} of {steps.count} steps: {ms(ns)} a step.", ns, "ns"),
+                *guard_evidence(guard),
             ),
+            edits=(Shorten(late.ids, COMPILING),),
+            fixes=guard_fixes(guard),
             confidence=Confidence(Level.HIGH, "it is recorded in steps that are not the run's first")
             if seen > 1
             else Confidence(Level.LOW, "in one step only, perhaps for a rare shape"),
+            site=guard_site(guard),
             basis=Basis.RULE_OF_THUMB,
             host_bound=True,
         )

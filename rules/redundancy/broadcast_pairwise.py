@@ -49,7 +49,6 @@ RULE = rewrite(
         f" {one.sizes('r')} x {one.d:,} elements, are written to memory and summed again"
     ),
     left=Between(0.5, 0.2, 0.05),  # a product of matrices moves d times fewer bytes (our choice)
-    calls_go=True,
     any_size=True,
     fixes=lambda one: (LENGTHS if _of_differences(one) else PRODUCT,),
     why="the shapes are recorded, and what is done with them",

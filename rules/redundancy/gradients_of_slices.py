@@ -33,7 +33,6 @@ RULE = rewrite(
         " each the backward pass fills one as large"
     ),
     left=1,
-    calls_go=True,
     fixes=(
         Fix(
             "Cut it once, before the loop.",

@@ -17,7 +17,6 @@ RULE = rewrite(
     says="Rows of zeros and ones, {words} x {classes:,}, are made and multiplied with a table",
     left=Between(0.3, 0.05, 0.01),  # a lookup copies one row for each word (our choice)
     back=Between(0.9, 0.5, 0.2),  # the gradient of the whole table is filled with zeros all the same (our choice)
-    calls_go=True,
     any_size=True,
     fixes=(
         Fix(

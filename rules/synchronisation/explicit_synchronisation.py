@@ -39,6 +39,9 @@ def explicit_synchronisation(host_waits: tuple[HostWait, ...], steps: Steps) -> 
                     wait.blocked_ns,
                     "ns",
                 ),
+                Evidence(
+                    f"The GPU is idle {ms(wait.drained_idle_ns)} a step after these waits.", wait.drained_idle_ns, "ns"
+                ),
             ),
             edits=(Detach(wait.ids),),
             fixes=(Fix.of(fixes.NoSynchronize()),),

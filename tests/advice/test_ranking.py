@@ -15,6 +15,7 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.core.steps import steps
 from diagnose.facts.core.work import work_table
 from diagnose.facts.run.ranges import ranges
+from diagnose.fixes.setting import Safety
 from diagnose.pipeline import present
 from diagnose.replay.edits import Between, Edit, Number, Shorten
 from diagnose.replay.saving import Basis, Replay
@@ -52,6 +53,36 @@ HOST_BOUND = """
     cpu  a 0-30 | b 30-50 | c 50-60 | aten::mm 60-61
     gpu  sgemm 60.01-90 @60
 """
+
+
+def test_what_changes_the_training_comes_last_unless_it_saves_ten_times_as_much() -> None:
+    facts = facts_of(HOST_BOUND)  # a is 30 ms, b 20, c 10
+    judged = Fix("Double the batch.", safety=Safety.NEEDS_JUDGEMENT)
+    larger = replace(finding(shorter(facts, "a")), fixes=(judged,))
+    small = finding(shorter(facts, "c", 0.75))
+    assert [one.rule for one in ordered(facts, {"a": larger, "c": small}).findings] == ["a", "c"]  # 30 against 2.5
+    assert [one.rule for one in ordered(facts, {"a": larger, "c": finding(shorter(facts, "c"))}).findings] == ["c", "a"]
+    per_sample = replace(larger, per_sample=True)
+    for given in (larger, per_sample):
+        found = ordered(facts, {"a": given, "b": finding(shorter(facts, "b")), "c": finding(shorter(facts, "c"))})
+        assert [one.rule for one in found.findings] == ["b", "c", "a"]
+    kept = replace(larger, fixes=(judged, Fix("Or launch it once.")))
+    assert [one.rule for one in ordered(facts, {"a": kept, "b": finding(shorter(facts, "b"))}).findings] == ["a", "b"]
+
+
+def test_a_bound_is_told_unless_another_finding_touches_it_or_saves_it() -> None:
+    facts = facts_of(HOST_BOUND)
+    bound = replace(finding(shorter(facts, "a"), basis=Basis.AT_MOST), unless_above=True)
+    found = ordered(facts, {"a": bound, "b": finding(shorter(facts, "b"))})
+    first, second = found.findings  # 15 likely of 30, and 20
+    assert (second.saving.low_ns, second.saving.likely_ns, second.saving.high_ns) == (0, 15_000_000, 30_000_000)
+    assert (first.rule, second.saving.basis, second.shortens) == ("b", Basis.AT_MOST, False)
+    assert second.saving.after_above_ns == 15_000_000
+    assert found.all_together == Together(20_000_000, 20_000_000, 20_000_000)
+    touching = finding(shorter(facts, "a", 0.9))
+    assert [one.rule for one in ordered(facts, {"a": bound, "t": touching}).findings] == ["t"]
+    more = replace(touching, per_sample=True)
+    assert {one.rule for one in ordered(facts, {"a": bound, "t": more}).findings} == {"a", "t"}
 
 
 def test_what_is_in_line_adds_up() -> None:

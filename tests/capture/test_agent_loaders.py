@@ -18,7 +18,7 @@ import pytest
 
 from diagnose.capture.agent import imports, interruptions, loaders, loaders_measured
 from diagnose.capture.agent.loaders import LoaderWatch
-from diagnose.capture.agent.loaders_measured import Fetch, Loader, WorkerFile
+from diagnose.capture.agent.loaders_measured import Fetch, Loader, Request, WorkerFile
 from diagnose.capture.agent.plan import WORK
 from diagnose.trace import manifest
 from tests.capture.scripts import environment
@@ -95,8 +95,9 @@ def test_medians_and_shares(folder: Path) -> None:
         loader.fetched(fetch)
     iterator = data.DataLoader(Squares(3)).__iter__()
     iterator._workers = []
+    iterator._rcvd_idx = 0
     for wait_ns, ready in ((5, 0), (9, 2), (6, 3), (7, 0), (8, 0)):
-        loader.waited(wait_ns, ready, iterator, timed=ready > 0)
+        loader.waited(100, 100 + wait_ns, ready, iterator, timed=ready > 0)
     assert loader.found(folder / WORK) == {
         "dataset": "Squares",
         "dataset_length": 3,
@@ -106,11 +107,19 @@ def test_medians_and_shares(folder: Path) -> None:
         "collate_ns": 35,
         "items_per_batch": 4.0,
         "fetch_cpu_ns": 300,
+        "fetch_queued_ns": None,
+        "sampled": 0,
+        "lines": [],
         "asked": 5,
         "asked_timed": 2,
         "wait_ns": 7,
         "ready": 1.0,
         "empty_share": 0.6,
+        "handed_ns": None,
+        "handing_share": None,
+        "tensors": None,
+        "objects": None,
+        "batch_bytes": None,
         "looks": 0,
         "sequences": None,
         "checksums": [],
@@ -145,6 +154,9 @@ def test_a_loader_in_process(install: Callable[..., LoaderWatch]) -> None:
         items_per_batch=4.0,
         asked=6,
         asked_timed=0,
+        tensors=0,
+        objects=5,  # A list of four numbers.
+        batch_bytes=0,
     )
 
 
@@ -397,23 +409,79 @@ def test_workers_that_cannot_write(
     assert (only(watch).asked, only(watch).batches) == (4, 0)
 
 
-def test_a_worker_writes_so_much_and_no_more(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_worker_keeps_its_latest_batches(folder: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(loaders_measured, "_parent", os.getpid)
+    monkeypatch.setattr(loaders_measured, "MOST_KEPT", 3)
     file = WorkerFile(folder / WORK)
-    for _ in range(400):
-        file.fetched(Fetch(4, 3, 2, 1))
-    assert not file.usable
-    (written,) = (folder / WORK).iterdir()
-    assert written.read_text() == "4 3 2 1\n" * 300
+    for number in range(4):
+        file.fetched(Fetch(4, 3, 2, 1, 10 * number, number))
+    assert file.usable
+    left = loaders_measured._left(folder / WORK, os.getpid())
+    assert sorted(one.number for one in left) == [1, 2, 3]
     for number in range(127):
         (folder / WORK / f"loader-{os.getpid()}-{number}").touch()
     assert not WorkerFile(folder / WORK).usable
 
 
 def test_what_a_dying_worker_left(folder: Path) -> None:
-    (folder / WORK / f"loader-{os.getpid()}-77").write_text("10 4 2 9\n20 5 2 9\n30 6")
-    assert loaders_measured._left(folder / WORK, 77) == [Fetch(10, 4, 2, 9), Fetch(20, 5, 2, 9)]
+    """Its last record is cut."""
+    record = loaders_measured._RECORD.pack(*Fetch(10, 4, 2, 9))
+    (folder / WORK / f"loader-{os.getpid()}-77").write_bytes(record + record[:-1])
+    assert loaders_measured._left(folder / WORK, 77) == [Fetch(10, 4, 2, 9)]
     assert loaders_measured._left(folder / WORK, 78) == []
+
+
+def test_what_is_waited_for_is_made_or_handed_over() -> None:
+    """Batch 1 was made at 50, in an epoch before at 10: asked for at 100, and there at 140.
+
+    Batch 2 was made at 160, while the training waited from 150 to 165. Of batch 3 nobody knows.
+    """
+    fetches = [Fetch(1, 0, 1, 1, made_ns, number) for made_ns, number in ((10, 1), (50, 1), (160, 2), (170, 1))]
+    requests = [Request(1, 100, 140), Request(2, 150, 165), Request(3, 170, 180)]
+    # 40, and 5; and 40 of 55.
+    assert loaders_measured._handed(requests, fetches) == {"handed_ns": 22, "handing_share": 40 / 55}
+    assert loaders_measured._handed(requests[2:], fetches) == {"handed_ns": None, "handing_share": None}
+
+
+class Boxes:
+    def __init__(self) -> None:
+        self.corners = [torch.zeros(4) for _ in range(3)]
+        self.same = self.corners[0]
+
+
+def test_tensors_are_counted_wherever_they_are(install: Callable[..., LoaderWatch]) -> None:
+    watch = install()
+    import numpy
+
+    list(data.DataLoader(Squares(2), batch_size=1, collate_fn=lambda _: {"a": Boxes(), "b": numpy.zeros(10)}))
+    assert (only(watch).tensors, only(watch).batch_bytes) == (3, 3 * 16 + 80)
+
+
+class Reading(Squares):
+    """Of each item most time goes into one line."""
+
+    def __getitem__(self, index: int) -> int:
+        until = time.thread_time_ns() + 5_000_000
+        while time.thread_time_ns() < until:
+            pass
+        time.sleep(0.1)
+        return index
+
+
+def test_workers_are_sampled_once_they_are_told_to(install: Callable[..., LoaderWatch], folder: Path) -> None:
+    watch = install()
+    loader = data.DataLoader(Reading(6), batch_size=1, num_workers=1, prefetch_factor=1, persistent_workers=True)
+    list(loader)
+    assert (only(watch).sampled, only(watch).lines) == (0, ())
+    (folder / WORK / loaders_measured.SAMPLING).touch()
+    list(loader)
+    found = only(watch)
+    assert found.sampled == loaders_measured.MOST_SAMPLED
+    assert found.batches == 12 - found.sampled
+    first = found.lines[0]
+    assert (first.file, first.function, first.calls) == (__file__, "__getitem__", "")
+    assert first.line == Reading.__getitem__.__code__.co_firstlineno + 4
+    assert first.share > 0.5
 
 
 def run(folder: Path, watched: bool) -> dict[str, Any]:

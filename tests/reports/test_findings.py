@@ -156,7 +156,9 @@ def test_where_to_look_for_what_no_rule_knows() -> None:
     made = of_ranks(pipeline.present(facts_of(synthetic), engine.load(RuleSet(ignore=("MQ",)))))
     assert made.functions is not None
     assert [function.site.function for function in made.functions if function.site] == ["solve", "main"]
-    assert findings.lost(made).endswith(" The longest function of your own is solve, with 70.0 % of a step.")
+    assert findings.lost(made).endswith(
+        " Most of your own code's time is at /home/me/net.py:8 (solve), with 70.0 % of a step."
+    )
 
 
 def test_all_cannot_tell(found: Diagnosis) -> None:

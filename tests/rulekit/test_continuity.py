@@ -32,7 +32,7 @@ CAUSES: dict[str, Callable[[float], str]] = {
         f"4 steps of 100\ncpu  aten::add 0-{0.02 + 0.0045 * x:.4f} x200 every 0.49\n"
         f"gpu  pointwise {0.018 + 0.0045 * x:.4f}-0.488 @{0.015 + 0.0045 * x:.4f} x200 every 0.49"
     ),
-    "python_overhead": lambda x: (
+    "host_work": lambda x: (
         f'4 steps of 100\ncpu  "train.py(3): mask" 0-{x + 0.5} | aten::mm {x + 1}-{x + 2} | aten::mm {x + 3}-{x + 4}\n'
         f"gpu  sgemm {x + 1.5}-{x + 2.5} @{x + 1.2:.1f} | sgemm {x + 3.5}-99.9 @{x + 3.2:.1f}"
     ),
@@ -77,6 +77,7 @@ def test_a_little_more_saves_a_little_more(rule: str) -> None:
 CHANCE = {
     "straggler": "ranks of equal work differ by chance",
     "work_imbalance": "ranks of equal work differ by chance",
+    "unexplained_time": "it tells what no rule names, and other rules name what is less",
     "garbage_collection": "it decides how sure the finding is, not whether there is one",
 }
 """Rules with a larger threshold, and why."""

@@ -21,7 +21,8 @@ def converted(
 ) -> tuple[clock.Times, Damage]:
     damage = Damage()
     stamps = np.array(ts, dtype=np.int64 if exact else np.float64)
-    return clock.to_ns(stamps, np.array(dur or [1.0] * len(ts)), base, damage), damage
+    durations = np.array(dur or [1.0] * len(ts))
+    return clock.to_ns(stamps, durations, np.zeros(len(ts), dtype=bool), base, damage), damage
 
 
 @given(
@@ -117,3 +118,17 @@ def test_device_work_ends_where_the_next_on_its_stream_begins_if_it_overlaps_by_
     clock.clip_overlaps(raw, np.array([True, True, True, False, True]), damage)
     assert raw["dur_ns"].tolist() == [10 + second, 20 * second, 0, 10 * second, 5]
     assert damage.clipped == 1
+
+
+@pytest.mark.parametrize(
+    ("ts", "lost"),
+    [
+        ([0, 5_000_000, 5_000_900], 1),
+        ([0, 900, 1800], 0),  # what counts time from its own start
+        ([0, 1_500_000, 9_000_000], 0),  # nearer to the rest than the rest is long
+    ],
+)
+@pytest.mark.parametrize("exact", [False, True])
+def test_a_start_of_zero_far_before_the_rest_was_never_set(ts: list[int], lost: int, exact: bool) -> None:
+    found, damage = converted([1000 * one for one in ts] if exact else ts, exact=exact)
+    assert (damage.without_time, found.keep.tolist()) == (lost, [not lost, True, True])

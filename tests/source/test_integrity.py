@@ -6,6 +6,7 @@ from collections.abc import Callable
 
 import pytest
 
+from diagnose.trace.model import Severity
 from tests.drawing import MAIN, Drawing
 
 
@@ -42,6 +43,27 @@ def launches_without_work(draw: Drawing) -> None:
 
 def graph_without_kernels(draw: Drawing) -> None:
     draw.call("cudaGraphLaunch", 40, 41)
+
+
+def graph_with_fewer_kernels(draw: Drawing) -> None:
+    """Each step replays a graph of three kernels, of which one is missing in the second."""
+    for step in range(4):
+        at = step * 1000
+        draw.launch("g", (at + 800, at + 801), (at + 810, at + 815), api="cudaGraphLaunch")
+        for k in range(1, 2 if step == 1 else 3):
+            last = draw.events[-1]["args"]["correlation"]
+            draw.work("g", (at + 810 + 10 * k, at + 815 + 10 * k), correlation=last)
+
+
+def kernels_without_a_time(draw: Drawing) -> None:
+    for event in draw.events:
+        event["ts"] += 5e6
+    for event in [event for event in draw.events if event["name"] == "gemm"][10:13]:
+        event["ts"] = event["dur"] = 0
+
+
+def no_category(draw: Drawing) -> None:
+    draw.span("", "What is this?", 3990, 3995)
 
 
 def work_before_its_launch(draw: Drawing) -> None:
@@ -105,6 +127,14 @@ def profiler_overhead(draw: Drawing) -> None:
     )
 
 
+OF_ALL = {
+    "No training steps are marked.",
+    "Only one step was recorded.",
+    "No runtime calls were recorded.",
+    "No framework ops were recorded.",
+}
+"""Warnings that make no recorded time doubtful: rules say what they cannot tell, or lower all findings."""
+
 FOLLOWS = {
     "No framework ops were recorded.": ["Input shapes were not recorded."],
 }
@@ -116,6 +146,12 @@ FOLLOWS = {
         (no_launches_for_work, "5 of 45 device operations have no launch in the file."),
         (launches_without_work, "5 of 45 kernel launches have no kernel in the file."),
         (graph_without_kernels, "1 of 1 graph launches have no kernels in the file."),
+        (
+            graph_with_fewer_kernels,
+            "1 of 4 graph launches have fewer kernels than others of the same graph.",
+        ),
+        (kernels_without_a_time, "3 events had no usable time and were left out."),
+        (no_category, "1 events have no category, and no name that tells what they are."),
         (work_before_its_launch, "1 device operations start before their launching call, by up to 15 us."),
         (no_steps, "No training steps are marked."),
         (one_step, "Only one step was recorded."),
@@ -138,6 +174,8 @@ def test_a_defect_is_noted_and_nothing_else_but_what_follows_from_it(
     draw = sound()
     defect(draw)
     assert notes(draw) == [note, *FOLLOWS.get(note, [])]
+    for one in draw.rank().integrity:
+        assert bool(one.doubts) == (one.severity != Severity.NOTE and one.what not in OF_ALL)
 
 
 def test_work_before_the_first_call_was_launched_before_recording() -> None:

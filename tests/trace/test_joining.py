@@ -83,6 +83,14 @@ def test_a_pause_has_the_line_in_its_middle(timing: Rank) -> None:
     assert [site and f"{site.file}:{site.line}" for site in sites] == frames
 
 
+def test_a_pause_is_shared_out_among_its_lines(timing: Rank) -> None:
+    """Of the 30 us in the detail recording 2 are of the first call, 27 of `go`, 1 of the next call: here of 10 us."""
+    lines = joined(timing, detail(SAME)).lines
+    inside = lines[(lines["start_ns"] >= 20_000) & (lines["start_ns"] + lines["dur_ns"] <= 30_000)]
+    lasted = inside.groupby("name", observed=True)["dur_ns"].sum().to_dict()
+    assert lasted == pytest.approx({"net.py(0): call": 667, "go.py(1): go": 9000, "net.py(1): call": 333}, abs=1)
+
+
 def test_between_steps_it_is_the_pause_before_the_same_next_call(timing: Rank) -> None:
     found = joined(timing, detail(SAME, SAME))
     (site,) = sites_at(Facts(found), np.array([90_000]), np.zeros(1, dtype=np.int64))

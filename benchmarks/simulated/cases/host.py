@@ -91,16 +91,19 @@ def launches() -> Iterator[Case]:
         lambda size: little(size, H100, compiled=True),
         (Fault(("launch_bound",), {"compiled": False}),),
     )
-    hooks = Fault(("python_overhead",), {"python_us": 80.0})
+    hooks = Fault(("host_work", "python_overhead"), {"python_us": 80.0})
     yield Case("hooks_on_every_module", family, lambda size: little(size), (hooks,))
     yield Case(
         "hooks_on_every_layer_of_a_gpt",
         family,
         lambda size: gpt(size, H100),
-        (Fault(("python_overhead",), {"python_us": 400.0}),),
+        (Fault(("host_work", "python_overhead"), {"python_us": 400.0}),),
     )
     yield Case(
-        "metrics_in_python_between_steps", family, little, (Fault(("python_overhead",), {"step_python_ms": 6.0}),)
+        "metrics_in_python_between_steps",
+        family,
+        little,
+        (Fault(("host_work", "python_overhead"), {"step_python_ms": 6.0}),),
     )
     heads = Fault(("looped_ops", "launch_bound"), {"model.one_at_a_time": True})
     yield Case("heads_in_a_loop", family, written_out, (heads,))

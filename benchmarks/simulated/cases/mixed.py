@@ -27,7 +27,7 @@ def mixed() -> Iterator[Case]:
     exact = Fault(("tf32_off",), {"tf32": False})
     timed = Fault(("explicit_synchronisation",), {"syncing.device": 3})
     yield Case("bert_without_tf32_and_timed", family, lambda size: bert(size, half=None), (exact, timed))
-    hooks = Fault(("python_overhead",), {"python_us": 60.0})
+    hooks = Fault(("host_work", "python_overhead"), {"python_us": 60.0})
     emptied = Fault(("allocator_churn",), {"freed": 30})
     yield Case("hooks_and_an_emptied_cache", family, lambda size: bert(size, H100), (hooks, emptied))
     dense = Fault(("dense_embedding_gradients",), {"model.sparse": False})

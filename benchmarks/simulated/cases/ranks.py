@@ -63,7 +63,7 @@ def ranks() -> Iterator[Case]:
     family = "ranks"
     hot = Fault(("straggler",), {"distributed.slow_rank": 1.3})
     yield Case("one_gpu_runs_hot", family, lambda size: several(gpt(size)), (hot,))
-    late = Fault(("straggler", "python_overhead"), {"distributed.late_rank_ms": 15.0})
+    late = Fault(("straggler", "host_work", "python_overhead"), {"distributed.late_rank_ms": 15.0})
     yield Case("first_rank_writes_logs", family, lambda size: several(little(size)), (late,))
     yield Case(
         "first_rank_writes_logs_of_pictures",

@@ -34,6 +34,7 @@ def host(root: Path = Path("/")) -> dict[str, object]:
         "cpus": os.cpu_count(),
         "cpus_allowed": _known(lambda: _cpus_allowed(root)),
         "memory_bytes": _known(lambda: os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES")),
+        "cpu_flags": _cpu_flags(root),
     }
 
 
@@ -52,6 +53,15 @@ def _cpu(root: Path) -> str | None:
     """Its name as Linux tells."""
     found = re.search(r"^model name\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
     return found[1].strip() if found else None
+
+
+_UNITS = re.compile(r"(avx|amx|fma|f16c|sse4|sve|sme(?!p)|asimd|fphp|bf16|i8mm|neon)")
+
+
+def _cpu_flags(root: Path) -> list[str] | None:
+    """Its vector and matrix units as Linux tells; None where it does not."""
+    found = re.search(r"^(?:flags|Features)\s*:\s*(.+)$", _read(root / "proc/cpuinfo"), re.MULTILINE)
+    return sorted(flag for flag in found[1].split() if _UNITS.match(flag)) if found else None
 
 
 def _cpus_allowed(root: Path) -> int | None:
@@ -210,6 +220,7 @@ def _optimizer(one: Any) -> dict[str, object]:
     return {
         "name": type(one).__name__,
         **{name: _flag(groups, name) for name in ("foreach", "fused", "capturable")},
+        **{name: _largest(groups, name) for name in ("momentum", "weight_decay")},
         "groups": len(groups),
         "parameters": len(parameters),
         "elements": sum(dtypes.values()),
@@ -224,6 +235,13 @@ def _flag(groups: list[dict[str, object]], name: str) -> bool | None:
     """What all groups agree on; None if they do not, or leave it to torch."""
     values = {value if isinstance(value := group.get(name), bool) else None for group in groups}
     return values.pop() if len(values) == 1 else None
+
+
+def _largest(groups: list[dict[str, object]], name: str) -> float | None:
+    """Of all groups; None if one has no such number, or has it in a tensor."""
+    values = [group.get(name) for group in groups]
+    numbers = [float(value) for value in values if isinstance(value, int | float)]
+    return max(numbers) if numbers and len(numbers) == len(values) else None
 
 
 def _known(ask: Callable[[], T]) -> T | None:

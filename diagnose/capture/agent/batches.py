@@ -6,9 +6,11 @@ Looked at while the training warms up, and with torch's own ops: on nothing that
 from __future__ import annotations
 
 import functools
+import gc
 import sys
 import zlib
 from collections.abc import Iterator, Mapping
+from types import BuiltinFunctionType, FunctionType, MethodType, ModuleType
 from typing import Any, NamedTuple
 
 MOST_LOOKS = 32
@@ -22,6 +24,9 @@ LARGEST = 1 << 22
 
 MOST_TENSORS, DEEPEST = 64, 4
 """Of a batch, and levels of lists and dicts in which they are looked for (our choice)."""
+
+MOST_COUNTED, MOST_OBJECTS = 4, 50_000
+"""Batches whose objects are counted, and objects of one (our choice)."""
 
 CHECKED = 1 << 13
 """Elements of a tensor that its checksum is of, the first ones (our choice)."""
@@ -38,6 +43,14 @@ class Filled(NamedTuple):
     """Places of all rows."""
 
 
+class Parts(NamedTuple):
+    """What a batch consists of."""
+
+    tensors: int | None
+    objects: int | None
+    batch_bytes: int | None
+
+
 class Batches:
     """What was seen of a loader's batches."""
 
@@ -45,12 +58,15 @@ class Batches:
         self._taken = self._looks = 0
         self._filled: list[Filled] = []
         self._checksums: list[int] = []
+        self._parts: list[Parts] = []
 
     def look(self, batch: Any) -> None:
         """At a batch that the training got. Raises what torch raises."""
         if self._taken >= MOST_LOOKS:
             return
         self._taken += 1
+        if self._taken <= MOST_COUNTED and (parts := _parts(batch)) is not None:
+            self._parts.append(parts)
         tensors = list(_tensors(batch))
         if not tensors or any(tensor.numel() > LARGEST and _is_sequence(tensor) for tensor in tensors):
             return  # Of such a batch nothing is known.
@@ -62,10 +78,12 @@ class Batches:
 
     def found(self) -> dict[str, object]:
         """By the names of `Loader` in the manifest."""
+        median = sorted(self._parts)[len(self._parts) // 2] if self._parts else Parts(None, None, None)
         return {
             "looks": self._looks,
             "sequences": _added(self._filled) if self._filled else None,
             "checksums": self._checksums if len(self._checksums) == self._looks else [],
+            **median._asdict(),
         }
 
 
@@ -80,6 +98,31 @@ def _added(filled: list[Filled]) -> dict[str, object]:
         "to_longest": sum(one.rows * one.longest for one in filled),
         "used": sum(one.used for one in filled),
     }
+
+
+def _parts(batch: Any) -> Parts | None:
+    """Counted through objects of any kind, none of whose code runs; None if there are too many."""
+    import torch
+
+    seen, pending, tensors, size = {id(batch)}, [batch], 0, 0
+    numpy = sys.modules.get("numpy")
+    arrays = () if numpy is None else (numpy.ndarray,)
+    for one in pending:
+        if isinstance(one, torch.Tensor):
+            tensors += 1
+            size += one.numel() * one.element_size() if one.layout is torch.strided else 0
+            continue
+        size += one.nbytes if isinstance(one, arrays) else 0
+        for part in gc.get_referents(one):
+            if id(part) not in seen and not isinstance(part, _CODE):
+                seen.add(id(part))
+                pending.append(part)
+        if len(pending) > MOST_OBJECTS:
+            return None
+    return Parts(tensors, len(pending), size)
+
+
+_CODE = (type, ModuleType, FunctionType, BuiltinFunctionType, MethodType)
 
 
 def _tensors(batch: Any) -> Iterator[Any]:

@@ -17,6 +17,7 @@ from typing import Any
 from .imports import failures, when_imported
 from .interruptions import STARTING, STOPPING, marked
 from .loaders_measured import Fetch, Loader, WorkerFile
+from .loaders_sampled import Sampler
 from .loaders_settings import settings
 from .noticed import Noticed
 from .phases import LOADER, phases
@@ -89,27 +90,26 @@ class LoaderWatch:
                 _note("_next_data", error)
         return None, None
 
-    def _got(self, loader: Loader, wait_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
+    def _got(self, loader: Loader, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, batch: Any) -> None:
         """The training got its batch."""
         try:
-            loader.waited(wait_ns, ready, iterator, timed=not self.looking)
+            loader.waited(asked_ns, got_ns, ready, iterator, timed=not self.looking)
             if self.looking:
                 loader.batches.look(batch)
         except Exception as error:
             _note("_next_data", error)
 
-    def _keeper(self) -> Callable[[Fetch], None] | None:
+    def _keeper(self) -> Loader | WorkerFile | None:
         """What keeps the measurement of a fetch in this process and thread; None if nothing does."""
         worker = _worker()
         if worker is None:
-            return None if _thread.loader is None else _thread.loader.fetched
+            return _thread.loader
         if getattr(worker, "worker_method", None) == "thread":
             return None
         self.trains_here = False
         if self._file is None:
             self._file = WorkerFile(self._work)
-        self.measuring = self._file.usable
-        return self._file.fetched if self.measuring else None
+        return self._file if self._file.usable else None
 
 
 _watch: LoaderWatch | None = None
@@ -237,7 +237,7 @@ def _waiting(original: Callable[[Any], Any]) -> Callable[[Any], Any]:
             if counted:
                 phases.end(LOADER)
         if loader is not None:
-            watch._got(loader, time.perf_counter_ns() - begun_ns, ready, self, batch)
+            watch._got(loader, begun_ns, time.perf_counter_ns(), ready, self, batch)
         return batch
 
     return _next_data
@@ -249,18 +249,31 @@ def _fetching(original: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
     @functools.wraps(original)
     def fetch(self: Any, possibly_batched_index: Any) -> Any:
         watch = _watch
-        keep = watch._keeper() if watch is not None and watch.measuring and not _thread.fetching else None
+        keep = watch._keeper() if watch is not None and not _thread.fetching else None
         if keep is None:
             return original(self, possibly_batched_index)
+        worker = keep if isinstance(keep, WorkerFile) else None
+        sampler = Sampler(__file__) if worker is not None and worker.samples else None
         _thread.fetching, _thread.collates_ns = True, 0
+        queued_ns = worker.queued_ns() if worker is not None else -1
         begun_cpu_ns, begun_ns = time.process_time_ns(), time.perf_counter_ns()
         try:
-            batch = original(self, possibly_batched_index)
+            with sampler or nullcontext():
+                batch = original(self, possibly_batched_index)
         finally:
             _thread.fetching = False
-        ended_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns() - begun_cpu_ns
-        collate_ns = ended_ns - (_thread.collates_ns or ended_ns)
-        keep(Fetch(ended_ns - begun_ns, collate_ns, _items(self, possibly_batched_index), cpu_ns))
+        made_ns, cpu_ns = time.perf_counter_ns(), time.process_time_ns() - begun_cpu_ns
+        collate_ns, items = made_ns - (_thread.collates_ns or made_ns), _items(self, possibly_batched_index)
+        if worker is None:
+            keep.fetched(Fetch(made_ns - begun_ns, collate_ns, items, cpu_ns, made_ns))
+            return batch
+        if queued_ns >= 0:
+            queued_ns = worker.queued_ns() - queued_ns
+        number = sys._getframe(1).f_locals.get("idx", -1)
+        sampled = int(sampler is not None)
+        keep.fetched(Fetch(made_ns - begun_ns, collate_ns, items, cpu_ns, made_ns, number, queued_ns, sampled))
+        if sampler is not None:
+            worker.sampled(sampler.found)
         return batch
 
     return fetch

@@ -2,21 +2,29 @@
 
 from __future__ import annotations
 
+import json
 import os
+import struct
 import sys
-from collections import deque
+import threading
+from bisect import bisect_right
+from collections import Counter, deque
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any, NamedTuple
 
 from .batches import Batches
+from .loaders_sampled import Line, told
 from .loaders_settings import dataset_length, start_method
 
 MOST_KEPT = 1_000
 """Batches of a loader that are kept, the latest ones (our choice)."""
 
-MOST_LINES = 300
-"""Batches that a worker measures (our choice)."""
+SAMPLING = "sampling"
+"""File that tells workers to sample where they spend their time: no step is timed any more."""
+
+MOST_SAMPLED = 4
+"""Batches that each worker samples (our choice)."""
 
 MOST_FILES = 128
 """Workers of one training process that measure: a script may start new ones for each epoch (our choice)."""
@@ -31,6 +39,25 @@ class Fetch(NamedTuple):
     """0 if unknown."""
     cpu_ns: int
     """Of all threads of the process."""
+    made_ns: int = 0
+    """When it was made, by the clock that all processes share (`time.perf_counter_ns`)."""
+    number: int = -1
+    """Of the batch in its iterator, in a worker; -1 if unknown."""
+    queued_ns: int = -1
+    """For how long its thread waited for a core; -1 if unknown."""
+    sampled: int = 0
+    """1: its time is not what it would have been."""
+
+
+_RECORD = struct.Struct(f"<{len(Fetch._fields)}q")
+
+
+class Request(NamedTuple):
+    """A batch of workers, asked for by the training in a step that is timed."""
+
+    number: int
+    asked_ns: int
+    got_ns: int
 
 
 class Loader:
@@ -43,6 +70,7 @@ class Loader:
         self._waits_ns: deque[int] = deque(maxlen=MOST_KEPT)
         self._ready: deque[int] = deque(maxlen=MOST_KEPT)
         self._fetches: deque[Fetch] = deque(maxlen=MOST_KEPT)
+        self._requests: deque[Request] = deque(maxlen=MOST_KEPT)
         self._workers: dict[int, None] = {}
         self.batches = Batches()
 
@@ -63,16 +91,19 @@ class Loader:
         """A batch was made in this process."""
         self._fetches.append(fetch)
 
-    def waited(self, wait_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
+    def waited(self, asked_ns: int, got_ns: int, ready: int | None, iterator: Any, timed: bool) -> None:
         """The training got a batch from the iterator; `timed`: in a step that is timed without the profiler."""
         if not self._asked:
             self._settings["dataset_length"] = dataset_length(iterator)
         self._asked += 1
         self._asked_timed += timed
-        self._waits_ns.append(wait_ns)
+        self._waits_ns.append(got_ns - asked_ns)
         if ready is not None:
             self._ready.append(ready)
             self._note_workers(iterator._workers)
+            number = iterator._rcvd_idx - 1 if getattr(iterator, "_in_order", True) else -1
+            if timed and number > 0:  # The first waits for workers that start.
+                self._requests.append(Request(number, asked_ns, got_ns))
 
     def _note_workers(self, workers: list[Any]) -> None:
         if workers and workers[0].pid not in self._workers and len(self._workers) < MOST_FILES:
@@ -81,16 +112,21 @@ class Loader:
 
     def found(self, work: Path) -> dict[str, object]:
         """Settings and medians by the names of `Loader` in the manifest; reads what the workers have left in `work`."""
-        fetches = [*self._fetches, *(fetch for pid in self._workers for fetch in _left(work, pid))]
-        ready = self._ready
+        made = [*self._fetches, *(fetch for pid in self._workers for fetch in _left(work, pid))]
+        fetches = [fetch for fetch in made if not fetch.sampled]
+        ready, (sampled, lines) = self._ready, _sampled(work, self._workers)
         return {
             **self._settings,
+            **_handed(self._requests, made),
+            "sampled": sampled,
+            "lines": lines,
             "batches": len(fetches),
             "fetch_ns": _median_ns(one.fetch_ns for one in fetches),
             "items_ns": _median_ns(one.fetch_ns - one.collate_ns for one in fetches),
             "collate_ns": _median_ns(one.collate_ns for one in fetches),
             "items_per_batch": _median(one.items for one in fetches if one.items),
             "fetch_cpu_ns": _median_ns(one.cpu_ns for one in fetches),
+            "fetch_queued_ns": _median_ns(one.queued_ns for one in fetches if one.queued_ns >= 0),
             "asked": self._asked,
             "asked_timed": self._asked_timed,
             "wait_ns": _median_ns(self._waits_ns),
@@ -101,15 +137,17 @@ class Loader:
 
 
 class WorkerFile:
-    """Where a worker process leaves its measurements: one line for each of its first batches."""
+    """Where a worker process leaves its measurements: a record for each of its latest batches, in turn."""
 
     def __init__(self, work: Path) -> None:
-        self._lines = 0
+        self._work, self._count, self._batches = work, 0, 0
         self._file: int | None = None
-        parent = _parent()
+        self._scheduled = _open(f"/proc/self/task/{threading.get_native_id()}/schedstat")
+        self._lines: Counter[Line] = Counter()
+        parent = self._parent = _parent()
         try:
             if parent is not None and sum(1 for _ in work.glob(f"loader-{parent}-*")) < MOST_FILES:
-                self._file = os.open(_path(work, parent, os.getpid()), os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o666)
+                self._file = os.open(_path(work, parent, os.getpid()), os.O_WRONLY | os.O_CREAT, 0o666)
         except OSError:
             pass  # An unwritable folder; the batches are made all the same.
 
@@ -118,19 +156,51 @@ class WorkerFile:
         """Whether it takes more."""
         return self._file is not None
 
+    @property
+    def samples(self) -> bool:
+        """Whether the next batch is to be sampled."""
+        return self._batches < MOST_SAMPLED and (self._work / SAMPLING).exists()
+
+    def queued_ns(self) -> int:
+        """For how long this thread has waited for a core so far, as Linux tells; -1 if it does not."""
+        if self._scheduled is None:
+            return -1
+        try:
+            return int(os.pread(self._scheduled, 64, 0).split()[1])
+        except (OSError, ValueError, IndexError):
+            return -1
+
     def fetched(self, fetch: Fetch) -> None:
         """A batch was made in this worker."""
         if self._file is None:
             return
-        self._lines += 1
-        line = f"{' '.join(map(str, fetch))}\n".encode()
         try:
-            full = os.write(self._file, line) < len(line) or self._lines >= MOST_LINES
+            os.lseek(self._file, self._count % MOST_KEPT * _RECORD.size, os.SEEK_SET)
+            full = os.write(self._file, _RECORD.pack(*fetch)) < _RECORD.size
         except OSError:
             full = True
+        self._count += 1
         if full:
             os.close(self._file)
             self._file = None
+
+    def sampled(self, found: Counter[Line]) -> None:
+        """Where the time of a batch went."""
+        self._batches += 1
+        self._lines += found
+        path = self._work / f"sampled-{self._parent}-{os.getpid()}"
+        try:
+            path.with_suffix(".new").write_text(json.dumps([self._batches, list(self._lines.items())]))
+            path.with_suffix(".new").replace(path)
+        except OSError:
+            pass
+
+
+def _open(path: str) -> int | None:
+    try:
+        return os.open(path, os.O_RDONLY)
+    except OSError:
+        return None
 
 
 def _path(work: Path, parent: int, worker: int) -> Path:
@@ -147,10 +217,39 @@ def _parent() -> int | None:
 def _left(work: Path, worker: int) -> list[Fetch]:
     """What a worker of this process has left so far."""
     try:
-        lines = _path(work, os.getpid(), worker).read_text(encoding="ascii").split("\n")[:-1]  # The last may be cut.
-        return [Fetch(*map(int, line.split())) for line in lines]
-    except (OSError, ValueError, TypeError):
+        left = _path(work, os.getpid(), worker).read_bytes()
+    except OSError:
         return []
+    return [Fetch(*one) for one in _RECORD.iter_unpack(left[: len(left) // _RECORD.size * _RECORD.size])]
+
+
+def _sampled(work: Path, workers: Iterable[int]) -> tuple[int, list[dict[str, object]]]:
+    """How many batches these workers have sampled, and the lines that took most of their time."""
+    count, lines = 0, Counter[Line]()
+    for worker in workers:
+        try:
+            batches, found = json.loads((work / f"sampled-{os.getpid()}-{worker}").read_text())
+        except (OSError, ValueError):
+            continue
+        count += batches
+        lines.update({Line(*line): ns for line, ns in found})
+    return count, told(lines, max(lines.total(), 1))
+
+
+def _handed(requests: Iterable[Request], fetches: Iterable[Fetch]) -> dict[str, object]:
+    """How batches came from the workers that had made them, by the names of `Loader` in the manifest."""
+    made: dict[int, list[int]] = {}
+    for fetch in sorted(fetches, key=lambda one: one.made_ns):
+        made.setdefault(fetch.number, []).append(fetch.made_ns)
+    handed_ns, waited_ns, after_ns = list[int](), 0, 0
+    for number, asked_ns, got_ns in requests:
+        moments = made.get(number, ())
+        if at := bisect_right(moments, got_ns):  # Each epoch counts anew.
+            made_ns = moments[at - 1]
+            handed_ns.append(got_ns - max(made_ns, asked_ns))
+            waited_ns += got_ns - asked_ns
+            after_ns += got_ns - asked_ns if made_ns <= asked_ns else 0
+    return {"handed_ns": _median_ns(handed_ns), "handing_share": after_ns / waited_ns if waited_ns else None}
 
 
 def _median(values: Iterable[int]) -> float | None:

@@ -9,7 +9,7 @@ import weakref
 from collections.abc import Callable
 from typing import Any
 
-from . import about, backwards, imports, interruptions, loaders, place, sources, writes
+from . import about, backwards, guards, imports, interruptions, loaders, place, sources, writes
 from .arm import Arm
 from .foreign import watch_foreign
 from .plan import Part, Plan
@@ -126,6 +126,7 @@ class Recorder:
                 [one for ref in self.optimizers if (one := ref()) is not None] or about.alive()
             ),
             "flags": self._settings.flags(),
+            "failed_guards": guards.failed(),
             "distributed": self._settings.distributed(),
             "allocator": self._settings.allocator(),
             "libraries": about.libraries(),

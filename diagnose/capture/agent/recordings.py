@@ -9,6 +9,7 @@ from typing import Any
 
 from .foreign import close_older_ranges, turns
 from .interruptions import Collections
+from .lines import Lines
 from .threads import wait_for_others
 
 
@@ -39,6 +40,7 @@ class Recording:
         )
         self._detailed = detailed
         self._collections = None if detailed else Collections()
+        self._lines = Lines() if detailed else None
         self._range: Any = None
         self._traced_by: Any = None
         self.marks_collections = False
@@ -58,6 +60,8 @@ class Recording:
         self._open(number)
         if self._collections is not None:
             self.marks_collections = self._collections.on()
+        if self._lines is not None:
+            self._lines.on()
 
     def mark(self, number: int) -> None:
         """A step has ended, and the one of this number begins."""
@@ -86,6 +90,8 @@ class Recording:
     def _stop(self) -> None:
         if self._collections is not None:
             self._collections.off()
+        if self._lines is not None:
+            self._lines.off()
         self._close()
         if self._detailed:
             wait_for_others()

@@ -16,6 +16,7 @@ from .clocks import Clock, Cycle, cycle, long_enough, steady, to_be_timed
 from .foreign import turns
 from .graphs import graph_of_a_step
 from .heap import make_room
+from .loaders_measured import SAMPLING
 from .loops import owner
 from .nsys import NO_OPS, CannotAsk, NsysRecording, tells_ops
 from .phases import phases
@@ -214,6 +215,7 @@ class Session:
             return
         self.undisturbed = False
         yield from self._recorded("timing", self._cycle.whole(self.plan.steps) + 1)
+        (self._part.work / SAMPLING).touch()
         if self.plan.tracer == "torch" or tells_ops():
             yield from self._recorded("attribution", min(DETAILED, self.plan.steps + 1))
         else:

@@ -10,11 +10,15 @@ import numpy as np
 
 from diagnose.facts.autograd.backward import backward_nodes, places
 from diagnose.facts.core.base import Facts, Missing, fact, optional
+from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.inputs import NO_SHAPES, named
+from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.shaped import Shape, Work, first_shape, inputs_of, work_of
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, host_spans
+from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans
+from diagnose.facts.core.steps import steps
 from diagnose.facts.optimizer.optimizer import updates
+from diagnose.facts.optimizer.zeroing import zeroings
 from diagnose.trace import nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
@@ -40,8 +44,12 @@ class TableGradients:
     """What updates the tables, and only them."""
     listed: Work
     """What updates lists of weights, the tables among them; empty where no such share is known."""
-    listed_share: float
-    """Of all elements that get a gradient, in the tables."""
+    share: float
+    """Of all elements that get a gradient, in the tables; 0 where that is not known."""
+    freed: HostSpans
+    """Calls of zero_grad on the CPU without any op: all they do is to give the gradients' memory back."""
+    freed_ns: int
+    """Per step, in all of them."""
     site: Site | None
     """The line of a lookup."""
 
@@ -77,7 +85,8 @@ def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[in
         bool(input_) and len(input_[0]) == 1 and input_[0][0].shape == shape for input_ in inputs_of(facts, inside.ids)
     ]
     made = dense.where(np.array([at for at, _ in some]))
-    share = _share_of_gradients(facts, shape)
+    share, freed = _share_of_gradients(facts, shape), _freeing(facts) if trains_on_cpu(facts) else NO_SPANS
+    in_steps = freed.in_steps(facts)
     listed = named(facts, inside.ids, *_LISTS) & (share > 0)
     return TableGradients(
         shape=shape,
@@ -85,9 +94,17 @@ def _gradients(facts: Facts, dense: HostSpans, shape: Shape, some: list[tuple[in
         back=work_of(facts, made.ids),
         updated=work_of(facts, inside.ids[np.array(alone, dtype=bool) & ~listed]),
         listed=work_of(facts, inside.ids[listed]),
-        listed_share=share,
+        share=share,
+        freed=freed,
+        freed_ns=round_half_up(int((in_steps.end_ns - in_steps.start_ns).sum()), steps(facts).count),
         site=_looked_up(facts, made),
     )
+
+
+def _freeing(facts: Facts) -> HostSpans:
+    calls, ops = zeroings(facts), host_spans(facts, SpanKind.OP)
+    inside = nesting.innermost_at(ops.start_ns, ops.track, *places(calls))
+    return calls.where(np.bincount(inside[inside >= 0], minlength=len(calls.ids)) == 0)
 
 
 def _share_of_gradients(facts: Facts, shape: Shape) -> float:

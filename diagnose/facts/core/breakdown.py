@@ -6,8 +6,8 @@ from dataclasses import dataclass
 
 from diagnose.facts.core.base import Facts, Missing, fact
 from diagnose.facts.core.device import WorkClass, device_work
-from diagnose.facts.core.graph_holes import graph_holes
 from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.core.unrecorded_work import unrecorded_work
 from diagnose.trace import intervals
 from diagnose.trace.intervals import Intervals
 
@@ -45,7 +45,7 @@ def device_time(facts: Facts) -> DeviceTime:
 
     busy, compute = within(), within(WorkClass.COMPUTE)
     communication, copies = within(WorkClass.COMMUNICATION), within(WorkClass.COPY)
-    holes = intervals.clip(graph_holes(facts), used.start_ns, used.end_ns)
+    holes = intervals.clip(unrecorded_work(facts), used.start_ns, used.end_ns)
     before_copies = within(WorkClass.COMPUTE, WorkClass.COMMUNICATION)
     return DeviceTime(
         busy=busy,

@@ -70,10 +70,15 @@ def cut_at_frames(facts: Facts, times: Intervals, track: int) -> Intervals:
 
     Raises Missing without call stacks.
     """
+    return intervals.cut(times, _edges(facts, track))[0]
+
+
+def _edges(facts: Facts, track: int) -> IntArray:
+    """When frames of the user's code begin and end on a thread. Raises Missing."""
     table, _ = user_frames(facts)
     mine = table[table["track"] == track]
-    ends = mine["start_ns"].to_numpy() + mine["dur_ns"].to_numpy()
-    return intervals.cut(times, np.concatenate((mine["start_ns"].to_numpy(), ends)))[0]
+    start = mine["start_ns"].to_numpy()
+    return np.concatenate((start, start + mine["dur_ns"].to_numpy()))
 
 
 def sites_of(facts: Facts, ids: IntArray) -> list[Site | None]:

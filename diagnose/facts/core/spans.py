@@ -12,9 +12,9 @@ import numpy.typing as npt
 from diagnose.facts.core.base import Facts, Missing, once, optional
 from diagnose.facts.core.breakdown import device_time, round_half_up
 from diagnose.facts.core.device import device_work
-from diagnose.facts.core.graph_holes import graph_holes
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.core.unrecorded_work import unrecorded_work
 from diagnose.trace import enums, intervals, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
@@ -140,7 +140,7 @@ def whole_idle(facts: Facts) -> Intervals:
     busy = device_work(facts).of()
     if not busy.size:
         return intervals.EMPTY
-    return intervals.subtract(intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1])), graph_holes(facts))
+    return intervals.subtract(intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1])), unrecorded_work(facts))
 
 
 def members(group: IntArray, groups: int) -> list[IntArray]:

@@ -18,6 +18,10 @@ SIBLINGS = 2
 
 MOSTLY = 0.6
 """Of the time to make a batch, from which on it is what making batches is about (our choice)."""
+SPLIT = 0.25
+"""Batches of a step by which the count in a few steps may be off: a step at the edge asks outside of them."""
+LIE_READY = 0.5
+"""Of the requests find no batch ready, at most, where batches are said to lie ready (our choice)."""
 BUSY_SHARE = 0.5
 """Of the cores: where more of them are busy, a worker may have waited for one (our choice)."""
 
@@ -31,7 +35,9 @@ class Loading:
     step_ns: int
     """A step that waits for no batch; without the profiler where that was timed."""
     fetch_ns: int
-    """Median time to make a batch, on one worker or in process."""
+    """Median time to make a batch, on one worker that has a core, as far as is known, or in process."""
+    batches: float
+    """That a step takes."""
     workers: int
     """The smallest number that makes batches while the training computes, if there are cores for them."""
     cores: int
@@ -43,8 +49,31 @@ class Loading:
 
     @property
     def hideable(self) -> bool:
-        """Whether there are cores enough."""
-        return self.cpus is None or self.cores <= self.cpus
+        """Whether there are cores enough, one for each worker."""
+        return self.cpus is None or max(self.workers, self.cores) <= self.cpus
+
+    @property
+    def cpu_ns(self) -> int:
+        """CPU time of a batch, as far as is known; else all of its time counts."""
+        return self.loader.fetch_cpu_ns or self.fetch_ns
+
+    @property
+    def best_ns(self) -> int | None:
+        """What loading takes of a step at best, with a worker on each core; None if it can be hidden."""
+        if self.hideable or self.cpus is None:
+            return None
+        return round(max(self.fetch_ns, self.cpu_ns) * self.batches / self.cpus)
+
+    @property
+    def lie_ready(self) -> bool:
+        """Whether batches are known to lie ready when they are asked for, most times, in the process itself."""
+        one = self.loader
+        return one.empty_share is not None and one.empty_share <= LIE_READY and self.handing_share < LIE_READY
+
+    @property
+    def handing_share(self) -> float:
+        """Of the time that the training waits for batches what goes into handing over; 0 where that is not known."""
+        return self.loader.handing_share or 0.0
 
     @property
     def waiting_share(self) -> float:
@@ -92,7 +121,7 @@ class Loading:
     @property
     def best(self) -> int:
         """The number of workers that there are cores for, at most `workers`."""
-        return self.workers if self.cpus is None else max(min(self.workers, self.workers * self.cpus // self.cores), 1)
+        return self.workers if self.cpus is None else min(self.workers, self.cpus)
 
     @property
     def most_in(self) -> str:
@@ -113,19 +142,33 @@ def loading(facts: Facts) -> Loading:
     fitting = [one for one in timed if wait.in_process in (None, one.num_workers == 0)]
     loader = most_asked(fitting or timed)
     assert loader is not None
-    fetch_ns = loader.fetch_ns or 0
+    fetch_ns = _on_a_core_ns(loader)
     step_ns = max(round(_step_ns(facts) * (1 - _waited_share(wait, used.mean_ns))), 1)
-    batches = wait.fetches / used.count
+    batches = _of_a_step(wait.fetches / used.count)
     cpus = known.host.cpus_allowed
     return Loading(
         loader=loader,
         step_ns=step_ns,
         fetch_ns=fetch_ns,
+        batches=batches,
         workers=max(ceil(fetch_ns * batches / step_ns), 1),
         cores=max(ceil((loader.fetch_cpu_ns or fetch_ns) * batches / step_ns), 1),
         threads=known.rank.flags.threads,
         cpus=None if not cpus or cpus < 1 else max(cpus // max(known.ranks, 1), 1),
     )
+
+
+def _on_a_core_ns(loader: Loader) -> int:
+    """Time to make a batch, without what a worker waited for a core."""
+    fetch_ns = loader.fetch_ns or 0
+    least_ns = min(loader.fetch_cpu_ns or fetch_ns, fetch_ns)
+    return max(fetch_ns - (loader.fetch_queued_ns or 0), least_ns)
+
+
+def _of_a_step(batches: float) -> float:
+    """Batches of a step: a whole number, or one in a whole number of steps, where that fits the count."""
+    whole = max(round(batches), 1)
+    return float(whole) if abs(batches - whole) <= SPLIT else batches
 
 
 def _step_ns(facts: Facts) -> int:

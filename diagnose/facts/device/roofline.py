@@ -142,7 +142,7 @@ def _figures(found: Cost) -> tuple[int, ...]:
 def _owners(facts: Facts, op: IntArray) -> tuple[IntArray, IntArray, list[Cost]]:
     """For each op (-1: none) the innermost op around it with a cost, else itself; the position of its cost, or -1."""
     ops = host_spans(facts, SpanKind.OP, SpanKind.COLLECTIVE)
-    code, told = _costs(facts, ops.ids)
+    code, told = costs_of(facts, ops.ids)
     root = len(ops.ids)
     up = np.append(ops.parents, root)
     up[up < 0] = root
@@ -158,7 +158,7 @@ def _owners(facts: Facts, op: IntArray) -> tuple[IntArray, IntArray, list[Cost]]
     )
 
 
-def _costs(facts: Facts, ids: IntArray) -> tuple[IntArray, list[Cost]]:
+def costs_of(facts: Facts, ids: IntArray) -> tuple[IntArray, list[Cost]]:
     """The distinct costs of ops, and which of them each op has, or -1."""
     table, names = facts.rank.ops, facts.rank.spans["name"].cat
     code = np.full(len(ids), UNKNOWN, dtype=np.int64)

@@ -15,18 +15,26 @@ MOST = 0.5
 
 
 def framework_frame(facts: Facts, times: Intervals, tracks: IntArray) -> Site | None:
-    """The framework's function with most of these times of host threads, each taken for what runs in its middle.
+    """The framework's function with most of these times of host threads, at the line with most of them.
 
-    None where none has, or where no frames of frameworks were recorded. Shapes (times,).
+    Each time is taken for what runs in its middle.
+
+    None where no function has, or where no frames of frameworks were recorded. Shapes (times,).
     """
     start, end, track, name = _frames(facts)
     if not len(start) or not times.size:
         return None
     found = nesting.innermost_at((times.starts + times.ends) // 2, tracks, track, start, end)
-    spent = np.bincount(name[found[found >= 0]], (times.ends - times.starts)[found >= 0], minlength=1)
-    most = int(spent.argmax())
-    named = _names(facts)[most] if spent[most] >= MOST * times.total else ""
-    return frames.frame_site(named)
+    names = _names(facts)
+    spent = np.bincount(name[found[found >= 0]], (times.ends - times.starts)[found >= 0], minlength=len(names))
+    functions: dict[tuple[str, str], list[int]] = {}
+    for code in np.flatnonzero(spent).tolist():
+        if site := frames.frame_site(names[code]):
+            functions.setdefault((site.file, site.function), []).append(code)
+    most = max(functions.values(), key=lambda codes: spent[codes].sum(), default=[])
+    if not most or spent[most].sum() < MOST * times.total:
+        return None
+    return frames.frame_site(names[max(most, key=lambda code: spent[code])])
 
 
 @once

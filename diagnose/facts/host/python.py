@@ -17,6 +17,7 @@ from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.source_lines import sites_at
 from diagnose.facts.core.spans import NO_SPANS, HostSpans, host_spans, in_used_steps, members, require_ops, whole_idle
 from diagnose.facts.core.steps import Steps, steps
+from diagnose.facts.host.callees import Callee, called, callee, whole_calls
 from diagnose.facts.run.garbage import garbage_collections
 from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
@@ -44,8 +45,17 @@ MAKES = 0.5
 """What takes this share of Python's time between ops, and interrupts this share of the collections of garbage, makes
 what they are for (our choice): how often Python collects goes by how many objects are made."""
 
+SHORT_NS = 200_000
+"""Shorter pauses of the device are for calls of modules and hooks, not for a piece of work (our choice)."""
+
+USUAL = 0.5
+"""Pauses in a smaller share of the steps come now and then, as those of logs (our choice)."""
+
 _PAUSES = (TimeCause.PYTHON, TimeCause.BLOCKED)
 """What Python does between ops; that it waits in the operating system only some recorders tell."""
+
+_IN_CALLS = (TimeCause.OPS, TimeCause.LAUNCH, TimeCause.SYNC, TimeCause.HOST_COPY)
+"""What `whole_calls` do as well."""
 
 
 @dataclass(frozen=True)
@@ -105,6 +115,8 @@ class PythonPause:
     """Idle gaps, or pauses, in all used steps."""
     steps_seen: int
     """Used steps with at least one of them."""
+    steps: int
+    """Used steps."""
     optimizer_share: float
     """Share of the idle time during which the optimizer's step, or its zeroing of gradients, was open."""
     on_cpu: bool
@@ -116,6 +128,23 @@ class PythonPause:
     """Garbage that Python collects by itself in these pauses, where that is for what they make: known on a CPU only."""
     collecting_ns: int = 0
     """Time in them, per step."""
+    callee: Callee | None = None
+    """The function of a library that takes most of it; None if none does, or no stacks were recorded."""
+
+    @property
+    def each_ns(self) -> float:
+        """Of one of them."""
+        return self.idle_ns * self.steps / max(self.gaps, 1)
+
+    @property
+    def is_usual(self) -> bool:
+        """It comes in half of the steps at least, and is not the optimizer's."""
+        return self.steps_seen >= USUAL * self.steps and self.optimizer_share < MOST
+
+    @property
+    def is_work(self) -> bool:
+        """It is a piece of work at a line that is known, rather than calls of modules and hooks."""
+        return self.site is not None and (self.on_cpu or self.callee is not None or self.each_ns >= SHORT_NS)
 
 
 @fact
@@ -125,13 +154,18 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
         return _pauses_of_cpu(facts)
     found, work, used = idle_gaps(facts), device_work(facts), steps(facts)
     require_ops(facts)
-    mine = np.flatnonzero(np.isin(found.cause, [IDLE_CAUSES.index(one) for one in _PAUSES]))
+    late = _late(facts, found.gaps)
+    in_calls = intervals.covered(late, whole_calls(facts)) > MOST * (late.ends - late.starts)
+    in_calls &= np.isin(found.cause, [IDLE_CAUSES.index(one) for one in _IN_CALLS])
+    mine = np.flatnonzero(np.isin(found.cause, [IDLE_CAUSES.index(one) for one in _PAUSES]) | in_calls)
     launch = work.launch[np.searchsorted(work.ids, found.next_work[mine])]
-    tracks = facts.rank.spans["track"].to_numpy()[launch].tolist()
+    tracks = facts.rank.spans["track"].to_numpy()[launch].astype(np.int64)
+    waited, late = found.gaps.where(mine), late.where(mine)
+    name, moments = called(facts).longest(late, tracks)
+    sites = sites_at(facts, moments, tracks)
     keys: dict[_Place, int] = {}
-    group = _numbered(keys, [(found.sites[k], track) for k, track in zip(mine.tolist(), tracks, strict=True)])
-    waited = Intervals(found.gaps.starts[mine], found.gaps.ends[mine])
-    pauses, of_group = _pauses(facts, _late(facts, waited), group, keys)
+    group = _numbered(keys, list(zip(sites, tracks.tolist(), strict=True)))
+    pauses, of_group = _pauses(facts, late, group, keys)
     in_optimizer, ns = intervals.covered(waited, _stepping(facts).times), waited.ends - waited.starts
     waiting = intervals.covered(waited, host_activities(facts)[TimeCause.BLOCKED])
     kept = np.flatnonzero(of_group >= 0)
@@ -148,9 +182,11 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
             share=float(ns[gaps].sum()) / max(used.window_ns, 1),
             gaps=len(gaps),
             steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, waited.starts[gaps], side="right"))),
+            steps=used.count,
             optimizer_share=float(in_optimizer[gaps].sum() / ns[gaps].sum()),
             on_cpu=False,
             times=tuple(times[site]),
+            callee=callee(facts, late.where(gaps), ns[gaps], name[gaps], tracks[gaps]),
         )
         for site, gaps in zip(times, members(of_site, len(times)), strict=True)
     ]
@@ -167,13 +203,8 @@ class _OwnPauses:
     inside: Mask
     """It is of a used step: that which has more of it."""
 
-    @property
-    def middle_ns(self) -> IntArray:
-        return (self.times.starts + self.times.ends) // 2
-
     def where(self, which: Mask) -> _OwnPauses:
-        times = Intervals(self.times.starts[which], self.times.ends[which])
-        return _OwnPauses(times, self.own_ns[which], self.inside[which])
+        return _OwnPauses(self.times.where(which), self.own_ns[which], self.inside[which])
 
 
 def _own_pauses(active: Intervals, collecting: Intervals, used: Steps) -> _OwnPauses:
@@ -186,15 +217,15 @@ def _own_pauses(active: Intervals, collecting: Intervals, used: Steps) -> _OwnPa
 def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     """The pauses of the main thread that are work, by line; a collection of garbage interrupts none."""
     require_ops(facts)
-    used, main, activities = steps(facts), host_threads(facts).main, dict(host_activities(facts))
-    collecting = activities.pop(TimeCause.GARBAGE_COLLECTION)
-    blocked = activities.pop(TimeCause.BLOCKED)
-    every = _own_pauses(intervals.merge(*activities.values()), collecting, used)
+    used, main, activities = steps(facts), host_threads(facts).main, host_activities(facts)
+    collecting = activities[TimeCause.GARBAGE_COLLECTION]
+    every = _own_pauses(_active(facts, but=(TimeCause.GARBAGE_COLLECTION, TimeCause.BLOCKED)), collecting, used)
     python_ns = int(every.own_ns[every.inside].sum())
     work_ns = min(WORK_NS, max(SHORT_STEPS_NS, SHORT_STEPS_SHARE * used.mean_ns))
     some = every.where(every.own_ns >= PIECE_NS)
     pauses, own_ns, inside = some.times, some.own_ns, some.inside
-    sites = sites_at(facts, some.middle_ns, np.full(pauses.size, main, dtype=np.int64))
+    tracks = np.full(pauses.size, main, dtype=np.int64)
+    sites = sites_at(facts, called(facts).longest(pauses, tracks)[1], tracks)
     numbers: dict[Site | None, int] = {}
     of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
     ours = np.array([site is not None for site in numbers], dtype=bool)
@@ -203,16 +234,29 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
     loops = np.bincount(rounds[inside], own_ns[inside], rounds.max(initial=-1) + 1) >= work_ns * used.count
     loops &= np.bincount(rounds[inside], minlength=len(loops)) >= ROUNDS * used.count
     works = (own_ns >= work_ns) | (loops[rounds] & ours[of_site])
-    in_optimizer, waiting = (intervals.covered(pauses, one) for one in (_stepping(facts).times, blocked))
+    return _by_line(facts, pauses.where(works), inside[works], python_ns, collecting)
+
+
+def _by_line(
+    facts: Facts, pauses: Intervals, inside: Mask, python_ns: int, collecting: Intervals
+) -> tuple[PythonPause, ...]:
+    """Pauses of the main thread on a CPU, cut where lines change. `python_ns`: of all its pauses in the used steps."""
+    used, main, table = steps(facts), host_threads(facts).main, called(facts)
+    pieces, owner = table.cut(pauses)
+    middle, tracks = (pieces.starts + pieces.ends) // 2, np.full(pieces.size, main, dtype=np.int64)
+    name, inside = table.at(middle, tracks), inside[owner]
+    step = np.searchsorted(used.bounds_ns, (pauses.starts + pauses.ends) // 2, side="right")[owner]
+    own_ns = pieces.ends - pieces.starts - intervals.covered(pieces, collecting)
+    numbers: dict[Site | None, int] = {}
+    sites = sites_at(facts, middle, tracks)
+    of_site = np.array([numbers.setdefault(site, len(numbers)) for site in sites], dtype=np.int64)
+    blocked = host_activities(facts)[TimeCause.BLOCKED]
+    in_optimizer, waiting = (intervals.covered(pieces, one) for one in (_stepping(facts).times, blocked))
     rows = []
-    for site, at_site in zip(numbers, members(of_site, len(numbers)), strict=True):
-        own = at_site[works[at_site]]
+    for site, own in zip(numbers, members(of_site, len(numbers)), strict=True):
         mine = own[inside[own]]
-        if not len(own):
-            continue
         ns = int(own_ns[mine].sum())
-        at_line = Intervals(pauses.starts[own], pauses.ends[own])
-        times = intervals.subtract(at_line, collecting)
+        at_line = intervals.union(pieces.where(own))
         makes = site is not None and ns >= MAKES * python_ns
         collections = _mostly_in(facts, at_line) if makes else NO_SPANS.ids
         collected_ns = facts.rank.spans["dur_ns"].to_numpy()[collections[in_used_steps(facts, collections)]]
@@ -222,16 +266,27 @@ def _pauses_of_cpu(facts: Facts) -> tuple[PythonPause, ...]:
                 idle_ns=round_half_up(ns, used.count),
                 waiting_ns=round_half_up(int(waiting[mine].sum()), used.count),
                 share=ns / max(used.window_ns, 1),
-                gaps=len(mine),
-                steps_seen=len(np.unique(np.searchsorted(used.bounds_ns, some.middle_ns[mine], side="right"))),
+                gaps=len(np.unique(owner[mine])),
+                steps_seen=len(np.unique(step[mine])),
+                steps=used.count,
                 optimizer_share=float(in_optimizer[mine].sum()) / max(ns, 1),
                 on_cpu=True,
-                times=((main, times),),
+                times=((main, intervals.subtract(at_line, collecting)),),
                 collections=collections,
                 collecting_ns=round_half_up(int(collected_ns.sum()), used.count),
+                callee=callee(facts, pieces.where(mine), own_ns[mine], name[mine], tracks[mine]),
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
+
+
+def _active(facts: Facts, but: tuple[TimeCause, ...]) -> Intervals:
+    """When training threads did anything known, but for this and for what `whole_calls` do. A normal set."""
+    whole = whole_calls(facts)
+    known = {cause: own for cause, own in host_activities(facts).items() if cause not in but}
+    return intervals.merge(
+        *(intervals.subtract(own, whole) if cause in _IN_CALLS else own for cause, own in known.items())
+    )
 
 
 def _next_op(facts: Facts, track: int, pauses: Intervals) -> IntArray:
@@ -271,7 +326,7 @@ def _numbered(keys: dict[_Place, int], places: list[_Place]) -> IntArray:
 def _late(facts: Facts, gaps: Intervals) -> Intervals:
     """The part of each idle gap before the work that ends it is launched; empty where that is not known."""
     work, start = device_work(facts), facts.rank.spans["start_ns"].to_numpy()
-    launch = work.launch[np.searchsorted(work.start_ns, gaps.ends)]
+    launch = np.append(work.launch, nesting.NONE)[np.searchsorted(work.start_ns, gaps.ends)]
     return Intervals(gaps.starts, np.clip(np.where(launch >= 0, start[launch], gaps.starts), gaps.starts, gaps.ends))
 
 
@@ -280,9 +335,7 @@ def _pauses(facts: Facts, late: Intervals, group: IntArray, keys: dict[_Place, i
 
     Within the used steps that is the place of the delay it lies in; outside them its own, if it kept the device idle.
     """
-    used, calls, host = steps(facts), api_calls(facts), dict(host_activities(facts))
-    host.pop(TimeCause.BLOCKED)
-    active = intervals.merge(*host.values())
+    used, calls, active = steps(facts), api_calls(facts), _active(facts, but=(TimeCause.BLOCKED,))
     if not active.size or not late.size:
         return intervals.EMPTY, np.zeros(0, dtype=np.int64)
     pauses = intervals.gaps(active, int(active.starts[0]), int(active.ends[-1]))

@@ -24,6 +24,7 @@ from diagnose.facts.core.sole_ops import reading_ops
 from diagnose.facts.core.spans import host_spans, used_step
 from diagnose.facts.core.steps import steps
 from diagnose.facts.device.transfers import copy_before
+from diagnose.facts.run.program import Language, program
 from diagnose.trace import enums, kinds, nesting
 from diagnose.trace.enums import Direction, SpanKind
 from diagnose.trace.frames import Site
@@ -129,7 +130,9 @@ def _waits(facts: Facts) -> pd.DataFrame:
     ids = calls.ids[rows]
     op, copy = enclosing_op(facts, ids), copy_before(facts, ids)
     reason = _reasons(facts, op, copy)
-    only_sync = (op < 0) & (copy < 0) & calls.of(*BLOCKING)[rows] & ("ops" in facts.rank.provenance.recorded)
+    # A read of an op that was not recorded waits for its copy; C++ and CUDA programs have no other ops.
+    asks = "ops" in facts.rank.provenance.recorded or program(facts).language is not Language.PYTHON
+    only_sync = (op < 0) & (copy < 0) & calls.of(*BLOCKING)[rows] & asks
     reason[only_sync] = _CODES[WaitReason.EXPLICIT]
     reason[freeing[rows]] = _CODES[WaitReason.ALLOCATOR]
     last = pd.Series(ids).groupby(np.where(op >= 0, op, ids)).transform("max").to_numpy()

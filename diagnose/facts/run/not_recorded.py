@@ -11,16 +11,20 @@ from diagnose.facts.core.host import host_activities
 from diagnose.facts.core.recorded import host_recorded
 from diagnose.facts.core.steps import steps
 from diagnose.trace import intervals
-from diagnose.trace.model import IntegrityNote, Severity
+from diagnose.trace.model import Ground, IntegrityNote, Severity
 from diagnose.trace.units import duration, percent
 
 WORTH_SHARE = 0.01
 """Of the used steps: the last kernels always end a little after the host's last call (our choice)."""
 
 
+ONLY_BOUNDS = 0.3
+"""Of the used steps: from this share on, what is not recorded leaves bounds and nothing more (as of the replay)."""
+
+
 def not_recorded(facts: Facts) -> tuple[IntegrityNote, ...]:
-    """Notes on times of the used steps in which the host, or kernels of a CUDA graph, were not recorded."""
-    return (*_host(facts), *_graphs(facts))
+    """Notes on times of the used steps in which the host, or work of the device, was not recorded."""
+    return (*_host(facts), *_device(facts))
 
 
 def _host(facts: Facts) -> Iterator[IntegrityNote]:
@@ -46,14 +50,16 @@ def _host(facts: Facts) -> Iterator[IntegrityNote]:
         )
 
 
-def _graphs(facts: Facts) -> Iterator[IntegrityNote]:
+def _device(facts: Facts) -> Iterator[IntegrityNote]:
     time, used = optional(device_time, facts), steps(facts)
     if time is None or not time.graph_not_recorded.size:
         return
     holes = time.graph_not_recorded
+    share = holes.total / used.window_ns
     yield IntegrityNote(
-        f"CUDA graphs have {holes.size:,} hole{'s' * (holes.size > 1)} without recorded kernels: "
-        f"{duration(holes.total)}, {percent(holes.total / used.window_ns)} of the used steps.",
+        f"Graphs or waits show {holes.size:,} hole{'s' * (holes.size > 1)} without recorded kernels: "
+        f"{duration(holes.total)}, {percent(share)} of the used steps.",
         "It counts neither as busy nor as idle. Profile with a newer driver and CUPTI, or without graphs.",
-        Severity.WARNING,
+        Severity.ERROR if share >= ONLY_BOUNDS else Severity.WARNING,
+        (Ground.DEVICE_IDLE,),
     )

@@ -215,15 +215,12 @@ def _idle_hover(one: IdleShare, diagnosis: Diagnosis) -> str:
 
 
 def savings(diagnosis: Diagnosis) -> go.Figure:
-    """Today's step, what each fix takes away once those above are made, and what is left.
+    """Today's step, what each fix takes away once those above are made, and what is left; numbered as the findings are.
 
     Raises Missing if no fix is worth a bar.
     """
     step_ns, fixes = _fixes(diagnosis)
-    gains = [
-        (f"{place}. {one.title}", one.saving.after_above_ns or 0, _range(one))
-        for place, one in enumerate(fixes, start=1)
-    ]
+    gains = [(f"{one.rank_order}. {one.title}", one.saving.after_above_ns or 0, _range(one)) for one in fixes]
     left, bases = step_ns, list[int]()
     for _, gain, _ in gains:
         left = max(left - gain, 0)
@@ -276,7 +273,7 @@ def savings_sentence(diagnosis: Diagnosis) -> str:
 
 def _fixes(diagnosis: Diagnosis) -> tuple[int, list[RankedFinding]]:
     """The step that savings are of, and the findings worth a bar."""
-    fixes = [finding for finding in diagnosis.findings if not (finding.minor or finding.per_sample)]
+    fixes = [finding for finding in diagnosis.findings if finding.shortens]
     if diagnosis.step_ns is None:
         raise missing(diagnosis, "host_time", Missing("what fixes would save", "Record with ProfilerActivity.CPU too."))
     if not fixes:

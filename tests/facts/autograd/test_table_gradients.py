@@ -40,7 +40,7 @@ def test_of_weights_that_are_updated_at_once_the_gradients_tell_the_share_of_the
     )
     (found,) = table_gradients(step(DENSE, FILL, *accumulated, UPDATE, LISTS))
     assert (found.listed.host_ns, len(found.updated.ids)) == (10_000_000, 0)
-    assert found.listed_share == pytest.approx(0.8)
+    assert found.share == pytest.approx(0.8)
 
 
 def test_weights_that_are_updated_at_once_cannot_be_told_apart_without_their_gradients() -> None:

@@ -19,6 +19,7 @@ from diagnose.source import ranks
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray
 from tests.drawing import MAIN, Drawing
+from tests.source.nsight import synthetic
 
 CHECK = "aten::_amp_foreach_non_finite_check_and_unscale_"
 OTHER_THREAD = 101
@@ -134,6 +135,16 @@ def test_a_copy_of_another_op_is_not_what_a_synchronisation_waits_for() -> None:
 def test_without_ops_nothing_says_that_a_synchronisation_was_explicit() -> None:
     draw = Drawing().launch("a", (0, 1), (2, 50)).call("cudaStreamSynchronize", 10, 51).launch("b", (60, 61), (62, 99))
     assert only(draw).reason is WaitReason.OTHER
+
+
+def test_after_each_kernel_of_a_cuda_program_the_device_drains(tmp_path: Path) -> None:
+    """20 kernels of 0.1 ms, each waited for: until the next one 0.09 ms pass. The last may be the recorder's own."""
+    text = "cpu device_sync 0.03-0.125 x20 every 0.19\ngpu mine 0.02-0.12 @0.01 x20 every 0.19"
+    path = tmp_path / "report.sqlite"
+    synthetic(text).write(path)
+    (found,) = host_waits(Facts(ranks.read(path)))
+    assert (found.reason, found.total_calls) == (WaitReason.EXPLICIT, 19)
+    assert found.drained_idle_ns == 19 * 90_000
 
 
 def test_the_scalers_flag_is_the_last_read_before_the_optimizer() -> None:

@@ -148,12 +148,14 @@ def test_idle_lines_are_the_longest(known: Diagnosis) -> None:
     assert len(step_figures.idle_lines(replace(known, idle=many)).data[0].x) == 12
 
 
-def finding(title: str, likely_ns: int, added_ns: int | None, minor: bool = False) -> RankedFinding:
+def finding(
+    title: str, likely_ns: int, added_ns: int | None, minor: bool = False, rank_order: int = 1
+) -> RankedFinding:
     return RankedFinding(
         rule="r",
         code="RR01",
         title=title,
-        rank_order=1,
+        rank_order=rank_order,
         where=Where((0,), (1, 2)),
         evidence=(),
         saving=PricedSaving(likely_ns // 2, likely_ns, 2 * likely_ns, Basis.REPLAYED, added_ns, None),
@@ -174,14 +176,15 @@ def with_fixes(found: Diagnosis, *fixes: RankedFinding) -> Diagnosis:
 
 
 def test_savings_end_at_what_all_of_them_leave(known: Diagnosis) -> None:
-    """1 ms - 300 us - 100 us = 600 us; what is minor does not count. The second would save 200 us alone."""
-    fixes = finding("A", 300_000, 300_000), finding("B", 9_000, 4_000, minor=True), finding("C", 200_000, 100_000)
+    """1 ms - 300 us - 100 us = 600 us; what is minor does not count. The third would save 200 us alone."""
+    minor = finding("B", 9_000, 4_000, minor=True, rank_order=2)
+    fixes = finding("A", 300_000, 300_000), minor, finding("C", 200_000, 100_000, rank_order=3)
     found = with_fixes(known, *fixes)
     whole, taken = step_figures.savings(found).data
     assert whole.x == (1.0, 0.6)
     assert taken.x == (0.3, 0.1)
     assert taken.base == pytest.approx((0.7, 0.6))
-    assert taken.hovertext[1] == "2. C<br>after those above: 100 us (10.0 %)<br>alone: 100 us to 400 us, likely 200 us"
+    assert taken.hovertext[1] == "3. C<br>after those above: 100 us (10.0 %)<br>alone: 100 us to 400 us, likely 200 us"
     assert step_figures.savings_sentence(found) == (
         'Fixes would bring the step from 1.00 ms to about 600 us; the first, "A", takes away 300 us.'
     )

@@ -1,0 +1,81 @@
+"""Where work of the device ran that was not recorded: not idle, and not known to be busy either."""
+
+from __future__ import annotations
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, fact
+from diagnose.facts.core.device import device_work
+from diagnose.trace import intervals
+from diagnose.trace.intervals import IntArray, Intervals
+from diagnose.trace.kinds import ApiKind, api_kind
+
+TURNAROUND_NS = 10_000
+"""A queued kernel starts within 1 to 10 us of the one before (replay survey: 0.8 to 4 us back to back); what is queued
+and waits longer waits for something."""
+
+LATE_NS = 1_000_000
+"""A wait that returns later than this after all recorded work has waited for other work: a host that is slow to wake
+takes less (our choice; awaited work was seen to end 10 to 30 us before)."""
+
+LAUNCHING = (ApiKind.KERNEL_LAUNCH, ApiKind.GRAPH_LAUNCH)
+
+
+@fact
+def unrecorded_work(facts: Facts) -> Intervals:
+    """When work ran that was not recorded, as waits and replays of CUDA graphs show; a normal set.
+
+    A replay's kernels are queued at once: between them the device waits for nothing.
+    """
+    return intervals.merge(_in_replays(facts), _awaited(facts))
+
+
+def _in_replays(facts: Facts) -> Intervals:
+    """When nothing was recorded within one replay of a CUDA graph for longer than TURNAROUND_NS."""
+    work = device_work(facts)
+    replays = _calls(facts, ApiKind.GRAPH_LAUNCH)
+    replayed = np.isin(work.launch, replays)
+    if not replayed.any():
+        return intervals.EMPTY
+    busy = work.of()
+    gaps = intervals.gaps(busy, int(busy.starts[0]), int(busy.ends[-1]))
+    following = np.searchsorted(work.start_ns, gaps.ends)
+    inside = replayed[following] & (_first_start(work.launch, work.start_ns)[following] < gaps.starts)
+    inside &= gaps.ends - gaps.starts > TURNAROUND_NS
+    return Intervals(gaps.starts[inside], gaps.ends[inside])
+
+
+def _awaited(facts: Facts) -> Intervals:
+    """When the host waited for the device for longer than LATE_NS, and no work was recorded until the wait's end.
+
+    Such work may have run since the recorded work was done; and, if calls launch kernels of which none is recorded, not
+    before the first of them, else not before the wait. Clocks that disagree are allowed for.
+    """
+    work, spans = device_work(facts), facts.rank.spans
+    waits = _calls(facts, ApiKind.STREAM_SYNC, ApiKind.DEVICE_SYNC, ApiKind.EVENT_SYNC)
+    if not len(waits) or not len(work.ids):
+        return intervals.EMPTY
+    start = spans["start_ns"].to_numpy()
+    end = start[waits] + spans["dur_ns"].to_numpy()[waits]
+    launched = np.where(work.launch >= 0, start[work.launch], work.start_ns)
+    skew_ns = int((launched - work.start_ns).max(initial=0))
+    before = np.searchsorted(work.start_ns, end)
+    done, given = (np.maximum.accumulate(np.append(0, times))[before] for times in (work.end_ns, launched))
+    lost = start[np.setdiff1d(_calls(facts, *LAUNCHING), work.launch)]
+    first = np.append(lost, np.iinfo(np.int64).max)[np.searchsorted(lost, given, side="right")]
+    since = np.maximum(done, np.minimum(first, start[waits]))
+    late = end - np.maximum(done, start[waits]) > LATE_NS + skew_ns
+    return intervals.union(Intervals(since[late], end[late]))
+
+
+def _calls(facts: Facts, *api_kinds: ApiKind) -> IntArray:
+    """The calls of these kinds, in order."""
+    names = facts.rank.spans["name"].cat
+    codes = [code for code, name in enumerate(names.categories) if api_kind(name) in api_kinds]
+    return np.flatnonzero(np.isin(names.codes.to_numpy(), codes))
+
+
+def _first_start(launch: IntArray, start_ns: IntArray) -> IntArray:
+    """When the first work that the same call launched starts, of each work in order of start."""
+    _, first, number = np.unique(launch, return_index=True, return_inverse=True)
+    return start_ns[first[number.reshape(-1)]]

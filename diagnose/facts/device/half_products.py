@@ -1,0 +1,87 @@
+"""Matrix products and convolutions in 16 bits on a CPU: does it have units for them, and how fast are they?"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+import numpy as np
+
+from diagnose.facts.core.base import Facts, Missing, fact
+from diagnose.facts.core.breakdown import round_half_up
+from diagnose.facts.core.inputs import NO_SHAPES, Mask
+from diagnose.facts.core.run import context, trains_on_cpu
+from diagnose.facts.core.source_lines import sites_of
+from diagnose.facts.core.spans import HostSpans, host_spans, on_training_threads, require_ops, used_step
+from diagnose.facts.core.steps import steps
+from diagnose.facts.device.roofline import costs_of
+from diagnose.trace.enums import SpanKind
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray
+
+UNITS = {
+    "bf16": {"avx512_bf16", "amx_bf16", "avx_ne_convert", "bf16", "svebf16", "sve_bf16"},
+    "fp16": {"avx512_fp16", "amx_fp16", "asimdhp", "fphp"},
+}
+"""Flags of processors that multiply in these types, as Linux names them (arch/x86 cpufeatures.h, arm64 hwcap)."""
+
+ON_CPU = Missing("a training on the CPU", "Nothing to record: this is about processors.")
+
+
+@dataclass(frozen=True)
+class HalfProducts:
+    """Products in 16 bits on the training threads, none around another; times per step."""
+
+    dtype: str
+    """"bf16" or "fp16": of most of their time; "" without any."""
+    ids: IntArray
+    ns: int
+    flops: float
+    """Per step."""
+    has_units: bool | None
+    """Whether the processor multiplies in that type; None if its flags are not known."""
+    threads: int
+    """Of CPU ops; 1 if not known."""
+    full_rate: float | None
+    """Operations a ns of products in fp32 in the same steps; None without any."""
+    site: Site | None
+    """The line with the most of it."""
+
+
+@fact
+def half_products(facts: Facts) -> HalfProducts:
+    """Raises Missing unless the training computes on the CPU, without ops and without the types of their inputs."""
+    require_ops(facts)
+    if not trains_on_cpu(facts):
+        raise ON_CPU
+    if not facts.rank.provenance.knows("shapes"):
+        raise NO_SHAPES
+    known, count = context(facts), steps(facts).count
+    ops = on_training_threads(facts, host_spans(facts, SpanKind.OP))
+    code, costs = costs_of(facts, ops.ids)
+    ops, code = ops.where(code >= 0), code[code >= 0]
+    innermost = ~np.isin(np.arange(len(code)), ops.parents) & (used_step(facts, ops.ids) >= 0)
+    used, code = ops.where(innermost), code[innermost]
+    dtype = np.array([*(cost.dtype or "" for cost in costs), ""])[code]
+    flops, ns = np.array([*(float(cost.flops) for cost in costs), 0.0])[code], used.end_ns - used.start_ns
+    name = max(UNITS, key=lambda one: int(ns[dtype == one].sum()))
+    half, full = dtype == name, dtype == "fp32"
+    flags = known.host.cpu_flags
+    return HalfProducts(
+        dtype=name if half.any() else "",
+        ids=used.ids[half],
+        ns=round_half_up(int(ns[half].sum()), count),
+        flops=float(flops[half].sum()) / count,
+        has_units=None if flags is None else bool(UNITS[name].intersection(flags)),
+        threads=known.rank.flags.threads or 1,
+        full_rate=float(flops[full].sum() / max(ns[full].sum(), 1)) if full.any() else None,
+        site=_most(facts, used, half),
+    )
+
+
+def _most(facts: Facts, used: HostSpans, half: Mask) -> Site | None:
+    total: dict[Site, int] = {}
+    mine = used.where(half)
+    for site, ns in zip(sites_of(facts, mine.ids), (mine.end_ns - mine.start_ns).tolist(), strict=True):
+        if site is not None:
+            total[site] = total.get(site, 0) + ns
+    return max(total, key=lambda site: total[site], default=None)

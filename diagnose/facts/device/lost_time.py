@@ -1,0 +1,258 @@
+"""Where does the step go while nothing is computed? By kind of communication and group, copies, and idle cause.
+
+Each moment has one owner: exposed communication, then exposed copies, then idle time. Of a training on the CPU it is
+what its main thread does besides ops.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass, replace
+
+import numpy as np
+
+from diagnose.facts.communication.certainty import noise
+from diagnose.facts.communication.collectives import CollectiveTable, collective_table
+from diagnose.facts.communication.peers import peers
+from diagnose.facts.communication.roles import Role, asked_by, roles
+from diagnose.facts.core.base import Facts, fact, optional
+from diagnose.facts.core.breakdown import device_time, round_half_up
+from diagnose.facts.core.causes import IDLE_CAUSES, TimeCause
+from diagnose.facts.core.device import WorkClass, device_work
+from diagnose.facts.core.host import api_calls, host_activities, host_threads
+from diagnose.facts.core.idle import DRAIN_TOLERANCE_NS, IdleGaps, idle_gaps
+from diagnose.facts.core.source_lines import sites_at, sites_of
+from diagnose.facts.core.spans import members
+from diagnose.facts.core.steps import steps
+from diagnose.trace import intervals
+from diagnose.trace.frames import Site
+from diagnose.trace.intervals import IntArray, Intervals
+
+MOSTLY = 0.5
+"""Share of a loss at one line, or for one rank, from which on that stands for all of it (our choice)."""
+
+ONE_PIECE = 0.1
+"""Share of a loss in one recorded step, from which on its longest piece may be start-up (our choice)."""
+
+WITH_LINES = (TimeCause.PYTHON, TimeCause.OPS)
+"""What the host does at a line that is known is told by line, not by cause."""
+
+IN_CALLS = (TimeCause.LAUNCH, TimeCause.HOST_COPY)
+"""Causes that last until the launching call returns; the others until it begins."""
+
+_NONE = np.zeros(0, dtype=np.int64)
+
+
+@dataclass(frozen=True)
+class Lost:
+    """Time of the used steps in which nothing is computed, for one reason."""
+
+    cause: TimeCause
+    """COMMUNICATION and COPY are exposed time; else why the device is idle, or what the host does besides ops."""
+    what: str
+    """Of communication the operation; of copies the direction; else ""."""
+    role: Role | None
+    group: str
+    """Ranks of the process group, or what the program calls it; "" unknown."""
+    pieces: Intervals
+    """Of the used steps; no other loss has them."""
+    ns: int
+    """Per step."""
+    share: float
+    """The same over the step."""
+    calls: int
+    """Collectives, copies or gaps in all used steps."""
+    site: Site | None
+    """The line at which most of it is lost."""
+    ids: IntArray
+    """Collectives and copies, in the whole recording; of SYNC the calls that wait."""
+    times: tuple[tuple[int, Intervals], ...]
+    """Host time behind it, by thread."""
+    awaited: tuple[tuple[int, int], ...]
+    """(rank, ns per step) for which this one waits, longest first; () if that is not known."""
+    chance_ns: int = 0
+    """Of communication: what ranks of equal work may wait for each other, per step."""
+
+    @property
+    def recurs(self) -> bool:
+        """Whether it is many pieces: start-up is few long ones."""
+        return int((self.pieces.ends - self.pieces.starts).max(initial=0)) < ONE_PIECE * self.pieces.total
+
+
+@fact
+def lost_time(facts: Facts) -> tuple[Lost, ...]:
+    """The losses, longest first. Raises Missing if no step can be measured, or nothing was recorded on the host."""
+    found, taken = list[Lost](), intervals.EMPTY
+    for one in (*_communication(facts), *_rest(facts)):
+        left = intervals.subtract(one.pieces, taken)
+        taken = intervals.merge(taken, left)
+        if left.size:
+            found.append(_measured(facts, replace(one, pieces=left)))
+    return tuple(sorted(found, key=lambda one: -one.ns))
+
+
+def together(losses: Iterable[Lost]) -> Lost | None:
+    """Losses of one cause as one; None of none."""
+    some = list(losses)
+    if not some:
+        return None
+    awaited: dict[int, int] = {}
+    for rank, ns in (one for loss in some for one in loss.awaited):
+        awaited[rank] = awaited.get(rank, 0) + ns
+    return replace(
+        some[0],
+        what="",
+        role=None,
+        group="",
+        pieces=intervals.merge(*(one.pieces for one in some)),
+        ns=sum(one.ns for one in some),
+        share=sum(one.share for one in some),
+        calls=sum(one.calls for one in some),
+        site=None,
+        ids=np.concatenate([one.ids for one in some]),
+        times=tuple(time for one in some for time in one.times),
+        awaited=tuple(sorted(awaited.items(), key=lambda item: -item[1])),
+    )
+
+
+def _loss(cause: TimeCause, pieces: Intervals) -> Lost:
+    return Lost(cause, "", None, "", pieces, 0, 0.0, pieces.size, None, _NONE, (), ())
+
+
+def _measured(facts: Facts, one: Lost) -> Lost:
+    used = steps(facts)
+    return replace(one, ns=round_half_up(one.pieces.total, used.count), share=one.pieces.total / max(used.window_ns, 1))
+
+
+def _communication(facts: Facts) -> Iterator[Lost]:
+    """By operation, role and group, longest first."""
+    table, time = optional(collective_table, facts), optional(device_time, facts)
+    if table is None:
+        return
+    exposed = intervals.EMPTY if time is None else time.exposed_communication
+    waiting = host_activities(facts)[TimeCause.OTHER_RANK] if table.on_host.any() else intervals.EMPTY
+    on_host = waiting if time is None else intervals.intersect(waiting, time.idle)
+    used, role_of = steps(facts), roles(facts)
+    keys = [
+        (str(operation), role.value, str(use) or str(ranks), bool(host))
+        for operation, role, use, ranks, host in zip(
+            table.operation, role_of, table.group_description, table.group_ranks, table.on_host, strict=True
+        )
+    ]
+    number: dict[tuple[str, str, str, bool], int] = {}
+    group = np.array([number.setdefault(key, len(number)) for key in keys], dtype=np.int64)
+    asked, main, found = asked_by(facts, table), host_threads(facts).main, list[Lost]()
+    computes = host_activities(facts)[TimeCause.OPS] if time is None else time.compute
+    own_ns = round_half_up(intervals.clip(computes, used.start_ns, used.end_ns).total, used.count)
+    for (operation, role, name, host), rows in zip(number, members(group, len(number)), strict=True):
+        running = intervals.clip(intervals.union_of(table.times, rows), used.start_ns, used.end_ns)
+        pieces = intervals.intersect(running, on_host if host else exposed)
+        inside = rows[table.in_steps[rows]]
+        found.append(
+            replace(
+                _loss(TimeCause.COMMUNICATION, pieces),
+                what=operation,
+                role=Role(role),
+                group=name,
+                calls=len(inside),
+                site=_site_of(facts, table, inside, asked),
+                ids=table.ids[rows],
+                times=((main, pieces),) if host else (),
+                awaited=_awaited(facts, table.ids[rows]),
+                chance_ns=round(noise(facts, on_cpu=time is None) * own_ns),
+            )
+        )
+    yield from sorted(found, key=lambda one: -one.pieces.total)
+
+
+def _site_of(facts: Facts, table: CollectiveTable, rows: IntArray, asked: IntArray) -> Site | None:
+    rows = rows[asked[rows] >= 0]
+    return _most(sites_of(facts, asked[rows]), (table.times.ends - table.times.starts)[rows])
+
+
+def _most(sites: list[Site | None], ns: IntArray) -> Site | None:
+    """The line that most of the time is at."""
+    sums: dict[Site | None, int] = {}
+    for site, one in zip(sites, ns.tolist(), strict=True):
+        sums[site] = sums.get(site, 0) + one
+    site, most = max(sums.items(), key=lambda item: item[1], default=(None, 0))
+    return site if most >= MOSTLY * ns.sum() else None
+
+
+def _awaited(facts: Facts, ids: IntArray) -> tuple[tuple[int, int], ...]:
+    """For whom this rank waits in some of its calls, per step; the one that comes last is waited for."""
+    others = optional(peers, facts)
+    if others is None:
+        return ()
+    job, at = others.job, others.job.ranks.index(others.rank)
+    chosen, found = np.isin(job.sequences[at].calls.ids, ids), dict[int, int]()
+    for met in job.join_points:
+        mine = np.flatnonzero(met.ranks == at)
+        if len(mine) and chosen[met.calls[mine[0]]] and (wait := int(met.wait_ns[mine[0]])):
+            last = job.ranks[int(met.ranks[met.arrived_ns.argmax()])]
+            found[last] = found.get(last, 0) + wait
+    ranked = sorted(found.items(), key=lambda item: -item[1])
+    return tuple((rank, round_half_up(ns, len(others.steps))) for rank, ns in ranked)
+
+
+def _rest(facts: Facts) -> Iterator[Lost]:
+    time = optional(device_time, facts)
+    if time is None:
+        yield from _on_host(facts)
+        return
+    work = device_work(facts)
+    copies = np.flatnonzero(work.work_class == WorkClass.COPY)
+    called = work.launch[copies] >= 0
+    yield replace(
+        _loss(TimeCause.COPY, time.exposed_copies),
+        calls=int(
+            (intervals.covered(Intervals(work.start_ns[copies], work.end_ns[copies]), time.exposed_copies) > 0).sum()
+        ),
+        ids=work.ids[copies],
+        site=_most(sites_of(facts, work.launch[copies[called]]), (work.end_ns - work.start_ns)[copies[called]]),
+    )
+    found = idle_gaps(facts)
+    for code in np.unique(found.cause).tolist():
+        cause = IDLE_CAUSES[code]
+        no_line = np.array([site is None for site in found.sites], dtype=bool)
+        gaps = np.flatnonzero((found.cause == code) & (no_line | (cause not in WITH_LINES)))
+        yield _idle(facts, found, cause, gaps)
+
+
+def _idle(facts: Facts, found: IdleGaps, cause: TimeCause, gaps: IntArray) -> Lost:
+    pieces = Intervals(found.gaps.starts[gaps], found.gaps.ends[gaps])
+    plain = replace(
+        _loss(cause, pieces), site=_most([found.sites[k] for k in gaps.tolist()], pieces.ends - pieces.starts)
+    )
+    if cause is TimeCause.SYNC:
+        calls = api_calls(facts)
+        blocking = np.flatnonzero(calls.blocks)
+        around = Intervals(calls.start_ns[blocking], calls.end_ns[blocking] + DRAIN_TOLERANCE_NS)
+        drains = np.searchsorted(pieces.starts, around.ends, "right") > np.searchsorted(pieces.starts, around.starts)
+        return replace(plain, ids=calls.ids[blocking[drains]])
+    work, spans = device_work(facts), facts.rank.spans
+    next_work = found.next_work[gaps]
+    if cause is TimeCause.DEVICE_WAIT:
+        return replace(plain, ids=next_work[next_work >= 0])
+    launch = np.where(next_work >= 0, work.launch[np.searchsorted(work.ids, np.maximum(next_work, 0))], -1)
+    known = launch >= 0
+    called = spans["start_ns"].to_numpy()[launch]
+    until = np.clip(called + (cause in IN_CALLS) * spans["dur_ns"].to_numpy()[launch], pieces.starts, pieces.ends)
+    track = spans["track"].to_numpy()[launch].astype(np.int64)
+    late = [(one, known & (track == one)) for one in np.unique(track[known]).tolist()]
+    return replace(plain, times=tuple((one, intervals.of(pieces.starts[mine], until[mine])) for one, mine in late))
+
+
+def _on_host(facts: Facts) -> Iterator[Lost]:
+    """What the main thread does besides ops, where nothing ran on a device."""
+    used, main = steps(facts), host_threads(facts).main
+    rest = intervals.of([used.start_ns], [used.end_ns])
+    for cause, times in host_activities(facts).items():
+        pieces = intervals.clip(times, used.start_ns, used.end_ns)
+        rest = intervals.subtract(rest, pieces)
+        if cause is not TimeCause.OPS:
+            yield replace(_loss(cause, pieces), times=((main, pieces),))
+    sites = sites_at(facts, rest.starts, np.full(rest.size, main, dtype=np.int64))
+    no_line = np.array([site is None for site in sites], dtype=bool)
+    pieces = Intervals(rest.starts[no_line], rest.ends[no_line])
+    yield replace(_loss(TimeCause.PYTHON, pieces), times=((main, pieces),))

@@ -1,0 +1,148 @@
+"""The training waits for work at a line of your code.
+
+A line of the loop works on the host: it calls a library, or computes in Python. No op is started meanwhile. Ops that a
+logger, a metric or a copy of the model starts itself belong to the call.
+
+Why it costs
+    The device is idle until the line is done. In CPU-only training, nothing else is computed.
+
+How to fix
+    Logs, plots, metrics and files: every hundredth step, or on another thread. Reading files: once, or in workers of a
+    DataLoader. NumPy and loops: vectorise, compute once, or move to the device.
+
+Ignore when
+    the work is the point, as an environment that is stepped for the next observation.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from diagnose.facts.host.cpu_threads import CompetingThreads
+from diagnose.facts.host.python import PythonPause
+from diagnose.rulekit.vocabulary import *
+from diagnose.trace.kinds import CalleeKind
+
+WORTH_SHARE = 0.05  # of the step, at one line (our choice)
+GAPS = 3  # pauses in the used steps: one or two may be start-up, not a loop (our choice)
+LEFT = Between(0.8, 0.5, 0.0)  # of the time: half of it likely goes, at best all (our choice)
+LEFT_OF_CALL = Between(0.5, 0.1, 0.0)  # of a call that need not be in each step: planted ones went as a whole
+
+SELDOM = Fix(
+    "Do this in every hundredth step only, or on another thread.",
+    before="log(step, model)",
+    after="if step % 100 == 0: log(step, model)",
+)
+ADVICE = {
+    CalleeKind.LOG: (SELDOM, LEFT_OF_CALL),
+    CalleeKind.METRIC: (SELDOM, LEFT_OF_CALL),
+    CalleeKind.SAVE: (SELDOM, LEFT_OF_CALL),
+    CalleeKind.GARBAGE_COLLECTION: (Fix.of(fixes.SeldomCollect()), LEFT_OF_CALL),
+    CalleeKind.READ: (
+        Fix("Read all numbers at once, and seldom: each read makes Python numbers of a tensor.", effort=2),
+        LEFT,
+    ),
+    CalleeKind.LOAD: (
+        Fix("Read it once before the loop, or in the workers of a DataLoader.", effort=2),
+        LEFT_OF_CALL,
+    ),
+    CalleeKind.WAIT: (Fix("Wait for it on another thread, while the training goes on.", effort=2), LEFT_OF_CALL),
+    CalleeKind.COPY: (
+        Fix(
+            "Copy the weights into a copy that is kept, or copy seldom.",
+            before="old = copy.deepcopy(model)",
+            after="torch._foreach_copy_(list(old.parameters()), list(model.parameters()))  # under no_grad",
+            effort=2,
+        ),
+        LEFT,
+    ),
+    CalleeKind.NUMERIC: (
+        Fix(
+            "Compute this with torch on the device, once, or in the workers of a DataLoader.",
+            safety=Safety.ROUNDING,
+            effort=2,
+        ),
+        LEFT,
+    ),
+}
+LOOK = (
+    Fix("Move this work out of the step, compute it once, or vectorise it.", safety=Safety.ROUNDING, effort=2),
+    LEFT,
+)
+AGAIN = "Record three steps or more."
+
+
+@rule("LB10")
+def host_work(
+    python_pauses: tuple[PythonPause, ...], steps: Steps, competing_threads: CompetingThreads | None = None
+) -> Verdicts:
+    if competing_threads and competing_threads.busy:
+        share = percent(competing_threads.share)
+        yield NotApplicable(f"{competing_threads.names[0]!r} and other threads compute for {share} of the time")
+        return
+    works = [pause for pause in python_pauses if pause.is_work and pause.is_usual]
+    large = [pause for pause in works if pause.share >= WORTH_SHARE]
+    if large and steps.count == 1 and sum(pause.gaps for pause in large) < GAPS:
+        raise Missing("whether work that the training waits for comes again", AGAIN)
+    if not large:
+        most = max((pause.share for pause in works), default=0.0)
+        yield Clean(f"no line of your code works on the host for more than {percent(most)} of the step")
+    for pause in large:
+        fix, left = ADVICE.get(pause.callee.kind, LOOK) if pause.callee else LOOK
+        yield Finding(
+            title=f"The training waits for {_what(pause)}",
+            evidence=_evidence(pause, steps),
+            edits=(*(Shorten(Times(*time), left) for time in pause.times), Shorten(pause.collections, left)),
+            fixes=(fix,),
+            confidence=Confidence(Level.MEDIUM, "how much of this work can go is not recorded")
+            if pause.gaps >= GAPS
+            else Confidence(Level.LOW, "so few pauses were recorded that they may be start-up"),
+            site=pause.site,
+            basis=Basis.RULE_OF_THUMB,
+            host_bound=True,
+            unless_above=True,
+        )
+
+
+def _what(pause: PythonPause) -> str:
+    place = f"{pause.site.file.rpartition('/')[2]}:{pause.site.line}" if pause.site else "an unknown line"
+    return f"`{pause.callee.name}`, called at {place}" if pause.callee else f"work at {place}"
+
+
+def _evidence(pause: PythonPause, steps: Steps) -> tuple[Evidence, ...]:
+    ns, often = pause.idle_ns, pause.gaps / steps.count
+    whose = f" in `{pause.site.function}`" if pause.site else ""
+    meanwhile = "nothing else is computed" if pause.on_cpu else "the GPU is idle"
+    waits = f"; {ms(pause.waiting_ns)} a step of it waiting in the operating system" * bool(pause.waiting_ns)
+    makes = f" Garbage of what is made is collected for {ms(pause.collecting_ns)} more." * bool(pause.collecting_ns)
+    many = pause.callee.calls if pause.callee else 0
+    calls = f", {many:,.3g} call{'s' * (many != 1)} a step" * bool(many)
+    said = f"{percent(pause.share)} of the step is {_what(pause)}{whose}: {ms(ns)}{calls}."
+    each = f"{often:,.3g} time{'s' * (often != 1)} a step {meanwhile}, for {ms(pause.each_ns)} each{waits}.{makes}"
+    return Evidence(said, ns, "ns"), Evidence(each, pause.each_ns, "ns")
+
+
+EXAMPLES = [
+    Fires(  # 99 ms of Python a step: a fifth to all of it can go, until the GPU's 20 ms limit it
+        """
+        4 steps of 100
+        cpu  "train.py(30): make_mask" 0-99 | aten::mm 40-41
+        gpu  sgemm 40.02-60 @40.01
+        """,
+        saving_ms=(19.8, 80),
+    ),
+    Fires(  # the device waits for 40 ms of a call that asks for an op itself
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | "train.py(9): main" 2-100 | "wandb/sdk/run.py(70): log" 40-80 | aten::mm 80-81
+        gpu  sgemm 1-40 @0.5 | sgemm 80.5-100 @80.2
+        """
+    ),
+    Silent(  # while the GPU works
+        """
+        4 steps of 100
+        cpu  aten::mm 0-1 | "train.py(30): make_mask" 2-40 | sync 42-99.51
+        gpu  sgemm 0.02-99.5 @0.01
+        """
+    ),
+    CannotTell("4 steps of 100\ngpu  sgemm 40.5-99.9 @40.2", because="ProfilerActivity.CPU"),
+]

@@ -1,0 +1,186 @@
+"""No other finding explains where the step goes.
+
+A tenth of the step or more goes to one thing that computes nothing: exposed communication of one kind, copies, or idle
+time of one cause. No other finding is about it.
+
+Why it costs
+    The step would be shorter by so much at most. How much of it can go is not known.
+
+How to fix
+    See what is waited for, and where. Record what the finding asks for, and the cause may get a finding of its own.
+
+Ignore when
+    the work is needed, and nothing could run beside it.
+
+Sources
+    https://docs.pytorch.org/tutorials/recipes/recipes/tuning_guide.html
+"""
+
+from diagnose.facts.core.causes import TimeCause
+from diagnose.facts.device.lost_time import Lost, together
+from diagnose.facts.run.quality import Distortion
+from diagnose.rulekit.vocabulary import *
+
+LOST_SHARE = 0.1  # of the step, from which on a loss needs a reason (our choice)
+MOSTLY = 0.5  # of a loss that one rank is waited for (our choice)
+MORE = "diagnose profile train.py"
+
+CAUSES = {
+    TimeCause.GARBAGE_COLLECTION: ("Python collects garbage", "Keep fewer objects that refer to each other."),
+    TimeCause.COMPILE: ("torch.compile compiles", "Record later steps, once all is compiled."),
+    TimeCause.CHECKPOINT: ("a checkpoint is saved", "Save less often, or on another thread."),
+    TimeCause.ALLOCATION: ("the host allocates or frees memory", "Keep memory, and use it again."),
+    TimeCause.SYNC: ("the host launches again after waiting for it", "Wait only where the host needs a result."),
+    TimeCause.LOADER: ("the next batch is fetched", "Record with diagnose profile: it tells what a batch costs."),
+    TimeCause.OTHER_RANK: ("the host waits for other ranks", "Record all ranks at once."),
+    TimeCause.HOST_COPY: ("the host is in calls that start copies", "Copy from pinned memory, and fewer times."),
+    TimeCause.LAUNCH: ("the host is in calls that launch kernels", "Launch fewer and longer kernels."),
+    TimeCause.BLOCKED: ("the host waits in the operating system", "See which thread, file or timer it waits for."),
+    TimeCause.OPS: ("the host dispatches ops", "Run fewer and larger ops."),
+    TimeCause.PYTHON: ("Python runs between ops", "See which function takes it."),
+    TimeCause.DEVICE_WAIT: ("queued work waits for another stream", "See which event or stream it waits for."),
+}
+"""What goes on, and what to do about it."""
+
+NOT_TOLD = (TimeCause.UNKNOWN, TimeCause.HOST_NOT_RECORDED)
+
+
+@rule("UX01")
+def unexplained_time(lost_time: tuple[Lost, ...], distortion: Distortion, steps: Steps) -> Verdicts:
+    told = [one for one in lost_time if one.recurs or steps.count > 1]
+    once = max(
+        (one.share for one in lost_time if not (one.recurs or steps.count > 1) and one.share >= LOST_SHARE), default=0.0
+    )
+    large = [one for one in told if one.share >= LOST_SHARE] + whole_of_small(told)
+    large = [one for one in large if one.ns > one.chance_ns]
+    stacks = "stacks" in distortion.options
+    for one in large:
+        if one.cause is TimeCause.COMMUNICATION:
+            yield communicated(one, steps)
+        elif one.cause is TimeCause.COPY:
+            yield copied(one, steps)
+        elif one.cause in CAUSES:
+            yield idle(one, steps, stacks)
+    if once and not large:
+        raise Missing(f"whether what takes {percent(once)} of the only step happens again", "Record three steps.")
+    hidden = sum(one.share for one in lost_time if one.cause in NOT_TOLD)
+    if hidden >= LOST_SHARE and not large:
+        raise Missing(f"why nothing runs for {percent(hidden)} of the step", "Record the host's calls and ops as well.")
+    if not large:
+        most = f"{percent(lost_time[0].share)} of the step" if lost_time else "nothing"
+        yield Clean(f"one thing that computes nothing takes {most} at most")
+
+
+def whole_of_small(losses: list[Lost]) -> list[Lost]:
+    """Kinds of communication that are small alone, together, if that is much."""
+    every = together(one for one in losses if one.cause is TimeCause.COMMUNICATION and one.share < LOST_SHARE)
+    return [] if every is None or every.share < LOST_SHARE else [every]
+
+
+def found(one: Lost, title: str, evidence: tuple[Evidence, ...], edits: tuple[Edit, ...], fix: Fix) -> Finding:
+    return Finding(
+        title=title,
+        evidence=evidence,
+        edits=edits,
+        fixes=(fix,),
+        confidence=Confidence(Level.LOW, "a bound: replayed as if it took no time, and no fix is known"),
+        site=one.site,
+        basis=Basis.AT_MOST,
+        unless_above=True,
+    )
+
+
+def communicated(one: Lost, steps: Steps) -> Finding:
+    named = f"`{one.what}` ({one.role.value})" if one.role else "communication of several kinds"
+    group = f", group {one.group}" if one.group else ""
+    calls = one.calls / steps.count
+    waits = sum(ns for _, ns in one.awaited)
+    rank, most = one.awaited[0] if one.awaited else (-1, 0)
+    if most >= MOSTLY * one.ns:
+        who = f"For {ms(most)} of that this rank waits for rank {rank}."
+        fix = Fix(f"See what rank {rank} does before it comes there: it is waited for.")
+    elif waits >= MOSTLY * one.ns:
+        ranks = ", ".join(str(rank) for rank, _ in one.awaited[:4])
+        who = f"For {ms(waits)} of that it waits for other ranks: {ranks}."
+        fix = Fix("See what decides when each rank comes there: the schedule, or uneven work.")
+    elif one.awaited:
+        who = f"Waiting for other ranks is only {ms(waits)} of that: the rest is transfer."
+        fix = Fix("Start it early, and wait where its result is used, so that compute runs beside it.")
+    else:
+        who = "One rank's recording does not tell transfer from waiting for another rank."
+        fix = Fix("Record all ranks at once: then the report tells who waits for whom.", after=MORE)
+    return found(
+        one,
+        f"Exposed communication: {one.what or 'several kinds'}",
+        (
+            Evidence(
+                f"{named[0].upper()}{named[1:]}{group} runs for {ms(one.ns)} a step while nothing is computed:"
+                f" {percent(one.share)} of the step, in {calls:.3g} call{'s' * (calls != 1)}.",
+                one.ns,
+                "ns",
+            ),
+            Evidence(who, waits, "ns"),
+        ),
+        (Remove(one.ids), *(Shorten(Times(*time), 0.0) for time in one.times)),
+        fix,
+    )
+
+
+def copied(one: Lost, steps: Steps) -> Finding:
+    return found(
+        one,
+        "Exposed copies",
+        (
+            Evidence(
+                f"Copies run for {ms(one.ns)} a step while the GPU does nothing else: {percent(one.share)} of the"
+                f" step, in {one.calls / steps.count:.3g} copies.",
+                one.ns,
+                "ns",
+            ),
+        ),
+        (Remove(one.ids),),
+        Fix("Copy less, or beside compute: from pinned memory, without waiting."),
+    )
+
+
+def idle(one: Lost, steps: Steps, stacks: bool) -> Finding:
+    says, do = CAUSES[one.cause]
+    often = one.calls / steps.count
+    fixes = do if one.site or stacks else f"{do} Record with stacks to see the line."
+    edits = (Shorten(Times(*time), 0.0) for time in one.times)
+    return found(
+        one,
+        f"Nothing is computed while {says}",
+        (
+            Evidence(
+                f"Nothing is computed for {ms(one.ns)} a step while {says}: {percent(one.share)} of the step, in"
+                f" {often:.3g} gap{'s' * (often != 1)}.",
+                one.ns,
+                "ns",
+            ),
+        ),
+        (*edits, Detach(one.ids)),
+        Fix(fixes),
+    )
+
+
+EXAMPLES = [
+    Fires(  # a stage waits 40 of 100 ms for what it receives, and no other rank was recorded: at most these go
+        """
+        4 steps of 100
+        cpu     aten::mm 0-0.1 | c10d::recv_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-59.8 @0.05
+        gpu 20  nccl 59.8-99.8 @0.3 operation=recv
+        """,
+        saving_ms=(0, 40.3),
+    ),
+    Silent(  # 5 ms of it are no tenth of the step
+        """
+        4 steps of 100
+        cpu     aten::mm 0-0.1 | c10d::recv_ 0.2-0.4 | device_sync 1-99.9
+        gpu     sgemm 0.1-94.8 @0.05
+        gpu 20  nccl 94.8-99.8 @0.3 operation=recv
+        """
+    ),
+    CannotTell("gpu  sgemm 0-10 | sgemm 50-60", because="host activity"),
+]

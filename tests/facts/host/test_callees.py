@@ -1,0 +1,93 @@
+"""What the pauses of the host are filled with: functions of libraries and C functions, by hand-made frames."""
+
+from __future__ import annotations
+
+import pytest
+
+from diagnose.facts.host.callees import Callee
+from diagnose.facts.host.python import PythonPause, python_pauses
+from diagnose.synthetic.reading import facts_of
+from diagnose.trace.callees import OWN, TORCH, named, short
+from diagnose.trace.kinds import CalleeKind, callee_kind
+
+MS = 1_000_000
+
+
+@pytest.mark.parametrize(
+    ("frame", "name", "kind"),
+    [
+        ("<built-in function collect>", "gc.collect", CalleeKind.GARBAGE_COLLECTION),
+        ("<built-in function sleep>", "time.sleep", CalleeKind.WAIT),
+        (
+            "torch/utils/tensorboard/writer.py(485): add_histogram",
+            "torch.utils.tensorboard.writer.add_histogram",
+            "log",
+        ),
+        ("/usr/lib/python3.12/json/__init__.py(183): dumps", "json.dumps", CalleeKind.LOG),
+        ("numpy/lib/_npyio_impl.py(309): load", "numpy.lib.load", CalleeKind.LOAD),
+        ("numpy/lib/_arraysetops_impl.py(146): unique", "numpy.lib.unique", CalleeKind.NUMERIC),
+        ("torch/serialization.py(940): save", "torch.serialization.save", CalleeKind.SAVE),
+        ("copy.py(119): deepcopy", "copy.deepcopy", CalleeKind.COPY),
+        ("<built-in method read of _io.BufferedReader object at 0x7f01>", "BufferedReader.read", CalleeKind.LOAD),
+        ("<built-in method tolist of Tensor object at 0x7f01>", "Tensor.tolist", CalleeKind.READ),
+        ("<built-in method findall of re.Pattern object at 0x7f01>", "Pattern.findall", CalleeKind.OTHER),
+        ("/env/lib/python3.11/site-packages/cucim/skimage/_f.py(3): zoom", "cucim.skimage.zoom", CalleeKind.NUMERIC),
+    ],
+)
+def test_a_call_is_named_as_a_person_would_and_is_of_a_kind(frame: str, name: str, kind: CalleeKind) -> None:
+    assert (short(named(frame)), callee_kind(frame)) == (name, kind)
+
+
+@pytest.mark.parametrize(
+    ("frame", "name"),
+    [
+        ("nn.Module: Linear_0", TORCH),
+        ("torch/optim/optimizer.py(509): wrapper", TORCH),
+        ("<built-in method add_ of Parameter object at 0x7f01>", TORCH),
+        ("<built-in method append of list object at 0x7f01>", OWN),
+        ("<built-in function len>", OWN),
+        ("/home/me/train.py(7): loss", OWN),
+        ("transformers/trainer.py(2500): _inner_training_loop", OWN),
+    ],
+)
+def test_calls_of_the_framework_and_of_the_language_have_no_name_of_their_own(frame: str, name: str) -> None:
+    assert named(frame) == name
+
+
+def steps_with(*frames: tuple[str, float, float], ops: str = "") -> PythonPause:
+    """Where most pauses in steps of 10 ms: ops take all but 2 to 8 ms, where `frames` are open, and `ops` run."""
+    opened = "".join(f' | "{name}" {start}-{end}' for name, start, end in frames)
+    step = f'aten::mm 0-2 | "/home/me/train.py(3): main" 0-10{opened} | {ops}aten::add 8-10'
+    found = python_pauses(facts_of(f"4 steps of 10\n1 threads, 2 cores\ncpu  {step}"))
+    return found[0]
+
+
+def test_a_pause_has_the_name_of_the_c_function_that_fills_it() -> None:
+    found = steps_with(("<built-in function fsync>", 2.5, 7.5))
+    assert found.callee == Callee("fsync", CalleeKind.SAVE, 5 * MS, 1.0)
+    assert found.is_work
+
+
+def test_what_fills_less_than_half_of_a_pause_is_not_named() -> None:
+    assert steps_with(("<built-in function fsync>", 2.5, 5)).callee is None
+
+
+def test_of_calls_within_each_other_the_one_that_the_line_makes_is_named() -> None:
+    found = steps_with(("wandb/sdk/run.py(70): log", 2, 7.9), ("json/__init__.py(183): dumps", 2.1, 7.8))
+    assert found.callee is not None
+    assert found.callee.name == "wandb.sdk.run.log"
+
+
+def test_the_user_s_function_that_a_library_calls_back_is_a_line_of_its_own() -> None:
+    found = steps_with(("tqdm/std.py(1160): __iter__", 2, 7.9), ("/home/me/data.py(8): rows", 2.1, 7.8))
+    assert found.site is not None
+    assert (found.site.function, found.callee) == ("rows", None)
+
+
+def test_ops_that_a_log_asks_for_are_the_log_s() -> None:
+    """Of 6 ms the log takes 5, and 2 of these in an op; of numpy's function the op is not."""
+    found = steps_with(("wandb/sdk/run.py(70): log", 2.5, 7.5), ops="aten::stack 4-6 | ")
+    assert (found.idle_ns, found.gaps) == (6 * MS, found.steps)
+    assert found.callee == Callee("wandb.sdk.run.log", CalleeKind.LOG, 5 * MS, 1.0)
+    without = steps_with(("numpy/lib/_f.py(70): unique", 2.5, 7.5), ops="aten::stack 4-6 | ")
+    assert (without.idle_ns, without.gaps) == (4 * MS, 2 * without.steps)
