@@ -11,16 +11,12 @@ from __future__ import annotations
 
 import argparse
 import ctypes
-import gzip
 import json
-import math
 import os
 import subprocess
 import time
-from collections.abc import Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
 
 import torch
 import torch.distributed as dist
@@ -127,49 +123,6 @@ def _clock_mhz(device: torch.device) -> int | None:
     return int(found) if found.isdigit() else None
 
 
-def spans(trace: Path) -> list[dict[str, Any]]:
-    """The spans of a recorded trace, for `verify`; ranges once, as they were on the host."""
-    events = json.loads(gzip.decompress(trace.read_bytes()))["traceEvents"]
-    return [event for event in events if event.get("ph") == "X" and event.get("cat") != "gpu_user_annotation"]
-
-
-def named(trace: Path, name: str) -> list[dict[str, Any]]:
-    """The spans whose name holds this, for `verify`."""
-    return [span for span in spans(trace) if name in span["name"]]
-
-
-def steps(trace: Path) -> list[dict[str, Any]]:
-    """The spans of the recorded steps, for `verify`."""
-    return [
-        span
-        for span in spans(trace)
-        if span.get("cat") == "user_annotation" and span["name"].startswith("ProfilerStep#")
-    ]
-
-
-def within(some: list[dict[str, Any]], other: dict[str, Any]) -> Iterator[dict[str, Any]]:
-    """Those that begin while the other goes on, for `verify`."""
-    return (span for span in some if other["ts"] <= span["ts"] < other["ts"] + other["dur"])
-
-
-def pauses_us(trace: Path) -> list[float]:
-    """Stretches between two ops in which none goes on, for `verify`."""
-    ops = sorted((span["ts"], span["ts"] + span["dur"]) for span in spans(trace) if span.get("cat") == "cpu_op")
-    found, reach = [], math.inf
-    for start, end in ops:
-        if start > reach:
-            found.append(start - reach)
-        reach = end if math.isinf(reach) else max(reach, end)
-    return found
-
-
-def loader(trace: Path) -> dict[str, Any]:
-    """What the manifest beside a trace says of the first loader, for `verify`."""
-    manifest = json.loads(trace.with_name("manifest.json").read_text(encoding="utf-8"))
-    found: dict[str, Any] = manifest["ranks"][0]["loaders"][0]
-    return found
-
-
 def keep_memory() -> None:
     """Have glibc keep what is freed, as far as it can: tensors of up to 32 MB.
 
@@ -179,9 +132,3 @@ def keep_memory() -> None:
     if hasattr(library, "gnu_get_libc_version"):
         library.mallopt(-3, 32 << 20)  # M_MMAP_THRESHOLD
         library.mallopt(-1, (1 << 31) - 1)  # M_TRIM_THRESHOLD
-
-
-def expect(holds: bool, otherwise: str) -> None:
-    """Raise AssertionError with a sentence unless it holds."""
-    if not holds:
-        raise AssertionError(otherwise)

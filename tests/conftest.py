@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -39,6 +40,9 @@ def pytest_configure(config: pytest.Config) -> None:
     os.environ["DIAGNOSE_DEBUG"] = "1"  # failures of ours are raised
     os.environ["DIAGNOSE_NO_CACHE"] = "1"  # tests leave the user's cache alone
     os.environ["DIAGNOSE_NO_LEDGER"] = "1"  # and what trials have left there
+    # Hundreds of processes that tests start, and pytest's own, keep what they have compiled.
+    os.environ.pop("PYTHONDONTWRITEBYTECODE", None)
+    sys.dont_write_bytecode = False
     os.environ.pop("GITHUB_ACTIONS", None)  # a job that runs the tests is told nothing by what they run
     folder: Path | None = config.getoption("--corpus")
     if folder is not None and not folder.is_dir():

@@ -1,4 +1,4 @@
-"""The planted cases: each says what it is, its recordings show it and nothing private; and how often we are right."""
+"""The planted cases: each says what it is, its recordings show nothing private; and how often we are right."""
 
 from __future__ import annotations
 
@@ -9,7 +9,6 @@ import re
 import sys
 from dataclasses import replace
 from pathlib import Path
-from types import ModuleType
 
 import numpy as np
 import pytest
@@ -73,24 +72,6 @@ def test_a_case_is_measured_at_all_levels_where_it_was_tried_and_keeps_one_recor
     assert {name.removeprefix("gpu_") for name in recorded} <= {*case.recordings}
     if best in counts:
         assert recorded >= {*case.recordings}
-
-
-def program(case: Case) -> ModuleType:
-    pytest.importorskip("torch")
-    return importlib.import_module(case.module)
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trial", RECORDED, ids=named)
-def test_a_recording_shows_what_is_planted(trial: Trial) -> None:
-    program(trial.case).verify(trial.recording / "rank0.trace.json.gz")
-
-
-@pytest.mark.slow
-@pytest.mark.parametrize("trial", FIXED, ids=named)
-def test_a_recording_without_the_fault_does_not_show_it(trial: Trial) -> None:
-    with pytest.raises(AssertionError):
-        program(trial.case).verify(trial.fixed_recording / "rank0.trace.json.gz")
 
 
 @pytest.mark.slow

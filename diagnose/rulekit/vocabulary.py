@@ -52,6 +52,7 @@ from diagnose.rulekit.rewritten import Found
 from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, without
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
+from diagnose.trace.kinds import CalleeKind
 from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, RankManifest
 from diagnose.trace.units import duration as ms
@@ -62,6 +63,7 @@ __all__ = [
     "HANDED_OVER_NS",
     "Basis",
     "Between",
+    "CalleeKind",
     "CannotTell",
     "Cause",
     "Caution",

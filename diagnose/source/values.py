@@ -25,7 +25,6 @@ class _Content(msgspec.Struct, frozen=True):
     used: list[int]
     sparse: list[int] | None = None
     looked_up: list[int] | None = None
-    read: list[int] | None = None
 
 
 def read_values(path: Place) -> ValueGraph:
@@ -33,7 +32,7 @@ def read_values(path: Place) -> ValueGraph:
     found = unpacked(path, _Content, _WHAT)
     ops = len(found.name)
     columns = [found.thread, found.step, found.backward, found.makes, found.same, found.given]
-    columns += [one for one in (found.sparse, found.looked_up, found.read) if one is not None]
+    columns += [one for one in (found.sparse, found.looked_up) if one is not None]
     check_size(_WHAT, len(found.names), ops, len(found.uses))
     if any(len(column) != ops for column in columns) or len(found.uses) != len(found.used):
         raise ValueError(f"is no {_WHAT}: its parts do not fit")
@@ -60,5 +59,4 @@ def _rows(found: _Content, ops: int) -> RowCounts | None:
     return RowCounts(
         sparse=within(found.sparse, 0, 1001, _WHAT),
         looked_up=None if found.looked_up is None else within(found.looked_up, -1, ops, _WHAT),
-        read=None if found.read is None else within(found.read, 0, 101, _WHAT),
     )

@@ -43,7 +43,7 @@ _NOTED = (_BENCHMARK, _THREADS, _RIVAL, _TIMED, _BATCHES, _FETCHED, _MADE, _COMP
 _VALUE = re.compile(
     r"(?P<name>[\w:]+)(?: as (?P<same>\d+))?(?: gives (?P<given>\d+|-))?(?: takes (?P<takes>(?:-|\d+)(?:,(?:-|\d+))*))?"
     r"(?P<always> always)?(?P<back> back)?"
-    r"(?P<counts>(?: (?:sparse|looked|carried|read) \d{1,4})*)"
+    r"(?P<counts>(?: (?:sparse|looked|carried) \d{1,4})*)"
 )
 
 
@@ -110,19 +110,16 @@ def values(text: str) -> ValueGraph | None:
 
 
 def _counted(text: str) -> dict[str, int]:
-    """As "sparse 990 read 75"."""
+    """As "sparse 990 looked 2"."""
     words = text.split()
     return dict(zip(words[::2], map(int, words[1::2]), strict=True))
 
 
 def _rows(said: list[dict[str, int]]) -> RowCounts:
     """Of both steps."""
-    sparse, read = (
-        np.array([one.get(name, least) for one in said] * 2) for name, least in (("sparse", 0), ("read", 100))
-    )
     looked = [one.get("looked", -1) for one in said]
     both = [*looked, *(one + len(said) if one >= 0 else -1 for one in looked)]
-    return RowCounts(sparse=sparse, looked_up=np.array(both), read=read)
+    return RowCounts(sparse=np.array([one.get("sparse", 0) for one in said] * 2), looked_up=np.array(both))
 
 
 def _fetched(text: str) -> int | None:

@@ -24,9 +24,9 @@ ns. `#` after a space begins a comment; indentation, blank lines and the order o
     equal batches, different batches        it saw what the ranks take, which use DistributedDataParallel
     values aten::mm | aten::mul as 0        it saw which ops of a step make equal values: the second what op 0 made.
                                             Or `gives 0`, which it took; `takes 0,1`; `always`, in each step; `back`.
-                                            Then counts as in `RowCounts`: `sparse 990`; `read 75`; `looked 0`, as it
-                                            depends on rows that op 0 took; `carried 0`, as it takes what op 0 of the
-                                            step before made.
+                                            Then counts as in `RowCounts`: `sparse 990`; `looked 0`, as it depends on
+                                            rows that op 0 took; `carried 0`, as it takes what op 0 of the step before
+                                            made.
                                             For 0 may stand `-`: what no op made
     memory 10 of 20 GB  the allocator has so much in use of what it holds, when a step begins; it may go on with
                         `, 1 GB more a step`

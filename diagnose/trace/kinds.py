@@ -172,7 +172,7 @@ class CalleeKind(_Kind):
     )
     TORCH = (
         "torch",
-        r"^nn\.Module: |(^|/)(torch(vision|audio)?|triton|diagnose/capture|functorch)(\.py|/)"
+        r"^nn\.Module: |(^|/)(torch(vision|audio)?|triton|functorch)(\.py|/)"
         r"|^<built-in (function|method) \w+ of (torch\.\S+|type|Tensor|Parameter|\w*Function|PyCapsule) object"
         r"|^<built-in function (linear|_?\w*conv\w*|gelu|softplus|scaled_dot_product_attention|avg_pool\w*|one_hot"
         r"|next|iter)>",

@@ -173,7 +173,7 @@ class AutogradGraph:
 
 @dataclass(frozen=True)
 class RowCounts:
-    """How much of what ops take and make counts. Arrays of shape (ops,) as in `ValueGraph`."""
+    """How much of what ops take counts. Arrays of shape (ops,) as in `ValueGraph`."""
 
     sparse: IntArray
     """Thousandths that are zero of a matrix that a product takes and that depends on nothing that is learnt."""
@@ -181,12 +181,6 @@ class RowCounts:
     """The op that took rows of a table, if this one depends on them and on nothing else that changes or is learnt.
 
     -1 of others. None: nobody looked.
-    """
-    read: IntArray | None = None
-    """Percent of what the op computes that something reads in this step or the next; 100 where that is not known.
-
-    Not of the second step, as nobody saw the one after it; and 100 of what the backward pass goes through, as
-    gradients tell of that (not in recordings of 2026-11-23). None: nobody looked.
     """
 
 

@@ -20,7 +20,6 @@ Sources
 from diagnose.facts.host.cpu_threads import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.rulekit.vocabulary import *
-from diagnose.trace.kinds import CalleeKind
 
 WORTH_SHARE = 0.05  # of the step, at one line (our choice)
 GAPS = 3  # pauses in the used steps: one or two may be start-up, not a loop (our choice)

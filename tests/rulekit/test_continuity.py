@@ -77,6 +77,7 @@ def test_a_little_more_saves_a_little_more(rule: str) -> None:
 CHANCE = {
     "straggler": "ranks of equal work differ by chance",
     "work_imbalance": "ranks of equal work differ by chance",
+    "host_work": "it names what no other rule knows, and each loop has small such work",
     "garbage_collection": "it decides how sure the finding is, not whether there is one",
 }
 """Rules with a larger threshold, and why."""

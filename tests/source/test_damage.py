@@ -21,8 +21,8 @@ from diagnose.facts.core.base import Facts
 from diagnose.facts.digest import digest
 from diagnose.source import document, ranks, stream
 from diagnose.source.base import InputError
-from diagnose.trace import laws
 from diagnose.trace.model import Rank, Severity
+from tests import laws
 from tests.diagnoses import of_ranks
 from tests.drawing import Drawing
 

@@ -31,7 +31,6 @@ OLDER = SOUND
 ROWS = {
     "sparse": [0, 0, 1000],
     "looked_up": [-1, 0, 0],
-    "read": [25, 0, 100],
 }
 SOUND = {**OLDER, **ROWS}
 
@@ -70,7 +69,6 @@ def test_values(tmp_path: Path) -> None:
         {**SOUND, "used": [-2]},
         {**SOUND, "sparse": [0, 0, 1001]},
         {**SOUND, "looked_up": [-1, 3, 0]},
-        {**SOUND, "read": [25, 0, 101]},
         {name: value for name, value in SOUND.items() if name != "same"},
         {**SOUND, "names": ["x"] * (packed.MOST_NAMES + 1)},
     ],

@@ -16,10 +16,11 @@ import pytest
 from diagnose.source import ranks
 from diagnose.synthetic import notation
 from diagnose.synthetic.notation import DrawingError
-from diagnose.trace import kinds, laws
+from diagnose.trace import kinds
 from diagnose.trace.hardware import peaks
 from diagnose.trace.kinds import Activity, KernelKind
 from diagnose.trace.model import Rank, Step
+from tests import laws
 
 Read = Callable[[str], Rank]
 MS = 1_000_000

@@ -10,8 +10,8 @@ import pandas as pd
 import pytest
 
 from diagnose.source import ranks
-from diagnose.trace import laws
 from diagnose.trace.model import Rank, Step
+from tests import laws
 from tests.drawing import Drawing
 
 

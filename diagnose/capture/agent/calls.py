@@ -30,12 +30,8 @@ class Op(NamedTuple):
     """Whether equal inputs give equal results."""
     arithmetic: bool
     """Whether it is useless if it gives back what it took."""
-    pointwise: bool
-    """Whether it makes each element of those in the same place."""
     turns: bool
     """Whether it changes how a tensor looks at its memory."""
-    views: bool
-    """Whether it does so, or makes a tensor that looks at the same memory."""
     computes: bool
     """Whether it looks at the values of what it takes: not views of memory, nor what is only made as large."""
 
@@ -53,9 +49,7 @@ def described(func: Any, torch: Any) -> Op:
         writes=frozenset() if turns else _written(schema),
         comparable=space == "aten" and name not in UNFILLED and not seeded,
         arithmetic=space == "aten" and name in ARITHMETIC,
-        pointwise=torch.Tag.pointwise in func.tags and not seeded and not name.startswith("_foreach"),
         turns=turns,
-        views=views,
         computes=not views and not name.endswith("_like") and not name.startswith("new_"),
     )
 

@@ -18,8 +18,6 @@ from typing import Any, NamedTuple, TypeVar
 from .calls import Op, described, is_one_number, plain, some_of, tensors_in
 from .contents import Contents, Unknown
 from .counts import Counts
-from .parts import Parts
-from .reads_without_ops import watched
 
 T = TypeVar("T")
 
@@ -48,13 +46,11 @@ def values_of_two_steps(target: Path) -> Generator[None, None, str | None]:
         leave = None
     if leave is None:
         return None
-    end = watched(values.torch, values.read_elsewhere)
     try:
         yield
         values.step = 1
         yield
     finally:  # The training may end before.
-        end()
         leave()
     try:
         return target.name if values.write(target) else None
@@ -101,8 +97,6 @@ class _Call(NamedTuple):
     op: Op
     at: int
     """Its position."""
-    given: dict[str, Any]
-    """Its arguments, by name."""
     key: object | None
     """None if nothing can be compared with it."""
     tensors: list[Any]
@@ -117,12 +111,10 @@ class Values:
         import torch
 
         self.torch, self._contents = torch, Contents(torch)
-        self._counts, self._parts = Counts(torch, self._contents), Parts(torch, self._contents)
+        self._counts = Counts(torch, self._contents)
         self.step = 0
         self.failed = False
         self._lock, self._process = threading.Lock(), os.getpid()
-        self._looks: int | None = None
-        """The thread that looks."""
         self._ops: dict[Any, Op] = {}
         self._threads: dict[int, int] = {}
         self._names: dict[str, int] = {}
@@ -150,11 +142,6 @@ class Values:
             self._tried(self._ended, call, made)
         return made
 
-    def read_elsewhere(self, tensor: Any) -> None:
-        """The script reads a tensor in a way that calls no op, unless it is we who look."""
-        if self._looks != threading.get_ident():
-            self._tried(self._parts.read_elsewhere, tensor)
-
     def _tried(self, what: Callable[..., T], *given: Any) -> T | None:
         """What fails here must not fail the script, nor wait for a device while a CUDA graph is captured.
 
@@ -167,13 +154,10 @@ class Values:
             return None
         try:
             with self._lock:
-                self._looks = threading.get_ident()
                 return what(*given)
         except Exception:
             self.failed = True
             return None
-        finally:
-            self._looks = None
 
     def _begun(self, func: Any, args: Any, kwargs: Any) -> _Call | None:
         op = self._ops.get(func)
@@ -201,10 +185,9 @@ class Values:
             self._used.append(one)
         looked_at = tensors if op.computes else []
         self._counts.taken(op, given, looked_at, self._backward[at] == 1, self.step)
-        self._parts.taken(op, [] if op.views else tensors)
         self.failed |= at >= MOST_OPS or len(self._uses) > MOST_EDGES
         may_give_back = op.arithmetic and not written and not self._backward[at]
-        return _Call(op, at, given, key if op.comparable else None, tensors, written, may_give_back)
+        return _Call(op, at, key if op.comparable else None, tensors, written, may_give_back)
 
     def _ended(self, call: _Call, made: Any) -> None:
         at, contents = call.at, self._contents
@@ -225,8 +208,6 @@ class Values:
             contents.turned(tensor)
         for place, one in enumerate(new):
             contents.made(one, contents.number(("made", value, place)), at)
-        if new and call.op.computes and not self._backward[at]:
-            self._parts.made(at, call.op, call.tensors, call.given, new[0])
 
     def _given_back(self, call: _Call, made: Any) -> int:
         """As `ValueGraph.given`. What is learnt may be nothing yet: a branch that begins at zero."""
@@ -266,7 +247,6 @@ class Values:
             "given": self._given,
             "sparse": self._counts.sparse,
             "looked_up": self._counts.looked_up,
-            "read": self._parts.read(),
             "uses": self._uses,
             "used": self._used,
         }

@@ -7,7 +7,7 @@ thread by thread; views count for nothing. What the dispatcher sees lies within 
 
 from __future__ import annotations
 
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from fnmatch import fnmatch
 
 import numpy as np
@@ -36,9 +36,6 @@ NOT_COUNTED = Missing("what rows of tensors hold", "Record with this version of 
 
 LAYERS = ("aten::linear", "aten::*mm", "aten::*matmul", "aten::einsum", "aten::conv*")
 """Ops of which most of a net's time is: shell patterns."""
-
-ALL = 100
-"""Percent."""
 
 ALIKE_STEPS = "Record a training whose steps are alike."
 """How to know more."""
@@ -91,7 +88,7 @@ def seen_ops(facts: Facts) -> SeenOps:
         needed=None if vain is None else _needed(graph, last, vain),
         brought=_brought(graph, last),
         takes=takes,
-        rows=None if graph.rows is None else replace(_rows(graph.rows, last), read=_read(graph, graph.rows, last)),
+        rows=None if graph.rows is None else _rows(graph.rows, last),
     )
 
 
@@ -153,17 +150,6 @@ def _first(graph: ValueGraph, last: IntArray, takes: tuple[tuple[int, ...], ...]
                 found[one] = found[other]
     first = np.array(found, dtype=np.int64)
     return np.where(first < np.arange(len(last)), first, -1)
-
-
-def _read(graph: ValueGraph, rows: RowCounts, last: IntArray) -> IntArray | None:
-    """Of the ops in their place in the step before, whose results both steps could read; None if nobody looked."""
-    if rows.read is None:
-        return None
-    before = np.flatnonzero(graph.step == 0)
-    found = np.full(len(last), ALL, dtype=np.int64)
-    for one, other in _aligned(graph.name[before].tolist(), graph.name[last].tolist()):
-        found[other] = rows.read[before[one]]
-    return found
 
 
 def _vain(graph: ValueGraph, last: IntArray) -> Mask | None:

@@ -11,7 +11,7 @@ from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
 from diagnose.facts.core.steps import steps
 from diagnose.trace import callees, intervals
-from diagnose.trace.callees import MOST, OWN, TORCH, Callees
+from diagnose.trace.callees import MOST, OWN, RECORDER, TORCH, Callees
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import CalleeKind, callee_kind
 
@@ -24,7 +24,7 @@ class Callee:
     """A function of a library that takes most of some time of a line."""
 
     name: str
-    """As `json.dumps`."""
+    """As `json.dumps`; all of the framework together are `torch`."""
     kind: CalleeKind
     ns: int
     """Per step."""
@@ -65,8 +65,9 @@ def callee(facts: Facts, times: Intervals, ns: IntArray, name: IntArray, tracks:
     spent = np.bincount(name, ns, len(table.names))
     most = int(spent.argmax())
     frame, own = table.names[most], name == most
-    if frame in (OWN, TORCH) or not spent[most] or spent[most] < MOST * ns.sum():
+    if frame == OWN or not spent[most] or spent[most] < MOST * ns.sum():
         return None
     begun = table.begun(times.where(own), tracks[own], name[own])
     ns_per_step = round_half_up(int(spent[most]), count)
-    return Callee(callees.short(frame), callee_kind(frame), ns_per_step, float(begun.sum()) / count)
+    kind = CalleeKind.TORCH if frame in (TORCH, RECORDER) else callee_kind(frame)
+    return Callee(callees.short(frame), kind, ns_per_step, float(begun.sum()) / count)

@@ -8,7 +8,6 @@ from enum import Enum
 from typing import TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from diagnose.facts.autograd.backward import backward_ops
 from diagnose.facts.core.base import Facts, Missing, once
@@ -32,7 +31,6 @@ class Cause(Enum):
     DUPLICATE = "what is computed again from the same values"
     CONSTANT = "what is the same in every step"
     IDENTITY = "arithmetic that returns its input"
-    UNREAD = "computing what nothing reads"
     ZEROS_IN_OPERAND = "multiplying with matrices that are nearly all zero"
     FROZEN_ROWS = "running frozen layers on rows of a table"
     UNUSED_GRADIENT = "computing gradients that no optimizer uses"
@@ -55,9 +53,9 @@ class Wasted:
     steps_seen: int
     """Used steps that have them."""
     site: Site | None
-    """The line of the first op; of the one that takes longest if only a part of the work is wasted."""
+    """The line of the first op."""
     other_site: Site | None
-    """Where the same had been computed before, or where the result is cut down."""
+    """Where the same had been computed before."""
     track: int
     """The main thread."""
     between: Intervals = intervals.EMPTY
@@ -80,7 +78,6 @@ class Wasted:
         return round(self.longest_ns * self.share)
 
 
-Shares: TypeAlias = "float | npt.NDArray[np.float64]"
 Finder: TypeAlias = "Callable[[Facts], tuple[Wasted, ...]]"
 
 FINDERS: dict[Cause, Finder] = {}
@@ -110,17 +107,16 @@ def counts(facts: Facts, column: str) -> IntArray:
     return found
 
 
-def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, share: Shares = 1.0, other: int = -1) -> Wasted:
-    """Ops, and the nodes of their backward pass. `share`: of all, or of each op; `other`: the op of `other_site`."""
-    lasted, step = facts.rank.spans["dur_ns"].to_numpy()[ids], used_step(facts, ids)
-    shown = int(ids[0] if isinstance(share, float) else ids[lasted.argmax()])
-    sites = sites_of(facts, np.array([shown, *([other] if other >= 0 else [])]))
+def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, other: int = -1) -> Wasted:
+    """Ops, and the nodes of their backward pass; all is wasted. `other`: the op of `other_site`."""
+    step = used_step(facts, ids)
+    sites = sites_of(facts, np.array([int(ids[0]), *([other] if other >= 0 else [])]))
     return Wasted(
         ops=tuple(dict.fromkeys(facts.rank.spans["name"].iloc[ids].astype(str))),
         times=round_half_up(int((step >= 0).sum()), steps(facts).count),
         work=work_of(facts, ids),
         back=work_of(facts, back),
-        share=float(np.average(share, weights=lasted + 1)) if isinstance(share, np.ndarray) else share,
+        share=1.0,
         steps_seen=len(set(step.tolist()) - {-1}),
         site=sites[0],
         other_site=sites[1] if other >= 0 else None,
@@ -129,24 +125,14 @@ def of_spans(facts: Facts, ids: IntArray, back: IntArray = NO_SPANS, share: Shar
 
 
 def of_rows(
-    facts: Facts,
-    seen: SeenOps,
-    rows: Sequence[IntArray],
-    percent: IntArray | None = None,
-    back: IntArray | None = None,
-    other: int = -1,
+    facts: Facts, seen: SeenOps, rows: Sequence[IntArray], back: IntArray | None = None, other: int = -1
 ) -> Wasted:
-    """Rows of ops that were seen, with their backward pass, and the time between the ops of each row.
-
-    `percent`: of each op that was seen how much is wasted; all, if None.
-    """
-    ops = np.concatenate(rows)
-    ids = seen.ids[:, ops]
+    """Rows of ops that were seen, with their backward pass, and the time between the ops of each row."""
+    ids = seen.ids[:, np.concatenate(rows)]
     recorded = ids[ids >= 0]
     back = backward_ops(facts, main_spans(facts, recorded)) if back is None else back
-    share = 1.0 if percent is None else np.broadcast_to(percent[ops] / 100, ids.shape)[ids >= 0]
     between = _between(facts, [seen.ids[:, row] for row in rows])
-    return replace(of_spans(facts, recorded, back, share, other), between=between)
+    return replace(of_spans(facts, recorded, back, other), between=between)
 
 
 def in_a_row(seen: SeenOps, label: IntArray | Mask) -> Iterator[IntArray]:

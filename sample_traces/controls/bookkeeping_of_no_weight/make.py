@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections import deque
-from pathlib import Path
 
 import torch
 
@@ -33,12 +32,6 @@ def main() -> None:
             seen["samples"] = seen.get("samples", 0) + len(inputs)
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Between ops little time passes."""
-    whole = sum(step["dur"] for step in harness.steps(trace))
-    harness.expect(sum(harness.pauses_us(trace)) < 0.15 * whole, "Python takes a large share")
 
 
 if __name__ == "__main__":

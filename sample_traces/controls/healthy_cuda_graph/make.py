@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from pathlib import Path
 
 import torch
 
@@ -55,12 +54,6 @@ def captured(work: Callable[[], None]) -> Callable[[], None]:
     with torch.cuda.graph(graph):
         work()
     return lambda: graph.replay()
-
-
-def verify(trace: Path) -> None:
-    """Every step launches a graph."""
-    launches = harness.named(trace, "cudaGraphLaunch")
-    harness.expect(len(launches) >= len(harness.steps(trace)), "no graph is launched")
 
 
 if __name__ == "__main__":

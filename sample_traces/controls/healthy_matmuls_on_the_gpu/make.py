@@ -2,17 +2,12 @@
 
 from __future__ import annotations
 
-import re
-from pathlib import Path
-
 import torch
 
 from sample_traces import harness
 
 WIDTH = {"weak": 4096, "medium": 6144, "strong": 7168}
 LAYERS = 3
-
-MATMUL = re.compile(r"gemm|nvjet|cutlass")
 
 
 def main() -> None:
@@ -32,17 +27,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """The GPU is busy nearly all the time, and multiplies matrices most of it."""
-    kernels = [span for span in harness.spans(trace) if span.get("cat") == "kernel"]
-    harness.expect(len(kernels) > 0, "nothing runs on a GPU")
-    busy = sum(span["dur"] for span in kernels)
-    whole = max(span["ts"] + span["dur"] for span in kernels) - min(span["ts"] for span in kernels)
-    harness.expect(busy > 0.8 * whole, "the GPU is idle")
-    multiplies = sum(span["dur"] for span in kernels if MATMUL.search(span["name"]))
-    harness.expect(multiplies > 0.6 * busy, "the GPU does other work")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import copy
-from pathlib import Path
 
 import torch
 
@@ -50,12 +49,6 @@ def main() -> None:
                 total += loss.item()
             if run.stepped():
                 return
-
-
-def verify(trace: Path) -> None:
-    """Every step moves the follower at once, and renews a part of the ring."""
-    moved = [span for span in harness.spans(trace) if span["name"] == "aten::_foreach_lerp_"]
-    harness.expect(len(moved) >= len(harness.steps(trace)), "the follower does not follow")
 
 
 if __name__ == "__main__":

@@ -10,7 +10,6 @@ from diagnose.contracts.finding import OutcomeKind
 from diagnose.facts.core.base import Facts, Missing
 from diagnose.facts.core.seen_ops import seen_ops
 from diagnose.facts.values.known_values import duplicates
-from diagnose.facts.values.parts_read import parts_read
 from diagnose.facts.values.wasted_work import FINDERS, Cause, wasted_work
 from diagnose.pipeline import present
 from diagnose.rulekit import engine, page
@@ -53,7 +52,7 @@ def test_each_cause_lacks_what_it_needs_itself() -> None:
     assert rank.values is not None
     ledger = wasted_work(Facts(replace(rank, values=replace(rank.values, rows=None))))
     assert [one.wasted_ns for one in ledger.of(Cause.DUPLICATE)] == [8_000_000]
-    for cause in (Cause.FROZEN_ROWS, Cause.ZEROS_IN_OPERAND, Cause.UNREAD):
+    for cause in (Cause.FROZEN_ROWS, Cause.ZEROS_IN_OPERAND):
         with pytest.raises(Missing, match="this version"):
             ledger.of(cause)
 
@@ -92,11 +91,6 @@ def test_what_takes_the_same_had_been_given_the_same(end: str, first: list[int])
 def test_other_ops_before_what_is_the_same_are_not() -> None:
     values = "aten::tril | aten::mm takes 0 | aten::triu | aten::mm as 1 takes 2"
     assert seen_ops(synthetic(values, [1, 2, 3, 4])).first.tolist() == [-1, -1, -1, 1]
-
-
-def test_what_nothing_reads_at_all() -> None:
-    (found,) = parts_read(synthetic("aten::mm | aten::addmm takes 0 read 0 | aten::add takes 0", [1, 2, 3]))
-    assert (found.ops, found.share, found.kind, found.wasted_ns) == (("aten::addmm",), 1.0, "all", 8_000_000)
 
 
 def test_an_entry_says_what_how_often_where_and_how_long() -> None:

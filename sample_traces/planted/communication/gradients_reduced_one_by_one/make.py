@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
@@ -28,12 +26,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Every step reduces many buckets."""
-    steps, reduced = harness.steps(trace), harness.named(trace, "c10d::allreduce_")
-    harness.expect(len(reduced) > 4 * len(steps), "few buckets are reduced")
 
 
 if __name__ == "__main__":

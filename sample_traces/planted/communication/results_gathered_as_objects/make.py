@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 import torch.distributed as dist
 from torch.nn.parallel import DistributedDataParallel
@@ -32,12 +30,6 @@ def main() -> None:
             dist.all_gather_object(gathered, found)
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Every step gathers."""
-    gathered = harness.named(trace, "c10d::allgather_")
-    harness.expect(len(gathered) >= len(harness.steps(trace)), "nothing is gathered")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch.nn.utils.rnn import pad_sequence
 from torch.utils.data import DataLoader
@@ -56,19 +54,6 @@ def main() -> None:
             optimizer.step()
             if run.stepped():
                 return
-
-
-def verify(trace: Path) -> None:
-    """Batches are about as long as the longest recordings there are."""
-    trace = trace.with_name("rank0.detail.json.gz")
-    first = [
-        span["args"]["Input Dims"][0]
-        for span in harness.spans(trace)
-        if span["name"] == "aten::linear" and span["args"]["Input Dims"][1] == [WIDTH, FEATURES]
-    ]
-    harness.expect(len(first) >= 3, "few batches are taken")
-    lengths = [shape[1] for shape in first]
-    harness.expect(min(lengths) > 0.7 * max(lengths), "a batch is short")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -49,14 +48,6 @@ def main() -> None:
             optimizer.step()
             if run.stepped():
                 return
-
-
-def verify(trace: Path) -> None:
-    """The training process makes the batches, and computes nothing meanwhile."""
-    spans = harness.spans(trace)
-    fetches = [span for span in spans if "SingleProcessDataLoaderIter.__next__" in span["name"]]
-    harness.expect(len(fetches) >= 3, "no batches made in the training process")
-    harness.expect(min(span["dur"] for span in fetches) > 16 * 100, "a batch took less than its waits")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -50,11 +49,6 @@ def main() -> None:
             optimizer.step()
             if run.stepped():
                 return
-
-
-def verify(trace: Path) -> None:
-    """What was recorded with the trace says that the queue holds one batch of each worker."""
-    harness.expect(harness.loader(trace)["prefetch_factor"] == 1, "the queue is longer")
 
 
 if __name__ == "__main__":

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch.utils.data import DataLoader, TensorDataset
 
@@ -27,11 +25,6 @@ def main() -> None:
             optimizer.step()
             if run.stepped():
                 return
-
-
-def verify(trace: Path) -> None:
-    """A stretch without an op is as long as starting processes takes."""
-    harness.expect(max(harness.pauses_us(trace)) > 12_000, "no workers are started")
 
 
 if __name__ == "__main__":

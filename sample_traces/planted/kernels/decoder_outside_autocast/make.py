@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from sample_traces import harness
@@ -38,13 +36,6 @@ def layers(number: int, width: int) -> torch.nn.Sequential:
     """So many layers."""
     parts = [part for _ in range(number) for part in (torch.nn.Linear(width, width, bias=False), torch.nn.GELU())]
     return torch.nn.Sequential(*parts)
-
-
-def verify(trace: Path) -> None:
-    """Autocast records a layer twice, with and within its casts; some are recorded once."""
-    calls = sum(span["name"] == "aten::linear" for span in harness.spans(trace))
-    steps = len(harness.steps(trace))
-    harness.expect(LAYERS * steps <= calls < 2 * LAYERS * steps, "all layers are under autocast")
 
 
 if __name__ == "__main__":

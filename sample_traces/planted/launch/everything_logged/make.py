@@ -40,10 +40,5 @@ def main() -> None:
                 return
 
 
-def verify(trace: Path) -> None:
-    """Steps hold a stretch of half a millisecond or more without an op."""
-    harness.expect(sum(pause >= 500 for pause in harness.pauses_us(trace)) >= 3, "nothing is written")
-
-
 if __name__ == "__main__":
     main()

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import numpy as np
 import torch
 
@@ -37,21 +35,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Every step turns noise of double precision to single, and torch draws none."""
-    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
-    number = len(harness.steps(trace))
-    turned = [
-        span
-        for span in harness.spans(trace)
-        if span["name"] == "aten::_to_copy"
-        and span["args"]["Input Dims"][0] == [BATCH, FEATURES]
-        and span["args"]["Input type"][0] == "double"
-    ]
-    harness.expect(len(turned) >= number - 1, "no noise of double precision")
-    harness.expect(not harness.named(trace, "aten::normal_"), "torch draws noise")
 
 
 if __name__ == "__main__":

@@ -6,7 +6,6 @@ import json
 import multiprocessing
 import threading
 import time
-from pathlib import Path
 
 import torch
 
@@ -38,11 +37,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Ops are held up for milliseconds, as long as a thread may keep the interpreter's lock."""
-    harness.expect(max(harness.pauses_us(trace)) > 3_000, "nothing holds the training up")
 
 
 if __name__ == "__main__":

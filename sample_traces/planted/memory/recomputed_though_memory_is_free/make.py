@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch.utils.checkpoint import checkpoint
 
@@ -37,12 +35,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """There are more calls of layers than layers; autocast records each twice, with and within its casts."""
-    calls = sum(span["name"] == "aten::linear" for span in harness.spans(trace))
-    harness.expect(calls > 2 * LAYERS * len(harness.steps(trace)), "no layer is computed again")
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import time
-from pathlib import Path
 
 import torch
 from torch.utils.data import DataLoader, Dataset
@@ -52,15 +51,6 @@ def main() -> None:
             total += loss.detach() if run.fixes("read") else loss.item()
             if run.stepped():
                 return
-
-
-def verify(trace: Path) -> None:
-    """The training process makes the batches, and reads a number in every step."""
-    steps = len(harness.steps(trace))
-    fetches = harness.named(trace, "SingleProcessDataLoaderIter.__next__")
-    reads = [span for span in harness.named(trace, "aten::item") if span["cat"] == "cpu_op"]
-    harness.expect(len(fetches) >= steps - 1 > 0, "no batches made in the training process")
-    harness.expect(len(reads) >= steps - 1, "numbers are not read in every step")
 
 
 if __name__ == "__main__":

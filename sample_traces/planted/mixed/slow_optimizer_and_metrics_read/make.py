@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from sample_traces import harness
@@ -33,15 +31,6 @@ def main() -> None:
         history.append(means.tolist() if run.fixes("metrics") else [mean.item() for mean in means])
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """The optimizer's step holds several ops for every parameter, and several numbers are read in every step."""
-    spans, steps = harness.spans(trace), len(harness.steps(trace))
-    updates = [span for span in spans if span["name"] == "aten::addcdiv_"]
-    reads = [span for span in spans if span["name"] == "aten::item"]
-    harness.expect(len(updates) >= 2 * LAYERS * (steps - 1) > 0, "the optimizer does its work in few ops")
-    harness.expect(len(reads) >= OUTPUTS * (steps - 1), "hardly any numbers are read")
 
 
 if __name__ == "__main__":

@@ -2,14 +2,10 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
 from sample_traces import harness
-from sample_traces.planted.communication.gradients_reduced_one_by_one import make as buckets
-from sample_traces.planted.ranks.one_rank_computes_more import make as balance
 
 SAMPLES = {"cpu": 2048, "cuda": 65536}
 HEAVY = {"weak": 0.55, "medium": 0.67, "strong": 0.98}
@@ -34,12 +30,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Both faults show."""
-    balance.verify(trace)
-    buckets.verify(trace)
 
 
 if __name__ == "__main__":

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import itertools
-from pathlib import Path
 
 import torch
 from torch.nn.parallel import DistributedDataParallel
@@ -38,22 +37,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Of two ranks now one, now the other computes longer."""
-    pairs = list(zip(*(_computed_us(trace.with_name(f"rank{rank}.trace.json.gz")) for rank in range(2)), strict=True))
-    more = [(one - other) / sum(map(sum, pairs)) for one, other in pairs]
-    harness.expect(sum(map(abs, more)) > 0.06, "both ranks compute alike")
-    harness.expect(min(more) < -0.01 and max(more) > 0.01, "it is always the same rank that computes longer")
-
-
-def _computed_us(trace: Path) -> list[float]:
-    """In each step."""
-    spans = harness.spans(trace)
-    kernels = [span for span in spans if span.get("cat") == "kernel" and "nccl" not in span["name"]]
-    computing = kernels or [span for span in spans if span["name"] in ("aten::addmm", "aten::mm")]
-    return [sum(span["dur"] for span in harness.within(computing, step)) for step in harness.steps(trace)]
 
 
 if __name__ == "__main__":

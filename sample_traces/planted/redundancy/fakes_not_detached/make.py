@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from sample_traces import harness
@@ -52,12 +50,6 @@ def main() -> None:
         critic.requires_grad_(True)
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Gradients pass the end of the generator in every critic step, too."""
-    passed = harness.named(trace, "evaluate_function: TanhBackward0")
-    harness.expect(len(passed) > CRITIC_STEPS * (len(harness.steps(trace)) - 1), "few gradients enter the generator")
 
 
 if __name__ == "__main__":

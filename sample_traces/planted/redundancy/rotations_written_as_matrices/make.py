@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from pathlib import Path
-
 import torch
 
 from sample_traces import harness
@@ -66,16 +64,6 @@ def main() -> None:
         optimizer.step()
         if run.stepped():
             return
-
-
-def verify(trace: Path) -> None:
-    """Queries and keys of each block are multiplied by matrices of positions, and so are their gradients."""
-    trace = trace.with_name("rank0.detail.json.gz")  # Which has the shapes.
-    products = [span for span in harness.spans(trace) if span["name"] == "aten::bmm"]
-    number = len(harness.steps(trace)) - 1
-    harness.expect(len(products) >= 4 * DEPTH * number, "nothing is turned by a matrix")
-    sizes = [span["args"].get("Input Dims", []) for span in products]
-    harness.expect(any(size and size[0][0] == LENGTH for size in sizes), "no matrix for each position")
 
 
 if __name__ == "__main__":
