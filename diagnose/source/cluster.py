@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import logging
+import time
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor, Future
 from contextlib import ExitStack, contextmanager
@@ -23,7 +24,7 @@ CONNECT_S = 10
 """For the scheduler to answer."""
 
 WORKERS_S = 60
-"""For the first worker to join it."""
+"""For a worker to join it: the first, or another once none is left."""
 
 
 _IS_THERE = "__import__('importlib.util', fromlist=['util']).find_spec('diagnose') is not None"
@@ -55,6 +56,28 @@ def version() -> str:
     for path in sorted(folder.rglob("*.py")):
         digest.update(path.relative_to(folder).as_posix().encode() + path.read_bytes())
     return f"{__version__} ({digest.hexdigest()})"
+
+
+@dataclass
+class Alive:
+    """Whether a cluster still has workers. Dask starts killed ones again, and waits for ever if it cannot."""
+
+    client: Any
+    address: str
+    empty_since_s: float | None = None
+
+    def __call__(self) -> None:
+        """Raises InputError once there has been no worker for as long as one is waited for."""
+        if self.client.scheduler_info()["workers"]:
+            self.empty_since_s = None
+        elif self.empty_since_s is None:
+            self.empty_since_s = time.monotonic()
+        elif time.monotonic() - self.empty_since_s > WORKERS_S:
+            raise InputError(f"{self.address} has lost all its workers. {_start(self.address)}")
+
+
+def _start(address: str) -> str:
+    return f"Start some: dask worker {address} --nthreads 1."
 
 
 class _OnCluster(Executor):
@@ -97,8 +120,8 @@ class _OnCluster(Executor):
 
 
 @contextmanager
-def executor(address: str, jobs: int) -> Iterator[tuple[Executor, tuple[type[BaseException], ...]]]:
-    """An executor, and what work ends with whose workers were killed, after Dask has tried it on others.
+def executor(address: str, jobs: int) -> Iterator[tuple[Executor, tuple[type[BaseException], ...], Alive]]:
+    """An executor, what work ends with whose workers were killed, after Dask has tried it on others, and a look at all.
 
     `address` is a scheduler's, or "local": then `jobs` workers are started here. Raises InputError if there is none.
     """
@@ -120,7 +143,7 @@ def executor(address: str, jobs: int) -> Iterator[tuple[Executor, tuple[type[Bas
         _require_workers(client, address)
         pool = _OnCluster(client.get_executor(pure=False), address)
         opened.callback(pool.shutdown, wait=False)
-        yield pool, (KilledWorker,)
+        yield pool, (KilledWorker,), Alive(client, address)
 
 
 def _require_workers(client: Any, address: str) -> None:
@@ -128,9 +151,7 @@ def _require_workers(client: Any, address: str) -> None:
     try:
         client.wait_for_workers(1, timeout=WORKERS_S)
     except TimeoutError:
-        raise InputError(
-            f"No worker has joined {address} in {WORKERS_S} s. Start some: dask worker {address} --nthreads 1."
-        ) from None
+        raise InputError(f"No worker has joined {address} in {WORKERS_S} s. {_start(address)}") from None
     told = client.run(eval, _IS_THERE, on_error="return")
     without = sum(one is not True for one in told.values())
     if without:

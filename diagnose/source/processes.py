@@ -9,7 +9,7 @@ from concurrent.futures import BrokenExecutor, Executor, Future, ProcessPoolExec
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
 from itertools import islice
-from queue import SimpleQueue
+from queue import Empty, SimpleQueue
 from typing import Any, TypeVar
 
 from diagnose.source import cluster as clusters
@@ -22,6 +22,9 @@ Work = Callable[[RankFiles], T]
 
 POOL_BYTES = 4 << 20
 """Files that are smaller together are read faster than worker processes start."""
+
+LOOK_S = 5.0
+"""Without anything done before the workplace is looked at."""
 
 AHEAD = 1_024
 """Pieces of work that are handed to a cluster before the first is done: enough for so many workers."""
@@ -37,6 +40,8 @@ class Workplace:
     """What work ends with whose process was killed."""
     again: bool = False
     """Whether such work may have been a bystander, and is worth another try."""
+    look: Callable[[], None] = lambda: None
+    """Raises InputError if nothing more will be done here."""
 
 
 class ThisProcess(Executor):
@@ -81,8 +86,8 @@ def _workplace(jobs: int, files: Sequence[RankFiles], cluster: str | None) -> Ab
 
 @contextmanager
 def _cluster(address: str, jobs: int) -> Iterator[Workplace]:
-    with clusters.executor(address, jobs) as (executor, killed):
-        yield Workplace(executor, AHEAD, killed)
+    with clusters.executor(address, jobs) as (executor, killed, alive):
+        yield Workplace(executor, AHEAD, killed, look=alive)
 
 
 @contextmanager
@@ -118,8 +123,16 @@ def _streamed(place: Workplace, work: Work[T], files: Sequence[RankFiles]) -> It
             handed.add_done_callback(finished.put)
         if not pending:
             return
-        done = finished.get()
+        done = _next(place, finished)
         yield pending.pop(done), done
+
+
+def _next(place: Workplace, finished: SimpleQueue[Future[T]]) -> Future[T]:
+    while True:
+        try:
+            return finished.get(timeout=LOOK_S)
+        except Empty:
+            place.look()
 
 
 def _submitted(executor: Executor, work: Work[T], files: RankFiles) -> Future[T]:

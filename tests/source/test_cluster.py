@@ -8,6 +8,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
@@ -76,6 +77,34 @@ def test_a_file_that_kills_every_worker_costs_that_file_alone(address: str, tmp_
     assert found == {at: one for at, one in names(8).items() if at != 3}
 
 
+def test_a_cluster_that_has_lost_all_its_workers_is_not_waited_for(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its only worker ends with the file that kills it, and nobody starts another."""
+    monkeypatch.setattr(processes, "LOOK_S", 0.1)
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as started,
+        joined(started.scheduler_address, "--no-nanny"),
+        distributed.Client(started.scheduler_address) as client,
+    ):
+        client.wait_for_workers(1)
+        monkeypatch.setattr(cluster, "WORKERS_S", 0.5)
+        with pytest.raises(InputError, match=r"has lost all its workers\. Start some: dask worker"):
+            dict(processes.results(kills_every_worker, files(tmp_path, 8), 1, started.scheduler_address))
+
+
+@contextmanager
+def joined(address: str, *options: str, **variables: str) -> Iterator[None]:
+    """A worker of `dask worker`, for a while."""
+    words = [sys.executable, "-m", "distributed.cli.dask_worker", address, "--no-dashboard", *options]
+    worker = subprocess.Popen(words, env={**os.environ, **variables}, stderr=subprocess.DEVNULL)
+    try:
+        yield
+    finally:
+        worker.terminate()
+        worker.wait()
+
+
 def test_workers_of_another_version_are_refused(address: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(cluster, "version", lambda: "0.0.1 (00000000)")
     with pytest.raises(InputError, match=r"has a worker with diagnose .* and this is 0\.0\.1 \(00000000\)"):
@@ -93,18 +122,12 @@ def test_workers_without_this_program_are_refused(tmp_path: Path) -> None:
         "            raise ModuleNotFoundError(f'No module named {name!r}', name=name)\n"
         "sys.meta_path.insert(0, Hide())\n"
     )
-    with distributed.LocalCluster(n_workers=0, dashboard_address=":0") as started:
-        worker = subprocess.Popen(
-            [sys.executable, "-m", "distributed.cli.dask_worker", started.scheduler_address, "--no-dashboard"],
-            env={**os.environ, "PYTHONPATH": str(tmp_path)},
-            stderr=subprocess.DEVNULL,
-        )
-        try:
-            with pytest.raises(InputError, match=r"1 of 1 workers of .* lack diagnose"):
-                list(processes.results(name, files(tmp_path, 2), 1, started.scheduler_address))
-        finally:
-            worker.terminate()
-            worker.wait()
+    with (
+        distributed.LocalCluster(n_workers=0, dashboard_address=":0") as started,
+        joined(started.scheduler_address, PYTHONPATH=str(tmp_path)),
+        pytest.raises(InputError, match=r"1 of 1 workers of .* lack diagnose"),
+    ):
+        list(processes.results(name, files(tmp_path, 2), 1, started.scheduler_address))
 
 
 def test_a_scheduler_that_is_not_there_is_one_sentence(monkeypatch: pytest.MonkeyPatch) -> None:

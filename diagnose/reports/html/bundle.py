@@ -22,7 +22,13 @@ def text(name: str) -> str:
 
 
 def template(name: str) -> jinja2.Template:
-    """A template that lies beside this file. All it is given is escaped: names in a trace are untrusted."""
+    """A template that lies beside this file, compiled once in a process."""
+    return _environment().get_template(name)
+
+
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    """All that templates are given is escaped: names in a trace are untrusted."""
     environment = jinja2.Environment(
         loader=jinja2.FunctionLoader(text),
         autoescape=True,
@@ -32,7 +38,7 @@ def template(name: str) -> jinja2.Template:
         keep_trailing_newline=True,
     )
     environment.filters["prose"] = prose
-    return environment.get_template(name)
+    return environment
 
 
 _CODE = re.compile(r"`([^`]+)`")

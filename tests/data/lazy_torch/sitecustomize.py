@@ -1,7 +1,8 @@
 """Puts off what takes half the time of a short training: torch loads its compiler for each optimizer and recording.
 
 It asks the compiler for a setting, and for two things that do nothing where nothing compiles: a break of the graph,
-and functions that are not to be compiled. Whatever else is asked of the compiler loads the real one.
+and functions that are not to be compiled. Whatever else is asked of the compiler loads the real one. Importing torch
+takes a third less without its exporter and without the shapes of results, which only fake tensors are asked for.
 """
 
 import functools
@@ -9,12 +10,16 @@ import sys
 from importlib.machinery import PathFinder
 from types import ModuleType
 
-PARTS = {"torch._dynamo": (), "torch._inductor": ("config", "custom_graph_pass")}
-"""Packages of the compiler, and what within them can be had without the rest."""
+SHAPES = "torch._meta_registrations"
+PARTS = {"torch._dynamo": (), "torch._inductor": ("config", "custom_graph_pass"), "torch.export": (), SHAPES: ()}
+"""What is put off, and what within it can be had without the rest."""
+
+WITH_SHAPES = ("torch._decomp", "torch._prims", "torch._refs", "torch.utils._content_store")
+"""What fake tensors are made with: the shapes load it, in the one order that works."""
 
 
 class Later(ModuleType):
-    """A package of the compiler until it is needed."""
+    """One of them until it is needed."""
 
     def __getattr__(self, name):
         """What only the real one has."""
@@ -23,6 +28,13 @@ class Later(ModuleType):
         if self.__name__ == "torch._dynamo" and name in BEFORE:
             return BEFORE[name]
         return getattr(load(self), name)
+
+
+def put_off(package):
+    """What the real one does for others as it is loaded: torch 2.13 makes no random generator before that."""
+    make_able = getattr(sys.modules["torch"]._C, "_set_generator_metaclass", None)
+    if package.__name__ == SHAPES and make_able is not None:
+        make_able(sys.modules["torch._opaque_base"].OpaqueBaseMeta)
 
 
 def load(package):
@@ -55,15 +67,21 @@ BEFORE = {"graph_break": lambda *_, **__: None, "disable": disable}
 
 
 class Finder:
-    """Finds packages of the compiler the first time they are imported, and loads them before what is within them."""
+    """Finds what is put off the first time it is imported, and loads it before what is within it."""
 
     def find_spec(self, name, path=None, target=None):
         outer, _, inner = name.rpartition(".")
+        if name in WITH_SHAPES and type(sys.modules.get(SHAPES)) is Later:
+            load(sys.modules[SHAPES])
+            spec = sys.modules[name].__spec__
+            spec.loader.create_module = lambda spec: sys.modules[spec.name]
+            spec.loader.exec_module = lambda module: None
+            return spec
         if name in PARTS:
             spec = PathFinder.find_spec(name, path)
             run = spec.loader.exec_module
             spec.loader.create_module = lambda spec: Later(spec.name)
-            spec.loader.exec_module = lambda module: type(module) is Later or run(module)
+            spec.loader.exec_module = lambda module: run(module) if type(module) is not Later else put_off(module)
             return spec
         if outer in PARTS and inner not in PARTS[outer]:
             load(sys.modules[outer])
