@@ -27,7 +27,7 @@ MOST = 0.5
 
 _RECORDER = re.compile(r"(^|/)diagnose/capture/")
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (\w+)(?: of (?:\w+\.)*(\w+) object)?")
-_MODULES = {"collect": "gc", "sleep": "time"}
+_MODULES = {"collect": "gc", "sleep": "time", "tensor": "torch", "as_tensor": "torch", "asarray": "torch"}
 """Of C functions that are named without their module, and are known by it."""
 
 

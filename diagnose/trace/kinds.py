@@ -134,6 +134,7 @@ class CalleeKind(_Kind):
 
     GARBAGE_COLLECTION = "garbage_collection", r"^<built-in function collect>"
     READ = "read", r"^<built-in method (item|tolist|numpy|cpu|__(bool|float|int|index)__) of (Tensor|Parameter) object"
+    CONVERT = "convert", r"^<built-in method (tensor|as_tensor|asarray) of type object"
     SAVE = (
         "save",
         r"(?i)(^|/)(torch/serialization|pickle|numpy/[\w/]*(npyio|_npyio_impl)|joblib/[\w/]*|safetensors/[\w/]*|h5py/[\w/]*)"
