@@ -188,7 +188,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
             optimizer_share=float(in_optimizer[gaps].sum() / ns[gaps].sum()),
             on_cpu=False,
             times=tuple(times[site]),
-            callee=callee(facts, late.where(gaps), ns[gaps], name[gaps], tracks[gaps]),
+            callee=callee(facts, ns[gaps], name[gaps], times[site]),
         )
         for site, gaps in zip(times, members(of_site, len(times)), strict=True)
     ]
@@ -276,7 +276,7 @@ def _by_line(
                 times=((main, intervals.subtract(at_line, collecting)),),
                 collections=collections,
                 collecting_ns=round_half_up(int(collected_ns.sum()), used.count),
-                callee=callee(facts, pieces.where(mine), own_ns[mine], name[mine], tracks[mine]),
+                callee=callee(facts, own_ns[mine], name[mine], ((main, at_line),)),
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))
