@@ -91,7 +91,7 @@ def _call(facts: Facts, finding: Finding) -> LibraryCall | None:
 
 
 def _told(finding: Finding, call: LibraryCall | None) -> Finding:
-    if call is None or not call.ns:
+    if call is None or not call.ns or call.function in finding.title:
         return finding
     where = "" if call.site == finding.site else f" ({call.site.place})"
     text = f"Of this, {duration(call.ns)} a step is in {call.function}, which `{call.site.function}`{where} calls."

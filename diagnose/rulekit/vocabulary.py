@@ -56,6 +56,7 @@ from diagnose.rulekit.shard_advice import memory_confidence, merged, suffices, w
 from diagnose.rulekit.wasted import wasted
 from diagnose.trace.enums import Direction, HostMemory
 from diagnose.trace.frames import Site
+from diagnose.trace.kinds import CalleeKind
 from diagnose.trace.long_steps import seen_again
 from diagnose.trace.manifest import Loader, Optimizer, RankManifest
 from diagnose.trace.units import duration as ms
@@ -66,6 +67,7 @@ __all__ = [
     "HANDED_OVER_NS",
     "Basis",
     "Between",
+    "CalleeKind",
     "CannotTell",
     "Cause",
     "Caution",

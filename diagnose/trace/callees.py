@@ -18,19 +18,23 @@ from diagnose.trace.enums import SpanKind
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import CalleeKind, callee_kind
 
-OWN, TORCH = "", "torch"
-"""Names of what the user's line does itself, and of calls of the framework, which show as ops and launches."""
+OWN, TORCH, RECORDER, COLLECTION = "", "torch", "recorder", "Python GC"
+"""Names of what the user's line does itself; of calls of the framework, which show as ops and launches; of what our
+recorder does; and of garbage that Python collects by itself, which may come anywhere."""
 
 MOST = 0.5
 """A call is named if it fills this share of some time (our choice)."""
 
+_RECORDER = re.compile(r"(^|/)diagnose/capture/")
 _BUILT_IN = re.compile(r"<built-in (?:function|method) (\w+)(?: of (?:\w+\.)*(\w+) object)?")
-_MODULES = {"collect": "gc", "sleep": "time"}
+_MODULES = {"collect": "gc", "sleep": "time", "tensor": "torch", "as_tensor": "torch", "asarray": "torch"}
 """Of C functions that are named without their module, and are known by it."""
 
 
 def named(frame: str, libraries: Collection[str] = ()) -> str:
-    """What to say of a frame that the user's code called: `OWN`, `TORCH`, or its name without the object's address."""
+    """What to say of a frame that the user's code called: one of the names above, or its own without an address."""
+    if _RECORDER.search(frame):
+        return RECORDER
     kind = callee_kind(frame)
     if kind is CalleeKind.LANGUAGE or frames.is_user_frame(frame, libraries) or frames.loop_owner(frame):
         return OWN
@@ -112,7 +116,7 @@ def of_frames(spans: pd.DataFrame, libraries: Collection[str]) -> Callees:
     """The calls that recorded frames show."""
     labels, codes = spans["name"].cat.categories, spans["name"].cat.codes.to_numpy().astype(np.int64)
     ids = np.flatnonzero(spans["kind"].cat.codes.to_numpy() == enums.code(SpanKind.PYTHON))
-    names = {OWN: 0, TORCH: 1}
+    names = {name: k for k, name in enumerate((OWN, TORCH, RECORDER, COLLECTION))}
     number, calls_on = np.zeros(len(labels), dtype=np.int64), np.zeros(len(labels), dtype=bool)
     for code in np.unique(codes[ids]).tolist():
         frame = str(labels[code])
@@ -121,7 +125,7 @@ def of_frames(spans: pd.DataFrame, libraries: Collection[str]) -> Callees:
     start = spans["start_ns"].to_numpy()[ids]
     end, track = start + spans["dur_ns"].to_numpy()[ids], spans["track"].to_numpy()[ids].astype(np.int64)
     up = nesting.parents(track, start, end)
-    caller = calls_on[codes[ids]]
-    told = caller | ((up >= 0) & caller[up])
-    name = number[codes[ids]][told]
-    return Callees(start[told], end[told], track[told], name, (name > 1).astype(np.int64), tuple(names))
+    caller, name = calls_on[codes[ids]], number[codes[ids]]
+    told = caller | ((up >= 0) & caller[up]) | np.isin(name, (names[RECORDER], names[COLLECTION]))
+    calls = (name > names[COLLECTION]).astype(np.int64)
+    return Callees(start[told], end[told], track[told], name[told], calls[told], tuple(names))

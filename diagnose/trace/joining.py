@@ -292,6 +292,8 @@ def _parts(detail: Rank, calls: Intervals, pauses: Intervals, tracks: IntArray) 
     track, moments = tracks[owner], np.append(calls.starts, (pieces.starts + pieces.ends) // 2)
     pieces = Intervals(np.append(calls.starts, pieces.starts), np.append(calls.ends, pieces.ends))
     callee = called.at(moments, track)
+    kept = (owner < calls.size) | (callee != called.names.index(callees.COLLECTION))
+    pieces, owner, track, moments, callee = pieces.where(kept), owner[kept], track[kept], moments[kept], callee[kept]
     told = np.stack((_lines_at(detail, moments, track), _framework_at(detail, moments, track), callee))
     label = _numbers(told)
     labels = int(label.max(initial=0)) + 1

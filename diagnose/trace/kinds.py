@@ -134,6 +134,7 @@ class CalleeKind(_Kind):
 
     GARBAGE_COLLECTION = "garbage_collection", r"^<built-in function collect>"
     READ = "read", r"^<built-in method (item|tolist|numpy|cpu|__(bool|float|int|index)__) of (Tensor|Parameter) object"
+    CONVERT = "convert", r"^<built-in method (tensor|as_tensor|asarray) of type object"
     SAVE = (
         "save",
         r"(?i)(^|/)(torch/serialization|pickle|numpy/[\w/]*(npyio|_npyio_impl)|joblib/[\w/]*|safetensors/[\w/]*|h5py/[\w/]*)"
@@ -172,7 +173,7 @@ class CalleeKind(_Kind):
     )
     TORCH = (
         "torch",
-        r"^nn\.Module: |(^|/)(torch(vision|audio)?|triton|diagnose/capture|functorch)(\.py|/)"
+        r"^nn\.Module: |(^|/)(torch(vision|audio)?|triton|functorch)(\.py|/)"
         r"|^<built-in (function|method) \w+ of (torch\.\S+|type|Tensor|Parameter|\w*Function|PyCapsule) object"
         r"|^<built-in function (linear|_?\w*conv\w*|gelu|softplus|scaled_dot_product_attention|avg_pool\w*|one_hot"
         r"|next|iter)>",

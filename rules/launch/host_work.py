@@ -20,7 +20,6 @@ Sources
 from diagnose.facts.host.cpu_threads import CompetingThreads
 from diagnose.facts.host.python import PythonPause
 from diagnose.rulekit.vocabulary import *
-from diagnose.trace.kinds import CalleeKind
 
 WORTH_SHARE = 0.05  # of the step, at one line (our choice)
 GAPS = 3  # pauses in the used steps: one or two may be start-up, not a loop (our choice)
@@ -41,6 +40,15 @@ ADVICE = {
         Fix("Read all numbers at once, and seldom: each read makes Python numbers of a tensor.", effort=2),
         LEFT,
     ),
+    CalleeKind.CONVERT: (
+        Fix(
+            "Keep the data as tensors or arrays: Python's numbers are converted one by one.",
+            before="x = torch.tensor(rows)",
+            after="x = torch.from_numpy(np.stack(rows))",
+            effort=2,
+        ),
+        LEFT_OF_CALL,
+    ),
     CalleeKind.LOAD: (
         Fix("Read it once before the loop, or in the workers of a DataLoader.", effort=2),
         LEFT_OF_CALL,
@@ -53,7 +61,7 @@ ADVICE = {
             after="torch._foreach_copy_(list(old.parameters()), list(model.parameters()))  # under no_grad",
             effort=2,
         ),
-        LEFT,
+        LEFT_OF_CALL,
     ),
     CalleeKind.NUMERIC: (
         Fix(

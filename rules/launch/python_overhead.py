@@ -50,7 +50,8 @@ def python_overhead(
         share = percent(competing_threads.share)
         yield NotApplicable(f"{competing_threads.names[0]!r} and other threads compute for {share} of the time")
         return
-    usual = [pause for pause in python_pauses if pause.is_usual and not pause.is_work]
+    pauses = [pause for pause in python_pauses if pause.is_usual and not pause.is_work]
+    usual = [pause for pause in pauses if pause.site is None or not pause.on_cpu]
     total = sum(pause.share for pause in usual)
     if total >= WORTH_SHARE and steps.count == 1 and sum(pause.gaps for pause in usual) < GAPS:
         raise Missing(f"whether Python that keeps the device idle for {percent(total)} runs again", AGAIN)
@@ -59,8 +60,8 @@ def python_overhead(
         return
     for pause in [pause for pause in usual if pause.share >= PLACE_SHARE] or usual:
         ns, often = pause.idle_ns, pause.gaps / steps.count
-        many = pause.each_ns < SHORT_NS and not pause.on_cpu
-        left = LEFT if many else LEFT_OF_WORK
+        calls = pause.site is not None or (pause.each_ns < SHORT_NS and not pause.on_cpu)
+        left = LEFT if calls else LEFT_OF_WORK
         where = (
             f" in `{pause.site.function}`" if pause.site else " outside your files" * ("stacks" in distortion.options)
         )
@@ -79,8 +80,8 @@ def python_overhead(
             edits=tuple(Shorten(Times(*time), left) for time in pause.times),
             fixes=(
                 (LARGER_PIECES if compiling is not None and compiling.used else COMPILE)
-                if many
-                else Fix("Find out what runs there.")
+                if calls
+                else Fix("See in the timeline which functions run there.")
                 if where
                 else Fix("Record once with stacks, to see which lines run.", after="profile(with_stack=True)"),
             ),

@@ -78,6 +78,7 @@ CHANCE = {
     "straggler": "ranks of equal work differ by chance",
     "work_imbalance": "ranks of equal work differ by chance",
     "unexplained_time": "it tells what no rule names, and other rules name what is less",
+    "host_work": "it names what no other rule knows, and each loop has small such work",
     "garbage_collection": "it decides how sure the finding is, not whether there is one",
 }
 """Rules with a larger threshold, and why."""

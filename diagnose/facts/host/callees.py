@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
@@ -9,9 +10,9 @@ import numpy as np
 from diagnose.facts.core.base import Facts, once
 from diagnose.facts.core.breakdown import round_half_up
 from diagnose.facts.core.host import host_threads
-from diagnose.facts.core.steps import steps
+from diagnose.facts.core.steps import host_window, steps
 from diagnose.trace import callees, intervals
-from diagnose.trace.callees import MOST, OWN, TORCH, Callees
+from diagnose.trace.callees import MOST, OWN, RECORDER, TORCH, Callees
 from diagnose.trace.intervals import IntArray, Intervals
 from diagnose.trace.kinds import CalleeKind, callee_kind
 
@@ -24,7 +25,7 @@ class Callee:
     """A function of a library that takes most of some time of a line."""
 
     name: str
-    """As `json.dumps`."""
+    """As `json.dumps`; all of the framework together are `torch`."""
     kind: CalleeKind
     ns: int
     """Per step."""
@@ -59,14 +60,20 @@ def whole_calls(facts: Facts) -> Intervals:
     return intervals.union(Intervals(table.start_ns[own], table.end_ns[own]))
 
 
-def callee(facts: Facts, times: Intervals, ns: IntArray, name: IntArray, tracks: IntArray) -> Callee | None:
-    """What takes most of these times in the used steps, of which `ns` count and `name` says what each calls."""
-    table, count = called(facts), steps(facts).count
+def callee(facts: Facts, ns: IntArray, name: IntArray, times: Sequence[tuple[int, Intervals]]) -> Callee | None:
+    """What takes most of pauses in the used steps, of which `ns` count and `name` says what each calls.
+
+    `times`: by track those in which calls that begin count; of the whole recording.
+    """
+    table, count, (begin, end) = called(facts), steps(facts).count, host_window(facts)
     spent = np.bincount(name, ns, len(table.names))
     most = int(spent.argmax())
-    frame, own = table.names[most], name == most
-    if frame in (OWN, TORCH) or not spent[most] or spent[most] < MOST * ns.sum():
+    frame = table.names[most]
+    if frame == OWN or not spent[most] or spent[most] < MOST * ns.sum():
         return None
-    begun = table.begun(times.where(own), tracks[own], name[own])
-    ns_per_step = round_half_up(int(spent[most]), count)
-    return Callee(callees.short(frame), callee_kind(frame), ns_per_step, float(begun.sum()) / count)
+    begun = 0
+    for track, at in times:
+        own = intervals.clip(at, begin, end)
+        begun += int(table.begun(own, np.full(own.size, track), np.full(own.size, most)).sum())
+    kind = CalleeKind.TORCH if frame in (TORCH, RECORDER) else callee_kind(frame)
+    return Callee(callees.short(frame), kind, round_half_up(int(spent[most]), count), begun / count)

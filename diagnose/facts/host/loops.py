@@ -25,8 +25,17 @@ from diagnose.facts.core.names import BACKWARD
 from diagnose.facts.core.run import trains_on_cpu
 from diagnose.facts.core.seen_ops import inside, seen_ops
 from diagnose.facts.core.source_lines import sites_of
-from diagnose.facts.core.spans import HostSpans, host_spans, launched_in, on_training_threads, require_ops, used_step
+from diagnose.facts.core.spans import (
+    NO_SPANS,
+    HostSpans,
+    host_spans,
+    launched_in,
+    on_training_threads,
+    require_ops,
+    used_step,
+)
 from diagnose.facts.core.steps import Measure, steps
+from diagnose.facts.host.callees import whole_calls
 from diagnose.facts.host.rounds import LEAST_ROUNDS, Run, forward_of, runs_of, shapes_of, share_in_need
 from diagnose.facts.host.texts import texts
 from diagnose.facts.optimizer.optimizer import updates
@@ -123,8 +132,8 @@ def loops(facts: Facts) -> tuple[Loop, ...]:
     ops = ops.where(np.lexsort((ops.start_ns, ops.track)))
     ops = ops.where(~np.isin(facts.rank.spans["name"].iloc[ops.ids].to_numpy(), _ADDS))
     written = optional(texts, facts)
-    if written is not None:
-        ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), written.spans.times) == 0)
+    of_libraries = intervals.merge(whole_calls(facts), NO_SPANS.times if written is None else written.spans.times)
+    ops = ops.where(intervals.covered(Intervals(ops.start_ns, ops.end_ns), of_libraries) == 0)
     names = facts.rank.spans["name"].cat.codes.to_numpy()[ops.ids].astype(np.int64)
     step = used_step(facts, ops.ids)
     runs = runs_of(facts, ops, names, step, shapes_of(facts, ops))

@@ -23,7 +23,7 @@ from diagnose.trace import enums, intervals, kinds, nesting
 from diagnose.trace.enums import SpanKind
 from diagnose.trace.frames import Site
 from diagnose.trace.intervals import IntArray, Intervals
-from diagnose.trace.kinds import Activity
+from diagnose.trace.kinds import Activity, CalleeKind
 
 MOST = 0.5
 """Outside the used steps, pauses are taken for an idle gap's cause if they fill this share of the host's delay."""
@@ -129,7 +129,7 @@ class PythonPause:
     collecting_ns: int = 0
     """Time in them, per step."""
     callee: Callee | None = None
-    """The function of a library that takes most of it; None if none does, or no stacks were recorded."""
+    """The function of a library that takes most of it; None if the line itself does, or no stacks were recorded."""
 
     @property
     def each_ns(self) -> float:
@@ -144,7 +144,9 @@ class PythonPause:
     @property
     def is_work(self) -> bool:
         """It is a piece of work at a line that is known, rather than calls of modules and hooks."""
-        return self.site is not None and (self.on_cpu or self.callee is not None or self.each_ns >= SHORT_NS)
+        if self.site is None or (self.callee is not None and self.callee.kind is CalleeKind.TORCH):
+            return False
+        return self.on_cpu or self.callee is not None or self.each_ns >= SHORT_NS
 
 
 @fact
@@ -186,7 +188,7 @@ def python_pauses(facts: Facts) -> tuple[PythonPause, ...]:
             optimizer_share=float(in_optimizer[gaps].sum() / ns[gaps].sum()),
             on_cpu=False,
             times=tuple(times[site]),
-            callee=callee(facts, late.where(gaps), ns[gaps], name[gaps], tracks[gaps]),
+            callee=callee(facts, ns[gaps], name[gaps], times[site]),
         )
         for site, gaps in zip(times, members(of_site, len(times)), strict=True)
     ]
@@ -274,7 +276,7 @@ def _by_line(
                 times=((main, intervals.subtract(at_line, collecting)),),
                 collections=collections,
                 collecting_ns=round_half_up(int(collected_ns.sum()), used.count),
-                callee=callee(facts, pieces.where(mine), own_ns[mine], name[mine], tracks[mine]),
+                callee=callee(facts, own_ns[mine], name[mine], ((main, at_line),)),
             )
         )
     return tuple(sorted(rows, key=lambda pause: -pause.idle_ns))

@@ -4,11 +4,15 @@ from __future__ import annotations
 
 import pytest
 
+from diagnose.facts.core.base import Facts
 from diagnose.facts.host.callees import Callee
 from diagnose.facts.host.python import PythonPause, python_pauses
 from diagnose.synthetic.reading import facts_of
 from diagnose.trace.callees import OWN, TORCH, named, short
+from diagnose.trace.frames import Site
+from diagnose.trace.joining import joined
 from diagnose.trace.kinds import CalleeKind, callee_kind
+from tests.drawing import Drawing
 
 MS = 1_000_000
 
@@ -30,6 +34,7 @@ MS = 1_000_000
         ("copy.py(119): deepcopy", "copy.deepcopy", CalleeKind.COPY),
         ("<built-in method read of _io.BufferedReader object at 0x7f01>", "BufferedReader.read", CalleeKind.LOAD),
         ("<built-in method tolist of Tensor object at 0x7f01>", "Tensor.tolist", CalleeKind.READ),
+        ("<built-in method tensor of type object at 0x7f01>", "torch.tensor", CalleeKind.CONVERT),
         ("<built-in method findall of re.Pattern object at 0x7f01>", "Pattern.findall", CalleeKind.OTHER),
         ("/env/lib/python3.11/site-packages/cucim/skimage/_f.py(3): zoom", "cucim.skimage.zoom", CalleeKind.NUMERIC),
     ],
@@ -91,3 +96,19 @@ def test_ops_that_a_log_asks_for_are_the_log_s() -> None:
     assert found.callee == Callee("wandb.sdk.run.log", CalleeKind.LOG, 5 * MS, 1.0)
     without = steps_with(("numpy/lib/_f.py(70): unique", 2.5, 7.5), ops="aten::stack 4-6 | ")
     assert (without.idle_ns, without.gaps) == (4 * MS, 2 * without.steps)
+
+
+def test_a_detail_recording_names_what_the_device_waits_for() -> None:
+    """The device is idle from 100 to 805 us of each step, while garbage is collected, and for 12 between steps."""
+    timing, detail = Drawing(), Drawing().frame("/home/me/train.py(3): main", 0, 4000)
+    for at in range(0, 4000, 1000):
+        for draw in (timing, detail):
+            draw.step(at // 1000, at, at + 1000).op("aten::mm", at + 4, at + 7).op("aten::add", at + 799, at + 802)
+            draw.launch("a", (at + 5, at + 6), (at + 10, at + 100)).launch(
+                "b", (at + 800, at + 801), (at + 805, at + 998)
+            )
+        detail.frame("<built-in function collect>", at + 10, at + 790)
+    longest = python_pauses(Facts(joined(timing.rank(), detail.rank())))[0]
+    assert (longest.site, longest.idle_ns) == (Site("/home/me/train.py", 3, "main"), 717_000)
+    assert longest.is_work
+    assert longest.callee == Callee("gc.collect", CalleeKind.GARBAGE_COLLECTION, 705_000, 1.0)
